@@ -24,7 +24,7 @@ HEALTH = _named(dcgm_health_needs(POLICY), "now lowest recovery")
 VENDOR = _named(vendor_health_needs(POLICY), "now highest")
 ECC = _named(
     ecc_needs(POLICY),
-    "sram dbe_now dbe dbe_lifetime sbe sbe_lifetime new_rows dbe_appeared remap_pending last_xid action",
+    "sram dbe_now dbe dbe_lifetime sbe sbe_lifetime dbe_appeared remap_pending action",
 )
 REMAP = _named(row_remap_needs(POLICY), "failed pending uncorrectable unrepairable exhausted low uncorrectable_new")
 PAGES = _named(page_retirement_needs(POLICY), "sbe dbe pending dbe_new")
@@ -41,6 +41,7 @@ BRAKE = _named(
     "seconds seconds_before bits bits_before slowdown slowdown_before thermal bits_count events",
 )
 XIDS = _named(xid_needs(POLICY), "last counted increased appeared")
+ECC.new_rows, ECC.last_xid = REMAP.uncorrectable_new, XIDS.last  # which it reads, and others ask
 HUNG = _named(
     hung_needs(POLICY),
     "busy_lowest busy_highest busy_count power_highest power_average power_count power_past limit dram copy tensor",

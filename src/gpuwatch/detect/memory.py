@@ -28,13 +28,11 @@ def _stats(statistic: Statistic, window_seconds: int, *signals: Signal) -> tuple
 def ecc_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     dbe, dbe_lifetime = Signal.ECC_DBE_VOLATILE_TOTAL, Signal.ECC_DBE_AGGREGATE_TOTAL
     counters = (dbe, dbe_lifetime, Signal.ECC_SBE_VOLATILE_TOTAL, Signal.ECC_SBE_AGGREGATE_TOTAL)
-    rows = Signal.ROW_REMAP_UNCORRECTABLE_TOTAL
-    states = (Signal.ROW_REMAP_PENDING_STATE, Signal.XID_CODE, Signal.RECOVERY_ACTION_CODE)
     return (
         *_stats(Statistic.LAST, 0, Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE, dbe),
-        *_stats(Statistic.INCREASE, policy.change_window_seconds, *counters, rows),
+        *_stats(Statistic.INCREASE, policy.change_window_seconds, *counters),
         *_stats(Statistic.APPEARED, policy.change_window_seconds, dbe),
-        *_stats(Statistic.LAST, 0, *states),
+        *_stats(Statistic.LAST, 0, Signal.ROW_REMAP_PENDING_STATE, Signal.RECOVERY_ACTION_CODE),
     )
 
 
@@ -59,9 +57,10 @@ def ecc(fleet: Fleet) -> Judge:
     kind = FindingKind.ECC
     policy = fleet.policy
     window = policy.change_window_seconds
-    sram, standing, dbe, dbe_lifetime, sbe, sbe_lifetime, rows, appeared, *states = map(
-        fleet.answers, ecc_needs(policy)
-    )
+    sram, standing, dbe, dbe_lifetime, sbe, sbe_lifetime, appeared, *telling = map(fleet.answers, ecc_needs(policy))
+    # Of other rules: on the exporter's default list, where this one is blind.
+    telling.append(fleet.answers(WindowStat(Signal.XID_CODE, Statistic.LAST)))
+    telling.append(fleet.answers(WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, window)))
     reporting = fleet.reporting(window)
     sbe_peers = {
         answers.stat.key: fleet.peers(answers.times(1 / window), any_model=True) for answers in (sbe, sbe_lifetime)
@@ -77,7 +76,7 @@ def ecc(fleet: Fleet) -> Judge:
         volatile = standing.of(gpu) if gpu.lead.vendor is Vendor.NVIDIA else None
         fresh = next((answers for answers in (dbe, dbe_lifetime) if (answers.of(gpu) or 0) > 0), None)
         if volatile or (fresh is not None and volatile is None):
-            return _uncorrectable(gpu, fresh or standing, rows, *states)
+            return _uncorrectable(gpu, fresh or standing, *telling)
         first = None if volatile == 0 else appeared.of(gpu)
         if first is not None and first > 0:
             summary = f"{first:g} uncorrectable ECC errors since the driver was loaded; telemetry began after them"
@@ -106,7 +105,7 @@ def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> 
     The driver's recovery action outranks its XIDs, these the architecture. NVIDIA's workflow of XID 48: with 63, drain
     and reset; alone, reset.
     """
-    new_rows, pending, last_xid, recovery = telling
+    pending, recovery, last_xid, new_rows = telling
     action, code, contained, grade = recovery.of(gpu), last_xid.of(gpu), None, _WHEN_IDLE
     waits = next((answers for answers in (pending, new_rows) if (answers.of(gpu) or 0) > 0), None)
     known = [] if waits is None else [waits.evidence(gpu, comparison=">", bound=0.0)]
