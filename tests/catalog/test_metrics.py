@@ -100,8 +100,18 @@ def test_variants() -> None:
         Signal.XID_WINDOW_COUNT: "xid",
         Signal.XID_EVENTS_TOTAL: "xid",
         Signal.CLOCK_EVENTS_WINDOW_COUNT: "clock_event",
-        Signal.HEALTH_STATUS_CODE: "health_watch",
+        Signal.HEALTH_STATUS_CODE: "health_watch;health_error_code",
     }
+
+
+def test_a_variant_of_two_labels_does_without_the_one_that_was_dropped() -> None:
+    health = row("DCGM_EXP_GPU_HEALTH_STATUS", Signal.HEALTH_STATUS_CODE, "dcgm")
+    labels = {"health_watch": "MEM", "health_error_code": "DCGM_FR_OK"}
+    assert health.variant_labels == tuple(labels)
+    assert health.variant(labels) == "MEM;DCGM_FR_OK"
+    assert health.variant({"health_watch": "MEM"}) == "MEM"
+    assert health.variant({}) == ""
+    assert row("DCGM_FI_DEV_ROW_REMAP_PENDING", Signal.ROW_REMAP_PENDING_STATE, "dcgm").variant(labels) == ""
 
 
 def test_busy_prefers_engine_activity_and_falls_back_to_utilization() -> None:

@@ -220,6 +220,7 @@ def healthy(devices: Sequence[Device], policy: HealthPolicy = POLICY) -> dict[Wi
         Signal.NVLINK_BYTES_PER_SECOND: 3e11,
         Signal.LINK_UP_STATE: 1.0,
         Signal.VENDOR_HEALTHY_STATE: 1.0,
+        Signal.INFOROM_VALID_STATE: 1.0,
     }
     answers: dict[WindowStat, Answer] = {}
     for stat in statistics(needs_of_rules(policy)):

@@ -17,16 +17,17 @@ Value = Callable[[int], float | None]
 
 SHOWN: dict[str, set[str]] = {
     "health.recovery_action": {"action"},
-    "health.dcgm_health": {"watch"},
+    "health.dcgm_health": {"watch", "warns"},
     "health.vendor_health": {"amd"},
-    "health.ecc": {"dbe", "sbe"},
-    "health.row_remap": {"failed", "pending", "rows"},
+    "health.ecc": {"dbe", "stands", "sbe"},
+    "health.row_remap": {"failed", "pending", "rows", "unrepairable", "exhausted", "low"},
     "health.page_retirement": {"full", "waits"},
     "health.pcie_replay": {"replays"},
     "health.pcie_width": {"narrow"},
     "health.nvlink_errors": {"replay", "recovery", "crc_flit", "crc_data"},
     "health.thermal_throttle": {"hot"},
     "health.power_brake": {"braked"},
+    "health.board": {"corrupt"},
     "health.xid": {"new", "born"},
     "health.presence: gpu_missing": {"fallen"},
     "health.presence: exporter_down": {"silent-host"},
@@ -77,8 +78,16 @@ def _gpu_series() -> list[tuple[str, dict[str, str], Value]]:
     gpu("EXP_GPU_HEALTH_STATUS", "watch", always(20), health_watch="MEM")
     gpu("EXP_GPU_HEALTH_STATUS", "well", always(10), health_watch="MEM")
     gpu("EXP_GPU_HEALTH_STATUS", "well", always(20), health_watch="THERMAL")
-    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "dbe", turned(30 * MINUTE, 5, 6))
-    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "well", always(5))
+    gpu(
+        "EXP_GPU_HEALTH_STATUS",
+        "warns",
+        always(10),
+        health_watch="INFOROM",
+        health_error_code="DCGM_FR_CORRUPT_INFOROM",
+    )
+    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "dbe", turned(30 * MINUTE, 0, 1))
+    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "stands", always(5))
+    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "well", turned(30 * MINUTE, 5, 0))
     gpu("FI_DEV_ECC_SBE_VOL_TOTAL", "sbe", per_minute(6.1))
     gpu("FI_DEV_ECC_SBE_VOL_TOTAL", "well", per_minute(5.9))
     gpu("FI_DEV_ROW_REMAP_FAILURE", "failed", always(1))
@@ -87,6 +96,14 @@ def _gpu_series() -> list[tuple[str, dict[str, str], Value]]:
     gpu("FI_DEV_ROW_REMAP_PENDING", "well", always(0))
     gpu("FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows", always(512))
     gpu("FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "well", always(511))
+    for metric, name, sick in (
+        ("MEMORY_UNREPAIRABLE_FLAG", "unrepairable", 1),
+        ("BANKS_REMAP_ROWS_AVAIL_NONE", "exhausted", 1),
+        ("BANKS_REMAP_ROWS_AVAIL_LOW", "low", 1),
+        ("INFOROM_CONFIG_VALID", "corrupt", 0),
+    ):
+        gpu(f"FI_DEV_{metric}", name, always(sick))
+        gpu(f"FI_DEV_{metric}", "well", always(1 - sick))
     for name, single in (("full", 60), ("well", 59)):
         gpu("FI_DEV_RETIRED_SBE", name, always(single))
         gpu("FI_DEV_RETIRED_DBE", name, always(3))

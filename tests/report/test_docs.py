@@ -16,11 +16,13 @@ from types import ModuleType
 import pytest
 
 from detect.builders import AT, device
+from gpuwatch.catalog.dcgm_errors import dcgm_errors
 from gpuwatch.catalog.metrics import metric_rows, rows_for
 from gpuwatch.catalog.xid_overrides import xids_with_overrides
 from gpuwatch.catalog.xids import XidClass, xids
 from gpuwatch.cycle.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.detect import (
+    board,
     capacity,
     contention,
     health,
@@ -36,6 +38,7 @@ from gpuwatch.detect import (
     verdict,
     xid,
 )
+from gpuwatch.detect.fleet import Grade
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.detect.misfit import MisfitPolicy
@@ -84,6 +87,7 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
     "health.nvlink_errors": (link,),
     "health.thermal_throttle": (throttle,),
     "health.power_brake": (throttle,),
+    "health.board": (board,),
     "health.xid": (xid,),
     "health.presence": (presence, capacity),
     "health.hung": (hung,),
@@ -276,7 +280,16 @@ def test_signals_and_metrics_are_the_rules_and_the_catalogs(rule: str) -> None:
 
 def test_every_metric_that_is_named_exists() -> None:
     known = {row.metric for row in metric_rows()}
-    assert set(re.findall(r"\bDCGM_\w+", TEXT)) <= known
+    assert set(re.findall(r"\bDCGM_(?!FR_)\w+", TEXT)) <= known
+    assert set(re.findall(r"\bDCGM_FR_\w+", TEXT)) <= set(dcgm_errors())
+
+
+def test_the_error_codes_of_dcgm_are_the_catalogs() -> None:
+    shown = {row[0]: row[1:3] for row in _table(SECTIONS["health.dcgm_health"], "error code, else watch")}
+    expected = {
+        row.code: [str(row.severity), str(row.advice)] for row in dcgm_errors().values() if row.shown_from <= 20
+    }
+    assert shown == expected
 
 
 def test_the_table_of_names_is_the_catalog() -> None:
@@ -340,7 +353,7 @@ def _value(node: ast.AST, module: ModuleType) -> object:
 def _confidences(tree: ast.Module) -> Iterator[ast.AST]:
     """What a module gives as a confidence: by that keyword or at that place of a call, under a name with that word in
     it, or in a function of such a name."""
-    places: dict[str, int] = {}
+    places = {"Grade": Grade._fields.index("confidence_ratio")}
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.FunctionDef):

@@ -8,6 +8,7 @@ Left out because the unit or the meaning is not documented: Gaudi's energy and P
 (firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,7 +18,7 @@ from gpuwatch.model.telemetry import Scope, Signal, Vendor
 VOCABULARIES = ("dcgm", "dcgm49", "amd", "xpum1", "xpumd2", "gaudi")
 KINDS = ("gauge", "counter", "state", "window")
 COMBINES = ("max", "avg", "sum", "min")
-VARIANT_LABELS = ("xid", "health_watch", "clock_event")
+VARIANT_LABELS = ("xid", "health_watch;health_error_code", "clock_event")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class MetricRow:
     preference: 1 first; devices without a row of preference 1 use 2, and so on.
     combine: how several rows of one device become one value: 'max', 'avg', 'sum' or 'min'. Rows repeat on MIG
         instances and for the Pods that share a GPU, so 'sum' is right only for parts (tiles) of a device.
-    variant_label: the label whose values are separate ('xid', 'health_watch', 'clock_event').
+    variant_label: the label whose values are separate, or several with ';' between them, as between their values.
     matchers: label=value pairs that select the rows.
     zero_means_absent: AMD exports a power of 0 on every partition but the first.
     default_exported: in the exporter's default list.
@@ -51,6 +52,14 @@ class MetricRow:
     default_exported: bool
     exporter_line: str
     source: str
+
+    @property
+    def variant_labels(self) -> tuple[str, ...]:
+        return tuple(self.variant_label.split(";")) if self.variant_label else ()
+
+    def variant(self, labels: Mapping[str, str]) -> str:
+        """The values of the variant's labels; '' where a row has none of them."""
+        return ";".join(value for label in self.variant_labels if (value := labels.get(label)))
 
 
 def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:

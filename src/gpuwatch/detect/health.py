@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwatch.catalog.xids import Xid
-from gpuwatch.detect import link, memory, throttle, verdict
+from gpuwatch.detect import board, link, memory, throttle, verdict
 from gpuwatch.detect.capacity import missing_from_telemetry
 from gpuwatch.detect.fault_memory import came_back, fault_needs, remembered, with_memory
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
@@ -32,6 +32,7 @@ _RULES = (
     link.pcie_replay,
     link.pcie_width,
     link.nvlink_errors,
+    board.board,
 )
 
 
@@ -53,6 +54,7 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
         "health.nvlink_errors": link.nvlink_needs(policy),
         "health.thermal_throttle": throttle.thermal_needs(policy),
         "health.power_brake": throttle.power_brake_needs(policy),
+        "health.board": board.board_needs(policy),
         "health.xid": (*xid_needs(policy), *fault_needs(policy)),
         "health.presence": presence_needs(policy),
         "health.hung": hung_needs(policy),

@@ -88,6 +88,7 @@ class FindingKind(StrEnum):
     NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink
     THERMAL_THROTTLE = "thermal_throttle"  # slowed down by heat
     POWER_BRAKE = "power_brake"  # slowed down by the power brake or the hardware slowdown
+    BOARD = "board"  # the board's InfoROM is corrupt, or its power cannot be read
     GPU_MISSING = "gpu_missing"  # a GPU is gone from telemetry while its exporter is up
     EXPORTER_DOWN = "exporter_down"  # an exporter does not report
     TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault

@@ -78,13 +78,16 @@ class Signal(StrEnum):
     XID_WINDOW_COUNT = "xid_window_count"
     XID_EVENTS_TOTAL = "xid_events_total"
     RECOVERY_ACTION_CODE = "recovery_action_code"
-    HEALTH_STATUS_CODE = "health_status_code"  # 0 pass, 10 warn, 20 fail; variant: health watch
+    HEALTH_STATUS_CODE = "health_status_code"  # 0 pass, 10 warn, 20 fail; variant: health watch;error code
     VENDOR_HEALTHY_STATE = "vendor_healthy_state"  # 1 healthy, 0 not (AMD gpu_health and the like)
     ECC_SBE_VOLATILE_TOTAL = "ecc_sbe_volatile_total"
     ECC_DBE_VOLATILE_TOTAL = "ecc_dbe_volatile_total"
     ECC_SBE_AGGREGATE_TOTAL = "ecc_sbe_aggregate_total"
     ECC_DBE_AGGREGATE_TOTAL = "ecc_dbe_aggregate_total"
     SRAM_ECC_THRESHOLD_EXCEEDED_STATE = "sram_ecc_threshold_exceeded_state"
+    MEMORY_UNREPAIRABLE_STATE = "memory_unrepairable_state"
+    REMAP_BANKS_LOW_COUNT = "remap_banks_low_count"
+    REMAP_BANKS_EXHAUSTED_COUNT = "remap_banks_exhausted_count"
     ROW_REMAP_FAILED_STATE = "row_remap_failed_state"
     ROW_REMAP_PENDING_STATE = "row_remap_pending_state"
     ROW_REMAP_CORRECTABLE_TOTAL = "row_remap_correctable_total"
@@ -101,6 +104,7 @@ class Signal(StrEnum):
     NVLINK_REPLAY_ERRORS_TOTAL = "nvlink_replay_errors_total"
     NVLINK_RECOVERY_ERRORS_TOTAL = "nvlink_recovery_errors_total"
     LINK_UP_STATE = "link_up_state"
+    INFOROM_VALID_STATE = "inforom_valid_state"  # 0: its checksums are wrong
 
     @property
     def unit(self) -> str:

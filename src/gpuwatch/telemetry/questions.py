@@ -77,22 +77,18 @@ def found_rows(signal: Signal, schema: Schema) -> list[tuple[MetricRow, SignalFo
 
 
 def device_labels(row: MetricRow) -> tuple[str, ...]:
-    return by_labels(door.IDENTITY_LABELS[row.vendor], _variant(row))
+    return by_labels(door.IDENTITY_LABELS[row.vendor], row.variant_labels)
 
 
 def piece_labels(row: MetricRow) -> tuple[str, ...]:
     """Labels that identify a device and a piece of its series."""
     return by_labels(
         door.IDENTITY_LABELS[row.vendor],
-        _variant(row),
+        row.variant_labels,
         door.HOLDER_LABELS[row.vendor],
         door.SLOT_LABELS,
         door.CHURN_LABELS,
     )
-
-
-def _variant(row: MetricRow) -> tuple[str, ...]:
-    return (row.variant_label,) if row.variant_label else ()
 
 
 def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, interval_seconds: float) -> Question:
@@ -152,7 +148,10 @@ def shown(store: SampleStore, questions: list[Question]) -> str:
 
 def _shown(store: SampleStore, asked: Question) -> str:
     statistic, row = asked.stat.statistic, asked.row
-    by = (*(("UUID", "GPU_I_ID") if row.vendor is Vendor.NVIDIA else door.IDENTITY_LABELS[row.vendor]), *_variant(row))
+    by = (
+        *(("UUID", "GPU_I_ID") if row.vendor is Vendor.NVIDIA else door.IDENTITY_LABELS[row.vendor]),
+        *row.variant_labels,
+    )
     combine = asked.value.combine
     if statistic in ADDED:
         combine = Combine.SUM
