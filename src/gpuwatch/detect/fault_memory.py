@@ -159,7 +159,7 @@ def _came(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> 
     # A repair that was seen between two times of this Snapshot belongs between them.
     fault = _repaired(fleet, gpu, fault, before=time)
     again = not fault.open or not fault.bursts
-    if fault.kind is FindingKind.GPU_MISSING and not again:
+    if fault.kind is FindingKind.GPU_MISSING and fault.bursts and (fault.open or fault.repairs[-1].at == time):
         return fault
     node = fleet.nodes.get(gpu.lead.node or "")
     burst = again or (time - fault.last_at).total_seconds() > fleet.policy.common_cause_seconds

@@ -42,6 +42,8 @@ CORROBORATING = frozenset(
 _CONFIRMS_NOTHING = frozenset({45, 154, 162})
 """They follow another event: a process' end, a new recovery action, the end of a fault."""
 _RECOVERY_ACTION_CHANGED = 154
+_INFOROM_NOT_WRITTEN = 93
+"""On Volta, DCGM's health module takes it for a corrupt InfoROM."""
 _CONTAINED = frozenset({63, 94})
 """The driver confined the memory error to the program that met it, or takes the row out of use at the next reset."""
 _UNCONTAINED = frozenset({64, 95, 140})
@@ -206,6 +208,8 @@ class _Judged:
         fatal = known.xid_class is XidClass.FATAL or repeated
         signs = self._signs(known) if known.xid_class is not XidClass.APPLICATION else []
         if not fatal and signs:
+            if self._contained(known, signs) and any(sign.severity is Severity.CRITICAL for sign in signs):
+                return self._degraded(title, signs, _UNSURE_CONFIDENCE, Advice.RESET_WHEN_IDLE, Severity.WARNING)
             return self._degraded(title, signs, _UNSURE_CONFIDENCE, Advice.NONE)
         if self.cause is not None and not any(sign.kind is FindingKind.RECOVERY_ACTION for sign in signs):
             if not self.fleet.everything:
@@ -217,6 +221,8 @@ class _Judged:
             return self._fatal(known, title, signs, _REPEATED_CONFIDENCE if repeated else _FATAL_CONFIDENCE)
         if known.xid_class is XidClass.APPLICATION:
             return _application(event, title)
+        if known.code == _INFOROM_NOT_WRITTEN and "V100" in event.gpu.model:
+            return self._degraded(title, [], SUSPECTED, Advice.INSPECT, Severity.WARNING)
         missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
         if known.repeat_is_fatal and not event.countable:
             missing.append("whether it came again: the last XID shows no repeat, only a count of XIDs does")
