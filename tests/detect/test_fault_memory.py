@@ -28,7 +28,10 @@ def moved(snapshot: Snapshot, by: timedelta) -> Snapshot:
     return replace(snapshot, at=snapshot.at + by, devices=devices, changes=changes)
 
 
-def after(*snapshots: Snapshot, memory: FaultMemory = FaultMemory()) -> FaultMemory:
+NOTHING = FaultMemory()
+
+
+def after(*snapshots: Snapshot, memory: FaultMemory = NOTHING) -> FaultMemory:
     for snapshot in snapshots:
         memory = remember_faults(snapshot, POLICY, memory)
         assert remember_faults(snapshot, POLICY, memory) == memory, "the same Snapshot twice is no news"
@@ -159,7 +162,9 @@ def twice_repaired(code: int) -> FaultMemory:
     for number in range(2):
         by = number * 3 * HOUR
         memory = after(
-            moved(raised(code, boot=f"boot-{number}"), by), quiet(boot=f"boot-{number + 1}", by=by + HOUR), memory=memory
+            moved(raised(code, boot=f"boot-{number}"), by),
+            quiet(boot=f"boot-{number + 1}", by=by + HOUR),
+            memory=memory,
         )
     assert not memory.faults[0].open
     return memory
@@ -198,7 +203,12 @@ def test_a_gpu_that_two_reboots_did_not_bring_back() -> None:
     def missing(boot: str, by: timedelta) -> Snapshot:
         lost = [device(present=False, last_seen=ago(hours=1)), *(device(f"gpu-{number}") for number in range(1, 8))]
         snapshot = moved(scene(lost, state=cluster(nodes=[booted(boot)])), by)
-        return replace(snapshot, devices=tuple(replace(item, last_seen=ago(hours=1)) if not item.present else item for item in snapshot.devices))
+        return replace(
+            snapshot,
+            devices=tuple(
+                replace(item, last_seen=ago(hours=1)) if not item.present else item for item in snapshot.devices
+            ),
+        )
 
     memory = FaultMemory()
     for number in range(3):
@@ -227,7 +237,16 @@ def test_faults_of_gpus_that_are_long_gone_are_forgotten() -> None:
 
 def test_the_memory_is_bounded_and_drops_what_is_over_first() -> None:
     seen = KnownFault(
-        uuid="", kind=FindingKind.XID, code=79, node="", slot="", boot_id="", since=AT, last_at=AT, seen_at=AT, bursts=(AT,)
+        uuid="",
+        kind=FindingKind.XID,
+        code=79,
+        node="",
+        slot="",
+        boot_id="",
+        since=AT,
+        last_at=AT,
+        seen_at=AT,
+        bursts=(AT,),
     )
     over = after(raised(48, answers={ACTION: 0.0})).faults
     many = tuple(replace(seen, uuid=f"other-{number}") for number in range(4096))
