@@ -61,8 +61,14 @@ class TestNews:
         assert finding.evidence[0].note == "became this value; XID 13 before"
 
     def test_down_from_a_fatal_one(self) -> None:
-        """79 → 13: the news is 13. That the gauge stood at 79 before says nothing of today."""
+        """79 → 13: the news is 13, and nobody saw the end of the 79. Since when it lasts is not known."""
         finding = after(xid_became("gpu-0", 13, before=79))
+        assert finding is not None
+        assert (finding.verdict, finding.confidence_ratio, finding.since) == (Verdict.DEGRADED, 0.6, None)
+        assert finding.summary.endswith("also XID 13")
+
+    def test_down_from_one_that_is_not(self) -> None:
+        finding = after(xid_became("gpu-0", 13, before=45))
         assert finding is not None
         assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.FIX_APPLICATION)
 

@@ -47,9 +47,8 @@ def remembered(
         if of_class is XidClass.FATAL or (of_class is XidClass.APPLICATION and event.times):
             new = _new(fleet, event.gpu, FindingKind.XID, int(event.code), event.evidence)
             known[new.key] = _with_event(fleet, event, known.get(new.key, new))
-    for gpu in fleet.gpus:
-        if (standing := _standing(fleet, gpu)) is not None:
-            known.setdefault(standing.key, standing)
+    for standing in (fault for gpu in fleet.gpus for fault in _standing(fleet, gpu)):
+        known.setdefault(standing.key, standing)
     for finding in lost:
         broken = finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED
         if broken and finding.subject.name in gpus:
@@ -126,15 +125,18 @@ def _new(
     )
 
 
-def _standing(fleet: Fleet, gpu: PhysicalGpu) -> KnownFault | None:
-    """A fatal XID from before the window that the gauge still shows. A reset needs DCGM's host engine stopped, and the
-    gauge begins anew with it, so there was none since."""
+def _standing(fleet: Fleet, gpu: PhysicalGpu) -> Iterable[KnownFault]:
+    """Fatal XIDs from before the window that the gauge still shows, or showed until another came. A reset needs DCGM's
+    host engine stopped, and the gauge begins anew with it, so there was none since."""
     last = fleet.answers(_LAST_XID)
-    xid = fleet.xids.get(int(last.of(gpu) or 0))
-    if xid is None or xid.xid_class is not XidClass.FATAL:
-        return None
-    note = "from before the window: the gauge shows the last XID until DCGM's host engine ends"
-    return _new(fleet, gpu, FindingKind.XID, xid.code, [last.evidence(gpu, note=note)], timed=False)
+    shown = [
+        last.of(gpu),
+        *(change.before for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after),
+    ]
+    for code in {int(code) for code in shown if code}:
+        if code in fleet.xids and fleet.xids[code].xid_class is XidClass.FATAL:
+            note = "from before the window: the gauge shows an XID until another comes, or DCGM's host engine ends"
+            yield _new(fleet, gpu, FindingKind.XID, code, [last.evidence(gpu, float(code), note=note)], timed=False)
 
 
 def _with_event(fleet: Fleet, event: XidEvent, fault: KnownFault) -> KnownFault:
