@@ -43,7 +43,7 @@ _CONFIRMS_NOTHING = frozenset({45, 154, 162})
 """They follow another event: a process' end, a new recovery action, the end of a fault."""
 _RECOVERY_ACTION_CHANGED = 154
 _INFOROM_NOT_WRITTEN = 93
-"""On Volta, DCGM's health module takes it for a corrupt InfoROM."""
+"""On Volta, DCGM's health module takes it for a corrupt InfoROM. Elsewhere NVIDIA asks for no action."""
 _CONTAINED = frozenset({63, 94})
 """The driver confined the memory error to the program that met it, or takes the row out of use at the next reset."""
 _UNCONTAINED = frozenset({64, 95, 140})
@@ -213,7 +213,9 @@ class _Judged:
             return _application(event, title)
         if fatal or signs:
             return self._degraded(known, title, signs)
-        if known.code == _INFOROM_NOT_WRITTEN and "V100" in event.gpu.model:
+        if known.code == _INFOROM_NOT_WRITTEN:
+            if "V100" not in event.gpu.model:
+                return self._healthy(title)
             return self._concluded(title, Severity.WARNING, Advice.INSPECT, SUSPECTED)
         return _undecided(
             event, title, ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
