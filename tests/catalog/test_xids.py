@@ -30,7 +30,6 @@ def test_fatal_on_sight(code: int) -> None:
 @pytest.mark.parametrize("code", [32, *range(144, 147), 149, 109, 45, 94, 63, 92, 93, 121, 154, 155, 163, 168])
 def test_only_with_corroboration(code: int) -> None:
     assert xid(code).xid_class is XidClass.CORROBORATE
-    assert not xid(code).repeat_is_fatal
 
 
 @pytest.mark.parametrize("code", [8, 13, 31, 43, 68, 69, 137, 11, 25, 39, 126, 139])
@@ -193,11 +192,10 @@ def test_an_override_changes_the_class_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_an_override_can_add_an_xid(tmp_path: Path) -> None:
-    text = "xids:\n  180: {class: application, reason: driver 590, description: Frobnication, repeat_is_fatal: true}\n"
+    text = "xids:\n  180: {class: application, reason: driver 590, description: Frobnication}\n"
     found, gaps = xids_with_overrides(write(tmp_path, text))
     assert gaps == ()
     assert found[180].xid_class is XidClass.APPLICATION
-    assert found[180].repeat_is_fatal
     assert conflicts(found[180]) == ""
 
 
@@ -207,8 +205,7 @@ def test_an_override_can_add_an_xid(tmp_path: Path) -> None:
         ("63: {class: deadly, reason: x}", "class is 'deadly'; give one of fatal, corroborate, application, ignore"),
         ("63: {class: fatal}", "reason is missing; say in a few words why"),
         ("63: {class: fatal, reason: x, severity: 1}", "unknown key severity; it takes class, reason"),
-        ("63: {class: fatal, reason: x, repeat_is_fatal: maybe}", "repeat_is_fatal is 'maybe'; give true or false"),
-        ("63: fatal", "expected keys class, reason, description, repeat_is_fatal below the number; it has 'fatal'"),
+        ("63: fatal", "expected keys class, reason, description below the number; it has 'fatal'"),
         ("63:", "expected keys class"),
         ("180: {class: fatal, reason: x}", "the catalog does not know this XID; give a description"),
         ("sixty: {class: fatal, reason: x}", "the key must be the XID's number"),
@@ -246,3 +243,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert found == xids()
     assert gap.what == str(tmp_path / "none.yaml")
     assert "No such file" in gap.detail
+
+
+def test_the_driver_branch_that_speaks_of_an_xid() -> None:
+    assert (xid(48).recovery_driver, xid(109).recovery_driver, xid(143).recovery_driver) == (565, 570, 575)
+    assert (xid(46).recovery_driver, xid(158).recovery_driver) == (None, None)

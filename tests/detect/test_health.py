@@ -46,6 +46,7 @@ def test_totals_are_never_read_as_levels_but_where_the_level_means_something() -
         Signal.ROW_REMAP_UNCORRECTABLE_TOTAL,
         Signal.PAGES_RETIRED_SBE_TOTAL,
         Signal.PAGES_RETIRED_DBE_TOTAL,
+        Signal.ENERGY_JOULES_TOTAL,  # only whether it began anew
     }
 
 

@@ -41,7 +41,7 @@ class XidClass(StrEnum):
     """What the number alone proves about the hardware."""
 
     FATAL = "fatal"  # the GPU is unusable until it is reset, rebooted or replaced
-    CORROBORATE = "corroborate"  # a fault only with a second sign: a recovery action, DCGM health, a counter, a repeat
+    CORROBORATE = "corroborate"  # a fault only with a second sign: a recovery action, DCGM health, a counter
     APPLICATION = "application"  # the program's fault; the hardware's only if different programs show it on one GPU
     IGNORE = "ignore"
 
@@ -61,7 +61,6 @@ class Xid:
     """One XID. xid_class: gpuwatch's, by `rule` (its name) and for `reason` (a clause for people).
 
     architectures: those of A100, H100, B100, GB200 that raise it.
-    repeat_is_fatal: a second one on the same GPU within the rule's window counts as FATAL.
     recovery_driver: the driver branch (565 of R565) from which on the driver asks for a recovery action after it; None
         where NVIDIA's catalog names none.
     """
@@ -72,7 +71,6 @@ class Xid:
     action: XidAction
     others: tuple[Opinion, ...]
     xid_class: XidClass
-    repeat_is_fatal: bool = False
     recovery_driver: int | None = None
     rule: str
     reason: str

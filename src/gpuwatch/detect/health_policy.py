@@ -27,8 +27,6 @@ class HealthPolicy:
     peer_deviations: spreads from the peers' median at which a GPU stands out. 3: at least 24 % of the median, just
         above the largest difference between healthy cards in that study, 22 %.
 
-    xid_repeats: occurrences within change_window_seconds from which an XID is fatal, where the catalog says that
-        repeating matters. 2: one alone may be a hiccup of the firmware.
     xid_bursts_per_day: times within a day from which a fatal XID asks for an exchange and not for another reset. 5:
         NVSentinel's bound.
     failed_repairs: repairs after which a fault came again, from which it asks for an exchange. 2: gpud's bound.
@@ -89,7 +87,6 @@ class HealthPolicy:
     min_peers: int = 5
     peer_spread_ratio: float = 0.08
     peer_deviations: float = 3.0
-    xid_repeats: int = 2
     xid_bursts_per_day: int = 5
     failed_repairs: int = 2
     fault_kept_seconds: int = 90 * _DAY
@@ -137,5 +134,5 @@ class HealthPolicy:
                 f"health.thermal_severe_ratio is {self.thermal_severe_ratio}; it has to be at least "
                 f"thermal_duty_ratio ({self.thermal_duty_ratio})"
             )
-        pairs = ("min_peers", "common_cause_gpus", "common_cause_nodes", "xid_repeats")
+        pairs = ("min_peers", "common_cause_gpus", "common_cause_nodes", "failed_repairs", "xid_bursts_per_day")
         require(self, "health.", pairs, lambda value: value >= 2, "2 or more")

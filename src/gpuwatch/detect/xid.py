@@ -42,6 +42,8 @@ CORROBORATING = frozenset(
 _CONFIRMS_NOTHING = frozenset({45, 154, 162})
 """They follow another event: a process' end, a new recovery action, the end of a fault."""
 _RECOVERY_ACTION_CHANGED = 154
+_INFOROM_NOT_WRITTEN = 93
+"""On Volta, DCGM's health module takes it for a corrupt InfoROM. Elsewhere NVIDIA asks for no action."""
 _CONTAINED = frozenset({63, 94})
 """The driver confined the memory error to the program that met it, or takes the row out of use at the next reset."""
 _UNCONTAINED = frozenset({64, 95, 140})
@@ -75,7 +77,6 @@ _ADVICES = list(Advice)
 # Confidence from a number alone. With a fatal one the driver says that the GPU needs a reset; driver bugs raise 119 and
 # 62, hence not 1. One that needs corroboration counts half; its doubt is multiplied with that of the other sign.
 _FATAL_CONFIDENCE = 0.9
-_REPEATED_CONFIDENCE = 0.85
 _UNSURE_CONFIDENCE = 0.5
 # Two workloads seldom have the same bug at once.
 _TWO_WORKLOADS_CONFIDENCE = 0.7
@@ -109,7 +110,7 @@ def xid(
         or fleet.snapshot.telemetry_schema.has(last.stat.signal)
     )
 
-    causes = common_causes(fleet, (event for found in events.values() for event in found if _counts(event)))
+    causes = common_causes(fleet, (event for found in events.values() for event in found if _lasts(event)))
     cause_of = {event: cause for cause in causes for event in cause.events}
     none = "no XID in the window" + ("; a single run remembers none from before it" if memory is None else "")
 
@@ -141,8 +142,7 @@ def xid(
     return judge, tuple(_together(fleet, causes))
 
 
-def _counts(event: XidEvent) -> bool:
-    """Whether it may have a common cause with others: not what is repaired."""
+def _lasts(event: XidEvent) -> bool:
     return event.fault is None or event.fault.open
 
 
@@ -195,118 +195,104 @@ class _Judged:
         if known.code == _RECOVERY_ACTION_CHANGED:
             exported = self.fleet.answers(RECOVERY).of(event.gpu) is not None
             return self._healthy("the recovery action says it") if exported else _hidden(event.gpu)
-        if event.fault is not None and event.fault.repairs and not event.fault.open:
+        if event.fault is not None and not event.fault.open:
             return self._healthy(f"{title}; over since {_ended(event.fault)}")
         return self._open(known, title)
 
     def _open(self, known: Xid, title: str) -> Conclusion:
         """What is not repaired, as far as anybody saw."""
-        event, policy = self.event, self.fleet.policy
-        repeated = known.repeat_is_fatal and event.count >= policy.xid_repeats
-        fatal = known.xid_class is XidClass.FATAL or repeated
-        signs = self._signs(known) if known.xid_class is not XidClass.APPLICATION else []
-        if not fatal and signs:
-            return self._degraded(title, signs, _UNSURE_CONFIDENCE, Advice.NONE)
-        if self.cause is not None and not any(sign.kind is FindingKind.RECOVERY_ACTION for sign in signs):
+        event = self.event
+        fatal, application = known.xid_class is XidClass.FATAL, known.xid_class is XidClass.APPLICATION
+        signs = [] if application else self._signs(known)
+        asked = any(sign.kind is FindingKind.RECOVERY_ACTION for sign in signs)
+        if self.cause is not None and not asked and (fatal or not signs):
             if not self.fleet.everything:
                 return Verdict.UNKNOWN
             return _undecided(event, f"{title}; {_words(self.cause)}", ["a sign on this GPU alone"])
-        if fatal:
-            if repeated:
-                title = f"{title}; it came {event.count} times at least"
-            return self._fatal(known, title, signs, _REPEATED_CONFIDENCE if repeated else _FATAL_CONFIDENCE)
-        if known.xid_class is XidClass.APPLICATION:
+        if application:
             return _application(event, title)
-        missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
-        if known.repeat_is_fatal and not event.countable:
-            missing.append("whether it came again: the last XID shows no repeat, only a count of XIDs does")
-        return _undecided(event, title, missing)
+        if fatal or signs:
+            return self._degraded(known, title, signs)
+        if known.code == _INFOROM_NOT_WRITTEN:
+            if "V100" not in event.gpu.model:
+                return self._healthy(title)
+            return self._concluded(title, Severity.WARNING, Advice.INSPECT, SUSPECTED)
+        return _undecided(
+            event, title, ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
+        )
+
+    def _signs(self, known: Xid) -> list[Finding]:
+        """Findings that show the same event, or judge the whole GPU, but for those that repeat the XID's number. Beside
+        a fatal one, others too: they make it surer that the GPU is degraded."""
+        if known.code in _CONFIRMS_NOTHING:
+            return []
+        found = [each for each in self.others if each.kind in CORROBORATING and not _derived(known, each.kind)]
+        part = XID_COMPONENTS.get(known.code)
+        if known.xid_class is XidClass.FATAL:
+            return found
+        return [each for each in found if not each.components or part in each.components]
+
+    def _degraded(self, known: Xid, title: str, signs: list[Finding]) -> Finding:
+        """The XID and its signs. The driver decides where it speaks; else the graver of what shows the same event, but
+        what is contained can wait."""
+        fatal = known.xid_class is XidClass.FATAL
+        parts = (XID_COMPONENTS[known.code],) if known.code in XID_COMPONENTS else ()
+        driver = [sign for sign in signs if sign.kind is FindingKind.RECOVERY_ACTION]
+        same = driver or [sign for sign in signs if not fatal or not independent(sign, parts)]
+        severity = max((sign.severity for sign in same), key=_SEVERITIES.index, default=Severity.INFO)
+        advice = max((sign.advice for sign in same), key=_ADVICES.index, default=Advice.NONE)
+        if fatal and not driver:
+            severity, advice = (
+                Severity.CRITICAL,
+                max(advice, _ADVICE.get(known.action, Advice.RESET), key=_ADVICES.index),
+            )
+        if not driver and self._contained(parts, signs):
+            title += "; the driver contained it, so what runs may go on"
+            severity, advice = min(severity, Severity.WARNING, key=_SEVERITIES.index), Advice.RESET_WHEN_IDLE
+        if signs:
+            title += f"; {' and '.join(sorted({sign.kind.replace('_', ' ') for sign in signs}))} on the same GPU"
+        fault, missing = self.event.fault, []
+        confidence = _FATAL_CONFIDENCE if fatal else _UNSURE_CONFIDENCE
+        if fatal and not signs and self.event.doubtful and not (fault is not None and fault.timed):
+            missing = ["when it was: it may be older than the window, as the gauge never clears"]
+            severity, confidence = Severity.WARNING, SUSPECTED
+        if again := "" if fault is None else self._again(fault):
+            title, advice = f"{title}; {again}: exchange the GPU, or inspect its machine", Advice.REPLACE
+        own = self._concluded(title, severity, advice, confidence, parts)
+        evidence = tuple(evidence for sign in signs for evidence in sign.evidence)
+        sure = combined_confidence([own, *signs])
+        return replace(own, confidence_ratio=sure, evidence=evidence, missing=tuple(missing))
+
+    def _contained(self, parts: Sequence[Component], signs: Sequence[Finding]) -> bool:
+        """Whether the driver confined a memory error to a program, or the row waits for its remapping."""
+        codes = {event.code for event in self.mine if _lasts(event)}
+        waits = any(sign.kind is FindingKind.ROW_REMAP and sign.advice is Advice.RESET_WHEN_IDLE for sign in signs)
+        return Component.MEMORY in parts and not codes & _UNCONTAINED and (waits or bool(codes & _CONTAINED))
+
+    def _again(self, fault: KnownFault) -> str:
+        """How often it came back, where that asks for more than another repair; '' where it does not."""
+        policy = self.fleet.policy
+        if fault.failed_repairs >= policy.failed_repairs:
+            return f"it came back after {fault.failed_repairs} repairs"
+        bursts = sum(time > self.fleet.before(_DAY_SECONDS) for time in fault.bursts)
+        return f"it came {bursts} times within a day" if bursts >= policy.xid_bursts_per_day else ""
 
     def _healthy(self, summary: str) -> Conclusion:
         if not self.fleet.everything:
             return Verdict.HEALTHY
         return conclude(self.event.gpu, FindingKind.XID, Verdict.HEALTHY, summary, confidence_ratio=0.8)
 
-    def _signs(self, known: Xid) -> list[Finding]:
-        """Findings that show the same event, or judge the whole GPU, but for those that repeat the XID's number."""
-        if known.code in _CONFIRMS_NOTHING:
-            return []
-        found = [each for each in self.others if each.kind in CORROBORATING and not _derived(known, each.kind)]
-        part = XID_COMPONENTS.get(known.code)
-        if known.xid_class is XidClass.FATAL:
-            return found  # on another component they make it surer that the GPU is degraded
-        return [each for each in found if not each.components or part in each.components]
-
-    def _fatal(self, known: Xid, title: str, signs: list[Finding], alone: float) -> Finding:
-        fault = self.event.fault
-        advice = _ADVICE.get(known.action, Advice.RESET)
-        severity = Severity.CRITICAL
-        if self._contained(known, signs):
-            title += "; the driver contained it, so what runs may go on"
-            advice, severity = Advice.RESET_WHEN_IDLE, Severity.WARNING
-        again = self._again()
-        if self.event.doubtful and not (fault is not None and fault.timed) and not signs:
-            missing = ["when it was: it may be older than the window, as the gauge never clears"]
-            return self._degraded(title, [], SUSPECTED, advice, Severity.WARNING, missing, again)
-        return self._degraded(title, signs, alone, advice, severity, again=again)
-
-    def _again(self) -> str:
-        """How often it came back, where that asks for more than another repair; '' where it does not."""
-        fault, policy = self.event.fault, self.fleet.policy
-        if fault is None:
-            return ""
-        bursts = sum(time > self.fleet.before(_DAY_SECONDS) for time in fault.bursts)
-        if fault.failed_repairs >= policy.failed_repairs:
-            return f"it came back after {fault.failed_repairs} repairs"
-        return f"it came {bursts} times within a day" if bursts >= policy.xid_bursts_per_day else ""
-
-    def _contained(self, known: Xid, signs: Sequence[Finding]) -> bool:
-        codes = {event.code for event in self.mine if _counts(event)}
-        pending = any(
-            sign.advice is Advice.RESET_WHEN_IDLE and sign.components == (Component.MEMORY,) for sign in signs
-        )
-        return (
-            XID_COMPONENTS.get(known.code) is Component.MEMORY
-            and not codes & _UNCONTAINED
-            and (pending or bool(codes & _CONTAINED))
-        )
-
-    def _degraded(
-        self,
-        title: str,
-        signs: list[Finding],
-        alone: float,
-        advice: Advice,
-        severity: Severity | None = None,
-        missing: Iterable[str] = (),
-        again: str = "",
+    def _concluded(
+        self, title: str, severity: Severity, advice: Advice, confidence: float, parts: Sequence[Component] = ()
     ) -> Finding:
-        """The XID and its signs. The driver decides where it speaks; else the graver of what shows the same event."""
-        assert self.event.known is not None
-        part = XID_COMPONENTS.get(self.event.known.code)
-        parts = () if part is None else (part,)
-        driver = [sign for sign in signs if sign.kind is FindingKind.RECOVERY_ACTION]
-        same = driver or [sign for sign in signs if not independent(sign, parts) or severity is None]
-        own = conclude(self.event.gpu, FindingKind.XID, Verdict.DEGRADED, "", confidence_ratio=alone, components=parts)
-        if driver or severity is None:
-            severity = max((sign.severity for sign in same), key=_SEVERITIES.index)
-            advice = Advice.NONE
-        elif severity is Severity.WARNING:
-            same = []  # contained, or not sure: other signs of the event make it no graver
-        if signs:
-            title += f"; {' and '.join(sorted({sign.kind.replace('_', ' ') for sign in signs}))} on the same GPU"
-        if again:
-            title += f"; {again}: exchange the GPU, or inspect its machine"
         return conclude(
             self.event.gpu,
             FindingKind.XID,
             Verdict.DEGRADED,
             title,
             severity=severity,
-            advice=Advice.REPLACE if again else max((advice, *(sign.advice for sign in same)), key=_ADVICES.index),
-            confidence_ratio=combined_confidence([own, *signs]),
-            evidence=[evidence for sign in signs for evidence in sign.evidence],
-            missing=missing,
+            advice=advice,
+            confidence_ratio=confidence,
             components=parts,
         )
 

@@ -6,7 +6,7 @@ time, and its first sample is 1, so it appears instead of increasing. All counts
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -34,25 +34,20 @@ class XidEvent:
     """An XID that one GPU raised within the change window.
 
     code: the number, or the text where an exporter wrote something else. known: its row of the catalog.
-    count: a lower bound. countable: an exporter counts this GPU's XIDs, so repeats are visible.
     times: as far as the gauge or the windowed count shows them.
     doubtful: it may be older than the window: the gauge's first sample had it, or a windowed count that may have begun
         before.
     workloads: those that had the GPU at these times, or have it now where no time is known.
-    standing: no news: only the gauge still shows it, from before the window.
     fault: what is remembered of it; None of what is no fault of the hardware.
     """
 
     gpu: PhysicalGpu
     code: int | str
     known: Xid | None
-    count: int
-    countable: bool
     times: tuple[datetime, ...]
     doubtful: bool
     workloads: tuple[frozenset[Subject], ...]
     evidence: tuple[Evidence, ...]
-    standing: bool = False
     fault: KnownFault | None = None
 
     @property
@@ -66,10 +61,8 @@ def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
     events: dict[str, list[XidEvent]] = {}
     for gpu in fleet.gpus:
         codes = seen.codes(gpu)
-        found = [seen.event(gpu, code) for code in sorted(codes, key=str)]
-        standing = seen.standing(gpu, codes)
-        if found or standing is not None:
-            events[gpu.uuid] = found if standing is None else [*found, standing]
+        if codes:
+            events[gpu.uuid] = [seen.event(gpu, code) for code in sorted(codes, key=str)]
     return events
 
 
@@ -127,33 +120,10 @@ class _Seen:
             gpu=gpu,
             code=code,
             known=self._catalog.get(code) if isinstance(code, int) else None,
-            count=max(*totals, at_once, in_window, len(latched)),
-            countable=any(counts_xids(each, gpu) for each in (self._counted, self._increased, self._appeared)),
             times=tuple(change.at for change in times),
             doubtful=not (in_window or max(totals)) and self._is_doubtful(gpu, latched),
             workloads=tuple(self._held(gpu, change.at) for change in times) or (self._held(gpu, None),),
             evidence=tuple(evidence),
-        )
-
-    def standing(self, gpu: PhysicalGpu, codes: Collection[int | str]) -> XidEvent | None:
-        """A fatal XID from before the window that the gauge still shows. A reset needs DCGM's host engine stopped, and
-        the gauge begins anew with it, so there was none since."""
-        code = _code(self._last.of(gpu) or 0.0)
-        known = self._catalog.get(code) if isinstance(code, int) else None
-        if known is None or known.xid_class is not XidClass.FATAL or code in codes:
-            return None
-        note = "from before the window: the gauge shows the last XID until DCGM's host engine ends"
-        return XidEvent(
-            gpu=gpu,
-            code=code,
-            known=known,
-            count=1,
-            countable=False,
-            times=(),
-            doubtful=True,
-            workloads=(frozenset(),),
-            evidence=(self._last.evidence(gpu, note=note),),
-            standing=True,
         )
 
     def _is_doubtful(self, gpu: PhysicalGpu, latched: Sequence[StateChange]) -> bool:

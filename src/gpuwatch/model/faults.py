@@ -68,6 +68,7 @@ class KnownFault:
 
     @property
     def open(self) -> bool:
+        """Whether it lasts, as far as anybody saw."""
         return not self.repairs or self.repairs[-1].at < self.last_at
 
     @property
