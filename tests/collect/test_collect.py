@@ -98,3 +98,16 @@ def test_a_node_that_stays_is_missed_as_a_whole(hours: float, tmp_path: Path) ->
     machine(timeline, "node-b", 8)
     _, findings = seen(timeline, tmp_path, "node-a", "node-b")
     assert list(findings) == ["exporter_down:node/node-a"]
+
+
+def test_how_pods_ended_and_when_nodes_booted_are_read(tmp_path: Path) -> None:
+    timeline = Timeline()
+    machine(timeline, "node-a", 0)
+    labels = {"namespace": "ml", "pod": "a", "uid": "1", "job": "ksm"}
+    asked = {"node": "node-a", "resource": "nvidia_com_gpu"}
+    timeline.add("kube_pod_container_resource_requests", labels | asked, 1, until=5 * HOUR, ago=6 * HOUR, ends=True)
+    timeline.add("kube_pod_status_phase", labels | {"phase": "Failed"}, 1, until=5 * HOUR, ago=6 * HOUR, ends=True)
+    timeline.add("node_boot_time_seconds", {"instance": "node-a:9100"}, AT.timestamp() - 60)
+    snapshot, _ = seen(timeline, tmp_path, "node-a")
+    assert [(run.pod, run.node, run.phase) for run in snapshot.pod_runs] == [("ml/a", "node-a", "Failed")]
+    assert snapshot.boots == {"node-a": datetime.fromtimestamp(AT.timestamp() - 60, AT.tzinfo)}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pytest
 
-from gpuwatch.collect.resolve import resolve_nodes
+from gpuwatch.collect.resolve import boot_times, resolve_nodes
 from gpuwatch.model.cluster import Cluster, Node
 from gpuwatch.model.telemetry import Device, Exporter, GapKind, Vendor
+from telemetry.timeline import AT, NOW, Timeline, Witness
 
 
 def device(host: str, exporter: str = "") -> Device:
@@ -67,3 +71,24 @@ def test_without_a_cluster_nothing_is_resolved_and_nothing_is_complained_about()
     (resolved,), _, gaps = resolve_nodes([device("gpu-2")], [], Cluster())
     assert resolved.node is None
     assert gaps == []
+
+
+def test_boots_of_nodes_by_the_address_of_their_node_exporter(tmp_path: Path) -> None:
+    timeline = Timeline()
+    for instance, ago, more in (
+        ("10.0.1.7:9100", 3600.25, {}),
+        ("gpu-2:9100", 900.0, {}),
+        ("10.9.9.9:9100", 60.0, {"node": "gpu-2", "nodename": "gpu-2"}),  # a Pod's address; its labels are a claim
+        ("twin.a:9100", 60.0, {}),
+        ("twin.a:9101", 9000.0, {}),  # two targets of one Node that disagree
+    ):
+        timeline.add("node_boot_time_seconds", {"instance": instance, "job": "node-exporter", **more}, NOW - ago)
+    timeline.add("node_boot_time_seconds", {"instance": "10.0.1.7:9100", "job": "other"}, NOW - 3601)
+    found, gaps = boot_times(timeline.store(tmp_path), AT, CLUSTER)
+    assert gaps == ()
+    assert found == {
+        "ip-10-0-1-7.ec2.internal": datetime.fromtimestamp(NOW - 3600.25, UTC),
+        "gpu-2": datetime.fromtimestamp(NOW - 900, UTC),
+    }
+    refusing = Witness(timeline.store(tmp_path), lambda _: True)
+    assert [gap.what for gap in boot_times(refusing, AT, CLUSTER)[1]] == ["boots of Nodes"]

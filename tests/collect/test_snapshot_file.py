@@ -35,6 +35,7 @@ from gpuwatch.model.telemetry import (
     Exporter,
     Gap,
     GapKind,
+    PodRun,
     Readings,
     Schema,
     Signal,
@@ -89,6 +90,16 @@ def full() -> Snapshot:
         ),
         activity=(ActivityHistory(device=f"{uuid}/7", pod="team-x/fusion-0", start=AT, step_seconds=300, steps="#.?"),),
         changes=(StateChange(device=uuid, signal=Signal.XID_CODE, at=AT, before=None, after=79.0),),
+        pod_runs=(
+            PodRun(
+                pod="team-x/fusion-0",
+                node="gpu-1.acme.example",
+                created_by="Job/fusion",
+                images=("registry.acme.example/blackbox:1",),
+                reasons=("Error",),
+            ),
+        ),
+        boots={"gpu-1.acme.example": AT},
         cluster=Cluster(
             nodes=(
                 Node(
@@ -220,6 +231,9 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
         "power_watts:last:0": 'max(x{$device, err="1", cluster="…", job=~"…", instance!~"…"})'
     }
     assert device.untrusted == "(withheld)"
+    (run,) = changed.pod_runs
+    assert (run.pod, run.node, run.reasons) == (pod.ref, pod.node, ("Error",))
+    assert list(changed.boots) == [pod.node]
 
 
 def test_pseudonyms_cannot_be_guessed() -> None:

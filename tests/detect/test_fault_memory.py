@@ -149,6 +149,40 @@ def test_an_action_that_was_asked_for_and_is_no_more_was_a_reset() -> None:
     assert [repair.kind for repair in never_asked.faults[0].repairs] == [RepairKind.CALLED_OFF]
 
 
+@pytest.mark.parametrize("code", [64, 79, 119])
+def test_a_boot_after_it_that_node_exporter_shows_ends_it(code: int) -> None:
+    """Where nothing is remembered too, and where the Node's boot ID is as it was read a minute ago."""
+    snapshot = replace(raised(code), boots={"node-0": ago(minutes=4)})
+    assert judged(snapshot, None).verdict is Verdict.HEALTHY
+    [fault] = after(snapshot).faults
+    assert [(each.kind, each.at) for each in fault.repairs] == [(RepairKind.REBOOT, ago(minutes=4))]
+    later = replace(raised(code, at=ago(minutes=2)), boots=snapshot.boots)
+    assert judged(later, after(snapshot)).verdict is Verdict.DEGRADED
+    assert after(snapshot, later).faults[0].failed_repairs == 1
+
+
+@pytest.mark.parametrize("boots", [{"node-0": ago(minutes=20)}, {"node-1": ago(minutes=4)}, {}])
+def test_a_boot_before_it_or_of_another_node_ends_nothing(boots: dict[str, datetime]) -> None:
+    snapshot = replace(raised(79), boots=boots)
+    assert judged(snapshot, None).verdict is Verdict.DEGRADED
+    assert after(snapshot).faults[0].open
+
+
+def test_a_boot_that_two_sources_show_is_one_repair() -> None:
+    memory = after(raised(79), quiet(boot="two", by=HOUR))
+    again = replace(moved(raised(79, boot="two"), 2 * HOUR), boots={"node-0": AT + 50 * MINUTE})
+    assert after(again, memory=memory).faults[0].failed_repairs == 1
+
+
+def test_a_gpu_that_stays_missing_after_a_boot_was_not_brought_back() -> None:
+    lost = [device(present=False, last_seen=ago(hours=1)), *(device(f"gpu-{number}") for number in range(1, 8))]
+    missing = scene(lost, state=cluster(nodes=[booted("one")]))
+    memory = after(missing)
+    later = replace(missing, at=AT + 30 * MINUTE, boots={"node-0": AT + 20 * MINUTE})
+    memory = after(later, replace(later, at=AT + 31 * MINUTE), memory=memory)
+    assert (memory.faults[0].open, memory.faults[0].failed_repairs) == (True, 1)
+
+
 def test_another_gpu_in_its_slot_ends_it() -> None:
     old = replace(device(pci="00000000:18:00.0"), id="gpu-0")
     new = device("gpu-9", pci="00000000:18:00.0")

@@ -17,6 +17,7 @@ from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.discovery import discover
 from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.owners import job_runs, pod_owners
+from gpuwatch.telemetry.pod_runs import pod_runs
 from gpuwatch.telemetry.prometheus import PrometheusStore
 from gpuwatch.telemetry.throttling import throttled_shares
 from gpuwatch.telemetry.windows import held_windows
@@ -79,6 +80,13 @@ def fleet() -> Timeline:
     parent = is_owner | {"owner_kind": "Deployment", "owner_name": "web"}
     timeline.add("kube_replicaset_owner", ksm | {"replicaset": "web-1"} | parent, 1)
     timeline.add("kube_pod_owner", ksm | {"pod": "b"}, 1)
+    for name, phase in (("a", "Failed"), ("b", "Running")):
+        of_pod = ksm | {"pod": name, "uid": name}
+        until = 920 if name == "a" else 0
+        asked = {"resource": "nvidia_com_gpu", "node": "node-a", "container": "main"}
+        timeline.add("kube_pod_container_resource_requests", of_pod | asked, 1, until=until, ends=until > 0)
+        timeline.add("kube_pod_status_phase", of_pod | {"phase": phase}, 1, until=until, ends=until > 0)
+        timeline.add("kube_pod_start_time", of_pod, NOW - 3000, until=until, ends=until > 0)
     timeline.add("kube_job_status_start_time", ksm | {"job_name": "j"}, NOW - 3000)
     timeline.add("kube_job_status_completion_time", ksm | {"job_name": "j"}, NOW - 600, ago=600)
     return timeline
@@ -116,6 +124,8 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
         "team/a": "Deployment/team/web",
         "team/b": "Pod/team/b",
     }
+    runs = pod_runs(recorded, AT, 3600)
+    assert [(run.pod, run.phase) for run in runs[0]] == [("team/a", "Failed"), ("team/b", "Running")]
     with running(prometheus_build) as url:
         remote_write.write(url, timeline.for_remote_write())
         # A server that takes few samples at once: every larger question is divided by host.
@@ -131,6 +141,7 @@ def test_a_server_and_a_recording_tell_the_same(prometheus_build: ServerBuild, t
                 for device, values in slowed.items():
                     assert shares[device] == pytest.approx(values, rel=0.02, abs=1e-9, nan_ok=True), device
                 assert pod_owners(store, AT - HOUR, AT, ["team/a", "team/b", "team/z"]) == owners
+                assert pod_runs(store, AT, 3600) == runs
                 assert job_runs(store, AT - HOUR, AT) == job_runs(recorded, AT - HOUR, AT)
 
 

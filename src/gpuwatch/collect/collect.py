@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpuwatch.collect.origin import TrustedTargets, find_origin, untrusted
-from gpuwatch.collect.resolve import resolve_nodes
+from gpuwatch.collect.resolve import boot_times, resolve_nodes
 from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.kube.reader import ClusterError, ClusterReader
 from gpuwatch.model.cluster import Cluster
@@ -16,6 +16,7 @@ from gpuwatch.telemetry.activity import histories
 from gpuwatch.telemetry.changes import state_changes
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.telemetry.pod_runs import pod_runs
 from gpuwatch.telemetry.readings import read_stats
 from gpuwatch.telemetry.samples import SampleStore, TelemetryError
 
@@ -111,6 +112,10 @@ def _read_telemetry(
             devices=chosen,
         )
         gaps += found
+    progress("reading how Pods with accelerators ended")
+    runs, found = pod_runs(telemetry, at, needs.pod_runs_seconds)
+    boots, more = boot_times(telemetry, at, snapshot.cluster)
+    gaps += (*found, *more)
     return replace(
         snapshot,
         telemetry_schema=schema,
@@ -119,6 +124,8 @@ def _read_telemetry(
         readings=readings,
         activity=tuple(activity),
         changes=tuple(changes),
+        pod_runs=runs,
+        boots=boots,
         # A signal may be missing from several queries.
         gaps=tuple(dict.fromkeys(gaps)),
     )

@@ -31,7 +31,7 @@ from gpuwatch.model.cluster import (
     Workload,
 )
 from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import ActivityHistory, Device, DeviceId, Exporter, Gap, Readings, StateChange
+from gpuwatch.model.telemetry import ActivityHistory, Device, DeviceId, Exporter, Gap, PodRun, Readings, StateChange
 
 # Labels whose keys and values contain no names.
 _PLAIN = re.compile(
@@ -144,7 +144,7 @@ _NAMED: Mapping[str, _Rule] = {"namespace": "ns", "name": "name"}
 _META: Mapping[str, _Rule] = {"uid": "uid", "labels": _LABELS, "annotations": _LABELS}
 _SELECTOR: Mapping[str, _Rule] = {"match_labels": _LABELS, "match_expressions": _each(_requirement)}
 _RULES: Mapping[type, Mapping[str, _Rule]] = {
-    Snapshot: {},
+    Snapshot: {"boots": lambda alias, item: {alias("node", name): at for name, at in item.items()}},
     Device: {
         "id": _DEVICE,
         "uuid": "GPU",
@@ -159,6 +159,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
     Exporter: {"instance": "target", "job": "job", "node": "node", "node_label": "node"},
     ActivityHistory: {"device": _DEVICE, "pod": _REF},
     StateChange: {"device": _DEVICE},
+    PodRun: {"pod": _REF, "node": "node", "created_by": _PATH, "images": "image"},
     Gap: {"what": _withheld, "detail": _withheld},
     Cluster: {
         "priorities": lambda alias, item: {alias("class", name): value for name, value in item.items()},

@@ -6,12 +6,18 @@ nothing is written about its devices. A host name of which only the part before 
 cluster's: it counts where the exporter runs on that Node, or where the series are known to be of this cluster.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind
+from gpuwatch.telemetry.gaps import failed
+from gpuwatch.telemetry.samples import Expression, Function, SampleStore, Selector, TelemetryError
+
+_SAME_BOOT_SECONDS = 60
+"""The kernel computes the time of its boot from a clock that is set now and then."""
 
 
 class HostNames:
@@ -80,6 +86,22 @@ def resolve_nodes(
         for host, count in sorted(unknown.items())
     ]
     return tuple(resolved), targets, gaps
+
+
+def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict[str, datetime], tuple[Gap, ...]]:
+    """When each Node booted, by node_exporter's node_boot_time_seconds. A target counts for the Node whose address it
+    has, whatever its labels say; a Node that two targets disagree about is left out."""
+    try:
+        rows = store.evaluate(Expression(Selector("node_boot_time_seconds"), Function.LAST, by=("instance",)), at)
+    except TelemetryError as error:
+        return {}, (failed("boots of Nodes", error),)
+    names = HostNames(cluster)
+    found: dict[str, set[float]] = defaultdict(set)
+    for row in rows:
+        if node := names.certain("", row.labels.get("instance", "")):
+            found[node].add(row.value)
+    agreed = {node: min(times) for node, times in found.items() if max(times) - min(times) < _SAME_BOOT_SECONDS}
+    return {node: datetime.fromtimestamp(seconds, UTC) for node, seconds in agreed.items()}, ()
 
 
 def _names(cluster: Cluster) -> dict[str, str | None]:

@@ -218,7 +218,12 @@ def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFaul
 
 def _rebooted(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
     """Another boot of the Node, or the GPU in another machine, which lost its power for that."""
-    boot = _boot(fleet, (gpu.lead.node if gpu is not None and gpu.present else None) or fault.node)
+    node = (gpu.lead.node if gpu is not None and gpu.present else None) or fault.node
+    boot, at = _boot(fleet, node), fleet.snapshot.boots.get(node)
+    if at is not None and at > fault.last_at:
+        # A GPU that is missing since before stays missing, so it was gone again at once.
+        missing = fault.kind is FindingKind.GPU_MISSING
+        return Repair(kind=RepairKind.REBOOT, at=fleet.snapshot.at if missing else at)
     if not boot or not fault.boot_id or boot == fault.boot_id:
         return None
     return Repair(kind=RepairKind.REBOOT, at=fleet.snapshot.at)
@@ -256,9 +261,13 @@ def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
     workloads that share one of these run one program, as do two runs of a test."""
     space, _, name = workload.name.rpartition("/")
     space = space.rpartition("/")[2]
-    parts = [part for part in re.split(r"[-.]", name) if not _GENERATED.fullmatch(part)]
     pods = [pod for ref, pod in fleet.pods.items() if pod.images and fleet.workload_of(ref) == workload]
-    return tuple(sorted({f"{space}/{'-'.join(parts) or name}", *(f"{space} {' '.join(pod.images)}" for pod in pods)}))
+    return tuple(sorted({f"{space}/{stem(name)}", *(f"{space} {' '.join(pod.images)}" for pod in pods)}))
+
+
+def stem(name: str) -> str:
+    """A name without its generated parts."""
+    return "-".join(part for part in re.split(r"[-.]", name) if not _GENERATED.fullmatch(part)) or name
 
 
 _GENERATED = re.compile(r".*\d.*|[bcdfghjklmnpqrstvwxz2456789]{5}")

@@ -14,6 +14,7 @@ from gpuwatch.detect.fault_memory import came_back, fault_needs, remembered, wit
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
+from gpuwatch.detect.pod_failures import pod_failures
 from gpuwatch.detect.presence import Presence, presence, presence_needs
 from gpuwatch.detect.xid import xid
 from gpuwatch.detect.xid_events import xid_events, xid_needs
@@ -57,6 +58,7 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
         "health.board": board.board_needs(policy),
         "health.xid": (*xid_needs(policy), *fault_needs(policy)),
         "health.presence": presence_needs(policy),
+        "health.pod_failures": (),
         "health.hung": hung_needs(policy),
     }
 
@@ -128,7 +130,11 @@ def assess_health(
     conclusions, jobs = hung(fleet, against)
     take_shared(jobs)
     take(lambda gpu: conclusions[gpu.uuid])
-    findings += _untold(fleet, told, gone)
+    alive = "Pods that live prove no GPU healthy"
+    take(
+        lambda gpu: fleet.unknown(gpu, FindingKind.POD_FAILURES, alive, ["a place where Pods of several programs die"])
+    )
+    findings += [*pod_failures(fleet), *_untold(fleet, told, gone)]
     return tuple(findings)
 
 

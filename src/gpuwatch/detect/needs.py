@@ -17,6 +17,7 @@ class TelemetryNeeds:
     inventory_seconds: a device seen within it is reported as missing when it vanishes.
     lost_seconds: the same for a device on a machine whose other devices report. After that only the Node's capacity
         shows the loss.
+    pod_runs_seconds: over which ends of Pods are compared. 6 h: a few starts of jobs that die at once.
     """
 
     stats: tuple[WindowStat, ...]
@@ -28,6 +29,7 @@ class TelemetryNeeds:
     suspect_window_seconds: int = 1800
     inventory_seconds: int = 3600
     lost_seconds: int = 24 * 3600
+    pod_runs_seconds: int = 6 * 3600
 
 
 def statistics(rules: Mapping[str, tuple[WindowStat, ...]]) -> tuple[WindowStat, ...]:

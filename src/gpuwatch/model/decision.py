@@ -13,6 +13,7 @@ from gpuwatch.model.telemetry import (
     Exporter,
     Gap,
     PodRef,
+    PodRun,
     Readings,
     Schema,
     StateChange,
@@ -30,6 +31,8 @@ class Snapshot:
     readings: Readings = Readings()
     activity: tuple[ActivityHistory, ...] = ()
     changes: tuple[StateChange, ...] = ()
+    pod_runs: tuple[PodRun, ...] = ()
+    boots: Mapping[str, datetime] = field(default_factory=dict)  # Node → when it booted
     cluster: Cluster = Cluster()
     gaps: tuple[Gap, ...] = ()
 
@@ -92,6 +95,7 @@ class FindingKind(StrEnum):
     GPU_MISSING = "gpu_missing"  # a GPU is gone from telemetry while its exporter is up
     EXPORTER_DOWN = "exporter_down"  # an exporter does not report
     TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault
+    POD_FAILURES = "pod_failures"  # Pods die soon after their start here, and live elsewhere
     HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
     FABRIC = "fabric"  # Fabric Manager, NVSwitch, IMEX or a fabric state

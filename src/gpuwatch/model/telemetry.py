@@ -278,6 +278,27 @@ class Readings:
         return self.promql.get(stat.key, "").replace("$device", matcher)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRun:
+    """A Pod that asks for accelerators, as kube-state-metrics last showed it.
+
+    created_by: `Kind/name` of its controller; '' without one. started, ended: of its last container.
+    phase: Failed or Succeeded; Running only if it runs now; '' where it waits, or is gone and nobody saw its end.
+    reasons: why it ended, as Kubernetes says it (Error, OOMKilled), the exit codes of restarts (`exit code 139`), and
+        `deleted`.
+    """
+
+    pod: PodRef
+    node: str
+    created_by: str = ""
+    images: tuple[str, ...] = ()
+    phase: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
+    restarts: int = 0
+    reasons: tuple[str, ...] = ()
+
+
 class GapKind(StrEnum):
     """Why something is unknown."""
 

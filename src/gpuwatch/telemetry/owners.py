@@ -58,7 +58,7 @@ def pod_owners(
     """
     if not pods:
         return {}, ()
-    asked = _KubeStateMetrics(store, end, round((end - start).total_seconds()))
+    asked = KubeStateMetrics(store, end, round((end - start).total_seconds()))
     owners = asked.about_pods("kube_pod_owner", pods, _OWNER)
     if not owners and not asked.gaps:
         detail = (
@@ -83,11 +83,11 @@ def pod_owners(
 
 def job_runs(store: SampleStore, start: datetime, end: datetime) -> tuple[tuple[JobRun, ...], tuple[Gap, ...]]:
     """Jobs that existed in (start, end], by name, with start and completion times."""
-    asked = _KubeStateMetrics(store, end, round((end - start).total_seconds()))
+    asked = KubeStateMetrics(store, end, round((end - start).total_seconds()))
     times: list[dict[tuple[str, str], float]] = []
     for metric in ("kube_job_status_start_time", "kube_job_status_completion_time"):
         rows = asked.rows([Selector(metric)], ("namespace", "exported_namespace", "job_name"))
-        times.append({(_namespace(row.labels), row.labels.get("job_name", "")): row.value for row in rows})
+        times.append({(namespace_of(row.labels), row.labels.get("job_name", "")): row.value for row in rows})
     started, completed = times
     parents = _parents(asked, "Job", started)
     runs = []
@@ -110,12 +110,13 @@ _Name = tuple[str, str]  # namespace and name
 
 
 @dataclass(slots=True)
-class _KubeStateMetrics:
+class KubeStateMetrics:
     """Queries about (at − window, at]; one that fails is a Gap and an empty answer."""
 
     store: SampleStore
     at: datetime
     window_seconds: int
+    what: str = "owners of Pods"
     gaps: list[Gap] = field(default_factory=list)
     _labels: tuple[str, ...] = ("pod", "exported_pod")
 
@@ -124,7 +125,7 @@ class _KubeStateMetrics:
         found: list[AnswerRow] = []
         for question, answer in zip(questions, self.store.evaluate_many(questions, self.at), strict=True):
             if isinstance(answer, TelemetryError):
-                gap = failed(f"owners of Pods ({question.selector.metric})", answer)
+                gap = failed(f"{self.what} ({question.selector.metric})", answer)
                 if gap not in self.gaps:
                     self.gaps.append(gap)
             else:
@@ -140,7 +141,7 @@ class _KubeStateMetrics:
         found: dict[PodRef, list[AnswerRow]] = {}
         present: set[str] = set()
         for row in self.rows(chosen, ("namespace", "pod", "exported_namespace", "exported_pod", *more)):
-            pod = f"{_namespace(row.labels)}/{row.labels.get('exported_pod') or row.labels.get('pod', '')}"
+            pod = f"{namespace_of(row.labels)}/{row.labels.get('exported_pod') or row.labels.get('pod', '')}"
             if pod in wanted:
                 found.setdefault(pod, []).append(row)
                 present.add("exported_pod" if row.labels.get("exported_pod") else "pod")
@@ -149,7 +150,7 @@ class _KubeStateMetrics:
         return found
 
 
-def _tops(asked: _KubeStateMetrics, owners: Mapping[PodRef, Iterable[AnswerRow]]) -> dict[PodRef, str]:
+def _tops(asked: KubeStateMetrics, owners: Mapping[PodRef, Iterable[AnswerRow]]) -> dict[PodRef, str]:
     controllers: dict[PodRef, tuple[str, _Name]] = {}
     tops: dict[PodRef, str] = {}
     for pod, rows in owners.items():
@@ -169,14 +170,14 @@ def _tops(asked: _KubeStateMetrics, owners: Mapping[PodRef, Iterable[AnswerRow]]
     return tops
 
 
-def _parents(asked: _KubeStateMetrics, kind: str, children: Collection[_Name]) -> dict[_Name, str]:
+def _parents(asked: KubeStateMetrics, kind: str, children: Collection[_Name]) -> dict[_Name, str]:
     """Workload.id of the owner of each ReplicaSet or Job, itself without a controller; left out where unknown."""
     metric, label = _PARENTS[kind]
     names = {name for _, name in children}
     chosen = [Selector(metric, (one,)) for one in in_batches(label, names, _NAMES_AT_ONCE)]
     found: dict[_Name, list[AnswerRow]] = {}
     for row in asked.rows(chosen, ("namespace", "exported_namespace", label, *_OWNER)) if chosen else ():
-        found.setdefault((_namespace(row.labels), row.labels.get(label, "")), []).append(row)
+        found.setdefault((namespace_of(row.labels), row.labels.get(label, "")), []).append(row)
     parents: dict[_Name, str] = {}
     for child in children:
         controllers = _controllers(found.get(child, ()))
@@ -200,7 +201,7 @@ def _id(kind: str, name: _Name) -> str:
     return f"{kind}/{name[0]}/{name[1]}"
 
 
-def _namespace(labels: Labels) -> str:
+def namespace_of(labels: Labels) -> str:
     return labels.get("exported_namespace") or labels.get("namespace", "")
 
 
