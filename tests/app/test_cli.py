@@ -146,6 +146,19 @@ def test_doctor_says_what_proves_that_a_gpu_is_idle(tmp_path: Path) -> None:
     assert said.startswith("nothing, so idle allocations are only suspected; export one of DCGM_FI_DEV_POWER_USAGE, ")
 
 
+def test_doctor_says_which_sources_beside_the_exporters_there_are(tmp_path: Path) -> None:
+    def facts(page: Path) -> dict[str, str]:
+        result = gpuwatch("doctor", "--telemetry", page, "--no-cluster", "--format", "json")
+        return dict(json.loads(result.stdout)["facts"])
+
+    assert facts(PAGE)["ends of Pods"].startswith("none: kube-state-metrics has no requests")
+    assert facts(PAGE)["boots of Nodes"].startswith("none: ")
+    more = tmp_path / "more.prom"
+    request = 'kube_pod_container_resource_requests{namespace="ml",pod="a",node="n",resource="nvidia_com_gpu"} 1\n'
+    more.write_text(PAGE.read_text(encoding="utf-8") + request, encoding="utf-8")
+    assert facts(more)["ends of Pods"] == "of 1 Pods"
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -183,6 +183,20 @@ def test_a_gpu_that_stays_missing_after_a_boot_was_not_brought_back() -> None:
     assert (memory.faults[0].open, memory.faults[0].failed_repairs) == (True, 1)
 
 
+def test_a_gpu_that_fails_again_on_its_third_node_is_to_be_exchanged() -> None:
+    """What is remembered follows the card, whatever Node, job and slot it is in."""
+    memory, nodes = NOTHING, [booted(f"boot-{number}", f"node-{number}") for number in range(3)]
+    for number in range(3):
+        card = device(node=f"node-{number}", pci=f"0000000{number}:18:00.0", pods=[f"ns/job-{number}"])
+        state = cluster(nodes=nodes)
+        memory = after(quiet(by=(number * 3 - 1) * HOUR, devices=[card], state=state), memory=memory)
+        last = moved(raised(79, devices=[card], state=state), number * 3 * HOUR)
+        assert judged(last, memory).advice is (Advice.REPLACE if number == 2 else Advice.REBOOT)
+        memory = after(last, memory=memory)
+    [fault] = memory.faults
+    assert (fault.node, fault.failed_repairs, len(fault.bursts)) == ("node-2", 2, 3)
+
+
 def test_another_gpu_in_its_slot_ends_it() -> None:
     old = replace(device(pci="00000000:18:00.0"), id="gpu-0")
     new = device("gpu-9", pci="00000000:18:00.0")

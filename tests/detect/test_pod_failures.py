@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -162,6 +162,23 @@ def test_a_gang_is_one_case_on_each_node() -> None:
     assert found(seen([*gangs, *living([1])])) == []
 
 
+def test_replicas_live_each_for_itself() -> None:
+    """Of three Deployments one Pod each crashes, always on this Node."""
+    replicas = [
+        replace(each, pod=f"{each.pod}-{number}", created_by=f"ReplicaSet/web-{each.pod[:6]}-5d8f7c9b6d")
+        for number, each in enumerate([*dying(0, 1), *living(range(1, NODES))])
+    ]
+    spread = [
+        replace(each, started=each.started - later, ended=each.ended and each.ended - later)
+        for number, each in enumerate(replicas)
+        if each.started and (later := timedelta(minutes=10 * number)) is not None
+    ]
+    [finding] = found(seen(spread))
+    assert finding.summary.startswith("4 of 4 workloads here")
+    jobs = [replace(each, created_by=each.created_by.replace("ReplicaSet", "Job")) for each in spread]
+    assert found(seen(jobs)) == []
+
+
 def held(gpu: str, pods: Iterable[str]) -> list[ActivityHistory]:
     start = ago(hours=6)
     return [ActivityHistory(device=gpu, pod=pod, start=start, step_seconds=300, steps="." * 72) for pod in pods]
@@ -190,6 +207,17 @@ def test_jobs_that_hold_the_whole_node_name_the_node() -> None:
         each for run in [*dead, *alive] for gpu in range(2) for each in held(f"gpu-{run.node[5:]}-{gpu}", [run.pod])
     ]
     assert [str(each.subject) for each in found(seen([*dead, *alive], activity))] == ["node/node-0"]
+
+
+def test_two_gpus_of_one_node_name_the_node() -> None:
+    dead = [dying(0), [replace(each, pod=f"{each.pod}-b", created_by=f"{each.created_by}-b") for each in dying(0)]]
+    alive = living(range(1, NODES))
+    activity = [
+        *(each for gpu, runs in enumerate(dead) for each in held(f"gpu-0-{gpu}", [run.pod for run in runs])),
+        *(each for node in range(1, NODES) for each in held(f"gpu-{node}-1", [""])),
+        *(each for run in alive for each in held(f"gpu-{run.node[5:]}-0", [run.pod])),
+    ]
+    assert [str(each.subject) for each in found(seen([*dead[0], *dead[1], *alive], activity))] == ["node/node-0"]
 
 
 def test_fishers_exact_test() -> None:

@@ -33,6 +33,7 @@ SHOWN: dict[str, set[str]] = {
     "health.presence: exporter_down": {"silent-host"},
     "health.presence: telemetry_missing": {""},
     "health.hung": {"stuck"},
+    "health.pod_failures": {"died"},
     "health.health_unknown": {"mute"},
     "idle.never_used": {"never"},
     "idle.abandoned": {"left"},
@@ -188,6 +189,10 @@ def _shared_series() -> list[tuple[str, dict[str, str], Value]]:
             labels = {"namespace": "ml", "pod": f"{job}-{number}", "node": node}
             labels |= {"created_by_kind": "Job", "created_by_name": job}
             series.append(("kube_pod_info", labels, always(1)))
+    for pod, node, failed in (("died", "gpu-1", 1), ("lives", "gpu-1", 0), ("died elsewhere", "gpu-2", 1)):
+        series.append(("kube_pod_info", {"namespace": "ml", "pod": pod, "node": node}, always(1)))
+        phase = {"namespace": "ml", "pod": pod, "phase": "Failed"}
+        series.append(("kube_pod_status_phase", phase, lambda age, failed=failed: failed if age > HOUR else None))
     return series
 
 

@@ -400,7 +400,7 @@ def _name(labels: dict[str, str]) -> str:
     return next(
         (
             labels[name]
-            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name")
+            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name", "pod")
             if name in labels
         ),
         "",

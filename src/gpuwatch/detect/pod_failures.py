@@ -50,12 +50,18 @@ def pod_failures(fleet: Fleet) -> list[Finding]:
 
 
 def _suspects(fleet: Fleet, runs: Sequence[PodRun], places: Callable[[PodRun], Iterable[str]]) -> dict[str, Finding]:
-    """By place. A workload is one case at each place, as a gang dies as one; where one of it lived, it did not die."""
+    """By place. The Pods of a workload there are one case, and where one of them lived, it did not die. A workload in
+    several places is none, as a gang dies as one; the Pods of a ReplicaSet live each for itself."""
     programs = _programs(runs)
+    spots: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for run in runs:
+        spots[programs[run], run.created_by or run.pod].update(places(run))
     cases: dict[str, dict[tuple[str, str], list[PodRun]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        for place in places(run) if _died(fleet, run) is not None else ():
-            cases[place][programs[run], run.created_by or run.pod].append(run)
+        workload = (programs[run], run.created_by or run.pod)
+        alone = len(spots[workload]) == 1 or run.created_by.startswith("ReplicaSet/")
+        if alone and len(where := set(places(run))) == 1 and _died(fleet, run) is not None:
+            cases[where.pop()][workload].append(run)
     dead = {
         place: {case: ends for case, ends in mine.items() if all(_died(fleet, run) for run in ends)}
         for place, mine in cases.items()
@@ -72,13 +78,11 @@ def _suspects(fleet: Fleet, runs: Sequence[PodRun], places: Callable[[PodRun], I
         ends = sorted(end for run in runs_lost if (end := run.ended or run.started))
         again = ends and (ends[-1] - ends[0]).total_seconds() >= fleet.policy.common_cause_seconds
         if len(living) >= _PROGRAMS and chance <= _CHANCE and again:  # what ends at once has one cause, as a drain
+            others, others_died = (sum(each[program] for program in mine) for each in (away, lost))
             words = (
                 f"{mine.total()} of {here[place].total()} workloads here died within {_EARLY_SECONDS // 60} min, and "
             )
-            words += (
-                f"{sum(lost[each] for each in mine)} of {sum(away[each] for each in mine)} elsewhere that run the same "
-            )
-            words += f"{len(mine)} programs"
+            words += f"{others_died} of {others} elsewhere that run the same {len(mine)} programs"
             note = f"{chance:.1g} is the chance of so many deaths at any of {len(cases)} places"
             found[place] = _finding(fleet, place, runs_lost, words, note)
     return found
@@ -99,7 +103,7 @@ def _died(fleet: Fleet, run: PodRun) -> bool | None:
     """Whether it died early; False if it lived; None where nobody knows, or somebody ended it."""
     if _BY_OTHERS.intersection(run.reasons):
         return None
-    if run.phase == "Succeeded" or _REFUSED in run.reasons:
+    if run.phase == "Succeeded" or (run.phase == "Failed" and _REFUSED in run.reasons):
         return run.phase == "Failed"
     end = {"Failed": run.ended, "Running": fleet.snapshot.at}.get(run.phase)
     if end is None or run.started is None:
@@ -126,9 +130,8 @@ def _finding(fleet: Fleet, place: str, dead: Sequence[PodRun], words: str, chanc
     gpu = next((gpu for gpu in fleet.present if gpu.uuid == place), None)
     reasons = Counter(reason for run in dead for reason in run.reasons)
     lives = [(run.ended - run.started).total_seconds() for run in dead if run.ended and run.started]
-    query = (
-        f'kube_pod_status_phase{{phase="Failed"}} == 1 and on (namespace, pod) kube_pod_info{{node="{dead[0].node}"}}'
-    )
+    pods = f'last_over_time(kube_pod_info{{node="{dead[0].node}"}}[6h])'
+    query = f'last_over_time(kube_pod_status_phase{{phase="Failed"}}[6h]) == 1 and on (namespace, pod) {pods}'
     said = ", ".join(f"{reason} × {count}" for reason, count in sorted(reasons.items())) or "not exported"
     evidence = [Evidence(signal="reasons of failed Pods", value=said, promql=query, note=chance)]
     if lives:

@@ -140,7 +140,16 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
             f"{sum(1 for device in devices if device.node)} on a verified Node, "
             f"{sum(1 for device in devices if device.untrusted)} not trusted",
         ),
+        (
+            "ends of Pods",
+            _or_none(len(snapshot.pod_runs), "Pods", "kube-state-metrics has no requests of accelerators"),
+        ),
+        ("boots of Nodes", _or_none(len(snapshot.boots), "Nodes", "no node_exporter with a Node's address")),
     ]
+
+
+def _or_none(count: int, what: str, why: str) -> str:
+    return f"of {count} {what}" if count else f"none: {why}"
 
 
 def _idle_proof(schema: Schema) -> str:
