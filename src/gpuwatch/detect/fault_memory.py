@@ -53,7 +53,9 @@ def remembered(
         broken = finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED
         if broken and finding.subject.name in gpus:
             new = _new(fleet, gpus[finding.subject.name], finding.kind, 0, finding.evidence)
-            known[new.key] = _missing(fleet, gpus[finding.subject.name], known.get(new.key, new))
+            fault = known.get(new.key, new)
+            lasts = fault.bursts and fault.open
+            known[new.key] = fault if lasts else _came(fleet, gpus[finding.subject.name], fault, fleet.snapshot.at)
     faults = (_looked_at(fleet, fault, gpus.get(fault.uuid)) for fault in known.values())
     return replace(memory, faults=_kept(fleet, faults))
 
@@ -89,7 +91,8 @@ def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
     """A missing GPU that reboots did not bring back needs hands."""
     if finding.kind is not FindingKind.GPU_MISSING or finding.verdict is not Verdict.DEGRADED:
         return finding
-    known = (fault for fault in memory.faults if (fault.uuid, fault.kind) == (finding.subject.name, finding.kind))
+    mine = (finding.subject.name, finding.kind)  # of a GPU, or of a Node that has fewer than its capacity
+    known = (each for each in memory.faults if mine in ((each.uuid, each.kind), (each.node, each.kind)) and each.open)
     reboots = max((fault.failed_repairs for fault in known), default=0)
     if reboots < fleet.policy.failed_repairs:
         return finding
@@ -154,12 +157,6 @@ def _with_event(fleet: Fleet, event: XidEvent, fault: KnownFault) -> KnownFault:
     return fault if event.times else replace(_came(fleet, event.gpu, fault, at), timed=False)
 
 
-def _missing(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault) -> KnownFault:
-    """What is missing stays missing: it comes again only after a repair that did not bring it back."""
-    news = not fault.bursts or (not fault.open and fault.repairs[-1].at < fleet.snapshot.at)
-    return _came(fleet, gpu, fault, fleet.snapshot.at) if news else fault
-
-
 def _came(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> KnownFault:
     # A repair between two times that this Snapshot shows.
     fault = _repaired(fleet, gpu, fault, before=time)
@@ -200,7 +197,11 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
     for look in (_counters_began_anew, _rebooted, _exchanged, _called_off):
         repair = look(fleet, gpu, fault)
         if repair is not None and (before is None or repair.at < before):
-            return replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
+            fault = replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
+            back = fault.kind is not FindingKind.GPU_MISSING or (gpu is not None and gpu.present)
+            if repair.kind is RepairKind.REBOOT and not back:
+                return replace(fault, last_at=repair.at, boot_id=_boot(fleet, fault.node))
+            return fault
     return fault
 
 

@@ -89,7 +89,7 @@ def assess_health(
     raised = xid_events(fleet)
     faults = remembered(fleet, raised, gone.findings, memory or FaultMemory())
     gone.findings = [came_back(fleet, finding, faults) for finding in gone.findings]
-    findings = [*gone.findings, *missing_from_telemetry(fleet)]
+    findings = [*gone.findings, *(came_back(fleet, finding, faults) for finding in missing_from_telemetry(fleet))]
     told: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:
