@@ -254,6 +254,17 @@ def test_faults_of_gpus_that_are_long_gone_are_forgotten() -> None:
     assert not after(moved(gone, timedelta(days=91)), memory=memory).faults
 
 
+def test_an_xid_of_another_architecture_is_not_remembered() -> None:
+    assert after(raised(136, devices=[device(model="NVIDIA B200")])).faults == ()
+    assert after(raised(136)).faults
+
+
+def test_a_second_exporter_that_is_behind_is_no_reload() -> None:
+    memory = after(raised(79, answers={ENERGY: 9e8}))
+    behind = quiet(by=5 * HOUR, answers={XIDS.last: 0.0, ENERGY: 8.99e8})
+    assert judged(behind, memory).verdict is Verdict.DEGRADED
+
+
 def test_the_memory_is_bounded_and_drops_what_is_over_first() -> None:
     seen = KnownFault(
         uuid="",

@@ -363,7 +363,7 @@ class Controller:
         return self._seen
 
     def _remembered(self, snapshot: Snapshot, opened: Opened) -> FaultMemory:
-        """The memory of faults with this Snapshot, stored if it changed. What fails is tried again in the next cycle."""
+        """The memory of faults with this Snapshot, stored if it changed. What fails is tried again in the next look."""
         try:
             if self._faults_saved is None:
                 with self._fault_store() as store:
