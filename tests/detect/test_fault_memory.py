@@ -285,6 +285,19 @@ def test_the_memory_is_bounded_and_drops_what_is_over_first() -> None:
     assert all(fault.open for fault in kept)
 
 
+def test_programs_do_not_crowd_out_what_lasts() -> None:
+    """A job with more GPUs than are remembered raises an XID on all of them."""
+    fleet = [device("gpu-x"), *machines(600, 8, pods=True)]
+    storm = scene(fleet, changes=[xid_became(item.uuid, 31) for item in fleet[1:]])
+    memory = after(raised(79, devices=[device("gpu-0")]), memory=NOTHING)
+    memory = remember_faults(moved(storm, HOUR), POLICY, memory)
+    assert len(memory.faults) == 4096
+    assert (memory.faults[0].code, memory.faults[0].uuid) == (79, "gpu-0")
+    # The next day only the fault is left.
+    memory = remember_faults(moved(scene([device("gpu-x")]), 26 * HOUR), POLICY, memory)
+    assert [fault.code for fault in memory.faults] == [79]
+
+
 def test_an_open_fault_of_many_nodes_keeps_its_common_cause() -> None:
     """18 Nodes of one rack do not become 18 broken GPUs an hour later."""
     fleet = machines(20, 1)

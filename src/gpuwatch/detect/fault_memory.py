@@ -100,10 +100,18 @@ def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
 
 
 def _kept(fleet: Fleet, faults: Iterable[KnownFault]) -> tuple[KnownFault, ...]:
-    """Without those of GPUs that are long gone and those that were repaired long ago; open and new ones first."""
-    oldest = fleet.before(fleet.policy.fault_kept_seconds)
-    alive = [fault for fault in faults if fault.seen_at > oldest and (fault.open or fault.last_at > oldest)]
-    alive.sort(key=lambda fault: (not fault.open, -fault.last_at.timestamp(), fault.key))
+    """Without those of GPUs that are long gone, those that were repaired long ago, and programs' of another day. What
+    lasts comes first, then the newest."""
+    oldest, day = fleet.before(fleet.policy.fault_kept_seconds), fleet.snapshot.at - _DAY
+
+    def rank(fault: KnownFault) -> int:
+        known = fleet.xids.get(fault.code)
+        if known is not None and known.xid_class is XidClass.APPLICATION:
+            return 2 if fault.last_at > day else 3
+        return (0 if fault.open else 1) if fault.open or fault.last_at > oldest else 3
+
+    alive = [fault for fault in faults if fault.seen_at > oldest and rank(fault) < 3]
+    alive.sort(key=lambda fault: (rank(fault), -fault.last_at.timestamp(), fault.key))
     return tuple(alive[:_MOST])
 
 
@@ -211,8 +219,8 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
 
 
 def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are, and a smaller fall may
-    be a second exporter that is some seconds behind."""
+    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are. A smaller fall
+    may be a second exporter that is some seconds behind."""
     if gpu is None or not gpu.present or fault.kind is FindingKind.GPU_MISSING:
         return None
     falls = fleet.changes(Signal.ENERGY_JOULES_TOTAL).get(gpu.uuid, ())
@@ -264,8 +272,8 @@ def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
     space, _, name = workload.name.rpartition("/")
     space = space.rpartition("/")[2]
     parts = [part for part in re.split(r"[-.]", name) if not _GENERATED.fullmatch(part)]
-    pods = [pod for ref, pod in fleet.pods.items() if pod.images and fleet.workload_of(ref) == workload]
-    return tuple(sorted({f"{space}/{'-'.join(parts) or name}", *(f"{space} {' '.join(pod.images)}" for pod in pods)}))
+    images = (f"{space} {' '.join(each)}" for each in fleet.images.get(workload, ()))
+    return tuple(sorted({f"{space}/{'-'.join(parts) or name}", *images}))
 
 
 _GENERATED = re.compile(r".*\d.*|[bcdfghjklmnpqrstvwxz2456789]{5}")
