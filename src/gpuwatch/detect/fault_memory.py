@@ -25,6 +25,9 @@ _LAST_XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 REPAIR_TO_BE_SEEN = frozenset({64, 79, 140})
 """XIDs that the driver's 'no action' does not end: a card that was lost, and memory errors that were not recovered."""
 
+_WITH_48 = frozenset({171, 172})
+"""They come with a 48 and say where it was, so the driver speaks of them as of a 48."""
+
 _MOST = 4096
 """Faults that are remembered."""
 _MOST_TIMES = 16
@@ -253,17 +256,18 @@ def _called_off(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Rep
         # The page that shows the XID first may hold the recovery action of before.
         settled = 2 * (fleet.snapshot.telemetry_schema.interval_seconds or 60)
         early = (fleet.snapshot.at - fault.last_at).total_seconds() < settled
-        if early or fleet.answers(RECOVERY).of(gpu) != 0 or not _driver_ends(fleet.xids.get(fault.code), gpu):
+        if early or fleet.answers(RECOVERY).of(gpu) != 0 or not _driver_ends(fleet, fault.code, gpu):
             return None
     return Repair(kind=RepairKind.RESET if fault.asked else RepairKind.CALLED_OFF, at=fleet.snapshot.at)
 
 
-def _driver_ends(xid: Xid | None, gpu: PhysicalGpu) -> bool:
-    """Whether 'no action' of this GPU's driver speaks of this XID."""
-    if xid is None or xid.code in REPAIR_TO_BE_SEEN:
+def _driver_ends(fleet: Fleet, code: int, gpu: PhysicalGpu) -> bool:
+    """Whether 'no action' of this GPU's driver speaks of this XID: it would ask for one after it."""
+    known = fleet.xids.get(48 if code in _WITH_48 else code)
+    if known is None or known.recovery_driver is None or code in REPAIR_TO_BE_SEEN:
         return False
     branch = re.match(r"\d+", gpu.lead.driver_version)
-    return branch is None or xid.recovery_driver is None or int(branch[0]) >= xid.recovery_driver
+    return branch is None or int(branch[0]) >= known.recovery_driver
 
 
 def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
