@@ -28,9 +28,11 @@ def test_slices_are_kinds_that_the_gpu_has_and_fit_into_it(name: str) -> None:
     for kind, count in processor.slice_multiprocessors.items():
         slices = kinds[kind.removesuffix(" double-memory")]
         if not kind.endswith("double-memory"):
-            # Within a few SMs of its share: GPCs differ in size, and H100 gives 3g more than three sevenths.
+            # Within a few SMs of its share: GPCs differ in size, H100 gives 3g more than three sevenths, and H20 gives
+            # 1g one of its GPCs' eight SMs.
             assert shape is not None
-            assert count / processor.multiprocessors == pytest.approx(slices / shape.compute_total, rel=0.16)
+            few = 0.29 if name == "H20-96GB" else 0.16
+            assert count / processor.multiprocessors == pytest.approx(slices / shape.compute_total, rel=few)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, one in processors().items() if one.architecture != "cdna2"))

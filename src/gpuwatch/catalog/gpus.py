@@ -54,6 +54,14 @@ def model_name(name: str) -> str:
     return gpu.name if gpu is not None else name
 
 
+def profile_name(gpu_model: str, mig_profile: str) -> str:
+    """The catalog's name of a MIG profile in any driver's spelling; the given one where model or profile is unknown."""
+    gpu = find_gpu(gpu_model) if mig_profile else None
+    cut = geometry(gpu.mig_family) if gpu is not None else None
+    profile = cut.profile(mig_profile) if cut is not None else None
+    return profile.name if profile is not None else mig_profile
+
+
 def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:
     """Share of one physical GPU that a MIG instance takes, 0 to 1: that of the memory slices it occupies (its `size` in
     mig.json). Hours, money, savings and the MIG plan all use this definition.
