@@ -150,9 +150,9 @@ def test_every_model_of_the_real_pages_and_nodes_is_known() -> None:
 
 HEADER = (
     "name,vendor,aliases,memory_bytes,memory_bandwidth_bytes_per_second,fp16_dense_flops_per_second,"
-    "power_limit_watts,link_bytes_per_second,mig_family,architecture,idle_power_watts,source\n"
+    "power_limit_watts,link_bytes_per_second,mig_family,architecture,idle_power_watts,source,checked\n"
 )
-GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,sheet\n"
+GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,sheet,2026-11-21\n"
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,11 @@ GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,sheet\n"
         (GOOD.replace(",70,,,", ",70,,A100,"), r"gpus.csv, line 2: column 'mig_family' is 'A100', which mig.json"),
         (GOOD.replace("nvidia,NV", "nvidea,NV"), r"gpus.csv, line 2: column 'vendor' is 'nvidea'; expected one of"),
         (GOOD.replace(",sheet", ","), r"gpus.csv, line 2: column 'source' is empty"),
+        (GOOD.replace("2026-11-21", ""), r"gpus.csv, line 2: column 'checked' is empty"),
+        (
+            GOOD.replace("2026-11-21", "today"),
+            r"line 2: column 'checked' is 'today'; expected a date such as",
+        ),
         (GOOD.replace("hopper", ""), r"gpus.csv, line 2: column 'architecture' is empty"),
         ("", r"gpus.csv: no rows"),
     ],

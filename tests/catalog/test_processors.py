@@ -11,7 +11,7 @@ from gpuwatch.catalog.tables import CatalogError
 
 HEADER = (
     "name,architecture,multiprocessors,boost_clock_hertz,fp32_flops_per_second,pcie_generation,"
-    "slice_multiprocessors,source\n"
+    "slice_multiprocessors,source,checked\n"
 )
 
 
@@ -47,10 +47,10 @@ def test_fp32_peak_is_cores_times_clock(name: str) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("X,a,10,1e9,1e12,2,,s", "'pcie_generation' is 2; expected one of 3, 4, 5"),
-        ("X,a,10,1e9,1e12,4,1g:11,s", "'1g:11'; expected KIND:SMS, up to 10"),
-        ("X,a,10,1e9,1e12,4,1g,s", "'1g'; expected KIND:SMS"),
-        ("X,a,10,1e9,1e12,4,,s\nX,a,10,1e9,1e12,4,,s", "has a row already"),
+        ("X,a,10,1e9,1e12,2,,s,2026-11-21", "'pcie_generation' is 2; expected one of 3, 4, 5"),
+        ("X,a,10,1e9,1e12,4,1g:11,s,2026-11-21", "'1g:11'; expected KIND:SMS, up to 10"),
+        ("X,a,10,1e9,1e12,4,1g,s,2026-11-21", "'1g'; expected KIND:SMS"),
+        ("X,a,10,1e9,1e12,4,,s,2026-11-21\nX,a,10,1e9,1e12,4,,s,2026-11-21", "has a row already"),
     ],
 )
 def test_malformed_rows_are_refused(row: str, says: str) -> None:

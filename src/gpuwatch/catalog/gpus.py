@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 
 from gpuwatch.catalog.mig import families, geometry
@@ -34,6 +35,7 @@ class Gpu:
     architecture: str
     idle_power_watts: float | None
     source: str
+    checked: date
 
 
 def find_gpu(name: str) -> Gpu | None:

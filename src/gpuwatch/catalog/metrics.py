@@ -9,6 +9,7 @@ Left out because the unit or the meaning is not documented: Gaudi's energy and P
 """
 
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 
 from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
@@ -51,6 +52,7 @@ class MetricRow:
     default_exported: bool
     exporter_line: str
     source: str
+    checked: date
 
 
 def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
@@ -119,10 +121,11 @@ def _ranges() -> dict[Signal, tuple[float, float]]:
 def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
     """Raises CatalogError that names file and line, also where a signal has no bounds or two."""
     ranges: dict[Signal, tuple[float, float]] = {}
-    for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason")):
+    for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason", "checked")):
         signal = row.parse("signal", Signal, "a member of Signal")
         low, high = row.number("minimum"), row.number("maximum")
         row.text("reason")
+        row.day("checked")
         if signal in ranges:
             raise row.error(f"{signal} stands twice; keep one")
         if not low < high:

@@ -9,6 +9,7 @@ the measured memory of its instances.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -48,6 +49,7 @@ class MigGeometry:
     compute_total: int
     profiles: tuple[MigProfile, ...]
     source: str
+    checked: date  # when somebody last looked at the source
 
     def profile(self, name: str) -> MigProfile | None:
         """By its name or its resource suffix (1g.5gb+me, 1g.5gb.me) in any driver's spelling; None where there is none.
@@ -188,5 +190,10 @@ def _geometry(family: str, entry: Mapping[str, Any], layout: Mapping[str, Any]) 
             raise ValueError(f"profile {profile.name} has {profile.compute_slices} of {compute} compute slices")
         profiles.append(profile)
     return MigGeometry(
-        family=family, grid_units=grid, compute_total=compute, profiles=tuple(profiles), source=entry["source"]
+        family=family,
+        grid_units=grid,
+        compute_total=compute,
+        profiles=tuple(profiles),
+        source=entry["source"],
+        checked=date.fromisoformat(entry["checked"]),
     )

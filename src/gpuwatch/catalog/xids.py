@@ -6,6 +6,7 @@ where a comparison of nine authorities gives one; they do not agree. The other c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
@@ -73,6 +74,7 @@ class Xid:
     rule: str
     reason: str
     source: str
+    checked: date | None  # when somebody last looked at NVIDIA's row; None for an operator's own XID
 
 
 @cache
@@ -142,13 +144,13 @@ def parse_xids(text: str, file: str) -> dict[int, Xid]:
     found: dict[int, Xid] = {}
     where = "the top level"
     try:
-        source = tables["source"]
+        origin = {"source": tables["source"], "checked": tables["checked"]}
         authorities = tables["authorities"]
         for position, entry in enumerate(tables["xids"], 1):
             where = f"entry {position}"
             code = _new_code(entry["code"], found)
             where = f"XID {code}"
-            found[code] = _xid(entry, authorities, source)
+            found[code] = _xid(entry, authorities, origin)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         what = f"{problem.args[0]!r} is missing; add it" if isinstance(problem, KeyError) else str(problem)
         raise CatalogError(f"{file}, {where}", what) from None
@@ -163,7 +165,7 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
     return code
 
 
-def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) -> Xid:
+def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], origin: Mapping[str, str]) -> Xid:
     action = XidAction(entry["action"])
     xid_class, rule, reason = _classify(entry, action)
     opinions = []
@@ -173,4 +175,4 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) 
             raise ValueError(f"{authority} has no verdict {verdict!r}; it has {', '.join(known)}")
         opinions.append({"authority": authority, **known[verdict]})
     concluded = {"xid_class": xid_class, "rule": rule, "reason": reason}
-    return msgspec.convert({**entry, **concluded, "others": opinions, "source": source}, Xid)
+    return msgspec.convert({**origin, **entry, **concluded, "others": opinions}, Xid)
