@@ -16,7 +16,7 @@ class Gpu:
     """One GPU model, in the unit that Kubernetes counts. None: no source has the value, or it does not exist.
 
     memory_bytes: total that the driver reports, if a source gives it, else the nominal GiB.
-    fp16_dense_flops_per_second: FP16/BF16, on the tensor cores if it has any, dense: half of the figure 'with sparsity'.
+    fp16_dense_flops_per_second: FP16/BF16, on tensor cores if it has any, dense: half of the figure 'with sparsity'.
     power_limit_watts: the board's default limit. link_bytes_per_second: NVLink, xGMI or RoCE, both directions together.
     mig_family: for `gpuwatch.catalog.mig.geometry`; '' without MIG. architecture: the compile target of images, as GPU
     Feature Discovery's nvidia.com/gpu.family (ada for ada-lovelace) or AMD's CDNA generation.

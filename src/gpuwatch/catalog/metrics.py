@@ -4,8 +4,9 @@ Vocabularies: `dcgm` (dcgm-exporter up to 4.8), `dcgm49` (from 4.9, base units; 
 `amd` (device-metrics-exporter), `xpum1` and `xpumd2` (Intel XPU Manager 1.x and 2.x) and `gaudi`.
 A metric that kept its name has a row in `dcgm` and one in `dcgm49`, with the same scale: query it once.
 
-Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's violation counters
-(firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status.
+Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's accumulated
+violation counters (firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status. AMD's
+`gpu_violation_*_residency_percentage` are left out because there is no signal for a share of time by cause.
 """
 
 from dataclasses import dataclass
