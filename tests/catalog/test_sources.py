@@ -19,6 +19,8 @@ TABLES = {
     "processors.csv": [("source", "checked")],
     "metrics.csv": [("source", "checked")],
     "ranges.csv": [("reason", "checked")],
+    "dcgm_errors.csv": [("source", "checked")],
+    "node_conditions.csv": [("source", "checked")],
     "instances.csv": [("source", "price_date"), ("host_source", "host_checked")],
 }
 

@@ -29,6 +29,7 @@ SHOWN: dict[str, set[str]] = {
     "health.power_brake": {"braked"},
     "health.board": {"corrupt"},
     "health.xid": {"new", "born"},
+    "health.node_condition": {"n1"},
     "health.presence: gpu_missing": {"fallen"},
     "health.presence: exporter_down": {"silent-host"},
     "health.presence: telemetry_missing": {""},
@@ -182,6 +183,8 @@ def _shared_series() -> list[tuple[str, dict[str, str], Value]]:
     gpu("sliced", two, always(0.8), always(1.05 * full), GPU_I_ID="1")
     for node in ("n1", "n2", "n3"):
         clique = "a" if node == "n1" else "b"
+        said = {"node": node, "condition": "XidCriticalError", "status": "true"}
+        series.append(("kube_node_status_condition", said, always(1 if node == "n1" else 0)))
         series.append(("kube_node_labels", {"node": node, "label_nvidia_com_gpu_clique": clique}, always(1)))
     for job, nodes in (("wide", ("n1", "n2")), ("near", ("n2", "n3"))):
         for number, node in enumerate(nodes):

@@ -65,6 +65,7 @@ POLICIES: dict[str, HealthPolicy | IdlePolicy | MisfitPolicy | PlanPolicy] = {
 RULES = rule_signals(Policies())
 # What is said of what no rule could judge.
 UNTOLD = {f"health.{FindingKind.HEALTH_UNKNOWN}", f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
+UNTOLD |= {"health.node_condition"}  # by the cluster alone
 GUARD_NAMES = {*GUARDS, *LEDGER_GUARDS, *BRAKES, "demand"}
 HEADINGS = [
     "What it says.",
@@ -183,7 +184,8 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
     }
     assert found <= listed
     assert {rule for rule, _ in found} >= {name for name in RULES if name.startswith("health.")} | UNTOLD - {
-        "idle.suspected_idle"
+        "idle.suspected_idle",
+        "health.node_condition",
     }
     written = {
         node.value
@@ -400,7 +402,7 @@ def _name(labels: dict[str, str]) -> str:
     return next(
         (
             labels[name]
-            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name")
+            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name", "node")
             if name in labels
         ),
         "",

@@ -14,6 +14,7 @@ from gpuwatch.detect.fault_memory import came_back, fault_needs, remembered, wit
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
+from gpuwatch.detect.node_conditions import said_by_others
 from gpuwatch.detect.presence import Presence, presence, presence_needs
 from gpuwatch.detect.xid import xid
 from gpuwatch.detect.xid_events import xid_events, xid_needs
@@ -89,7 +90,7 @@ def assess_health(
     raised = xid_events(fleet)
     faults = remembered(fleet, raised, gone.findings, memory or FaultMemory())
     gone.findings = [came_back(fleet, finding, faults) for finding in gone.findings]
-    findings = [*gone.findings, *missing_from_telemetry(fleet)]
+    findings = [*gone.findings, *missing_from_telemetry(fleet), *said_by_others(fleet)]
     told: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:

@@ -94,6 +94,7 @@ class FindingKind(StrEnum):
     TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault
     HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
+    NODE_CONDITION = "node_condition"  # another detector says by a condition that the Node or its GPUs are broken
     FABRIC = "fabric"  # Fabric Manager, NVSwitch, IMEX or a fabric state
     COMMON_CAUSE = "common_cause"  # one cause (switch, rack, power, cooling) behind the faults of several GPUs
     SLOW_GPU = "slow_gpu"  # slower than its peers at the same work
