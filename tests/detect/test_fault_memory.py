@@ -199,7 +199,8 @@ def test_five_bursts_in_a_day() -> None:
         memory = after(last, memory=memory)
 
 
-def test_a_gpu_that_two_reboots_did_not_bring_back() -> None:
+@pytest.mark.parametrize("cycles", [1, 3])
+def test_a_gpu_that_two_reboots_did_not_bring_back(cycles: int) -> None:
     def missing(boot: str, by: timedelta) -> Snapshot:
         lost = [device(present=False, last_seen=ago(hours=1)), *(device(f"gpu-{number}") for number in range(1, 8))]
         snapshot = moved(scene(lost, state=cluster(nodes=[booted(boot)])), by)
@@ -212,7 +213,7 @@ def test_a_gpu_that_two_reboots_did_not_bring_back() -> None:
 
     memory = FaultMemory()
     for number in range(3):
-        for minute in range(3):
+        for minute in range(cycles):
             memory = after(missing(f"boot-{number}", number * HOUR + minute * MINUTE), memory=memory)
     finding = on(
         {item.id: item for item in assess_health(missing("boot-2", 3 * HOUR), POLICY, memory=memory)},
@@ -221,6 +222,24 @@ def test_a_gpu_that_two_reboots_did_not_bring_back() -> None:
     assert finding is not None
     assert finding.advice is Advice.REPLACE
     assert "2 reboots did not bring it back" in finding.summary
+
+
+def test_a_gpu_that_a_reboot_brought_back_and_that_is_missing_again() -> None:
+    siblings = [device(f"gpu-{number}") for number in range(1, 8)]
+    memory = FaultMemory()
+    for number in range(3):
+        lost = [device(present=False, last_seen=ago(minutes=10)), *siblings]
+        gone = moved(scene(lost, state=cluster(nodes=[booted(f"boot-{number}")])), number * 2 * HOUR)
+        finding = on({item.id: item for item in assess_health(gone, POLICY, memory=memory)}, FindingKind.GPU_MISSING)
+        assert finding is not None
+        assert finding.advice is (Advice.REPLACE if number == 2 else Advice.REBOOT)
+        memory = after(gone, quiet(boot=f"boot-{number + 1}", by=(2 * number + 1) * HOUR), memory=memory)
+        assert not memory.faults[0].open
+
+
+def test_a_reboot_counts_as_one_though_the_driver_asks_for_nothing_after_it() -> None:
+    memory = after(raised(48), quiet(boot="two", by=HOUR, answers={XIDS.last: 0.0, ACTION: 0.0}))
+    assert [repair.kind for repair in memory.faults[0].repairs] == [RepairKind.REBOOT]
 
 
 def test_a_memory_that_cannot_be_read_finds_no_gpu_healthy() -> None:
@@ -233,6 +252,17 @@ def test_faults_of_gpus_that_are_long_gone_are_forgotten() -> None:
     gone = replace(quiet(), devices=(device("gpu-1"),))
     assert after(moved(gone, timedelta(days=89)), memory=memory).faults
     assert not after(moved(gone, timedelta(days=91)), memory=memory).faults
+
+
+def test_an_xid_of_another_architecture_is_not_remembered() -> None:
+    assert after(raised(136, devices=[device(model="NVIDIA B200")])).faults == ()
+    assert after(raised(136)).faults
+
+
+def test_a_second_exporter_that_is_behind_is_no_reload() -> None:
+    memory = after(raised(79, answers={ENERGY: 9e8}))
+    behind = quiet(by=5 * HOUR, answers={XIDS.last: 0.0, ENERGY: 8.99e8})
+    assert judged(behind, memory).verdict is Verdict.DEGRADED
 
 
 def test_the_memory_is_bounded_and_drops_what_is_over_first() -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from gpuwatch.catalog.xids import Xid, XidClass
 from gpuwatch.detect.fleet import Fleet, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.xid_events import XidEvent
+from gpuwatch.detect.xid_events import XidEvent, applies
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Subject, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, Repair, RepairKind
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -43,9 +43,8 @@ def remembered(
     known = {fault.key: fault for fault in memory.faults}
     gpus = {gpu.uuid: gpu for gpu in fleet.gpus}
     for event in (event for found in events.values() for event in found):
-        of_class = None if event.known is None else event.known.xid_class
-        if of_class is XidClass.FATAL or (of_class is XidClass.APPLICATION and event.times):
-            new = _new(fleet, event.gpu, FindingKind.XID, int(event.code), event.evidence)
+        if event.known is not None and _worth(event.known, event.gpu, event.times):
+            new = _new(fleet, event.gpu, FindingKind.XID, event.known.code, event.evidence)
             known[new.key] = _with_event(fleet, event, known.get(new.key, new))
     for standing in (fault for gpu in fleet.gpus for fault in _standing(fleet, gpu)):
         known.setdefault(standing.key, standing)
@@ -53,7 +52,9 @@ def remembered(
         broken = finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED
         if broken and finding.subject.name in gpus:
             new = _new(fleet, gpus[finding.subject.name], finding.kind, 0, finding.evidence)
-            known[new.key] = _missing(fleet, gpus[finding.subject.name], known.get(new.key, new))
+            fault = known.get(new.key, new)
+            lasts = fault.bursts and fault.open
+            known[new.key] = fault if lasts else _came(fleet, gpus[finding.subject.name], fault, fleet.snapshot.at)
     faults = (_looked_at(fleet, fault, gpus.get(fault.uuid)) for fault in known.values())
     return replace(memory, faults=_kept(fleet, faults))
 
@@ -89,7 +90,8 @@ def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
     """A missing GPU that reboots did not bring back needs hands."""
     if finding.kind is not FindingKind.GPU_MISSING or finding.verdict is not Verdict.DEGRADED:
         return finding
-    known = (fault for fault in memory.faults if (fault.uuid, fault.kind) == (finding.subject.name, finding.kind))
+    mine = (finding.subject.name, finding.kind)  # of a GPU, or of a Node that has fewer than its capacity
+    known = (each for each in memory.faults if mine in ((each.uuid, each.kind), (each.node, each.kind)) and each.open)
     reboots = max((fault.failed_repairs for fault in known), default=0)
     if reboots < fleet.policy.failed_repairs:
         return finding
@@ -125,6 +127,12 @@ def _new(
     )
 
 
+def _worth(known: Xid, gpu: PhysicalGpu, times: Sequence[datetime] = ()) -> bool:
+    """Whether it is remembered: a fault, or what another program may raise as well."""
+    fault = known.xid_class is XidClass.FATAL
+    return applies(known, gpu.model) and (fault or (known.xid_class is XidClass.APPLICATION and bool(times)))
+
+
 def _standing(fleet: Fleet, gpu: PhysicalGpu) -> Iterable[KnownFault]:
     """Fatal XIDs from before the window that the gauge still shows, or showed until another came. A reset needs DCGM's
     host engine stopped, and the gauge begins anew with it, so there was none since."""
@@ -134,7 +142,7 @@ def _standing(fleet: Fleet, gpu: PhysicalGpu) -> Iterable[KnownFault]:
         *(change.before for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after),
     ]
     for code in {int(code) for code in shown if code}:
-        if code in fleet.xids and fleet.xids[code].xid_class is XidClass.FATAL:
+        if code in fleet.xids and _worth(fleet.xids[code], gpu):
             note = "from before the window: the gauge shows an XID until another comes, or DCGM's host engine ends"
             yield _new(fleet, gpu, FindingKind.XID, code, [last.evidence(gpu, float(code), note=note)], timed=False)
 
@@ -152,12 +160,6 @@ def _with_event(fleet: Fleet, event: XidEvent, fault: KnownFault) -> KnownFault:
                 kept = [each for each in (*fault.holdings, *new) if each.at > at - _DAY]
                 fault = replace(fault, holdings=tuple(kept[-_MOST_TIMES:]))
     return fault if event.times else replace(_came(fleet, event.gpu, fault, at), timed=False)
-
-
-def _missing(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault) -> KnownFault:
-    """What is missing stays missing: it comes again only after a repair that did not bring it back."""
-    news = not fault.bursts or (not fault.open and fault.repairs[-1].at < fleet.snapshot.at)
-    return _came(fleet, gpu, fault, fleet.snapshot.at) if news else fault
 
 
 def _came(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> KnownFault:
@@ -200,18 +202,23 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
     for look in (_counters_began_anew, _rebooted, _exchanged, _called_off):
         repair = look(fleet, gpu, fault)
         if repair is not None and (before is None or repair.at < before):
-            return replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
+            fault = replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
+            back = fault.kind is not FindingKind.GPU_MISSING or (gpu is not None and gpu.present)
+            if repair.kind is RepairKind.REBOOT and not back:
+                return replace(fault, last_at=repair.at, boot_id=_boot(fleet, fault.node))
+            return fault
     return fault
 
 
 def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are."""
+    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are, and a smaller fall may
+    be a second exporter that is some seconds behind."""
     if gpu is None or not gpu.present or fault.kind is FindingKind.GPU_MISSING:
         return None
     falls = fleet.changes(Signal.ENERGY_JOULES_TOTAL).get(gpu.uuid, ())
     at = next((change.at for change in falls if change.at > fault.last_at), None)
     now = fleet.answers(ENERGY).of(gpu)
-    if at is None and now is not None and fault.energy_joules is not None and now < fault.energy_joules:
+    if at is None and now is not None and fault.energy_joules is not None and now < fault.energy_joules / 2:
         at = fleet.snapshot.at
     return None if at is None else Repair(kind=RepairKind.RELOAD, at=at)
 

@@ -90,7 +90,8 @@ def assess_health(
     raised = xid_events(fleet)
     faults = remembered(fleet, raised, gone.findings, memory or FaultMemory())
     gone.findings = [came_back(fleet, finding, faults) for finding in gone.findings]
-    findings = [*gone.findings, *missing_from_telemetry(fleet), *said_by_others(fleet)]
+    missing = (came_back(fleet, finding, faults) for finding in missing_from_telemetry(fleet))
+    findings = [*gone.findings, *missing, *said_by_others(fleet)]
     told: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:

@@ -69,12 +69,12 @@ class KnownFault:
     @property
     def open(self) -> bool:
         """Whether it lasts, as far as anybody saw."""
-        return not self.repairs or self.repairs[-1].at < self.last_at
+        return not self.repairs or self.repairs[-1].at <= self.last_at
 
     @property
     def failed_repairs(self) -> int:
         """Repairs after which it came again."""
-        return sum(each.kind is not RepairKind.CALLED_OFF and each.at < self.last_at for each in self.repairs)
+        return sum(each.kind is not RepairKind.CALLED_OFF and each.at <= self.last_at for each in self.repairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
