@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwatch.catalog.xids import Xid
-from gpuwatch.detect import link, memory, throttle, verdict
+from gpuwatch.detect import fabric, link, memory, throttle, verdict
 from gpuwatch.detect.capacity import missing_from_telemetry
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
@@ -29,7 +29,6 @@ _RULES = (
     memory.page_retirement,
     link.pcie_replay,
     link.pcie_width,
-    link.nvlink_errors,
     throttle.thermal_throttle,
     throttle.power_brake,
 )
@@ -51,6 +50,7 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
         "health.pcie_replay": link.pcie_replay_needs(policy),
         "health.pcie_width": link.pcie_width_needs(policy),
         "health.nvlink_errors": link.nvlink_needs(policy),
+        "health.fabric": fabric.fabric_needs(policy),
         "health.thermal_throttle": throttle.thermal_needs(policy),
         "health.power_brake": throttle.power_brake_needs(policy),
         "health.xid": xid_needs(policy),
@@ -99,12 +99,12 @@ def assess_health(
             findings.append(finding)
             told.update(fleet.uuids[device] for device in finding.devices)
 
-    for authority in (verdict.dcgm_health, verdict.vendor_health):
-        judge, fleet_wide = authority(fleet)
+    for rule in (verdict.dcgm_health, verdict.vendor_health, link.nvlink_errors, fabric.fabric):
+        judge, fleet_wide = rule(fleet)
         take_shared(fleet_wide)
         take(judge)
-    for rule in _RULES:
-        take(rule(fleet))
+    for of_gpus in _RULES:
+        take(of_gpus(fleet))
     # The last two rules use the findings of the others.
     judge, common = xid(fleet, {uuid: tuple(found) for uuid, found in against.items()})
     take_shared(common)

@@ -1,11 +1,12 @@
-"""Faults of a GPU's links: PCIe replays and width, NVLink errors."""
+"""Faults of a GPU's links: PCIe replays and width, errors on NVLinks and on the link to the CPU (C2C)."""
 
 from collections.abc import Hashable
 from typing import NamedTuple
 
+from gpuwatch.detect.fabric import by_domain
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
@@ -13,6 +14,18 @@ REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.
 
 _ASSUMED_GENERATION = 5
 _ASSUMED_LANES = 16
+
+_CRC = (Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Signal.NVLINK_CRC_DATA_ERRORS_TOTAL)
+_LOST_LINKS = (Signal.NVLINK_FAILED_RECOVERIES_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL)
+# What DCGM's MonitorNVLink4Fields and MonitorNVLink5Fields count, and the link to the CPU, for which it has no bound.
+# Without the two bit error rates: the exporter prints 1e-12 as 0.000000, and the counters count the same errors.
+_ERRORS = tuple(
+    signal
+    for signal in Signal
+    if signal.startswith(("nvlink_", "c2c_")) and signal.endswith("_total") and signal not in _CRC + _LOST_LINKS
+)
+_NEVER_RECORDED = (Signal.NVLINK_ECC_ERRORS_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL, *(s for s in _ERRORS if "c2c" in s))
+"""Without a recorded page of an exporter: alone they are not sure enough to be acted on."""
 
 
 def pcie_replay_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -34,10 +47,7 @@ def pcie_width_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 def nvlink_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     window = policy.window_seconds
     return (
-        WindowStat(Signal.NVLINK_REPLAY_ERRORS_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.NVLINK_RECOVERY_ERRORS_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.NVLINK_CRC_DATA_ERRORS_TOTAL, Statistic.INCREASE, window),
+        *(WindowStat(signal, Statistic.INCREASE, window) for signal in (*_ERRORS, *_CRC, *_LOST_LINKS)),
         WindowStat(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, window),
         WindowStat(Signal.LINK_UP_STATE, Statistic.LAST),
     )
@@ -172,25 +182,23 @@ class _Excess(NamedTuple):
     fact: Evidence
     words: str
     outlier: bool
+    sure: bool
 
 
-def nvlink_errors(fleet: Fleet) -> Judge:
+def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """Error rates at which DCGM fails a link. They seldom cost speed (Imbue: 'do not seem to impact training'), so the
-    GPU must also exceed its peers, or move less than they do; both raise the confidence."""
+    GPU must also exceed its peers, or move less than they do; both raise the confidence. One finding for an NVLink
+    domain with such GPUs on several Nodes."""
     kind = FindingKind.NVLINK_ERRORS
     policy = fleet.policy
-    window = policy.window_seconds
-    replay, recovery, crc_flit, crc_data, traffic, up = map(fleet.answers, nvlink_needs(policy))
-    rates = (
-        (replay, 60 / window, policy.nvlink_errors_per_minute, "replays/minute"),
-        (recovery, 60 / window, policy.nvlink_errors_per_minute, "recoveries/minute"),
-        (crc_flit, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
-        (crc_data, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
-    )
-    peers_of = [fleet.peers(answers.times(scale)) for answers, scale, _, _ in rates]
-    traffic_peers = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, fleet.jobs_of(gpu)))
+    *counters, traffic, up = map(fleet.answers, nvlink_needs(policy))
+    rates = [_Rate.of(answers, policy) for answers in counters]
+    peers_of = [fleet.peers(rate.answers.times(rate.scale)) for rate in rates]
+    # A machine of four GPUs is too small to compare within: its job's GPUs on all machines are.
+    near_traffic = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, fleet.jobs_of(gpu)))
+    job_traffic = fleet.peers(traffic.of, among=[gpu for gpu in fleet.present if gpu.pods], kin=fleet.jobs_of)
     up_peers = fleet.peers(up.of, kin=lambda gpu: _pool(fleet, gpu))
-    reporting = fleet.reporting(window)
+    reporting = fleet.reporting(policy.window_seconds)
 
     def excesses(gpu: PhysicalGpu) -> list[_Excess]:
         found = []
@@ -200,26 +208,34 @@ def nvlink_errors(fleet: Fleet) -> Judge:
                 peers = cohort(gpu)
                 fact = answers.evidence(gpu, rate, unit=unit, comparison=">=", bound=bound, peers=peers)
                 outlier = peers is not None and rate > peers.upper(policy.peer_deviations)
-                found.append(_Excess(fact, f"{rate:,.3g} NVLink {unit.replace('/', ' per ')}", outlier))
+                sure = answers.stat.signal not in _NEVER_RECORDED
+                found.append(_Excess(fact, f"{rate:,.3g} {unit.replace('/', ' per ')}", outlier, sure))
         return found
 
+    all_excesses = {gpu.uuid: excesses(gpu) for gpu in fleet.present}
+    outliers = [gpu for gpu in fleet.present if any(item.outlier for item in all_excesses[gpu.uuid])]
+    shared, told = by_domain(fleet, kind, "link errors", outliers)
+
     def judge(gpu: PhysicalGpu) -> Conclusion:
+        if gpu.uuid in told:
+            return fleet.unknown(gpu, kind, "link errors, as all over its NVLink domain", ["errors of this GPU alone"])
         down = _link_down(gpu, up, up_peers(gpu))
         if down is not None:
             return down
-        known = [answers for answers, _, _, _ in rates if answers.known(gpu)]
+        known = [rate.answers for rate in rates if rate.answers.known(gpu)]
         if not known:
             if (up.of(gpu) or 0) > 0:
                 return fleet.healthy(gpu, kind, "its links are up", up, confidence_ratio=0.7)
-            return fleet.unknown(gpu, kind, "NVLink errors are not exported", [item[0].stat.signal for item in rates])
-        found = excesses(gpu)
+            missing = [rate.answers.stat.signal for rate in rates]
+            return fleet.unknown(gpu, kind, "NVLink errors are not exported", missing)
+        found = all_excesses.get(gpu.uuid, [])
         if not found:
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "few NVLink errors", *known)
-            return fleet.unseen(gpu, kind, window)
+            return fleet.unseen(gpu, kind, policy.window_seconds)
         evidence = [item.fact for item in found]
         words = " and ".join(item.words for item in found)
-        peers = traffic_peers(gpu)
+        peers = near_traffic(gpu) or job_traffic(gpu)
         carried = traffic.of(gpu)
         slower = peers is not None and carried is not None and carried < peers.lower(policy.peer_deviations)
         if slower:
@@ -232,7 +248,7 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             missing = "peers that have fewer errors, or a lack of traffic"
             return fleet.undecided(gpu, kind, f"{words}, which no comparison supports", evidence, missing)
         machine = fleet.at_home.get(gpu.home, ())
-        sick = sum(1 for sibling in machine if excesses(sibling))
+        sick = sum(1 for sibling in machine if all_excesses[sibling.uuid])
         whole = len(machine) > 1 and sick > len(machine) / 2
         return conclude(
             gpu,
@@ -244,12 +260,31 @@ def nvlink_errors(fleet: Fleet) -> Judge:
             severity=Severity.WARNING,
             advice=Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE,
             # Errors without less traffic are often harmless.
-            confidence_ratio=0.85 if outlier and slower else SUSPECTED,
-            since=fleet.before(window),
+            confidence_ratio=0.85 if any(item.outlier and item.sure for item in found) and slower else SUSPECTED,
+            since=fleet.before(policy.window_seconds),
             evidence=evidence,
         )
 
-    return judge
+    return judge, shared
+
+
+class _Rate(NamedTuple):
+    """increase × scale, in `unit`, is at least `bound` on a sick link."""
+
+    answers: GpuAnswers
+    scale: float
+    bound: float
+    unit: str
+
+    @classmethod
+    def of(cls, answers: GpuAnswers, policy: HealthPolicy) -> "_Rate":
+        signal, window = answers.stat.signal, policy.window_seconds
+        name = signal.removesuffix("_total").replace("_", " ").replace("nvlink", "NVLink").replace("c2c", "C2C")
+        if signal in _CRC:
+            return cls(answers, 1 / window, policy.nvlink_crc_errors_per_second, f"{name}/second")
+        # A lost link is too many, whenever it was in the window.
+        bound = 60 / window if signal in _LOST_LINKS else policy.nvlink_errors_per_minute
+        return cls(answers, 60 / window, bound, f"{name}/minute")
 
 
 def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclusion | None:
@@ -260,7 +295,7 @@ def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclus
         gpu,
         FindingKind.NVLINK_ERRORS,
         Verdict.DEGRADED,
-        "a link to other accelerators is down; its peers' links are up",
+        "a link to other accelerators or to the CPU is down; its peers' links are up",
         severity=Severity.WARNING,
         advice=Advice.INSPECT,
         # The state names no port, and the port may be unused.

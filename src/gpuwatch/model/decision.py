@@ -45,7 +45,8 @@ class SubjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, or 'fleet'."""
+    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, 'fleet', or the
+    NVLink domain that is a part of the fleet."""
 
     kind: SubjectKind
     name: str
@@ -93,7 +94,7 @@ class FindingKind(StrEnum):
     TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault
     HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
-    FABRIC = "fabric"  # Fabric Manager, NVSwitch, IMEX or a fabric state
+    FABRIC = "fabric"  # Fabric Manager, fabric health, NVSwitches, IMEX, or the link to the CPU
     COMMON_CAUSE = "common_cause"  # one cause (switch, rack, power, cooling) behind the faults of several GPUs
     SLOW_GPU = "slow_gpu"  # slower than its peers at the same work
     # idle: the classes of an allocation
@@ -114,7 +115,6 @@ class FindingKind(StrEnum):
 
 RESERVED_KINDS = frozenset(
     (
-        FindingKind.FABRIC,
         FindingKind.COMMON_CAUSE,
         FindingKind.SLOW_GPU,
         FindingKind.SUSPECTED_IDLE,

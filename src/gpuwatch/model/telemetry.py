@@ -100,7 +100,30 @@ class Signal(StrEnum):
     NVLINK_CRC_DATA_ERRORS_TOTAL = "nvlink_crc_data_errors_total"
     NVLINK_REPLAY_ERRORS_TOTAL = "nvlink_replay_errors_total"
     NVLINK_RECOVERY_ERRORS_TOTAL = "nvlink_recovery_errors_total"
+    # NVLink 5 (Blackwell) over all links, of LINK_DOWNS the worst one; the link to the CPU (C2C).
+    NVLINK_RX_SYMBOL_ERRORS_TOTAL = "nvlink_rx_symbol_errors_total"
+    NVLINK_RX_MALFORMED_PACKETS_TOTAL = "nvlink_rx_malformed_packets_total"
+    NVLINK_RX_DROPPED_PACKETS_TOTAL = "nvlink_rx_dropped_packets_total"
+    NVLINK_RX_ERRORS_TOTAL = "nvlink_rx_errors_total"
+    NVLINK_RX_REMOTE_ERRORS_TOTAL = "nvlink_rx_remote_errors_total"
+    NVLINK_RX_GENERAL_ERRORS_TOTAL = "nvlink_rx_general_errors_total"
+    NVLINK_INTEGRITY_ERRORS_TOTAL = "nvlink_integrity_errors_total"
+    NVLINK_EFFECTIVE_ERRORS_TOTAL = "nvlink_effective_errors_total"
+    NVLINK_LINK_RECOVERIES_TOTAL = "nvlink_link_recoveries_total"
+    NVLINK_FAILED_RECOVERIES_TOTAL = "nvlink_failed_recoveries_total"
+    NVLINK_ECC_ERRORS_TOTAL = "nvlink_ecc_errors_total"
+    NVLINK_LINK_DOWNS_TOTAL = "nvlink_link_downs_total"
     LINK_UP_STATE = "link_up_state"
+    C2C_ERRORS_TOTAL = "c2c_errors_total"
+    C2C_REPLAYS_TOTAL = "c2c_replays_total"
+    C2C_REPEATED_REPLAYS_TOTAL = "c2c_repeated_replays_total"
+    # The fabric of a machine or rack. NVSWITCH_FATAL_CODE is the last SXid.
+    FABRIC_MANAGER_CODE = "fabric_manager_code"
+    FABRIC_HEALTH_CODE = "fabric_health_code"
+    FABRIC_HEALTH_BITS = "fabric_health_bits"
+    IMEX_DAEMON_CODE = "imex_daemon_code"
+    NVSWITCH_FATAL_CODE = "nvswitch_fatal_code"
+    PEER_ACCESS_CODE = "peer_access_code"
 
     @property
     def unit(self) -> str:

@@ -1,0 +1,193 @@
+"""The fabric between GPUs: Fabric Manager, fabric health, NVSwitches, IMEX, and access between GPUs.
+
+No recorded page of an exporter with these signals was to be had. So they are shown, and never sure enough to be acted on.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+
+KIND = FindingKind.FABRIC
+CLIQUE = "nvidia.com/gpu.clique"
+"""Node label of GPU feature discovery: cluster UUID and clique id of an NVLink domain."""
+
+# dcgm_structs.h, dcgmFabricManagerStatus_t; 0: the GPU needs no Fabric Manager.
+_READY = 3
+_MANAGER = {
+    1: "the Fabric Manager has not begun to train its links",
+    2: "the Fabric Manager has not finished training its links",
+    4: "the Fabric Manager failed to train its links",
+}
+# nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*; 0 is not supported, 1 healthy.
+_HEALTH = {2: "its fabric is unhealthy", 3: "its fabric has limited capacity"}
+# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: (shift, width, values that are faults). 0 is always 'not supported', and in a
+# field of two bits 2 is 'no', so a mask above 0 is no fault in itself.
+_MASK = {
+    "its fabric's bandwidth is degraded": (0, 0x3, (1,)),
+    "its fabric recovers a route": (2, 0x3, (1,)),
+    "a route of its fabric is unhealthy": (4, 0x3, (1,)),
+    "its fabric recovers from access timeouts": (6, 0x3, (1,)),
+    "its fabric is configured wrongly": (8, 0xF, range(2, 16)),
+}
+# DcgmImexManager.h: from initializing to preparing the GPUs, and shutting down.
+_IMEX_NOT_READY = (0, 1, 2, 3, 4, 6)
+
+
+def fabric_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    return (
+        WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.LAST),
+        WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.MAX, policy.window_seconds),
+        WindowStat(Signal.FABRIC_HEALTH_CODE, Statistic.LAST),
+        WindowStat(Signal.FABRIC_HEALTH_BITS, Statistic.LAST),
+        WindowStat(Signal.NVSWITCH_FATAL_CODE, Statistic.LAST),
+        WindowStat(Signal.PEER_ACCESS_CODE, Statistic.LAST),
+        WindowStat(Signal.IMEX_DAEMON_CODE, Statistic.LAST),
+    )
+
+
+class _Sign(NamedTuple):
+    """missing: what would decide whether it is a fault; '' for a fault."""
+
+    words: str
+    fact: Evidence
+    missing: str = ""
+
+
+def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+    """What DCGM fails of the fabric. One finding for a machine on which most GPUs show it, and for an NVLink domain with
+    several such Nodes."""
+    manager, highest, health, mask, switch, access, imex = answers = [
+        fleet.answers(stat) for stat in fabric_needs(fleet.policy)
+    ]
+    trained = _training(fleet, manager, highest)
+    peers_of = fleet.peers(access.of)
+    homes_of: dict[Subject, set[str]] = defaultdict(set)
+    for gpu in fleet.present:
+        for job in fleet.jobs_of(gpu):
+            homes_of[job].add(gpu.home)
+
+    def signs_of(gpu: PhysicalGpu) -> Iterable[_Sign]:
+        yield from trained(gpu)
+        if (words := _HEALTH.get(int(health.of(gpu) or 0))) is not None:
+            yield _Sign(words, health.evidence(gpu, comparison=">=", bound=2.0))
+        bits = int(mask.of(gpu) or 0)
+        for words, (shift, width, faults) in _MASK.items():
+            if bits >> shift & width in faults:
+                yield _Sign(words, mask.evidence(gpu, hex(bits), note=f"{width:#x} from bit {shift} on"))
+        if switch.of(gpu):
+            fact = switch.evidence(gpu, comparison=">", bound=0.0, note="the last one; it stays until the next reset")
+            yield _Sign(f"an NVSwitch of its machine reported the fatal SXid {switch.of(gpu):.0f}", fact)
+        peers = peers_of(gpu)
+        # Some machines have no access between all GPUs by design, and slices never have.
+        if access.of(gpu) and peers is not None and peers.median == 0 and not gpu.sliced:
+            fact = access.evidence(gpu, comparison=">", bound=0.0, peers=peers)
+            yield _Sign("it cannot access the memory of another GPU over NVLink", fact)
+        # Without a job over several Nodes nobody needs the daemon, and it may not run (NVIDIA/aicr#2641).
+        if imex.of(gpu) in _IMEX_NOT_READY and any(len(homes_of[job]) > 1 for job in fleet.jobs_of(gpu)):
+            fact = imex.evidence(gpu, comparison="!=", bound=5.0)
+            yield _Sign("its Node's IMEX daemon is not ready", fact, "whether its job uses memory of other Nodes")
+
+    signs = {gpu.uuid: tuple(signs_of(gpu)) for gpu in fleet.present}
+    sick = {gpu.uuid: faults for gpu in fleet.present if (faults := [x for x in signs[gpu.uuid] if not x.missing])}
+    shared, told = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
+    for home, gpus in fleet.at_home.items():
+        bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in told]
+        if len(gpus) > 1 and len(bad) > len(gpus) / 2:
+            faults = [sign for gpu in bad for sign in sick[gpu.uuid]]
+            shared.append(_fault(Subject(SubjectKind.NODE, home), faults, bad, f", on {len(bad)} of its GPUs"))
+            told |= {gpu.uuid for gpu in bad}
+
+    def judge(gpu: PhysicalGpu) -> Conclusion:
+        if gpu.uuid in told:
+            return fleet.unknown(gpu, KIND, "its machine or NVLink domain has the fault", ["a fault of this GPU alone"])
+        if gpu.uuid in sick:
+            return _fault(gpu, sick[gpu.uuid], [gpu])
+        if found := signs.get(gpu.uuid):
+            words, missing = "; ".join(sign.words for sign in found), "; ".join(sign.missing for sign in found)
+            return fleet.undecided(gpu, KIND, words, [sign.fact for sign in found], missing)
+        if any(each.of(gpu) for each in (manager, health, mask)) or switch.known(gpu) or access.known(gpu):
+            return fleet.healthy(gpu, KIND, "no fault of its fabric is reported", *answers, confidence_ratio=0.7)
+        missing_signals = dict.fromkeys(each.stat.signal for each in answers)
+        return fleet.unknown(gpu, KIND, "no state of a fabric is exported, or the GPU has none", missing_signals)
+
+    return judge, shared
+
+
+def _training(fleet: Fleet, now: GpuAnswers, highest: GpuAnswers) -> Callable[[PhysicalGpu], Iterable[_Sign]]:
+    """Machines that need no Fabric Manager may say 'not begun' for ever (aws/eks-node-monitoring-agent#145). So a fault
+    wants a trained GPU of the model on another machine."""
+    reporting = fleet.reporting(fleet.policy.window_seconds)
+    trained: dict[str, set[str]] = defaultdict(set)
+    for gpu in fleet.present:
+        if now.of(gpu) == _READY:
+            trained[gpu.model].add(gpu.home)
+
+    def signs(gpu: PhysicalGpu) -> Iterable[_Sign]:
+        code, most = now.of(gpu), highest.of(gpu)
+        if not code or code == _READY:
+            return
+        missing = ""
+        if code < _READY and (most is None or most >= _READY or not reporting(gpu)):
+            missing = f"the state through {fleet.policy.window_seconds // 60} min"
+        elif code < _READY and not trained[gpu.model] - {gpu.home}:
+            missing = "another machine with trained links of this model"
+        elif code not in _MANAGER:
+            missing = "the meaning of this state"
+        words = _MANAGER.get(int(code), f"NVML cannot tell the state of its Fabric Manager ({code:.0f})")
+        yield _Sign(words, now.evidence(gpu, comparison="!=", bound=float(_READY)), missing)
+
+    return signs
+
+
+def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[PhysicalGpu], where: str = "") -> Finding:
+    distinct = {sign.words: sign.fact for sign in signs}
+    return conclude(
+        on,
+        KIND,
+        Verdict.DEGRADED,
+        "; ".join(distinct) + where,
+        severity=Severity.CRITICAL if where else Severity.WARNING,
+        advice=Advice.INSPECT,
+        # DCGM fails these states too, but nobody saw the signals recorded.
+        confidence_ratio=0.75,
+        evidence=distinct.values(),
+        gpus=gpus if where else (),
+        node=gpus[0].lead.node,
+    )
+
+
+def by_domain(
+    fleet: Fleet, kind: FindingKind, what: str, sick: Iterable[PhysicalGpu]
+) -> tuple[list[Finding], set[str]]:
+    """One finding for each NVLink domain with sick GPUs on several Nodes, and the UUIDs of those GPUs: what they share
+    is the likelier fault."""
+    domains: dict[str, list[PhysicalGpu]] = defaultdict(list)
+    for gpu in sick:
+        node = fleet.nodes.get(gpu.lead.node or "")
+        domain = "" if node is None else node.labels.get(CLIQUE, "")
+        # The cluster UUID is all zeros where the fabric ends at the machine.
+        if domain.strip("0-."):
+            domains[domain].append(gpu)
+    bound = fleet.policy.common_cause_nodes
+    wide = {domain: gpus for domain, gpus in sorted(domains.items()) if len({gpu.home for gpu in gpus}) >= bound}
+    found = [
+        conclude(
+            Subject(SubjectKind.FLEET, domain),
+            kind,
+            Verdict.UNKNOWN,
+            f"{what} on {len(gpus)} GPUs of {len({gpu.home for gpu in gpus})} Nodes that share an NVLink domain: look "
+            "at its switches first",
+            severity=Severity.CRITICAL,
+            advice=Advice.INSPECT,
+            evidence=[Evidence(signal="nvlink_domain", value=domain, note=f"Node label {CLIQUE}")],
+            missing=["faults of single Nodes"],
+            gpus=gpus,
+        )
+        for domain, gpus in wide.items()
+    ]
+    return found, {gpu.uuid for gpus in wide.values() for gpu in gpus}
