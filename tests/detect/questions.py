@@ -32,7 +32,7 @@ NVLINK = _named(
     "replay recovery symbols malformed dropped rx remote general integrity effective recoveries ecc c2c c2c_replays "
     "c2c_repeated crc_flit crc_data failed_recoveries downs traffic up",
 )
-FABRIC = _named(fabric_needs(POLICY), "manager manager_highest health mask switch access imex")
+FABRIC = _named(fabric_needs(POLICY), "manager_highest manager health mask switch access imex")
 HEAT = _named(
     thermal_needs(POLICY),
     "seconds seconds_before bits bits_before bits_count events margin temperature clock clock_before power busy",

@@ -224,9 +224,7 @@ def test_blackwell_is_known_by_its_own_counters() -> None:
 )
 @pytest.mark.parametrize(("per_minute", "named"), [(0.99, False), (1.0, True)])
 def test_dcgms_bound_on_every_counter(counter: str, words: str, per_minute: float, named: bool) -> None:
-    answers: dict[WindowStat, Answer] = {
-        getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=per_minute * MINUTES)
-    }
+    answers: dict[WindowStat, Answer] = {getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=per_minute * MINUTES)}
     found = findings(scene(BLACKWELL, answers))
     assert [item.summary for item in found.values()] == ([f"1 {words}"] if named else [])
     assert {item.id for item in found.values()} <= {"nvlink_errors:device/gpu-1-2"}

@@ -16,17 +16,13 @@ KIND = FindingKind.FABRIC
 CLIQUE = "nvidia.com/gpu.clique"
 """Node label of GPU feature discovery: cluster UUID and clique id of an NVLink domain."""
 
-# dcgm_structs.h, dcgmFabricManagerStatus_t; 0: the GPU needs no Fabric Manager.
-_READY = 3
-_MANAGER = {
-    1: "the Fabric Manager has not begun to train its links",
-    2: "the Fabric Manager has not finished training its links",
-    4: "the Fabric Manager failed to train its links",
-}
-# nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*; 0 is not supported, 1 healthy.
+# dcgm_structs.h, dcgmFabricManagerStatus_t: 0 not supported, 1 not started, 2 in progress, 3 success, 4 failure.
+_TRAINED = 3
+_TRAINING = {1: "has not begun", 2: "has not finished", 4: "failed"}
+# nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*: 0 not supported, 1 healthy.
 _HEALTH = {2: "its fabric is unhealthy", 3: "its fabric has limited capacity"}
-# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: (shift, width, values that are faults). 0 is always 'not supported', and in a
-# field of two bits 2 is 'no', so a mask above 0 is no fault in itself.
+# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: (shift, width, faults). 0 is 'not supported' and the value beside the faults is
+# 'well', so a mask above 0 is no fault in itself.
 _MASK = {
     "its fabric's bandwidth is degraded": (0, 0x3, (1,)),
     "its fabric recovers a route": (2, 0x3, (1,)),
@@ -34,19 +30,16 @@ _MASK = {
     "its fabric recovers from access timeouts": (6, 0x3, (1,)),
     "its fabric is configured wrongly": (8, 0xF, range(2, 16)),
 }
-# DcgmImexManager.h: from initializing to preparing the GPUs, and shutting down.
 _IMEX_NOT_READY = (0, 1, 2, 3, 4, 6)
+"""DcgmImexManager.h: from initializing to preparing the GPUs, and shutting down."""
 
 
 def fabric_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    states = (Signal.FABRIC_HEALTH_CODE, Signal.FABRIC_HEALTH_BITS, Signal.NVSWITCH_FATAL_CODE, Signal.PEER_ACCESS_CODE)
     return (
-        WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.LAST),
         WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.MAX, policy.window_seconds),
-        WindowStat(Signal.FABRIC_HEALTH_CODE, Statistic.LAST),
-        WindowStat(Signal.FABRIC_HEALTH_BITS, Statistic.LAST),
-        WindowStat(Signal.NVSWITCH_FATAL_CODE, Statistic.LAST),
-        WindowStat(Signal.PEER_ACCESS_CODE, Statistic.LAST),
-        WindowStat(Signal.IMEX_DAEMON_CODE, Statistic.LAST),
+        WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.LAST),
+        *(WindowStat(signal, Statistic.LAST) for signal in (*states, Signal.IMEX_DAEMON_CODE)),
     )
 
 
@@ -61,10 +54,8 @@ class _Sign(NamedTuple):
 def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """What DCGM fails of the fabric. One finding for a machine on which most GPUs show it, and for an NVLink domain with
     several such Nodes."""
-    manager, highest, health, mask, switch, access, imex = answers = [
-        fleet.answers(stat) for stat in fabric_needs(fleet.policy)
-    ]
-    trained = _training(fleet, manager, highest)
+    highest, manager, health, mask, switch, access, imex = map(fleet.answers, fabric_needs(fleet.policy))
+    training = _training(fleet, manager, highest)
     peers_of = fleet.peers(access.of)
     homes_of: dict[Subject, set[str]] = defaultdict(set)
     for gpu in fleet.present:
@@ -72,19 +63,18 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             homes_of[job].add(gpu.home)
 
     def signs_of(gpu: PhysicalGpu) -> Iterable[_Sign]:
-        yield from trained(gpu)
+        yield from training(gpu)
         if (words := _HEALTH.get(int(health.of(gpu) or 0))) is not None:
             yield _Sign(words, health.evidence(gpu, comparison=">=", bound=2.0))
         bits = int(mask.of(gpu) or 0)
         for words, (shift, width, faults) in _MASK.items():
             if bits >> shift & width in faults:
                 yield _Sign(words, mask.evidence(gpu, hex(bits), note=f"{width:#x} from bit {shift} on"))
-        if switch.of(gpu):
-            fact = switch.evidence(gpu, comparison=">", bound=0.0, note="the last one; it stays until the next reset")
-            yield _Sign(f"an NVSwitch of its machine reported the fatal SXid {switch.of(gpu):.0f}", fact)
-        peers = peers_of(gpu)
+        if code := switch.of(gpu):
+            fact = switch.evidence(gpu, comparison=">", bound=0.0, note="the last one, until the driver is reloaded")
+            yield _Sign(f"an NVSwitch of its machine reported the fatal SXid {code:.0f}", fact)
         # Some machines have no access between all GPUs by design, and slices never have.
-        if access.of(gpu) and peers is not None and peers.median == 0 and not gpu.sliced:
+        if access.of(gpu) and (peers := peers_of(gpu)) is not None and peers.median == 0 and not gpu.sliced:
             fact = access.evidence(gpu, comparison=">", bound=0.0, peers=peers)
             yield _Sign("it cannot access the memory of another GPU over NVLink", fact)
         # Without a job over several Nodes nobody needs the daemon, and it may not run (NVIDIA/aicr#2641).
@@ -98,8 +88,7 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     for home, gpus in fleet.at_home.items():
         bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in told]
         if len(gpus) > 1 and len(bad) > len(gpus) / 2:
-            faults = [sign for gpu in bad for sign in sick[gpu.uuid]]
-            shared.append(_fault(Subject(SubjectKind.NODE, home), faults, bad, f", on {len(bad)} of its GPUs"))
+            shared.append(_fault(Subject(SubjectKind.NODE, home), [x for gpu in bad for x in sick[gpu.uuid]], bad))
             told |= {gpu.uuid for gpu in bad}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
@@ -111,52 +100,51 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             words, missing = "; ".join(sign.words for sign in found), "; ".join(sign.missing for sign in found)
             return fleet.undecided(gpu, KIND, words, [sign.fact for sign in found], missing)
         if any(each.of(gpu) for each in (manager, health, mask)) or switch.known(gpu) or access.known(gpu):
-            return fleet.healthy(gpu, KIND, "no fault of its fabric is reported", *answers, confidence_ratio=0.7)
-        missing_signals = dict.fromkeys(each.stat.signal for each in answers)
-        return fleet.unknown(gpu, KIND, "no state of a fabric is exported, or the GPU has none", missing_signals)
+            seen = (manager, health, mask, switch, access)
+            return fleet.healthy(gpu, KIND, "no fault of its fabric is reported", *seen, confidence_ratio=0.7)
+        signals = dict.fromkeys(stat.signal for stat in fabric_needs(fleet.policy))
+        return fleet.unknown(gpu, KIND, "no state of a fabric is exported, or the GPU has none", signals)
 
     return judge, shared
 
 
 def _training(fleet: Fleet, now: GpuAnswers, highest: GpuAnswers) -> Callable[[PhysicalGpu], Iterable[_Sign]]:
-    """Machines that need no Fabric Manager may say 'not begun' for ever (aws/eks-node-monitoring-agent#145). So a fault
-    wants a trained GPU of the model on another machine."""
-    reporting = fleet.reporting(fleet.policy.window_seconds)
-    trained: dict[str, set[str]] = defaultdict(set)
-    for gpu in fleet.present:
-        if now.of(gpu) == _READY:
-            trained[gpu.model].add(gpu.home)
+    """A machine that needs no Fabric Manager may say 'not started' for ever (aws/eks-node-monitoring-agent#145). So a
+    fault wants a GPU of the model on another machine whose links are trained."""
+    seconds = fleet.policy.window_seconds
+    reporting = fleet.reporting(seconds)
+    trained = {(gpu.model, gpu.home) for gpu in fleet.present if now.of(gpu) == _TRAINED}
+
+    def missing(gpu: PhysicalGpu, code: float) -> str:
+        if code not in _TRAINING:
+            return "a state that NVML can tell"
+        if code < _TRAINED and ((highest.of(gpu) or _TRAINED) >= _TRAINED or not reporting(gpu)):
+            return f"{seconds // 60} min in this state"
+        other = any(model == gpu.model and home != gpu.home for model, home in trained)
+        return "" if code > _TRAINED or other else "another machine with trained links of this model"
 
     def signs(gpu: PhysicalGpu) -> Iterable[_Sign]:
-        code, most = now.of(gpu), highest.of(gpu)
-        if not code or code == _READY:
-            return
-        missing = ""
-        if code < _READY and (most is None or most >= _READY or not reporting(gpu)):
-            missing = f"the state through {fleet.policy.window_seconds // 60} min"
-        elif code < _READY and not trained[gpu.model] - {gpu.home}:
-            missing = "another machine with trained links of this model"
-        elif code not in _MANAGER:
-            missing = "the meaning of this state"
-        words = _MANAGER.get(int(code), f"NVML cannot tell the state of its Fabric Manager ({code:.0f})")
-        yield _Sign(words, now.evidence(gpu, comparison="!=", bound=float(_READY)), missing)
+        if (code := now.of(gpu) or _TRAINED) != _TRAINED:
+            words = f"the Fabric Manager's training of its links {_TRAINING.get(int(code), f'is in state {code:.0f}')}"
+            yield _Sign(words, now.evidence(gpu, comparison="!=", bound=float(_TRAINED)), missing(gpu, code))
 
     return signs
 
 
-def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[PhysicalGpu], where: str = "") -> Finding:
+def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[PhysicalGpu]) -> Finding:
     distinct = {sign.words: sign.fact for sign in signs}
+    whole = isinstance(on, Subject)
     return conclude(
         on,
         KIND,
         Verdict.DEGRADED,
-        "; ".join(distinct) + where,
-        severity=Severity.CRITICAL if where else Severity.WARNING,
+        "; ".join(distinct) + (f", on {len(gpus)} of its GPUs" if whole else ""),
+        severity=Severity.CRITICAL if whole else Severity.WARNING,
         advice=Advice.INSPECT,
         # DCGM fails these states too, but nobody saw the signals recorded.
         confidence_ratio=0.75,
         evidence=distinct.values(),
-        gpus=gpus if where else (),
+        gpus=gpus if whole else (),
         node=gpus[0].lead.node,
     )
 
@@ -164,30 +152,29 @@ def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[Phy
 def by_domain(
     fleet: Fleet, kind: FindingKind, what: str, sick: Iterable[PhysicalGpu]
 ) -> tuple[list[Finding], set[str]]:
-    """One finding for each NVLink domain with sick GPUs on several Nodes, and the UUIDs of those GPUs: what they share
-    is the likelier fault."""
+    """One finding for each NVLink domain with sick GPUs on several Nodes, which its switches explain, and the UUIDs of
+    those GPUs."""
     domains: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in sick:
         node = fleet.nodes.get(gpu.lead.node or "")
-        domain = "" if node is None else node.labels.get(CLIQUE, "")
+        domains["" if node is None else node.labels.get(CLIQUE, "")].append(gpu)
+    found, told = [], set()
+    for domain, gpus in sorted(domains.items()):
+        nodes = len({gpu.home for gpu in gpus})
         # The cluster UUID is all zeros where the fabric ends at the machine.
-        if domain.strip("0-."):
-            domains[domain].append(gpu)
-    bound = fleet.policy.common_cause_nodes
-    wide = {domain: gpus for domain, gpus in sorted(domains.items()) if len({gpu.home for gpu in gpus}) >= bound}
-    found = [
-        conclude(
-            Subject(SubjectKind.FLEET, domain),
-            kind,
-            Verdict.UNKNOWN,
-            f"{what} on {len(gpus)} GPUs of {len({gpu.home for gpu in gpus})} Nodes that share an NVLink domain: look "
-            "at its switches first",
-            severity=Severity.CRITICAL,
-            advice=Advice.INSPECT,
-            evidence=[Evidence(signal="nvlink_domain", value=domain, note=f"Node label {CLIQUE}")],
-            missing=["faults of single Nodes"],
-            gpus=gpus,
-        )
-        for domain, gpus in wide.items()
-    ]
-    return found, {gpu.uuid for gpus in wide.values() for gpu in gpus}
+        if domain.strip("0-.") and nodes >= fleet.policy.common_cause_nodes:
+            found.append(
+                conclude(
+                    Subject(SubjectKind.FLEET, domain),
+                    kind,
+                    Verdict.UNKNOWN,
+                    f"{what} on {len(gpus)} GPUs of {nodes} Nodes in one NVLink domain: look at its switches first",
+                    severity=Severity.CRITICAL,
+                    advice=Advice.INSPECT,
+                    evidence=[Evidence(signal="nvlink_domain", value=domain, note=f"Node label {CLIQUE}")],
+                    missing=["faults of single Nodes"],
+                    gpus=gpus,
+                )
+            )
+            told |= {gpu.uuid for gpu in gpus}
+    return found, told

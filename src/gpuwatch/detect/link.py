@@ -192,8 +192,8 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     kind = FindingKind.NVLINK_ERRORS
     policy = fleet.policy
     *counters, traffic, up = map(fleet.answers, nvlink_needs(policy))
-    rates = [_Rate.of(answers, policy) for answers in counters]
-    peers_of = [fleet.peers(rate.answers.times(rate.scale)) for rate in rates]
+    rates = [_rate(answers, policy) for answers in counters]
+    peers_of = [fleet.peers(answers.times(scale)) for answers, scale, _, _ in rates]
     # A machine of four GPUs is too small to compare within: its job's GPUs on all machines are.
     near_traffic = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, fleet.jobs_of(gpu)))
     job_traffic = fleet.peers(traffic.of, among=[gpu for gpu in fleet.present if gpu.pods], kin=fleet.jobs_of)
@@ -212,8 +212,8 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
                 found.append(_Excess(fact, f"{rate:,.3g} {unit.replace('/', ' per ')}", outlier, sure))
         return found
 
-    all_excesses = {gpu.uuid: excesses(gpu) for gpu in fleet.present}
-    outliers = [gpu for gpu in fleet.present if any(item.outlier for item in all_excesses[gpu.uuid])]
+    over = {gpu.uuid: excesses(gpu) for gpu in fleet.present}
+    outliers = [gpu for gpu in fleet.present if any(item.outlier for item in over[gpu.uuid])]
     shared, told = by_domain(fleet, kind, "link errors", outliers)
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
@@ -222,13 +222,12 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         down = _link_down(gpu, up, up_peers(gpu))
         if down is not None:
             return down
-        known = [rate.answers for rate in rates if rate.answers.known(gpu)]
+        known = [answers for answers in counters if answers.known(gpu)]
         if not known:
             if (up.of(gpu) or 0) > 0:
                 return fleet.healthy(gpu, kind, "its links are up", up, confidence_ratio=0.7)
-            missing = [rate.answers.stat.signal for rate in rates]
-            return fleet.unknown(gpu, kind, "NVLink errors are not exported", missing)
-        found = all_excesses.get(gpu.uuid, [])
+            return fleet.unknown(gpu, kind, "NVLink errors are not exported", [each.stat.signal for each in counters])
+        found = over.get(gpu.uuid)
         if not found:
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "few NVLink errors", *known)
@@ -248,7 +247,7 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             missing = "peers that have fewer errors, or a lack of traffic"
             return fleet.undecided(gpu, kind, f"{words}, which no comparison supports", evidence, missing)
         machine = fleet.at_home.get(gpu.home, ())
-        sick = sum(1 for sibling in machine if all_excesses[sibling.uuid])
+        sick = sum(1 for sibling in machine if over[sibling.uuid])
         whole = len(machine) > 1 and sick > len(machine) / 2
         return conclude(
             gpu,
@@ -268,23 +267,14 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     return judge, shared
 
 
-class _Rate(NamedTuple):
-    """increase × scale, in `unit`, is at least `bound` on a sick link."""
-
-    answers: GpuAnswers
-    scale: float
-    bound: float
-    unit: str
-
-    @classmethod
-    def of(cls, answers: GpuAnswers, policy: HealthPolicy) -> "_Rate":
-        signal, window = answers.stat.signal, policy.window_seconds
-        name = signal.removesuffix("_total").replace("_", " ").replace("nvlink", "NVLink").replace("c2c", "C2C")
-        if signal in _CRC:
-            return cls(answers, 1 / window, policy.nvlink_crc_errors_per_second, f"{name}/second")
-        # A lost link is too many, whenever it was in the window.
-        bound = 60 / window if signal in _LOST_LINKS else policy.nvlink_errors_per_minute
-        return cls(answers, 60 / window, bound, f"{name}/minute")
+def _rate(answers: GpuAnswers, policy: HealthPolicy) -> tuple[GpuAnswers, float, float, str]:
+    """The counter, what its increase is multiplied by, the rate from which it is too many, and that rate's unit."""
+    signal, window = answers.stat.signal, policy.window_seconds
+    name = signal.removesuffix("_total").replace("_", " ").replace("nvlink", "NVLink").replace("c2c", "C2C")
+    if signal in _CRC:
+        return answers, 1 / window, policy.nvlink_crc_errors_per_second, f"{name}/second"
+    bound = 60 / window if signal in _LOST_LINKS else policy.nvlink_errors_per_minute
+    return answers, 60 / window, bound, f"{name}/minute"
 
 
 def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclusion | None:

@@ -4,9 +4,11 @@ A GPU that falls off the bus shows hardly any sign before (five of seven such ca
 while those of its siblings go on. Where an exporter, or most of them, have no samples, monitoring is at fault.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, PhysicalGpu, conclude
@@ -18,12 +20,21 @@ from gpuwatch.model.telemetry import Exporter, Signal, Statistic, WindowStat
 
 FELL_OFF_THE_BUS = 79
 
+monitoring_fault = partial(conclude, verdict=Verdict.UNKNOWN, advice=Advice.FIX_MONITORING)
+
 # MIG manager stops the exporter while it works, and gives every instance a new identity.
 _MIG_STATE = "nvidia.com/mig.config.state"
 _MIG_CHANGING = frozenset({"pending", "rebooting"})
 # The GPU Operator unloads the driver between these two.
 _DRIVER_STATE = "nvidia.com/gpu-driver-upgrade-state"
 _DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-failed"})
+# The GPU Operator gives all GPUs of such a Node to virtual machines.
+_WORKLOADS = "nvidia.com/gpu.workload.config"
+_FOR_VMS = frozenset({"vm-passthrough", "vm-vgpu"})
+# Resources of KubeVirt's and Kata's device plugins, named after the chip in pci.ids (GH100_H100_SXM5_80GB) or `pgpu`.
+_VFIO_RESOURCE = re.compile(r"nvidia\.com/(pgpu|[A-Z]{2}\d{3}[A-Z]*_\w+)")
+# A whole GPU that the DRA driver gave to a virtual machine (VfioDeviceInfo.CanonicalName, feature PassthroughSupport).
+_VFIO_DEVICE = "gpu-vfio-"
 
 
 def presence_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -128,11 +139,10 @@ def _nothing_at_all(fleet: Fleet) -> Finding:
     return monitoring_fault(
         FLEET,
         FindingKind.TELEMETRY_MISSING,
-        Severity.CRITICAL,
-        "no GPU telemetry at all was read, which says nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
-        Evidence(signal="exporters", value=0.0),
-        Evidence(signal="devices", value=0.0),
-        missing="any series of a GPU exporter",
+        summary="no GPU telemetry at all was read, which says nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
+        severity=Severity.CRITICAL,
+        evidence=[Evidence(signal="exporters", value=0.0), Evidence(signal="devices", value=0.0)],
+        missing=["any series of a GPU exporter"],
     )
 
 
@@ -142,44 +152,22 @@ def _telemetry_missing(fleet: Fleet, silent: Sequence[_Machine], total: int) -> 
     return monitoring_fault(
         FLEET,
         FindingKind.TELEMETRY_MISSING,
-        Severity.CRITICAL,
-        f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than all "
-        "those machines",
-        Evidence(
-            signal="exporters_down",
-            value=len(silent) / total,
-            unit="ratio",
-            comparison=">=",
-            bound=fleet.policy.telemetry_missing_ratio,
-            promql=f'1 - avg(up{{job=~"{jobs}"}})' if jobs else "",
-            note=names,
-        ),
-        missing="telemetry of these machines",
+        summary=f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than "
+        "all those machines",
+        severity=Severity.CRITICAL,
+        evidence=[
+            Evidence(
+                signal="exporters_down",
+                value=len(silent) / total,
+                unit="ratio",
+                comparison=">=",
+                bound=fleet.policy.telemetry_missing_ratio,
+                promql=f'1 - avg(up{{job=~"{jobs}"}})' if jobs else "",
+                note=names,
+            )
+        ],
+        missing=["telemetry of these machines"],
         gpus=[gpu for machine in silent for gpu in machine.gpus],
-    )
-
-
-def monitoring_fault(
-    subject: Subject,
-    kind: FindingKind,
-    severity: Severity,
-    summary: str,
-    *evidence: Evidence,
-    missing: str,
-    gpus: Sequence[PhysicalGpu] = (),
-    node: str | None = None,
-) -> Finding:
-    return conclude(
-        subject,
-        kind,
-        Verdict.UNKNOWN,
-        summary,
-        severity=severity,
-        advice=Advice.FIX_MONITORING,
-        evidence=evidence,
-        missing=[missing],
-        gpus=gpus,
-        node=node,
     )
 
 
@@ -191,7 +179,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
     fresh = seen is not None and (fleet.snapshot.at - seen).total_seconds() < fleet.policy.missing_seconds
     change = being_changed(node)
     if change:
-        why = f"{change}, which takes the exporter away for a while"
+        why = f"{change}, which takes the exporter away"
     elif node is not None and node.ready is False:
         why = "and its Node is NotReady, so the machine may be down"
     elif machine.up:
@@ -230,6 +218,8 @@ def being_changed(node: Node | None) -> str:
         return ""
     if why := reclaimed(node):
         return f"its provider takes the Node back ({why})"
+    if (given := node.labels.get(_WORKLOADS, "")) in _FOR_VMS:
+        return f"its GPUs are given to virtual machines ({given})"
     mig = node.labels.get(_MIG_STATE, "")
     if mig in _MIG_CHANGING:
         return f"its MIG layout is being changed ({mig})"
@@ -268,6 +258,8 @@ def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
     node = fleet.nodes.get(gpu.lead.node or "")
     if change := being_changed(node):
         return f"{change}, so devices come and go"
+    if _passed_through(fleet, gpu, node):
+        return "it is given to a virtual machine"
     seen = gpu.last_seen
     if node is not None and node.created is not None and seen is not None and node.created > seen:
         return f"{node.name} was created after it was last seen: another machine of the same name"
@@ -276,6 +268,16 @@ def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
         if bus and sibling.lead.pci_bus_id == bus:
             return f"{sibling.uuid} is in its slot now: it was exchanged"
     return ""
+
+
+def _passed_through(fleet: Fleet, gpu: PhysicalGpu, node: Node | None) -> bool:
+    """Whether a ResourceClaim says so, or the Node counts the GPU among those for VMs and no longer among the others."""
+    if any(item.device == gpu.uuid and item.name.startswith(_VFIO_DEVICE) for item in fleet.snapshot.cluster.claims):
+        return True
+    counted = {} if node is None else node.accelerators
+    for_vms = sum(count for name, count in counted.items() if _VFIO_RESOURCE.fullmatch(name))
+    lost = sum(other.home == gpu.home and not other.present for other in fleet.gpus)
+    return for_vms >= lost and counted.get("nvidia.com/gpu") == len(fleet.at_home.get(gpu.home, ()))
 
 
 def _gone_unknown(gpu: PhysicalGpu, reason: str, severity: Severity) -> Finding:
@@ -312,17 +314,8 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
         )
     ]
     if silence is None or silence < policy.missing_seconds:
-        return conclude(
-            gpu,
-            FindingKind.GPU_MISSING,
-            Verdict.UNKNOWN,
-            "not reporting beside siblings that do, but not for long",
-            severity=Severity.WARNING,
-            advice=Advice.WATCH,
-            since=seen,
-            evidence=evidence,
-            missing=[f"{policy.missing_seconds // 60} min without a sample"],
-        )
+        words, missing = "not reporting beside siblings that do", f"{policy.missing_seconds // 60} min without a sample"
+        return fleet.undecided(gpu, FindingKind.GPU_MISSING, f"{words}, but not for long", evidence, missing)
     # Where most GPUs of a machine are missing, a change of the exporter's device filter explains it as well. An XID 79
     # just before leaves no other cause.
     confidence = 0.9 if lost <= len(siblings) else SUSPECTED
@@ -333,23 +326,19 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
             Evidence(signal=Signal.XID_CODE.value, value=float(FELL_OFF_THE_BUS), at=fallen[-1].at, note="last XID")
         )
     node = fleet.nodes.get(gpu.lead.node or "")
-    for resource, capacity in (node.accelerators if node is not None else {}).items():
-        left = node.allocatable.get(resource, capacity) if node is not None else capacity
+    for resource, capacity in ({} if node is None else node.accelerators).items():
+        left = capacity if node is None else node.allocatable.get(resource, capacity)
         if left < capacity:
+            note = f"{resource}: the device plugin has given up on {capacity - left}"
             evidence.append(
-                Evidence(
-                    signal="allocatable",
-                    value=float(left),
-                    comparison="<",
-                    bound=float(capacity),
-                    note=f"{resource}: the device plugin has given up on {capacity - left}",
-                )
+                Evidence(signal="allocatable", value=float(left), comparison="<", bound=float(capacity), note=note)
             )
+    slot = f", slot {gpu.lead.pci_bus_id}" if gpu.lead.pci_bus_id else ""
     return conclude(
         gpu,
         FindingKind.GPU_MISSING,
         Verdict.DEGRADED,
-        f"gone for {silence / 60:.0f} min, while {len(siblings)} siblings on the same machine report",
+        f"index {gpu.lead.index or '?'}{slot}: gone for {silence / 60:.0f} min, while {len(siblings)} siblings report",
         severity=Severity.CRITICAL,
         advice=Advice.REBOOT,
         confidence_ratio=confidence,

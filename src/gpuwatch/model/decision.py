@@ -45,8 +45,8 @@ class SubjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, 'fleet', or the
-    NVLink domain that is a part of the fleet."""
+    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, 'fleet' or
+    a part of it: an NVLink domain."""
 
     kind: SubjectKind
     name: str
