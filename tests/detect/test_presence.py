@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
 
@@ -364,6 +365,10 @@ class TestAgainstTheCluster:
         assert findings(scene(lost, WELL, state=cluster(nodes=self.NODES))) == {}
 
 
+def slotted(nodes: int) -> tuple[Device, ...]:
+    return tuple(replace(item, pci_bus_id=f"00000000:{0x1A + int(item.index):02X}:00.0") for item in machines(nodes))
+
+
 class TestForVirtualMachines:
     """GPUs that are passed through to a virtual machine leave the host's driver, and are not broken."""
 
@@ -383,13 +388,29 @@ class TestForVirtualMachines:
         assert "virtual machines" in silent.summary
 
     @pytest.mark.parametrize(
-        ("name", "device", "fault"),
-        [("gpu-vfio-3", "gpu-0-3", False), ("gpu-3", "gpu-0-3", True), ("gpu-vfio-3", "gpu-0-4", True)],
+        ("name", "pool", "address", "fault"),
+        [
+            ("gpu-vfio-3", "node-0", "0000:1d:00.0", False),
+            ("gpu-vfio-4", "node-0", "0000:1e:00.0", True),
+            ("gpu-vfio-3", "node-1", "0000:1d:00.0", True),
+            ("gpu-3", "node-0", "0000:1d:00.0", True),
+        ],
     )
-    def test_a_gpu_that_the_dra_driver_passed_through(self, name: str, device: str, fault: bool) -> None:
-        claim = ClaimedDevice(claim="ns/vm", driver="gpu.nvidia.com", pool="node-0", name=name, device=device)
+    def test_a_gpu_that_the_dra_driver_passed_through(self, name: str, pool: str, address: str, fault: bool) -> None:
+        """The driver publishes uuid.NewSHA1(NameSpaceDNS, address) for it, on every Node alike."""
+        claim = ClaimedDevice(
+            claim="ns/vm", driver="gpu.nvidia.com", pool=pool, name=name, device=str(uuid5(NAMESPACE_DNS, address))
+        )
+        fleet = without(slotted(2), "gpu-0-3")
         state = replace(cluster(nodes=["node-0", "node-1"]), claims=(claim,))
-        assert bool(findings(scene(self.FLEET, WELL, state=state))) is fault
+        assert bool(findings(scene(fleet, WELL, state=state))) is fault
+
+    @pytest.mark.parametrize(("lost", "fault"), [(1, False), (2, True)])
+    def test_where_no_slot_is_exported_the_claims_are_counted(self, lost: int, fault: bool) -> None:
+        claim = ClaimedDevice(claim="ns/vm", driver="gpu.nvidia.com", pool="node-0", name="gpu-vfio-3", device="?")
+        fleet = without(machines(2), *(f"gpu-0-{index}" for index in range(lost)))
+        state = replace(cluster(nodes=["node-0", "node-1"]), claims=(claim,))
+        assert bool(findings(scene(fleet, WELL, state=state))) is fault
 
     @pytest.mark.parametrize(
         ("counted", "fault"),
@@ -416,11 +437,11 @@ class TestWhichOne:
         )
 
     def test_a_gpu_that_is_remembered_is_named_by_index_and_slot(self) -> None:
-        [finding] = gone(without(self.slotted(2), "gpu-0-3")).values()
+        [finding] = gone(without(slotted(2), "gpu-0-3")).values()
         assert finding.summary.startswith("index 3, slot 00000000:1D:00.0: gone for 20 min")
 
     def test_seven_indices_report_and_the_eighth_is_plain(self) -> None:
-        fleet = [item for item in self.slotted(4) if item.uuid != "gpu-2-5"]
+        fleet = [item for item in slotted(4) if item.uuid != "gpu-2-5"]
         [finding] = gone(fleet, [counted(f"node-{number}", pool="h100") for number in range(4)]).values()
         assert finding.summary == "1 of its 8 GPUs is missing in telemetry (index 5; slot 00000000:1F:00.0)"
 
@@ -430,7 +451,7 @@ class TestWhichOne:
         assert finding.summary == "1 of its 8 GPUs is missing in telemetry (index 5)"
 
     def test_gpus_that_were_numbered_anew_do_not_tell_it(self) -> None:
-        renumbered = [item for item in self.slotted(4) if item.uuid != "gpu-2-5"]
+        renumbered = [item for item in slotted(4) if item.uuid != "gpu-2-5"]
         fleet = [
             replace(item, index=str(int(item.index) - 1)) if item.node == "node-2" and int(item.index) > 5 else item
             for item in renumbered

@@ -153,10 +153,5 @@ def _places(fleet: Fleet, count: _Count, usual: int, comparable: Sequence[_Count
 
 
 def _capacity(count: _Count) -> Evidence:
-    return Evidence(
-        signal="gpus_in_telemetry",
-        value=float(count.seen),
-        comparison="<",
-        bound=float(count.capacity),
-        note="the bound is the Node's capacity",
-    )
+    seen, bound, note = float(count.seen), float(count.capacity), "the bound is the Node's capacity"
+    return Evidence(signal="gpus_in_telemetry", value=seen, comparison="<", bound=bound, note=note)

@@ -1,6 +1,6 @@
 """The fabric between GPUs: Fabric Manager, fabric health, NVSwitches, IMEX, and access between GPUs.
 
-No recorded page of an exporter with these signals was to be had. So they are shown, and never sure enough to be acted on.
+No recorded page of an exporter has these signals. So they are shown, and are never sure enough to be acted on.
 """
 
 from collections import defaultdict
@@ -52,8 +52,8 @@ class _Sign(NamedTuple):
 
 
 def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """What DCGM fails of the fabric. One finding for a machine on which most GPUs show it, and for an NVLink domain with
-    several such Nodes."""
+    """What DCGM fails of the fabric. One finding for a machine on which most GPUs show it, and one for an NVLink domain
+    with several such Nodes."""
     highest, manager, health, mask, switch, access, imex = map(fleet.answers, fabric_needs(fleet.policy))
     training = _training(fleet, manager, highest)
     peers_of = fleet.peers(access.of)

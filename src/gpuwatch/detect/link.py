@@ -86,15 +86,8 @@ def pcie_replay(fleet: Fleet) -> Judge:
         multiples = peers_of(gpu)
         peers = None if multiples is None else multiples.times(bound)
         whom = "GPUs of all models" if peers is not None and not peers.same_model else "its peers"
-        fact = replays.evidence(
-            gpu,
-            rate,
-            unit="replays/minute",
-            comparison=">",
-            bound=bound,
-            peers=peers,
-            note=f"bound for {assumed}; compared with {whom}",
-        )
+        note, unit = f"bound for {assumed}; compared with {whom}", "replays/minute"
+        fact = replays.evidence(gpu, rate, unit=unit, comparison=">", bound=bound, peers=peers, note=note)
         if peers is None:
             summary = f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with"
             return fleet.undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
@@ -236,12 +229,10 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         words = " and ".join(item.words for item in found)
         peers = near_traffic(gpu) or job_traffic(gpu)
         carried = traffic.of(gpu)
-        slower = peers is not None and carried is not None and carried < peers.lower(policy.peer_deviations)
+        least = None if peers is None else peers.lower(policy.peer_deviations)
+        slower = least is not None and carried is not None and carried < least
         if slower:
-            assert peers is not None
-            evidence.append(
-                traffic.evidence(gpu, comparison="<", bound=peers.lower(policy.peer_deviations), peers=peers)
-            )
+            evidence.append(traffic.evidence(gpu, comparison="<", bound=least, peers=peers))
         outlier = any(item.outlier for item in found)
         if not (outlier or slower):
             missing = "peers that have fewer errors, or a lack of traffic"

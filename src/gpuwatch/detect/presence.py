@@ -7,9 +7,10 @@ while those of its siblings go on. Where an exporter, or most of them, have no s
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
+from uuid import NAMESPACE_DNS, uuid5
 
 from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
@@ -33,7 +34,8 @@ _WORKLOADS = "nvidia.com/gpu.workload.config"
 _FOR_VMS = frozenset({"vm-passthrough", "vm-vgpu"})
 # Resources of KubeVirt's and Kata's device plugins, named after the chip in pci.ids (GH100_H100_SXM5_80GB) or `pgpu`.
 _VFIO_RESOURCE = re.compile(r"nvidia\.com/(pgpu|[A-Z]{2}\d{3}[A-Z]*_\w+)")
-# A whole GPU that the DRA driver gave to a virtual machine (VfioDeviceInfo.CanonicalName, feature PassthroughSupport).
+# A GPU that the DRA driver offers to virtual machines. Its uuid is not the GPU's, but made of its slot
+# (kubernetes-sigs/dra-driver-nvidia-gpu@95932046 nvlib.go, getVfioDeviceInfo).
 _VFIO_DEVICE = "gpu-vfio-"
 
 
@@ -149,23 +151,15 @@ def _nothing_at_all(fleet: Fleet) -> Finding:
 def _telemetry_missing(fleet: Fleet, silent: Sequence[_Machine], total: int) -> Finding:
     names = ", ".join(machine.name for machine in silent[:5]) + (" …" if len(silent) > 5 else "")
     jobs = "|".join(sorted({exporter.job for machine in silent for exporter in machine.exporters if exporter.job}))
+    query = f'1 - avg(up{{job=~"{jobs}"}})' if jobs else ""
+    fact = Evidence(signal="exporters_down", value=len(silent) / total, unit="ratio", note=names)
     return monitoring_fault(
         FLEET,
         FindingKind.TELEMETRY_MISSING,
         summary=f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than "
         "all those machines",
         severity=Severity.CRITICAL,
-        evidence=[
-            Evidence(
-                signal="exporters_down",
-                value=len(silent) / total,
-                unit="ratio",
-                comparison=">=",
-                bound=fleet.policy.telemetry_missing_ratio,
-                promql=f'1 - avg(up{{job=~"{jobs}"}})' if jobs else "",
-                note=names,
-            )
-        ],
+        evidence=[replace(fact, comparison=">=", bound=fleet.policy.telemetry_missing_ratio, promql=query)],
         missing=["telemetry of these machines"],
         gpus=[gpu for machine in silent for gpu in machine.gpus],
     )
@@ -188,6 +182,8 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         why = "which says nothing about the GPUs"
     calm = fresh or bool(change)
     instances = "|".join(exporter.instance for exporter in machine.exporters)
+    query = f'up{{instance=~"{instances}"}}' if instances else ""
+    up = "unknown" if machine.up is None else float(machine.up)
     return conclude(
         Subject(SubjectKind.NODE, machine.name),
         FindingKind.EXPORTER_DOWN,
@@ -197,13 +193,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         advice=Advice.WATCH if calm else Advice.FIX_MONITORING,
         since=seen,
         evidence=[
-            Evidence(
-                signal="up",
-                value="unknown" if machine.up is None else float(machine.up),
-                comparison="==",
-                bound=1.0,
-                promql=f'up{{instance=~"{instances}"}}' if instances else "",
-            ),
+            Evidence(signal="up", value=up, comparison="==", bound=1.0, promql=query),
             Evidence(signal="gpus", value=0.0, comparison="==", bound=float(len(gpus)), at=seen),
         ],
         missing=["telemetry of this machine's GPUs"],
@@ -271,12 +261,15 @@ def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
 
 
 def _passed_through(fleet: Fleet, gpu: PhysicalGpu, node: Node | None) -> bool:
-    """Whether a ResourceClaim says so, or the Node counts the GPU among those for VMs and no longer among the others."""
-    if any(item.device == gpu.uuid and item.name.startswith(_VFIO_DEVICE) for item in fleet.snapshot.cluster.claims):
+    """Whether a claim of the DRA driver says so, or the Node counts it among the GPUs for VMs and no others."""
+    lost = sum(other.home == gpu.home and not other.present for other in fleet.gpus)
+    slot = gpu.lead.pci_bus_id.lower()[-12:]  # 0000:53:00.0; DCGM writes eight digits of the domain
+    claims = (item for item in fleet.snapshot.cluster.claims if item.pool == gpu.lead.node)
+    given = [item.device for item in claims if item.name.startswith(_VFIO_DEVICE)]
+    if str(uuid5(NAMESPACE_DNS, slot)) in given or (given and not slot and len(given) >= lost):
         return True
     counted = {} if node is None else node.accelerators
     for_vms = sum(count for name, count in counted.items() if _VFIO_RESOURCE.fullmatch(name))
-    lost = sum(other.home == gpu.home and not other.present for other in fleet.gpus)
     return for_vms >= lost and counted.get("nvidia.com/gpu") == len(fleet.at_home.get(gpu.home, ()))
 
 
@@ -299,20 +292,10 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
     seen = gpu.last_seen
     silence = None if seen is None else (at - seen).total_seconds()
     siblings = fleet.at_home.get(gpu.home, ())
-    evidence = [
-        Evidence(
-            signal="unreported_seconds",
-            value="unknown" if silence is None else silence,
-            unit="seconds",
-            comparison=">=",
-            bound=float(policy.missing_seconds),
-            at=seen,
-            promql=fleet.snapshot.readings.query(
-                WindowStat(REPORTING_SIGNALS[0], Statistic.COUNT, policy.change_window_seconds), gpu.lead
-            ),
-            note=f"{len(siblings)} siblings report",
-        )
-    ]
+    unreported = fleet.answers(WindowStat(REPORTING_SIGNALS[0], Statistic.COUNT, policy.change_window_seconds))
+    fact = unreported.evidence(gpu, comparison=">=", bound=float(policy.missing_seconds), at=seen, unit="seconds")
+    value, note = "unknown" if silence is None else silence, f"{len(siblings)} siblings report"
+    evidence = [replace(fact, signal="unreported_seconds", value=value, statistic="", window_seconds=0, note=note)]
     if silence is None or silence < policy.missing_seconds:
         words, missing = "not reporting beside siblings that do", f"{policy.missing_seconds // 60} min without a sample"
         return fleet.undecided(gpu, FindingKind.GPU_MISSING, f"{words}, but not for long", evidence, missing)
@@ -322,9 +305,7 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
     fallen = [change for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
     if fallen:
         confidence = 0.97
-        evidence.append(
-            Evidence(signal=Signal.XID_CODE.value, value=float(FELL_OFF_THE_BUS), at=fallen[-1].at, note="last XID")
-        )
+        evidence.append(Evidence(signal=Signal.XID_CODE, value=fallen[-1].after, at=fallen[-1].at, note="last XID"))
     node = fleet.nodes.get(gpu.lead.node or "")
     for resource, capacity in ({} if node is None else node.accelerators).items():
         left = capacity if node is None else node.allocatable.get(resource, capacity)
