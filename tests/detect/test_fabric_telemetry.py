@@ -22,12 +22,16 @@ def fleet(metric: str, usual: float, sick: float, per_second: bool, labels: dict
         for index in range(GPUS):
             number = node * GPUS + index
             card = gpu(number, f"node-{node}", gpu=str(index), modelName="NVIDIA GB200")
-            timeline.add("DCGM_FI_DEV_GPU_TEMP", card, 40.0)
+            timeline.add("DCGM_FI_DEV_GPU_TEMP" if "SXID" not in metric else "DCGM_FI_DEV_GPU_TEMP_CELSIUS", card, 40.0)
             here = node == 1 and (index == 0 or not per_second)
             value = sick if here else usual
             named = card | labels
-            if "gpu_uuid" in labels:
+            if "gpu_uuid" in labels:  # of a link
                 named = {key: each for key, each in named.items() if key != "UUID"} | {"gpu_uuid": card["UUID"]}
+            if "nvswitch" in labels:  # of a switch, which names no GPU; one for each pair of GPUs
+                named = {"Hostname": card["Hostname"], "instance": card["instance"], "nvswitch": str(index // 2)}
+                if index % 2:
+                    continue
             timeline.add(metric, named, (lambda ago, rate=value: (3600 - ago) * rate) if per_second else value)
     return timeline
 
@@ -44,8 +48,8 @@ def found(timeline: Timeline, folder: Path) -> dict[str, Finding]:
         ("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", 3, 2, {}),
         ("DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY", 1, 2, {}),
         ("DCGM_FI_DEV_FABRIC_HEALTH_MASK", 0x1AA, 0x199, {}),
-        ("DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", 0, 12028, {"gpu_uuid": "", "nvswitch": "0"}),
-        ("DCGM_FI_DEV_SXID_FATAL_ERROR", 0, 12028, {"gpu_uuid": "", "nvswitch": "0"}),
+        ("DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", 0, 12028, {"nvswitch": ""}),
+        ("DCGM_FI_DEV_SXID_FATAL_ERROR", 0, 12028, {"nvswitch": ""}),
         ("DCGM_EXP_P2P_STATUS", 0, 5, {"peer_gpu": "2", "link_status": "NotSupported"}),
     ],
 )
@@ -53,6 +57,18 @@ def test_a_machines_fabric(metric: str, usual: float, sick: float, labels: dict[
     findings = found(fleet(metric, usual, sick, False, labels), tmp_path)
     assert [name for name in findings if name.startswith("fabric:")] == ["fabric:node/node-1"]
     assert findings["fabric:node/node-1"].confidence_ratio < 0.8
+
+
+def test_one_switch_of_several_is_shown_with_its_machine(tmp_path: Path) -> None:
+    """The rows of a switch name no GPU; the query that is shown asks for those of the GPU's scrape target."""
+    timeline = fleet("DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", 0.0, 0.0, False, {"nvswitch": ""})
+    sick = {"Hostname": "node-2", "instance": "node-2:9400", "nvswitch": "3"}
+    findings = found(timeline.add("DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", sick, 12028.0), tmp_path)
+    finding = findings["fabric:node/node-2"]
+    assert "SXid 12028" in finding.summary
+    assert finding.evidence[0].promql == (
+        'max by (instance) (DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS{instance="node-2:9400"})'
+    )
 
 
 @pytest.mark.parametrize(

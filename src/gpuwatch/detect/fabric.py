@@ -3,7 +3,7 @@
 No recorded page of an exporter has these signals. So they are shown, and are never sure enough to be acted on.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -30,8 +30,7 @@ _MASK = {
     "its fabric recovers from access timeouts": (6, 0x3, (1,)),
     "its fabric is configured wrongly": (8, 0xF, range(2, 16)),
 }
-_IMEX_NOT_READY = (0, 1, 2, 3, 4, 6)
-"""DcgmImexManager.h: from initializing to preparing the GPUs, and shutting down."""
+_IMEX_NOT_READY = (0, 1, 2, 3, 4, 6)  # DcgmImexManager.h: from initializing to preparing the GPUs, and shutting down
 
 
 def fabric_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -57,10 +56,7 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     highest, manager, health, mask, switch, access, imex = map(fleet.answers, fabric_needs(fleet.policy))
     training = _training(fleet, manager, highest)
     peers_of = fleet.peers(access.of)
-    homes_of: dict[Subject, set[str]] = defaultdict(set)
-    for gpu in fleet.present:
-        for job in fleet.jobs_of(gpu):
-            homes_of[job].add(gpu.home)
+    homes = Counter(job for gpus in fleet.at_home.values() for job in frozenset().union(*map(fleet.jobs_of, gpus)))
 
     def signs_of(gpu: PhysicalGpu) -> Iterable[_Sign]:
         yield from training(gpu)
@@ -78,7 +74,7 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             fact = access.evidence(gpu, comparison=">", bound=0.0, peers=peers)
             yield _Sign("it cannot access the memory of another GPU over NVLink", fact)
         # Without a job over several Nodes nobody needs the daemon, and it may not run (NVIDIA/aicr#2641).
-        if imex.of(gpu) in _IMEX_NOT_READY and any(len(homes_of[job]) > 1 for job in fleet.jobs_of(gpu)):
+        if imex.of(gpu) in _IMEX_NOT_READY and any(homes[job] > 1 for job in fleet.jobs_of(gpu)):
             fact = imex.evidence(gpu, comparison="!=", bound=5.0)
             yield _Sign("its Node's IMEX daemon is not ready", fact, "whether its job uses memory of other Nodes")
 

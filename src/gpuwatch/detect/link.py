@@ -1,7 +1,6 @@
 """Faults of a GPU's links: PCIe replays and width, errors on NVLinks and on the link to the CPU (C2C)."""
 
 from collections.abc import Hashable
-from typing import NamedTuple
 
 from gpuwatch.detect.fabric import by_domain
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
@@ -171,13 +170,6 @@ def _pool(fleet: Fleet, gpu: PhysicalGpu) -> Hashable:
     return "" if node is None else node.pool
 
 
-class _Excess(NamedTuple):
-    fact: Evidence
-    words: str
-    outlier: bool
-    sure: bool
-
-
 def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """Error rates at which DCGM fails a link. They seldom cost speed (Imbue: 'do not seem to impact training'), so the
     GPU must also exceed its peers, or move less than they do; both raise the confidence. One finding for an NVLink
@@ -193,21 +185,20 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     up_peers = fleet.peers(up.of, kin=lambda gpu: _pool(fleet, gpu))
     reporting = fleet.reporting(policy.window_seconds)
 
-    def excesses(gpu: PhysicalGpu) -> list[_Excess]:
+    def excesses(gpu: PhysicalGpu) -> list[tuple[Evidence, bool]]:
+        """What is too much, and whether the peers have less of it."""
         found = []
         for (answers, scale, bound, unit), cohort in zip(rates, peers_of, strict=True):
             rate = (answers.of(gpu) or 0.0) * scale
             if rate >= bound:
                 peers = cohort(gpu)
                 fact = answers.evidence(gpu, rate, unit=unit, comparison=">=", bound=bound, peers=peers)
-                outlier = peers is not None and rate > peers.upper(policy.peer_deviations)
-                sure = answers.stat.signal not in _NEVER_RECORDED
-                found.append(_Excess(fact, f"{rate:,.3g} {unit.replace('/', ' per ')}", outlier, sure))
+                found.append((fact, peers is not None and rate > peers.upper(policy.peer_deviations)))
         return found
 
     over = {gpu.uuid: excesses(gpu) for gpu in fleet.present}
-    outliers = [gpu for gpu in fleet.present if any(item.outlier for item in over[gpu.uuid])]
-    shared, told = by_domain(fleet, kind, "link errors", outliers)
+    sick = [gpu for gpu in fleet.present if any(outlier for _, outlier in over[gpu.uuid])]
+    shared, told = by_domain(fleet, kind, "link errors", sick)
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if gpu.uuid in told:
@@ -225,32 +216,32 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "few NVLink errors", *known)
             return fleet.unseen(gpu, kind, policy.window_seconds)
-        evidence = [item.fact for item in found]
-        words = " and ".join(item.words for item in found)
+        evidence = [fact for fact, _ in found]
+        words = " and ".join(f"{fact.value:,.3g} {fact.unit.replace('/', ' per ')}" for fact in evidence)
         peers = near_traffic(gpu) or job_traffic(gpu)
         carried = traffic.of(gpu)
         least = None if peers is None else peers.lower(policy.peer_deviations)
         slower = least is not None and carried is not None and carried < least
         if slower:
             evidence.append(traffic.evidence(gpu, comparison="<", bound=least, peers=peers))
-        outlier = any(item.outlier for item in found)
-        if not (outlier or slower):
+        outliers = [fact for fact, outlier in found if outlier]
+        if not (outliers or slower):
             missing = "peers that have fewer errors, or a lack of traffic"
             return fleet.undecided(gpu, kind, f"{words}, which no comparison supports", evidence, missing)
         machine = fleet.at_home.get(gpu.home, ())
-        sick = sum(1 for sibling in machine if over[sibling.uuid])
-        whole = len(machine) > 1 and sick > len(machine) / 2
+        many = sum(1 for sibling in machine if over[sibling.uuid])
+        whole = len(machine) > 1 and many > len(machine) / 2
         return conclude(
             gpu,
             kind,
             Verdict.DEGRADED,
             words
             + ("; it also moves less than its peers" if slower else "")
-            + (f"; {sick} of {len(machine)} GPUs of this machine have them: look at its switches" if whole else ""),
+            + (f"; {many} of {len(machine)} GPUs of this machine have them: look at its switches" if whole else ""),
             severity=Severity.WARNING,
             advice=Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE,
             # Errors without less traffic are often harmless.
-            confidence_ratio=0.85 if any(item.outlier and item.sure for item in found) and slower else SUSPECTED,
+            confidence_ratio=0.85 if slower and any(x.signal not in _NEVER_RECORDED for x in outliers) else SUSPECTED,
             since=fleet.before(policy.window_seconds),
             evidence=evidence,
         )

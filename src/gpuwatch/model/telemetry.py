@@ -27,10 +27,12 @@ class Vendor(StrEnum):
 
 class Scope(StrEnum):
     """What a signal describes. A PHYSICAL one (power, temperature, XID, ECC …) repeats on every MIG row of its GPU, so
-    it is keyed by UUID and never summed over rows; an INSTANCE one is keyed by DeviceId."""
+    it is keyed by UUID and never summed over rows; an INSTANCE one is keyed by DeviceId. A MACHINE one (NVSwitches) has
+    rows without a GPU; each GPU of the scrape target has its value, keyed by UUID."""
 
     PHYSICAL = "physical"
     INSTANCE = "instance"
+    MACHINE = "machine"
 
 
 class Signal(StrEnum):
@@ -294,7 +296,7 @@ class Readings:
         if device.vendor is Vendor.NVIDIA and device.mig_instance is not None:
             matcher += f',GPU_I_ID="{device.mig_instance}"'
         matcher = self.promql.get(f"matcher:{device.id}", matcher)
-        return self.promql.get(stat.key, "").replace("$device", matcher)
+        return self.promql.get(stat.key, "").replace("$device", matcher).replace("$machine", device.exporter)
 
 
 class GapKind(StrEnum):
