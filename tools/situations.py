@@ -2,8 +2,9 @@
 
 python -m tools.situations [--check]: writes the page, or exits with 1 where it is out of date.
 
-A row says what a cluster shows and what gpuwatch has to conclude of it. tests/detect/test_situations.py builds telemetry
-and cluster from it and asks the whole path from metric to plan. A row with `todo` is one that gpuwatch still gets wrong.
+A row says what a cluster shows and what gpuwatch has to conclude of it. tests/detect/test_situations.py builds
+telemetry and cluster from it and asks the whole path from metric to plan. A row with `todo` is one that gpuwatch still
+gets wrong.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ PAGE = generated.ROOT / "docs" / "situations.md"
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One finding. What is left out is not asked.
 
-    verdict: null says that there is no finding of that kind which people would see (`Finding.notable`).
+    verdict: the one, or one of several; null says that there is no finding of that kind which people would see
+    (`Finding.notable`).
     kind: the finding's, or any of several. subject: 'a0/3' is GPU 3 of Node a0; else a subject as gpuwatch writes it
     (node/a0, gang/…, fleet/fleet), or any. acted_on: whether the plan does anything for it, or the very actions.
     says: words that the summary has.
     """
 
     kind: FindingKind | tuple[FindingKind, ...]
-    verdict: Verdict | None
+    verdict: Verdict | tuple[Verdict, ...] | None
     subject: str | tuple[str, ...] = "any"
     severity: Severity | None = None
     advice: Advice | tuple[Advice, ...] | None = None
@@ -43,6 +45,13 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def kinds(self) -> tuple[FindingKind, ...]:
         return self.kind if isinstance(self.kind, tuple) else (self.kind,)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts that are right; none of them where there is to be no such finding."""
+        if self.verdict is None:
+            return ()
+        return self.verdict if isinstance(self.verdict, tuple) else (self.verdict,)
 
     @property
     def advices(self) -> tuple[Advice, ...]:
@@ -56,8 +65,8 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What has to be concluded at `at` (90m, 26h, 8d after the first sample). Rows with several are of one process, which
-    remembers.
+    """What has to be concluded at `at` (90m, 26h, 8d after the first sample). The moments of a row are of one process,
+    which remembers.
 
     nodes: changes of Nodes since the moment before (see the fleet's `nodes`). spared: no Pod is moved or released.
     nothing_done: the plan admits nothing at all. others: findings on GPUs that `expect` does not name are no error.
@@ -93,8 +102,7 @@ class Theme(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def themes(folder: Path = FOLDER) -> tuple[Theme, ...]:
-    """All themes, by their file names. Raises ValueError, which names the file and the row, for a row that is not of the
-    form above."""
+    """All themes, by their file names. Raises ValueError, which names file and row, for what is not of this form."""
     return tuple(_theme(path) for path in sorted(folder.glob("*.yaml")))
 
 
@@ -117,10 +125,10 @@ _HEAD = """\
 # Situations
 
 What gpuwatch says of single situations, whose right answer others have written down: NVIDIA's documents first, then the
-test cases of other tools. This page is made from `tests/detect/situations` (`make situations`); `tests/detect/test_situations.py`
-builds the telemetry and the cluster of each row, and asks the whole path: samples, statistics, rules, plan with all
-modes at `enforce` and default bounds. "Acts" means that the plan admits the action; "moves" that a job is moved off its
-GPU, "taints" that the Node takes no new Pods.
+test cases of other tools. This page is made from `tests/detect/situations` (`make situations`);
+`tests/detect/test_situations.py` builds the telemetry and the cluster of each row, and asks the whole path: samples,
+statistics, rules, plan with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action;
+"moves" that a job is moved off its GPU, "taints" that the Node takes no new Pods.
 
 Telemetry and clusters here are written by hand, from the forms that exporters and the API server give; they are no
 recordings of broken hardware. A row marked **not yet** is one that gpuwatch gets wrong today; the test fails on the day
@@ -171,7 +179,7 @@ def _finding(each: Expect) -> str:
     where = "" if each.subject == "any" else f" on {', '.join(each.subjects)}"
     if each.verdict is None:
         return f"no {kinds}{where}"
-    told = [f"{kinds}{where}: {each.verdict}", str(each.severity or ""), " or ".join(each.advices)]
+    told = [f"{kinds}{where}: {' or '.join(each.verdicts)}", str(each.severity or ""), " or ".join(each.advices)]
     if each.acted_on is False:
         told.append("does not act")
     elif each.acted_on is True:

@@ -32,6 +32,7 @@ class Memory:
 class Concluded:
     snapshot: Snapshot
     findings: tuple[Finding, ...]  # HEALTHY ones too
+    shown: frozenset[str]  # Finding.id of those that people see
     plan: Plan
 
 
@@ -39,7 +40,8 @@ def cycle(snapshot: Snapshot, memory: Memory) -> tuple[Concluded, Memory]:
     """One cycle of the controller, without the executor."""
     analysis = analyse(snapshot, POLICIES, PlanContext(storm_at=memory.storm_at))
     everything = assess(snapshot, POLICIES, everything=True)
-    return Concluded(snapshot, everything, analysis.plan), Memory(storm_at=analysis.plan.last_storm)
+    shown = frozenset(item.id for item in analysis.findings)
+    return Concluded(snapshot, everything, shown, analysis.plan), Memory(storm_at=analysis.plan.last_storm)
 
 
 def concluded(row: Row, folder: Path) -> Iterator[tuple[Moment, Concluded]]:
@@ -111,11 +113,11 @@ def _on(each: Expect, subject: str, found: Concluded) -> list[str]:
     shown = "; ".join(_shown(item, found) for item in there) or "no such finding"
     what = f"{' or '.join(each.kinds)} on {subject}"
     if each.verdict is None:
-        return [f"no {what} was expected: {_shown(item, found)}" for item in there if item.notable]
+        return [f"no {what} was expected: {_shown(item, found)}" for item in there if item.id in found.shown]
     if any(_fits(each, item, found) for item in there):
         return []
     wanted = [
-        each.verdict,
+        " or ".join(each.verdicts),
         each.severity,
         " or ".join(each.advices),
         "" if each.acted_on is None else f"acted_on={each.acted_on}",
@@ -130,7 +132,7 @@ def _fits(each: Expect, item: Finding, found: Concluded) -> bool:
         bool(acted) is each.acted_on if isinstance(each.acted_on, bool) else acted == set(each.acted_on)
     )
     return (
-        item.verdict == each.verdict
+        item.verdict in each.verdicts
         and each.severity in (None, item.severity)
         and (each.advice is None or item.advice in each.advices)
         and each.says in item.summary

@@ -2,8 +2,9 @@
 
 given:
   interval: 1m, the time between two samples
-  pools:    name → {nodes: 5, free: 1, gpus: 8, model: H100, labels: {}}. Nodes are a0, a1, …; the last `free` ones have
-            no Pod; on each other Node a Job that is named after it holds all GPUs, unless `jobs` says otherwise.
+  pools:    name → {nodes: 5, free: 1, gpus: 8, model: H100, mig: [], labels: {}}. Nodes are a0, a1, …; the last `free` ones have
+            no Pod; on each other Node a Job that is named after it holds all GPUs, unless `jobs` says otherwise. mig:
+            the profiles into which each GPU is cut; such instances are free.
   jobs:     name → {nodes: [a0], gpus: [0, 1], kind: Job, namespace: ml, image: …, from: 10m, until: 40m, load: train,
             memory_mib: 60000}. One Pod per Node; a Job of several Nodes is Indexed, so a gang. `from` may be negative.
             load: train, or idle. Where jobs are given, only the Nodes that none of them uses get a Job of their own.
@@ -15,6 +16,8 @@ given:
   nodes:    Node, or a regular expression → {labels, annotations, conditions: {Ready: "False"}, boot_id, allocatable: 7,
             capacity: 7, unschedulable, taints}.
   objects:  further objects as the API server gives them.
+  exchanged: a0/3 → {uuid: GPU-new, from: 100m}: another GPU comes into its slot then. `metrics` that name a GPU are of the
+            old one.
 """
 
 from __future__ import annotations
@@ -68,17 +71,17 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Gpu:
+    """begin: of one that was put into the slot of another, which had gone before."""
+
     node: str
     index: int
     model: Model
+    exchanged_for: str = ""
+    begin: timedelta = timedelta(0)
 
     @property
     def uuid(self) -> str:
-        return f"GPU-{self.node}-{self.index}"
-
-    @property
-    def place(self) -> str:
-        return f"{self.node}/{self.index}"
+        return self.exchanged_for or f"GPU-{self.node}-{self.index}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +118,7 @@ class World:
     """Telemetry and cluster of one row. last: until when telemetry goes."""
 
     def __init__(self, given: Mapping[str, Any], last: timedelta) -> None:
-        unknown = set(given) - {"interval", "pools", "jobs", "alone", "metrics", "nodes", "objects"}
+        unknown = set(given) - {"interval", "pools", "jobs", "alone", "metrics", "nodes", "objects", "exchanged"}
         if unknown:
             raise ValueError(f"given: {', '.join(sorted(unknown))} is not known")
         self._interval = duration(given.get("interval", "1m"))
@@ -125,7 +128,9 @@ class World:
         self._pool_of: dict[str, str] = {}
         free: set[str] = set()
         for pool, said in (given.get("pools") or {"a": {}}).items():
-            self._pools[pool] = {"nodes": 5, "free": 1, "gpus": 8, "model": "H100", "labels": {}} | dict(said)
+            self._pools[pool] = {"nodes": 5, "free": 1, "gpus": 8, "model": "H100", "mig": [], "labels": {}} | dict(
+                said
+            )
             count = self._pools[pool]["nodes"]
             for number in range(count):
                 self._pool_of[f"{pool}{number}"] = pool
@@ -133,6 +138,10 @@ class World:
         for node, pool in self._pool_of.items():
             model = MODELS[self._pools[pool]["model"]]
             self.gpus += [Gpu(node, index, model) for index in range(self._pools[pool]["gpus"])]
+        for place, said in (given.get("exchanged") or {}).items():
+            node, _, index = place.partition("/")
+            model = MODELS[self._pools[self._pool_of[node]]["model"]]
+            self.gpus.append(Gpu(node, int(index), model, said["uuid"], duration(said["from"])))
         self.jobs = [_job(name, said) for name, said in (given.get("jobs") or {}).items()]
         used = {node for job in self.jobs for node in job.nodes}
         if not given.get("alone"):
@@ -149,13 +158,13 @@ class World:
 
     def _series(self) -> Iterator[RecordedSeries]:
         device: dict[tuple[str, str, tuple[tuple[str, str], ...]], FloatArray] = {}
-        reports = {gpu.place: np.ones(self._length, np.bool_) for gpu in self.gpus}
+        reports = {gpu.uuid: self._since(gpu.begin) for gpu in self.gpus}
         others: dict[tuple[str, tuple[tuple[str, str], ...]], FloatArray] = {}
         for node in self._pool_of:
             others["up", tuple(sorted(self._target(node).items()))] = np.ones(self._length)
         for gpu in self.gpus:
             for metric, found in self._usual(gpu).items():
-                device[gpu.place, metric, ()] = found
+                device[gpu.uuid, metric, ()] = found
         for written, text in self._metrics.items():
             metric, selected, labels = _selector(written)
             if metric == "up":
@@ -167,20 +176,29 @@ class World:
                 plain = labels | {name: value for name, (_, value) in selected.items()}
                 others[metric, tuple(sorted(plain.items()))] = values(text, self._length)
                 continue
-            chosen = [gpu for gpu in self.gpus if _selects(selected, node=gpu.node, gpu=str(gpu.index))]
+            chosen = [
+                gpu
+                for gpu in self.gpus
+                if _selects(selected, node=gpu.node, gpu=str(gpu.index))
+                and not (gpu.exchanged_for and "gpu" in selected)
+            ]
             if not chosen:
                 raise ValueError(f"{written} selects no GPU")
             for gpu in chosen:
                 if metric == "all":
-                    reports[gpu.place] &= ~np.isnan(values(text, self._length))
+                    reports[gpu.uuid] &= ~np.isnan(values(text, self._length))
                 elif text == "absent":
-                    for known in [key for key in device if key[:2] == (gpu.place, metric)]:
+                    for known in [key for key in device if key[:2] == (gpu.uuid, metric)]:
                         del device[known]
                 else:
-                    device[gpu.place, metric, tuple(sorted(labels.items()))] = values(text, self._length)
-        by_place = {gpu.place: gpu for gpu in self.gpus}
-        for (place, metric, more), found in device.items():
-            yield from self._of_gpu(by_place[place], metric, dict(more), found, reports[place])
+                    device[gpu.uuid, metric, tuple(sorted(labels.items()))] = values(text, self._length)
+        by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
+        for (uuid, metric, more), found in device.items():
+            gpu = by_uuid[uuid]
+            profiles = self._pools[self._pool_of[gpu.node]]["mig"]
+            instances = [{"GPU_I_PROFILE": name, "GPU_I_ID": str(number)} for number, name in enumerate(profiles, 1)]
+            for instance in instances or [{}]:
+                yield from self._of_gpu(gpu, metric, dict(more) | instance, found, reports[uuid])
         for (metric, plain_labels), found in others.items():
             yield self._recorded(metric, dict(plain_labels), found, np.zeros(self._length, np.bool_))
 
@@ -227,10 +245,12 @@ class World:
         times = begin + step * np.arange(self._length, dtype=np.int64)
         return RecordedSeries(metric, labels, times[kept], samples[kept])
 
+    def _since(self, begin: timedelta) -> Any:
+        return np.arange(self._length) * self._interval.total_seconds() >= begin.total_seconds()
+
     def _during(self, job: Job) -> Any:
-        ages = np.arange(self._length) * self._interval.total_seconds()
-        end = np.inf if job.end is None else job.end.total_seconds()
-        return (ages >= job.begin.total_seconds()) & (ages < end)
+        held = self._since(job.begin)
+        return held if job.end is None else held & ~self._since(job.end)
 
     def _usual(self, gpu: Gpu) -> dict[str, FloatArray]:
         """dcgm-exporter's default list, as far as gpuwatch reads it. Cards of one model differ by a few per cent."""
@@ -341,6 +361,9 @@ class World:
             "memory": "2048Gi",
             "pods": "110",
         }
+        if pool["mig"]:
+            counts = {f"nvidia.com/mig-{name}": str(pool["gpus"] * pool["mig"].count(name)) for name in pool["mig"]}
+            capacity |= {"nvidia.com/gpu": "0", **counts}
         allocatable = capacity | {"nvidia.com/gpu": str(said.get("allocatable", capacity["nvidia.com/gpu"]))}
         labels = {
             "kubernetes.io/hostname": name,
@@ -427,7 +450,7 @@ class World:
                 }
                 owner = ("apps/v1", "ReplicaSet", below)
             for number, node in enumerate(job.nodes):
-                here = [gpu for gpu in self.gpus if gpu.node == node and job.holds(gpu)]
+                here = [gpu for gpu in self.gpus if gpu.node == node and job.holds(gpu) and not gpu.exchanged_for]
                 amounts = {"nvidia.com/gpu": str(len(here)), "cpu": str(8 * len(here)), "memory": f"{64 * len(here)}Gi"}
                 yield {
                     "apiVersion": "v1",
