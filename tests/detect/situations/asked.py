@@ -80,7 +80,8 @@ def complaints(moment: Moment, found: Concluded) -> list[str]:
         wrong += [
             f"not expected: {_shown(item, found)}"
             for item in found.findings
-            if item.verdict in (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
+            if item.id in found.shown
+            and item.verdict in (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
             and "any" not in named
             and named.isdisjoint({str(item.subject), *(f"device/{name}" for name in item.devices)})
         ]

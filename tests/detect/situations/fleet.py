@@ -16,6 +16,9 @@ given:
   nodes:    Node, or a regular expression → {labels, annotations, conditions: {Ready: "False"}, boot_id, allocatable: 7,
             capacity: 7, unschedulable, taints}.
   objects:  further objects as the API server gives them.
+  exported: the metrics of a GPU that the exporter's list has at all, in place of the default list.
+  honor_labels: true: the scrape keeps the exporter's own labels `pod`, `namespace` and `container`.
+  replicas: of a Prometheus pair whose series nobody deduplicates.
   exchanged: a0/3 → {uuid: GPU-new, from: 100m}: another GPU comes into its slot then. `metrics` that name a GPU are of the
             old one.
 """
@@ -25,7 +28,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -118,7 +121,7 @@ class World:
     """Telemetry and cluster of one row. last: until when telemetry goes."""
 
     def __init__(self, given: Mapping[str, Any], last: timedelta) -> None:
-        unknown = set(given) - {"interval", "pools", "jobs", "alone", "metrics", "nodes", "objects", "exchanged"}
+        unknown = set(given) - {"interval", "pools", "jobs", "alone", "metrics", "nodes", "objects", "exchanged", "exported", "honor_labels", "replicas"}
         if unknown:
             raise ValueError(f"given: {', '.join(sorted(unknown))} is not known")
         self._interval = duration(given.get("interval", "1m"))
@@ -146,6 +149,9 @@ class World:
         used = {node for job in self.jobs for node in job.nodes}
         if not given.get("alone"):
             self.jobs += [Job(name=f"train-{node}", nodes=(node,)) for node in self._pool_of if node not in used | free]
+        self._exported: list[str] | None = given.get("exported")
+        self._honors: bool = given.get("honor_labels", False)
+        self._replicas: int = given.get("replicas", 1)
         self._metrics: Mapping[str, str | float] = given.get("metrics") or {}
         self._nodes: Mapping[str, Mapping[str, Any]] = given.get("nodes") or {}
         self._objects: list[dict[str, Any]] = given.get("objects") or []
@@ -154,7 +160,14 @@ class World:
 
     def telemetry(self) -> RecordingStore:
         """All samples, in memory; the store that reads recorded files."""
-        return RecordingStore("recording of a situation", [TextFile(self._series())])
+        return RecordingStore("recording of a situation", [TextFile(self._replicated())])
+
+    def _replicated(self) -> Iterator[RecordedSeries]:
+        for series in self._series():
+            if self._replicas == 1:
+                yield series
+            for number in range(self._replicas if self._replicas > 1 else 0):
+                yield replace(series, labels={**series.labels, "prometheus_replica": f"prometheus-{number}"})
 
     def _series(self) -> Iterator[RecordedSeries]:
         device: dict[tuple[str, str, tuple[tuple[str, str], ...]], FloatArray] = {}
@@ -164,7 +177,8 @@ class World:
             others["up", tuple(sorted(self._target(node).items()))] = np.ones(self._length)
         for gpu in self.gpus:
             for metric, found in self._usual(gpu).items():
-                device[gpu.uuid, metric, ()] = found
+                if self._exported is None or metric in self._exported:
+                    device[gpu.uuid, metric, ()] = found
         for written, text in self._metrics.items():
             metric, selected, labels = _selector(written)
             if metric == "up":
@@ -223,7 +237,8 @@ class World:
             if job.holds(gpu):
                 mask = self._during(job)
                 pod = job.pod(job.nodes.index(gpu.node))
-                held = {"exported_namespace": job.namespace, "exported_pod": pod, "exported_container": "main"}
+                kept = "" if self._honors else "exported_"
+                held = {f"{kept}namespace": job.namespace, f"{kept}pod": pod, f"{kept}container": "main"}
                 turns.append((held, mask))
                 left &= ~mask
         turns.append(({}, left))
