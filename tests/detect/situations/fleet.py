@@ -2,9 +2,9 @@
 
 given:
   interval: 1m, the time between two samples
-  pools:    name → {nodes: 5, free: 1, gpus: 8, model: H100, mig: [], labels: {}}. Nodes are a0, a1, …; the last `free` ones have
-            no Pod; on each other Node a Job that is named after it holds all GPUs, unless `jobs` says otherwise. mig:
-            the profiles into which each GPU is cut; such instances are free.
+  pools:    name → {nodes: 5, free: 1, gpus: 8, model: H100, mig: [], labels: {}}. Nodes are a0, a1, …; the last `free`
+            ones have no Pod; on each other Node a Job that is named after it holds all GPUs, unless `jobs` says
+            otherwise. mig: the profiles into which each GPU is cut; such instances are free.
   jobs:     name → {nodes: [a0], gpus: [0, 1], kind: Job, namespace: ml, image: …, from: 10m, until: 40m, load: train,
             memory_mib: 60000}. One Pod per Node; a Job of several Nodes is Indexed, so a gang. `from` may be negative.
             load: train, or idle. Where jobs are given, only the Nodes that none of them uses get a Job of their own.
@@ -19,8 +19,8 @@ given:
   exported: the metrics of a GPU that the exporter's list has at all, in place of the default list.
   honor_labels: true: the scrape keeps the exporter's own labels `pod`, `namespace` and `container`.
   replicas: of a Prometheus pair whose series nobody deduplicates.
-  exchanged: a0/3 → {uuid: GPU-new, from: 100m}: another GPU comes into its slot then. `metrics` that name a GPU are of the
-            old one.
+  exchanged: a0/3 → {uuid: GPU-new, from: 100m}: another GPU comes into its slot then. `metrics` that name a GPU are of
+            the old one.
 """
 
 from __future__ import annotations
@@ -121,7 +121,19 @@ class World:
     """Telemetry and cluster of one row. last: until when telemetry goes."""
 
     def __init__(self, given: Mapping[str, Any], last: timedelta) -> None:
-        unknown = set(given) - {"interval", "pools", "jobs", "alone", "metrics", "nodes", "objects", "exchanged", "exported", "honor_labels", "replicas"}
+        unknown = set(given) - {
+            "interval",
+            "pools",
+            "jobs",
+            "alone",
+            "metrics",
+            "nodes",
+            "objects",
+            "exchanged",
+            "exported",
+            "honor_labels",
+            "replicas",
+        }
         if unknown:
             raise ValueError(f"given: {', '.join(sorted(unknown))} is not known")
         self._interval = duration(given.get("interval", "1m"))
