@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from detect.situations.asked import complaints, concluded
 from detect.situations.notation import STALE, values
+from gpuwatch.model.decision import Advice, Severity, Verdict
 from tools.situations import PAGE, Row, page, themes
 
 THEMES = themes()
@@ -30,6 +32,31 @@ def _parameters() -> list[object]:
 def test_what_is_concluded(row: Row, tmp_path: Path) -> None:
     wrong = [text for moment, found in concluded(row, tmp_path) for text in complaints(moment, found)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"severity": Severity.INFO},
+        {"verdict": Verdict.HEALTHY},
+        {"verdict": None},
+        {"advice": Advice.REPLACE},
+        {"acted_on": False},
+        {"subject": "a0/4"},
+        {"says": "no such words"},
+    ],
+    ids=str,
+)
+def test_a_wrong_expectation_is_noticed(wrong: dict[str, object], tmp_path: Path) -> None:
+    row = next(row for theme in THEMES for row in theme.rows if row.situation.startswith("XID 79 twenty minutes ago"))
+    [moment] = row.moments
+    [(_, found)] = concluded(row, tmp_path)
+    expected = msgspec.structs.replace(moment.expect[0], **wrong)
+    assert complaints(moment, found) == []
+    assert complaints(msgspec.structs.replace(moment, expect=(expected,)), found)
+    assert complaints(msgspec.structs.replace(moment, expect=(), others=True, spared=True), found)
+    assert complaints(msgspec.structs.replace(moment, expect=(), others=True, nothing_done=True), found)
+    assert complaints(msgspec.structs.replace(moment, expect=()), found), "a finding that nobody expected"
 
 
 def test_the_page_is_made_from_these_rows() -> None:

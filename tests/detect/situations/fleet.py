@@ -14,7 +14,7 @@ given:
             `all{…}` says in which samples GPUs report at all: a number for yes, _ for no. `up{node=…}` is the target's.
             Any other metric is taken as it stands. Of two that name the same series the later one counts.
   nodes:    Node, or a regular expression → {labels, annotations, conditions: {Ready: "False"}, boot_id, allocatable: 7,
-            capacity: 7, unschedulable, taints}.
+            capacity: 7, unschedulable, taints, gone: true}.
   objects:  further objects as the API server gives them.
   exported: the metrics of a GPU that the exporter's list has at all, in place of the default list.
   honor_labels: true: the scrape keeps the exporter's own labels `pod`, `namespace` and `container`.
@@ -357,8 +357,10 @@ class World:
             items.setdefault(item["kind"], []).append(item)
 
         for name in self._pool_of:
-            add(self._node(name, changes))
-            add(self._exporter_pod(name))
+            said = self._said(name, changes)
+            if not said.get("gone"):
+                add(self._node(name, said))
+                add(self._exporter_pod(name))
         add(_daemon_set())
         for item in self._job_objects(after):
             add(item)
@@ -371,8 +373,8 @@ class World:
             path = folder / f"{kind.plural}.{kind.group or 'core'}.json"
             path.write_text(json.dumps({"apiVersion": "v1", "kind": f"{kind.kind}List", "items": here}))
 
-    def _node(self, name: str, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        pool = self._pools[self._pool_of[name]]
+    def _said(self, name: str, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """What the row says of a Node: labels, annotations and conditions add up, of the others the last one counts."""
         said: dict[str, Any] = {}
         for found in (self._nodes, changes):
             for pattern, each in found.items():
@@ -381,6 +383,10 @@ class World:
                         key: {**said.get(key, {}), **value} for key, value in each.items() if isinstance(value, dict)
                     }
                     said |= {**each, **deeper}
+        return said
+
+    def _node(self, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+        pool = self._pools[self._pool_of[name]]
         model = MODELS[pool["model"]]
         capacity = {
             "nvidia.com/gpu": str(said.get("capacity", pool["gpus"])),
