@@ -16,6 +16,7 @@ given:
   nodes:    Node, or a regular expression → {labels, annotations, conditions: {Ready: "False"}, boot_id, allocatable: 7,
             capacity: 7, unschedulable, taints, gone: true}.
   objects:  further objects as the API server gives them.
+  reloads:  a0 → [79m]: when the driver of the Node is loaded again, so that energy is counted anew.
   exported: the metrics of a GPU that the exporter's list has at all, in place of the default list.
   honor_labels: true: the scrape keeps the exporter's own labels `pod`, `namespace` and `container`.
   replicas: of a Prometheus pair whose series nobody deduplicates.
@@ -129,6 +130,7 @@ class World:
             "metrics",
             "nodes",
             "objects",
+            "reloads",
             "exchanged",
             "exported",
             "honor_labels",
@@ -161,6 +163,7 @@ class World:
         used = {node for job in self.jobs for node in job.nodes}
         if not given.get("alone"):
             self.jobs += [Job(name=f"train-{node}", nodes=(node,)) for node in self._pool_of if node not in used | free]
+        self._reloads: Mapping[str, list[str]] = given.get("reloads") or {}
         self._exported: list[str] | None = given.get("exported")
         self._honors: bool = given.get("honor_labels", False)
         self._replicas: int = given.get("replicas", 1)
@@ -293,16 +296,13 @@ class World:
             return np.where(works, busy, idle)
 
         model = gpu.model
-        ages = np.arange(self._length) * self._interval.total_seconds()
         found = {
             "DCGM_FI_DEV_SM_CLOCK": either(model.megahertz[0] * spread, model.megahertz[1]),
             "DCGM_FI_DEV_MEM_CLOCK": np.full(self._length, 2619.0),
             "DCGM_FI_DEV_GPU_TEMP": either(model.celsius[0] * spread, model.celsius[1]),
             "DCGM_FI_DEV_MEMORY_TEMP": either(model.celsius[0] * spread + 8, model.celsius[1] + 8),
             "DCGM_FI_DEV_POWER_USAGE": either(model.watts[0] * spread, model.watts[1]),
-            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1e9 + np.cumsum(either(*model.watts)) * 1000 * np.gradient(ages)
-            if self._length > 1
-            else np.full(self._length, 1e9),
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": self._energy(gpu.node, either(*model.watts)),
             "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": np.zeros(self._length),
             "DCGM_FI_DEV_GPU_UTIL": either(98, 0),
             "DCGM_FI_DEV_MEM_COPY_UTIL": either(41, 0),
@@ -328,6 +328,14 @@ class World:
                 "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": either(240_000, 0),
             }
         return found
+
+    def _energy(self, node: str, watts: FloatArray) -> FloatArray:
+        """In millijoules since the driver was loaded."""
+        total = 1e9 + np.cumsum(watts) * 1000 * self._interval.total_seconds()
+        for text in self._reloads.get(node, ()):
+            index = int(duration(text) / self._interval)
+            total[index:] -= total[index]
+        return total
 
     def _target(self, node: str) -> dict[str, str]:
         return {
