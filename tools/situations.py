@@ -124,15 +124,16 @@ def _theme(path: Path) -> Theme:
 _HEAD = """\
 # Situations
 
-What gpuwatch says of single situations, whose right answer others have written down: NVIDIA's documents first, then the
-test cases of other tools. This page is made from `tests/detect/situations` (`make situations`);
+What gpuwatch has to say of single situations, whose right answer others have written down: NVIDIA's documents first,
+then the test cases of other tools. This page is made from `tests/detect/situations` (`make situations`);
 `tests/detect/test_situations.py` builds the telemetry and the cluster of each row, and asks the whole path: samples,
 statistics, rules, plan with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action;
 "moves" that a job is moved off its GPU, "taints" that the Node takes no new Pods.
 
 Telemetry and clusters here are written by hand, from the forms that exporters and the API server give; they are no
 recordings of broken hardware. A row marked **not yet** is one that gpuwatch gets wrong today; the test fails on the day
-on which it gets it right, so that the mark goes.
+on which it gets it right, so that the mark goes. Every other row is what gpuwatch says; where "or" stands, one of them.
+*otherwise* names a tool that says something else. `a0/3` is GPU 3 of Node `a0`; what a row does not name is well.
 
 {count} rows, of which {todo} are marked **not yet**.
 """
@@ -143,7 +144,7 @@ def page(found: Sequence[Theme]) -> str:
     parts = [_HEAD.format(count=len(rows), todo=sum(bool(row.todo) for row in rows))]
     for theme in found:
         parts.append(f"## {theme.title}\n\n{theme.words}\n")
-        lines = ["| situation | gpuwatch says | source |", "|---|---|---|"]
+        lines = ["| situation | what has to be said | source |", "|---|---|---|"]
         lines += [f"| {_cell(row.situation)} | {_says(row)} | {_source(row)} |" for row in theme.rows]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)

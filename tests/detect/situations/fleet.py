@@ -18,6 +18,7 @@ given:
   objects:  further objects as the API server gives them.
   reloads:  a0 → [79m]: when the driver of the Node is loaded again, so that energy is counted anew.
   exported: the metrics of a GPU that the exporter's list has at all, in place of the default list.
+  vocabulary: dcgm49: the default list is spelled as dcgm-exporter 4.9 does.
   honor_labels: true: the scrape keeps the exporter's own labels `pod`, `namespace` and `container`.
   replicas: of a Prometheus pair whose series nobody deduplicates.
   exchanged: a0/3 → {uuid: GPU-new, from: 100m}: another GPU comes into its slot then. `metrics` that name a GPU are of
@@ -39,6 +40,7 @@ import numpy as np
 from detect.situations.notation import STALE, values
 from frameworks.names import api_version
 from gpuwatch.kube import kinds
+from gpuwatch.simulate.metrics import METRICS
 from gpuwatch.telemetry.recording import RecordingStore
 from gpuwatch.telemetry.recording_part import TextFile
 from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
@@ -61,6 +63,11 @@ class Model:
     megahertz: tuple[float, float]
     profiled: bool = True
 
+
+_NEWER = {metric.dcgm: (metric.dcgm49, metric.scale49) for metric in METRICS} | {
+    "DCGM_FI_DEV_XID_ERRORS": ("DCGM_FI_DEV_XID_ERROR", 1.0)
+}
+"""Name and factor of a metric from dcgm-exporter 4.9 on."""
 
 MODELS = {
     "H100": Model("NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3", 81559, (610, 71), (62, 31), (1710, 345)),
@@ -133,6 +140,7 @@ class World:
             "reloads",
             "exchanged",
             "exported",
+            "vocabulary",
             "honor_labels",
             "replicas",
         }
@@ -165,6 +173,7 @@ class World:
             self.jobs += [Job(name=f"train-{node}", nodes=(node,)) for node in self._pool_of if node not in used | free]
         self._reloads: Mapping[str, list[str]] = given.get("reloads") or {}
         self._exported: list[str] | None = given.get("exported")
+        self._newer: bool = given.get("vocabulary") == "dcgm49"
         self._honors: bool = given.get("honor_labels", False)
         self._replicas: int = given.get("replicas", 1)
         self._metrics: Mapping[str, str | float] = given.get("metrics") or {}
@@ -193,7 +202,8 @@ class World:
         for gpu in self.gpus:
             for metric, found in self._usual(gpu).items():
                 if self._exported is None or metric in self._exported:
-                    device[gpu.uuid, metric, ()] = found
+                    name, scale = _NEWER[metric] if self._newer else (metric, 1.0)
+                    device[gpu.uuid, name, ()] = found * scale
         for written, text in self._metrics.items():
             metric, selected, labels = _selector(written)
             if metric == "up":
@@ -242,8 +252,8 @@ class World:
             "pci_bus_id": f"00000000:{0x18 + gpu.index:02X}:00.0",
             "device": f"nvidia{gpu.index}",
             "modelName": gpu.model.label,
-            "Hostname": gpu.node,
-            "DCGM_FI_DRIVER_VERSION": "570.124.06",
+            "hostname" if self._newer else "Hostname": gpu.node,
+            "DCGM_FI_SYSTEM_DRIVER_VERSION" if self._newer else "DCGM_FI_DRIVER_VERSION": "570.124.06",
             **self._target(gpu.node),
         }
         left = np.ones(self._length, np.bool_)
