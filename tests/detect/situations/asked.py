@@ -9,9 +9,10 @@ from pathlib import Path
 
 from detect.situations.fleet import START, World, duration
 from gpuwatch.collect.collect import collect
-from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, assess, needs_of
+from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, assess, needs_of, remember
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import ActionKind, Finding, Mode, Plan, PlanItem, Snapshot, Verdict
+from gpuwatch.model.faults import FaultMemory
 from gpuwatch.plan.policy import PlanPolicy
 from tools.situations import Expect, Moment, Row
 
@@ -26,6 +27,7 @@ class Memory:
     """What one cycle leaves to the next. The one place where memory is handed on between the moments of a row."""
 
     storm_at: datetime | None = None
+    faults: FaultMemory = FaultMemory()
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ class Concluded:
 
 def cycle(snapshot: Snapshot, memory: Memory) -> tuple[Concluded, Memory]:
     """One cycle of the controller, without the executor."""
-    analysis = analyse(snapshot, POLICIES, PlanContext(storm_at=memory.storm_at))
-    everything = assess(snapshot, POLICIES, everything=True)
+    faults = remember(snapshot, POLICIES, memory.faults)
+    analysis = analyse(snapshot, POLICIES, PlanContext(storm_at=memory.storm_at, faults=faults))
+    everything = assess(snapshot, POLICIES, everything=True, faults=faults)
     shown = frozenset(item.id for item in analysis.findings)
-    return Concluded(snapshot, everything, shown, analysis.plan), Memory(storm_at=analysis.plan.last_storm)
+    return Concluded(snapshot, everything, shown, analysis.plan), Memory(storm_at=analysis.plan.last_storm, faults=faults)
 
 
 def concluded(row: Row, folder: Path) -> Iterator[tuple[Moment, Concluded]]:
