@@ -7,6 +7,7 @@ where a comparison of nine authorities gives one; they do not agree. The other c
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
@@ -75,6 +76,7 @@ class Xid:
     rule: str
     reason: str
     source: str
+    checked: date | None  # when somebody last looked at NVIDIA's row; None for an operator's own XID
 
 
 @cache
@@ -144,13 +146,13 @@ def parse_xids(text: str, file: str) -> dict[int, Xid]:
     found: dict[int, Xid] = {}
     where = "the top level"
     try:
-        source = tables["source"]
+        origin = {"source": tables["source"], "checked": tables["checked"]}
         authorities = tables["authorities"]
         for position, entry in enumerate(tables["xids"], 1):
             where = f"entry {position}"
             code = _new_code(entry["code"], found)
             where = f"XID {code}"
-            found[code] = _xid(entry, authorities, source)
+            found[code] = _xid(entry, authorities, origin)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         what = f"{problem.args[0]!r} is missing; add it" if isinstance(problem, KeyError) else str(problem)
         raise CatalogError(f"{file}, {where}", what) from None
@@ -165,7 +167,7 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
     return code
 
 
-def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) -> Xid:
+def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], origin: Mapping[str, str]) -> Xid:
     action = XidAction(entry["action"])
     xid_class, rule, reason = _classify(entry, action)
     opinions = []
@@ -178,4 +180,4 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) 
     branch = re.search(r"\bR(\d+)", since)
     recovery_driver = int(branch[1]) if branch else 0 if since else None
     concluded = {"xid_class": xid_class, "rule": rule, "reason": reason, "recovery_driver": recovery_driver}
-    return msgspec.convert({**entry, **concluded, "others": opinions, "source": source}, Xid)
+    return msgspec.convert({**origin, **entry, **concluded, "others": opinions}, Xid)

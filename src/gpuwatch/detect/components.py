@@ -1,31 +1,27 @@
 """Which part of a GPU a finding is about, so that one event that several rules see counts once.
 
 A double-bit error raises XID 48, 94 or 95, counts in an ECC counter, fails DCGM's memory watch and makes a row wait for
-its remapping. These are four findings on one component, and one event.
+its remapping: four findings on one component, and one event.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import prod
 
 from gpuwatch.model.decision import Component, Finding, FindingKind
 
 COMPONENTS: dict[FindingKind, tuple[Component, ...]] = {
-    FindingKind.ECC: (Component.MEMORY,),
-    FindingKind.ROW_REMAP: (Component.MEMORY,),
-    FindingKind.PAGE_RETIREMENT: (Component.MEMORY,),
-    FindingKind.PCIE_REPLAY: (Component.PCIE,),
-    FindingKind.PCIE_WIDTH: (Component.PCIE,),
-    FindingKind.GPU_MISSING: (Component.PCIE,),
-    FindingKind.NVLINK_ERRORS: (Component.NVLINK,),
-    FindingKind.FABRIC: (Component.NVLINK,),
+    **dict.fromkeys((FindingKind.ECC, FindingKind.ROW_REMAP, FindingKind.PAGE_RETIREMENT), (Component.MEMORY,)),
+    **dict.fromkeys((FindingKind.PCIE_REPLAY, FindingKind.PCIE_WIDTH, FindingKind.GPU_MISSING), (Component.PCIE,)),
+    **dict.fromkeys((FindingKind.NVLINK_ERRORS, FindingKind.FABRIC), (Component.NVLINK,)),
     FindingKind.THERMAL_THROTTLE: (Component.COOLING,),
     FindingKind.POWER_BRAKE: (Component.POWER,),
 }
-"""By the kind of a finding. The rules of XIDs and of DCGM's watches say it for each finding. The driver's recovery
-action, a vendor's verdict and the like have none: they may speak of any event."""
+"""By kind. The rules of XIDs, DCGM's watches and the board say it for each finding; the driver's recovery action and a
+vendor's verdict have none, as they may speak of any event."""
 
-# By the descriptions of NVIDIA's catalog. Programs cause the numbers that are not here, or their part is not known. 45,
-# 154 and 162 have none on purpose: they follow another event (a process' end, a new recovery action) or end one.
+# By the descriptions of NVIDIA's catalog; the other numbers come from programs, or their part is not known. 45, 154 and
+# 162 have none on purpose: they follow another event (a process' end, a new recovery action) or end one.
 XID_COMPONENTS: dict[int, Component] = {
     **dict.fromkeys((48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172), Component.MEMORY),
     **dict.fromkeys((32, 79, 167), Component.PCIE),
@@ -36,30 +32,21 @@ XID_COMPONENTS: dict[int, Component] = {
 }
 
 
-def events(findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], ...]:
-    """Findings on one GPU in groups that share a component. Each group may be one event.
-
-    Those without a component are judgements of the same facts: they are added to the first group, or are one of their
-    own.
-    """
-    groups: list[tuple[set[Component], list[Finding]]] = []
-    judgements: list[Finding] = []
-    for finding in findings:
+def events(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings on one GPU in groups that share a component: each group may be one event. Findings without a component
+    judge the same facts and are added to a group."""
+    groups: list[list[Finding]] = []
+    for finding in sorted(findings, key=lambda item: not item.components):
+        same = [group for group in groups if not all(independent(finding, item.components) for item in group)]
         if not finding.components:
-            judgements.append(finding)
-            continue
-        touched = [group for group in groups if group[0] & set(finding.components)]
-        groups = [group for group in groups if group not in touched]
-        merged = {*finding.components}.union(*(components for components, _ in touched))
-        groups.append((merged, [*(each for _, found in touched for each in found), finding]))
-    found = [members for _, members in groups] or [[]]
-    found[0] += judgements
-    return tuple(tuple(members) for members in found if members)
+            del same[1:]
+        groups = [group for group in groups if group not in same] + [[*chain(*same), finding]]
+    return groups
 
 
 def combined_confidence(findings: Iterable[Finding]) -> float:
-    """That at least one of the events is real: the strongest finding of each event counts, the others of it do not."""
-    return 1 - prod(1 - max(finding.confidence_ratio for finding in members) for members in events(findings))
+    """That at least one event is real: the strongest finding of each counts, the others of it do not."""
+    return 1 - prod(1 - max(finding.confidence_ratio for finding in group) for group in events(findings))
 
 
 def independent(finding: Finding, of: Sequence[Component]) -> bool:

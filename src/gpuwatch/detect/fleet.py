@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from statistics import median
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gpuwatch.catalog.xids import Xid, xids
 from gpuwatch.detect.components import COMPONENTS
@@ -402,6 +402,21 @@ def conclude(
         relief_gpus=relief_gpus or {},
         components=COMPONENTS.get(kind, ()) if components is None else tuple(components),
     )
+
+
+class Grade(NamedTuple):
+    """How grave a fault is, what to do about it, and how sure it is."""
+
+    severity: Severity
+    advice: Advice
+    confidence_ratio: float
+
+
+def degraded(
+    gpu: PhysicalGpu, kind: FindingKind, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
+) -> Finding:
+    """A DEGRADED finding on a GPU. more: as for `conclude`."""
+    return conclude(gpu, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
 
 
 def _model(gpu: PhysicalGpu) -> Hashable:

@@ -61,6 +61,9 @@ class HealthPolicy:
     temperature_margin_celsius: average distance to the slowdown temperature at or below which a GPU has to slow down.
         0: the margin counts down to that temperature.
 
+    memory_temperature_celsius: average temperature of a GPU's memory over two windows from which it is slowed. 95: the
+        memory's highest operating temperature that nvidia-smi -q shows for A100 and H100.
+
     missing_seconds: time without a sample after which a GPU is missing or an exporter is down. 5 min: the look-back of
         Prometheus; less may be a failed scrape.
     telemetry_missing_ratio, telemetry_missing_exporters: share and number of exporters that are down at once from which
@@ -103,6 +106,7 @@ class HealthPolicy:
     thermal_severe_ratio: float = 0.5
     power_brake_duty_ratio: float = 0.05
     temperature_margin_celsius: float = 0.0
+    memory_temperature_celsius: float = 95.0
     missing_seconds: int = 300
     telemetry_missing_ratio: float = 0.2
     telemetry_missing_exporters: int = 3
@@ -114,7 +118,9 @@ class HealthPolicy:
     def __post_init__(self) -> None:
         celsius, ratios, seconds = named(self, "_celsius"), named(self, "_ratio"), named(self, "_seconds")
         others = [item.name for item in fields(self) if item.name not in (*celsius, *ratios, *seconds)]
-        require(self, "health.", celsius, lambda value: -20 <= value <= 50, "a distance from -20 to 50 °C")
+        margin, memory = "temperature_margin_celsius", "memory_temperature_celsius"
+        require(self, "health.", (margin,), lambda value: -20 <= value <= 50, "a distance from -20 to 50 °C")
+        require(self, "health.", (memory,), lambda value: 60 <= value <= 130, "a temperature from 60 to 130 °C")
         require(self, "health.", ratios, lambda value: 0 < value <= 1, "a ratio above 0 and up to 1")
         require(self, "health.", seconds, lambda value: 0 < value <= 366 * _DAY, "seconds, above 0 and within a year")
         require(self, "health.", others, lambda value: 0 < value < float("inf"), "a number above 0")

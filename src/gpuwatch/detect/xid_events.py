@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from gpuwatch.catalog.xids import Xid, XidClass
 from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.places import shared_place
 from gpuwatch.model.decision import Evidence, Subject, SubjectKind
 from gpuwatch.model.faults import KnownFault
 from gpuwatch.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
@@ -232,16 +233,6 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
     return held
 
 
-_PLACES = (
-    "nvidia.com/gpu.clique",
-    "network.topology.nvidia.com/accelerator",
-    "topology.kubernetes.io/rack",
-    "network.topology.nvidia.com/leaf",
-    "topology.kubernetes.io/zone",
-)
-"""Labels of what Nodes share, the smallest first: NVLink switches (GFD's clique), a rack, a leaf switch, a site."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CommonCause:
     """One XID on many GPUs at once. subject: what they share: a workload, a Node, or the fleet. place: the label of
@@ -283,7 +274,11 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
         together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
         if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
             subject = FLEET if fatal else _one_workload(together) or FLEET
-            causes.append(CommonCause(code, tuple(together), subject, _place(fleet, together)))
+            causes.append(
+                CommonCause(
+                    code, tuple(together), subject, shared_place(fleet, {event.gpu.lead.node for event in together})
+                )
+            )
             widespread = set(together)
             left = [event for event in left if event not in widespread]
         if not fatal:
@@ -308,17 +303,6 @@ def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) 
                 yield CommonCause(code, tuple(together), subject)
                 explained |= set(together)
         left = [event for event in left if event not in explained]
-
-
-def _place(fleet: Fleet, events: Sequence[XidEvent]) -> str:
-    """The smallest place that all of these Nodes are in, and not all Nodes of the fleet."""
-    nodes = {event.gpu.lead.node for event in events}
-    for label in _PLACES:
-        values = {fleet.nodes[node].labels.get(label, "") if node in fleet.nodes else "" for node in nodes}
-        everywhere = {node.labels.get(label, "") for node in fleet.nodes.values()}
-        if len(values) == 1 and len(everywhere) > 1 and (value := values.pop()):
-            return f"{label}={value}"
-    return ""
 
 
 def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
