@@ -16,24 +16,22 @@ from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.remediation_commands import VERSION, opened_store
 from gpuwatch.app.terminal import print_answer, remark, reported
 from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.executor import Executor, orphans
+from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.sweep import orphan
-from gpuwatch.frameworks import kueue
+from gpuwatch.frameworks import keys, kueue
 from gpuwatch.frameworks.objects import ref_of
 from gpuwatch.kube.kinds import LISTED_OWNERS, NODE
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter, WriteError
+from gpuwatch.kube.writer import ClusterWriter, WriteError, listed
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.settings import load_settings
 from gpuwatch.store import StoreError
 from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND, GROUP, PROFILE_KIND
 from gpuwatch.store.remediations import RemediationStore
-
-_SWEEPS = 1000
-"""Most passes over the marks. Each takes back ten at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +51,17 @@ def run_uninstall(
     settings = load_settings(options["config"])
     namespace = options["controller_namespace"] or settings.namespace
     if dry_run:
-        left = (*(f"{each.id} ({each.phase})" for each in store.all()), *map(str, _marked(person)))
+        found = orphans(person, _marked(person, settings.execute), (), datetime.now(UTC), settings.execute)
+        told = (str(each.target) if each.request else each.reason for each in found)
+        left = (*(f"{each.id} ({each.phase})" for each in store.all()), *told)
         return _told(form, UninstallAnswer(version=VERSION, dry_run=True, left=left))
+    account = options["account"] or _account(person)
     if not yes:
         click.confirm("Give back what gpuwatch holds, and delete its Remediations, profiles and state?", abort=True)
     if store.pause("gpuwatch uninstall", "it is being uninstalled", datetime.now(UTC)).everything:
         raise StoreError("everything is paused, giving back too: `gpuwatch resume` first")
     client: Any = api_client(options["kubeconfig"], options["context"])
-    client.set_default_header("Impersonate-User", f"system:serviceaccount:{namespace}:gpuwatch")
+    client.set_default_header("Impersonate-User", f"system:serviceaccount:{account}")
     run = settings.run
     election = Election(
         LiveWriter(client), namespace, f"uninstall-{uuid.uuid4()}",
@@ -125,19 +126,31 @@ def take_away(
         wait(1.0)
     left = [f"Remediation {each.id} is {each.phase}: {each.history[-1].message}" for each in known if each.history]
     left += [f"{gap.what}: {gap.detail}" for gap in store.gaps]
-    for _ in range(_SWEEPS):
-        orphans = executor.sweep(_marked(writer), known, {}, clock(), timedelta())
-        if not any(each.request for each in orphans):
-            break
-    left += [each.reason for each in orphans]
-    return tuple(left)
+    swept: list[str] = []
+    while True:
+        marked = _marked(writer, executor.policies.execute)
+        was, swept = swept, [each.reason for each in executor.sweep(marked, known, {}, clock(), timedelta())]
+        if swept == was:
+            return (*left, *swept)
 
 
-def _marked(writer: ClusterWriter) -> Iterator[ObjectRef]:
+def _account(person: ClusterWriter) -> str:
+    """NAMESPACE:NAME of the ServiceAccount whom the bindings name by which the guardrails hold gpuwatch."""
+    bindings = person.objects("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", labels=keys.ACCOUNT)
+    subjects = (subject for each in bindings for subject in each.get("subjects") or ())
+    found = {f"{each['namespace']}:{each['name']}" for each in subjects if each["kind"] == "ServiceAccount"}
+    if len(found) != 1:
+        raise StoreError(
+            f"whose rights to use is not known: the ClusterRoleBindings with the label {keys.ACCOUNT} name "
+            f"{', '.join(sorted(found)) or 'no ServiceAccount'}. Say --account NAMESPACE:NAME"
+        )
+    return found.pop()
+
+
+def _marked(writer: ClusterWriter, policy: ExecutePolicy) -> Iterator[ObjectRef]:
     for kind in (NODE, *LISTED_OWNERS.values(), kueue.WORKLOAD):
-        served = (writer.objects(f"{kind.group}/{each}".removeprefix("/"), kind.kind) for each in kind.versions)
-        for found in next(filter(None, served), ()):
-            if orphan(found, datetime.now(UTC)) is not None:
+        for found in listed(writer, kind.api_versions, kind.kind):
+            if orphan(found, datetime.now(UTC), policy.hand_off_label) is not None:
                 yield ref_of(found)
 
 

@@ -11,6 +11,9 @@ from gpuwatch.frameworks.json_patch import ABSENT, difference, parts, pointer, p
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of, version_of
 from gpuwatch.model.remediation import Saved
 
+MARKS = (keys.REMEDIATION, keys.TAINT, keys.SAVED_STATE, keys.NOTICE)
+"""Annotations that gpuwatch writes on what it changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -214,8 +217,13 @@ def _own_paths(fields: Fields) -> set[str]:
 
 
 def _marks(remediation: str, saved: Sequence[Saved]) -> dict[str, str]:
+    return {keys.REMEDIATION: remediation, keys.SAVED_STATE: saved_state(saved)}
+
+
+def saved_state(saved: Sequence[Saved]) -> str:
+    """As it stands in the annotation beside the change."""
     told = [{"path": item.path, "before": item.before, "after": item.after} for item in saved]
-    return {keys.REMEDIATION: remediation, keys.SAVED_STATE: json.dumps(told, separators=(",", ":"))}
+    return json.dumps(told, separators=(",", ":"))
 
 
 def _holds_nothing(pod: Object) -> bool:
