@@ -113,7 +113,7 @@ def test_it_says_what_would_go_and_asks_before_it_goes(plane: ControlPlane, tain
     before = ours(tainted)
     told = run(plane, "--dry-run")
     assert told.exit_code == 0
-    assert json.loads(told.stdout)["left"] == ["taint-held (InEffect)", "Node/held", "Node/lost"]
+    assert json.loads(told.stdout)["left"] == ["taint-held (InEffect)", "Node/lost"]
     refused = CliRunner().invoke(cli, ["uninstall", "--kubeconfig", str(plane.administrator)], input="n\n")
     assert refused.exit_code != 0
     assert ours(tainted) == before

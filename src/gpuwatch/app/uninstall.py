@@ -51,10 +51,10 @@ def run_uninstall(
     settings = load_settings(options["config"])
     namespace = options["controller_namespace"] or settings.namespace
     if dry_run:
-        found = orphans(person, _marked(person, settings.execute), (), datetime.now(UTC), settings.execute)
+        known, policy = store.all(), settings.execute
+        found = orphans(person, _marked(person, policy), known, datetime.now(UTC), policy)
         told = (str(each.target) if each.request else each.reason for each in found)
-        left = (*(f"{each.id} ({each.phase})" for each in store.all()), *told)
-        return _told(form, UninstallAnswer(version=VERSION, dry_run=True, left=left))
+        return _told(form, (*(f"{each.id} ({each.phase})" for each in known), *told), dry_run=True)
     account = options["account"] or _account(person)
     if not yes:
         click.confirm("Give back what gpuwatch holds, and delete its Remediations, profiles and state?", abort=True)
@@ -83,7 +83,7 @@ def run_uninstall(
             RemediationStore(writer, namespace), writer, LiveWriter(client, dry_run=True),
             lambda: FreshFacts(Snapshot(at=datetime.now(UTC)), ()), lambda _: None, policies,
         )  # fmt: skip
-        left = take_away(executor, timeout_seconds, remark)
+        left = take_away(executor, timeout_seconds)
         kept = [each for kind in (PROFILE_KIND, CHECKPOINT_KIND) for each in person.objects(API_VERSION, kind)]
         if crds and not left:  # not before: a definition takes its Remediations along
             definitions = person.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
@@ -96,40 +96,32 @@ def run_uninstall(
         stop.set()
         renewing.join()
         election.release()
-    return _told(form, UninstallAnswer(version=VERSION, dry_run=False, left=left))
+    return _told(form, left)
 
 
-def take_away(
-    executor: Executor,
-    timeout_seconds: float,
-    say: Callable[[str], None],
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    wait: Callable[[float], None] = time.sleep,
-) -> tuple[str, ...]:
-    """Undo and delete all Remediations, take back the marks that are left, delete profiles and state. Returns what is
-    left and why. It may be ended anywhere and begun again. Raises StoreError and WriteError."""
-    store, writer, end = executor.store, executor.writer, clock().timestamp() + timeout_seconds
-    before = None
+def take_away(executor: Executor, timeout_seconds: float) -> tuple[str, ...]:
+    """Undo and delete all Remediations, and take back the marks that are left. Returns what is left and why. It may be
+    ended anywhere and begun again. Raises StoreError and WriteError."""
+    store, end, told = executor.store, time.monotonic() + timeout_seconds, -1
     while True:
         store.delete_all()
-        for at in executor.due(clock()):
-            executor.run_once(at, clock())
+        for at in executor.due(datetime.now(UTC)):
+            executor.run_once(at, datetime.now(UTC))
         store.all()
         store.catch_up()
         known = store.all()
-        told = f"{len(known)} Remediations are left"
-        if told != before:
-            say(told)
-        before = told
-        if not (known or store.gaps) or clock().timestamp() >= end:
+        if len(known) != told:
+            remark(f"{(told := len(known))} Remediations are left")
+        if not (known or store.gaps) or time.monotonic() >= end:
             break
-        wait(1.0)
+        time.sleep(1.0)
     left = [f"Remediation {each.id} is {each.phase}: {each.history[-1].message}" for each in known if each.history]
     left += [f"{gap.what}: {gap.detail}" for gap in store.gaps]
     swept: list[str] = []
     while True:
-        marked = _marked(writer, executor.policies.execute)
-        was, swept = swept, [each.reason for each in executor.sweep(marked, known, {}, clock(), timedelta())]
+        marked = _marked(executor.writer, executor.policies.execute)
+        found = executor.sweep(marked, known, {}, datetime.now(UTC), timedelta())
+        was, swept = swept, [each.reason for each in found]
         if swept == was:
             return (*left, *swept)
 
@@ -160,7 +152,7 @@ def _until(done: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.2)
 
 
-def _told(form: str, answer: UninstallAnswer) -> int:
-    said = "\n".join(answer.left) or "Nothing of gpuwatch is left but its manifests and the pause."
-    print_answer(answer, form, lambda: Text(said))
-    return ExitCode.FAILED if answer.left and not answer.dry_run else ExitCode.OK
+def _told(form: str, left: tuple[str, ...], dry_run: bool = False) -> int:
+    said = "\n".join(left) or "Nothing of gpuwatch is left but its manifests and the pause."
+    print_answer(UninstallAnswer(version=VERSION, dry_run=dry_run, left=left), form, lambda: Text(said))
+    return ExitCode.FAILED if left and not dry_run else ExitCode.OK

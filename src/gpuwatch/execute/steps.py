@@ -604,10 +604,5 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
     return PendingWrite(first, (), following)
 
 
-def as_json(value: object) -> str:
-    """As stored in `Saved`: '' if there is no value."""
-    return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
 def _text(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
