@@ -317,13 +317,11 @@ def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:
     namespace = object_["metadata"].get("namespace", "")
     found: list[Object] = []
     unread = []
-    try:
-        found += listed(writer, kueue.WORKLOAD.api_versions, kueue.WORKLOAD.kind, namespace)
-    except WriteError as error:
-        unread.append(error.message)
-    for api_version, kind in (_POD_GROUPS, *((HORIZONTAL, KEDA) if is_scaled(object_) else ())):
+    single = (_POD_GROUPS, *((HORIZONTAL, KEDA) if is_scaled(object_) else ()))
+    workloads = (kueue.WORKLOAD.api_versions, kueue.WORKLOAD.kind)
+    for api_versions, kind in (workloads, *(((api_version,), kind) for api_version, kind in single)):
         try:
-            found += writer.objects(api_version, kind, namespace)
+            found += listed(writer, api_versions, kind, namespace)
         except WriteError as error:
             unread.append(error.message)
     return Surroundings(tuple(found), tuple(unread))
