@@ -61,6 +61,11 @@ def read_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FreshFacts, "read_again", lambda self, _live: self)
 
 
+def reservations(patch: pytest.MonkeyPatch) -> None:
+    """What is in flight holds no landing room, no allowance of a PodDisruptionBudget and no GPUs of a budget."""
+    patch.setattr(PlanFacts, "weighing", ())
+
+
 def any_telemetry(patch: pytest.MonkeyPatch) -> None:
     """Whoever exports a row is believed."""
     patch.delitem(guards.GUARDS, "telemetry_trusted")
@@ -169,11 +174,8 @@ BREAKS: Mapping[str, Broken] = {
     "owners_anywhere": Broken(owners_anywhere, ("namespace",), ("foreign_owner", "use")),
     "completeness": Broken(completeness, _ENDING, ("a_list_fails", "opt_out", "mode"), first=60),
     "no_sweep": Broken(no_sweep, ("ends",), _FREEZES, first=40),
+    "read_before": Broken(read_before, ("opt_out", "namespace", "disruption"), ("in_between", "use")),
+    "late_writes": Broken(late_writes, ("late",), ("a_freeze", "given_up", "health")),
+    "reservations": Broken(reservations, ("budget",), ("health",)),
 }
 """What is taken out, by a name for it."""
-
-UNSEEN: Mapping[str, Broken] = {
-    "read_before": Broken(read_before, _ENDING, ("a_list_fails", "budgets", "mode", "opt_out")),
-    "late_writes": Broken(late_writes, ("late", "ends"), _FREEZES),
-}
-"""The same, of what 120 histories did not miss: tests/execute/test_asked_again.py shows both instead."""

@@ -105,6 +105,8 @@ class HostileFleet(Fleet):
     lied: set[str] = field(default_factory=set)
     undying: set[str] = field(default_factory=set)
     partial: bool = False
+    between: list[Callable[[], object]] = field(default_factory=list)
+    """What happens between the next reading for a cycle and what is read for a step that rests on it."""
     unreadable: str = ""
     """A resource that the executor itself may not get or list."""
 
@@ -274,7 +276,10 @@ class HostileFleet(Fleet):
         resolved, _, more = resolve_nodes(raw, (), cluster, nodes, set(nodes))
         devices, doubts = untrusted(resolved, instances, origin, cluster)
         snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster, gaps=(*gaps, *more, *doubts))
-        return FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
+        found = FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
+        while self.between:
+            self.between.pop(0)()
+        return found
 
     def _devices(self, pods: list[Object]) -> tuple[Device, ...]:
         taken: dict[str, int] = {}

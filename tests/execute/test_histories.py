@@ -8,16 +8,19 @@ What has to hold, by the names that a broken one is reported under:
 namespace   No Pod ends unless the Namespace of its owner allowed it in that moment, by its mode.
 opt_out     No opt-out, objection or snooze of a Pod, its owner, its Namespace or its Node is passed in that moment.
 disruption  No PodDisruptionBudget is passed, whoever counts: by all Pods that a step ends, with GPUs or without.
-budget      No budget of GPUs and no rate of actions is passed, in physical GPUs.
+budget      No budget of GPUs and no rate of actions is passed, in physical GPUs; what is in flight counts until it is
+            over, as GPUs that are out of service do.
 brake       Nothing disrupts while a pause, an alert, or an alert of which nobody knows stops it.
 unread      Nothing disrupts on what was not read: a list that failed or was not understood, old or partial telemetry.
+            What owners and operators say between a cycle's reading and a step counts in that step.
 telemetry   Nothing of another cluster or tenant counts: what is acted on is this cluster's, and truly sick or idle now.
 whole       Nothing is released while a Pod without a GPU works for the same owner.
 once        No target is acted on twice, nor what a person declined, nor a gang before its Nodes are tainted.
 foreign     No taint of others is touched.
 own_fields  A write changes the fields of its adapter alone.
 recorded    Every action is recorded, before it is done, with what it changes.
-late        A write of a process that stood still lands in a Remediation that still reckons with it, or not at all.
+late        A write of a process that stood still lands in a Remediation that still reckons with it, or not at all; what
+            creates an object has no precondition in the API, and is swept.
 bounded     A gang that was stopped to run again does so in time, or a person is called.
 ends        Every mark of gpuwatch ends: when all is undone, the specs are the same and nothing of ours is left.
 """
@@ -97,6 +100,8 @@ HOSTILE = (
     "an_upgrade",
     "a_freeze",
     "thaw",
+    "given_up",
+    "in_between",
     "odd_pauses",
 )
 """The events of `Hostile`. lost_record is not among them: a PreferNoSchedule taint whose record was taken away by force
@@ -284,8 +289,9 @@ class History:
         """Every budget allows the end of these Pods together. Our own eviction has taken one already."""
         for name in OWNERS:
             hit = [pod for pod in pods if pod["metadata"]["labels"]["app"] == name]
-            found = self.fleet.cluster._objects["policy", "PodDisruptionBudget", "ml", name]
-            holds("disruption", len(hit) <= found["status"]["disruptionsAllowed"], f"{why}: {len(hit)} Pods of {name}")
+            found = self.fleet.cluster.get(ObjectRef("policy/v1", "PodDisruptionBudget", name, "ml"))
+            most = len(hit) if found is None else found["status"]["disruptionsAllowed"]
+            holds("disruption", len(hit) <= most, f"{why}: {len(hit)} Pods of {name}")
 
     # once
 
@@ -768,6 +774,15 @@ class Hostile(History):
         space["metadata"]["annotations"] = {keys.MODE: mode} if mode else {}
         self.fleet.cluster.put(space)
 
+    def in_between(self) -> None:
+        """After the next cycle has read the cluster, and before a step that rests on it reads again."""
+        self.fleet.between.append(self.random.choice([self.mode, self.opt_out, self.budgets, self.objects]))
+        name = self.random.choice(OWNERS)
+        ref = ObjectRef("policy/v1", "PodDisruptionBudget", name, "ml")
+        if self.random.random() < 0.5 and self.fleet.cluster.get(ref) is not None:
+            self.fleet.cluster.remove(ref)
+            self.fleet.between.append(lambda: self.fleet.budget(name, 0))
+
     def forged_mark(self) -> None:
         """An owner writes gpuwatch's annotations on what is its own."""
         of = {each.proposal.objects[0].name: each.name for each in attended(self.store)}
@@ -879,11 +894,23 @@ class Hostile(History):
         name, kind = self.froze.pop(0)
         kept = self.store.get(name)
         what = self.fleet.process.thaw()
-        conditional = kind.disrupts and not what.startswith(("Command", "an eviction", "Repair"))
+        conditional = (kind.disrupts or kind is StepKind.CONDITION) and not what.startswith(("Command", "Repair"))
         if what and conditional:
             reckons = kept is not None and kept.phase.open
             holds("late", reckons, f"{what} landed, and its Remediation is {kept and kept.phase}")
         self.theirs_stand()
+
+    def given_up(self) -> None:
+        """A process stands still with a write in hand, another leader gives the step up, and the first one wakes."""
+        if not self.froze:
+            self.armed = True
+            return
+        self.fault = None
+        with contextlib.suppress(StoreError):
+            self.store.ask_undo(self.froze[0][0])
+        with contextlib.suppress(Killed):  # it stands still too
+            drive(self.fleet, self.random.choice(self.executors), 0.5)
+        self.thaw()
 
     # bounded, ends
 
@@ -894,6 +921,7 @@ class Hostile(History):
         self.fault, self.armed = None, False
         fleet.reads, fleet.unreadable, fleet.rows, fleet.lied = {}, "", [], set()
         fleet.partial, fleet.stale, fleet.blind, fleet.alerts = False, timedelta(), False, ()
+        fleet.between.clear()
         fleet.dark, fleet.silent = set(), set()
         self.store.resume()
         self.odd_pause = False

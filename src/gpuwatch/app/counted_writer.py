@@ -48,9 +48,9 @@ class CountedWriter:
         with self._counted("patch"):
             return self._writer.patch(ref, patch, kind=kind, subresource=subresource, version=version)
 
-    def evict(self, pod: ObjectRef) -> None:
+    def evict(self, pod: ObjectRef, *, version: str = "") -> None:
         with self._counted("evict"):
-            self._writer.evict(pod)
+            self._writer.evict(pod, version=version)
 
     def delete(self, ref: ObjectRef) -> None:
         with self._counted("delete"):

@@ -201,13 +201,14 @@ def failed(intent: Remediation, error: WriteError, now: datetime, policy: Execut
     if error.retry_after_seconds is not None:
         wait = max(wait, int(error.retry_after_seconds) + 1)
     later = _with_step(replace(intent, next_at=now + timedelta(seconds=wait)), tried)
-    if "call" in step.parameters:  # it is on its way; nothing waits for it
+    refused = error.failure in (Failure.FORBIDDEN, Failure.INVALID)
+    if "call" in step.parameters or (refused and "touch" in step.parameters):  # nothing waits for it
         return _passed(_with_step(intent, tried), now, error.message)
     unserved = error.status == 404 and error.failure is Failure.INVALID
     if step.kind is StepKind.DEVICE_TAINT and (unserved or error.failure is Failure.NOT_FOUND):
         return _without_device_taint(intent, step, now, policy)
     # NOT_FOUND is retried: the step reads the object again and decides what its absence means.
-    if error.failure not in (Failure.FORBIDDEN, Failure.INVALID) or intent.phase is Phase.UNDOING:
+    if not refused or intent.phase is Phase.UNDOING:
         return later  # an undo is never given up; people see the error
     if acts.optional(step):
         return _passed(_with_step(intent, tried), now, error.message)

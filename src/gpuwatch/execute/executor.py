@@ -214,11 +214,12 @@ class Executor:
                 self._read()
             others = tuple(each for each in self._known.values() if each.id != remediation.id)
             measured = precision_by_place(others)
+        view = self.fresh() if wanted.view else None  # before what is read right before a step
         return StepInputs(
             pause=self.store.paused(),
             state=self._state(remediation, wanted) if wanted.target is not None else TargetState(),
             waiter=self._pod(wanted.waiter) if wanted.waiter else None,
-            view=self.fresh() if wanted.view else None,
+            view=view,
             others=others,
             measured=measured,
         )
