@@ -320,7 +320,7 @@ def _evictions() -> list[Policy]:
         ),
         Policy(
             "gpuwatch-pods",
-            "Pods: a note of what was begun, so that an eviction that another process still has in hand comes too late.",
+            "Pods: a note of what was begun, so that an eviction that another process has in hand comes too late.",
             (Rule("", "pods", ("UPDATE",)),),
             tuple(fields.checks),
             fields.variables,

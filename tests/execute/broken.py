@@ -174,8 +174,8 @@ BREAKS: Mapping[str, Broken] = {
     "owners_anywhere": Broken(owners_anywhere, ("namespace",), ("foreign_owner", "use")),
     "completeness": Broken(completeness, _ENDING, ("a_list_fails", "opt_out", "mode"), first=60),
     "no_sweep": Broken(no_sweep, ("ends",), _FREEZES, first=40),
-    "read_before": Broken(read_before, ("opt_out", "namespace", "disruption"), ("in_between", "use")),
-    "late_writes": Broken(late_writes, ("late",), ("a_freeze", "given_up", "health")),
+    "read_before": Broken(read_before, ("opt_out", "namespace", "disruption"), ("in_between", "use"), first=10),
+    "late_writes": Broken(late_writes, ("late",), ("given_up", "given_up", "use"), first=20),
     "reservations": Broken(reservations, ("budget",), ("health",)),
 }
 """What is taken out, by a name for it."""

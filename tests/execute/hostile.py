@@ -105,8 +105,8 @@ class HostileFleet(Fleet):
     lied: set[str] = field(default_factory=set)
     undying: set[str] = field(default_factory=set)
     partial: bool = False
-    between: list[Callable[[], object]] = field(default_factory=list)
-    """What happens between the next reading for a cycle and what is read for a step that rests on it."""
+    between: Callable[[], object] = lambda: None
+    """What happens between the reading for a cycle and what is read for a step that rests on it."""
     unreadable: str = ""
     """A resource that the executor itself may not get or list."""
 
@@ -132,7 +132,7 @@ class HostileFleet(Fleet):
             self.cluster.put(node)
 
     def executor(self, store: Any, policies: ExecutorPolicies) -> Executor:
-        return Executor(store, self.process, self.rehearsal, self.view, self._notify, policies)
+        return Executor(store, self.process, self.rehearsal, self.fresh, self._notify, policies)
 
     def _may(self, verb: str, resource: str) -> bool:
         return verb not in ("get", "list") or resource != self.unreadable
@@ -276,9 +276,12 @@ class HostileFleet(Fleet):
         resolved, _, more = resolve_nodes(raw, (), cluster, nodes, set(nodes))
         devices, doubts = untrusted(resolved, instances, origin, cluster)
         snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster, gaps=(*gaps, *more, *doubts))
-        found = FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
-        while self.between:
-            self.between.pop(0)()
+        return FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
+
+    def fresh(self) -> FreshFacts:
+        """The view of a cycle, for a step that rests on it."""
+        found = self.view()
+        self.between()
         return found
 
     def _devices(self, pods: list[Object]) -> tuple[Device, ...]:

@@ -45,7 +45,7 @@ from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, attended, drive,
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.sweep import Orphan, suspects
 from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object
+from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind
@@ -175,6 +175,7 @@ class History:
         self.effects: set[tuple[str, ...]] = set()
         self.written: list[tuple[datetime, str]] = []
         self.acted: dict[str, datetime] = {}
+        self.ended: list[datetime] = []
         self.taken_back: set[str] = set()
         self.fleet.before_write = self.at_write
         self.fleet.rehearsal.interfere = self.at_rehearsal
@@ -263,12 +264,17 @@ class History:
         self.tainted_first(by)
         before = self.harmed(self.before)
         self.acted[by.name] = self.fleet.now
-        lately = [at for at in self.acted.values() if self.fleet.now - at < timedelta(hours=1)]
-        holds("budget", len(lately) <= AN_HOUR, f"{len(lately)} actions in an hour")
+        self.within_rates()
         after = self.harmed({name: self.fleet.node(name) for name in self.theirs})
         # What disturbs a GPU that is out of service already is no further harm.
         why = f"{after} GPUs are out of service or disturbed, and {before} were"
         holds("budget", after <= max(before, LIMIT_GPUS), why)
+
+    def within_rates(self) -> None:
+        """A gang that NoExecute ends counts as one that was moved."""
+        done = [*self.acted.values(), *self.ended]
+        lately = [at for at in done if self.fleet.now - at < timedelta(hours=1)]
+        holds("budget", len(lately) <= AN_HOUR, f"{len(lately)} actions in an hour")
 
     def harmed(self, nodes: dict[str, Object]) -> int:
         """GPUs of Nodes that anybody tainted, and of gangs that are being disturbed on others."""
@@ -408,7 +414,11 @@ class History:
                 if taint["effect"] not in was:
                     self.once("tainted", by.name, name, taint["effect"])
                     if taint["effect"] == "NoExecute":
-                        self.allowed([p for p in self.fleet.pods() if p["spec"].get("nodeName") == name], "NoExecute")
+                        here = [pod for pod in self.fleet.pods() if pod["spec"].get("nodeName") == name]
+                        self.allowed(here, "NoExecute")
+                        gangs = {pod["metadata"]["labels"]["app"] for pod in here if self.fleet._gpus(pod)}
+                        self.ended += [self.fleet.now] * len(gangs)
+                        self.within_rates()
 
     def at_rehearsal(self, verb: str, what: str, done: bool) -> None:
         if self.fault is not None and not done and self.fault[0] != "kill" and self.random.random() < 0.2:
@@ -611,11 +621,14 @@ class Hostile(History):
         """of: the names of the only hostile events; else some that are drawn."""
         self.of = of
         self.lost: set[str] = set()
-        self.odd_pause = False
+        self.odd_pause = self.late_repairs = False
         self.froze: list[tuple[str, StepKind]] = []
-        self.armed = False
+        self.coming: list[Callable[[], object]] = []
+        self.armed = ""
+        """Which write the next process is to stand still before: 'any', 'disrupts', '' for none."""
         super().__init__(seed)
         self.fleet.process.freezes = self.at_freeze
+        self.fleet.between = self.between
 
     def new_fleet(self) -> Fleet:
         return HostileFleet(takes_up=self.late, carries_out=self.late, frees=self.late)
@@ -775,13 +788,17 @@ class Hostile(History):
         self.fleet.cluster.put(space)
 
     def in_between(self) -> None:
-        """After the next cycle has read the cluster, and before a step that rests on it reads again."""
-        self.fleet.between.append(self.random.choice([self.mode, self.opt_out, self.budgets, self.objects]))
+        """After a cycle has read the cluster, and before a step that rests on it reads again."""
+        self.coming += [self.mode, self.opt_out, self.budgets, self.objects]
         name = self.random.choice(OWNERS)
         ref = ObjectRef("policy/v1", "PodDisruptionBudget", name, "ml")
         if self.random.random() < 0.5 and self.fleet.cluster.get(ref) is not None:
             self.fleet.cluster.remove(ref)
-            self.fleet.between.append(lambda: self.fleet.budget(name, 0))
+            self.coming.append(lambda: self.fleet.budget(name, 0))
+
+    def between(self) -> None:
+        if self.coming and self.random.random() < 0.5:
+            self.coming.pop(self.random.randrange(len(self.coming)))()
 
     def forged_mark(self) -> None:
         """An owner writes gpuwatch's annotations on what is its own."""
@@ -878,13 +895,15 @@ class Hostile(History):
     # late
 
     def a_freeze(self) -> None:
-        self.armed = True
+        self.armed = "any"
 
     def at_freeze(self, what: str) -> bool:
         if not self.armed or what.startswith("Event ") or self.random.random() < 0.5:
             return False
-        self.armed = False
         by = self.recorded(what)
+        if self.armed == "disrupts" and not by.steps[by.step].kind.disrupts:
+            return False
+        self.armed = ""
         self.froze.append((by.id, by.steps[by.step].kind))
         return True
 
@@ -895,6 +914,8 @@ class Hostile(History):
         kept = self.store.get(name)
         what = self.fleet.process.thaw()
         conditional = (kind.disrupts or kind is StepKind.CONDITION) and not what.startswith(("Command", "Repair"))
+        if what.startswith("Repair") and not (kept and kept.phase.open):
+            self.late_repairs = True
         if what and conditional:
             reckons = kept is not None and kept.phase.open
             holds("late", reckons, f"{what} landed, and its Remediation is {kept and kept.phase}")
@@ -903,7 +924,7 @@ class Hostile(History):
     def given_up(self) -> None:
         """A process stands still with a write in hand, another leader gives the step up, and the first one wakes."""
         if not self.froze:
-            self.armed = True
+            self.armed = "disrupts"
             return
         self.fault = None
         with contextlib.suppress(StoreError):
@@ -918,10 +939,10 @@ class Hostile(History):
         fleet = self.fleet
         while self.froze:
             self.thaw()
-        self.fault, self.armed = None, False
+        self.fault, self.armed = None, ""
         fleet.reads, fleet.unreadable, fleet.rows, fleet.lied = {}, "", [], set()
         fleet.partial, fleet.stale, fleet.blind, fleet.alerts = False, timedelta(), False, ()
-        fleet.between.clear()
+        self.coming.clear()
         fleet.dark, fleet.silent = set(), set()
         self.store.resume()
         self.odd_pause = False
@@ -944,6 +965,8 @@ class Hostile(History):
     def swept(self) -> None:
         """What has no record is taken back, without one; what nothing proves to be ours is a person's."""
         self.fleet.before_write = lambda *_: None  # a sweep writes without a record
+        for late in self.fleet.cluster.objects("repair.example.com/v1", "Repair") if self.late_repairs else ():
+            self.fleet.cluster.remove(ref_of(late))  # a person does: what is created names no version
         since: dict[ObjectRef, datetime] = {}
         left: tuple[Orphan, ...] = ()
         for _ in range(20):

@@ -34,6 +34,7 @@ from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import (
     ASKED_BACK,
+    ENDED,
     RUNNING_ELSEWHERE,
     ObjectRef,
     Pause,
@@ -358,6 +359,9 @@ def _acting(
         check = _cleared(remediation, inputs, now, policies, step)
         if check.answer is not Clearance.GO:
             return _stopped(remediation, step, check, now, policy)
+        if check.ended:
+            told = {**step.parameters, ENDED: ",".join(check.ended)}
+            remediation = _with_step(remediation, replace(step, parameters=told))
     if step.begun_at is None:
         gate = _gate(remediation, step, inputs, now, policy)
         if gate:

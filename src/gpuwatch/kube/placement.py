@@ -40,7 +40,14 @@ def tolerations(spec: wire.PodSpec) -> tuple[Toleration, ...]:
 def _tolerations(items: tuple[wire.WireToleration, ...]) -> tuple[Toleration, ...]:
     # Cached: most Pods have the same few.
     return tuple(
-        Toleration(item.key or "", item.operator or "Equal", item.value or "", item.effect or "") for item in items
+        Toleration(
+            item.key or "",
+            item.operator or "Equal",
+            item.value or "",
+            item.effect or "",
+            item.toleration_seconds is not None,
+        )
+        for item in items
     )
 
 
