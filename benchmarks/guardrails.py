@@ -1,7 +1,7 @@
 """What the admission policies cost others: the same patches by an administrator without them and with them.
 
-A real kube-apiserver and etcd on this machine; deploy/base/guardrails.yaml as it is, with the account's binding that its
-policies look for. Rounds without and with the policies are taken in turn; a merge patch of one annotation each time.
+A real kube-apiserver and etcd on this machine; deploy/base/guardrails.yaml as it is, with the binding that its policies
+look for. Rounds without and with the policies are taken in turn; each patch is a merge patch of one annotation.
 """
 
 from __future__ import annotations

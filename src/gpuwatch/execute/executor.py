@@ -34,7 +34,7 @@ from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
-from gpuwatch.model.telemetry import Gap, GapKind, PodRef
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store.remediations import ConflictError, RefusedError, RemediationStore
 
 _OWNERS_DEEP = 6
@@ -219,15 +219,11 @@ class Executor:
         return StepInputs(
             pause=self.store.paused(),
             state=self._state(remediation, wanted, view) if wanted.target is not None else TargetState(),
-            waiter=self._pod(wanted.waiter) if wanted.waiter else None,
+            waiter=self.writer.get(wanted.waiter) if wanted.waiter else None,
             view=view,
             others=others,
             measured=measured,
         )
-
-    def _pod(self, ref: PodRef) -> Object | None:
-        namespace, _, name = ref.partition("/")
-        return self.writer.get(ObjectRef("v1", "Pod", name, namespace))
 
     def _state(self, remediation: Remediation, wanted: WantedInputs, view: FreshFacts | None) -> TargetState:
         """Raises WriteError if the object itself cannot be read."""

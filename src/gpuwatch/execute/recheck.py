@@ -354,7 +354,8 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: 
     for pod in facts.snapshot.cluster.companions:
         if pod.node in proposal.nodes and not all(stays(pod.placement.tolerations, each) for each in taints):
             return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint for good and would end with it."
-    ledger = Ledger(facts, plan_policy)
+    # Its own taint is an action too.
+    ledger = Ledger(replace(facts, history=(*facts.history, remediation)), plan_policy)
     for candidate in ended_by_no_execute(proposal, facts):
         mode, why = mode_of(candidate, facts, plan_policy)
         if mode is not Mode.ENFORCE and not (mode is Mode.SUGGEST and remediation.approved):

@@ -372,10 +372,8 @@ def _annotate(object_: Object, annotations: Mapping[str, str | None]) -> Patch:
 
 
 def _notify(step: Step, object_: Object | None, remediation: Remediation) -> Built:
-    if object_ is None and "touch" in step.parameters:
-        return Done()
     if object_ is None and "call" not in step.parameters:
-        return _gone(step)
+        return Done() if "touch" in step.parameters else _gone(step)
     text = step.parameters["text"]
     match step.parameters["by"]:
         case "event":
@@ -601,11 +599,6 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
         return PendingWrite(first)
     following = tuple(replace(step, parameters={"part": "last"}, begun_at=None) for _ in more)
     return PendingWrite(first, (), following)
-
-
-def as_json(value: object) -> str:
-    """As stored in `Saved`: '' if there is no value."""
-    return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _text(at: datetime) -> str:

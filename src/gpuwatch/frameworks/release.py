@@ -105,7 +105,7 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
             left.append(item.path)
         elif rule.commands and rule.commands.obeyed(object_):
             resumes = True
-        elif _json(value_at(changed, item.path)) != item.after:
+        elif as_json(value_at(changed, item.path)) != item.after:
             left.append(item.path)
         elif item.before:
             changed = put(changed, item.path, json.loads(item.before))
@@ -195,7 +195,7 @@ def _changed(object_: Object, fields: Fields) -> tuple[Object, tuple[Saved, ...]
     changed, saved = object_, []
     for path, value in fields:
         before = value_at(object_, path)
-        saved.append(Saved(target=target, path=path, before=_json(before), after=_json(value)))
+        saved.append(Saved(target=target, path=path, before=as_json(before), after=as_json(value)))
         created = (parent for parent in _parents(path) if value_at(object_, parent) is ABSENT)
         saved.extend(Saved(target=target, path=parent, before="", after="{}") for parent in created)
         changed = put(changed, path, value)
@@ -230,5 +230,5 @@ def _keeps_room(group: Object, uid: str) -> bool:
     return ours and value_at(group, "/status/phase") in ("Running", "Inqueue")
 
 
-def _json(value: object) -> str:
+def as_json(value: object) -> str:
     return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
