@@ -220,17 +220,7 @@ def rung_refused(
 ) -> str:
     """Why a taint in effect may not become stricter now; '' if it may."""
     proposal = remediation.proposal
-    node = Candidate(
-        action=proposal.action,
-        target=Subject(SubjectKind.NODE, proposal.nodes[0]),
-        findings=(),
-        devices=proposal.devices,
-        pods=(),
-        nodes=proposal.nodes,
-        pool=proposal.pool,
-        gpu_model=proposal.gpu_model,
-        gpus=proposal.gpus,
-    )
+    node = _on_node(proposal)
     # The rate limit does not apply: it began long ago.
     full = [refusal.reason for refusal in Ledger(facts, plan_policy).charge(node) if refusal.guard != "rate"]
     if full or (busy := occupied(remediation, others)):
@@ -318,29 +308,40 @@ def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
     return f"{others[0]} is of the same owner, and would go with it." if others else ""
 
 
+def _on_node(proposal: Proposal) -> Candidate:
+    return Candidate(
+        action=proposal.action,
+        target=Subject(SubjectKind.NODE, proposal.nodes[0]),
+        findings=(),
+        devices=proposal.devices,
+        pods=(),
+        nodes=proposal.nodes,
+        pool=proposal.pool,
+        gpu_model=proposal.gpu_model,
+        gpus=proposal.gpus,
+    )
+
+
 def ended_by_no_execute(proposal: Proposal, facts: PlanFacts) -> list[Candidate]:
     """An eviction of each gang, or of each owner without one, that has Pods with accelerators on the Nodes."""
     groups: dict[str, list[Pod]] = {}
     for pod in facts.snapshot.cluster.pods:
         if pod.node in proposal.nodes and pod.phase in ("Running", "Pending"):
             groups.setdefault(pod.gang or pod.workload, []).append(pod)
-    found = []
-    for key, pods in sorted(groups.items()):
-        whole = facts.members.get(key) or pods
-        candidate = Candidate(
+    groups = {key: facts.members.get(key) or pods for key, pods in sorted(groups.items())}
+    return [
+        replace(
+            _on_node(proposal),
             action=ActionKind.EVICT_GANG,
             target=Subject(SubjectKind.GANG if key in facts.gangs else SubjectKind.WORKLOAD, key),
             findings=tuple(name for name in proposal.findings if name in facts.findings_by_id),
-            devices=proposal.devices,
             pods=tuple(sorted(pod.ref for pod in whole)),
             nodes=tuple(sorted({pod.node for pod in whole if pod.node})),
             namespace=whole[0].namespace,
-            pool=proposal.pool,
-            gpu_model=proposal.gpu_model,
             gpus=facts.gpus(whole),
         )
-        found.append(candidate)
-    return found
+        for key, whole in groups.items()
+    ]
 
 
 def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:

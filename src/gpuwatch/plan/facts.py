@@ -180,10 +180,6 @@ class PlanFacts:
         }
 
     @cached_property
-    def sick_nodes(self) -> frozenset[str]:
-        return frozenset(item.node for item in self.findings if item.verdict is Verdict.DEGRADED and item.node)
-
-    @cached_property
     def idle_pods(self) -> frozenset[PodRef]:
         return frozenset(ref for item in self.findings if item.verdict is Verdict.IDLE for ref in item.pods)
 
@@ -253,8 +249,9 @@ class PlanFacts:
         out = {node.name: reason for node in self.nodes.values() if (reason := self.closed(node))}
         for name, remediation in self.tainted_by_us.items():
             out.setdefault(name, f"it is being tainted by {remediation}")
-        for name in self.sick_nodes:
-            out.setdefault(name, "it has a degraded GPU")
+        for item in self.findings:
+            if item.verdict is Verdict.DEGRADED and item.node:
+                out.setdefault(item.node, "it has a degraded GPU")
         return {name: reason.removeprefix(f"{name} ") for name, reason in out.items()}
 
     @cached_property

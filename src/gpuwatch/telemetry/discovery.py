@@ -49,7 +49,7 @@ def by_labels(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
-PLACE_LABELS = ("instance", "job")
+PLACE = ("instance", "job")
 Places = dict[str, set[tuple[str, str]]]
 """Metric → instance and job of each target that has it now, or where none has, in the look-back."""
 
@@ -132,9 +132,7 @@ def _counted(
     unanswered: dict[Selector, TelemetryError] = {}
     # Series that have ended still show how the signal is exported, so the look-back is searched too.
     for function, window in ((Function.LAST, 0), (Function.LAST_IN_WINDOW, LOOKBACK_SECONDS)):
-        expressions = [
-            Expression(each, function, window, combine=Combine.COUNT, by=PLACE_LABELS) for each in open_selectors
-        ]
+        expressions = [Expression(each, function, window, combine=Combine.COUNT, by=PLACE) for each in open_selectors]
         for chosen, answer in zip(open_selectors, store.evaluate_many(expressions, at), strict=True):
             if isinstance(answer, TelemetryError):
                 unanswered[chosen] = answer

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gpuwatch.model.telemetry import Gap, PodRef, Schema
 from gpuwatch.telemetry import labels as door
-from gpuwatch.telemetry.discovery import LOOKBACK_SECONDS, PLACE_LABELS, Places, by_labels, place_of, selector
+from gpuwatch.telemetry.discovery import LOOKBACK_SECONDS, PLACE, Places, by_labels, place_of, selector
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.samples import Combine, Expression, Function, SampleStore, Selector, TelemetryError
@@ -36,13 +36,13 @@ def targets(
     store: SampleStore, at: datetime, schema: Schema, wrote: Places
 ) -> tuple[tuple[Target, ...], tuple[Gap, ...]]:
     """Targets with GPU metrics, and all targets in the last day of their jobs. wrote: of `discover`."""
-    shown, gaps = _rows(store, at, schema, PLACE_LABELS)
+    shown, gaps = _rows(store, at, schema, PLACE)
     devices = {place_of(row) for row in shown}
     writing = devices.union(*(wrote.get(item.metric, ()) for item in schema.signals))
     pods: dict[tuple[str, str], set[PodRef]] = {place: set() for place in writing}
     if jobs := sorted({job for _, job in pods if job}):
         chosen = Selector("up", (any_of("job", jobs),))
-        wanted = Expression(chosen, Function.LAST_IN_WINDOW, UP_SECONDS, by=(*PLACE_LABELS, "pod", "namespace"))
+        wanted = Expression(chosen, Function.LAST_IN_WINDOW, UP_SECONDS, by=(*PLACE, "pod", "namespace"))
         try:
             for row in store.evaluate(wanted, at):
                 own = pods.setdefault(place_of(row.labels), set())
