@@ -859,7 +859,14 @@ class Hostile(History):
 
     def lost_record(self) -> None:
         """Somebody deletes a Remediation, with its finalizer."""
-        known = attended(self.store)
+        self.lose(attended(self.store))
+
+    def lost_taint(self) -> None:
+        """The same of a Node's taint that no repair system was told of."""
+        told = {each.name for each in self.store.all() if any(step.kind is StepKind.HAND_OFF for step in each.steps)}
+        self.lose([each for each in attended(self.store) if not each.namespace and each.name not in told])
+
+    def lose(self, known: list[Remediation]) -> None:
         if known:
             lost = self.random.choice(known)
             kind = "Remediation" if lost.namespace else "NodeRemediation"
