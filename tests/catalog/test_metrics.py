@@ -213,9 +213,9 @@ def test_ranges_admit_what_was_measured(signal: Signal, inside: float, outside: 
 
 HEADER = (
     "vocabulary,vendor,metric,signal,scale,kind,scope,preference,combine,variant_label,matchers,"
-    "zero_means_absent,default_exported,exporter_line,source\n"
+    "zero_means_absent,default_exported,exporter_line,source,checked\n"
 )
-GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,,,false,true,,list\n"
+GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,,,false,true,,list,2026-11-21\n"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,
         ((",max,,,", ",max,,port,"), r"line 2: column 'matchers' has 'port'; expected label=value"),
         (("false,true", "no,true"), r"line 2: column 'zero_means_absent' is 'no'; expected true or false"),
         ((",list", ","), r"line 2: column 'source' is empty"),
-        ((",list", ",list,more"), r"line 2: 16 cells where the header has 15"),
+        ((",list", ",list,more"), r"line 2: 17 cells where the header has 16"),
     ],
 )
 def test_a_malformed_row_is_named(change: tuple[str, str], complaint: str) -> None:
@@ -246,6 +246,6 @@ def test_a_malformed_table_is_named() -> None:
     with pytest.raises(CatalogError, match=r"table.csv, row 2: habanalabs_utilization for busy_ratio stands twice"):
         parse_metrics(HEADER + GOOD + GOOD, "table.csv")
     with pytest.raises(CatalogError, match=r"ranges.csv: no row for engine_active_ratio"):
-        parse_ranges("signal,minimum,maximum,reason\nbusy_ratio,0,1,a share\n", "ranges.csv")
+        parse_ranges("signal,minimum,maximum,reason,checked\nbusy_ratio,0,1,a share,2026-11-21\n", "ranges.csv")
     with pytest.raises(CatalogError, match=r"ranges.csv, line 2: the minimum 1 is not below the maximum 1"):
-        parse_ranges("signal,minimum,maximum,reason\nbusy_ratio,1,1,a share\n", "ranges.csv")
+        parse_ranges("signal,minimum,maximum,reason,checked\nbusy_ratio,1,1,a share,2026-11-21\n", "ranges.csv")

@@ -25,6 +25,7 @@ from gpuwatch.detect import (
     board,
     capacity,
     contention,
+    fabric,
     health,
     hung,
     idle,
@@ -65,6 +66,7 @@ POLICIES: dict[str, HealthPolicy | IdlePolicy | MisfitPolicy | PlanPolicy] = {
 RULES = rule_signals(Policies())
 # What is said of what no rule could judge.
 UNTOLD = {f"health.{FindingKind.HEALTH_UNKNOWN}", f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
+UNTOLD |= {"health.node_condition"}  # by the cluster alone
 GUARD_NAMES = {*GUARDS, *LEDGER_GUARDS, *BRAKES, "demand"}
 HEADINGS = [
     "What it says.",
@@ -85,6 +87,7 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
     "health.pcie_replay": (link,),
     "health.pcie_width": (link,),
     "health.nvlink_errors": (link,),
+    "health.fabric": (fabric,),
     "health.thermal_throttle": (throttle,),
     "health.power_brake": (throttle,),
     "health.board": (board,),
@@ -183,7 +186,8 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
     }
     assert found <= listed
     assert {rule for rule, _ in found} >= {name for name in RULES if name.startswith("health.")} | UNTOLD - {
-        "idle.suspected_idle"
+        "idle.suspected_idle",
+        "health.node_condition",
     }
     written = {
         node.value
@@ -272,7 +276,7 @@ def test_signals_and_metrics_are_the_rules_and_the_catalogs(rule: str) -> None:
     text = _of_rule(rule, "What it looks at.")
     if "(#common-to-the-idle-rules)" in text:
         text += IDLE_COMMON
-    pairs = set(re.findall(r"`([a-z_]+)`\s+←[^`]*`([A-Za-z]\w*)", text))
+    pairs = set(re.findall(r"`([a-z0-9_]+)`\s+←[^`]*`([A-Za-z]\w*)", text))
     known = {(str(row.signal), row.metric) for row in metric_rows()}
     assert pairs <= known
     assert {signal for signal, _ in pairs} == {str(signal) for signal in RULES[rule]}
@@ -400,7 +404,7 @@ def _name(labels: dict[str, str]) -> str:
     return next(
         (
             labels[name]
-            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name", "pod")
+            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name", "node", "pod")
             if name in labels
         ),
         "",

@@ -4,12 +4,14 @@ Vocabularies: `dcgm` (dcgm-exporter up to 4.8), `dcgm49` (from 4.9, base units; 
 `amd` (device-metrics-exporter), `xpum1` and `xpumd2` (Intel XPU Manager 1.x and 2.x) and `gaudi`.
 A metric that kept its name has a row in `dcgm` and one in `dcgm49`, with the same scale: query it once.
 
-Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's violation counters
-(firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status.
+Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's accumulated
+violation counters (firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status. AMD's
+`gpu_violation_*_residency_percentage` are left out because there is no signal for a share of time by cause.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 
 from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
@@ -52,6 +54,7 @@ class MetricRow:
     default_exported: bool
     exporter_line: str
     source: str
+    checked: date
 
     @property
     def variant_labels(self) -> tuple[str, ...]:
@@ -128,10 +131,11 @@ def _ranges() -> dict[Signal, tuple[float, float]]:
 def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
     """Raises CatalogError that names file and line, also where a signal has no bounds or two."""
     ranges: dict[Signal, tuple[float, float]] = {}
-    for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason")):
+    for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason", "checked")):
         signal = row.parse("signal", Signal, "a member of Signal")
         low, high = row.number("minimum"), row.number("maximum")
         row.text("reason")
+        row.day("checked")
         if signal in ranges:
             raise row.error(f"{signal} stands twice; keep one")
         if not low < high:

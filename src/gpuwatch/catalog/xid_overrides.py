@@ -78,4 +78,6 @@ def _changed(code: int, entry: object, known: Xid | None, source: str) -> Xid | 
     }
     if known is not None:
         return replace(known, **given, source=f"{known.source}; class: {source}")
-    return Xid(code=code, architectures=(), action=XidAction.NONE_GIVEN, others=(), **given, source=source)
+    return Xid(
+        code=code, architectures=(), action=XidAction.NONE_GIVEN, others=(), **given, source=source, checked=None
+    )

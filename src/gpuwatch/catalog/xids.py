@@ -7,6 +7,7 @@ where a comparison of nine authorities gives one; they do not agree. The other c
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
@@ -61,8 +62,8 @@ class Xid:
     """One XID. xid_class: gpuwatch's, by `rule` (its name) and for `reason` (a clause for people).
 
     architectures: those of A100, H100, B100, GB200 that raise it.
-    recovery_driver: the driver branch (565 of R565) from which on the driver asks for a recovery action after it; None
-        where NVIDIA's catalog names none.
+    recovery_driver: the driver branch (565 of R565) from which on the driver asks for a recovery action after it; 0 for
+        every driver that knows the XID, None where NVIDIA's catalog does not say that it asks.
     """
 
     code: int
@@ -75,6 +76,7 @@ class Xid:
     rule: str
     reason: str
     source: str
+    checked: date | None  # when somebody last looked at NVIDIA's row; None for an operator's own XID
 
 
 @cache
@@ -144,13 +146,13 @@ def parse_xids(text: str, file: str) -> dict[int, Xid]:
     found: dict[int, Xid] = {}
     where = "the top level"
     try:
-        source = tables["source"]
+        origin = {"source": tables["source"], "checked": tables["checked"]}
         authorities = tables["authorities"]
         for position, entry in enumerate(tables["xids"], 1):
             where = f"entry {position}"
             code = _new_code(entry["code"], found)
             where = f"XID {code}"
-            found[code] = _xid(entry, authorities, source)
+            found[code] = _xid(entry, authorities, origin)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         what = f"{problem.args[0]!r} is missing; add it" if isinstance(problem, KeyError) else str(problem)
         raise CatalogError(f"{file}, {where}", what) from None
@@ -165,7 +167,7 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
     return code
 
 
-def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) -> Xid:
+def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], origin: Mapping[str, str]) -> Xid:
     action = XidAction(entry["action"])
     xid_class, rule, reason = _classify(entry, action)
     opinions = []
@@ -174,7 +176,8 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) 
         if verdict not in known:
             raise ValueError(f"{authority} has no verdict {verdict!r}; it has {', '.join(known)}")
         opinions.append({"authority": authority, **known[verdict]})
-    branch = re.search(r"\bR(\d+)", entry.get("recovery_action_since", ""))
-    recovery_driver = int(branch[1]) if branch else None
+    since = entry.get("recovery_action_since", "")
+    branch = re.search(r"\bR(\d+)", since)
+    recovery_driver = int(branch[1]) if branch else 0 if since else None
     concluded = {"xid_class": xid_class, "rule": rule, "reason": reason, "recovery_driver": recovery_driver}
-    return msgspec.convert({**entry, **concluded, "others": opinions, "source": source}, Xid)
+    return msgspec.convert({**origin, **entry, **concluded, "others": opinions}, Xid)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from gpuwatch.detect.reclaim import remediated
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
@@ -229,8 +230,6 @@ def _attribution(case: GuardCase) -> str | None:
 
 
 def _priority(case: GuardCase) -> str | None:
-    if case.candidate.action is ActionKind.TAINT_NODE:
-        return None
     for pod in case.facts.ended_by(case.candidate):
         if pod.priority >= case.policy.protected_priority:
             return f"Pod {pod.ref} has priority {pod.priority}, at or above {case.policy.protected_priority}."
@@ -257,8 +256,6 @@ def selected(budget: DisruptionBudget, pod: Pod) -> bool:
 
 
 def _disruption_budget(case: GuardCase) -> str | None:
-    if case.candidate.action is ActionKind.TAINT_NODE:
-        return None
     pods = case.facts.ended_by(case.candidate)
     for budget in case.facts.snapshot.cluster.budgets:
         hit = sum(1 for pod in pods if selected(budget, pod))
@@ -295,7 +292,17 @@ def _already_tainted(case: GuardCase) -> str | None:
         reason = case.facts.closed(node) if node is not None else ""
         if reason:
             return f"{reason} already; it takes no new Pods, and a taint or cordon of others stays."
+        if name in case.facts.unrecorded:
+            return f"{name} has the taint {keys.DEGRADED} already, and no Remediation holds it."
     return None
+
+
+def _other_remediator(case: GuardCase) -> str | None:
+    if case.candidate.action is ActionKind.RELEASE_GANG:
+        return None
+    nodes = (case.facts.nodes.get(name) for name in (*case.candidate.nodes, *left_behind(case.candidate, case.facts)))
+    told = (remediated(node) for node in nodes if node is not None)
+    return next((f"{who}; two would undo each other's work." for who in told if who), None)
 
 
 def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
@@ -383,6 +390,7 @@ GUARDS: dict[str, Guard] = {
     "priority": Guard(_priority, RefusalNature.LASTING),
     "disruption_budget": Guard(_disruption_budget, RefusalNature.TRANSIENT),
     "already_tainted": Guard(_already_tainted, RefusalNature.LASTING),
+    "other_remediator": Guard(_other_remediator, RefusalNature.TRANSIENT),
     "already_open": Guard(_already_open, RefusalNature.TRANSIENT),
     "tainted_first": Guard(_tainted_first, RefusalNature.TRANSIENT),
     "lands": Guard(_lands, RefusalNature.TRANSIENT),
