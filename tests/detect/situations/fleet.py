@@ -13,6 +13,9 @@ given:
             (=, or =~ for a regular expression); its other labels are added. 'absent' takes the series away. The metric
             `all{…}` says in which samples GPUs report at all: a number for yes, _ for no. `up{node=…}` is the target's.
             Any other metric is taken as it stands. Of two that name the same series the later one counts.
+  ended:    Jobs of one Pod with one GPU, as kube-state-metrics saw them: {nodes: [a0], namespaces: [ml], from: 10m,
+            every: 15m, count: 3, minutes: 2, phase: Failed, image: train, deleted: true}. One on each Node for each
+            Namespace.
   nodes:    Node, or a regular expression → {labels, annotations, conditions: {Ready: "False"}, boot_id, allocatable: 7,
             capacity: 7, unschedulable, taints, gone: true}.
   objects:  further objects as the API server gives them.
@@ -32,6 +35,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +139,7 @@ class World:
             "jobs",
             "alone",
             "metrics",
+            "ended",
             "nodes",
             "objects",
             "reloads",
@@ -177,6 +182,7 @@ class World:
         self._honors: bool = given.get("honor_labels", False)
         self._replicas: int = given.get("replicas", 1)
         self._metrics: Mapping[str, str | float] = given.get("metrics") or {}
+        self._ended: list[dict[str, Any]] = given.get("ended") or []
         self._nodes: Mapping[str, Mapping[str, Any]] = given.get("nodes") or {}
         self._objects: list[dict[str, Any]] = given.get("objects") or []
 
@@ -238,8 +244,37 @@ class World:
             instances = [{"GPU_I_PROFILE": name, "GPU_I_ID": str(number)} for number, name in enumerate(profiles, 1)]
             for instance in instances or [{}]:
                 yield from self._of_gpu(gpu, metric, dict(more) | instance, found, reports[uuid])
+        for number, said in enumerate(self._ended):
+            others |= self._ends(number, said)
         for (metric, plain_labels), found in others.items():
             yield self._recorded(metric, dict(plain_labels), found, np.zeros(self._length, np.bool_))
+
+    def _ends(self, number: int, said: Mapping[str, Any]) -> Mapping[Any, FloatArray]:
+        """kube-state-metrics' series of finished Pods, whose objects the cluster no longer has."""
+        found: dict[Any, FloatArray] = {}
+        phase, image = said.get("phase", "Failed"), said.get("image", "train")
+        for node, namespace, turn in product(said["nodes"], said["namespaces"], range(said.get("count", 1))):
+            begin = duration(said.get("from", "0m")) + turn * duration(said.get("every", "15m"))
+            end = begin + timedelta(minutes=said["minutes"])
+            there, over = self._since(begin), self._since(end)
+            job = f"run-{number}{chr(97 + turn)}-{node}"
+            labels = {"namespace": namespace, "pod": f"{job}-x7k2p", "uid": f"{namespace}-{job}", "job": "ksm"}
+
+            def add(metric: str, mask: Any, value: Any = 1.0, labels: dict[str, str] = labels, **more: str) -> None:
+                samples = np.where(mask, value, np.nan)
+                found[f"kube_pod_{metric}", tuple(sorted({**labels, **more}.items()))] = samples
+
+            add("container_resource_requests", there, node=node, resource="nvidia_com_gpu")
+            add("status_phase", there, ~over, phase="Running")
+            add("status_phase", there, over, phase=phase)
+            add("start_time", there, (START + begin).timestamp())
+            add("completion_time", over, (START + end).timestamp())
+            add("container_info", there, image=f"registry.example/{namespace}/{image}:1")
+            add("info", there, created_by_kind="Job", created_by_name=job, node=node)
+            add("container_status_terminated_reason", over, reason="Error" if phase == "Failed" else "Completed")
+            if said.get("deleted"):
+                add("deletion_timestamp", over, (START + end).timestamp())
+        return found
 
     def _of_gpu(
         self, gpu: Gpu, metric: str, more: dict[str, str], found: FloatArray, reports: Any
