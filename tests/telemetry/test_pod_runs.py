@@ -118,7 +118,9 @@ def test_pods_of_one_name_are_told_apart_and_others_are_left_out(tmp_path: Path)
 
 def test_without_kube_state_metrics_nothing_is_known_and_a_failure_is_said(tmp_path: Path) -> None:
     timeline = Timeline().add("up", TARGET, 1)
-    assert pod_runs(timeline.store(tmp_path), AT, SIX_HOURS) == ((), ())
+    witness = Witness(timeline.store(tmp_path))
+    assert pod_runs(witness, AT, SIX_HOURS) == ((), ())
+    assert len(witness.asked) == 1  # nobody is asked about no Pod
     phases(timeline, pod(timeline, "a"), "Failed")
     refusing = Witness(timeline.store(tmp_path), lambda asked: asked.selector.metric == "kube_pod_completion_time")
     found, gaps = pod_runs(refusing, AT, SIX_HOURS)

@@ -37,6 +37,8 @@ def pod_runs(store: SampleStore, at: datetime, window_seconds: int) -> tuple[tup
     """Pods of (at − window, at]. None where a query failed: half of the facts would make a wrong comparison."""
     asked = KubeStateMetrics(store, at, window_seconds, "ends of Pods")
     found = _by_pod(asked.rows([Selector("kube_pod_container_resource_requests", (_ACCELERATORS,))], _LABELS))
+    if not found:
+        return (), tuple(asked.gaps)
     exported = any("exported_pod" in row.labels for rows in found.values() for row in rows)
     label = "exported_namespace" if exported else "namespace"
     where = list(in_batches(label, {key.partition("/")[0] for key in found}, _NAMESPACES_AT_ONCE))
