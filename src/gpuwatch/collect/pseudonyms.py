@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Cluster,
+    Condition,
     DisruptionBudget,
     Gang,
     Namespace,
@@ -167,6 +168,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
         "node_addresses": _nodes_of("address"),
     },
     Node: {**_META, "name": "node", "pool": "pool"},
+    Condition: {"message": _withheld},
     Taint: {"key": _Alias.taint, "value": "value"},
     Pod: {
         **_NAMED,

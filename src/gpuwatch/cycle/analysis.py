@@ -163,7 +163,9 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
         if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
         for device in finding.devices
     }
-    idle_unknown = {ref for finding in unknown if finding.kind is FindingKind.IDLE_UNKNOWN for ref in finding.pods}
+    untold = (FindingKind.IDLE_UNKNOWN, FindingKind.PARTIAL_GANG)
+    waiting = {pod.ref for pod in snapshot.cluster.pods if not pod.node}
+    idle_unknown = {ref for finding in unknown if finding.kind in untold for ref in finding.pods} - waiting
     return Coverage(
         devices=len(snapshot.devices),
         devices_present=len(present),

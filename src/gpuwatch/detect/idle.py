@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpuwatch.detect.idle_holdings import Holdings, PodHolding, holdings_of
+from gpuwatch.detect.idle_partial_gang import PartialGang, judge_partial, partial_gangs
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.idle_signals import needs_of_rules
 from gpuwatch.detect.idle_verdict import UNTOLD, Allocation, IdleJudge, idle_unknown
 from gpuwatch.model.cluster import Gang
-from gpuwatch.model.decision import Finding, Snapshot, Subject, SubjectKind
+from gpuwatch.model.decision import Finding, Snapshot, Subject, SubjectKind, Verdict
 from gpuwatch.profile.silence import joined
 
 __all__ = ["IdlePolicy", "assess_idle", "needs_of_rules"]
@@ -29,17 +30,17 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
     """
     holdings = holdings_of(snapshot)
     calendar = holdings.calendar
+    partial = partial_gangs(snapshot.cluster)
     if calendar is None:
         return tuple(
-            replace(
-                idle_unknown(item.subject, UNTOLD, item.unseen),
-                devices=tuple(device.id for device in item.devices),
-                pods=item.pods,
-            )
+            _judged(None, item, partial.get(item.subject.name), snapshot)
             for item in _allocations(holdings, snapshot, None)
         )
     judge = IdleJudge(snapshot, policy, SilenceModel(holdings, calendar, policy))
-    findings = [judge.judge(item) for item in _allocations(holdings, snapshot, judge)]
+    findings = [
+        _judged(judge, item, partial.get(item.subject.name), snapshot)
+        for item in _allocations(holdings, snapshot, judge)
+    ]
     if everything:
         findings += [judge.judge(item) for holder in holdings.holders.values() for item in _devices(holder)]
     devices = {device.id: device for device in snapshot.devices}
@@ -48,6 +49,23 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
         found = idle_unknown(Subject(SubjectKind.DEVICE, name), text, ("the Pod that has it",))
         findings.append(replace(found, devices=(name,), node=devices[name].node))
     return tuple(findings)
+
+
+def _judged(judge: IdleJudge | None, item: Allocation, partial: PartialGang | None, snapshot: Snapshot) -> Finding:
+    """judge: None without any history of activity."""
+    found = judge_partial(judge, item, partial, snapshot.at) if partial is not None else None
+    if found is not None and found.verdict is Verdict.IDLE:
+        return found
+    if judge is not None:
+        usual = judge.judge(item)
+        # Silence that needs no such gang for its proof counts more than a gang without a proof.
+        return usual if found is None or usual.verdict is Verdict.IDLE else found
+    untold = replace(
+        idle_unknown(item.subject, UNTOLD, item.unseen),
+        devices=tuple(device.id for device in item.devices),
+        pods=item.pods,
+    )
+    return found or untold
 
 
 def _allocations(holdings: Holdings, snapshot: Snapshot, judge: IdleJudge | None) -> Iterator[Allocation]:

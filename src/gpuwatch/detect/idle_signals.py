@@ -55,11 +55,13 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
         ),
         *traffic,
     )
+    soonest = (WindowStat(signal, Statistic.MAX, policy.recent_seconds) for signal in _CONFIRMING)
     memory = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
     return {
         "idle.never_used": silence,
         "idle.abandoned": silence,
         "idle.model_loaded": (*silence, memory),
+        "idle.partial_gang": (*silence, *soonest),
         "idle.in_use": use,
         "idle.bursty": use,
         "idle.host_bound": (
@@ -84,8 +86,8 @@ class DeviceSignals:
     def value(
         self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0, *, whole_gpu: bool = False
     ) -> float | None:
-        """The device's value; for a MIG instance its own, or with whole_gpu its GPU's."""
-        answers = self.readings.values.get(self._keys[signal, statistic, window_seconds], {})
+        """The device's value; for a MIG instance its own, or with whole_gpu its GPU's. None where no rule asks for it."""
+        answers = self.readings.values.get(self._keys.get((signal, statistic, window_seconds), ""), {})
         return answers.get(device.uuid if whole_gpu else device.id)
 
     def evidence(
@@ -159,14 +161,19 @@ class DeviceSignals:
             device, signal, Statistic.MAX, window, value, comparison=comparison, bound=bound, note=note
         )
 
-    def second_opinion(self, devices: Sequence[Device], silent_seconds: float) -> SecondOpinion:
+    def second_opinion(
+        self, devices: Sequence[Device], silent_seconds: float, *, soonest: bool = False
+    ) -> SecondOpinion:
         """The other signals over the time in which the devices' engines were idle.
 
-        silent_seconds: that time; the longest window that fits into it counts.
+        silent_seconds: that time; the longest window that fits into it counts. soonest: a shorter window will do, in
+        which fewer signals are asked for.
         """
         window = self.policy.recent_window_seconds
         if silent_seconds >= self.policy.long_window_seconds:
             window = self.policy.long_window_seconds
+        elif soonest and silent_seconds < window:
+            window = self.policy.recent_seconds
         shown: tuple[Evidence, ...] = ()
         missing: list[str] = []
         for device in devices:

@@ -54,6 +54,17 @@ class LeaderWorkerTemplate(Wire, frozen=True):
     size: int | None = None
 
 
+class RayGroup(Wire, frozen=True):
+    replicas: int | None = None
+    min_replicas: int | None = None
+    num_of_hosts: int | None = None
+
+
+class RayClusterSpec(Wire, frozen=True):
+    enable_in_tree_autoscaling: bool | None = None
+    worker_group_specs: list[RayGroup] | None = None
+
+
 class PodSet(Wire, frozen=True):
     count: int | None = None
     min_count: int | None = None
@@ -85,6 +96,7 @@ class OwnerSpec(Wire, frozen=True):
     elastic_policy: Scaled | None = None  # PyTorchJob
     leader_worker_template: LeaderWorkerTemplate | None = None  # LeaderWorkerSet
     predictor: Scaled | None = None  # InferenceService
+    ray_cluster_spec: RayClusterSpec | None = None  # RayJob
     started: bool | None = None  # DevWorkspace
     min_available: int | None = None  # Volcano Job
     queue: str | None = None  # Volcano Job and PodGroup, KAI PodGroup

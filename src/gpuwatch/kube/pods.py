@@ -17,7 +17,7 @@ from gpuwatch.kube.accelerators import accelerator_counts, names_accelerator, po
 from gpuwatch.kube.decode import own_annotations
 from gpuwatch.kube.placement import placement, tolerations
 from gpuwatch.kube.quantity import quantity
-from gpuwatch.model.cluster import Node, Placement, Pod, Toleration
+from gpuwatch.model.cluster import Condition, Node, Placement, Pod, Toleration
 from gpuwatch.model.telemetry import PodRef
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -200,6 +200,7 @@ def _held(found: wire.WirePod) -> HeldPod:
         scheduler=spec.scheduler_name or "",
         restarts=sum(item.restart_count for item in status.container_statuses or ()),
         placement=placement(spec, meta.namespace, meta.labels or {}),
+        unscheduled=None if spec.node_name else _unscheduled(status),
     )
     group = spec.scheduling_group
     return HeldPod(
@@ -209,6 +210,13 @@ def _held(found: wire.WirePod) -> HeldPod:
         scheduling_group=(group.pod_group_name if group else None) or "",
         workload_ref=spec.workload_ref,
     )
+
+
+def _unscheduled(status: wire.PodStatus) -> Condition | None:
+    for item in status.conditions or ():
+        if item.type == "PodScheduled" and item.status == "False":
+            return Condition(item.type, item.status, item.reason or "", item.last_transition_time, item.message or "")
+    return None
 
 
 def _started(status: wire.PodStatus) -> datetime | None:

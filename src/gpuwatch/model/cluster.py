@@ -21,6 +21,7 @@ class Condition:
     status: str  # 'True', 'False', 'Unknown'
     reason: str = ""
     since: datetime | None = None
+    message: str = ""  # read of Pods alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A Pod that requests accelerators or has a claim for one. `accelerators` sums its containers' requests."""
+    """A Pod that requests accelerators or has a claim for one. `accelerators` sums its containers' requests.
+
+    unscheduled: the condition PodScheduled of a Pod that the scheduler has looked at and not placed.
+    """
 
     namespace: str
     name: str
@@ -207,6 +211,7 @@ class Pod:
     gang: str = ""  # Gang.id, '' where it belongs to none
     restarts: int = 0
     placement: Placement = Placement()
+    unscheduled: Condition | None = None
 
     @property
     def ref(self) -> PodRef:
