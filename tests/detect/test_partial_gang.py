@@ -40,7 +40,9 @@ def waiter(name: str, minutes: float, **pod: object) -> InEffect:
     return replace(holder(name, ""), activity=(), pod={**told, **pod})
 
 
-def torn(minutes: float = 20, *, holds: str | None = None, readings: Mapping[WindowStat, object] | None = None) -> Snapshot:
+def torn(
+    minutes: float = 20, *, holds: str | None = None, readings: Mapping[WindowStat, object] | None = None
+) -> Snapshot:
     """Two of three Pods hold a GPU each, the third waits, all for so many minutes. holds: what the two do meanwhile."""
     activity = holds if holds is not None else steps((".", minutes / 60))
     members = [holder(f"torn-{n}", activity) for n in range(2)]

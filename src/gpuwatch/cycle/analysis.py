@@ -25,6 +25,8 @@ from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Schema, Signal, WindowStat
 from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.facts import PlanFacts
+from gpuwatch.plan.partial_gangs import explained
 from gpuwatch.plan.policy import PlanPolicy
 
 VERSION = 1
@@ -66,11 +68,12 @@ class PlanContext:
 
 def assess(snapshot: Snapshot, policies: Policies, *, everything: bool = False) -> tuple[Finding, ...]:
     """The rules' findings, unordered. everything: include HEALTHY and similar ones."""
-    return (
+    found = (
         *health.assess_health(snapshot, policies.health, everything=everything, xids=policies.xids),
         *idle.assess_idle(snapshot, policies.idle, everything=everything),
         *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=everything),
     )
+    return explained(PlanFacts(snapshot, found), policies.plan)
 
 
 def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:

@@ -86,7 +86,7 @@ class DeviceSignals:
     def value(
         self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0, *, whole_gpu: bool = False
     ) -> float | None:
-        """The device's value; for a MIG instance its own, or with whole_gpu its GPU's. None where no rule asks for it."""
+        """The device's value; for a MIG instance its own, or with whole_gpu its GPU's. None where unknown."""
         answers = self.readings.values.get(self._keys.get((signal, statistic, window_seconds), ""), {})
         return answers.get(device.uuid if whole_gpu else device.id)
 
