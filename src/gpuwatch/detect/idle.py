@@ -8,6 +8,7 @@ agrees, and enough of it was observed.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from gpuwatch.detect.idle_holdings import Holdings, PodHolding, holdings_of
 from gpuwatch.detect.idle_partial_gang import PartialGang, judge_partial, partial_gangs
@@ -31,16 +32,11 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
     holdings = holdings_of(snapshot)
     calendar = holdings.calendar
     partial = partial_gangs(snapshot.cluster)
-    if calendar is None:
-        return tuple(
-            _judged(None, item, partial.get(item.subject.name), snapshot)
-            for item in _allocations(holdings, snapshot, None)
-        )
-    judge = IdleJudge(snapshot, policy, SilenceModel(holdings, calendar, policy))
-    findings = [
-        _judged(judge, item, partial.get(item.subject.name), snapshot)
-        for item in _allocations(holdings, snapshot, judge)
-    ]
+    judge = IdleJudge(snapshot, policy, SilenceModel(holdings, calendar, policy)) if calendar is not None else None
+    judged = ((item, partial.get(item.subject.name)) for item in _allocations(holdings, snapshot, judge))
+    findings = [_judged(judge, item, found, snapshot.at) for item, found in judged]
+    if judge is None:
+        return tuple(findings)
     if everything:
         findings += [judge.judge(item) for holder in holdings.holders.values() for item in _devices(holder)]
     devices = {device.id: device for device in snapshot.devices}
@@ -51,21 +47,17 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
     return tuple(findings)
 
 
-def _judged(judge: IdleJudge | None, item: Allocation, partial: PartialGang | None, snapshot: Snapshot) -> Finding:
+def _judged(judge: IdleJudge | None, item: Allocation, partial: PartialGang | None, at: datetime) -> Finding:
     """judge: None without any history of activity."""
-    found = judge_partial(judge, item, partial, snapshot.at) if partial is not None else None
-    if found is not None and found.verdict is Verdict.IDLE:
+    found = judge_partial(judge, item, partial, at) if partial is not None else None
+    if found is not None and (found.verdict is Verdict.IDLE or judge is None):
         return found
-    if judge is not None:
-        usual = judge.judge(item)
-        # Silence that needs no such gang for its proof counts more than a gang without a proof.
-        return usual if found is None or usual.verdict is Verdict.IDLE else found
-    untold = replace(
-        idle_unknown(item.subject, UNTOLD, item.unseen),
-        devices=tuple(device.id for device in item.devices),
-        pods=item.pods,
-    )
-    return found or untold
+    if judge is None:
+        names = tuple(device.id for device in item.devices)
+        return replace(idle_unknown(item.subject, UNTOLD, item.unseen), devices=names, pods=item.pods)
+    usual = judge.judge(item)
+    # A silence that is proven by itself counts more than a gang in part whose silence is not.
+    return usual if found is None or usual.verdict is Verdict.IDLE else found
 
 
 def _allocations(holdings: Holdings, snapshot: Snapshot, judge: IdleJudge | None) -> Iterator[Allocation]:

@@ -72,10 +72,10 @@ def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
     found = spec.ray_cluster_spec if spec is not None else None
     if found is None or found.worker_group_specs is None:
         return None
-    least = found.enable_in_tree_autoscaling
-    counts = ((group.min_replicas if least else group.replicas) or 0 for group in found.worker_group_specs)
-    hosts = (group.num_of_hosts or 1 for group in found.worker_group_specs)
-    return 1 + sum(count * each for count, each in zip(counts, hosts, strict=True))
+    scaled, groups = found.enable_in_tree_autoscaling, found.worker_group_specs
+    return 1 + sum(
+        ((each.min_replicas if scaled else each.replicas) or 0) * (each.num_of_hosts or 1) for each in groups
+    )
 
 
 def _move_workers(_: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:

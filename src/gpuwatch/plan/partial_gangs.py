@@ -1,6 +1,6 @@
 """What keeps the rest of a gang that is placed in part from its place, and which of them wait for each other's GPUs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gpuwatch.model.cluster import Pod
@@ -15,57 +15,50 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
     """All findings; those of gangs that are placed in part with what the landing of their rest shows."""
     partial = {item.subject.name: item for item in facts.findings if item.kind is FindingKind.PARTIAL_GANG}
     rest = {group[0].gang: group for group in facts.waiting if group[0].gang in partial}
-    frees = {
-        name: [other for other in sorted(partial) if other != name and _lands(group, facts, other) is None]
-        for name, group in rest.items()
-        if _lands(group, facts) is not None
-    }
-    told = {item.id: _told(item, partial, rest, frees, facts, policy) for item in partial.values()}
+    stuck = {name: reason for name, group in rest.items() if (reason := _stuck(group, facts))}
+    frees = {name: [each for each in sorted(partial) if _stuck(rest[name], facts, each) == ""] for name in stuck}
+    told = {}
+    for name, item in partial.items():
+        text = "by what is simulated there is room for them" if name in rest else "they are not offered to a scheduler"
+        evidence = [Evidence(signal="landing", value="nowhere", note=stuck[name])] if name in stuck else []
+        ring = sorted(other for other in _behind(name, frees) if name in _behind(other, frees))
+        if ring:
+            held = {each: [pod for pod in facts.members[each] if pod.node] for each in ring}
+            # GPU-hours, as the plan weighs a release.
+            loss = {
+                each: facts.gpu_shares(pods) + stopped_work(pods, [partial[each]], facts, policy)
+                for each, pods in held.items()
+            }
+            least = min(ring, key=lambda each: loss[each])
+            text = f"{' and '.join(ring)} wait for each other's GPUs, and the release of {least} loses least"
+            note = ", ".join(f"{each} loses {hours:.1f} GPU-hours" for each, hours in loss.items())
+            evidence.append(Evidence(signal="release_cost", value=loss[least], unit="GPU-hours", note=note))
+        elif name in stuck:
+            there = (
+                f"where {' or '.join(frees[name])} is placed in part"
+                if frees[name]
+                else "in no other such gang's place"
+            )
+            text = f"room for them would be {there}"
+        evidence = [*item.evidence, *evidence]
+        told[item.id] = replace(item, summary=f"{item.summary}; {text}", evidence=tuple(evidence))
     return tuple(told.get(item.id, item) for item in facts.findings)
 
 
-def _lands(group: Sequence[Pod], facts: PlanFacts, without: str = "") -> str | None:
-    """Why the group lands nowhere, once the gang `without` is released; None where it lands."""
+def _stuck(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> str:
+    """Why the group lands nowhere, once this gang is released; '' where it lands."""
+    if group[0].gang == released:
+        return "It is the same gang."
     room = facts.bare_room.copy()
-    room.without(pod.ref for pod in facts.members.get(without, ()))
-    found = room.land(group)
-    return found.reason if isinstance(found, Nowhere) else None
+    room.without(pod.ref for pod in facts.members.get(released, ()))
+    found = room.land(group, tell=not released)
+    return found.reason if isinstance(found, Nowhere) else ""
 
 
-def _told(
-    item: Finding,
-    partial: Mapping[str, Finding],
-    rest: Mapping[str, Sequence[Pod]],
-    frees: Mapping[str, Sequence[str]],
-    facts: PlanFacts,
-    policy: PlanPolicy,
-) -> Finding:
-    name = item.subject.name
-    if name not in frees:
-        text = "by what is simulated there is room for them" if name in rest else "they are not offered to a scheduler"
-        return replace(item, summary=f"{item.summary}; {text}")
-    evidence = [*item.evidence, Evidence(signal="landing", value="nowhere", note=_lands(rest[name], facts) or "")]
-    text = f"; room would be where {' or '.join(frees[name])} stands, placed in part too" if frees[name] else ""
-    ring = sorted(other for other in _behind(name, frees) if name in _behind(other, frees))
-    if ring:
-        costs = {each: _loss(partial[each], facts, policy) for each in ring}
-        least = min(ring, key=lambda each: (costs[each], each))
-        text = f"; {' and '.join(ring)} wait for each other's GPUs, and the release of {least} loses least"
-        note = ", ".join(f"{each} loses {cost:.1f} GPU-hours" for each, cost in costs.items())
-        evidence.append(Evidence(signal="release_cost", value=costs[least], unit="GPU-hours", note=note))
-    return replace(item, summary=f"{item.summary}{text}", evidence=tuple(evidence))
-
-
-def _behind(name: str, frees: Mapping[str, Sequence[str]]) -> set[str]:
+def _behind(name: str, frees: Mapping[str, Collection[str]]) -> set[str]:
     """The gangs whose release would make room for it, for those, and so on; with itself where they wait for it."""
     found, new = set[str](), set(frees.get(name, ()))
     while new:
         found |= new
         new = {other for each in new for other in frees.get(each, ())} - found
     return found
-
-
-def _loss(item: Finding, facts: PlanFacts, policy: PlanPolicy) -> float:
-    """GPU-hours that its release loses, as the plan weighs it."""
-    held = [pod for pod in facts.members[item.subject.name] if pod.node]
-    return facts.gpu_shares(held) + stopped_work(held, [item], facts, policy)
