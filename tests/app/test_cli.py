@@ -133,6 +133,19 @@ def test_doctor_tells_scripts_that_rules_are_limited_and_writes_a_counter_list(t
     assert any(line.startswith("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL") for line in lines), "what the rules lack"
 
 
+def test_doctor_says_what_proves_that_a_gpu_is_idle(tmp_path: Path) -> None:
+    def proof(page: Path) -> str:
+        result = gpuwatch("doctor", "--telemetry", page, "--no-cluster", "--format", "json")
+        return str(json.loads(result.stdout)["facts"]["idle is proven by"])
+
+    assert proof(PAGE).startswith("power_watts")
+    second = re.compile(r"^DCGM_FI_(DEV_POWER_USAGE|DEV_MEM_COPY_UTIL|PROF_DRAM_ACTIVE)\b.*\n", re.MULTILINE)
+    trimmed = tmp_path / "trimmed.prom"
+    trimmed.write_text(second.sub("", PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    said = proof(trimmed)
+    assert said.startswith("nothing, so idle allocations are only suspected; export one of DCGM_FI_DEV_POWER_USAGE, ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

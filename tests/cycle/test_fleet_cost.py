@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -83,8 +84,10 @@ def test_gpus_are_counted_by_team_and_paid_for_by_the_hour() -> None:
         ("", "free"): 4.0,
         ("vision", "allocated"): 8.0,
         ("vision", "idle"): 0.0,
+        ("vision", "suspected"): 0.0,
         ("nlp", "allocated"): 0.0,
         ("nlp", "idle"): 4.0,
+        ("nlp", "suspected"): 0.0,
     }
     assert next(iter(found.cost)) == ("", "free")
     assert [key[0] for key in found.allocated] == ["vision", "nlp"]  # the largest first
@@ -94,6 +97,13 @@ def test_gpus_are_counted_by_team_and_paid_for_by_the_hour() -> None:
     }
     assert found.unpriced == {(A100, "train"): 0}
     assert found.currency == "USD"
+
+
+def test_what_is_suspected_is_counted_apart_and_saves_nothing() -> None:
+    suspected = replace(idle("nlp/train-0"), kind=FindingKind.SUSPECTED_IDLE, verdict=Verdict.UNKNOWN)
+    found = costs([node()], [team("nlp", 2), team("nlp", 1, 1)], suspected)
+    assert [found.cost["nlp", state] for state in ("suspected", "idle", "allocated")] == [4.0, 0.0, 2.0]
+    assert found.saving == {}
 
 
 def test_a_gang_is_idle_with_all_its_pods() -> None:
@@ -113,7 +123,7 @@ def test_a_price_that_is_not_known_has_no_cost() -> None:
 def test_the_part_of_a_team_without_a_price_is_no_zero() -> None:
     dear = node("gpu-1", instance_type="unheard")
     found = costs([node(), dear], [team("nlp", 2), team("nlp", 4, 1, on="gpu-1")], idle("nlp/train-1"))
-    assert found.cost == {("", "free"): 12.0, ("nlp", "allocated"): 4.0}  # what its idle GPUs cost nobody knows
+    assert found.cost == {("", "free"): 12.0, ("nlp", "allocated"): 4.0, ("nlp", "suspected"): 0.0}  # of idle: unknown
     assert found.unpriced == {(A100, "default"): 8}
 
 

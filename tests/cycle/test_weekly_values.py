@@ -193,6 +193,26 @@ def test_idle_allocations_count_from_their_silence_within_the_week() -> None:
     assert team.use.projected_saving_gpu_hours_per_week == pytest.approx(168)
 
 
+def test_what_is_suspected_has_hours_and_money_of_its_own() -> None:
+    looks = replace(
+        idle("team-a/left", ("gpu-0", "gpu-1/1"), START - timedelta(hours=5)),
+        kind=FindingKind.SUSPECTED_IDLE,
+        verdict=Verdict.UNKNOWN,
+        missing=("power and memory activity of gpu-0 over the idle time",),
+    )
+    devices = (device("gpu-0"), device("gpu-1/1", "3g.20gb"))
+    found = report(hours(), (looks,), devices=devices)
+    assert found.suspected == (looks,)
+    assert found.suspected_gpu_hours == pytest.approx(168 * (1 + 3 / 7), rel=0.1)
+    assert found.suspected_cost == pytest.approx(2.0 * found.suspected_gpu_hours)
+    assert (found.idle, found.fleet.idle_gpu_hours, found.fleet.saving) == ((), 0.0, 0.0)
+    assert report(hours(), (looks,), devices=devices, prices={}).suspected_cost is None
+    for text in (weekly_html(found), weekly_markdown(found)):
+        assert "Suspected, not proven" in text
+        assert "power and memory activity of gpu-0 over the idle time" in text
+    assert "Suspected" not in weekly_html(report(hours()))
+
+
 def test_an_idle_gang_counts_with_all_its_gpus_for_the_namespace_of_its_pods() -> None:
     gang = replace(
         idle("team-a/worker-0", ("GPU-1", "GPU-2"), END - timedelta(hours=10)),

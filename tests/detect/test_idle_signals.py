@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from detect.idle_world import POLICY, InEffect, bystander, judged, only, steps, world
 from gpuwatch.detect.idle import IdlePolicy
-from gpuwatch.model.decision import Advice, Finding, Verdict
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 SILENT = InEffect(name="pod", activity=(steps((".", 3)),))
@@ -17,6 +19,8 @@ FLOOR = WindowStat(Signal.POWER_WATTS, Statistic.MIN, POLICY.power_floor_seconds
 def highest(signal: Signal, window: int = 3600) -> WindowStat:
     return WindowStat(signal, Statistic.MAX, window)
 
+
+L40S = {"model": "NVIDIA L40S"}  # a model whose idle power the catalog lacks
 
 NONE_ELSE = {
     highest(signal, window): None
@@ -36,6 +40,30 @@ class TestPower:
     def test_an_idle_context_is_quiet_on_every_card(self, floor: float, context: float) -> None:
         found = judged(SILENT, readings={highest(Signal.POWER_WATTS): context, FLOOR: floor})
         assert found.verdict is Verdict.IDLE
+
+    def test_a_card_that_drew_250_watts_all_week_is_not_its_own_measure(self) -> None:
+        """Another profiler holds the engine counters at 0, and the cards of its model show what an idle one draws."""
+        fleet = [InEffect(name=f"other-{number}", activity=("#" * 36,), device=L40S) for number in range(5)]
+        silent = replace(SILENT, device=L40S)
+        floors = {f"GPU-other-{number}-0": 70.0 for number in range(5)} | {"GPU-pod-0": 245.0}
+        readings = {highest(Signal.POWER_WATTS): 250.0, FLOOR: floors}
+        found = judged(silent, *fleet, readings=readings)
+        assert found.verdict is Verdict.UNKNOWN
+        assert "power_watts of GPU-pod-0 says that it works (250 watts)" in found.summary
+        # Four other cards are too few to be a measure; so is one sensor that reads 0.
+        assert judged(silent, *fleet[1:], readings=readings).verdict is Verdict.IDLE
+        one_broken = {
+            **floors,
+            **dict.fromkeys((f"GPU-other-{number}-0" for number in range(5)), 245.0),
+            "GPU-other-0-0": 0.0,
+        }
+        assert judged(silent, *fleet, readings={**readings, FLOOR: one_broken}).verdict is Verdict.IDLE
+
+    def test_the_catalog_knows_what_an_idle_h100_draws(self) -> None:
+        silent = replace(SILENT, device={"model": "NVIDIA H100 80GB HBM3"})
+        readings = {highest(Signal.POWER_WATTS): 250.0, FLOOR: 245.0}
+        assert judged(silent, readings=readings).verdict is Verdict.UNKNOWN
+        assert judged(silent, readings={**readings, highest(Signal.POWER_WATTS): 120.0}).verdict is Verdict.IDLE
 
     def test_a_contradiction_is_named_and_shown(self) -> None:
         found = judged(SILENT, readings={highest(Signal.POWER_WATTS): 300.0})
@@ -82,10 +110,20 @@ class TestMissing:
     def found(self) -> Finding:
         return judged(SILENT, readings=NONE_ELSE)
 
-    def test_none_at_all_is_unknown_and_a_matter_of_monitoring(self) -> None:
-        assert self.found().verdict is Verdict.UNKNOWN
+    def test_none_at_all_is_a_suspicion_and_a_matter_of_monitoring(self) -> None:
+        assert (self.found().kind, self.found().verdict) == (FindingKind.SUSPECTED_IDLE, Verdict.UNKNOWN)
+        assert self.found().gpu_hours == pytest.approx(3.0)
+        assert self.found().summary.endswith("only engine activity says so")
         assert self.found().missing == ("power and memory activity of GPU-pod-0 over the idle time",)
         assert self.found().advice is Advice.FIX_MONITORING
+
+    def test_a_silence_that_is_explained_is_no_suspicion(self) -> None:
+        worked = InEffect(name="pod", activity=(steps(("#", 30), (".", 1)),))
+        assert judged(worked, readings=NONE_ELSE).kind is FindingKind.BURSTY
+
+    def test_a_signal_that_contradicts_is_no_suspicion(self) -> None:
+        readings = {**NONE_ELSE, highest(Signal.SM_ACTIVE_RATIO): 0.5}
+        assert judged(SILENT, readings=readings).kind is FindingKind.IDLE_UNKNOWN
 
     def test_power_without_a_floor_says_nothing(self) -> None:
         assert judged(SILENT, readings={**NONE_ELSE, highest(Signal.POWER_WATTS): 85.0, FLOOR: None}).verdict is (

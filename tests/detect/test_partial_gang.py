@@ -22,6 +22,12 @@ MESSAGE = (
 RECENT_BUSY = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, POLICY.recent_seconds)
 RECENT_POWER = WindowStat(Signal.POWER_WATTS, Statistic.MAX, POLICY.recent_seconds)
 
+NO_SECOND = {
+    WindowStat(signal, Statistic.MAX, window): None
+    for signal in (Signal.POWER_WATTS, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO)
+    for window in (POLICY.recent_seconds, POLICY.recent_window_seconds, POLICY.long_window_seconds)
+}
+
 
 def holder(name: str, activity: str, **pod: object) -> InEffect:
     return InEffect(name=name, activity=(activity,), kind="Job", namespace="ml", workload="torn", gang=GANG, pod=pod)
@@ -77,18 +83,17 @@ def test_it_is_named_within_minutes_and_confirmed_by_silence() -> None:
     assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RECLAIM)
     assert finding.confidence_ratio >= 0.9
     assert finding.summary == (
-        "2 of the 3 Pods that it needs are placed and 1 wait for a Node for 20 min, kept from it by resources or "
-        "topology, as its scheduler says; its GPUs do nothing meanwhile"
+        "2 of the 3 Pods that it needs are placed, and 1 wait for 20 min, kept from it by resources or topology, as its "
+        "scheduler says; its GPUs do nothing meanwhile"
     )
     assert finding.gpu_hours == pytest.approx(2 * 20 / 60, abs=0.01)
     assert finding.since == AT - timedelta(minutes=20)
     # The plan releases the gang as a whole, so that all its Pods stand for it.
     assert set(finding.pods) == {"ml/torn-0", "ml/torn-1", "ml/torn-2"}
     assert set(finding.devices) == {"GPU-torn-0-0", "GPU-torn-1-0"}
-    placed, said, power = finding.evidence
+    placed, power = finding.evidence
     assert (placed.signal, placed.value, placed.bound) == ("placed_pods", 2.0, 3.0)
-    assert (said.signal, said.value) == ("pod_scheduled", "Unschedulable")
-    assert "2 Insufficient nvidia.com/gpu" in said.note
+    assert placed.note.startswith("ml/torn-2: Unschedulable: 0/3 nodes are available: 2 Insufficient nvidia.com/gpu")
     assert power.signal == Signal.POWER_WATTS.value
     assert power.window_seconds == POLICY.recent_seconds
 
@@ -123,10 +128,7 @@ def test_the_last_work_of_a_gpu_may_be_an_earlier_pods() -> None:
 
 
 def test_without_a_second_signal_it_is_shown_alone() -> None:
-    second = (Signal.POWER_WATTS, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO)
-    windows = (POLICY.recent_seconds, POLICY.recent_window_seconds, POLICY.long_window_seconds)
-    none = {WindowStat(signal, Statistic.MAX, window): None for signal in second for window in windows}
-    finding = found(torn(20, readings=none))
+    finding = found(torn(20, readings=NO_SECOND))
     assert (finding.kind, finding.verdict) == (FindingKind.PARTIAL_GANG, Verdict.UNKNOWN)
     assert finding.advice is Advice.FIX_MONITORING
 
@@ -139,17 +141,16 @@ def test_unknown_activity_is_shown_and_not_confirmed() -> None:
     assert found(gone).kind is FindingKind.PARTIAL_GANG
 
 
-def test_an_unknown_age_is_shown_and_not_confirmed() -> None:
-    finding = found(with_pods(torn(20), torn_2={"created": None}))
-    assert (finding.kind, finding.verdict) == (FindingKind.PARTIAL_GANG, Verdict.UNKNOWN)
-    assert finding.missing == ("since when its Pods wait",)
-
-
 def test_silence_that_proves_itself_needs_no_such_gang() -> None:
     """A gang that never worked in hours, and of which the age of a waiting Pod is not known."""
     old = torn(600)
     assert found(with_pods(old, torn_2={"created": None})).kind is FindingKind.MODEL_LOADED
     assert found(old).kind is FindingKind.PARTIAL_GANG
+    # The same where a second signal is what is missing: its hours are counted as suspected.
+    suspected = found(torn(600, readings=NO_SECOND))
+    assert suspected.kind is FindingKind.SUSPECTED_IDLE
+    assert "2 of the 3 Pods that it needs are placed" in suspected.summary
+    assert suspected.gpu_hours > 0
 
 
 def nothing(snapshot: Snapshot) -> None:
@@ -204,7 +205,7 @@ def test_a_gang_on_a_node_that_is_not_ready_is_shown_alone() -> None:
     )
     finding = found(replace(state, cluster=replace(state.cluster, nodes=ill)))
     assert (finding.kind, finding.verdict) == (FindingKind.PARTIAL_GANG, Verdict.UNKNOWN)
-    assert finding.missing == ("what ml/torn-1 does, which is not judged",)
+    assert finding.missing == ("activity of ml/torn-1, whose Node is not ready",)
 
 
 @pytest.mark.parametrize(

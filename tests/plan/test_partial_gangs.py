@@ -210,7 +210,7 @@ def test_one_that_only_waits_for_another_is_no_deadlock() -> None:
     wide = torn("wide", {"n0": 8}, [9])
     small = torn("small", {"n1": 6}, [8])
     told = {item.subject.name: item.summary for item in findings(state(wide, small))}
-    assert "room would be where JobSet/ml/wide stands, placed in part too" in told["JobSet/ml/small"]
+    assert "there would be room where JobSet/ml/wide is placed in part" in told["JobSet/ml/small"]
     assert told["JobSet/ml/wide"] == "placed in part"
     assert drawn(state(wide, small)) == {"wide": "ml/small-w0"}
 
@@ -218,7 +218,7 @@ def test_one_that_only_waits_for_another_is_no_deadlock() -> None:
 def test_what_the_simulation_cannot_see_is_said() -> None:
     fits = torn("big", {"n0": 4}, [4])
     (item,) = findings(state(fits))
-    assert item.summary == "placed in part; by what is simulated there is room for them"
+    assert item.summary == "placed in part; by what is simulated there is room"
     gated = [replace(each, placement=Placement(gated=True)) if not each.node else each for each in fits[0]]
     (item,) = findings(state((gated, fits[1])))
     assert item.summary == "placed in part; they are not offered to a scheduler"

@@ -40,6 +40,7 @@ SHOWN: dict[str, set[str]] = {
     # By one query alone a Pod that was left looks like one that pauses.
     "idle.bursty": {"pauses", "left"},
     "idle.in_use": {"works", "fed-slowly", "half-seen"},
+    "idle.suspected_idle": {"never", "young"},  # one query cannot tell the age
     "idle.idle_unknown": {"half-seen"},
     "misfit.hbm_contention": {"crowded"},
     "misfit.pcie_contention": {"thronged"},
@@ -138,8 +139,8 @@ def _pod_series() -> list[tuple[str, dict[str, str], Value]]:
     pod("FI_DEV_FB_USED", "left", always(2000))
     pod("FI_DEV_FB_USED", "never", always(300))
     pod("FI_DEV_FB_USED", "works", always(2000))
-    for name in ("works", "half-seen"):
-        pod("FI_DEV_POWER_USAGE", name, always(300))
+    for name, watts in (("works", 300.0), ("half-seen", 300.0), ("left", 85.0)):
+        pod("FI_DEV_POWER_USAGE", name, always(watts))
     return series
 
 

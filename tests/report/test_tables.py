@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -78,6 +79,13 @@ def test_findings_that_lack_the_same_are_one_line() -> None:
     assert "Not known (5)" in text
     assert text.count("which Pod's work it is") == 1
     assert "and 3 more" in text
+
+
+def test_what_is_suspected_has_a_table_of_its_own() -> None:
+    looks = replace(unknown("ml/pod-0"), kind=FindingKind.SUSPECTED_IDLE, rule="idle.suspected_idle", gpu_hours=21.0)
+    text = shown(analysis((looks, unknown("ml/pod-1"))))
+    assert "Suspected idle, not proven, never acted on (1): 0 devices, 21 GPU-hours so far" in text
+    assert "Not known (1)" in text
 
 
 def test_a_table_that_is_cut_says_so() -> None:

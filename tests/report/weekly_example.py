@@ -353,6 +353,20 @@ def full_report() -> WeeklyReport:
             )[:10]
         ),
         idle=idle,
+        suspected=(
+            replace(
+                idle[-1],
+                rule="idle.suspected_idle",
+                kind=FindingKind.SUSPECTED_IDLE,
+                verdict=Verdict.UNKNOWN,
+                subject=Subject(SubjectKind.POD, "research/old-exporter-0"),
+                summary="never worked in the 21 h since it started; only engine activity says so",
+                missing=("power and memory activity of GPU-0f3a over the idle time",),
+                gpu_hours=21.0,
+            ),
+        ),
+        suspected_gpu_hours=21.0,
+        suspected_cost=102.3,
         degraded=degraded,
         lost_gpu_hours_by_cause={"thermal_throttle": 121.5, "gpu_missing": 72.0, "xid": 21.1},
         outcomes=_outcomes(),

@@ -19,7 +19,7 @@ from gpuwatch.cycle.fleet_cost import FleetCost
 from gpuwatch.execute.precision import precision
 from gpuwatch.kube.followed import Followed
 from gpuwatch.model.cluster import FactKind
-from gpuwatch.model.decision import Analysis, Verdict
+from gpuwatch.model.decision import Analysis, FindingKind, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
 
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
@@ -151,6 +151,8 @@ class Metrics:
         )
         wasted = 3600 * sum(item.gpu_hours for item in notable if item.verdict is Verdict.IDLE)
         self._gauges["gpuwatch_idle_gpu_seconds"].set(wasted)
+        suspected = 3600 * sum(item.gpu_hours for item in notable if item.kind is FindingKind.SUSPECTED_IDLE)
+        self._gauges["gpuwatch_suspected_idle_gpu_seconds"].set(suspected)
         lost = Tally((str(each.kind),) for each in analysis.cluster.unread)
         self._replace("gpuwatch_unread_facts", {(str(kind),): lost.get((str(kind),), 0) for kind in FactKind})
         self._replace("gpuwatch_gaps", Tally((str(gap.kind),) for gap in analysis.gaps))

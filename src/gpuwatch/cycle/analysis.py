@@ -15,6 +15,7 @@ from gpuwatch.model.decision import (
     ActionKind,
     Analysis,
     Coverage,
+    Family,
     Finding,
     FindingKind,
     Severity,
@@ -166,9 +167,7 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
         if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
         for device in finding.devices
     }
-    untold = (FindingKind.IDLE_UNKNOWN, FindingKind.PARTIAL_GANG)
-    waiting = {pod.ref for pod in snapshot.cluster.pods if not pod.node}
-    idle_unknown = {ref for finding in unknown if finding.kind in untold for ref in finding.pods} - waiting
+    idle_unknown = {ref for finding in unknown if finding.family is Family.IDLE for ref in finding.pods}
     return Coverage(
         devices=len(snapshot.devices),
         devices_present=len(present),

@@ -16,7 +16,7 @@ from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.frameworks import ends
 from gpuwatch.model.cluster import Cluster, Node, Pod, Sharing
-from gpuwatch.model.decision import Analysis, Finding, Verdict
+from gpuwatch.model.decision import Analysis, Finding, FindingKind, Verdict
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.model.telemetry import Device, PodRef
 
@@ -31,8 +31,9 @@ IGNORED_AFTER = timedelta(days=7)
 
 
 class CostState(StrEnum):
-    ALLOCATED = "allocated"  # a Pod has it, and it is not idle
+    ALLOCATED = "allocated"  # a Pod has it; it is neither idle nor suspected to be
     IDLE = "idle"  # a Pod has it, and it is idle
+    SUSPECTED = "suspected"  # a Pod has it; it looks idle, and nothing proves it
     FREE = "free"  # no Pod has it
 
 
@@ -72,7 +73,7 @@ class _NodeCost:
 def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[Recommendation] = ()) -> FleetCost:
     """Empty without a cluster."""
     places = _places(analysis.cluster, analysis.devices, prices)
-    idle = _idle_pods(analysis.findings)
+    idle, suspected = _idle_pods(analysis.findings), _suspected_pods(analysis.findings)
     allocatable: dict[tuple[str, str], float] = defaultdict(float)
     unpriced: dict[tuple[str, str], float] = defaultdict(float)
     allocated: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -88,7 +89,8 @@ def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[
         for ref, count in place.taken.items():
             namespace = ref.partition("/")[0]
             allocated[namespace, *kind] += count
-            parts.append((namespace, CostState.IDLE if ref in idle else CostState.ALLOCATED, count))
+            state = CostState.IDLE if ref in idle else CostState.SUSPECTED if ref in suspected else CostState.ALLOCATED
+            parts.append((namespace, state, count))
             if ref in idle and place.price is not None:
                 saving[namespace, RELEASE, Confidence.LIKELY] += count * place.price
                 saving[namespace, RELEASE, Confidence.PESSIMISTIC] += count * place.price * idle[ref]
@@ -98,7 +100,7 @@ def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[
                 cost[namespace, state] += count * place.price
     for namespace in {namespace for namespace, _ in cost}:
         # No idle GPUs cost nothing; idle GPUs of unknown price cost something.
-        for state in (CostState.ALLOCATED, CostState.IDLE) if namespace else ():
+        for state in (CostState.ALLOCATED, CostState.IDLE, CostState.SUSPECTED) if namespace else ():
             if not gpus[namespace, state]:
                 cost.setdefault((namespace, state), 0.0)
     _add_advised(saving, recommendations, {pod.workload for pod in analysis.cluster.pods if pod.ref in idle})
@@ -151,6 +153,10 @@ def _idle_pods(findings: Iterable[Finding]) -> dict[PodRef, float]:
             for ref in item.pods:
                 found[ref] = max(found.get(ref, 0.0), item.confidence_ratio)
     return found
+
+
+def _suspected_pods(findings: Iterable[Finding]) -> frozenset[PodRef]:
+    return frozenset(ref for item in findings if item.kind is FindingKind.SUSPECTED_IDLE for ref in item.pods)
 
 
 def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> list[_NodeCost]:

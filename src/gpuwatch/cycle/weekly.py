@@ -14,7 +14,7 @@ from gpuwatch.advise.recommend import by_worth
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
-from gpuwatch.cycle.weekly_savings import Savings, Sum, namespace_of, worked_out
+from gpuwatch.cycle.weekly_savings import Savings, Sum, held_by, namespace_of, worked_out
 from gpuwatch.model.decision import Analysis, Finding, FindingKind, SubjectKind, Verdict
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
@@ -55,8 +55,9 @@ def assemble_weekly(
     hours = [row for row in book.usage if start <= row.hour < end]
     before = [row for row in book.usage if start - (end - start) <= row.hour < start]
     # One finding for each gang, and for each Pod without one (`gpuwatch.detect.idle`).
-    found = (item for item in analysis.findings if item.verdict is Verdict.IDLE)
-    idle = tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
+    idle = _most_gpu_hours_first(item for item in analysis.findings if item.verdict is Verdict.IDLE)
+    suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
+    suspicion = held_by(suspected, analysis.devices, price_per_gpu_hour, start, end)
     shares = {device.id: gpu_share_ratio(device.model, device.mig_profile) for device in analysis.devices}
     workloads, savings = worked_out(analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end)
     teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
@@ -93,6 +94,9 @@ def assemble_weekly(
         workloads=workloads,
         top_changes=tuple(sorted(recommendations, key=by_worth)[:TOP_CHANGES]),
         idle=idle,
+        suspected=suspected,
+        suspected_gpu_hours=suspicion.gpu_hours,
+        suspected_cost=suspicion.known_cost,
         degraded=degraded,
         lost_gpu_hours_by_cause=_lost(hours, gone),
         outcomes=tuple(outcomes),
@@ -105,6 +109,10 @@ def assemble_weekly(
         limits=tuple(_limits(hours, before, start, end, price_per_gpu_hour, recommendations, analysis)),
         gaps=tuple(dict.fromkeys((*analysis.gaps, *gaps))),
     )
+
+
+def _most_gpu_hours_first(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
 
 
 def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: bool) -> Use:

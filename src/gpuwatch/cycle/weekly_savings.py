@@ -119,6 +119,21 @@ def worked_out(
     return tuple(sorted(workloads, key=lambda item: (-item.allocated_gpu_hours, item.workload))), savings
 
 
+def held_by(
+    findings: Sequence[Finding],
+    devices: Iterable[Device],
+    prices: Mapping[str, float],
+    start: datetime,
+    end: datetime,
+) -> Sum:
+    """GPU-hours of these allocations within the period, and what they cost."""
+    total = Sum()
+    for part in _parts(devices, findings, start, end):
+        price = prices.get(part.group[1])
+        total.add(part.gpu_hours, None if price is None else price * part.gpu_hours)
+    return total
+
+
 def _with_saving(item: WorkloadUse, idle_gpu_hours: float, price: float | None) -> WorkloadUse:
     """The advised change saves its share of the hours that were not idle; of idle ones all is saved."""
     idle = min(idle_gpu_hours, item.allocated_gpu_hours)

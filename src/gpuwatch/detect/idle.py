@@ -56,8 +56,10 @@ def _judged(judge: IdleJudge | None, item: Allocation, partial: PartialGang | No
         names = tuple(device.id for device in item.devices)
         return replace(idle_unknown(item.subject, UNTOLD, item.unseen), devices=names, pods=item.pods)
     usual = judge.judge(item)
-    # A silence that is proven by itself counts more than a gang in part whose silence is not.
-    return usual if found is None or usual.verdict is Verdict.IDLE else found
+    if found is None or not usual.gpu_hours:
+        return found or usual
+    # Its silence is proven or suspected by itself, and its hours are counted so.
+    return replace(usual, summary=f"{usual.summary}; {found.summary}")
 
 
 def _allocations(holdings: Holdings, snapshot: Snapshot, judge: IdleJudge | None) -> Iterator[Allocation]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuwatch.detect.fleet import conclude
 from gpuwatch.detect.idle_verdict import Allocation, IdleJudge, gpu_share
-from gpuwatch.model.cluster import Cluster, Gang, Pod
+from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.decision import Advice, Evidence, Family, Finding, FindingKind, Severity, Verdict
 from gpuwatch.profile.explanation import spoken
 from gpuwatch.profile.silence import ACTIVE, UNKNOWN
@@ -31,21 +31,21 @@ CAUSES: Mapping[str, str] = {
 `quota` also where an admission controller such as Kueue holds it by a scheduling gate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PartialGang:
     """needed: Pods that have to be placed, those without accelerators included; placed: those that are. since: when the
-    last one was placed and another waited; None where unknown."""
+    last one was placed and another waited."""
 
-    gang: Gang
     holding: tuple[Pod, ...]
     waiting: tuple[Pod, ...]
     placed: int
     needed: int
-    since: datetime | None
+    since: datetime
 
 
 def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
-    """Gang.id → gangs of which some Pods hold accelerators, some wait for a Node, and too few are placed."""
+    """Gang.id → gangs of which some Pods hold accelerators, some wait for a Node, and too few are placed; those whose
+    times are known."""
     members: dict[str, list[Pod]] = defaultdict(list)
     for pod in (*cluster.pods, *cluster.companions):
         members[pod.gang].append(pod)
@@ -59,13 +59,11 @@ def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
         placed = sum(bool(pod.node) for pod in pods)
         needed = len(pods) if gang.min_available is None else gang.min_available
         ends = gang.workload in completed or any(pod.deleting for pod in pods)
-        if waiting and holding and placed < needed and not ends:
-            starts, asked = [pod.started or pod.created for pod in holding], [pod.created for pod in waiting]
-            known = [at for at in (*starts, *asked) if at is not None]
-            since = max(*known[: len(starts)], min(known[len(starts) :])) if len(known) == len(holds) else None
-            found[gang.id] = PartialGang(
-                gang=gang, holding=holding, waiting=waiting, placed=placed, needed=needed, since=since
-            )
+        held = [at for pod in holding if (at := pod.started or pod.created)]
+        asked = [pod.created for pod in waiting if pod.created]
+        known = len(held) == len(holding) and len(asked) == len(waiting)
+        if waiting and holding and placed < needed and known and not ends:
+            found[gang.id] = PartialGang(holding, waiting, placed, needed, max(*held, min(asked)))
     return found
 
 
@@ -82,78 +80,70 @@ def judge_partial(judge: IdleJudge | None, item: Allocation, partial: PartialGan
 
     item: the allocation of the Pods that hold GPUs.
     """
-    since, away = partial.since, [pod.ref for pod in partial.holding if pod.ref not in item.pods]
-    if judge is None or since is None or away:
-        what = f"what {away[0]} does, which is not judged" if away else "its activity"
-        return _shown(item, partial, at, (what if since is not None else "since when its Pods wait",))
-    age = (at - since).total_seconds()
-    if age < judge.policy.partial_gang_seconds or judge.signals.video(item.devices) is not None:
+    since, age = partial.since, (at - partial.since).total_seconds()
+    away = [pod.ref for pod in partial.holding if pod.ref not in item.pods]
+    if judge is None or away:
+        return _shown(item, partial, at, (f"activity of {away[0]}, whose Node is not ready" if away else "activity",))
+    policy = judge.policy
+    if age < policy.partial_gang_seconds or judge.signals.video(item.devices) is not None:
         return None
     if judge.signals.recent_work(item.devices) is not None:
         # The statistic is the device's, so that it may be the work of an earlier Pod.
         whose = ("whose the last work of its GPUs was",)
-        return _shown(item, partial, at, whose) if age < judge.policy.recent_seconds else None
+        return _shown(item, partial, at, whose) if age < policy.recent_seconds else None
     first = judge.calendar.index_after(since)
     worked = np.flatnonzero(item.lane[first:] & ACTIVE)
     if worked.size:
         first += int(worked[-1]) + 1
         since = judge.calendar.time_of(first)
         # It worked without the others, so for a while it may only pause.
-        if (at - since).total_seconds() < judge.policy.min_silence_seconds:
+        if (at - since).total_seconds() < policy.min_silence_seconds:
             return None
-    lane = item.lane[first:]
-    known = float(np.mean(lane != UNKNOWN)) if lane.size else 0.0
+    steps = item.lane[first:] != UNKNOWN
+    known = float(np.mean(steps)) if steps.size else 0.0
     missing = judge.blind(item, judge.model.silence(item.workload, item.lane))
-    if not missing and known < judge.policy.min_coverage_ratio:
-        missing = (f"activity since {since:%Y-%m-%d %H:%M}: {known:.0%} of it is known",)
+    if known < policy.min_coverage_ratio:
+        missing = (*missing, f"activity since {since:%Y-%m-%d %H:%M}: {known:.0%} of it is known")
     opinion = judge.signals.second_opinion(item.devices, (at - since).total_seconds(), soonest=True)
-    if missing or not opinion.agrees:
-        contradiction = (f"silence: {opinion.contradiction}",) if opinion.contradiction else ()
-        advice = Advice.NONE if missing or contradiction else Advice.FIX_MONITORING
-        lacks = missing or contradiction or opinion.missing
-        return replace(_shown(item, partial, at, lacks, opinion.evidence), advice=advice)
-    found = _shown(item, partial, at, (), opinion.evidence)
+    contradicted = (f"silence: {opinion.contradiction}",) if opinion.contradiction else ()
+    shown = _shown(item, partial, at, (*missing, *contradicted, *opinion.missing), opinion.evidence)
+    if shown.missing:
+        return replace(shown, advice=Advice.FIX_MONITORING if opinion.missing else Advice.NONE)
     return replace(
-        found,
-        summary=f"{found.summary}; its GPUs do nothing meanwhile",
+        shown,
+        summary=f"{shown.summary}; its GPUs do nothing meanwhile",
         verdict=Verdict.IDLE,
         severity=Severity.WARNING,
         advice=Advice.RECLAIM,
         # Two sources agree that it waits: the scheduler, and the silence of engine and second signal.
         confidence_ratio=round(0.95 * known, 3),
         since=since,
+        # A release ends those that wait, too.
+        pods=(*item.pods, *(pod.ref for pod in partial.waiting)),
         gpu_hours=round((at - since) / timedelta(hours=1) * sum(map(gpu_share, item.devices)), 2),
     )
 
 
 def _shown(
-    item: Allocation,
-    partial: PartialGang,
-    at: datetime,
-    missing: tuple[str, ...],
-    more: tuple[Evidence, ...] = (),
+    item: Allocation, partial: PartialGang, at: datetime, missing: tuple[str, ...], more: tuple[Evidence, ...] = ()
 ) -> Finding:
-    for_ = f" for {spoken((at - partial.since).total_seconds())}" if partial.since is not None else ""
-    kept_by = " or ".join(causes(partial.waiting))
-    why = f", kept from it by {kept_by}, as its scheduler says" if kept_by else ""
-    lacks = f"; missing: {', '.join(missing)}" if missing else ""
-    placed, needed = float(partial.placed), float(partial.needed)
-    evidence = [Evidence(signal="placed_pods", value=placed, comparison="<", bound=needed)]
-    for pod in partial.waiting[:1]:
-        said = pod.unscheduled
-        if said is not None:
-            note = f"{pod.ref}, by {pod.scheduler or 'its scheduler'}: {said.message}"
-            evidence.append(Evidence(signal="pod_scheduled", value=said.reason, at=said.since, note=note))
+    waits, kept_by = partial.waiting[0], " or ".join(causes(partial.waiting))
+    said = waits.unscheduled
+    text = (
+        f"{partial.placed} of the {partial.needed} Pods that it needs are placed, and {len(partial.waiting)} wait for "
+    )
+    text += spoken((at - partial.since).total_seconds())
+    text += f", kept from it by {kept_by}, as its scheduler says" if kept_by else ""
+    note = f"{waits.ref}: {said.reason}: {said.message}" if said is not None else ""
+    placed, bound = float(partial.placed), float(partial.needed)
     found = conclude(
         item.subject,
         FindingKind.PARTIAL_GANG,
         Verdict.UNKNOWN,
-        f"{partial.placed} of the {partial.needed} Pods that it needs are placed and {len(partial.waiting)} wait for a "
-        f"Node{for_}{why}{lacks}",
+        f"{text}; missing: {', '.join(missing)}" if missing else text,
         family=Family.IDLE,
         since=partial.since,
         missing=missing,
-        evidence=(*evidence, *more),
+        evidence=(Evidence(signal="placed_pods", value=placed, comparison="<", bound=bound, note=note), *more),
     )
-    refs = (*item.pods, *(pod.ref for pod in partial.waiting))
-    return replace(found, pods=refs, devices=tuple(device.id for device in item.devices))
+    return replace(found, pods=item.pods, devices=tuple(device.id for device in item.devices))

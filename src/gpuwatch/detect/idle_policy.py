@@ -61,9 +61,10 @@ class IdlePolicy:
         second, begins to replace peers and prior. 24 h, a day and its night, and 4 h, less than the prior of a job.
 
     power_floor_factor, power_floor_watts, power_floor_seconds: an idle card draws at most factor × floor + watts, where
-        the floor is its lowest power in that time. 2, 35 W and 7 days: an idle context takes a T4 from 9 to 27 W, an
-        A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work below that;
-        its memory activity shows it.
+        the floor is its lowest power in that time, or that of an idle card of its model, if lower (the second lowest
+        of more than min_peers cards, or the catalog's). 2, 35 W and 7 days: an idle context takes a T4 from 9 to 27 W,
+        an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work below
+        that; its memory activity shows it.
     dram_active_ratio: most memory activity of an idle device. 0.02: refresh and monitoring stay below one percent.
     copy_util_ratio: most memory-copy utilisation of an idle device. 0.01: one percent, the smallest step of the
         counter.
@@ -137,7 +138,6 @@ class IdlePolicy:
         require(self, "idle.", seconds, lambda value: 0 < value <= 366 * _DAY, "seconds, above 0 and within a year")
         require(self, "idle.", others, lambda value: 0 < value < float("inf"), "a number above 0")
         self._ordered("step_seconds", "recent_seconds", "a step must fit into the time that counts as recent")
-        self._ordered("partial_gang_seconds", "min_silence_seconds", "a gang that worked in part is waited for longer")
         self._ordered("recent_seconds", "min_silence_seconds", "what worked recently cannot be idle")
         self._ordered("recent_window_seconds", "min_age_seconds", "the second signal must fit into it")
         self._ordered("recent_window_seconds", "min_silence_seconds", "the second signal must fit into it")

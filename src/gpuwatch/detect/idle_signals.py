@@ -5,10 +5,12 @@ called idle, one of these has to confirm that it does nothing, and none may cont
 only contradict: the first shares its source with engine activity, and work that stays on the card has no PCIe traffic.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import gt, le
 
+from gpuwatch.catalog.gpus import find_gpu
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.needs import statistics
 from gpuwatch.model.decision import Evidence, Snapshot
@@ -17,7 +19,8 @@ from gpuwatch.model.telemetry import Device, Signal, Statistic, WindowStat
 _PCIE = (Signal.PCIE_TX_BYTES_PER_SECOND, Signal.PCIE_RX_BYTES_PER_SECOND)
 _VIDEO = (Signal.ENCODER_UTIL_RATIO, Signal.DECODER_UTIL_RATIO)
 _HOLDS = {">": gt, "<=": le}
-_CONFIRMING = (Signal.POWER_WATTS, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO)
+CONFIRMING = (Signal.POWER_WATTS, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO)
+"""Each of them alone can confirm that a device does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +54,11 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
         *(
             WindowStat(signal, Statistic.MAX, window)
             for window in (recent, long)
-            for signal in (*_CONFIRMING, Signal.SM_ACTIVE_RATIO)
+            for signal in (*CONFIRMING, Signal.SM_ACTIVE_RATIO)
         ),
         *traffic,
     )
-    soonest = (WindowStat(signal, Statistic.MAX, policy.recent_seconds) for signal in _CONFIRMING)
+    soonest = (WindowStat(signal, Statistic.MAX, policy.recent_seconds) for signal in CONFIRMING)
     memory = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
     return {
         "idle.never_used": silence,
@@ -82,6 +85,18 @@ class DeviceSignals:
             (Signal.DRAM_ACTIVE_RATIO, policy.dram_active_ratio),
             (Signal.MEMORY_COPY_UTIL_RATIO, policy.copy_util_ratio),
         )
+        self._floors = self._floors_by_model(snapshot.devices)
+
+    def _floors_by_model(self, devices: Iterable[Device]) -> Mapping[str, float]:
+        """The second lowest floor of a model's cards, in watts, so that one broken sensor does not decide."""
+        window = self.policy.power_floor_seconds
+        floors: dict[str, dict[str, float]] = defaultdict(dict)
+        for device in devices:
+            watts = self.value(device, Signal.POWER_WATTS, Statistic.MIN, window, whole_gpu=True)
+            if device.model and watts is not None:
+                floors[device.model][device.uuid] = watts
+        enough = self.policy.min_peers
+        return {model: sorted(each.values())[1] for model, each in floors.items() if len(each) > enough}
 
     def value(
         self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0, *, whole_gpu: bool = False
@@ -221,12 +236,20 @@ class DeviceSignals:
         return next(filter(None, found), None)
 
     def _power_compared(self, device: Device, window: int, comparison: str) -> Evidence | None:
-        """As `_compared`, for the power of the whole card; the bound for an idle card follows from its floor."""
+        """As `_compared`, for the power of the whole card; the bound for an idle card follows from its floor, or from
+        that of its model, if lower: a card that worked all the time has no floor of its own."""
         policy = self.policy
         highest = self.value(device, Signal.POWER_WATTS, Statistic.MAX, window, whole_gpu=True)
-        floor = self.value(device, Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds, whole_gpu=True)
-        if highest is None or floor is None:
+        own = self.value(device, Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds, whole_gpu=True)
+        if highest is None or own is None:
             return None
+        known, days = find_gpu(device.model), policy.power_floor_seconds // 86400
+        floors = {
+            f"the card's floor in {days} days": own,
+            f"the second lowest floor of its model's cards in {days} days": self._floors.get(device.model),
+            "an idle card of its model, by the catalog,": None if known is None else known.idle_power_watts,
+        }
+        floor, whose = min((watts, name) for name, watts in floors.items() if watts is not None)
         bound = policy.power_floor_factor * floor + policy.power_floor_watts
         if not _HOLDS[comparison](highest, bound):
             return None
@@ -238,5 +261,5 @@ class DeviceSignals:
             highest,
             comparison=comparison,
             bound=bound,
-            note=f"the card's floor in {policy.power_floor_seconds // 86400} days is {floor:.0f} W",
+            note=f"{whose} is {floor:.0f} W",
         )

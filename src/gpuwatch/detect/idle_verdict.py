@@ -9,7 +9,7 @@ from gpuwatch.detect.idle_holdings import WorkloadClass
 from gpuwatch.detect.idle_host_bound import host_bound
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.detect.idle_signals import DeviceSignals
+from gpuwatch.detect.idle_signals import DeviceSignals, SecondOpinion
 from gpuwatch.model.decision import Advice, Evidence, Family, Finding, FindingKind, Severity, Snapshot, Subject, Verdict
 from gpuwatch.model.telemetry import Device, PodRef, Signal, Statistic, WindowStat
 from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, spoken
@@ -161,9 +161,7 @@ class IdleJudge:
         """Idle for longer than explained. explanation: None where no Pod of its workload ever worked."""
         opinion = self.signals.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is None:
-            return idle_unknown(
-                item.subject, f"idle for {spoken(now.proven_seconds)}", opinion.missing, advice=Advice.FIX_MONITORING
-            )
+            return self._suspected(item, now, explanation, opinion)
         if opinion.agrees is False:
             text = f"its engines have been idle for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
             return idle_unknown(item.subject, text, ("signals that agree",), evidence=opinion.evidence)
@@ -178,8 +176,6 @@ class IdleJudge:
         evidence = [self._activity(item, now, explanation, ">"), *opinion.evidence]
         if held is not None:
             evidence.append(self._memory(item, *held))
-        since = self.calendar.time_of(now.proven_step)
-        hours = (self.snapshot.at - since) / timedelta(hours=1)
         return conclude(
             item.subject,
             kind,
@@ -189,10 +185,32 @@ class IdleJudge:
             severity=Severity.WARNING,
             advice=Advice.RECLAIM,
             confidence_ratio=round(confidence * now.coverage_ratio, 3),
-            since=since,
+            since=self.calendar.time_of(now.proven_step),
             evidence=tuple(evidence),
-            gpu_hours=round(hours * sum(gpu_share(device) for device in item.devices), 2),
+            gpu_hours=self._silent_gpu_hours(item, now),
         )
+
+    def _suspected(
+        self, item: Allocation, now: SilenceNow, explanation: Explanation | None, opinion: SecondOpinion
+    ) -> Finding:
+        """Idle for longer than explained by engine activity alone, which no second signal confirms or contradicts."""
+        return conclude(
+            item.subject,
+            FindingKind.SUSPECTED_IDLE,
+            Verdict.UNKNOWN,
+            f"{self._silence_text(item, now, explanation)}; only engine activity says so",
+            family=Family.IDLE,
+            severity=Severity.WARNING,
+            advice=Advice.FIX_MONITORING,
+            since=self.calendar.time_of(now.proven_step),
+            evidence=(self._activity(item, now, explanation, ">"), *opinion.evidence),
+            missing=opinion.missing,
+            gpu_hours=self._silent_gpu_hours(item, now),
+        )
+
+    def _silent_gpu_hours(self, item: Allocation, now: SilenceNow) -> float:
+        hours = (self.snapshot.at - self.calendar.time_of(now.proven_step)) / timedelta(hours=1)
+        return round(hours * sum(gpu_share(device) for device in item.devices), 2)
 
     def _class(self, item: Allocation, now: SilenceNow, used_bytes: float | None) -> tuple[FindingKind, str]:
         """A loaded model decides, as a release costs its reload. A context alone costs nothing to release, so what
@@ -285,7 +303,6 @@ def idle_unknown(
     text: str,
     missing: tuple[str, ...],
     evidence: tuple[Evidence, ...] = (),
-    advice: Advice = Advice.NONE,
 ) -> Finding:
     return conclude(
         subject,
@@ -293,7 +310,6 @@ def idle_unknown(
         Verdict.UNKNOWN,
         f"{text}; missing: {', '.join(missing)}",
         family=Family.IDLE,
-        advice=advice,
         evidence=evidence,
         missing=missing,
     )

@@ -72,10 +72,11 @@ def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
     found = spec.ray_cluster_spec if spec is not None else None
     if found is None or found.worker_group_specs is None:
         return None
-    scaled, groups = found.enable_in_tree_autoscaling, found.worker_group_specs
-    return 1 + sum(
-        ((each.min_replicas if scaled else each.replicas) or 0) * (each.num_of_hosts or 1) for each in groups
-    )
+    scaled = found.enable_in_tree_autoscaling
+    groups = [
+        ((it.min_replicas if scaled else it.replicas) or 0, it.num_of_hosts or 1) for it in found.worker_group_specs
+    ]
+    return 1 + sum(count * hosts for count, hosts in groups)
 
 
 def _move_workers(_: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:

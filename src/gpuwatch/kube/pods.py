@@ -213,10 +213,9 @@ def _held(found: wire.WirePod) -> HeldPod:
 
 
 def _unscheduled(status: wire.PodStatus) -> Condition | None:
-    for item in status.conditions or ():
-        if item.type == "PodScheduled" and item.status == "False":
-            return Condition(item.type, item.status, item.reason or "", item.last_transition_time, item.message or "")
-    return None
+    said = (item for item in status.conditions or () if item.type == "PodScheduled" and item.status == "False")
+    found = (Condition(it.type, it.status, it.reason or "", it.last_transition_time, it.message or "") for it in said)
+    return next(found, None)
 
 
 def _started(status: wire.PodStatus) -> datetime | None:

@@ -104,7 +104,7 @@ class FindingKind(StrEnum):
     HOST_BOUND = "host_bound"  # the GPU waits for the host: always busy, hardly loaded
     BURSTY = "bursty"  # idle now, as often before it worked again
     IN_USE = "in_use"  # it works
-    SUSPECTED_IDLE = "suspected_idle"  # looks idle, and is not proven to be: shown, never acted on
+    SUSPECTED_IDLE = "suspected_idle"  # looks idle by one signal, which no second one confirms; never acted on
     IDLE_UNKNOWN = "idle_unknown"  # no rule could tell the use of the Pod
     # misfit: Pods that would do better elsewhere
     HBM_CONTENTION = "hbm_contention"  # workloads that share a GPU want more of its memory's bandwidth than there is
@@ -118,7 +118,6 @@ RESERVED_KINDS = frozenset(
         FindingKind.FABRIC,
         FindingKind.COMMON_CAUSE,
         FindingKind.SLOW_GPU,
-        FindingKind.SUSPECTED_IDLE,
         FindingKind.FRAGMENTATION,
     )
 )

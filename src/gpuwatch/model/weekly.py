@@ -126,6 +126,8 @@ class WeeklyReport:
 
     previous: the fleet's use in the period of the same length before it; None where unknown.
     top_changes: the ten with the largest projected saving per week, by money, then by GPU-hours.
+    suspected: allocations that look idle, which nothing proves; suspected_gpu_hours, suspected_cost: theirs, within the
+        period. They are no part of idle hours or savings. The cost is None where the price is unknown.
     currency: of all money, ISO 4217. actions: newest first; None where no Remediations were read.
     actions_note: why there are none, as a sentence.
     """
@@ -143,6 +145,9 @@ class WeeklyReport:
     top_changes: tuple[Recommendation, ...]
     idle: tuple[Finding, ...]
     degraded: tuple[Finding, ...]
+    suspected: tuple[Finding, ...] = ()
+    suspected_gpu_hours: float = 0.0
+    suspected_cost: float | None = None
     lost_gpu_hours_by_cause: Mapping[str, float] = field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
     actions: tuple[ActionTaken, ...] | None = None

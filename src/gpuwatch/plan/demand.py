@@ -31,43 +31,39 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
     chosen: dict[str, PodRef] = {}
     served: set[str] = set()
     for first in facts.ground.unsettled:
-        group = first
-        if group[0].gang in served:
+        group, gang = first, first[0].gang
+        if gang in served:
             continue
         useful = frozenset(name for pod in unlike(group) for name in facts.bare_room.ever(pod))
-        offered = [
-            item for item in left if useful.intersection(item.candidate.nodes) and _gives_way(item, group, facts)
-        ]
-        needed = _needed(group, offered, room)
+        there = [item for item in left if useful.intersection(item.candidate.nodes)]
+        needed = _needed(group, [item for item in there if _gives_way(item, group, facts)], room)
         if needed is None:
             continue
-        own = next((item for item in left if item.candidate.target.name == group[0].gang), None)
+        own = next((item for item in left if item.candidate.target.name == gang), None)
         if own is not None and (other := _instead(own, needed, facts, room)):
             group, needed = other, [own]
         _places(group, needed, room, keep=True)
         waiter = min(pod.ref for pod in group)
         chosen.update((item.candidate.id, waiter) for item in needed)
-        served.update((group[0].gang, *(item.candidate.target.name for item in needed)))
+        served |= {group[0].gang, *(item.candidate.target.name for item in needed)} - {""}
         left = [item for item in left if item.candidate.target.name not in served]
-        served.discard("")
     return chosen
 
 
 def _gives_way(item: PlanItem, group: Sequence[Pod], facts: PlanFacts) -> bool:
     """Whether it may be released for the group: it is not the same gang, nor one that waits with a higher priority."""
     waits = FindingKind.PARTIAL_GANG in item.candidate.detectors
-    above = max(pod.priority for pod in facts.pods_of(item.candidate)) > max(pod.priority for pod in group)
+    above = any(pod.priority > max(each.priority for each in group) for pod in facts.pods_of(item.candidate))
     return item.candidate.target.name != group[0].gang and not (waits and above)
 
 
 def _instead(own: PlanItem, needed: list[PlanItem], facts: PlanFacts, room: Room) -> tuple[Pod, ...] | None:
     """The waiting Pods of the one gang that is to be released, where releasing this one for them loses less."""
-    names = {item.candidate.target.name for item in needed}
-    dear = sum(item.score.disrupted_gpu_hours for item in needed) > own.score.disrupted_gpu_hours
-    for group in facts.ground.unsettled if dear and len(needed) == 1 else ():
-        if group[0].gang in names and _gives_way(own, group, facts) and _places(group, [own], room) is not None:
-            return group
-    return None
+    if len(needed) != 1 or needed[0].score.disrupted_gpu_hours <= own.score.disrupted_gpu_hours:
+        return None
+    waiting = (group for group in facts.ground.unsettled if group[0].gang == needed[0].candidate.target.name)
+    fits = (group for group in waiting if _gives_way(own, group, facts) and _places(group, [own], room) is not None)
+    return next(fits, None)
 
 
 def _needed(group: Sequence[Pod], offered: list[PlanItem], room: Room) -> list[PlanItem] | None:

@@ -16,39 +16,37 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
     partial = {item.subject.name: item for item in facts.findings if item.kind is FindingKind.PARTIAL_GANG}
     rest = {group[0].gang: group for group in facts.waiting if group[0].gang in partial}
     stuck = {name: reason for name, group in rest.items() if (reason := _stuck(group, facts))}
-    frees = {name: [each for each in sorted(partial) if _stuck(rest[name], facts, each) == ""] for name in stuck}
+    frees = {
+        name: [each for each in sorted(partial) if each != name and not _stuck(rest[name], facts, each)]
+        for name in stuck
+    }
     told = {}
     for name, item in partial.items():
-        text = "by what is simulated there is room for them" if name in rest else "they are not offered to a scheduler"
         evidence = [Evidence(signal="landing", value="nowhere", note=stuck[name])] if name in stuck else []
         ring = sorted(other for other in _behind(name, frees) if name in _behind(other, frees))
+        text = ""
         if ring:
-            held = {each: [pod for pod in facts.members[each] if pod.node] for each in ring}
-            # GPU-hours, as the plan weighs a release.
-            loss = {
-                each: facts.gpu_shares(pods) + stopped_work(pods, [partial[each]], facts, policy)
-                for each, pods in held.items()
-            }
+            loss = {each: _loss(partial[each], facts, policy) for each in ring}
             least = min(ring, key=lambda each: loss[each])
-            text = f"{' and '.join(ring)} wait for each other's GPUs, and the release of {least} loses least"
+            text = f"; {' and '.join(ring)} wait for each other's GPUs, and the release of {least} loses least"
             note = ", ".join(f"{each} loses {hours:.1f} GPU-hours" for each, hours in loss.items())
             evidence.append(Evidence(signal="release_cost", value=loss[least], unit="GPU-hours", note=note))
-        elif name in stuck:
-            there = (
-                f"where {' or '.join(frees[name])} is placed in part"
-                if frees[name]
-                else "in no other such gang's place"
-            )
-            text = f"room for them would be {there}"
-        evidence = [*item.evidence, *evidence]
-        told[item.id] = replace(item, summary=f"{item.summary}; {text}", evidence=tuple(evidence))
+        elif frees.get(name):
+            text = f"; there would be room where {' or '.join(frees[name])} is placed in part"
+        elif name not in stuck:
+            text = "; by what is simulated there is room" if name in rest else "; they are not offered to a scheduler"
+        told[item.id] = replace(item, summary=item.summary + text, evidence=(*item.evidence, *evidence))
     return tuple(told.get(item.id, item) for item in facts.findings)
+
+
+def _loss(item: Finding, facts: PlanFacts, policy: PlanPolicy) -> float:
+    """GPU-hours, as the plan weighs its release."""
+    held = [pod for pod in facts.members[item.subject.name] if pod.node]
+    return facts.gpu_shares(held) + stopped_work(held, [item], facts, policy)
 
 
 def _stuck(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> str:
     """Why the group lands nowhere, once this gang is released; '' where it lands."""
-    if group[0].gang == released:
-        return "It is the same gang."
     room = facts.bare_room.copy()
     room.without(pod.ref for pod in facts.members.get(released, ()))
     found = room.land(group, tell=not released)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gpuwatch.catalog.metrics import MetricRow, rows_for
 from gpuwatch.cycle.analysis import Policies, missing_signals, rule_signals
+from gpuwatch.detect.idle_signals import CONFIRMING
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
@@ -80,7 +81,7 @@ def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: st
         cluster=cluster,
         unreadable=any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in snapshot.gaps),
         limited=bool(rules),
-        facts=dict(_facts(snapshot)),
+        facts=dict([*_facts(snapshot), ("idle is proven by", _idle_proof(schema)), *_cluster_facts(snapshot.cluster)]),
         rules=rules,
         gaps=snapshot.gaps,
         telemetry_schema=schema,
@@ -124,7 +125,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     schema = snapshot.telemetry_schema
     devices = snapshot.devices
     down = [item.instance for item in snapshot.exporters if item.up is False]
-    facts = [
+    return [
         ("vocabularies", ", ".join(schema.vocabularies) or "none found"),
         ("backend", schema.backend or "unknown"),
         ("series of", ", ".join(f"{key}={value!r}" for key, value in schema.matchers.items()) or "all there is"),
@@ -140,7 +141,15 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
             f"{sum(1 for device in devices if device.untrusted)} not trusted",
         ),
     ]
-    return [*facts, *_cluster_facts(snapshot.cluster)]
+
+
+def _idle_proof(schema: Schema) -> str:
+    """The exported signals of which one has to confirm that a GPU is idle, or the lines that would export one."""
+    found = {item.signal for item in schema.signals}
+    if exported := [str(signal) for signal in CONFIRMING if signal in found]:
+        return ", ".join(exported)
+    lines = (line.partition(",")[0] for line in _enabling(schema.vocabularies, CONFIRMING))
+    return f"nothing, so idle allocations are only suspected; export one of {', '.join(dict.fromkeys(lines))}"
 
 
 def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from gpuwatch.model.decision import (
     Evidence,
     Family,
     Finding,
+    FindingKind,
     Severity,
     SubjectKind,
     Verdict,
@@ -30,10 +31,13 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Rende
     for finding in analysis.findings:
         by_verdict[finding.family, finding.verdict].append(finding)
     devices = {device.id: device for device in analysis.devices}
-    unknown = [item for item in analysis.findings if item.verdict is Verdict.UNKNOWN]
+    suspected = [item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE]
+    unknown = [item for item in analysis.findings if item.verdict is Verdict.UNKNOWN and item not in suspected]
     parts: list[RenderableType] = [_head(analysis, source)]
     parts.append(_degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows))
     parts.append(_idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows))
+    if suspected:
+        parts.append(_allocations("Suspected idle, not proven, never acted on", suspected, analysis, rows))
     misfits = by_verdict[Family.MISFIT, Verdict.MISFIT]
     if misfits:
         parts.append(_misfit(misfits, devices, rows))
@@ -127,9 +131,13 @@ def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableT
         pods = {ref for device in analysis.devices if device.present for ref in device.pods}
         known = len(pods) - analysis.coverage.idle_unknown
         return Text.from_markup("[bold]Idle allocations[/]  " + _none("proven", known, "Pod") + "\n")
+    return _allocations("Idle allocations", findings, analysis, rows)
+
+
+def _allocations(what: str, findings: list[Finding], analysis: Analysis, rows: int) -> RenderableType:
     hours = sum(finding.gpu_hours for finding in findings)
     gpus = len({device for finding in findings for device in finding.devices})
-    title = f"Idle allocations ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
+    title = f"{what} ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
     table = new_table(title, "class", "who", "devices", "idle for", "GPU-hours", "why")
     for finding in findings[:rows]:
         table.add_row(

@@ -411,6 +411,16 @@ def none_idle(report: WeeklyReport) -> str:
     return "None was proven."
 
 
+def suspected(report: WeeklyReport) -> str:
+    """What the suspected idle allocations held, and why nothing is done about them."""
+    held = f"{gpu_hours(report.suspected_gpu_hours)} GPU-hours ({money(report.suspected_cost, report.currency)})"
+    return (
+        f"{plural(len(report.suspected), 'allocation')} with {held} in the {period(report)} looked idle, but only "
+        "engine activity says so. gpuwatch does nothing about them, and no total counts them as idle. "
+        "`gpuwatch doctor` names the exporter's line that would prove or refute it."
+    )
+
+
 def none_degraded(report: WeeklyReport) -> str:
     """The text if no degraded GPU was found."""
     coverage = report.coverage

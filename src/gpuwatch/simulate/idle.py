@@ -17,7 +17,7 @@ from gpuwatch.simulate.tables import read_table
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of idle.csv or partial_gangs.csv: one thing to plant.
+    """A row of idle.csv: one thing to plant.
 
     uses: of the slots that may take it. kind: the kind of idleness; None: it only looks idle, being young, or using one
     of its devices alone. keeps: what stays on the device when it has stopped; memory needs the context too.
@@ -39,8 +39,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     note: str
 
 
-_WISHES = read_table("idle.csv", Wish)
-_PARTIAL_GANGS = read_table("partial_gangs.csv", Wish)
+_WISHES = [wish for wish in read_table("idle.csv", Wish) if not wish.waiting]
+_GANGS = [wish for wish in read_table("idle.csv", Wish) if wish.waiting]
 
 
 def _behaviour(wish: Wish, rng: np.random.Generator) -> Behaviour:
@@ -68,8 +68,8 @@ def plant_idle(plan: FleetPlan, scheduler: Scheduler, slots: list[Slot], runs: l
     """The runs with the planted ones; runs that overlap these are shortened, moved or dropped."""
     wanted = round(plan.gpus / 64 * len(_WISHES)) if plan.idle_allocations is None else plan.idle_allocations
     runs = _plant(plan, scheduler, slots, runs, [_WISHES[number % len(_WISHES)] for number in range(wanted)], "idle")
-    gangs = [_PARTIAL_GANGS[number % len(_PARTIAL_GANGS)] for number in range(plan.partial_gangs)]
-    return _plant(plan, scheduler, slots, runs, gangs, "partial-gangs")
+    gangs = [_GANGS[number % len(_GANGS)] for number in range(plan.partial_gangs)]
+    return _plant(plan, scheduler, slots, runs, gangs, "gangs")
 
 
 def _plant(
