@@ -41,7 +41,7 @@ def waiter(name: str, minutes: float, **pod: object) -> InEffect:
         "started": None,
         "created": AT - timedelta(minutes=minutes),
         "accelerators": {"nvidia.com/gpu": 1},
-        "unscheduled": Condition("PodScheduled", "False", "Unschedulable", AT - timedelta(minutes=minutes), MESSAGE),
+        "unscheduled": f"Unschedulable: {MESSAGE}",
     }
     return replace(holder(name, ""), activity=(), pod={**told, **pod})
 
@@ -83,8 +83,8 @@ def test_it_is_named_within_minutes_and_confirmed_by_silence() -> None:
     assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RECLAIM)
     assert finding.confidence_ratio >= 0.9
     assert finding.summary == (
-        "2 of the 3 Pods that it needs are placed, and 1 wait for 20 min, kept from it by resources or topology, as its "
-        "scheduler says; its GPUs do nothing meanwhile"
+        "2 of the 3 Pods that it needs are placed, and 1 wait for 20 min, kept from it by resources or topology, as "
+        "its scheduler says; its GPUs do nothing meanwhile"
     )
     assert finding.gpu_hours == pytest.approx(2 * 20 / 60, abs=0.01)
     assert finding.since == AT - timedelta(minutes=20)
@@ -173,7 +173,7 @@ def test_pods_without_gpus_count_as_their_framework_counts_them() -> None:
 
 
 def test_a_pod_that_pulls_its_image_has_its_place() -> None:
-    nothing(with_pods(torn(20), torn_2={"node": "node-pull", "unscheduled": None}))
+    nothing(with_pods(torn(20), torn_2={"node": "node-pull", "unscheduled": ""}))
 
 
 def test_a_gang_that_ends_is_left_alone() -> None:
@@ -197,15 +197,14 @@ def test_a_gang_that_waits_as_a_whole_holds_nothing() -> None:
     assert partial_gangs(Cluster()) == {}
 
 
-def test_a_gang_on_a_node_that_is_not_ready_is_shown_alone() -> None:
+def test_a_gang_on_a_node_that_is_not_ready_is_not_named() -> None:
     state = torn(20)
     ill = tuple(
         replace(node, conditions=(Condition("Ready", "Unknown"),)) if node.name == "node-torn-1" else node
         for node in state.cluster.nodes
     )
     finding = found(replace(state, cluster=replace(state.cluster, nodes=ill)))
-    assert (finding.kind, finding.verdict) == (FindingKind.PARTIAL_GANG, Verdict.UNKNOWN)
-    assert finding.missing == ("activity of ml/torn-1, whose Node is not ready",)
+    assert (finding.kind, finding.verdict) == (FindingKind.IDLE_UNKNOWN, Verdict.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +229,6 @@ def test_a_gang_on_a_node_that_is_not_ready_is_shown_alone() -> None:
     ],
 )
 def test_what_keeps_it_from_being_placed(message: str, expected: tuple[str, ...]) -> None:
-    pod = Pod(namespace="ml", name="p", unscheduled=Condition("PodScheduled", "False", "Unschedulable", None, message))
+    pod = Pod(namespace="ml", name="p", unscheduled=f"Unschedulable: {message}")
     assert causes([pod]) == expected
     assert set(expected) <= set(CAUSES)

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, TypeVar
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Cluster,
-    Condition,
     DisruptionBudget,
     Gang,
     Namespace,
@@ -168,7 +167,6 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
         "node_addresses": _nodes_of("address"),
     },
     Node: {**_META, "name": "node", "pool": "pool"},
-    Condition: {"message": _withheld},
     Taint: {"key": _Alias.taint, "value": "value"},
     Pod: {
         **_NAMED,
@@ -179,6 +177,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
         "priority_class": "class",
         "workload": _PATH,
         "gang": _PATH,
+        "unscheduled": _withheld,
     },
     Placement: {"node_selector": _LABELS},
     Toleration: {"key": _Alias.taint, "value": "value"},

@@ -1,7 +1,6 @@
 """Gangs that are placed in part: some Pods hold GPUs and wait for others, which the scheduler does not place.
 
-The cluster's objects name such a gang; the silence of its GPUs confirms that it waits. A gang whose minimum is placed,
-whose GPUs work, that ends, or of which a Pod has completed waits for nobody.
+The cluster's objects name such a gang; the silence of its GPUs confirms that it waits.
 """
 
 import re
@@ -70,22 +69,19 @@ def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
 def causes(pods: Sequence[Pod]) -> tuple[str, ...]:
     """Which of CAUSES the scheduler names for these Pods; () where it names none."""
     # Behind 'preemption:' it gives the same reasons again.
-    said = " ".join(pod.unscheduled.message.partition(" preemption: ")[0] for pod in pods if pod.unscheduled)
+    said = " ".join(pod.unscheduled.partition(" preemption: ")[0] for pod in pods)
     return tuple(name for name, pattern in CAUSES.items() if re.search(pattern, said, re.IGNORECASE))
 
 
 def judge_partial(judge: IdleJudge | None, item: Allocation, partial: PartialGang, at: datetime) -> Finding | None:
     """None where it is not a gang that waits: too young, or its GPUs work. UNKNOWN where its GPUs' silence is not
-    proven: shown, never acted on. judge: None without any history of activity.
-
-    item: the allocation of the Pods that hold GPUs.
+    proven: shown, never acted on. judge: None without any history of activity. item: the Pods that hold GPUs.
     """
     since, age = partial.since, (at - partial.since).total_seconds()
-    away = [pod.ref for pod in partial.holding if pod.ref not in item.pods]
-    if judge is None or away:
-        return _shown(item, partial, at, (f"activity of {away[0]}, whose Node is not ready" if away else "activity",))
-    policy = judge.policy
-    if age < policy.partial_gang_seconds or judge.signals.video(item.devices) is not None:
+    if judge is None:
+        return _shown(item, partial, at, ("activity",))
+    policy, away = judge.policy, not {pod.ref for pod in partial.holding}.issubset(item.pods)
+    if away or age < policy.partial_gang_seconds or judge.signals.video(item.devices) is not None:
         return None
     if judge.signals.recent_work(item.devices) is not None:
         # The statistic is the device's, so that it may be the work of an earlier Pod.
@@ -104,7 +100,7 @@ def judge_partial(judge: IdleJudge | None, item: Allocation, partial: PartialGan
     missing = judge.blind(item, judge.model.silence(item.workload, item.lane))
     if known < policy.min_coverage_ratio:
         missing = (*missing, f"activity since {since:%Y-%m-%d %H:%M}: {known:.0%} of it is known")
-    opinion = judge.signals.second_opinion(item.devices, (at - since).total_seconds(), soonest=True)
+    opinion = judge.signals.second_opinion(item.devices, (at - since).total_seconds())
     contradicted = (f"silence: {opinion.contradiction}",) if opinion.contradiction else ()
     shown = _shown(item, partial, at, (*missing, *contradicted, *opinion.missing), opinion.evidence)
     if shown.missing:
@@ -128,13 +124,12 @@ def _shown(
     item: Allocation, partial: PartialGang, at: datetime, missing: tuple[str, ...], more: tuple[Evidence, ...] = ()
 ) -> Finding:
     waits, kept_by = partial.waiting[0], " or ".join(causes(partial.waiting))
-    said = waits.unscheduled
     text = (
         f"{partial.placed} of the {partial.needed} Pods that it needs are placed, and {len(partial.waiting)} wait for "
     )
     text += spoken((at - partial.since).total_seconds())
     text += f", kept from it by {kept_by}, as its scheduler says" if kept_by else ""
-    note = f"{waits.ref}: {said.reason}: {said.message}" if said is not None else ""
+    note = f"{waits.ref}: {waits.unscheduled}" if waits.unscheduled else ""
     placed, bound = float(partial.placed), float(partial.needed)
     found = conclude(
         item.subject,

@@ -176,18 +176,15 @@ class DeviceSignals:
             device, signal, Statistic.MAX, window, value, comparison=comparison, bound=bound, note=note
         )
 
-    def second_opinion(
-        self, devices: Sequence[Device], silent_seconds: float, *, soonest: bool = False
-    ) -> SecondOpinion:
+    def second_opinion(self, devices: Sequence[Device], silent_seconds: float) -> SecondOpinion:
         """The other signals over the time in which the devices' engines were idle.
 
-        silent_seconds: that time; the longest window that fits into it counts. soonest: a shorter window will do, in
-        which fewer signals are asked for.
+        silent_seconds: that time; the longest window that fits into it counts, or the shortest, of fewer signals.
         """
         window = self.policy.recent_window_seconds
         if silent_seconds >= self.policy.long_window_seconds:
             window = self.policy.long_window_seconds
-        elif soonest and silent_seconds < window:
+        elif silent_seconds < window:
             window = self.policy.recent_seconds
         shown: tuple[Evidence, ...] = ()
         missing: list[str] = []

@@ -245,8 +245,8 @@ def _gone(proposal: Proposal, view: FreshFacts) -> Check:
     )
     if proposal.action is ActionKind.RELEASE_GANG and busy:
         # A gang that was placed in part and is complete now was not named wrongly.
-        wrong = set(proposal.detectors) != {FindingKind.PARTIAL_GANG}
-        return Check(Clearance.GONE, f"It works again ({busy[0]}).", {BUSY_AGAIN: True} if wrong else None)
+        wrong = {BUSY_AGAIN: True} if proposal.detectors != (FindingKind.PARTIAL_GANG,) else None
+        return Check(Clearance.GONE, f"It works again ({busy[0]}).", wrong)
     unseen = _unseen(proposal, view)
     return Check(Clearance.WAIT, unseen) if unseen else Check(Clearance.GONE, "No finding calls for it any more.")
 

@@ -47,22 +47,20 @@ class KubeflowRunPolicy(Wire, frozen=True):
 
 
 class Scaled(Wire, frozen=True):
+    """replicas, num_of_hosts: of a Ray cluster's worker group."""
+
     min_replicas: int | None = None
+    replicas: int | None = None
+    num_of_hosts: int | None = None
 
 
 class LeaderWorkerTemplate(Wire, frozen=True):
     size: int | None = None
 
 
-class RayGroup(Wire, frozen=True):
-    replicas: int | None = None
-    min_replicas: int | None = None
-    num_of_hosts: int | None = None
-
-
 class RayClusterSpec(Wire, frozen=True):
     enable_in_tree_autoscaling: bool | None = None
-    worker_group_specs: list[RayGroup] | None = None
+    worker_group_specs: list[Scaled] | None = None
 
 
 class PodSet(Wire, frozen=True):

@@ -17,7 +17,7 @@ from gpuwatch.kube.accelerators import accelerator_counts, names_accelerator, po
 from gpuwatch.kube.decode import own_annotations
 from gpuwatch.kube.placement import placement, tolerations
 from gpuwatch.kube.quantity import quantity
-from gpuwatch.model.cluster import Condition, Node, Placement, Pod, Toleration
+from gpuwatch.model.cluster import Node, Placement, Pod, Toleration
 from gpuwatch.model.telemetry import PodRef
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -200,7 +200,7 @@ def _held(found: wire.WirePod) -> HeldPod:
         scheduler=spec.scheduler_name or "",
         restarts=sum(item.restart_count for item in status.container_statuses or ()),
         placement=placement(spec, meta.namespace, meta.labels or {}),
-        unscheduled=None if spec.node_name else _unscheduled(status),
+        unscheduled="" if spec.node_name else _unscheduled(status),
     )
     group = spec.scheduling_group
     return HeldPod(
@@ -212,10 +212,9 @@ def _held(found: wire.WirePod) -> HeldPod:
     )
 
 
-def _unscheduled(status: wire.PodStatus) -> Condition | None:
+def _unscheduled(status: wire.PodStatus) -> str:
     said = (item for item in status.conditions or () if item.type == "PodScheduled" and item.status == "False")
-    found = (Condition(it.type, it.status, it.reason or "", it.last_transition_time, it.message or "") for it in said)
-    return next(found, None)
+    return next((f"{item.reason}: {item.message or ''}" for item in said), "")
 
 
 def _started(status: wire.PodStatus) -> datetime | None:

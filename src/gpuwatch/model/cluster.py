@@ -21,7 +21,6 @@ class Condition:
     status: str  # 'True', 'False', 'Unknown'
     reason: str = ""
     since: datetime | None = None
-    message: str = ""  # read of Pods alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +184,7 @@ class Workload:
 class Pod:
     """A Pod that requests accelerators or has a claim for one. `accelerators` sums its containers' requests.
 
-    unscheduled: the condition PodScheduled of a Pod that the scheduler has looked at and not placed.
+    unscheduled: reason and message of the condition PodScheduled, where the scheduler has not placed it.
     """
 
     namespace: str
@@ -211,7 +210,7 @@ class Pod:
     gang: str = ""  # Gang.id, '' where it belongs to none
     restarts: int = 0
     placement: Placement = Placement()
-    unscheduled: Condition | None = None
+    unscheduled: str = ""
 
     @property
     def ref(self) -> PodRef:

@@ -11,8 +11,7 @@ from gpuwatch.plan.policy import PlanPolicy
 
 
 def on_demand(detectors: Collection[str], policy: PlanPolicy) -> bool:
-    """Whether such a release needs a Pod that waits for it. A gang that is placed in part may still be completed, so
-    its release has to place another one."""
+    """Whether such a release needs a Pod that waits for it: a gang that is placed in part may still be completed."""
     return policy.reclaim_only_on_demand or FindingKind.PARTIAL_GANG in detectors
 
 

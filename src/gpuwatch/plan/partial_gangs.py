@@ -1,6 +1,6 @@
 """What keeps the rest of a gang that is placed in part from its place, and which of them wait for each other's GPUs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuwatch.model.cluster import Pod
@@ -23,12 +23,12 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
     told = {}
     for name, item in partial.items():
         evidence = [Evidence(signal="landing", value="nowhere", note=stuck[name])] if name in stuck else []
-        ring = sorted(other for other in _behind(name, frees) if name in _behind(other, frees))
+        mutual = [other for other in frees.get(name, ()) if name in frees.get(other, ())]
         text = ""
-        if ring:
-            loss = {each: _loss(partial[each], facts, policy) for each in ring}
-            least = min(ring, key=lambda each: loss[each])
-            text = f"; {' and '.join(ring)} wait for each other's GPUs, and the release of {least} loses least"
+        if mutual:
+            loss = {each: _loss(partial[each], facts, policy) for each in sorted((name, *mutual))}
+            least = min(loss, key=lambda each: loss[each])
+            text = f"; {' and '.join(loss)} wait for each other's GPUs, and the release of {least} loses least"
             note = ", ".join(f"{each} loses {hours:.1f} GPU-hours" for each, hours in loss.items())
             evidence.append(Evidence(signal="release_cost", value=loss[least], unit="GPU-hours", note=note))
         elif frees.get(name):
@@ -51,12 +51,3 @@ def _stuck(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> str:
     room.without(pod.ref for pod in facts.members.get(released, ()))
     found = room.land(group, tell=not released)
     return found.reason if isinstance(found, Nowhere) else ""
-
-
-def _behind(name: str, frees: Mapping[str, Collection[str]]) -> set[str]:
-    """The gangs whose release would make room for it, for those, and so on; with itself where they wait for it."""
-    found, new = set[str](), set(frees.get(name, ()))
-    while new:
-        found |= new
-        new = {other for each in new for other in frees.get(each, ())} - found
-    return found

@@ -96,8 +96,7 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
 
 
 def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFacts, policy: PlanPolicy) -> float:
-    """GPU-hours of work that a gang which is placed in part did before, and that nothing tells to be saved. 0 for what
-    is idle for another reason: its work is done."""
+    """GPU-hours of unsaved work of a gang in part from before it stopped. 0 for what is idle otherwise: it is done."""
     stops = [item.since for item in findings if item.kind is FindingKind.PARTIAL_GANG and item.since is not None]
     return sum(restart_hours(pod, facts, policy, min(stops)) * facts.gpu_shares([pod]) for pod in held if stops)
 

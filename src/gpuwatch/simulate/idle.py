@@ -67,16 +67,10 @@ def _behaviour(wish: Wish, rng: np.random.Generator) -> Behaviour:
 def plant_idle(plan: FleetPlan, scheduler: Scheduler, slots: list[Slot], runs: list[Run]) -> list[Run]:
     """The runs with the planted ones; runs that overlap these are shortened, moved or dropped."""
     wanted = round(plan.gpus / 64 * len(_WISHES)) if plan.idle_allocations is None else plan.idle_allocations
-    runs = _plant(plan, scheduler, slots, runs, [_WISHES[number % len(_WISHES)] for number in range(wanted)], "idle")
-    gangs = [_GANGS[number % len(_GANGS)] for number in range(plan.partial_gangs)]
-    return _plant(plan, scheduler, slots, runs, gangs, "gangs")
-
-
-def _plant(
-    plan: FleetPlan, scheduler: Scheduler, slots: list[Slot], runs: list[Run], wishes: list[Wish], stream: str
-) -> list[Run]:
-    rng = plan.rng(stream)
-    for wish in wishes:
+    idle, gangs = plan.rng("idle"), plan.rng("gangs")
+    wishes = [(_WISHES[number % len(_WISHES)], idle) for number in range(wanted)]
+    wishes += [(_GANGS[number % len(_GANGS)], gangs) for number in range(plan.partial_gangs)]
+    for wish, rng in wishes:
         fitting = [slot for slot in slots if slot.use in wish.uses and slot.size == wish.gpus]
         for _ in range(30 if fitting else 0):
             slot = fitting[int(rng.integers(len(fitting)))]

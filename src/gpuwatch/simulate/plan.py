@@ -38,8 +38,7 @@ class FleetPlan:
     faults: faults to plant, in this order; None: every kind once for each 64 GPUs. One that finds no room
         (no fitting card or job) is left out, so `SimulatedFleet.truth` alone says what is there.
     oversized: workloads to put on far more GPU than they can use, as many as there is room for.
-    partial_gangs: gangs to plant that are placed in part, or only look like it; the fleet is the same without them but
-        for the jobs in whose place they are.
+    partial_gangs: gangs that are placed in part, or only look like it, to plant in the place of other jobs.
     contended: nodes of 4 shared T4 cards to add to `gpus`, on which workloads are in each other's way, or nearly; the
         rest of the fleet is the same without them.
     """

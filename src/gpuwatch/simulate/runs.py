@@ -82,8 +82,8 @@ class Run:
     """One life of Pods that start and end together: a gang, or one replica of a service.
 
     Seconds count from the window's start; `end` is inf if nothing ends it. `idle` is the planted kind of idleness,
-    from `idle_from` on; None if the workload keeps working. Pods without places wait for a Node. state: 'pulling': they
-    have one; 'completed': the first of them has; 'leaving': all Pods are being deleted; 'elastic': they are not needed.
+    from `idle_from` on; None if the workload keeps working. Pods without places wait for a Node. state: of
+    the first of these, 'pulling' or 'completed'; of all Pods 'leaving'; 'elastic' where they are not needed.
     """
 
     workload: SimulatedWorkload

@@ -167,19 +167,9 @@ def _pod(scene: Scene, run: Run, number: int, pod: PodLife) -> Object:
     }
     described["conditions"] = fill(OBJECTS["PodReady"], described)
     if not pod.places and not finished:
-        described |= _waiting(scene, run, pod, described)
+        described |= OBJECTS["PodWithoutPlace"][run.state if run.pods[number - 1].places else ""]
     item: Object = fill(OBJECTS["Pod"], described)
     return item
-
-
-def _waiting(scene: Scene, run: Run, pod: PodLife, described: Object) -> Object:
-    """What differs in a Pod of the gang that has no place; see `Run.state`."""
-    first = next(each for each in run.pods if not each.places)
-    if run.state == "completed" and pod is first:
-        return {"phase": "Succeeded", "ready": "False", "container_ready": False}
-    node = described["node"] if run.state == "pulling" else None
-    conditions = None if node else fill(OBJECTS["PodUnscheduled"], {"made": scene.stamp(run.start - 8)})
-    return {"phase": "Pending", "node": node, "started": None, "address": None, "conditions": conditions, "state": None}
 
 
 def _budget(scene: Scene, workload: SimulatedWorkload, replicas: int) -> Object:
