@@ -83,7 +83,7 @@ def test_it_is_named_within_minutes_and_confirmed_by_silence() -> None:
     assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RECLAIM)
     assert finding.confidence_ratio >= 0.9
     assert finding.summary == (
-        "2 of the 3 Pods that it needs are placed, and 1 wait for 20 min, kept from it by resources or topology, as "
+        "2 of the 3 Pods that it needs are placed; not placed for 20 min: 1, kept from it by resources or topology, as "
         "its scheduler says; its GPUs do nothing meanwhile"
     )
     assert finding.gpu_hours == pytest.approx(2 * 20 / 60, abs=0.01)

@@ -124,10 +124,8 @@ def _shown(
     item: Allocation, partial: PartialGang, at: datetime, missing: tuple[str, ...], more: tuple[Evidence, ...] = ()
 ) -> Finding:
     waits, kept_by = partial.waiting[0], " or ".join(causes(partial.waiting))
-    text = (
-        f"{partial.placed} of the {partial.needed} Pods that it needs are placed, and {len(partial.waiting)} wait for "
-    )
-    text += spoken((at - partial.since).total_seconds())
+    text = f"{partial.placed} of the {partial.needed} Pods that it needs are placed; not placed for "
+    text += f"{spoken((at - partial.since).total_seconds())}: {len(partial.waiting)}"
     text += f", kept from it by {kept_by}, as its scheduler says" if kept_by else ""
     note = f"{waits.ref}: {waits.unscheduled}" if waits.unscheduled else ""
     placed, bound = float(partial.placed), float(partial.needed)
