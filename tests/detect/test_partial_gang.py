@@ -115,6 +115,11 @@ def test_holders_that_work_wait_for_nobody() -> None:
     assert found(torn(300, holds=steps((".", 1), ("#", 1), (".", 3)))).verdict is Verdict.IDLE
 
 
+def test_video_is_work() -> None:
+    coding = WindowStat(Signal.ENCODER_UTIL_RATIO, Statistic.MAX, POLICY.recent_window_seconds)
+    assert found(torn(40, readings={coding: 0.4})).kind is FindingKind.IN_USE
+
+
 def test_the_last_work_of_a_gpu_may_be_an_earlier_pods() -> None:
     """Two statistics are of the device: who just got it has to wait until it is silent all through them."""
     busy = {RECENT_BUSY: 0.9}
@@ -136,6 +141,9 @@ def test_without_a_second_signal_it_is_shown_alone() -> None:
 def test_unknown_activity_is_shown_and_not_confirmed() -> None:
     finding = found(torn(40, holds="????????"))
     assert (finding.kind, finding.verdict) == (FindingKind.PARTIAL_GANG, Verdict.UNKNOWN)
+    half = found(torn(40, holds="????...."))
+    assert (half.kind, half.verdict) == (FindingKind.PARTIAL_GANG, Verdict.UNKNOWN)
+    assert "50% of it is known" in half.missing[0]
     gone = replace(torn(20), devices=(), activity=())
     assert found(gone).verdict is Verdict.UNKNOWN
     assert found(gone).kind is FindingKind.PARTIAL_GANG
@@ -174,6 +182,9 @@ def test_pods_without_gpus_count_as_their_framework_counts_them() -> None:
 
 def test_a_pod_that_pulls_its_image_has_its_place() -> None:
     nothing(with_pods(torn(20), torn_2={"node": "node-pull", "unscheduled": ""}))
+    state = with_pods(torn(20), torn_1={"phase": "Pending"})
+    (partial,) = partial_gangs(state.cluster).values()
+    assert ([pod.name for pod in partial.waiting], partial.placed, partial.needed) == (["torn-2"], 2, 3)
 
 
 def test_a_gang_that_ends_is_left_alone() -> None:

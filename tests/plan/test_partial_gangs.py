@@ -155,6 +155,7 @@ def test_work_before_it_stopped_is_lost_with_it() -> None:
     item = only(draw_plan(state(worked), findings(state(worked)), POLICY), RELEASE)
     assert item.score.disrupted_gpu_hours == pytest.approx(18)
     assert "12.0 GPU-hours of work since its last checkpoint before it stopped" in item.score.harm_basis
+    assert item.score.gained_gpu_hours == pytest.approx(6 * POLICY.horizon_hours)
     assert item.candidate.gpus == 6  # those that it holds, not those that it waits for
 
 
