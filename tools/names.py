@@ -26,6 +26,7 @@ from gpuwatch.model.decision import (
     RESERVED_KINDS,
     ActionKind,
     Advice,
+    Component,
     Family,
     FindingKind,
     Mode,
@@ -309,6 +310,7 @@ def vocabulary() -> Iterator[str]:
     yield ""
     for title, kind in (
         ("Families of findings", Family),
+        ("Components of a GPU", Component),
         ("Verdicts", Verdict),
         ("Severities", Severity),
         ("Advice", Advice),

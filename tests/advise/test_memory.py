@@ -63,8 +63,9 @@ def test_few_runs_need_more_headroom(count: int, headroom: float) -> None:
 @pytest.mark.parametrize(
     ("peak", "at_start", "elastic"),
     [
-        (30.0, 30.0, True),  # 0.75 of the card at the start, and flat
-        (29.9, 29.9, False),
+        (30.0, 30.0, True),  # 0.75 of the card at the start, and flat: JAX
+        (16.0, 16.0, True),  # a vLLM at 0.4
+        (16.0, 15.6, False),
         (36.0, 36.0 * 0.981, True),  # grew by less than 2 % of the peak
         (36.0, 36.0 * 0.979, False),
         (36.0, 0.0, False),
@@ -72,9 +73,7 @@ def test_few_runs_need_more_headroom(count: int, headroom: float) -> None:
         (20.0, None, False),
     ],
 )
-def test_what_fills_the_card_at_the_start_and_stays_is_suspect(
-    peak: float, at_start: float | None, elastic: bool
-) -> None:
+def test_what_is_taken_at_the_start_and_kept_is_suspect(peak: float, at_start: float | None, elastic: bool) -> None:
     need = memory_need(profile(run(peak, at_start)))
     assert need is not None
     assert need.elastic is elastic
@@ -87,7 +86,49 @@ def test_one_elastic_run_is_enough_and_an_unknown_card_is_none() -> None:
     assert mixed.elastic
     unknown = memory_need(profile(run(36.0, 36.0, capacity_gib=None)))
     assert unknown is not None
-    assert not unknown.elastic
+    assert unknown.elastic
+    assert "took their memory at the start" in unknown.reason
+
+
+@pytest.mark.parametrize(("peak", "elastic"), [(30.0, True), (29.9, False)])
+def test_beside_runs_that_were_seen_to_grow_only_a_full_one_is_suspect(peak: float, elastic: bool) -> None:
+    need = memory_need(profile(run(10.0), run(peak, None)))
+    assert need is not None
+    assert need.elastic is elastic
+
+
+def test_a_full_card_whose_start_was_not_seen_says_so() -> None:
+    need = memory_need(profile(run(30.0, None), run(12.0, None)))
+    assert need is not None
+    assert need.elastic
+    assert "1 of 2 runs had up to 75% of the device, and nobody saw when it was taken" in need.reason
+    assert "gpuwatch.dev/gpu-memory-need, for example 12Gi" in need.reason
+
+
+@pytest.mark.parametrize(("text", "gib"), [("12Gi", 12), ("12288Mi", 12), (" 1.5Gi ", 1.5), ("12G", 12e9 / GIB)])
+def test_what_the_owner_states_is_the_need_where_it_cannot_be_measured(text: str, gib: float) -> None:
+    stated = [("Pod ns/x", {}), ("Deployment/ns/x", {"gpuwatch.dev/gpu-memory-need": text})]
+    need = memory_need(profile(run(16.0, 16.0)), annotated=stated)
+    assert need is not None
+    assert need.need_bytes == pytest.approx(gib * GIB)
+    assert not need.elastic
+    assert "Deployment/ns/x states a need of" in need.reason
+    assert "has to be given that much there" in need.reason
+
+
+@pytest.mark.parametrize(("text", "needed"), [("20Gi", 20.0), ("2Gi", 10 * 1.15 + 0.5)])
+def test_what_was_measured_is_not_talked_away(text: str, needed: float) -> None:
+    need = memory_need(profile(run(10.0)), annotated=[("Pod ns/x", {"gpuwatch.dev/gpu-memory-need": text})])
+    assert need is not None
+    assert need.need_bytes == pytest.approx(needed * GIB)
+
+
+@pytest.mark.parametrize("text", ["much", "12", "-1Gi", ""])
+def test_a_need_that_is_no_amount_is_named_and_not_used(text: str) -> None:
+    need = memory_need(profile(run(16.0, 16.0)), annotated=[("Pod ns/x", {"gpuwatch.dev/gpu-memory-need": text})])
+    assert need is not None
+    assert need.elastic
+    assert f"gpu-memory-need of Pod ns/x is {text!r}, which is no amount such as 12Gi" in need.reason
 
 
 @pytest.mark.parametrize(
@@ -110,7 +151,7 @@ def test_a_restart_near_the_limit_adds_more(peak: float, pod: Pod, starved: bool
 
 def test_bounds_are_the_policys() -> None:
     policy = MemoryPolicy(headroom_ratio=0.0, headroom_few_runs_ratio=0.0, context_bytes=0.0, elastic_fill_ratio=0.2)
-    need = memory_need(profile(run(10.0, 10.0)), policy)
+    need = memory_need(profile(run(5.0), run(10.0, None)), policy)
     assert need is not None
     assert need.need_bytes == 10 * GIB
     assert need.elastic

@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 
-from gpuwatch.advise.mig_fleet import profile_name
 from gpuwatch.advise.mig_pack import KeptClass, Problem, UniformClass, pack, patterns, shortage
 from gpuwatch.advise.mig_parted import standard_name
 from gpuwatch.catalog.mig import families, geometry, placement_sets
@@ -139,13 +138,20 @@ def test_every_family_can_be_packed_full(family: str) -> None:
         ("A100-80GB", "1c.3g.40gb", None),
         ("A100-80GB", "", None),
         ("H100-94GB", "4g.48gb", "4g.47gb"),
+        ("GB200-186GB", "3g.95gb", "3g.93gb"),
+        ("GB200-186GB", "4g.95gb", "4g.93gb"),
+        ("GB200-186GB", "7g.189gb", "7g.186gb"),
+        ("RTX-PRO-6000-Blackwell-96GB", "1g.24gb.me.all", "1g.24gb+me.all"),
+        ("RTX-PRO-6000-Blackwell-96GB", "1g.23gb-me", "1g.24gb-me"),
+        ("RTX-PRO-6000-Blackwell-96GB", "1g.23gb+gfx", "1g.24gb+gfx"),
         ("A30-24GB", "1g.5gb", None),
     ],
 )
 def test_spellings(family: str, spelling: str, name: str | None) -> None:
     shape = geometry(family)
     assert shape is not None
-    assert profile_name(shape, spelling) == name
+    profile = shape.profile(spelling)
+    assert (profile.name if profile else None) == name
 
 
 @pytest.mark.parametrize(

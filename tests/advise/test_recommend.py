@@ -225,9 +225,30 @@ def test_likely_fast_enough_but_not_surely():
 def test_memory_that_fills_the_card():
     filled = profile(runs=(run(38, flat=True), run(38, number=1, flat=True)), cells=LIGHT)
     found = abstained(answer(filled), AbstentionKind.MEMORY_ELASTIC)
-    assert "Limit" in found.resolve
+    assert "gpuwatch.dev/gpu-memory-need" in found.resolve
     assert found.nearest is not None
     assert "elastic_memory" in rules(found.nearest)
+
+
+def vllm():
+    """At gpu_memory_utilization 0.4 of an A100-40GB."""
+    return profile(runs=(run(16, flat=True), run(16, number=1, flat=True)), cells=LIGHT)
+
+
+def test_a_vllm_at_four_tenths_gets_no_slice_but_the_words():
+    found = abstained(answer(vllm()), AbstentionKind.MEMORY_ELASTIC)
+    assert "took up to 40% of the device at the start and kept it" in found.reason
+    assert "annotation gpuwatch.dev/gpu-memory-need" in found.reason
+    smaller = [one for one in found.options if one.memory_bytes < 38 * GIB]
+    assert smaller
+    assert not any(one.allowed for one in smaller)
+
+
+@pytest.mark.parametrize(("need", "profile_"), [("12Gi", "3g.20gb"), ("4Gi", "1g.5gb")])
+def test_with_a_stated_need_it_gets_the_slice_that_has_it(need, profile_):
+    lab = owner(annotations={"gpuwatch.dev/gpu-memory-need": need})
+    found = advised(answer(vllm(), world=cluster([node()], [lab], [pod()])))
+    assert found.chosen.target.mig_profile == profile_
 
 
 def test_what_would_do_but_must_not():

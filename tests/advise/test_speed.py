@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from gpuwatch.advise.capability import Capability, capability_of, ratios
 from gpuwatch.advise.demand import SpeedPolicy
+from gpuwatch.advise.slice_labels import Told
 from gpuwatch.advise.speed import predict_speed, predict_speeds
 from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus
+from gpuwatch.catalog.mig import geometry
+from gpuwatch.catalog.processors import processors
 from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
 
@@ -315,14 +318,72 @@ def test_slices_have_the_sms_that_mig_leaves() -> None:
     assert whole is not None
     shares = {kind: (one.compute_per_second or 0.0) / whole for kind, one in SLICES.items()}
     assert shares == pytest.approx({"1g": 14 / 108, "2g": 28 / 108, "3g": 42 / 108, "4g": 56 / 108, "7g": 98 / 108})
-    memory = {kind: one.memory_bytes / WHOLE.memory_bytes for kind, one in SLICES.items()}
-    assert memory == pytest.approx({"1g": 1 / 8, "2g": 2 / 8, "3g": 4 / 8, "4g": 4 / 8, "7g": 1.0})
+    memory = {kind: one.memory_bytes / 2**20 for kind, one in SLICES.items()}
+    assert memory == {"1g": 4864, "2g": 9856, "3g": 19968, "4g": 19968, "7g": 40192}
+    assert not any(one.assumed for one in SLICES.values())
 
 
-def test_slices_without_a_source_have_their_share() -> None:
-    b200 = gpu("B200-180GB")
-    found, whole = capability_of(b200, "mig-2g.45gb".removeprefix("mig-")), capability_of(b200)
-    assert (found.compute_per_second or 0) / (whole.compute_per_second or 1) == pytest.approx(2 / 7)
+def sms(model: str, profile: str, told: dict[tuple[str, str], Told] | None = None) -> float:
+    """Of the slice, from its peak rate."""
+    found, whole = capability_of(gpu(model), profile, told), capability_of(gpu(model))
+    return (found.compute_per_second or 0) / (whole.compute_per_second or 1) * processors()[model].multiprocessors
+
+
+@pytest.mark.parametrize(
+    ("model", "profile", "mebibytes", "multiprocessors"),
+    [
+        ("H200-SXM5-141GB", "1g.18gb", 16384, 16),
+        ("H200-SXM5-141GB", "2g.35gb", 33280, 32),
+        ("H200-SXM5-141GB", "1g.35gb", 33280, 26),
+        ("H100-NVL-94GB", "1g.12gb", 11008, 16),
+        ("H100-NVL-94GB", "1g.24gb", 22144, 16),
+        ("H20-96GB", "1g.12gb", 12032, 8),
+        ("H20-96GB", "3g.48gb", 48512, 32),
+        ("A100-SXM4-80GB", "3g.39gb", 40192, 42),
+        ("B200-180GB", "1g.23gb", 20992, 18),
+        ("RTX-PRO-6000-Blackwell-SE", "1g.24gb", 24192, 46),
+    ],
+)
+def test_slices_have_what_was_measured(model: str, profile: str, mebibytes: int, multiprocessors: int) -> None:
+    found = capability_of(gpu(model), profile)
+    assert found.memory_bytes / 2**20 == mebibytes
+    assert sms(model, profile) == pytest.approx(multiprocessors)
+    assert found.assumed == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "profile", "mebibytes", "multiprocessors"),
+    [
+        ("B200-180GB", "2g.45gb", 2 * 20992, 2 * 18),  # as much as its 1g, twice
+        ("H20-96GB", "4g.48gb", 48512, 4 * 8),
+        # Of another GPU the least: of all 1g H200's has the least of the memory, H20's of the SMs.
+        ("GB200-186GB", "1g.23gb", 16384 / 144384 * 190464, 8 / 78 * 148),
+    ],
+)
+def test_what_no_source_gives_is_the_least_that_any_leaves(
+    model: str, profile: str, mebibytes: float, multiprocessors: float
+) -> None:
+    found = capability_of(gpu(model), profile)
+    assert found.memory_bytes / 2**20 == pytest.approx(mebibytes, rel=0.003)
+    assert sms(model, profile) == pytest.approx(multiprocessors)
+    assert f"No source gives the SMs of {model} {profile}; the least" in " ".join(found.assumed)
+
+
+def test_every_slice_has_less_than_its_share_of_the_card_and_most_of_it() -> None:
+    for model in (one for one in gpus() if one.mig_family):
+        shape = geometry(model.mig_family)
+        assert shape is not None
+        for profile in shape.profiles:
+            share = capability_of(model, profile.name).memory_bytes / (model.memory_bytes * shape.memory_ratio(profile))
+            assert 0.9 < share < 1.0, (model.name, profile.name)
+
+
+def test_the_labels_of_the_fleets_own_nodes_go_first() -> None:
+    told = {("GB200-186GB", "1g.23gb"): Told(memory_bytes=21504 * 2.0**20, multiprocessors=18)}
+    found = capability_of(gpu("GB200-186GB"), "1g.23gb", told)
+    assert (found.memory_bytes / 2**20, sms("GB200-186GB", "1g.23gb", told), found.assumed) == (21504, 18, ())
+    whole = capability_of(gpu("T4"), told={("T4", ""): Told(memory_bytes=15360 * 2.0**20)})
+    assert whole.memory_bytes == 15360 * 2**20
 
 
 def test_a_profile_that_the_card_does_not_have_is_refused() -> None:

@@ -87,8 +87,10 @@ def test_the_controller_follows_and_lets_go_when_it_ends(opened: Opened, server:
 
 
 def test_a_storm_that_only_the_look_of_the_remediation_task_sees_is_remembered(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def stormy(*arguments: Any) -> Analysis:
         found = analyse(*arguments)
         return replace(found, plan=replace(found.plan, last_storm=NOW))

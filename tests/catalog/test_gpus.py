@@ -40,6 +40,17 @@ SHARED = Path(__file__).parents[2].parent / "shared"
         ("HL-225", "Gaudi2"),
         ("Intel(R) Data Center GPU Max 1550", "Max-1550"),
         ("  NVIDIA L4 ", "L4"),
+        ("NVIDIA A2", "A2"),
+        ("Tesla-P100-PCIE-16GB", "P100-PCIE-16GB"),
+        ("NVIDIA A800 80GB PCIe", "A800-PCIE-80GB"),
+        ("NVIDIA H800 PCIe", "H800-PCIE-80GB"),
+        ("NVIDIA-H20-3e-MIG-1g.18gb", "H20-141GB"),
+        ("NVIDIA L20", "L20"),
+        ("NVIDIA RTX A6000", "RTX-A6000"),
+        ("NVIDIA-RTX-6000-Ada-Generation", "RTX-6000-Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX-PRO-6000-Blackwell-WS"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX-PRO-6000-Blackwell-MaxQ"),
+        ("NVIDIA RTX PRO 4500 Blackwell", "RTX-PRO-4500-Blackwell"),
     ],
 )
 def test_names_in_use(spelling: str, name: str) -> None:
@@ -60,7 +71,7 @@ def test_figures_are_of_the_right_size(gpu: Gpu) -> None:
     assert find_gpu(gpu.name) is gpu
     assert 8 * 2**30 <= gpu.memory_bytes <= 300 * 2**30
     assert 1e11 <= gpu.memory_bandwidth_bytes_per_second <= 1e13
-    assert gpu.fp16_dense_flops_per_second is None or 5e13 <= gpu.fp16_dense_flops_per_second <= 3e15
+    assert gpu.fp16_dense_flops_per_second is None or 1e13 <= gpu.fp16_dense_flops_per_second <= 3e15
     assert 50 <= gpu.power_limit_watts <= 1500
     assert gpu.link_bytes_per_second is None or 1e11 <= gpu.link_bytes_per_second <= 2e12
     assert gpu.idle_power_watts is None or gpu.idle_power_watts < gpu.power_limit_watts / 3
@@ -150,9 +161,9 @@ def test_every_model_of_the_real_pages_and_nodes_is_known() -> None:
 
 HEADER = (
     "name,vendor,aliases,memory_bytes,memory_bandwidth_bytes_per_second,fp16_dense_flops_per_second,"
-    "power_limit_watts,link_bytes_per_second,mig_family,architecture,idle_power_watts,source\n"
+    "power_limit_watts,link_bytes_per_second,mig_family,architecture,idle_power_watts,source,checked\n"
 )
-GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,sheet\n"
+GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,sheet,2026-11-21\n"
 
 
 @pytest.mark.parametrize(
@@ -163,6 +174,11 @@ GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,sheet\n"
         (GOOD.replace(",70,,,", ",70,,A100,"), r"gpus.csv, line 2: column 'mig_family' is 'A100', which mig.json"),
         (GOOD.replace("nvidia,NV", "nvidea,NV"), r"gpus.csv, line 2: column 'vendor' is 'nvidea'; expected one of"),
         (GOOD.replace(",sheet", ","), r"gpus.csv, line 2: column 'source' is empty"),
+        (GOOD.replace("2026-11-21", ""), r"gpus.csv, line 2: column 'checked' is empty"),
+        (
+            GOOD.replace("2026-11-21", "today"),
+            r"line 2: column 'checked' is 'today'; expected a date such as",
+        ),
         (GOOD.replace("hopper", ""), r"gpus.csv, line 2: column 'architecture' is empty"),
         ("", r"gpus.csv: no rows"),
     ],

@@ -300,8 +300,8 @@ def test_a_bad_file_leaves_the_catalog_in_force(tmp_path: Path, name: str, text:
 
 def test_the_catalogs_own_file_may_have_no_bad_row() -> None:
     header = "name,vendor,region,gpu,gpu_count,price_per_hour,currency,price_date,source"
-    header += ",vcpus,host_memory_bytes,host_source\n"
-    row = "x,aws,us-east-1,L4,1,0.8,USD,2026-09-01,list,,,\n"
+    header += ",vcpus,host_memory_bytes,host_source,host_checked\n"
+    row = "x,aws,us-east-1,L4,1,0.8,USD,2026-09-01,list,,,,\n"
     assert parse_instances(header + row, "instances.csv")[0].gpu == "L4"
     with pytest.raises(CatalogError, match=r"instances.csv, line 3: x in region us-east-1 stands twice"):
         parse_instances(header + row + row, "instances.csv")

@@ -100,8 +100,18 @@ def test_variants() -> None:
         Signal.XID_WINDOW_COUNT: "xid",
         Signal.XID_EVENTS_TOTAL: "xid",
         Signal.CLOCK_EVENTS_WINDOW_COUNT: "clock_event",
-        Signal.HEALTH_STATUS_CODE: "health_watch",
+        Signal.HEALTH_STATUS_CODE: "health_watch;health_error_code",
     }
+
+
+def test_a_variant_of_two_labels_does_without_the_one_that_was_dropped() -> None:
+    health = row("DCGM_EXP_GPU_HEALTH_STATUS", Signal.HEALTH_STATUS_CODE, "dcgm")
+    labels = {"health_watch": "MEM", "health_error_code": "DCGM_FR_OK"}
+    assert health.variant_labels == tuple(labels)
+    assert health.variant(labels) == "MEM;DCGM_FR_OK"
+    assert health.variant({"health_watch": "MEM"}) == "MEM"
+    assert health.variant({}) == ""
+    assert row("DCGM_FI_DEV_ROW_REMAP_PENDING", Signal.ROW_REMAP_PENDING_STATE, "dcgm").variant(labels) == ""
 
 
 def test_busy_prefers_engine_activity_and_falls_back_to_utilization() -> None:
@@ -203,9 +213,9 @@ def test_ranges_admit_what_was_measured(signal: Signal, inside: float, outside: 
 
 HEADER = (
     "vocabulary,vendor,metric,signal,scale,kind,scope,preference,combine,variant_label,matchers,"
-    "zero_means_absent,default_exported,exporter_line,source\n"
+    "zero_means_absent,default_exported,exporter_line,source,checked\n"
 )
-GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,,,false,true,,list\n"
+GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,,,false,true,,list,2026-11-21\n"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +231,7 @@ GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,
         ((",max,,,", ",max,,port,"), r"line 2: column 'matchers' has 'port'; expected label=value"),
         (("false,true", "no,true"), r"line 2: column 'zero_means_absent' is 'no'; expected true or false"),
         ((",list", ","), r"line 2: column 'source' is empty"),
-        ((",list", ",list,more"), r"line 2: 16 cells where the header has 15"),
+        ((",list", ",list,more"), r"line 2: 17 cells where the header has 16"),
     ],
 )
 def test_a_malformed_row_is_named(change: tuple[str, str], complaint: str) -> None:
@@ -236,6 +246,6 @@ def test_a_malformed_table_is_named() -> None:
     with pytest.raises(CatalogError, match=r"table.csv, row 2: habanalabs_utilization for busy_ratio stands twice"):
         parse_metrics(HEADER + GOOD + GOOD, "table.csv")
     with pytest.raises(CatalogError, match=r"ranges.csv: no row for engine_active_ratio"):
-        parse_ranges("signal,minimum,maximum,reason\nbusy_ratio,0,1,a share\n", "ranges.csv")
+        parse_ranges("signal,minimum,maximum,reason,checked\nbusy_ratio,0,1,a share,2026-11-21\n", "ranges.csv")
     with pytest.raises(CatalogError, match=r"ranges.csv, line 2: the minimum 1 is not below the maximum 1"):
-        parse_ranges("signal,minimum,maximum,reason\nbusy_ratio,1,1,a share\n", "ranges.csv")
+        parse_ranges("signal,minimum,maximum,reason,checked\nbusy_ratio,1,1,a share,2026-11-21\n", "ranges.csv")

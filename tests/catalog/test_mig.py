@@ -169,7 +169,7 @@ PROFILE = {
 )
 def test_a_malformed_table_is_named(profile: dict[str, object], names: dict[str, str], complaint: str) -> None:
     layout = {"grid_units": 4, "compute_total": 4, "profiles": [profile]}
-    family = {"layout": "four", "names": names, "source": "a test"}
+    family = {"layout": "four", "names": names, "source": "a test", "checked": "2026-11-21"}
     with pytest.raises(CatalogError, match=complaint):
         parse_mig(json.dumps({"layouts": {"four": layout}, "families": {"X": family}}), "mig.json")
     with pytest.raises(CatalogError, match=r"mig.json, line 1: no valid JSON"):

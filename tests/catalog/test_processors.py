@@ -11,7 +11,7 @@ from gpuwatch.catalog.tables import CatalogError
 
 HEADER = (
     "name,architecture,multiprocessors,boost_clock_hertz,fp32_flops_per_second,pcie_generation,"
-    "slice_multiprocessors,source\n"
+    "slice_multiprocessors,source,checked\n"
 )
 
 
@@ -28,9 +28,11 @@ def test_slices_are_kinds_that_the_gpu_has_and_fit_into_it(name: str) -> None:
     for kind, count in processor.slice_multiprocessors.items():
         slices = kinds[kind.removesuffix(" double-memory")]
         if not kind.endswith("double-memory"):
-            # Within a few SMs of its share: GPCs differ in size, and H100 gives 3g more than three sevenths.
+            # Within a few SMs of its share: GPCs differ in size, H100 gives 3g more than three sevenths, and H20 gives
+            # 1g one of its GPCs' eight SMs.
             assert shape is not None
-            assert count / processor.multiprocessors == pytest.approx(slices / shape.compute_total, rel=0.16)
+            few = 0.29 if name.startswith("H20-") else 0.16
+            assert count / processor.multiprocessors == pytest.approx(slices / shape.compute_total, rel=few)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, one in processors().items() if one.architecture != "cdna2"))
@@ -39,16 +41,16 @@ def test_fp32_peak_is_cores_times_clock(name: str) -> None:
     data sheet gives no clock that explains its peak."""
     processor = processors()[name]
     lanes = processor.fp32_flops_per_second / (processor.multiprocessors * processor.boost_clock_hertz * 2)
-    assert min(abs(lanes / width - 1) for width in (64, 128)) < (0.15 if name == "H20-96GB" else 0.05)
+    assert min(abs(lanes / width - 1) for width in (64, 128)) < (0.15 if name.startswith("H20-") else 0.05)
 
 
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("X,a,10,1e9,1e12,2,,s", "'pcie_generation' is 2; expected one of 3, 4, 5"),
-        ("X,a,10,1e9,1e12,4,1g:11,s", "'1g:11'; expected KIND:SMS, up to 10"),
-        ("X,a,10,1e9,1e12,4,1g,s", "'1g'; expected KIND:SMS"),
-        ("X,a,10,1e9,1e12,4,,s\nX,a,10,1e9,1e12,4,,s", "has a row already"),
+        ("X,a,10,1e9,1e12,2,,s,2026-11-21", "'pcie_generation' is 2; expected one of 3, 4, 5"),
+        ("X,a,10,1e9,1e12,4,1g:11,s,2026-11-21", "'1g:11'; expected KIND:SMS, up to 10"),
+        ("X,a,10,1e9,1e12,4,1g,s,2026-11-21", "'1g'; expected KIND:SMS"),
+        ("X,a,10,1e9,1e12,4,,s,2026-11-21\nX,a,10,1e9,1e12,4,,s,2026-11-21", "has a row already"),
     ],
 )
 def test_malformed_rows_are_refused(row: str, says: str) -> None:

@@ -42,9 +42,11 @@ def test_totals_are_never_read_as_levels_but_where_the_level_means_something() -
         if stat.signal.value.endswith("_total") and stat.statistic not in (Statistic.INCREASE, Statistic.APPEARED)
     }
     assert levels == {
+        Signal.ECC_DBE_VOLATILE_TOTAL,  # since the driver was loaded
         Signal.ROW_REMAP_UNCORRECTABLE_TOTAL,
         Signal.PAGES_RETIRED_SBE_TOTAL,
         Signal.PAGES_RETIRED_DBE_TOTAL,
+        Signal.ENERGY_JOULES_TOTAL,  # only whether it began anew
     }
 
 
@@ -130,7 +132,7 @@ def test_an_unresolved_node_stays_unresolved() -> None:
 
 def test_degraded_findings_carry_evidence_that_can_be_checked() -> None:
     fleet = machines(2, 8)
-    answers = healthy(fleet) | {REMAP.failed: 1.0, ECC.dbe: 1.0}
+    answers = healthy(fleet) | {REMAP.failed: 1.0, ECC.dbe: 1.0, ECC.dbe_now: 1.0}
     found = [item for item in findings(scene(fleet, answers)).values() if item.verdict is Verdict.DEGRADED]
     assert len(found) == 32
     for item in found:

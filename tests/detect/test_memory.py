@@ -2,26 +2,119 @@ from __future__ import annotations
 
 import pytest
 
-from detect.builders import POLICY, findings, machines, on, scene, spread
+from detect.builders import POLICY, Answer, device, findings, machines, on, scene, spread
 from detect.questions import ECC, PAGES, REMAP
 from gpuwatch.model.decision import Advice, FindingKind, Severity, Verdict
+from gpuwatch.model.telemetry import Vendor, WindowStat
 
 HOUR = POLICY.change_window_seconds
 
 
 def test_a_new_double_bit_error_asks_for_a_reset() -> None:
     # One error, extrapolated by increase() to the window's edges.
-    finding = on(findings(scene(answers={ECC.dbe: 1.03})), FindingKind.ECC)
+    finding = on(findings(scene(answers={ECC.dbe: 1.03, ECC.last_xid: 95.0})), FindingKind.ECC)
     assert finding is not None
     assert (finding.verdict, finding.severity, finding.advice) == (Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET)
-    assert finding.summary == "1 new uncorrectable ECC error"
+    assert finding.summary == "1 new uncorrectable ECC error; it was not contained"
     assert (finding.evidence[0].value, finding.evidence[0].window_seconds) == (1.03, HOUR)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "critical"),
+    [
+        ({}, False),  # nothing tells: a job that runs is not ended for it
+        ({ECC.last_xid: 94.0}, False),
+        ({ECC.last_xid: 63.0}, False),
+        ({ECC.remap_pending: 1.0}, False),
+        ({ECC.new_rows: 1.0}, False),
+        ({ECC.action: 4.0}, False),
+        ({ECC.last_xid: 48.0, ECC.remap_pending: 1.0}, False),  # NVIDIA's workflow of 48: with 63, drain and reset
+        ({ECC.last_xid: 48.0, ECC.action: 4.0}, False),
+        ({ECC.last_xid: 48.0}, True),  # 48 alone: reset the GPU
+        ({ECC.last_xid: 48.0, ECC.remap_pending: 0.0}, True),
+        ({ECC.last_xid: 140.0, ECC.remap_pending: 1.0}, True),
+        ({ECC.last_xid: 95.0, ECC.remap_pending: 1.0}, True),
+        ({ECC.action: 1.0, ECC.remap_pending: 1.0}, True),
+        ({ECC.action: 2.0}, True),
+        ({ECC.last_xid: 95.0, ECC.action: 4.0}, False),  # the driver outranks the number
+    ],
+)
+def test_a_contained_error_ends_no_job(evidence: dict[WindowStat, Answer], critical: bool) -> None:
+    for error in ({ECC.dbe: 1.0}, {ECC.dbe_now: 1.0}, {ECC.dbe_lifetime: 1.0}):
+        finding = on(findings(scene(answers={**error, **evidence})), FindingKind.ECC)
+        assert finding is not None
+        expected = (Severity.CRITICAL, Advice.RESET) if critical else (Severity.WARNING, Advice.RESET_WHEN_IDLE)
+        assert (finding.severity, finding.advice, finding.confidence_ratio) == (*expected, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("model", "critical"),
+    [
+        ("Tesla V100-SXM2-32GB", True),
+        ("Tesla T4", True),
+        ("NVIDIA A10", True),
+        ("NVIDIA L40S", True),
+        ("NVIDIA A30", False),
+        ("NVIDIA A100-SXM4-80GB", False),
+        ("NVIDIA GB200", False),
+        ("a model that nobody knows", False),
+    ],
+)
+def test_where_nothing_tells_the_architecture_does(model: str, critical: bool) -> None:
+    """GPU Memory Error Management, Supported GPUs: error containment on GA100, GH100 and GB10x."""
+    finding = on(findings(scene([device(model=model)], {ECC.dbe: 1.0})), FindingKind.ECC)
+    assert finding is not None
+    assert (finding.severity is Severity.CRITICAL) is critical
+
+
+def test_an_error_that_stands_in_the_volatile_counter_is_due_for_a_reset() -> None:
+    """It counts since the driver was loaded, so it stands until the reset, however old it is."""
+    finding = on(findings(scene(answers={ECC.dbe: 0.0, ECC.dbe_now: 2.0})), FindingKind.ECC)
+    assert finding is not None
+    assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
+    assert finding.summary.startswith("2 uncorrectable ECC errors since the driver was loaded")
+    born = on(findings(scene(answers={ECC.dbe_appeared: 3.0, ECC.dbe_now: 3.0})), FindingKind.ECC)
+    assert born is not None
+    assert born.verdict is Verdict.DEGRADED
+
+
+def test_the_reset_clears_it_at_once() -> None:
+    for error in ({ECC.dbe: 1.0}, {ECC.dbe_lifetime: 1.0}, {ECC.dbe_appeared: 1.0}):
+        assert findings(scene(answers={**error, ECC.dbe_now: 0.0, ECC.last_xid: 48.0})) == {}
+
+
+def test_a_driver_that_asks_for_nothing_outranks_the_counter() -> None:
+    finding = on(findings(scene(answers={ECC.dbe_now: 1.0, ECC.action: 0.0})), FindingKind.ECC)
+    assert finding is not None
+    assert (finding.severity, finding.confidence_ratio) == (Severity.WARNING, 0.6)
+    waits = {ECC.dbe_now: 1.0, ECC.action: 0.0, ECC.remap_pending: 1.0}
+    pending = on(findings(scene(answers=waits)), FindingKind.ECC)
+    assert pending is not None
+    assert (pending.advice, pending.confidence_ratio) == (Advice.RESET_WHEN_IDLE, 0.95)
+
+
+def test_other_vendors_counters_say_nothing_by_standing_above_zero() -> None:
+    amd = [device(vendor=Vendor.AMD, model="AMD Instinct MI300X OAM")]
+    assert findings(scene(amd, {ECC.dbe: 0.0, ECC.dbe_now: 2.0})) == {}
+    fresh = on(findings(scene(amd, {ECC.dbe: 1.0, ECC.dbe_now: 2.0})), FindingKind.ECC)
+    assert fresh is not None
+    assert fresh.verdict is Verdict.DEGRADED
+
+
+def test_mig_is_the_reason_where_nvml_does_not_tell() -> None:
+    slices = [device(mig="1"), device(mig="2")]
+    for kind in ("row_remap", "ecc"):
+        shown = findings(scene(slices), everything=True)[f"{kind}:device/gpu-0"]
+        assert shown.verdict is Verdict.UNKNOWN
+        assert "MIG" in shown.summary
+    told = findings(scene(slices, {REMAP.failed: 0.0, REMAP.pending: 0.0}), everything=True)
+    assert told["row_remap:device/gpu-0"].verdict is Verdict.HEALTHY
 
 
 def test_several_errors_are_told_in_whole_numbers() -> None:
     finding = on(findings(scene(answers={ECC.dbe: 3.1})), FindingKind.ECC)
     assert finding is not None
-    assert finding.summary == "3 new uncorrectable ECC errors"
+    assert finding.summary.startswith("3 new uncorrectable ECC errors")
 
 
 def test_a_counter_that_appeared_at_zero_is_no_news() -> None:
@@ -41,12 +134,6 @@ def test_an_error_is_degraded_however_little_was_seen() -> None:
     finding = on(findings(scene(answers={ECC.dbe: 1.0}, coverage=0.1)), FindingKind.ECC)
     assert finding is not None
     assert finding.verdict is Verdict.DEGRADED
-
-
-def test_a_contained_error_waits_for_an_idle_moment() -> None:
-    finding = on(findings(scene(answers={ECC.dbe: 1.0, ECC.remap_pending: 1.0})), FindingKind.ECC)
-    assert finding is not None
-    assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RESET_WHEN_IDLE)
 
 
 def test_the_lifetime_counter_counts_by_its_increase_alone() -> None:
@@ -143,6 +230,27 @@ def test_many_rows_and_a_pending_one_wait_for_a_reset() -> None:
     assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RESET_WHEN_IDLE)
 
 
+@pytest.mark.parametrize(
+    ("sign", "severity", "advice"),
+    [
+        ("unrepairable", Severity.WARNING, Advice.REPLACE),
+        ("exhausted", Severity.WARNING, Advice.REPLACE),
+        ("low", Severity.INFO, Advice.WATCH),
+    ],
+)
+def test_signals_of_which_no_page_was_recorded_are_shown_and_never_acted_on(
+    sign: str, severity: Severity, advice: Advice
+) -> None:
+    stat = getattr(REMAP, sign)
+    finding = on(findings(scene(answers={stat: 1.0, REMAP.failed: 0.0})), FindingKind.ROW_REMAP)
+    assert finding is not None
+    assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, 0.6)
+    beside = on(findings(scene(answers={stat: 1.0, REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
+    assert beside is not None
+    assert (beside.severity, beside.advice, beside.confidence_ratio) == (Severity.INFO, Advice.RESET_WHEN_IDLE, 0.9)
+    assert len(beside.evidence) == 2
+
+
 @pytest.mark.parametrize(("sbe", "dbe", "named"), [(60.0, 2.0, False), (60.0, 3.0, True), (63.0, 0.0, True)])
 def test_dcgms_limit_of_retired_pages(sbe: float, dbe: float, named: bool) -> None:
     finding = on(findings(scene(answers={PAGES.sbe: sbe, PAGES.dbe: dbe})), FindingKind.PAGE_RETIREMENT)
@@ -152,7 +260,16 @@ def test_dcgms_limit_of_retired_pages(sbe: float, dbe: float, named: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("dbe", "this_week", "named"), [(16.0, 2.0, True), (15.0, 2.0, False), (16.0, 1.0, False), (16.0, 0.0, False)]
+    ("dbe", "this_week", "named"),
+    # increase() extrapolates one page to 1.03, two to 1.98 or 2.07.
+    [
+        (16.0, 2.07, True),
+        (16.0, 1.98, True),
+        (15.0, 2.0, False),
+        (16.0, 1.0, False),
+        (16.0, 1.03, False),
+        (16, 0, False),
+    ],
 )
 def test_dcgms_limit_of_double_bit_pages(dbe: float, this_week: float, named: bool) -> None:
     answers = {PAGES.sbe: 0.0, PAGES.dbe: dbe, PAGES.dbe_new: this_week}

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from detect.builders import POLICY, Answer, ago, findings, machines, on, scene, spread
+from detect.builders import POLICY, Answer, ago, cluster, findings, machines, on, scene, spread
 from detect.questions import BRAKE, HEAT
 from gpuwatch.detect.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.model.cluster import Node
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, WindowStat
 
 WINDOW = float(POLICY.window_seconds)
@@ -207,3 +210,149 @@ def test_hardware_slowdown_of_no_given_reason_is_weaker() -> None:
 def test_hardware_slowdown_for_heat_is_one_finding() -> None:
     found = findings(scene(answers=bits(thermal=(0.3, 0.3), slowdown=(0.3, 0.3))))
     assert list(found) == ["thermal_throttle:device/gpu-0"]
+
+
+class TestPlaces:
+    """Heat and power come to machines and racks; a bad card is one of eight."""
+
+    def rack(
+        self, nodes: int, hot: int, *, label: str = "topology.kubernetes.io/rack", gpus: int = 8
+    ) -> dict[str, Finding]:
+        fleet = machines(nodes, gpus)
+        state = cluster(
+            nodes=[Node(name=f"node-{n}", labels={label: "hot" if n < hot else f"r{n % 7}"}) for n in range(nodes)]
+        )
+        slowed = {f"gpu-{n}-{g}": 0.6 for n in range(hot) for g in range(gpus)}
+        answers: dict[WindowStat, Answer] = {
+            HEAT.bits: spread(fleet, 0.0) | slowed,
+            HEAT.bits_before: spread(fleet, 0.0) | slowed,
+            HEAT.bits_count: SAMPLES,
+        }
+        return findings(scene(fleet, answers, state=state))
+
+    def test_a_hot_rack_is_one_finding_and_no_gpu_of_it_is_degraded(self) -> None:
+        (found,) = self.rack(100, 8).values()
+        assert (found.subject.kind, found.verdict, found.severity) == (
+            SubjectKind.FLEET,
+            Verdict.UNKNOWN,
+            Severity.CRITICAL,
+        )
+        assert "64 GPUs on 8 machines of topology.kubernetes.io/rack=hot are slowed by heat at once" in found.summary
+        assert found.advice is Advice.INSPECT
+        assert len(found.devices) == 64
+
+    def test_two_hot_machines_are_two_hot_machines(self) -> None:
+        found = self.rack(100, 2)
+        assert len(found) == 16
+        assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
+
+    def test_three_whole_machines_without_a_label_are_one_cause(self) -> None:
+        (found,) = self.rack(100, 3, label="example.com/elsewhere").values()
+        assert found.summary.startswith("24 GPUs on 3 machines are slowed by heat at once")
+
+    def test_three_machines_of_one_gpu_among_a_hundred_are_not(self) -> None:
+        assert len(self.rack(100, 3, label="example.com/elsewhere", gpus=1)) == 3
+
+    def test_one_card_in_each_of_three_machines_is_three_cards(self) -> None:
+        fleet = machines(20)
+        slowed = {f"gpu-{n}-0": 0.6 for n in range(3)}
+        heat = {stat: spread(fleet, 0.0) | slowed for stat in (HEAT.bits, HEAT.bits_before)}
+        found = findings(scene(fleet, {**heat, HEAT.bits_count: SAMPLES}))
+        assert sorted(found) == [f"thermal_throttle:device/gpu-{n}-0" for n in range(3)]
+
+    def test_a_rack_under_the_power_brake_is_one_finding(self) -> None:
+        fleet = machines(20)
+        state = cluster(
+            nodes=[Node(name=f"node-{n}", labels={"topology.kubernetes.io/rack": f"r{n // 4}"}) for n in range(20)]
+        )
+        braked = {item.uuid: 0.3 for item in fleet if item.node in {"node-0", "node-1", "node-2", "node-3"}}
+        answers: dict[WindowStat, Answer] = {
+            stat: spread(fleet, 0.0) | braked for stat in (BRAKE.bits, BRAKE.bits_before)
+        }
+        (found,) = findings(scene(fleet, {**answers, BRAKE.bits_count: SAMPLES}, state=state)).values()
+        assert found.kind is FindingKind.POWER_BRAKE
+        assert (
+            "32 GPUs on 4 machines of topology.kubernetes.io/rack=r0 are under the power brake at once" in found.summary
+        )
+
+
+class TestPowerExplainsHeat:
+    FLEET = machines(6, 8, model="NVIDIA L4")
+
+    def world(self, *, odd: float = 0.0, duty: float = 0.0, hardware: float = 0.0, machine: bool = False) -> Snapshot:
+        """Cards that draw 40 to 72 W and are 40 °C + 0.5 °C per W, 4 °C more in the last four slots."""
+        watts = {item.uuid: 40 + 32 * (number * 7 % 48) / 47 for number, item in enumerate(self.FLEET)}
+        slots = {item.uuid: 4.0 if int(item.index) > 3 else 0.0 for item in self.FLEET}
+        hot = {item.uuid for item in self.FLEET if item.uuid == "gpu-2-5" or (machine and item.node == "node-2")}
+        celsius = {
+            name: 40 + 0.5 * drawn + slots[name] + (odd if name in hot else 0.0) for name, drawn in watts.items()
+        }
+        return scene(
+            self.FLEET,
+            {
+                HEAT.busy: 0.98,
+                HEAT.power: watts,
+                HEAT.temperature: celsius,
+                HEAT.bits: duty,
+                HEAT.bits_before: duty,
+                HEAT.bits_count: SAMPLES,
+                HEAT.hardware: hardware,
+            },
+        )
+
+    def test_cards_that_follow_their_power_are_healthy(self) -> None:
+        assert findings(self.world()) == {}
+
+    def test_a_card_that_is_hotter_than_its_power_explains_is_named(self) -> None:
+        (found,) = findings(self.world(odd=15.0)).values()
+        assert (found.subject.name, found.verdict, found.severity) == ("gpu-2-5", Verdict.DEGRADED, Severity.WARNING)
+        assert found.advice is Advice.INSPECT
+        assert found.confidence_ratio < 0.8  # not enough to act on
+        assert found.summary == "15 °C hotter than its power explains"
+        assert "by 48 busy GPUs of its model" in found.evidence[0].note
+
+    def test_8_degrees_are_within_what_healthy_cards_differ_by(self) -> None:
+        assert findings(self.world(odd=8.0)) == {}
+
+    def test_a_machine_whose_air_is_warm_has_no_card_that_stands_out(self) -> None:
+        assert findings(self.world(odd=15.0, machine=True)) == {}
+
+    def test_a_model_that_runs_at_its_software_slow_down_point_is_healthy_and_said_once(self) -> None:
+        (found,) = findings(self.world(duty=0.6)).values()
+        assert (found.subject.kind, found.verdict, found.severity) == (
+            SubjectKind.FLEET,
+            Verdict.UNKNOWN,
+            Severity.WARNING,
+        )
+        assert "48 busy NVIDIA L4, half of all or more, are slowed by heat" in found.summary
+        shown = findings(self.world(duty=0.6), everything=True)["thermal_throttle:device/gpu-0-0"]
+        assert shown.verdict is Verdict.HEALTHY
+
+    def test_the_hottest_of_such_a_model_is_named_all_the_same(self) -> None:
+        found = findings(self.world(duty=0.6, odd=15.0))
+        assert found["thermal_throttle:device/gpu-2-5"].verdict is Verdict.DEGRADED
+        assert len(found) == 2
+
+    def test_a_model_that_the_hardware_slows_is_too_hot(self) -> None:
+        found = findings(self.world(duty=0.6, hardware=0.3))
+        assert "thermal_throttle:fleet/fleet" in found
+        assert found["thermal_throttle:fleet/fleet"].severity is Severity.CRITICAL
+
+    def test_faulty_cards_do_not_bend_the_line(self) -> None:
+        """Five of 48, all at little power: least squares would call none of them hot by as much."""
+        snapshot = self.world()
+        heat, power = (snapshot.readings.values[stat.key] for stat in (HEAT.temperature, HEAT.power))
+        low = sorted(power, key=lambda name: power[name])[::2][:5]
+        bent = {name: value + (15.0 if name in low else 0.0) for name, value in heat.items()}
+        values = {**snapshot.readings.values, HEAT.temperature.key: bent}
+        found = findings(replace(snapshot, readings=replace(snapshot.readings, values=values)))
+        assert {item.subject.name for item in found.values()} == set(low)
+
+
+@pytest.mark.parametrize(("celsius", "named"), [(94.9, False), (95.0, True), (110.0, True)])
+def test_memory_at_its_limit_is_shown(celsius: float, named: bool) -> None:
+    found = findings(scene(answers={**bits(), HEAT.memory: celsius}))
+    assert bool(found) is named
+    for item in found.values():
+        assert (item.verdict, item.advice) == (Verdict.DEGRADED, Advice.INSPECT)
+        assert item.confidence_ratio < 0.8

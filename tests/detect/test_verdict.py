@@ -4,7 +4,7 @@ import pytest
 
 from detect.builders import AT, Answer, ago, device, findings, machines, on, scene, spread
 from detect.questions import ACTION, HEALTH, VENDOR
-from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.model.decision import Advice, Component, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.model.telemetry import Signal, StateChange, Vendor, WindowStat
 
 
@@ -30,6 +30,15 @@ def test_what_the_driver_asks_for(code: float, verdict: Verdict, severity: Sever
     [fact] = finding.evidence
     assert (fact.value, fact.comparison, fact.bound) == (code, "!=", 0.0)
     assert fact.promql == 'query(recovery_action_code:last:0){UUID="gpu-0"}'
+
+
+def test_action_5_means_one_thing_or_another_by_the_driver() -> None:
+    """nvidia-ml-py 13.580.82: GPU_RESET_BUS; 13.590 and 13.595: none; from 13.610: RECOVER_IMEX_DOMAIN."""
+    finding = on(findings(scene(answers={ACTION: 5.0})), FindingKind.RECOVERY_ACTION)
+    assert finding is not None
+    assert "IMEX domain" in finding.summary
+    assert "bus" in finding.summary
+    assert finding.missing == ("the version of the driver, which decides what 5 means",)
 
 
 def test_no_action_is_healthy_and_no_answer_is_unknown() -> None:
@@ -61,20 +70,121 @@ def watch(
 
 
 def test_a_watch_that_failed_all_along_is_degraded() -> None:
-    finding = on(findings(watch("MEM", 20, 20)), FindingKind.DCGM_HEALTH)
+    finding = on(findings(watch("MEM;DCGM_FR_FAULTY_MEMORY", 20, 20)), FindingKind.DCGM_HEALTH)
     assert finding is not None
-    assert (finding.verdict, finding.advice, finding.confidence_ratio) == (Verdict.DEGRADED, Advice.RESET, 0.85)
-    assert finding.evidence[0].note == "health watch MEM"
+    assert (finding.verdict, finding.advice, finding.confidence_ratio) == (Verdict.DEGRADED, Advice.REPLACE, 0.85)
+    assert finding.evidence[0].note == "health watch MEM: DCGM_FR_FAULTY_MEMORY"
+    assert finding.components == (Component.MEMORY,)
+
+
+@pytest.mark.parametrize(
+    ("incident", "severity", "advice"),
+    [
+        # "MEM fails while the volatile count is above 0": contained or not, the job that runs is left alone.
+        ("MEM;DCGM_FR_VOLATILE_DBE_DETECTED", Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        ("MEM;DCGM_FR_ROW_REMAP_FAILURE", Severity.CRITICAL, Advice.REPLACE),
+        ("MEM;DCGM_FR_RETIRED_PAGES_LIMIT", Severity.CRITICAL, Advice.REPLACE),
+        ("MEM;DCGM_FR_RETIRED_PAGES_DBE_LIMIT", Severity.CRITICAL, Advice.REPLACE),
+        ("ALL;DCGM_FR_FALLEN_OFF_BUS", Severity.CRITICAL, Advice.REBOOT),
+        ("DRIVER;DCGM_FR_GPU_RECOVERY_RESET", Severity.CRITICAL, Advice.RESET),
+        ("DRIVER;DCGM_FR_GPU_RECOVERY_REBOOT", Severity.CRITICAL, Advice.REBOOT),
+        ("DRIVER;DCGM_FR_GPU_RECOVERY_DRAIN_RESET", Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        ("NVLINK;DCGM_FR_NVLINK_DOWN", Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        ("NVLINK;DCGM_FR_FABRIC_PROBE_STATE", Severity.WARNING, Advice.INSPECT),
+        # A code that the table lacks, or none: the watch.
+        ("NVLINK;DCGM_FR_NVLINK_CRC_ERROR_THRESHOLD", Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        ("MEM;DCGM_FR_UNKNOWN(140)", Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        ("MEM", Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        ("DRIVER", Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        ("PCIE", Severity.WARNING, Advice.INSPECT),
+        ("CONNECTX", Severity.WARNING, Advice.INSPECT),
+    ],
+)
+def test_the_error_code_decides_and_not_the_watch(incident: str, severity: Severity, advice: Advice) -> None:
+    finding = on(findings(watch(incident, 20, 20)), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, 0.85)
+
+
+@pytest.mark.parametrize("incident", ["ALL;DCGM_FR_XID_ERROR", "ALL;DCGM_FR_UNCONTAINED_ERROR", "ALL"])
+def test_what_dcgm_remembers_past_a_reset_is_only_suspected(incident: str) -> None:
+    """DCGM keeps XIDs until its host engine restarts, and a reset does not restart it."""
+    finding = on(findings(watch(incident, 20, 20)), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.severity, finding.confidence_ratio) == (Severity.WARNING, 0.6)
+    assert "repaired" in finding.missing[0]
+
+
+@pytest.mark.parametrize(("action", "advice"), [(None, Advice.RESET_WHEN_IDLE), (1, Advice.RESET)])
+def test_an_xid_that_dcgm_remembers_makes_a_contained_error_no_graver(action: float | None, advice: Advice) -> None:
+    """One double-bit error: XID 48 fails ALL for good, the volatile counter fails MEM until the next reload."""
+    watches = {"gpu-0": {"ALL;DCGM_FR_XID_ERROR": 20.0, "MEM;DCGM_FR_VOLATILE_DBE_DETECTED": 20.0}}
+    answers: dict[WindowStat, Answer] = {} if action is None else {ACTION: action}
+    both = scene(answers=answers, variants={HEALTH.now: watches, HEALTH.lowest: watches})
+    finding = on(findings(both), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.advice, finding.confidence_ratio) == (advice, 0.85)
+    assert len([fact for fact in finding.evidence if fact.note.startswith("health watch")]) == 2
+
+
+def test_the_watches_that_only_ever_warn_ask_for_an_inspection() -> None:
+    for incident in ("INFOROM;DCGM_FR_CORRUPT_INFOROM", "POWER;DCGM_FR_POWER_UNREADABLE"):
+        finding = on(findings(watch(incident, 10, 10)), FindingKind.DCGM_HEALTH)
+        assert finding is not None
+        assert (finding.severity, finding.advice, finding.confidence_ratio) == (Severity.WARNING, Advice.INSPECT, 0.6)
+    # A minute of replays is none: only what warns through the whole window.
+    assert on(findings(watch("PCIE;DCGM_FR_PCI_REPLAY_RATE", 10, 0)), FindingKind.DCGM_HEALTH) is None
+    assert on(findings(watch("PCIE;DCGM_FR_PCI_REPLAY_RATE", 10, 10)), FindingKind.DCGM_HEALTH) is not None
+    assert findings(watch("POWER;DCGM_FR_CLOCK_THROTTLE_POWER", 10, 10)) == {}
+
+
+def test_a_watch_that_passed_within_the_window_did_not_fail_through_it() -> None:
+    """Each code is a series of its own: the failing one's minimum is 20, the passing one's 0."""
+    incident = "MEM;DCGM_FR_FAULTY_MEMORY"
+    now, lowest = {"gpu-0": {incident: 20.0}}, {"gpu-0": {incident: 20.0, "MEM;DCGM_FR_OK": 0.0}}
+    finding = on(findings(scene(variants={HEALTH.now: now, HEALTH.lowest: lowest})), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.confidence_ratio, finding.since) == (0.6, None)
+
+
+@pytest.mark.parametrize(
+    ("incident", "action", "severity", "advice", "confidence"),
+    [
+        # The driver asks for nothing, now: a reset has been, or is not needed.
+        ("MEM;DCGM_FR_VOLATILE_DBE_DETECTED", 0, Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.6),
+        ("DRIVER;DCGM_FR_GPU_RECOVERY_RESET", 0, Severity.WARNING, Advice.RESET, 0.6),
+        ("SM", 0, Severity.WARNING, Advice.INSPECT, 0.6),
+        # No reset cures these, so the driver's "nothing" says nothing about them.
+        ("ALL;DCGM_FR_FALLEN_OFF_BUS", 0, Severity.CRITICAL, Advice.REBOOT, 0.85),
+        ("MEM;DCGM_FR_ROW_REMAP_FAILURE", 0, Severity.CRITICAL, Advice.REPLACE, 0.85),
+        # The driver lets the work end first.
+        ("ALL;DCGM_FR_UNCONTAINED_ERROR", 4, Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.85),
+        ("DRIVER", 4, Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.85),
+        ("MEM;DCGM_FR_ROW_REMAP_FAILURE", 4, Severity.CRITICAL, Advice.REPLACE, 0.85),
+        ("ALL;DCGM_FR_XID_ERROR", 1, Severity.CRITICAL, Advice.RESET, 0.85),
+    ],
+)
+def test_the_driver_outranks_the_watch_where_a_reset_cures(
+    incident: str, action: float, severity: Severity, advice: Advice, confidence: float
+) -> None:
+    finding = on(findings(watch(incident, 20, 20, action=action)), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, confidence)
 
 
 @pytest.mark.parametrize("code", [0, 10, 19])
 def test_a_warning_is_no_failure(code: float) -> None:
-    assert findings(watch("MEM", code, code)) == {}
+    assert on(findings(watch("MEM", code, code)), FindingKind.DCGM_HEALTH) is None
 
 
-def test_a_warning_is_told_on_demand() -> None:
-    shown = findings(watch("MEM", 10, 10), everything=True)["dcgm_health:device/gpu-0"]
-    assert (shown.verdict, shown.summary) == (Verdict.HEALTHY, "no watch has failed; MEM warned")
+def test_a_warning_proves_nothing_because_it_may_hide_a_failure() -> None:
+    """dcgm-exporter shows one incident of a watch, the last one."""
+    incident = "MEM;DCGM_FR_UNKNOWN(132)"
+    shown = findings(watch(incident, 10, 10), everything=True)["dcgm_health:device/gpu-0"]
+    assert shown.verdict is Verdict.UNKNOWN
+    assert shown.summary.startswith("no watch fails, but MEM warns")
+    busy = findings(watch("THERMAL;DCGM_FR_CLOCK_THROTTLE_THERMAL", 10, 10), everything=True)
+    assert busy["dcgm_health:device/gpu-0"].verdict is Verdict.HEALTHY
 
 
 @pytest.mark.parametrize(("nodes", "blamed"), [(3, True), (2, False)])
@@ -107,12 +217,6 @@ def test_the_sticky_watch_of_all_xids_is_unknown_once_the_driver_asks_for_nothin
     sick = on(findings(watch("ALL", 20, 20, action=1)), FindingKind.DCGM_HEALTH)
     assert sick is not None
     assert sick.verdict is Verdict.DEGRADED
-
-
-def test_the_advice_follows_the_watch() -> None:
-    finding = on(findings(watch("PCIE", 20, 20)), FindingKind.DCGM_HEALTH)
-    assert finding is not None
-    assert finding.advice is Advice.INSPECT
 
 
 def test_a_vendors_verdict_counts_when_it_stays() -> None:

@@ -21,10 +21,11 @@ from detect.builders import (
     xid_became,
     xid_counted,
 )
-from detect.questions import ACTION, ECC, HEALTH, REMAP, XIDS
+from detect.questions import ACTION, ECC, HEALTH, REMAP, WIDTH, XIDS
 from gpuwatch.catalog.xids import XidClass, xids
 from gpuwatch.detect.health import assess_health
-from gpuwatch.detect.xid import architecture
+from gpuwatch.detect.xid_events import architecture
+from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import ActivityHistory, Device, Readings, Signal, StateChange
 
@@ -60,13 +61,19 @@ class TestNews:
         assert finding.evidence[0].note == "became this value; XID 13 before"
 
     def test_down_from_a_fatal_one(self) -> None:
-        """79 → 13: the news is 13. That the gauge stood at 79 before says nothing of today."""
+        """79 → 13: the news is 13, and nobody saw the end of the 79. Since when it lasts is not known."""
         finding = after(xid_became("gpu-0", 13, before=79))
+        assert finding is not None
+        assert (finding.verdict, finding.confidence_ratio, finding.since) == (Verdict.DEGRADED, 0.6, None)
+        assert finding.summary.endswith("also XID 13")
+
+    def test_down_from_one_that_is_not(self) -> None:
+        finding = after(xid_became("gpu-0", 13, before=45))
         assert finding is not None
         assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.FIX_APPLICATION)
 
-    def test_a_value_that_stands_is_no_news(self) -> None:
-        snapshot = scene(answers={XIDS.last: 79.0})
+    def test_a_value_that_stands_is_no_news_unless_it_is_fatal(self) -> None:
+        snapshot = scene(answers={XIDS.last: 43.0})
         assert findings(snapshot) == {}
         shown = findings(snapshot, everything=True)["xid:device/gpu-0"]
         assert shown.verdict is Verdict.HEALTHY
@@ -88,12 +95,12 @@ class TestNews:
         assert finding is not None
         assert finding.verdict is Verdict.DEGRADED
 
-    @pytest.mark.parametrize(("minutes", "verdict"), [(31, Verdict.UNKNOWN), (28, Verdict.DEGRADED)])
-    def test_unless_the_whole_gpu_appeared_with_it(self, minutes: int, verdict: Verdict) -> None:
+    @pytest.mark.parametrize(("minutes", "confidence"), [(31, 0.6), (28, 0.9)])
+    def test_unless_the_whole_gpu_appeared_with_it(self, minutes: int, confidence: float) -> None:
         """Half of the hour was seen, so telemetry began 30 min ago: a latched code of yesterday looks the same."""
         finding = after(xid_became("gpu-0", 79, before=None, at=ago(minutes=minutes)), coverage=0.5)
         assert finding is not None
-        assert finding.verdict is verdict
+        assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, confidence)
 
     def test_a_gpu_that_fell_silent_is_believed(self) -> None:
         lost = [device(present=False, last_seen=ago(minutes=30)), device("gpu-1")]
@@ -109,13 +116,13 @@ class TestNews:
     def test_a_total_that_went_from_one_to_two(self) -> None:
         assert after(**counted("79", increase=1)) is not None
 
-    @pytest.mark.parametrize(("news", "verdict"), [(True, Verdict.DEGRADED), (False, Verdict.UNKNOWN)])
-    def test_a_windowed_count_is_news_where_it_was_seen_to_begin(self, news: bool, verdict: Verdict) -> None:
+    @pytest.mark.parametrize(("news", "confidence"), [(True, 0.9), (False, 0.6)])
+    def test_a_windowed_count_is_news_where_it_was_seen_to_begin(self, news: bool, confidence: float) -> None:
         """An exporter whose window is a day still counts the XID of yesterday."""
         changes = [xid_counted("gpu-0", "79", at=ago(minutes=30))] if news else []
         finding = after(*changes, **counted("79", window=1))
         assert finding is not None
-        assert (finding.verdict, finding.since) == (verdict, ago(minutes=30) if news else None)
+        assert (finding.confidence_ratio, finding.since) == (confidence, ago(minutes=30) if news else None)
         assert any("when it was" in item for item in finding.missing) is not news
 
     def test_a_zero_that_stands_where_the_xid_goes_is_none(self) -> None:
@@ -187,51 +194,18 @@ class TestClasses:
         finding = after(xid_became("gpu-0", code))
         assert finding is None or finding.verdict is Verdict.UNKNOWN
 
-    @pytest.mark.parametrize(("times", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.DEGRADED)])
-    def test_the_gsp_timing_out_twice(self, times: int, verdict: Verdict) -> None:
-        finding = after(**counted("119", increase=times))
-        assert finding is not None
-        assert finding.verdict is verdict
-        if verdict is Verdict.DEGRADED:
-            assert (finding.advice, finding.confidence_ratio) == (Advice.RESET, 0.85)
-
-    def test_a_repeat_on_the_gauge_needs_another_value_in_between(self) -> None:
-        twice = [
-            xid_became("gpu-0", 119, at=ago(minutes=40)),
-            xid_became("gpu-0", 45, before=119, at=ago(minutes=30)),
-            xid_became("gpu-0", 119, before=45, at=ago(minutes=20)),
-        ]
-        finding = after(*twice)
-        assert finding is not None
-        assert (finding.verdict, finding.since) == (Verdict.DEGRADED, ago(minutes=40))
-        assert finding.summary.endswith("also XID 45")
-
-    @pytest.mark.parametrize(("times", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.DEGRADED), (5, Verdict.DEGRADED)])
-    def test_a_windowed_count_shows_repeats_that_it_never_counts_at_once(self, times: int, verdict: Verdict) -> None:
+    @pytest.mark.parametrize("times", [1, 2, 5])
+    def test_a_windowed_count_shows_repeats_that_it_never_counts_at_once(self, times: int) -> None:
         occurred = [
             xid_counted("gpu-0", "119", at=ago(minutes=50 - 10 * number), before=number, after=number + 1)
             for number in range(times)
         ]
         finding = after(*occurred, xid_became("gpu-0", 119, at=ago(minutes=50)), **counted("119", window=1))
         assert finding is not None
-        assert (finding.verdict, finding.since) == (verdict, ago(minutes=50))
+        assert (finding.verdict, finding.since) == (Verdict.DEGRADED, ago(minutes=50))
         noted = [item.note for item in finding.evidence if item.signal == "xid_window_count"]
-        if times == 1:
-            assert noted == ["XID 119"]
-        else:
-            assert finding.summary.endswith(f"it came {times} times at least")
-            assert noted == [f"XID 119; {times} at least, as each is counted no longer than the exporter's window"]
-
-    def test_where_nothing_counts_a_repeat_cannot_be_told(self) -> None:
-        told = {}
-        for name, snapshot in (
-            ("gauge", scene(changes=[xid_became("gpu-0", 119)])),
-            ("counted", scene(changes=[xid_became("gpu-0", 119)], **counted("119", increase=1))),  # type: ignore[arg-type]
-            ("no repeats matter", scene(changes=[xid_became("gpu-0", 63)])),
-        ):
-            [finding] = findings(snapshot).values()
-            told[name] = any("whether it came again" in item for item in finding.missing)
-        assert told == {"gauge": True, "counted": False, "no repeats matter": False}
+        more = f"; {times} at least, as each is counted no longer than the exporter's window"
+        assert noted == ["XID 119" + (more if times > 1 else "")]
 
     def test_an_ignored_xid_is_shown_on_demand_only(self) -> None:
         assert after(xid_became("gpu-0", 37)) is None
@@ -287,8 +261,8 @@ def test_the_catalogs_column_of_a_model(model: str, column: str | None) -> None:
     [
         (136, H100, True),
         (136, "NVIDIA B200", False),
-        (155, "NVIDIA B200", True),
-        (155, H100, False),
+        (156, "NVIDIA B200", True),
+        (150, H100, False),
         (136, "Tesla T4", True),
     ],
 )
@@ -299,16 +273,16 @@ def test_an_xid_of_another_architecture_concludes_nothing(code: int, model: str,
 
 
 class TestCorroboration:
-    def test_an_nvlink_xid_and_the_drivers_verdict(self) -> None:
-        finding = after(xid_became("gpu-0", 74), answers={ACTION: 1.0})
+    def test_an_xid_and_the_drivers_verdict(self) -> None:
+        finding = after(xid_became("gpu-0", 109), answers={ACTION: 1.0})
         assert finding is not None
         assert (finding.verdict, finding.severity, finding.advice) == (
             Verdict.DEGRADED,
             Severity.CRITICAL,
             Advice.RESET,
         )
-        # A coin toss beside 0.98: the doubts multiply.
-        assert finding.confidence_ratio == pytest.approx(0.99)
+        # The driver judges the event that it reported: one event, and its judgement counts.
+        assert finding.confidence_ratio == pytest.approx(0.98)
         assert {fact.signal for fact in finding.evidence} == {"xid_code", "xid_catalog", "recovery_action_code"}
 
     def test_what_has_to_be_done_is_what_the_other_sign_says(self) -> None:
@@ -318,21 +292,141 @@ class TestCorroboration:
 
     def test_a_sign_on_another_gpu_is_none(self) -> None:
         fleet = machines(1, 2)
-        found = findings(scene(fleet, {ACTION: spread(fleet, 0.0, gpu_0_1=1.0)}, changes=[xid_became("gpu-0-0", 74)]))
+        found = findings(scene(fleet, {ACTION: spread(fleet, 0.0, gpu_0_1=1.0)}, changes=[xid_became("gpu-0-0", 63)]))
         assert found["xid:device/gpu-0-0"].verdict is Verdict.UNKNOWN
 
-    @pytest.mark.parametrize(("code", "verdict"), [(74, Verdict.UNKNOWN), (154, Verdict.DEGRADED)])
+    @pytest.mark.parametrize(("code", "verdict"), [(63, Verdict.UNKNOWN), (144, Verdict.DEGRADED)])
     def test_dcgms_health_is_no_second_sign_where_it_comes_from_the_xid(self, code: int, verdict: Verdict) -> None:
         watches = {"gpu-0": {"NVLINK": 20.0}}
-        finding = after(xid_became("gpu-0", code), variants={HEALTH.now: watches, HEALTH.lowest: watches})
+        devices = [device(model="NVIDIA B200")]
+        finding = after(
+            xid_became("gpu-0", code), devices=devices, variants={HEALTH.now: watches, HEALTH.lowest: watches}
+        )
         assert finding is not None
         assert finding.verdict is verdict
 
-    def test_a_fatal_xid_with_another_sign_is_surer(self) -> None:
-        finding = after(xid_became("gpu-0", 48), answers={ECC.dbe: 1.0})
+    def test_one_memory_error_that_three_rules_see_is_one(self) -> None:
+        watches = {"gpu-0": {"MEM": 20.0}}
+        finding = after(
+            xid_became("gpu-0", 95),
+            answers={ECC.dbe: 1.0},
+            variants={HEALTH.now: watches, HEALTH.lowest: watches},
+        )
         assert finding is not None
-        assert finding.confidence_ratio == pytest.approx(1 - 0.1 * 0.05)
+        assert finding.confidence_ratio == pytest.approx(0.95)
         assert finding.advice is Advice.RESET
+
+    def test_a_sign_on_another_component_makes_a_fatal_one_surer_and_no_other(self) -> None:
+        finding = beside_half_of_its_lanes(95)
+        assert finding.confidence_ratio > 0.9
+        assert finding.advice is Advice.RESET
+        assert beside_half_of_its_lanes(63).verdict is Verdict.UNKNOWN
+
+    @pytest.mark.parametrize("code", [45, 154])
+    def test_what_follows_another_event_confirms_nothing(self, code: int) -> None:
+        """A job was killed on a GPU whose link has half of its lanes: that is the link's finding alone."""
+        assert beside_half_of_its_lanes(code).verdict is Verdict.UNKNOWN
+
+    @pytest.mark.parametrize(
+        ("action", "severity", "advice"),
+        [
+            (1.0, Severity.CRITICAL, Advice.RESET),
+            (2.0, Severity.CRITICAL, Advice.REBOOT),
+            (4.0, Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        ],
+    )
+    @pytest.mark.parametrize("code", [48, 79, 95, 119])
+    def test_the_driver_decides_where_it_speaks(
+        self, code: int, action: float, severity: Severity, advice: Advice
+    ) -> None:
+        finding = after(xid_became("gpu-0", code), answers={ACTION: action})
+        assert finding is not None
+        assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, pytest.approx(0.98))
+
+    def test_the_driver_decides_for_many_gpus_too(self) -> None:
+        fleet = machines(5, 1)
+        found = findings(scene(fleet, {ACTION: 4.0}, changes=fleet_xids(fleet, 62)))
+        xid_findings = [item for item in found.values() if item.kind is FindingKind.XID and "device" in item.id]
+        assert {item.advice for item in xid_findings} == {Advice.RESET_WHEN_IDLE}
+
+
+def beside_half_of_its_lanes(code: int) -> Finding:
+    fleet = machines(2, 8)
+    answers = {WIDTH.most: 16.0, WIDTH.lanes: spread(fleet, 16.0, gpu_0_0=8.0)}
+    found = findings(scene(fleet, answers, changes=[xid_became("gpu-0-0", code)]))
+    assert "pcie_width:device/gpu-0-0" in found
+    return found["xid:device/gpu-0-0"]
+
+
+def memory_event(*codes: int, **more: object) -> Finding | None:
+    changes = [xid_became("gpu-0", code, at=ago(minutes=10 - number)) for number, code in enumerate(codes)]
+    return after(*changes, **more)
+
+
+class TestContained:
+    """What the driver contained is no reason to end a job that runs."""
+
+    @pytest.mark.parametrize("codes", [(94,), (63,), (48, 94), (48, 63), (94, 172), (48, 171, 63)])
+    def test_never_a_reason_to_end_a_job(self, codes: tuple[int, ...]) -> None:
+        finding = memory_event(*codes, answers={ECC.dbe: 1.0, REMAP.pending: 1.0})
+        assert finding is not None
+        assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
+        assert finding.severity in (Severity.INFO, Severity.WARNING)
+
+    def test_a_contained_error_in_sram_has_no_row_to_remap(self) -> None:
+        finding = memory_event(48, 94, answers={ECC.dbe: 1.0})
+        assert finding is not None
+        assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RESET_WHEN_IDLE)
+        assert "the driver contained it" in finding.summary
+
+    @pytest.mark.parametrize("worse", [64, 95, 140])
+    def test_but_not_where_one_was_not_contained(self, worse: int) -> None:
+        finding = memory_event(48, 94, worse)
+        assert finding is not None
+        assert (finding.severity, finding.advice) == (Severity.CRITICAL, Advice.RESET)
+
+    def test_48_alone_is_not_contained(self) -> None:
+        finding = memory_event(48)
+        assert finding is not None
+        assert (finding.severity, finding.advice) == (Severity.CRITICAL, Advice.RESET)
+
+
+class TestRecoveryActionChanged:
+    """XID 154 says that the recovery action changed, and nothing else."""
+
+    @pytest.mark.parametrize("news", [True, False])
+    def test_without_the_action_it_hides_what_came_before(self, news: bool) -> None:
+        changes = [xid_became("gpu-0", 154)] if news else []
+        finding = after(*changes, answers={XIDS.last: 154.0})
+        assert finding is not None
+        assert (finding.verdict, finding.severity) == (Verdict.UNKNOWN, Severity.WARNING)
+        assert "hides the XID before it" in finding.summary
+        assert finding.missing[0] == "recovery_action_code"
+
+    def test_a_fatal_one_in_the_same_second_is_seen_in_the_count(self) -> None:
+        finding = after(
+            xid_became("gpu-0", 154), xid_counted("gpu-0", "79", at=ago(minutes=10)), answers={XIDS.last: 154.0}
+        )
+        assert finding is not None
+        assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.REBOOT)
+
+    def test_with_the_action_the_number_adds_nothing(self) -> None:
+        found = findings(scene(changes=[xid_became("gpu-0", 154)], answers={XIDS.last: 154.0, ACTION: 2.0}))
+        assert set(found) == {"recovery_action:device/gpu-0"}
+        shown = findings(scene(answers={XIDS.last: 154.0, ACTION: 0.0}), everything=True)["xid:device/gpu-0"]
+        assert shown.verdict is Verdict.HEALTHY
+
+
+class TestAnotherSign:
+    def test_a_volta_that_cannot_write_its_inforom(self) -> None:
+        finding = after(xid_became("gpu-0", 93), devices=[device(model="Tesla V100-SXM2-32GB")])
+        assert finding is not None
+        assert (finding.verdict, finding.advice, finding.confidence_ratio) == (
+            Verdict.DEGRADED,
+            Advice.INSPECT,
+            0.6,
+        )
+        assert after(xid_became("gpu-0", 93), devices=[device(model="NVIDIA A100-SXM4-80GB")]) is None
 
     def test_more_evidence_never_lowers_confidence(self) -> None:
         alone = after(xid_became("gpu-0", 79))
@@ -490,11 +584,31 @@ class TestCommonCause:
         assert list(found) == ["xid:node/node-0"]
         assert (found["xid:node/node-0"].node, found["xid:node/node-0"].advice) == ("node-0", Advice.WATCH)
 
-    def test_a_fatal_xid_on_two_machines_of_one_job_is_not(self) -> None:
+    @pytest.mark.parametrize("code", [48, 64, 79, 95, 119, 140])
+    def test_a_fatal_xid_on_two_machines_of_one_job_is_two_broken_gpus(self, code: int) -> None:
         fleet = machines(2, 1, pods=True)
         state = cluster(pods=[pod("pod-0", gang="train"), pod("pod-1", gang="train")])
-        [finding] = findings(scene(fleet, changes=fleet_xids(fleet, 95), state=state)).values()
-        assert (finding.id, finding.verdict) == ("xid:gang/train", Verdict.UNKNOWN)
+        found = findings(scene(fleet, changes=fleet_xids(fleet, code), state=state))
+        assert set(found) == {"xid:device/gpu-0-0", "xid:device/gpu-1-0"}
+        assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
+
+    def test_no_program_is_blamed_for_a_fatal_xid_on_all_its_machines(self) -> None:
+        fleet = machines(4, 1, pods=True)
+        state = cluster(pods=[pod(f"pod-{number}", gang="train") for number in range(4)])
+        [finding] = findings(scene(fleet, changes=fleet_xids(fleet, 79), state=state)).values()
+        assert (finding.id, finding.verdict, finding.advice) == ("xid:fleet/fleet", Verdict.UNKNOWN, Advice.INSPECT)
+
+    def test_the_place_that_they_share_is_named(self) -> None:
+        fleet = machines(4, 1)
+        labels = ["c0", "c0", "c0", "c1"]
+        nodes = [
+            Node(name=f"node-{number}", labels={"nvidia.com/gpu.clique": label, "topology.kubernetes.io/zone": "a"})
+            for number, label in enumerate(labels)
+        ]
+        [finding] = findings(scene(fleet, changes=fleet_xids(fleet[:3], 119), state=cluster(nodes=nodes))).values()
+        assert "all in nvidia.com/gpu.clique=c0" in finding.summary
+        [anywhere] = findings(scene(fleet, changes=fleet_xids(fleet, 119), state=cluster(nodes=nodes))).values()
+        assert "all in" not in anywhere.summary
 
     def test_the_devices_conclusion_is_shown_on_demand(self) -> None:
         fleet = machines(3, 1)

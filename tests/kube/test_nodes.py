@@ -241,3 +241,8 @@ def test_an_address_of_two_nodes_names_neither() -> None:
     assert names == {"10.0.0.1": "gpu-0", "10.0.0.2": "gpu-1"}
     assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.NODE_UNRESOLVED, "address host")]
     assert "gpu-0, gpu-1" in gaps[0].detail
+
+
+def test_the_boot_that_a_node_runs_in() -> None:
+    assert read(nodeInfo={"bootID": "5d6c", "kernelVersion": "6.8"}).boot_id == "5d6c"
+    assert read().boot_id == ""

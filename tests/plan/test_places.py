@@ -125,6 +125,21 @@ def test_a_node_that_is_taken_back_is_not_tainted_is_no_place_and_weighs_on_the_
     assert "lands" in guards(only(draw_plan(moving, (sick(hurt),), POLICY), EVICT))
 
 
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"labels": {"dgxc.nvidia.com/nvsentinel-state": "quarantined"}},
+        {"taints": (Taint("medik8s.io/remediation", "self-node-remediation", "PreferNoSchedule"),)},
+    ],
+)
+def test_a_node_that_another_remediator_repairs_is_left_to_it(marks: dict[str, object]) -> None:
+    nodes, hurt = [node("n0", **marks), node("n1")], device("n0", 0, "ml/a")
+    world = snapshot(nodes, [hurt], [pod("ml/a", "n0", started=NOW - timedelta(hours=1))])
+    plan = draw_plan(world, (sick(hurt),), POLICY)
+    for action in (TAINT, EVICT):
+        assert "is at work on n0" in reason(only(plan, action), "other_remediator")
+
+
 @pytest.mark.parametrize("mark", HARMLESS, ids=name_of)
 def test_a_node_that_only_may_be_taken_back_is_as_any_other(mark: Taint | Condition) -> None:
     spot = node(

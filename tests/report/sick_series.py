@@ -17,17 +17,20 @@ Value = Callable[[int], float | None]
 
 SHOWN: dict[str, set[str]] = {
     "health.recovery_action": {"action"},
-    "health.dcgm_health": {"watch"},
+    "health.dcgm_health": {"watch", "warns"},
     "health.vendor_health": {"amd"},
-    "health.ecc": {"dbe", "sbe"},
-    "health.row_remap": {"failed", "pending", "rows"},
+    "health.ecc": {"dbe", "stands", "sbe"},
+    "health.row_remap": {"failed", "pending", "rows", "unrepairable", "exhausted", "low"},
     "health.page_retirement": {"full", "waits"},
     "health.pcie_replay": {"replays"},
     "health.pcie_width": {"narrow"},
-    "health.nvlink_errors": {"replay", "recovery", "crc_flit", "crc_data"},
+    "health.nvlink_errors": {"replay", "recovery", "crc_flit", "crc_data", "symbols"},
+    "health.fabric": {"training", "untrained", "unhealthy", "narrow bandwidth", "no route", "misconfigured"},
     "health.thermal_throttle": {"hot"},
     "health.power_brake": {"braked"},
+    "health.board": {"corrupt"},
     "health.xid": {"new", "born"},
+    "health.node_condition": {"n1"},
     "health.presence: gpu_missing": {"fallen"},
     "health.presence: exporter_down": {"silent-host"},
     "health.presence: telemetry_missing": {""},
@@ -78,8 +81,16 @@ def _gpu_series() -> list[tuple[str, dict[str, str], Value]]:
     gpu("EXP_GPU_HEALTH_STATUS", "watch", always(20), health_watch="MEM")
     gpu("EXP_GPU_HEALTH_STATUS", "well", always(10), health_watch="MEM")
     gpu("EXP_GPU_HEALTH_STATUS", "well", always(20), health_watch="THERMAL")
-    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "dbe", turned(30 * MINUTE, 5, 6))
-    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "well", always(5))
+    gpu(
+        "EXP_GPU_HEALTH_STATUS",
+        "warns",
+        always(10),
+        health_watch="INFOROM",
+        health_error_code="DCGM_FR_CORRUPT_INFOROM",
+    )
+    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "dbe", turned(30 * MINUTE, 0, 1))
+    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "stands", always(5))
+    gpu("FI_DEV_ECC_DBE_VOL_TOTAL", "well", turned(30 * MINUTE, 5, 0))
     gpu("FI_DEV_ECC_SBE_VOL_TOTAL", "sbe", per_minute(6.1))
     gpu("FI_DEV_ECC_SBE_VOL_TOTAL", "well", per_minute(5.9))
     gpu("FI_DEV_ROW_REMAP_FAILURE", "failed", always(1))
@@ -88,6 +99,14 @@ def _gpu_series() -> list[tuple[str, dict[str, str], Value]]:
     gpu("FI_DEV_ROW_REMAP_PENDING", "well", always(0))
     gpu("FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows", always(512))
     gpu("FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "well", always(511))
+    for metric, name, sick in (
+        ("MEMORY_UNREPAIRABLE_FLAG", "unrepairable", 1),
+        ("BANKS_REMAP_ROWS_AVAIL_NONE", "exhausted", 1),
+        ("BANKS_REMAP_ROWS_AVAIL_LOW", "low", 1),
+        ("INFOROM_CONFIG_VALID", "corrupt", 0),
+    ):
+        gpu(f"FI_DEV_{metric}", name, always(sick))
+        gpu(f"FI_DEV_{metric}", "well", always(1 - sick))
     for name, single in (("full", 60), ("well", 59)):
         gpu("FI_DEV_RETIRED_SBE", name, always(single))
         gpu("FI_DEV_RETIRED_DBE", name, always(3))
@@ -119,6 +138,25 @@ def _gpu_series() -> list[tuple[str, dict[str, str], Value]]:
         gpu("FI_PROF_GR_ENGINE_ACTIVE", name, always(1))
         gpu("FI_PROF_DRAM_ACTIVE", name, always(dram))
         gpu("FI_DEV_POWER_USAGE", name, turned(2 * HOUR, 75, watts))
+    return series
+
+
+def _fabric_series() -> list[tuple[str, dict[str, str], Value]]:
+    series: list[tuple[str, dict[str, str], Value]] = []
+
+    def gpu(metric: str, name: str, value: Value) -> None:
+        series.append((f"DCGM_{metric}", {"UUID": name, "Hostname": "host"}, value))
+
+    gpu("FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS", "symbols", per_minute(1.01))
+    gpu("FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS", "well", per_minute(0.99))
+    gpu("FI_DEV_FABRIC_MANAGER_STATUS", "training", always(2))
+    gpu("FI_DEV_FABRIC_MANAGER_STATUS", "untrained", always(4))
+    gpu("FI_DEV_FABRIC_MANAGER_STATUS", "well", always(3))
+    gpu("FI_DEV_FABRIC_MANAGER_STATUS", "has none", always(0))
+    gpu("FI_DEV_FABRIC_HEALTH_SUMMARY", "unhealthy", always(2))
+    gpu("FI_DEV_FABRIC_HEALTH_SUMMARY", "well", always(1))
+    for name, mask in (("narrow bandwidth", 0x1A9), ("no route", 0x19A), ("misconfigured", 0x4AA), ("well", 0x1AA)):
+        gpu("FI_DEV_FABRIC_HEALTH_MASK", name, always(mask))
     return series
 
 
@@ -166,6 +204,8 @@ def _shared_series() -> list[tuple[str, dict[str, str], Value]]:
     gpu("sliced", two, always(0.8), always(1.05 * full), GPU_I_ID="1")
     for node in ("n1", "n2", "n3"):
         clique = "a" if node == "n1" else "b"
+        said = {"node": node, "condition": "XidCriticalError", "status": "true"}
+        series.append(("kube_node_status_condition", said, always(1 if node == "n1" else 0)))
         series.append(("kube_node_labels", {"node": node, "label_nvidia_com_gpu_clique": clique}, always(1)))
     for job, nodes in (("wide", ("n1", "n2")), ("near", ("n2", "n3")), ("torn", ("n1", "")), ("waits", ("", ""))):
         for number, node in enumerate(nodes):
@@ -182,7 +222,7 @@ def openmetrics() -> str:
         ("gpu_health", {"gpu_uuid": "amd"}, always(0)),
         ("gpu_health", {"gpu_uuid": "well"}, always(1)),
     ]
-    for metric, labels, value in (*_gpu_series(), *_pod_series(), *_shared_series(), *amd):
+    for metric, labels, value in (*_gpu_series(), *_fabric_series(), *_pod_series(), *_shared_series(), *amd):
         text = ",".join(f'{name}="{label}"' for name, label in labels.items())
         for age in range(8 * HOUR, -1, -STEP_SECONDS):
             found = value(age)

@@ -16,13 +16,16 @@ from types import ModuleType
 import pytest
 
 from detect.builders import AT, device
+from gpuwatch.catalog.dcgm_errors import dcgm_errors
 from gpuwatch.catalog.metrics import metric_rows, rows_for
 from gpuwatch.catalog.xid_overrides import xids_with_overrides
 from gpuwatch.catalog.xids import XidClass, xids
 from gpuwatch.cycle.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.detect import (
+    board,
     capacity,
     contention,
+    fabric,
     health,
     hung,
     idle,
@@ -37,6 +40,7 @@ from gpuwatch.detect import (
     verdict,
     xid,
 )
+from gpuwatch.detect.fleet import Grade
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.detect.misfit import MisfitPolicy
@@ -63,6 +67,7 @@ POLICIES: dict[str, HealthPolicy | IdlePolicy | MisfitPolicy | PlanPolicy] = {
 RULES = rule_signals(Policies())
 # What is said of what no rule could judge.
 UNTOLD = {f"health.{FindingKind.HEALTH_UNKNOWN}", f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
+UNTOLD |= {"health.node_condition"}  # by the cluster alone
 GUARD_NAMES = {*GUARDS, *LEDGER_GUARDS, *BRAKES, "demand"}
 HEADINGS = [
     "What it says.",
@@ -83,8 +88,10 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
     "health.pcie_replay": (link,),
     "health.pcie_width": (link,),
     "health.nvlink_errors": (link,),
+    "health.fabric": (fabric,),
     "health.thermal_throttle": (throttle,),
     "health.power_brake": (throttle,),
+    "health.board": (board,),
     "health.xid": (xid,),
     "health.presence": (presence, capacity),
     "health.hung": (hung,),
@@ -181,7 +188,8 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
     }
     assert found <= listed
     assert {rule for rule, _ in found} >= {name for name in RULES if name.startswith("health.")} | UNTOLD - {
-        "idle.suspected_idle"
+        "idle.suspected_idle",
+        "health.node_condition",
     }
     written = {
         node.value
@@ -270,7 +278,7 @@ def test_signals_and_metrics_are_the_rules_and_the_catalogs(rule: str) -> None:
     text = _of_rule(rule, "What it looks at.")
     if "(#common-to-the-idle-rules)" in text:
         text += IDLE_COMMON
-    pairs = set(re.findall(r"`([a-z_]+)`\s+←[^`]*`([A-Za-z]\w*)", text))
+    pairs = set(re.findall(r"`([a-z0-9_]+)`\s+←[^`]*`([A-Za-z]\w*)", text))
     known = {(str(row.signal), row.metric) for row in metric_rows()}
     assert pairs <= known
     assert {signal for signal, _ in pairs} == {str(signal) for signal in RULES[rule]}
@@ -278,7 +286,16 @@ def test_signals_and_metrics_are_the_rules_and_the_catalogs(rule: str) -> None:
 
 def test_every_metric_that_is_named_exists() -> None:
     known = {row.metric for row in metric_rows()}
-    assert set(re.findall(r"\bDCGM_\w+", TEXT)) <= known
+    assert set(re.findall(r"\bDCGM_(?!FR_)\w+", TEXT)) <= known
+    assert set(re.findall(r"\bDCGM_FR_\w+", TEXT)) <= set(dcgm_errors())
+
+
+def test_the_error_codes_of_dcgm_are_the_catalogs() -> None:
+    shown = {row[0]: row[1:3] for row in _table(SECTIONS["health.dcgm_health"], "error code, else watch")}
+    expected = {
+        row.code: [str(row.severity), str(row.advice)] for row in dcgm_errors().values() if row.shown_from <= 20
+    }
+    assert shown == expected
 
 
 def test_the_table_of_names_is_the_catalog() -> None:
@@ -342,7 +359,7 @@ def _value(node: ast.AST, module: ModuleType) -> object:
 def _confidences(tree: ast.Module) -> Iterator[ast.AST]:
     """What a module gives as a confidence: by that keyword or at that place of a call, under a name with that word in
     it, or in a function of such a name."""
-    places: dict[str, int] = {}
+    places = {"Grade": Grade._fields.index("confidence_ratio")}
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.FunctionDef):
@@ -389,7 +406,7 @@ def _name(labels: dict[str, str]) -> str:
     return next(
         (
             labels[name]
-            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name")
+            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name", "node")
             if name in labels
         ),
         "",

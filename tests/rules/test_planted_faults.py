@@ -50,8 +50,8 @@ FIRES: dict[FaultKind, set[str]] = {
     FaultKind.DOUBLE_BIT: {
         "GpuXidFatal", "GpuUncorrectableEcc", "GpuUncorrectableEccNotReset", "GpuRowRemapPending", HELD_BACK,
     },
-    # XIDs 119, 63, 154 and 45 are no proof by themselves.
-    FaultKind.GSP_TIMEOUT: {"GpuXidNeedsSecondSign", HELD_BACK},
+    FaultKind.GSP_TIMEOUT: {"GpuXidFatal", HELD_BACK},
+    # XIDs 63, 154 and 45 are no proof by themselves.
     FaultKind.ROW_REMAP_PENDING: {"GpuXidNeedsSecondSign", "GpuRowRemapPending"},
     FaultKind.ROW_REMAP_FAILED: {"GpuXidFatal", "GpuRowRemapFailed", HELD_BACK},
     FaultKind.RECOVERY_RESET: {"GpuXidNeedsSecondSign", "GpuRecoveryActionNeeded", HELD_BACK},

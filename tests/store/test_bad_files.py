@@ -107,6 +107,7 @@ def in_schema_1(db: sqlite3.Connection) -> None:
     """Rewrites the advice of a file as schema 1 kept it: outcomes apart, with a body."""
     kept = db.execute("SELECT * FROM advice").fetchall()
     db.execute("DROP TABLE advice")
+    db.execute("DROP TABLE fault")
     for table in ("advice", "outcome"):
         db.execute(TABLES[1][table])
     for number, *names, at, last_at, target, applied_at in kept:

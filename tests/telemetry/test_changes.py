@@ -157,3 +157,32 @@ def test_no_xid_series_may_be_the_good_case(tmp_path: Path) -> None:
 def test_times_are_in_utc(tmp_path: Path) -> None:
     changes, _ = ask(xid(79, ago=600).store(tmp_path))
     assert [change.at for change in changes] == [datetime.fromtimestamp(NOW - 600 + EVERY, UTC)]
+
+
+ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+
+
+def energy(value: Callable[[float], float]) -> Timeline:
+    """In millijoules, as the exporter counts."""
+    return Timeline().add(TEMPERATURE, gpu(1), 40).add(ENERGY, gpu(1), value)
+
+
+def test_a_counter_changes_only_where_it_begins_anew(tmp_path: Path) -> None:
+    reset = energy(lambda ago: 9e9 - ago if ago >= 600 else 1e6 - ago)
+    changes, _ = ask(reset.store(tmp_path), Signal.ENERGY_JOULES_TOTAL)
+    [change] = changes
+    assert (change.device, round(NOW - change.at.timestamp())) == (A, 600 - EVERY)
+    assert change.before is not None
+    assert change.after < change.before / 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda ago: 9e9 - ago,  # it grows
+        lambda ago: 9e9 - ago - (5000 if round(ago / EVERY) % 2 else 0),  # a second exporter that is behind
+    ],
+)
+def test_a_counter_that_goes_on_does_not(tmp_path: Path, value: Callable[[float], float]) -> None:
+    changes, _ = ask(energy(value).store(tmp_path), Signal.ENERGY_JOULES_TOTAL)
+    assert changes == ()

@@ -4,6 +4,7 @@ from gpuwatch.advise.choice import ranked, worth_it
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.ready import Ready
 from gpuwatch.advise.rounding import rounded_apart
+from gpuwatch.frameworks.keys import GPU_MEMORY_NEED
 from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, Option, TargetKind
 
 
@@ -55,7 +56,7 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
         return answer(
             AbstentionKind.MEMORY_ELASTIC,
             item.memory.reason,
-            "Limit what the framework allocates, or state its need, and measure again.",
+            f"State its need per GPU in the annotation {GPU_MEMORY_NEED}, for example 12Gi.",
             filled,
         )
     barred = next(

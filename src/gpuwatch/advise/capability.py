@@ -1,10 +1,12 @@
 """What a GPU or a MIG slice offers, and what one offers relative to another."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
+from gpuwatch.advise.slice_labels import Told
 from gpuwatch.catalog.gpus import Gpu, gpus
-from gpuwatch.catalog.mig import MigProfile, geometry
+from gpuwatch.catalog.mig import MigGeometry, MigProfile, geometry
 from gpuwatch.catalog.processors import processors
 
 
@@ -14,8 +16,9 @@ class Capability:
 
     compute_per_second: multiprocessors × boost clock, the rate at which warps are issued. fp32_flops_per_second and
     fp16_flops_per_second: peaks outside and on the tensor cores. memory_bandwidth_bytes_per_second: of the slice's
-    own memory. pcie_bytes_per_second: of the link, both ways; MIG does not divide it. memory_bytes: nominal.
-    idle_power_watts: of the whole board, or a lower bound of it. power_limit_watts: the board's default limit.
+    own memory. pcie_bytes_per_second: of the link, both ways; MIG does not divide it. memory_bytes: what a slice has;
+    of a whole GPU the total. assumed: what no source gives, as sentences; the least is then taken. idle_power_watts: of
+    the whole board, or a lower bound of it. power_limit_watts: the board's default limit.
     """
 
     gpu_model: str
@@ -29,6 +32,7 @@ class Capability:
     memory_bytes: float
     power_limit_watts: float
     idle_power_watts: float
+    assumed: tuple[str, ...] = ()
 
     @property
     def mig_on(self) -> bool:
@@ -63,27 +67,35 @@ class Ratios:
     pcie: float | None
 
 
-def capability_of(gpu: Gpu, mig_profile: str = "") -> Capability:
-    """What a model of the catalog offers, whole or as one MIG slice (a profile's or its resource's name).
+def capability_of(gpu: Gpu, mig_profile: str = "", told: Mapping[tuple[str, str], Told] | None = None) -> Capability:
+    """What a model of the catalog offers, whole or as one MIG slice (a profile's name in any driver's spelling).
 
-    `processors.csv` has the SMs of slices (MIG leaves 98 of an A100's 108); without an entry they are the slice's share
-    of compute. Raises ValueError for a profile that the model does not have.
+    A slice's memory and SMs are what the labels of the fleet's own Nodes say (`told`); else what was measured
+    (`mig.json`, `processors.csv`); else the least that any measured GPU leaves such a slice. Raises ValueError for a
+    profile that the model does not have.
     """
     processor = processors().get(gpu.name)
     compute = processor.multiprocessors * processor.boost_clock_hertz if processor else None
-    compute_share, memory_share = 1.0, 1.0
-    profile_name = ""
+    compute_share, memory_share, profile_name = 1.0, 1.0, ""
+    known, assumed = (told or {}).get((gpu.name, ""), Told()), []
+    memory = known.memory_bytes or float(gpu.memory_bytes)
     if mig_profile:
         shape = geometry(gpu.mig_family)
         profile = shape.profile(mig_profile) if shape else None
         if shape is None or profile is None:
-            known = ", ".join(shape.plain_profiles) if shape else "none: it cannot be cut"
-            raise ValueError(f"{gpu.name} has no MIG profile {mig_profile!r}; it has {known}")
-        profile_name = profile.name
-        compute_share, memory_share = shape.compute_ratio(profile), shape.memory_ratio(profile)
-        slices = processor.slice_multiprocessors if processor else {}
-        if processor and _kind(profile) in slices:
-            compute_share = slices[_kind(profile)] / processor.multiprocessors
+            names = ", ".join(shape.plain_profiles) if shape else "none: it cannot be cut"
+            raise ValueError(f"{gpu.name} has no MIG profile {mig_profile!r}; it has {names}")
+        profile_name, memory_share = profile.name, shape.memory_ratio(profile)
+        known = (told or {}).get((gpu.name, profile_name), Told())
+        measured = known.memory_bytes or profile.memory_bytes
+        memory = measured or _least_memory(shape, profile, memory)
+        if measured is None:
+            assumed.append(f"No source gives the memory of {gpu.name} {profile_name}")
+        share = known.multiprocessors / processor.multiprocessors if processor and known.multiprocessors else None
+        share = share or _measured_share(gpu, _kind(profile))
+        if share is None:
+            assumed.append(f"No source gives the SMs of {gpu.name} {profile_name}")
+        compute_share = share or _least_share(gpu, shape, profile)
     return Capability(
         gpu_model=gpu.name,
         mig_profile=profile_name,
@@ -93,10 +105,49 @@ def capability_of(gpu: Gpu, mig_profile: str = "") -> Capability:
         fp16_flops_per_second=times(gpu.fp16_dense_flops_per_second, compute_share),
         memory_bandwidth_bytes_per_second=gpu.memory_bandwidth_bytes_per_second * memory_share,
         pcie_bytes_per_second=processor.pcie_bytes_per_second if processor else None,
-        memory_bytes=gpu.memory_bytes * memory_share,
+        memory_bytes=memory,
         power_limit_watts=gpu.power_limit_watts,
         idle_power_watts=_idle_power(gpu),
+        assumed=tuple(f"{what}; the least that any measured GPU leaves such a slice is taken." for what in assumed),
     )
+
+
+def _least_memory(shape: MigGeometry, profile: MigProfile, whole_bytes: float) -> float:
+    """Two slices have at least twice the memory of one. Without a smaller one of this GPU, the least share that any
+    measured GPU leaves a slice of this size."""
+    parts = [(profile.size // one.size) * one.memory_bytes for one in shape.profiles if one.memory_bytes]
+    shares = [
+        one.memory_bytes / gpu.memory_bytes
+        for gpu, other in _cut_alike(shape)
+        for one in other.profiles
+        if one.size == profile.size and one.memory_bytes
+    ]
+    return max(parts, default=0.0) or whole_bytes * min(shares, default=shape.memory_ratio(profile))
+
+
+def _measured_share(gpu: Gpu, kind: str) -> float | None:
+    """Of the GPU's SMs without MIG (MIG leaves 98 of an A100's 108)."""
+    processor = processors().get(gpu.name)
+    found = processor.slice_multiprocessors.get(kind) if processor else None
+    return found / processor.multiprocessors if processor and found else None
+
+
+def _least_share(gpu: Gpu, shape: MigGeometry, profile: MigProfile) -> float:
+    """The SMs of this GPU's 1g times its compute slices: no measured slice has less. Without that, the least share that
+    any measured GPU leaves such a slice."""
+    one = _measured_share(gpu, "1g")
+    if one is not None:
+        return one * profile.compute_slices
+    shares = [_measured_share(other, _kind(profile)) for other, _ in _cut_alike(shape)]
+    return min((share for share in shares if share), default=shape.compute_ratio(profile))
+
+
+def _cut_alike(shape: MigGeometry) -> Iterable[tuple[Gpu, MigGeometry]]:
+    """Models that are cut on the same grid, each with its own geometry."""
+    for gpu in gpus():
+        other = geometry(gpu.mig_family)
+        if other is not None and (other.grid_units, other.compute_total) == (shape.grid_units, shape.compute_total):
+            yield gpu, other
 
 
 def ratios(now: Capability, target: Capability) -> Ratios:

@@ -10,6 +10,7 @@ from functools import partial
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.targets import gpu_of, resource_suffix, strategy
+from gpuwatch.catalog.gpus import profile_name
 from gpuwatch.frameworks import kind_name
 from gpuwatch.frameworks.framework import Tree
 from gpuwatch.model.cluster import Node, OwnerStatus, Sharing, Workload
@@ -108,15 +109,19 @@ def _where(target: Target, facts: Facts) -> tuple[Mapping[str, str], tuple[str, 
             return {}, ()
 
 
+def _profiles_of(node: Node) -> set[str]:
+    return {profile_name(node.gpu_product, name) for name, count in node.mig_layout.items() if count}
+
+
 def _for_slice(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    suffix = resource_suffix(gpu_of(target), target.mig_profile)
+    suffix = resource_suffix(gpu_of(target), target.mig_profile, nodes)
     product = next((node.gpu_product for node in nodes if node.gpu_product), "")
     selector = {}
     if strategy(nodes) == "single":
         selector = {_PRODUCT: f"{product}-MIG-{suffix}"} if product else {}
     elif product:
         selector = {_PRODUCT: product}
-    offering = [node for node in nodes if in_service(node) and node.mig_layout.get(target.mig_profile)]
+    offering = [node for node in nodes if in_service(node) and target.mig_profile in _profiles_of(node)]
     if offering:
         return selector, ()
     first = [

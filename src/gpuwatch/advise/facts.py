@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
 
+from gpuwatch.advise.capability import Capability, capability_of
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.advise.slice_labels import Told, told_by_labels
+from gpuwatch.catalog.gpus import Gpu, find_gpu
 from gpuwatch.frameworks import FRAMEWORK_OF, OWNERS, kind_of
 from gpuwatch.frameworks.framework import Kind, Nature
 from gpuwatch.model.cluster import Cluster, Gang, Namespace, Node, Pod, Workload
@@ -35,10 +37,14 @@ class Facts:
     idle: frozenset[str]  # Workload.id, where all of its Pods are idle
     namespaces: Mapping[str, Namespace]
     profiles_of: Mapping[tuple[str, str], tuple[WorkloadProfile, ...]]  # (Workload.id, container) → profiles
+    told: Mapping[tuple[str, str], Told]  # (Gpu.name, MIG profile or '') → what Nodes' labels say of it
 
     def kind(self, key: WorkloadKey) -> Kind | None:
         owner = self.workloads.get(key.workload)
         return OWNERS.get(owner.key) if owner is not None else kind_of(key.workload)
+
+    def capability(self, gpu: Gpu, mig_profile: str) -> Capability:
+        return capability_of(gpu, mig_profile, self.told)
 
     def ends(self, key: WorkloadKey) -> bool:
         kind = self.kind(key)
@@ -132,6 +138,7 @@ def gather(
         idle=_idle(findings, pods),
         namespaces={space.name: space for space in cluster.namespaces},
         profiles_of={name: tuple(found) for name, found in profiles_of.items()},
+        told=told_by_labels(cluster.nodes),
     )
 
 

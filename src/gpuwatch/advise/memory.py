@@ -1,8 +1,10 @@
-"""How much framebuffer a workload needs per GPU: the largest peak of any run, plus headroom."""
+"""How much framebuffer a workload needs per GPU: the largest peak of any run, plus headroom, or what is stated."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuwatch.frameworks.keys import GPU_MEMORY_NEED
 from gpuwatch.model.bounds import require
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.sizing import MemoryNeed
@@ -10,6 +12,8 @@ from gpuwatch.model.workload_profile import MemoryRun, WorkloadProfile
 
 _GIB = 2**30
 _MIB = 2**20
+_QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>Mi|Gi|M|G)")
+_UNITS = {"Mi": _MIB, "Gi": _GIB, "M": 10**6, "G": 10**9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +22,10 @@ class MemoryPolicy:
         many_runs runs on and 0.15 below (krr adds as much for short-lived peaks).
     many_runs: 5.
     context_bytes: added on top: a CUDA context is 0.3 to 0.7 GiB, depending on the GPU model. 0.5 GiB.
-    elastic_fill_ratio: peak as a share of the device from which a run seems to take all it can get: JAX takes 0.75 by
-        default, vLLM 0.9.
+    elastic_fill_ratio: peak as a share of the device from which a run whose start was not seen seems to take all it can
+        get: JAX takes 0.75 by default, vLLM 0.9.
     elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory counts as flat.
-        0.02: an allocator that fills the card at once has nothing left to take.
+        0.02: an allocator that takes its share of the card at once, whatever share, has nothing left to take.
     out_of_memory_ratio: share of the device from which a run whose Pod restarted counts as out of memory. 0.95.
         out_of_memory_headroom_ratio: headroom of such a peak, as the Vertical Pod Autoscaler's: 0.2.
     """
@@ -47,12 +51,16 @@ class MemoryPolicy:
 
 
 def memory_need(
-    profile: WorkloadProfile, policy: MemoryPolicy | None = None, pods: Iterable[Pod] = ()
+    profile: WorkloadProfile,
+    policy: MemoryPolicy | None = None,
+    pods: Iterable[Pod] = (),
+    annotated: Iterable[tuple[str, Mapping[str, str]]] = (),
 ) -> MemoryNeed | None:
     """What the workload needs per GPU; None where no run was measured.
 
     pods: its live ones. A Pod that held nearly all of its device and restarted may have run out of memory, which
-    telemetry does not show: its need is then above its peak.
+    telemetry does not show: its need is then above its peak. annotated: (object, annotations) of its owner, Pods and
+    Namespace. A stated need counts where what was measured is no need; else the larger of both.
     """
     policy = policy or MemoryPolicy()
     runs = [run for run in profile.runs if run.peak_bytes]
@@ -70,14 +78,15 @@ def memory_need(
         reason += f"; {len(starved)} of them restarted near the limit of the device, perhaps out of memory"
     reason += f"; {headroom:.0%} are added for what no sample shows, and {policy.context_bytes / _MIB:.0f} MiB."
     if elastic:
-        share = max(_filled_ratio(run) or 0.0 for run in elastic)
-        reason = (
-            f"{len(elastic)} of {count} runs took up to {share:.0%} of the device at the start and kept it. A "
-            "framework that fills whatever it gets looks like this, and its peak is not its need. Limit it "
-            "(XLA_PYTHON_CLIENT_MEM_FRACTION, gpu_memory_utilization) and measure again."
-        )
+        reason = _unknown_need(elastic, count)
+    need = peak * (1.0 + headroom) + policy.context_bytes
+    stated, told = _stated(annotated)
+    if stated is not None and (elastic or stated > need):
+        need, elastic, reason = stated, [], told
+    elif told:
+        reason = f"{reason} {told}"
     return MemoryNeed(
-        need_bytes=peak * (1.0 + headroom) + policy.context_bytes,
+        need_bytes=need,
         peak_bytes=peak,
         runs=count,
         headroom_ratio=headroom,
@@ -87,13 +96,44 @@ def memory_need(
 
 
 def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
-    """Full soon after the start, and flat from there. A full device whose start was not seen counts as elastic."""
-    filled = _filled_ratio(run)
-    if filled is None or run.peak_bytes is None or filled < policy.elastic_fill_ratio:
-        return False
-    if run.at_start_bytes is None:
-        return True
+    """It may have taken what it was given: flat from the start at any share of the device (a vLLM at 0.4), or nearly
+    full and not seen to start."""
+    if run.at_start_bytes is None or run.peak_bytes is None:
+        return (_filled_ratio(run) or 0.0) >= policy.elastic_fill_ratio
     return run.peak_bytes - run.at_start_bytes <= policy.elastic_growth_ratio * run.peak_bytes
+
+
+def _unknown_need(elastic: Sequence[MemoryRun], count: int) -> str:
+    shares = [share for run in elastic if (share := _filled_ratio(run)) is not None]
+    much = f"up to {max(shares):.0%} of the device" if shares else "their memory"
+    took = f"took {much} at the start and kept it"
+    if all(run.at_start_bytes is None for run in elastic):
+        took = f"had {much}, and nobody saw when it was taken"
+    return (
+        f"{len(elastic)} of {count} runs {took}. A framework that takes a share of whatever it gets looks like this "
+        "(vLLM's gpu_memory_utilization, XLA_PYTHON_CLIENT_MEM_FRACTION), and its peak is not its need. State the need "
+        f"per GPU on its Pods, its owner or its Namespace: annotation {GPU_MEMORY_NEED}, for example 12Gi."
+    )
+
+
+def _stated(annotated: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[float | None, str]:
+    """(need in bytes, the sentence on it) by the first object that states one; (None, '') where none does."""
+    for where, texts in annotated:
+        text = texts.get(GPU_MEMORY_NEED)
+        if text is None:
+            continue
+        found = _QUANTITY.fullmatch(text.strip())
+        if found is None:
+            return (
+                None,
+                f"{GPU_MEMORY_NEED} of {where} is {text!r}, which is no amount such as 12Gi; it is not used.",
+            )
+        need = float(found["number"]) * _UNITS[found["unit"]]
+        return need, (
+            f"{where} states a need of {_gib(need)} per GPU ({GPU_MEMORY_NEED}). A framework that takes a share of the "
+            "device has to be given that much there."
+        )
+    return None, ""
 
 
 def _ran_out(run: MemoryRun, restarted: Pod | None, policy: MemoryPolicy) -> bool:

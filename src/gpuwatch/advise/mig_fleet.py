@@ -1,21 +1,16 @@
 """Input of a fleet MIG plan: how GPUs are cut now, which Pods hold what, and what may change."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuwatch.advise.mig_pack import Cut
-from gpuwatch.catalog.gpus import Gpu, find_gpu
-from gpuwatch.catalog.mig import MigGeometry, geometry
+from gpuwatch.catalog.gpus import Gpu, find_gpu, profile_name
+from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Cluster, Node
 from gpuwatch.model.sizing import SliceDemand
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
-
-_NAME = re.compile(r"(?P<slices>\d+)g\.(?P<gigabytes>\d+)gb(?P<rest>.*)")
-# Drivers round memory differently: 3g.39gb and 3g.40gb are one profile (NVIDIA/mig-parted#31).
-_SAME_MEMORY_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,30 +57,6 @@ class MigFleet:
     def spelled(self, node: str, model: str, profile: str) -> str:
         """The profile's name on this Node; else on other Nodes of the model; else in the catalog."""
         return self.spellings.get((node, profile)) or self.spellings.get((f"model {model}", profile)) or profile
-
-
-@lru_cache(maxsize=1024)
-def profile_name(found: MigGeometry, spelling: str) -> str | None:
-    """The catalog's name of a profile in any driver's spelling; None where the geometry has no such profile.
-
-    >>> profile_name(geometry("A100-80GB"), "3g.39gb")
-    '3g.40gb'
-    """
-    exact = found.profile(spelling)
-    if exact is not None:
-        return exact.name
-    asked = _NAME.fullmatch(spelling.strip().lower())
-    if asked is None:
-        return None
-    rest = asked["rest"].replace(".me", "+me", 1) if asked["rest"].startswith(".") else asked["rest"]
-    near = []
-    for profile in found.profiles:
-        known = _NAME.fullmatch(profile.name)
-        if known is not None and known["slices"] == asked["slices"] and known["rest"] == rest:
-            apart = abs(int(known["gigabytes"]) - int(asked["gigabytes"])) / int(known["gigabytes"])
-            if apart <= _SAME_MEMORY_RATIO:
-                near.append((apart, profile.name))
-    return min(near)[1] if near else None
 
 
 def gpu_of(device: Device, node: Node | None) -> Gpu | None:
@@ -203,7 +174,7 @@ class _FleetReader:
         shapes = [shape for found in models if (shape := geometry(found.mig_family)) is not None]
         told = {row.mig_profile or "" for rows in all_rows for row in rows if row.mig_instance is not None}
         for spelling in sorted({*node.mig_layout, *told}):
-            names = {name for shape in shapes if (name := profile_name(shape, spelling)) is not None}
+            names = {profile.name for shape in shapes if (profile := shape.profile(spelling)) is not None}
             if not names:
                 return f"it has instances {spelling!r}, which the catalog does not know"
             for name in names:
@@ -211,13 +182,12 @@ class _FleetReader:
         return ""
 
     def _gpu(self, node: Node, rows: Sequence[Device], found: Gpu, strategy: str, closed: str) -> FleetGpu:
-        shape = geometry(found.mig_family)
         held = []
         instances = [row for row in rows if row.mig_instance is not None]
         for row in instances or rows:
             profile = ""
             if row.mig_instance is not None and row.mig_profile:
-                profile = (profile_name(shape, row.mig_profile) if shape else None) or row.mig_profile
+                profile = profile_name(found.name, row.mig_profile)
                 self.spellings[f"model {found.name}", profile][row.mig_profile] += 1
             held.append(DeviceRow(device=row.id, profile=profile, pods=self.holders.get(row.id, ())))
         # A claim may name the parent GPU; which instance the Pod holds is then unknown.

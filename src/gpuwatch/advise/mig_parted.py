@@ -35,7 +35,7 @@ def standard_name(shape: MigGeometry, cut: tuple[str, ...]) -> str:
     counts = Counter(cut)
     if not counts:
         return "all-disabled"
-    first = shape.profile(cut[0])
+    first = next((profile for profile in shape.profiles if profile.name == cut[0]), None)
     if len(counts) == 1 and first is not None and len(cut) == first.max_instances:
         return f"all-{first.resource_suffix}"
     share = {1: 2, 2: 1, 3: 1}  # instances of one, two and three slices in mig-parted's all-balanced

@@ -18,11 +18,10 @@ from gpuwatch.advise.mig_fleet import (
     fragmentation_ratio,
     gpu_of,
     holders_of,
-    profile_name,
     read_fleet,
 )
 from gpuwatch.advise.mig_pack import Cut, KeptClass, Packing, Problem, UniformClass, pack, shortage
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.catalog.gpus import find_gpu, profile_name
 from gpuwatch.catalog.mig import MigGeometry, geometry
 from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Cluster
@@ -76,7 +75,7 @@ def slice_demands(
             continue
         profile = ""
         if device.mig_instance is not None:
-            profile = profile_name(shape, device.mig_profile or "") or device.mig_profile or ""
+            profile = profile_name(found.name, device.mig_profile or "")
         for ref in holders.get(device.id, ()):
             pod = pods.get(ref)
             workload = pod.workload if pod is not None and pod.workload else f"Pod/{ref}"
@@ -199,11 +198,11 @@ def _in_catalog(gpu_model: str, mig_profile: str) -> tuple[str, str, str]:
         return found.name, "", ""
     if shape is None:
         return "", "", f"{found.name} has no MIG, and {mig_profile} is asked for"
-    name = profile_name(shape, mig_profile)
-    if name is None:
+    profile = shape.profile(mig_profile)
+    if profile is None:
         known = ", ".join(item.name for item in shape.profiles)
         return "", "", f"{found.name} has no MIG profile {mig_profile!r} that the catalog knows; it has {known}"
-    return found.name, name, ""
+    return found.name, profile.name, ""
 
 
 def _who(demand: SliceDemand) -> str:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuwatch.advise.capability import Capability, capability_of, ratios
+from gpuwatch.advise.capability import Capability, ratios
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.money import run_time_ratio
 from gpuwatch.advise.policy import AdvicePolicy
@@ -53,7 +53,7 @@ def options_of(item: Ready, sharings: Sequence[SharingGroup], facts: Facts) -> t
     targets = candidates(item.profile, item.now, item.gpu, facts)
     found = [item.current]
     for target, (speed, unknown) in zip(targets, _speeds(item, targets, facts), strict=True):
-        found.append(_option(item, target, speed, usable_bytes(target, policy), facts, unknown))
+        found.append(_option(item, target, speed, usable_bytes(target, facts), facts, unknown))
     for group in sharings:
         target = shared(item.now, group.sharing, [other.key for other in group.others], facts)
         taken = sum(other.peak_bytes + policy.shared_context_bytes for other in group.others)
@@ -64,13 +64,13 @@ def options_of(item: Ready, sharings: Sequence[SharingGroup], facts: Facts) -> t
 
 def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[SpeedEstimate, str]]:
     """(speed, why it is unknown or '') of each target."""
-    here = capability_of(item.gpu, item.key.mig_profile)
+    here = facts.capability(item.gpu, item.key.mig_profile)
     problems: dict[int, str] = {}
     there: dict[int, Capability] = {}
     for index, target in enumerate(targets):
         if target.kind is TargetKind.FEWER:
             continue
-        offered = capability_of(gpu_of(target), target.mig_profile)
+        offered = facts.capability(gpu_of(target), target.mig_profile)
         try:
             ratios(here, offered)
         except ValueError as unknown:

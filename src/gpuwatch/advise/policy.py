@@ -29,8 +29,8 @@ class AdvicePolicy:
         the Vertical Pod Autoscaler widens its upper bound (1).
     memory_confidence_multiplier: the same for the needed framebuffer: 0.1, as it is a peak, not a mean.
     idle_busy_ratio: mean activity at or below which there is nothing to size. 0.001: DCGM shows activity in per mille.
-    usable_slice_ratio, usable_memory_ratio: share of the nominal memory of a MIG instance and of a whole card that a
-        container gets. On A100-40GB 1g.5gb has 4864 of 5120 MiB (0.95) and 7g.40gb 40192 of 40960 MiB (0.98).
+    usable_memory_ratio: share of the total memory of a whole card that a container gets: 7g.40gb of an A100-40GB, the
+        whole card, has 40192 of 40960 MiB (0.98). Slices have what labels say or was measured.
     nvlink_floor_bytes_per_second: more traffic means that the link is needed; counters of an unused link do not change.
     shared_memory_ratio, shared_busy_ratio, shared_dram_ratio: what partners on one device may need together. 0.9 of
         the framebuffer, 0.8 of the time when they take turns (time-slicing), 0.8 of the bandwidth (its practical
@@ -55,7 +55,6 @@ class AdvicePolicy:
     confidence_multiplier: float = 1.0
     memory_confidence_multiplier: float = 0.1
     idle_busy_ratio: float = 0.001
-    usable_slice_ratio: float = 0.95
     usable_memory_ratio: float = 0.98
     nvlink_floor_bytes_per_second: float = 1e6
     shared_memory_ratio: float = 0.9

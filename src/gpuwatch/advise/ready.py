@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from gpuwatch.advise.capability import capability_of
 from gpuwatch.advise.change import unknown_owner
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.memory import memory_need
@@ -98,8 +97,8 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
             f"Its engine was busy {busy:.2%} of the time. An idle workload is released, not resized.",
             "Release it, or wait until it works again.",
         )
-    memory = memory_need(profile, policy.memory, facts.pods.get(key.workload, ()))
-    here = capability_of(gpu, key.mig_profile)
+    memory = memory_need(profile, policy.memory, facts.pods.get(key.workload, ()), facts.annotated(key))
+    here = facts.capability(gpu, key.mig_profile)
     stays = predict_speed(profile, here, here, facts.book.envelopes.get(gpu.name), policy.speed)
     if memory is None or stays is None:
         return abstain(
@@ -123,7 +122,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
         current=Option(
             target=now,
             speed=stays,
-            memory_bytes=usable_bytes(now, policy),
+            memory_bytes=usable_bytes(now, facts),
             projected_cost_per_week=cost,
             projected_saving_per_week=None if cost is None else 0.0,
             projected_gpu_hours_per_week=hours * now.gpu_share_ratio * now.gpus_per_pod,
@@ -194,6 +193,7 @@ def _too_little(
     return None
 
 
-def usable_bytes(target: Target, policy: AdvicePolicy) -> float:
-    nominal = capability_of(gpu_of(target), target.mig_profile).memory_bytes
-    return nominal * (policy.usable_slice_ratio if target.mig_profile else policy.usable_memory_ratio)
+def usable_bytes(target: Target, facts: Facts) -> float:
+    """What a container gets: all of a slice's memory, of a whole card what the driver leaves."""
+    offered = facts.capability(gpu_of(target), target.mig_profile).memory_bytes
+    return offered if target.mig_profile else offered * facts.policy.usable_memory_ratio

@@ -139,7 +139,9 @@ def _reason(item: Ready, chosen: Option, currency: str) -> str:
 
 
 def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
-    target, found = chosen.target, []
+    target = chosen.target
+    offers = facts.capability(gpu_of(target), target.mig_profile), facts.capability(item.gpu, item.key.mig_profile)
+    found = list(dict.fromkeys(sentence for offer in offers for sentence in offer.assumed))
     found.append("Peaks between two samples of the exporter (30 s by default) are not seen.")
     if chosen.projected_saving_per_week is None:
         found.append(f"Options were compared by GPU-hours, as no price is known. {item.now.price_source}")

@@ -10,7 +10,7 @@ from math import ceil
 from gpuwatch.advise.capability import times
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.money import instance_type_of, region_of, regions, source_of
-from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus
+from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus, profile_name
 from gpuwatch.catalog.instances import InstanceType
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Node, Sharing
@@ -37,7 +37,7 @@ def mig_resource(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:
     """The resource that a Pod asks for: nvidia.com/mig-1g.5gb, or nvidia.com/gpu with strategy single."""
     if strategy(nodes) == "single":
         return _WHOLE[gpu.vendor]
-    return f"nvidia.com/mig-{resource_suffix(gpu, mig_profile)}"
+    return f"nvidia.com/mig-{resource_suffix(gpu, mig_profile, nodes)}"
 
 
 def shared_resource(nodes: Sequence[Node], sharing: Sharing) -> str:
@@ -95,7 +95,7 @@ def _slices(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> It
     whole = None if now.price_per_hour is None else now.price_per_hour / (now.gpu_share_ratio * now.gpus_per_pod)
     for found in shape.profiles if shape is not None else ():
         # Variants with media engines or graphics are left out: whether a workload needs these is unknown.
-        if not found.name.endswith("gb") or found.name == profile.key.mig_profile:
+        if not found.name.endswith("gb") or found.name == profile_name(gpu.name, profile.key.mig_profile):
             continue
         share = gpu_share_ratio(gpu.name, found.name)
         yield replace(
@@ -216,8 +216,7 @@ def gpu_of(target: Target) -> Gpu:
     return gpu
 
 
-def resource_suffix(gpu: Gpu, mig_profile: str) -> str:
-    """The profile in names of resources and labels."""
-    shape = geometry(gpu.mig_family)
-    profile = shape.profile(mig_profile) if shape is not None else None
-    return profile.resource_suffix if profile is not None else mig_profile
+def resource_suffix(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:
+    """The profile in names of resources and labels, in the spelling of these Nodes' driver where one has it."""
+    spelled = (name for node in nodes for name in node.mig_layout if profile_name(gpu.name, name) == mig_profile)
+    return next(spelled, mig_profile).replace("+", ".")

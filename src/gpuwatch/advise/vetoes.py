@@ -17,7 +17,7 @@ from gpuwatch.model.workload_profile import WorkloadProfile
 _GIB = 2**30
 
 # No BF16 on the tensor cores: models trained in BF16 overflow or fall back to FP32.
-_WITHOUT_BF16 = frozenset({"volta", "turing"})
+_WITHOUT_BF16 = frozenset({"pascal", "volta", "turing"})
 _ARM_HOSTS = ("GH200", "GB200", "GB300")  # NVIDIA's Grace superchips
 
 

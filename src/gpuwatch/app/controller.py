@@ -25,7 +25,7 @@ from gpuwatch.app.pages import Seen
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
-from gpuwatch.cycle.analysis import PlanContext, analyse, proofs
+from gpuwatch.cycle.analysis import PlanContext, analyse, proofs, remember
 from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
@@ -37,7 +37,8 @@ from gpuwatch.frameworks import keys
 from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
-from gpuwatch.model.decision import ActionKind, Analysis, Mode
+from gpuwatch.model.decision import ActionKind, Analysis, Mode, Snapshot
+from gpuwatch.model.faults import FaultMemory, KnownFault
 from gpuwatch.model.remediation import ObjectRef, Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
@@ -45,7 +46,8 @@ from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
 from gpuwatch.report.status_page import JobTimes, Status
 from gpuwatch.report.words import plural
 from gpuwatch.settings import Settings
-from gpuwatch.store.checkpoints import store_in_cluster
+from gpuwatch.store import StoreError
+from gpuwatch.store.checkpoints import FAULTS, STATE, store_in_cluster
 from gpuwatch.store.remediations import RemediationStore
 from gpuwatch.store.store import Store
 from gpuwatch.store.workload_profiles import publish
@@ -106,6 +108,8 @@ class Controller:
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
+        self._faults = FaultMemory()
+        self._faults_saved: tuple[KnownFault, ...] | None = None  # None: not read yet
         self._histories = HistoryLog(metrics)
         self._advice: tuple[Recommendation, ...] = ()
         self._weekly = WeeklyJob(election, metrics, stopping)
@@ -293,6 +297,7 @@ class Controller:
             self.seen = Seen()
         if leads and not self._led and self._election is not None:
             self._recall_storm(self._election)
+            self._faults_saved = None
         self._led = leads
         self._metrics.leads.set(leads)
         return leads
@@ -343,9 +348,10 @@ class Controller:
             pause=pause,
             precision=poor(precision_by_place(known), bound),
             storm_at=self._storm_at,
+            faults=(faults := self._remembered(snapshot, opened)),
         )
         analysis = analyse(snapshot, opened.policies, context)
-        findings = (*analysis.findings, *proofs(snapshot, opened.policies, known))
+        findings = (*analysis.findings, *proofs(snapshot, opened.policies, known, faults))
         self._remember_storm(analysis.plan.last_storm)
         view = FreshFacts(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
         self._seen = analysis, view
@@ -355,6 +361,31 @@ class Controller:
         else:
             self._good()
         return self._seen
+
+    def _remembered(self, snapshot: Snapshot, opened: Opened) -> FaultMemory:
+        """The memory of faults with this Snapshot, stored if it changed. What fails is tried again in the next look."""
+        try:
+            if self._faults_saved is None:
+                with self._fault_store() as store:
+                    stored = store.load_faults()
+                    if stored.unread:
+                        store.save_faults(stored)  # without what is damaged
+                known = {each.key: each for each in (*self._faults.faults, *stored.faults)}
+                self._faults, self._faults_saved = replace(stored, faults=tuple(known.values())), stored.faults
+            self._faults = remember(snapshot, opened.policies, self._faults)
+            if self._faults.faults != self._faults_saved:
+                with self._fault_store() as store:
+                    store.save_faults(self._faults)
+                self._faults_saved = self._faults.faults
+        except StoreError as error:
+            log.warning("the known faults were not read or not stored: %s", error)
+            if self._faults_saved is None:
+                self._faults = remember(snapshot, opened.policies, replace(self._faults, unread=str(error)))
+        return self._faults
+
+    def _fault_store(self) -> AbstractContextManager[Store]:
+        profiles = self._profiles(FAULTS)
+        return Store.open(profiles) if isinstance(profiles, Path) else profiles()
 
     def _alerts(self, opened: Opened, schema: Schema) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
         names = opened.policies.plan.brake_alerts
@@ -488,14 +519,15 @@ class Controller:
         opened = self._opened
         return replace(open_sources(self._options, opened.settings), at=_now(), policies=opened.policies)
 
-    def _profiles(self) -> Path | Callable[[], AbstractContextManager[Store]]:
-        """The store of the profiles: the configured file, else the cluster, else a local file."""
+    def _profiles(self, state: str = STATE) -> Path | Callable[[], AbstractContextManager[Store]]:
+        """The store of the profiles: the configured file, else the cluster, else a local file. state: see
+        `store_in_cluster`."""
         if self.settings.state is not None or self._writers is None:
             return self._state()
         writer, namespace = self._writers.plain, self.settings.namespace
         scratch = self.settings.run.folder
         scratch.mkdir(parents=True, exist_ok=True)
-        return lambda: store_in_cluster(writer, namespace, scratch)
+        return lambda: store_in_cluster(writer, namespace, scratch, state=state)
 
     def _state(self) -> Path:
         state = self.settings.state or self.settings.run.folder / "state.sqlite"

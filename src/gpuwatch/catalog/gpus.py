@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 
 from gpuwatch.catalog.mig import families, geometry
@@ -15,7 +16,7 @@ class Gpu:
     """One GPU model, in the unit that Kubernetes counts. None: no source has the value, or it does not exist.
 
     memory_bytes: total that the driver reports, if a source gives it, else the nominal GiB.
-    fp16_dense_flops_per_second: FP16/BF16 on the tensor cores, dense: half of the figure 'with sparsity'.
+    fp16_dense_flops_per_second: FP16/BF16, on tensor cores if it has any, dense: half of the figure 'with sparsity'.
     power_limit_watts: the board's default limit. link_bytes_per_second: NVLink, xGMI or RoCE, both directions together.
     mig_family: for `gpuwatch.catalog.mig.geometry`; '' without MIG. architecture: the compile target of images, as GPU
     Feature Discovery's nvidia.com/gpu.family (ada for ada-lovelace) or AMD's CDNA generation.
@@ -34,6 +35,7 @@ class Gpu:
     architecture: str
     idle_power_watts: float | None
     source: str
+    checked: date
 
 
 def find_gpu(name: str) -> Gpu | None:
@@ -52,6 +54,14 @@ def model_name(name: str) -> str:
     """The catalog's name of a model; the given one where it is unknown."""
     gpu = find_gpu(name)
     return gpu.name if gpu is not None else name
+
+
+def profile_name(gpu_model: str, mig_profile: str) -> str:
+    """The catalog's name of a MIG profile in any driver's spelling; the given one where model or profile is unknown."""
+    gpu = find_gpu(gpu_model) if mig_profile else None
+    cut = geometry(gpu.mig_family) if gpu is not None else None
+    profile = cut.profile(mig_profile) if cut is not None else None
+    return profile.name if profile is not None else mig_profile
 
 
 def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:

@@ -31,7 +31,7 @@ CURRENCY = "USD"
 
 ANY_REGION = "*"
 
-_HOST = ("vcpus", "host_memory_bytes", "host_source")
+_HOST = ("vcpus", "host_memory_bytes", "host_source", "host_checked")
 _REQUIRED = ("name", "gpu", "gpu_count", "price_per_hour", "currency", "price_date")
 
 _Brackets = tuple[tuple[float, float], ...]  # (upper bound, share of the amount in the bracket)
@@ -68,6 +68,7 @@ class InstanceType:
     vcpus: int | None = None
     host_memory_bytes: int | None = None
     host_source: str = ""  # of these two
+    host_checked: date | None = None  # None where the operator told them, or nobody did
 
     @property
     def price_per_gpu_hour(self) -> float:
@@ -102,9 +103,9 @@ def instance_types_with_overrides(
 
     The file is a CSV with a header, or a YAML list of mappings, with the columns name, gpu (any name that the GPU table
     has), gpu_count, price_per_hour, currency, price_date, and optionally vendor, region (default '*'), source, vcpus,
-    host_memory_bytes and host_source. A row replaces the catalog's row of the same name and region; one for '*'
-    replaces all of that name. The host's size defaults to that of the catalog's type with the same name and GPUs. A row
-    in another currency than `currency` is left out with a Gap; the catalog's prices keep theirs.
+    host_memory_bytes, host_source and host_checked. A row replaces the catalog's row of the same name and region; one
+    for '*' replaces all of that name. The host's size defaults to that of the catalog's type with the same name and
+    GPUs. A row in another currency than `currency` is left out with a Gap; the catalog's prices keep theirs.
     """
     rows, gaps = _read(path)
     own: dict[tuple[str, str], InstanceType] = {}
@@ -136,7 +137,7 @@ def _with_host(one: InstanceType) -> InstanceType:
     known = next((each for each in instance_types() if (each.name, each.gpu, each.gpu_count) == same), None)
     if known is None:
         return one
-    return replace(one, vcpus=known.vcpus, host_memory_bytes=known.host_memory_bytes, host_source=known.host_source)
+    return replace(one, **{name: getattr(known, name) for name in _HOST})
 
 
 def _reserved(size: float, brackets: _Brackets) -> float:
@@ -170,7 +171,6 @@ def _instance(row: Row, wanted: str) -> InstanceType:
         vendor=row.optional("vendor"),
         gpu=gpu.name,
         currency=currency,
-        price_date=row.parse("price_date", date.fromisoformat, "a date such as 2026-08-03"),
         host_source=(row.optional("host_source") or row.text("source")) if told else "",
     )
     if found.gpu_count < 1:

@@ -4,11 +4,14 @@ Vocabularies: `dcgm` (dcgm-exporter up to 4.8), `dcgm49` (from 4.9, base units; 
 `amd` (device-metrics-exporter), `xpum1` and `xpumd2` (Intel XPU Manager 1.x and 2.x) and `gaudi`.
 A metric that kept its name has a row in `dcgm` and one in `dcgm49`, with the same scale: query it once.
 
-Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's violation counters
-(firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status.
+Left out because the unit or the meaning is not documented: Gaudi's energy and PCIe throughput, AMD's accumulated
+violation counters (firmware ticks) and PCIe bandwidth (both directions in one number), Intel's Xe-Link status. AMD's
+`gpu_violation_*_residency_percentage` are left out because there is no signal for a share of time by cause.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 
 from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
@@ -17,7 +20,7 @@ from gpuwatch.model.telemetry import Scope, Signal, Vendor
 VOCABULARIES = ("dcgm", "dcgm49", "amd", "xpum1", "xpumd2", "gaudi")
 KINDS = ("gauge", "counter", "state", "window")
 COMBINES = ("max", "avg", "sum", "min")
-VARIANT_LABELS = ("xid", "health_watch", "clock_event")
+VARIANT_LABELS = ("xid", "health_watch;health_error_code", "clock_event")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,7 @@ class MetricRow:
     preference: 1 first; devices without a row of preference 1 use 2, and so on.
     combine: how several rows of one device become one value: 'max', 'avg', 'sum' or 'min'. Rows repeat on MIG
         instances and for the Pods that share a GPU, so 'sum' is right only for parts (tiles) of a device.
-    variant_label: the label whose values are separate ('xid', 'health_watch', 'clock_event').
+    variant_label: the label whose values are separate, or several with ';' between them, as between their values.
     matchers: label=value pairs that select the rows.
     zero_means_absent: AMD exports a power of 0 on every partition but the first.
     default_exported: in the exporter's default list.
@@ -51,6 +54,15 @@ class MetricRow:
     default_exported: bool
     exporter_line: str
     source: str
+    checked: date
+
+    @property
+    def variant_labels(self) -> tuple[str, ...]:
+        return tuple(self.variant_label.split(";")) if self.variant_label else ()
+
+    def variant(self, labels: Mapping[str, str]) -> str:
+        """The values of the variant's labels; '' where a row has none of them."""
+        return ";".join(value for label in self.variant_labels if (value := labels.get(label)))
 
 
 def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
@@ -119,10 +131,11 @@ def _ranges() -> dict[Signal, tuple[float, float]]:
 def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
     """Raises CatalogError that names file and line, also where a signal has no bounds or two."""
     ranges: dict[Signal, tuple[float, float]] = {}
-    for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason")):
+    for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason", "checked")):
         signal = row.parse("signal", Signal, "a member of Signal")
         low, high = row.number("minimum"), row.number("maximum")
         row.text("reason")
+        row.day("checked")
         if signal in ranges:
             raise row.error(f"{signal} stands twice; keep one")
         if not low < high:

@@ -2,17 +2,25 @@
 
 An instance occupies the grid units [start, start + size) of the memory. Instances do not overlap, their compute slices
 add up to at most the GPU's, no profile exceeds its own maximum, and at most one instance has the media extensions
-(`+me`, `+me.all`). Source: NVIDIA MIG user guide; each layout and family in `mig.json` has its own source.
+(`+me`, `+me.all`). Source: NVIDIA MIG user guide; each layout and family in `mig.json` has its own source, and so has
+the measured memory of its instances.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
 
 from gpuwatch.catalog.tables import CatalogError, packaged, read_json
+
+_NAME = re.compile(r"(?P<slices>\d+)g\.(?P<gigabytes>\d+)gb(?P<rest>.*)")
+# Drivers round memory differently: 3g.39gb and 3g.40gb are one profile (NVIDIA/mig-parted#31), and so are 3g.93gb and
+# 3g.95gb of a GB200 (NVIDIA/mig-parted@bd7160f4).
+_SAME_MEMORY_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,7 @@ class MigProfile:
     max_instances: int
     media_extensions: bool  # +me: only one instance of a GPU may have it
     double_memory: bool  # the one-slice profile with twice the memory
+    memory_bytes: float | None = None  # that an instance has, measured; None without a source
 
     @property
     def resource_suffix(self) -> str:
@@ -40,11 +49,28 @@ class MigGeometry:
     compute_total: int
     profiles: tuple[MigProfile, ...]
     source: str
+    checked: date  # when somebody last looked at the source
 
     def profile(self, name: str) -> MigProfile | None:
-        """By its name or its resource suffix (1g.5gb+me, 1g.5gb.me); None where there is none."""
+        """By its name or its resource suffix (1g.5gb+me, 1g.5gb.me) in any driver's spelling; None where there is none.
+
+        >>> geometry("A100-80GB").profile("3g.39gb").name
+        '3g.40gb'
+        """
         wanted = name.strip().lower()
-        return next((p for p in self.profiles if wanted in (p.name, p.resource_suffix)), None)
+        exact = next((p for p in self.profiles if wanted in (p.name, p.resource_suffix)), None)
+        asked = _NAME.fullmatch(wanted)
+        if exact is not None or asked is None:
+            return exact
+        known = ((_NAME.fullmatch(p.resource_suffix), p) for p in self.profiles)
+        alike = ("slices", "rest")
+        near = [
+            (abs(int(found["gigabytes"]) / int(asked["gigabytes"]) - 1), p)
+            for found, p in known
+            if found and found.group(*alike) == (asked["slices"], asked["rest"].replace("+", "."))
+        ]
+        apart, nearest = min(near, key=lambda item: item[0], default=(1.0, None))
+        return nearest if apart <= _SAME_MEMORY_RATIO else None
 
     def memory_ratio(self, profile: MigProfile) -> float:
         """Share of the GPU's memory that an instance gets, 0 to 1."""
@@ -153,14 +179,21 @@ def parse_mig(text: str, file: str) -> dict[str, MigGeometry]:
 
 def _geometry(family: str, entry: Mapping[str, Any], layout: Mapping[str, Any]) -> MigGeometry:
     grid, compute = layout["grid_units"], layout["compute_total"]
+    measured = entry.get("memory_mib", {})
     profiles = []
     for slot in layout["profiles"]:
-        profile = msgspec.convert({**slot, "name": entry["names"][slot["kind"]]}, MigProfile)
+        memory = measured[str(slot["size"])] * 2.0**20 if str(slot["size"]) in measured else None
+        profile = msgspec.convert({**slot, "name": entry["names"][slot["kind"]], "memory_bytes": memory}, MigProfile)
         if not profile.starts or min(profile.starts) < 0 or max(profile.starts) + profile.size > grid:
             raise ValueError(f"profile {profile.name} does not lie on the grid of {grid} units")
         if not 0 < profile.compute_slices <= compute:
             raise ValueError(f"profile {profile.name} has {profile.compute_slices} of {compute} compute slices")
         profiles.append(profile)
     return MigGeometry(
-        family=family, grid_units=grid, compute_total=compute, profiles=tuple(profiles), source=entry["source"]
+        family=family,
+        grid_units=grid,
+        compute_total=compute,
+        profiles=tuple(profiles),
+        source=entry["source"],
+        checked=date.fromisoformat(entry["checked"]),
     )

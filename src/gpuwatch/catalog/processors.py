@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 
 from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
@@ -24,6 +25,7 @@ class Processor:
     pcie_bytes_per_second: float
     slice_multiprocessors: Mapping[str, int]
     source: str
+    checked: date
 
 
 @cache

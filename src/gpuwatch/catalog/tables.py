@@ -1,10 +1,14 @@
-"""Reads and checks the data files beside the code, row by row."""
+"""Reads and checks the data files beside the code, row by row.
+
+Each row of the catalog has its source and the day on which somebody last looked at it (`checked`).
+"""
 
 import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from datetime import date
 from enum import Enum
 from functools import cache
 from importlib import resources
@@ -63,6 +67,9 @@ class Row:
     def whole(self, column: str) -> int:
         return self.parse(column, int, "a whole number")
 
+    def day(self, column: str) -> date:
+        return self.parse(column, date.fromisoformat, "a date such as 2026-08-03")
+
     def one_of(self, column: str, allowed: tuple[str, ...], *, empty: bool = False) -> str:
         value = self.optional(column) if empty else self.text(column)
         if value not in allowed and not (empty and not value):
@@ -83,7 +90,7 @@ class Row:
             return bool(self.parse(column, ("false", "true").index, "true or false"))
         if issubclass(kind, Enum):
             return self.parse(column, kind, f"one of {', '.join(kind)}")
-        read: Callable[[str], object] = {str: self.text, int: self.whole, float: self.number}[kind]
+        read: Callable[[str], object] = {str: self.text, int: self.whole, float: self.number, date: self.day}[kind]
         return read(column)
 
 

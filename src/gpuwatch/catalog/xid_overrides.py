@@ -17,13 +17,13 @@ from gpuwatch.catalog.tables import CatalogError, bad_input, operators_file
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, xids
 from gpuwatch.model.telemetry import Gap
 
-_KEYS = ("class", "reason", "description", "repeat_is_fatal")
+_KEYS = ("class", "reason", "description")
 
 
 def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]:
     """The catalog's XIDs with the operator's classes, and a Gap for each invalid entry, which is ignored.
 
-    Each entry needs `class` (fatal, corroborate, application, ignore) and `reason`; `repeat_is_fatal` is optional.
+    Each entry needs `class` (fatal, corroborate, application, ignore) and `reason`.
     An XID that the catalog lacks needs a `description` too.
     """
     found = dict(xids())
@@ -67,19 +67,17 @@ def _changed(code: int, entry: object, known: Xid | None, source: str) -> Xid | 
         return f"class is {wanted!r}; give one of {', '.join(XidClass)}"
     if not isinstance(reason, str) or not reason.strip():
         return "reason is missing; say in a few words why, since people will read it as evidence"
-    repeat = entry.get("repeat_is_fatal", False)
-    if not isinstance(repeat, bool):
-        return f"repeat_is_fatal is {repeat!r}; give true or false"
     description = entry.get("description", known.description if known else None)
     if not isinstance(description, str) or not description.strip():
         return "the catalog does not know this XID; give a description"
     given: dict[str, Any] = {
         "description": description,
         "xid_class": XidClass(wanted),
-        "repeat_is_fatal": repeat,
         "rule": "the operator's override",
         "reason": reason.strip(),
     }
     if known is not None:
         return replace(known, **given, source=f"{known.source}; class: {source}")
-    return Xid(code=code, architectures=(), action=XidAction.NONE_GIVEN, others=(), **given, source=source)
+    return Xid(
+        code=code, architectures=(), action=XidAction.NONE_GIVEN, others=(), **given, source=source, checked=None
+    )

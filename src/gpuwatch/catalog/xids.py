@@ -4,8 +4,10 @@
 where a comparison of nine authorities gives one; they do not agree. The other classes follow from NVIDIA's action.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
@@ -40,7 +42,7 @@ class XidClass(StrEnum):
     """What the number alone proves about the hardware."""
 
     FATAL = "fatal"  # the GPU is unusable until it is reset, rebooted or replaced
-    CORROBORATE = "corroborate"  # a fault only with a second sign: a recovery action, DCGM health, a counter, a repeat
+    CORROBORATE = "corroborate"  # a fault only with a second sign: a recovery action, DCGM health, a counter
     APPLICATION = "application"  # the program's fault; the hardware's only if different programs show it on one GPU
     IGNORE = "ignore"
 
@@ -60,7 +62,8 @@ class Xid:
     """One XID. xid_class: gpuwatch's, by `rule` (its name) and for `reason` (a clause for people).
 
     architectures: those of A100, H100, B100, GB200 that raise it.
-    repeat_is_fatal: a second one on the same GPU within the rule's window counts as FATAL.
+    recovery_driver: the driver branch (565 of R565) from which on the driver asks for a recovery action after it; None
+        where NVIDIA's catalog names none.
     """
 
     code: int
@@ -69,10 +72,11 @@ class Xid:
     action: XidAction
     others: tuple[Opinion, ...]
     xid_class: XidClass
-    repeat_is_fatal: bool = False
+    recovery_driver: int | None = None
     rule: str
     reason: str
     source: str
+    checked: date | None  # when somebody last looked at NVIDIA's row; None for an operator's own XID
 
 
 @cache
@@ -109,6 +113,7 @@ _RULES = {
     XidClass.FATAL: "fatal on sight",
     XidClass.CORROBORATE: "only with corroboration",
     XidClass.APPLICATION: "application first",
+    XidClass.IGNORE: "nothing to do",
 }
 """The rule's name where the entry itself has the class."""
 
@@ -141,13 +146,13 @@ def parse_xids(text: str, file: str) -> dict[int, Xid]:
     found: dict[int, Xid] = {}
     where = "the top level"
     try:
-        source = tables["source"]
+        origin = {"source": tables["source"], "checked": tables["checked"]}
         authorities = tables["authorities"]
         for position, entry in enumerate(tables["xids"], 1):
             where = f"entry {position}"
             code = _new_code(entry["code"], found)
             where = f"XID {code}"
-            found[code] = _xid(entry, authorities, source)
+            found[code] = _xid(entry, authorities, origin)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         what = f"{problem.args[0]!r} is missing; add it" if isinstance(problem, KeyError) else str(problem)
         raise CatalogError(f"{file}, {where}", what) from None
@@ -162,7 +167,7 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
     return code
 
 
-def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) -> Xid:
+def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], origin: Mapping[str, str]) -> Xid:
     action = XidAction(entry["action"])
     xid_class, rule, reason = _classify(entry, action)
     opinions = []
@@ -171,5 +176,7 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], source: str) 
         if verdict not in known:
             raise ValueError(f"{authority} has no verdict {verdict!r}; it has {', '.join(known)}")
         opinions.append({"authority": authority, **known[verdict]})
-    concluded = {"xid_class": xid_class, "rule": rule, "reason": reason}
-    return msgspec.convert({**entry, **concluded, "others": opinions, "source": source}, Xid)
+    branch = re.search(r"\bR(\d+)", entry.get("recovery_action_since", ""))
+    recovery_driver = int(branch[1]) if branch else None
+    concluded = {"xid_class": xid_class, "rule": rule, "reason": reason, "recovery_driver": recovery_driver}
+    return msgspec.convert({**origin, **entry, **concluded, "others": opinions}, Xid)

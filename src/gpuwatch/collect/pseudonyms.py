@@ -166,7 +166,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
         "exporter_pods": _each(_REF),
         "node_addresses": _nodes_of("address"),
     },
-    Node: {**_META, "name": "node", "pool": "pool"},
+    Node: {**_META, "name": "node", "boot_id": "boot", "pool": "pool"},
     Taint: {"key": _Alias.taint, "value": "value"},
     Pod: {
         **_NAMED,

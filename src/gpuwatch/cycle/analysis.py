@@ -22,6 +22,7 @@ from gpuwatch.model.decision import (
     Snapshot,
     Verdict,
 )
+from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Schema, Signal, WindowStat
@@ -57,7 +58,7 @@ def needs_of(policies: Policies) -> TelemetryNeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanContext:
-    """A plan's inputs besides the Snapshot; see `draw_plan`."""
+    """The inputs besides the Snapshot: of the plan, see `draw_plan`; faults: of the rules, None for a single run."""
 
     history: tuple[Remediation, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
@@ -65,12 +66,20 @@ class PlanContext:
     pause: Pause = Pause()
     precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
     storm_at: datetime | None = None
+    faults: FaultMemory | None = None
 
 
-def assess(snapshot: Snapshot, policies: Policies, *, everything: bool = False) -> tuple[Finding, ...]:
+def remember(snapshot: Snapshot, policies: Policies, memory: FaultMemory) -> FaultMemory:
+    """The memory of faults after this Snapshot. To remember the same one twice changes nothing."""
+    return health.remember_faults(snapshot, policies.health, memory, xids=policies.xids)
+
+
+def assess(
+    snapshot: Snapshot, policies: Policies, *, everything: bool = False, faults: FaultMemory | None = None
+) -> tuple[Finding, ...]:
     """The rules' findings, unordered. everything: include HEALTHY and similar ones."""
     found = (
-        *health.assess_health(snapshot, policies.health, everything=everything, xids=policies.xids),
+        *health.assess_health(snapshot, policies.health, everything=everything, xids=policies.xids, memory=faults),
         *idle.assess_idle(snapshot, policies.idle, everything=everything),
         *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=everything),
     )
@@ -78,7 +87,7 @@ def assess(snapshot: Snapshot, policies: Policies, *, everything: bool = False) 
 
 
 def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:
-    ordered = tuple(sorted(assess(snapshot, policies), key=_order))
+    ordered = tuple(sorted(assess(snapshot, policies, faults=context.faults), key=_order))
     return Analysis(
         version=VERSION,
         at=snapshot.at,
@@ -102,7 +111,9 @@ def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanC
     )
 
 
-def proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...]) -> tuple[Finding, ...]:
+def proofs(
+    snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...], faults: FaultMemory
+) -> tuple[Finding, ...]:
     """HEALTHY and UNKNOWN findings on the tainted devices by the rules behind the open taints. An Analysis leaves
     HEALTHY findings out, and without them no taint would be removed."""
     wanted = {
@@ -116,7 +127,7 @@ def proofs(snapshot: Snapshot, policies: Policies, known: tuple[Remediation, ...
         return ()
     return tuple(
         item
-        for item in health.assess_health(snapshot, policies.health, everything=True, xids=policies.xids)
+        for item in health.assess_health(snapshot, policies.health, everything=True, xids=policies.xids, memory=faults)
         if item.verdict in (Verdict.HEALTHY, Verdict.UNKNOWN)
         and any((device, str(item.kind)) in wanted for device in item.devices)
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 
 from gpuwatch.advise.money import HOURS_PER_WEEK
-from gpuwatch.catalog.gpus import gpu_share_ratio, model_name
+from gpuwatch.catalog.gpus import gpu_share_ratio, model_name, profile_name
 from gpuwatch.model.decision import Analysis, Finding
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId
@@ -278,7 +278,8 @@ def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, 
         hours = max((end - max(finding.since or start, start)) / timedelta(hours=1), 0.0)
         for name in finding.devices:
             device = known.get(name)
-            model, profile = (device.model, device.mig_profile or "") if device else ("", "")
+            model = device.model if device else ""
+            profile = profile_name(model, device.mig_profile or "") if device else ""
             sharers = len(device.pods) if device is not None and device.shared else 1
             part = _pods_on(device, finding) / max(sharers, claims[name])
             share = gpu_share_ratio(model, profile) * part

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from statistics import median
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gpuwatch.catalog.xids import Xid, xids
+from gpuwatch.detect.components import COMPONENTS
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.cluster import Node, Pod
 from gpuwatch.model.decision import (
     Advice,
+    Component,
     Evidence,
     Family,
     Finding,
@@ -359,8 +361,11 @@ def conclude(
     relief_gpus: Mapping[str, float] | None = None,
     gpus: Iterable[PhysicalGpu] = (),
     node: str | None = None,
+    components: Iterable[Component] | None = None,
 ) -> Finding:
-    """A finding on one GPU or device, or on a subject that these `gpus` share, with their devices, Pods and Node."""
+    """A finding on one GPU or device, or on a subject that these `gpus` share, with their devices, Pods and Node.
+
+    components: those of the kind where None."""
     devices = [device for gpu in gpus for device in gpu.devices]
     if isinstance(on, PhysicalGpu):
         devices, node = list(on.devices), on.lead.node
@@ -386,7 +391,23 @@ def conclude(
         node=node,
         gpu_hours=gpu_hours,
         relief_gpus=relief_gpus or {},
+        components=COMPONENTS.get(kind, ()) if components is None else tuple(components),
     )
+
+
+class Grade(NamedTuple):
+    """How grave a fault is, what to do about it, and how sure it is."""
+
+    severity: Severity
+    advice: Advice
+    confidence_ratio: float
+
+
+def degraded(
+    gpu: PhysicalGpu, kind: FindingKind, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
+) -> Finding:
+    """A DEGRADED finding on a GPU. more: as for `conclude`."""
+    return conclude(gpu, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
 
 
 def _model(gpu: PhysicalGpu) -> Hashable:

@@ -8,18 +8,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwatch.catalog.xids import Xid
-from gpuwatch.detect import link, memory, throttle, verdict
+from gpuwatch.detect import board, fabric, link, memory, throttle, verdict
 from gpuwatch.detect.capacity import missing_from_telemetry
+from gpuwatch.detect.fault_memory import came_back, fault_needs, remembered, with_memory
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
+from gpuwatch.detect.node_conditions import said_by_others
 from gpuwatch.detect.presence import Presence, presence, presence_needs
 from gpuwatch.detect.xid import xid
-from gpuwatch.detect.xid_events import xid_needs
+from gpuwatch.detect.xid_events import xid_events, xid_needs
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
+from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.telemetry import Signal, WindowStat
 
-__all__ = ["STATE_SIGNALS", "HealthPolicy", "assess_health", "needs_of_rules"]
+__all__ = ["STATE_SIGNALS", "HealthPolicy", "assess_health", "needs_of_rules", "remember_faults"]
 
 
 _RULES = (
@@ -29,9 +32,7 @@ _RULES = (
     memory.page_retirement,
     link.pcie_replay,
     link.pcie_width,
-    link.nvlink_errors,
-    throttle.thermal_throttle,
-    throttle.power_brake,
+    board.board,
 )
 
 
@@ -51,29 +52,46 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
         "health.pcie_replay": link.pcie_replay_needs(policy),
         "health.pcie_width": link.pcie_width_needs(policy),
         "health.nvlink_errors": link.nvlink_needs(policy),
+        "health.fabric": fabric.fabric_needs(policy),
         "health.thermal_throttle": throttle.thermal_needs(policy),
         "health.power_brake": throttle.power_brake_needs(policy),
-        "health.xid": xid_needs(policy),
+        "health.board": board.board_needs(policy),
+        "health.xid": (*xid_needs(policy), *fault_needs(policy)),
         "health.presence": presence_needs(policy),
         "health.hung": hung_needs(policy),
     }
 
 
-STATE_SIGNALS = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE)
+STATE_SIGNALS = (
+    Signal.XID_CODE,
+    Signal.XID_WINDOW_COUNT,
+    Signal.RECOVERY_ACTION_CODE,
+    Signal.ENERGY_JOULES_TOTAL,
+)
 """Signals whose changes within `HealthPolicy.change_window_seconds` the rules read."""
 
 
 def assess_health(
-    snapshot: Snapshot, policy: HealthPolicy, *, everything: bool = False, xids: Mapping[int, Xid] | None = None
+    snapshot: Snapshot,
+    policy: HealthPolicy,
+    *,
+    everything: bool = False,
+    xids: Mapping[int, Xid] | None = None,
+    memory: FaultMemory | None = None,
 ) -> tuple[Finding, ...]:
     """Notable findings, at most one per kind and subject.
 
     everything: each rule's conclusion on each GPU, HEALTHY and UNKNOWN too. xids: the catalog with an operator's
-    overrides.
+    overrides. memory: of the last cycle, or already with this Snapshot; None for a single run, which knows the history
+    that the Snapshot has.
     """
     fleet = Fleet(snapshot, policy, everything=everything, catalog=xids)
     gone = presence(fleet)
-    findings = [*gone.findings, *missing_from_telemetry(fleet)]
+    raised = xid_events(fleet)
+    faults = remembered(fleet, raised, gone.findings, memory or FaultMemory())
+    gone.findings = [came_back(fleet, finding, faults) for finding in gone.findings]
+    missing = (came_back(fleet, finding, faults) for finding in missing_from_telemetry(fleet))
+    findings = [*gone.findings, *missing, *said_by_others(fleet)]
     told: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:
@@ -99,14 +117,21 @@ def assess_health(
             findings.append(finding)
             told.update(fleet.uuids[device] for device in finding.devices)
 
-    for authority in (verdict.dcgm_health, verdict.vendor_health):
-        judge, fleet_wide = authority(fleet)
-        take_shared(fleet_wide)
+    for shared in (
+        verdict.dcgm_health,
+        verdict.vendor_health,
+        link.nvlink_errors,
+        fabric.fabric,
+        throttle.thermal_throttle,
+        throttle.power_brake,
+    ):
+        judge, together = shared(fleet)
+        take_shared(together)
         take(judge)
-    for rule in _RULES:
-        take(rule(fleet))
+    for of_gpus in _RULES:
+        take(of_gpus(fleet))
     # The last two rules use the findings of the others.
-    judge, common = xid(fleet, {uuid: tuple(found) for uuid, found in against.items()})
+    judge, common = xid(fleet, against, with_memory(fleet, raised, faults), None if memory is None else faults)
     take_shared(common)
     take(judge)
     conclusions, jobs = hung(fleet, against)
@@ -114,6 +139,14 @@ def assess_health(
     take(lambda gpu: conclusions[gpu.uuid])
     findings += _untold(fleet, told, gone)
     return tuple(findings)
+
+
+def remember_faults(
+    snapshot: Snapshot, policy: HealthPolicy, memory: FaultMemory, *, xids: Mapping[int, Xid] | None = None
+) -> FaultMemory:
+    """The memory with what this Snapshot shows: new faults, those that came again, and repairs."""
+    fleet = Fleet(snapshot, policy, catalog=xids)
+    return remembered(fleet, xid_events(fleet), presence(fleet).findings, memory)
 
 
 def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:

@@ -27,8 +27,11 @@ class HealthPolicy:
     peer_deviations: spreads from the peers' median at which a GPU stands out. 3: at least 24 % of the median, just
         above the largest difference between healthy cards in that study, 22 %.
 
-    xid_repeats: occurrences within change_window_seconds from which an XID is fatal, where the catalog says that
-        repeating matters. 2: one alone may be a hiccup of the firmware.
+    xid_bursts_per_day: times within a day from which a fatal XID asks for an exchange and not for another reset. 5:
+        NVSentinel's bound.
+    failed_repairs: repairs after which a fault came again, from which it asks for an exchange. 2: gpud's bound.
+    fault_kept_seconds: how long a fault is remembered after its GPU last reported, and a repaired one after it last
+        came. 90 days: a card is exchanged and comes back as a spare within that.
     common_cause_seconds: time within which XIDs came at once. 5 min: ten samples, and the exporters' own XID window.
     common_cause_gpus: GPUs of one workload or machine with the same XID at once that have one cause. 2: independent
         faults of two GPUs of one job within minutes are far rarer than a job that dies on all of them.
@@ -58,6 +61,9 @@ class HealthPolicy:
     temperature_margin_celsius: average distance to the slowdown temperature at or below which a GPU has to slow down.
         0: the margin counts down to that temperature.
 
+    memory_temperature_celsius: average temperature of a GPU's memory over two windows from which it is slowed. 95: the
+        memory's highest operating temperature that nvidia-smi -q shows for A100 and H100.
+
     missing_seconds: time without a sample after which a GPU is missing or an exporter is down. 5 min: the look-back of
         Prometheus; less may be a failed scrape.
     telemetry_missing_ratio, telemetry_missing_exporters: share and number of exporters that are down at once from which
@@ -81,7 +87,9 @@ class HealthPolicy:
     min_peers: int = 5
     peer_spread_ratio: float = 0.08
     peer_deviations: float = 3.0
-    xid_repeats: int = 2
+    xid_bursts_per_day: int = 5
+    failed_repairs: int = 2
+    fault_kept_seconds: int = 90 * _DAY
     common_cause_seconds: int = 300
     common_cause_gpus: int = 2
     common_cause_nodes: int = 3
@@ -98,6 +106,7 @@ class HealthPolicy:
     thermal_severe_ratio: float = 0.5
     power_brake_duty_ratio: float = 0.05
     temperature_margin_celsius: float = 0.0
+    memory_temperature_celsius: float = 95.0
     missing_seconds: int = 300
     telemetry_missing_ratio: float = 0.2
     telemetry_missing_exporters: int = 3
@@ -109,7 +118,9 @@ class HealthPolicy:
     def __post_init__(self) -> None:
         celsius, ratios, seconds = named(self, "_celsius"), named(self, "_ratio"), named(self, "_seconds")
         others = [item.name for item in fields(self) if item.name not in (*celsius, *ratios, *seconds)]
-        require(self, "health.", celsius, lambda value: -20 <= value <= 50, "a distance from -20 to 50 °C")
+        margin, memory = "temperature_margin_celsius", "memory_temperature_celsius"
+        require(self, "health.", (margin,), lambda value: -20 <= value <= 50, "a distance from -20 to 50 °C")
+        require(self, "health.", (memory,), lambda value: 60 <= value <= 130, "a temperature from 60 to 130 °C")
         require(self, "health.", ratios, lambda value: 0 < value <= 1, "a ratio above 0 and up to 1")
         require(self, "health.", seconds, lambda value: 0 < value <= 366 * _DAY, "seconds, above 0 and within a year")
         require(self, "health.", others, lambda value: 0 < value < float("inf"), "a number above 0")
@@ -123,5 +134,5 @@ class HealthPolicy:
                 f"health.thermal_severe_ratio is {self.thermal_severe_ratio}; it has to be at least "
                 f"thermal_duty_ratio ({self.thermal_duty_ratio})"
             )
-        pairs = ("min_peers", "common_cause_gpus", "common_cause_nodes", "xid_repeats")
+        pairs = ("min_peers", "common_cause_gpus", "common_cause_nodes", "failed_repairs", "xid_bursts_per_day")
         require(self, "health.", pairs, lambda value: value >= 2, "2 or more")

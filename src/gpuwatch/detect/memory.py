@@ -1,46 +1,54 @@
 """Faults of a GPU's memory: ECC errors, remapped rows, retired pages."""
 
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
+from gpuwatch.catalog.gpus import Gpu, find_gpu
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu, degraded
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity
+from gpuwatch.model.telemetry import Signal, Statistic, Vendor, WindowStat
 
-_COUNTED_CONFIDENCE = 0.95
-"""Of a hardware counter that increased, or a criterion for replacement by the driver or DCGM; only a wrong reading is
-left."""
-_PENDING_CONFIDENCE = 0.9
+_UNCONTAINED_XIDS = (95, 140)
+_CONTAINED_XIDS = (63, 94)
+_ANY_DOUBLE_BIT = 48
+_LETS_WORK_END = (0, 3, 4)
+"""Recovery actions: none, drain peer-to-peer traffic, drain and reset."""
+_ANOTHER_SERVICE = 5
+_WITH_MIG = ": NVML does not give it for a GPU with MIG instances"
+"""nvmlDeviceGetRemappedRows and nvmlDeviceGetMemoryErrorCounter (volatile counts) say so."""
+
+_EXCHANGE = Grade(Severity.CRITICAL, Advice.REPLACE, 0.95)
+_WHEN_IDLE = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.95)
+_PENDING = Grade(Severity.INFO, Advice.RESET_WHEN_IDLE, 0.9)
 """Of memory that the card takes out of use at its next reset; it works until then."""
 
 
+def _stats(statistic: Statistic, window_seconds: int, *signals: Signal) -> tuple[WindowStat, ...]:
+    return tuple(WindowStat(signal, statistic, window_seconds) for signal in signals)
+
+
 def ecc_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    window = policy.change_window_seconds
+    dbe, dbe_lifetime = Signal.ECC_DBE_VOLATILE_TOTAL, Signal.ECC_DBE_AGGREGATE_TOTAL
+    counters = (dbe, dbe_lifetime, Signal.ECC_SBE_VOLATILE_TOTAL, Signal.ECC_SBE_AGGREGATE_TOTAL)
     return (
-        WindowStat(Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE, Statistic.LAST),
-        WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.APPEARED, window),
-        WindowStat(Signal.ECC_DBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.ECC_SBE_VOLATILE_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.ECC_SBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.ROW_REMAP_PENDING_STATE, Statistic.LAST),
+        *_stats(Statistic.LAST, 0, Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE, dbe),
+        *_stats(Statistic.INCREASE, policy.change_window_seconds, *counters),
+        *_stats(Statistic.APPEARED, policy.change_window_seconds, dbe),
+        *_stats(Statistic.LAST, 0, Signal.ROW_REMAP_PENDING_STATE, Signal.RECOVERY_ACTION_CODE),
     )
 
 
 def row_remap_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    rows = Signal.ROW_REMAP_UNCORRECTABLE_TOTAL
+    spare = (Signal.MEMORY_UNREPAIRABLE_STATE, Signal.REMAP_BANKS_EXHAUSTED_COUNT, Signal.REMAP_BANKS_LOW_COUNT)
     return (
-        WindowStat(Signal.ROW_REMAP_FAILED_STATE, Statistic.LAST),
-        WindowStat(Signal.ROW_REMAP_PENDING_STATE, Statistic.LAST),
-        WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.LAST),
-        WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, policy.change_window_seconds),
+        *_stats(Statistic.LAST, 0, Signal.ROW_REMAP_FAILED_STATE, Signal.ROW_REMAP_PENDING_STATE, rows, *spare),
+        *_stats(Statistic.INCREASE, policy.change_window_seconds, rows),
     )
 
 
 def page_retirement_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (
-        WindowStat(Signal.PAGES_RETIRED_SBE_TOTAL, Statistic.LAST),
-        WindowStat(Signal.PAGES_RETIRED_DBE_TOTAL, Statistic.LAST),
-        WindowStat(Signal.PAGES_RETIRED_DBE_TOTAL, Statistic.INCREASE, policy.retired_pages_window_seconds),
-        WindowStat(Signal.PAGES_RETIRED_PENDING_STATE, Statistic.LAST),
-    )
+    pages = (Signal.PAGES_RETIRED_SBE_TOTAL, Signal.PAGES_RETIRED_DBE_TOTAL, Signal.PAGES_RETIRED_PENDING_STATE)
+    new = _stats(Statistic.INCREASE, policy.retired_pages_window_seconds, pages[1])
+    return (*_stats(Statistic.LAST, 0, *pages), *new)
 
 
 def ecc(fleet: Fleet) -> Judge:
@@ -49,8 +57,10 @@ def ecc(fleet: Fleet) -> Judge:
     kind = FindingKind.ECC
     policy = fleet.policy
     window = policy.change_window_seconds
-    stats = ecc_needs(policy)
-    sram, dbe, appeared, dbe_lifetime, sbe, sbe_lifetime, pending = map(fleet.answers, stats)
+    sram, standing, dbe, dbe_lifetime, sbe, sbe_lifetime, appeared, *telling = map(fleet.answers, ecc_needs(policy))
+    # Of other rules: on the exporter's default list, where this one is blind.
+    telling.append(fleet.answers(WindowStat(Signal.XID_CODE, Statistic.LAST)))
+    telling.append(fleet.answers(WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, window)))
     reporting = fleet.reporting(window)
     sbe_peers = {
         answers.stat.key: fleet.peers(answers.times(1 / window), any_model=True) for answers in (sbe, sbe_lifetime)
@@ -59,20 +69,15 @@ def ecc(fleet: Fleet) -> Judge:
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if (sram.of(gpu) or 0) > 0:
             # NVIDIA's own criterion for replacement, computed by the driver.
-            return conclude(
-                gpu,
-                kind,
-                Verdict.DEGRADED,
-                "uncorrectable SRAM errors passed the driver's threshold for exchange",
-                severity=Severity.CRITICAL,
-                advice=Advice.REPLACE,
-                confidence_ratio=_COUNTED_CONFIDENCE,
-                evidence=[sram.evidence(gpu, comparison="==", bound=1.0)],
-            )
+            summary = "uncorrectable SRAM errors passed the driver's threshold for exchange"
+            return degraded(gpu, kind, summary, _EXCHANGE, [sram.evidence(gpu, comparison="==", bound=1.0)])
+        # NVML's volatile counter starts at 0 with the driver: above 0 a reset is due, at 0 it has been. The counters of
+        # other vendors may be of a lifetime.
+        volatile = standing.of(gpu) if gpu.lead.vendor is Vendor.NVIDIA else None
         fresh = next((answers for answers in (dbe, dbe_lifetime) if (answers.of(gpu) or 0) > 0), None)
-        if fresh is not None:
-            return _uncorrectable(gpu, fresh, pending)
-        first = appeared.of(gpu)
+        if volatile or (fresh is not None and volatile is None):
+            return _uncorrectable(gpu, fresh or standing, *telling)
+        first = None if volatile == 0 else appeared.of(gpu)
         if first is not None and first > 0:
             summary = f"{first:g} uncorrectable ECC errors since the driver was loaded; telemetry began after them"
             missing = "when they were: the counter's series is new in the window"
@@ -81,38 +86,59 @@ def ecc(fleet: Fleet) -> Judge:
         rate = (corrected.of(gpu) or 0.0) / window
         if rate >= policy.corrected_ecc_per_second:
             return _corrected(fleet, gpu, corrected, rate, sbe_peers[corrected.stat.key](gpu))
-        known = [answers for answers in (sram, dbe, dbe_lifetime, sbe, sbe_lifetime) if answers.known(gpu)]
+        known = [answers for answers in (sram, standing, dbe, dbe_lifetime, sbe, sbe_lifetime) if answers.known(gpu)]
         if dbe.known(gpu) or dbe_lifetime.known(gpu):
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "no uncorrectable ECC errors", *known)
             return fleet.unseen(gpu, kind, window)
-        return fleet.unknown(
-            gpu, kind, "uncorrectable ECC errors are not exported", [dbe.stat.signal, dbe_lifetime.stat.signal]
-        )
+        summary = f"uncorrectable ECC errors are not exported{_WITH_MIG if gpu.sliced else ''}"
+        return fleet.unknown(gpu, kind, summary, [dbe.stat.signal, dbe_lifetime.stat.signal])
 
     return judge
 
 
-def _uncorrectable(gpu: PhysicalGpu, fresh: GpuAnswers, pending: GpuAnswers) -> Conclusion:
-    """New double-bit errors. From Ampere on the driver takes the row out of use, and the reset can wait; otherwise the
-    GPU has to be reset before its memory is used again (XID 48's workflow)."""
-    contained = (pending.of(gpu) or 0) > 0
+def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> Finding:
+    """Uncorrectable errors. A contained one stayed with the program that met it: the driver takes the page out of use,
+    other work goes on, and the reset can wait ('Response to Uncorrectable Contained ECC Errors'). Where nothing says
+    that it got out, no job that runs is ended for it.
+
+    The driver's recovery action outranks its XIDs, these the architecture. NVIDIA's workflow of XID 48: with 63, drain
+    and reset; alone, reset.
+    """
+    pending, recovery, last_xid, new_rows = telling
+    action, code, contained, grade = recovery.of(gpu), last_xid.of(gpu), None, _WHEN_IDLE
+    waits = next((answers for answers in (pending, new_rows) if (answers.of(gpu) or 0) > 0), None)
+    known = [] if waits is None else [waits.evidence(gpu, comparison=">", bound=0.0)]
+    if action is not None and action != _ANOTHER_SERVICE:
+        contained = action in _LETS_WORK_END
+        known.append(recovery.evidence(gpu, comparison="==", bound=action))
+    elif code in (*_UNCONTAINED_XIDS, *_CONTAINED_XIDS) or (code == _ANY_DOUBLE_BIT and not known):
+        contained = code in _CONTAINED_XIDS
+        known.append(last_xid.evidence(gpu, comparison="==", bound=code))
+    elif known:
+        contained = True
+    elif (model := find_gpu(gpu.model)) is not None and model.vendor is Vendor.NVIDIA and not _contains(model):
+        contained = False
+    words = {True: "it was contained", False: "it was not contained", None: "whether it was contained is not known"}
+    how = words[contained]
+    if contained is False:
+        grade = Grade(Severity.CRITICAL, Advice.RESET, 0.95)
+    elif action == 0 and waits is None:
+        how, grade = "the driver asks for no recovery", grade._replace(confidence_ratio=SUSPECTED)
     # increase() extrapolates: a single error can read as 1.03.
-    count = max(round(fresh.of(gpu) or 0.0), 1)
-    evidence: list[Evidence] = [fresh.evidence(gpu, comparison=">", bound=0.0)]
-    if contained:
-        evidence.append(pending.evidence(gpu, comparison="==", bound=1.0))
-    return conclude(
-        gpu,
-        FindingKind.ECC,
-        Verdict.DEGRADED,
-        f"{count} new uncorrectable ECC error{'s' if count > 1 else ''}"
-        + ("; the row is to be remapped at the next reset" if contained else ""),
-        severity=Severity.WARNING if contained else Severity.CRITICAL,
-        advice=Advice.RESET_WHEN_IDLE if contained else Advice.RESET,
-        confidence_ratio=_COUNTED_CONFIDENCE,
-        evidence=evidence,
-    )
+    count = max(round(seen.of(gpu) or 0.0), 1)
+    errors = f"uncorrectable ECC error{'s' if count > 1 else ''}"
+    new = seen.stat.statistic is Statistic.INCREASE
+    summary = f"{count} new {errors}; {how}" if new else f"{count} {errors} since the driver was loaded; {how}"
+    evidence = [seen.evidence(gpu, comparison=">", bound=0.0), *known]
+    missing = [Signal.RECOVERY_ACTION_CODE, Signal.ROW_REMAP_PENDING_STATE] if contained is None else []
+    return degraded(gpu, FindingKind.ECC, summary, grade, evidence, missing=missing)
+
+
+def _contains(model: Gpu) -> bool:
+    """Error containment: GA100, GH100 and GB10x ('Supported GPUs'), the chips of these architectures that have MIG. The
+    RTX PRO 6000 has MIG too and is not in that table; of it nothing is concluded."""
+    return model.architecture in ("ampere", "hopper", "blackwell") and bool(model.mig_family)
 
 
 def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: float, peers: Peers | None) -> Conclusion:
@@ -120,15 +146,8 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
     kind = FindingKind.ECC
     bound = fleet.policy.corrected_ecc_per_second
     whom = "GPUs of all models" if peers is not None and not peers.same_model else "peers"
-    fact = corrected.evidence(
-        gpu,
-        rate,
-        unit="errors/second",
-        comparison=">=",
-        bound=bound,
-        peers=peers,
-        note=f"increase ÷ window, compared with {whom}",
-    )
+    note = f"increase ÷ window, compared with {whom}"
+    fact = corrected.evidence(gpu, rate, unit="errors/second", comparison=">=", bound=bound, peers=peers, note=note)
     if peers is None:
         summary = f"{rate:,.3g} corrected ECC errors per second, and too few GPUs to compare with"
         missing = f"{fleet.policy.min_peers} other GPUs that export corrected errors"
@@ -136,65 +155,44 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
     if rate <= peers.upper(fleet.policy.peer_deviations):
         summary = f"{rate:,.3g} corrected ECC errors per second, as its peers have"
         return fleet.healthy(gpu, kind, summary, corrected, confidence_ratio=0.6)
-    return conclude(
-        gpu,
-        kind,
-        Verdict.DEGRADED,
-        f"{rate:,.3g} corrected ECC errors per second; the median of {peers.count} {whom} has {peers.median:,.3g}",
-        severity=Severity.WARNING,
-        advice=Advice.RESET_WHEN_IDLE,
-        # The outlier is certain; that it gets worse is not ('SBE trend predicts' is unverified). Memory of other models
-        # compares less well.
-        confidence_ratio=0.8 if peers.same_model else SUSPECTED,
-        evidence=[fact],
-    )
+    summary = f"{rate:,.3g} corrected ECC errors per second; the median of {peers.count} {whom} has {peers.median:,.3g}"
+    # The outlier is certain; that it gets worse is not ('SBE trend predicts' is unverified). Memory of other models
+    # compares less well.
+    grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8 if peers.same_model else SUSPECTED)
+    return degraded(gpu, kind, summary, grade, [fact])
 
 
 def row_remap(fleet: Fleet) -> Judge:
     """Failed remapping is NVIDIA's criterion for replacement. A pending one can wait for the next reset (autopilot
-    #55). DCGM warns of many remapped rows."""
+    #55; NVML: it does not affect future work). DCGM warns of many remapped rows."""
     kind = FindingKind.ROW_REMAP
-    failed, pending, rows, new_rows = map(fleet.answers, row_remap_needs(fleet.policy))
-    bound = fleet.policy.remapped_rows
+    failed, pending, rows, unrepairable, exhausted, low, new_rows = map(fleet.answers, row_remap_needs(fleet.policy))
+    # A failure is the card's own state and never clears: one sample is enough. With DCGM's 512 rows the card still
+    # works. No recorded page shows the three that are only suspected.
+    many = fleet.policy.remapped_rows
+    signs: tuple[tuple[GpuAnswers, int, str, Grade], ...] = (
+        (failed, 1, "a bad row could not be remapped", Grade(Severity.CRITICAL, Advice.REPLACE, 0.97)),
+        (rows, many, "{:g} rows are remapped for uncorrectable errors", Grade(Severity.WARNING, Advice.WATCH, 0.7)),
+        (pending, 1, "a remapped row waits for the next reset", _PENDING),
+        (unrepairable, 1, "memory cannot be repaired", Grade(Severity.WARNING, Advice.REPLACE, SUSPECTED)),
+        (exhausted, 1, "{:g} banks have no spare row left", Grade(Severity.WARNING, Advice.REPLACE, SUSPECTED)),
+        (low, 1, "{:g} banks have few spare rows left", Grade(Severity.INFO, Advice.WATCH, SUSPECTED)),
+    )
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        evidence: list[Evidence] = []
-        words: list[str] = []
-        severity, advice, confidence = Severity.INFO, Advice.NONE, 0.0
-        if (failed.of(gpu) or 0) > 0:
-            words.append("a bad row could not be remapped")
-            evidence.append(failed.evidence(gpu, comparison="==", bound=1.0))
-            # The card's own state, which never clears: one sample is enough.
-            severity, advice, confidence = Severity.CRITICAL, Advice.REPLACE, 0.97
-        count = rows.of(gpu)
-        if count is not None and count >= bound:
-            words.append(f"{count:g} rows are remapped for uncorrectable errors")
-            evidence.append(rows.evidence(gpu, comparison=">=", bound=float(bound)))
-            if advice is Advice.NONE:
-                # DCGM warns; the card still works and reports no lack of spare rows.
-                severity, advice, confidence = Severity.WARNING, Advice.WATCH, 0.7
-        if (pending.of(gpu) or 0) > 0:
-            words.append("a remapped row waits for the next reset")
-            evidence.append(pending.evidence(gpu, comparison="==", bound=1.0))
-            if advice is not Advice.REPLACE:
-                advice, confidence = Advice.RESET_WHEN_IDLE, _PENDING_CONFIDENCE
-        if words:
+        found = [sign for sign in signs if (sign[0].of(gpu) or 0) >= sign[1]]
+        if found:
+            words = "; ".join(text.format(answers.of(gpu)) for answers, _, text, _ in found)
+            evidence = [answers.evidence(gpu, comparison=">=", bound=float(bound)) for answers, bound, *_ in found]
             if (new_rows.of(gpu) or 0) > 0:
                 evidence.append(new_rows.evidence(gpu))
-            return conclude(
-                gpu,
-                kind,
-                Verdict.DEGRADED,
-                "; ".join(words),
-                severity=severity,
-                advice=advice,
-                confidence_ratio=confidence,
-                evidence=evidence,
-            )
+            # The surest sign leads; what is only suspected makes it no graver.
+            lead = max((grade for *_, grade in found), key=lambda grade: grade.confidence_ratio)
+            counted = [lead.severity, *(grade.severity for *_, grade in found if grade.confidence_ratio > SUSPECTED)]
+            return degraded(gpu, kind, words, lead._replace(severity=max(counted, key=list(Severity).index)), evidence)
         if failed.of(gpu) is None and pending.of(gpu) is None:
-            return fleet.unknown(
-                gpu, kind, "the state of row remapping is not exported", [failed.stat.signal, pending.stat.signal]
-            )
+            summary = f"the state of row remapping is not exported{_WITH_MIG if gpu.sliced else ''}"
+            return fleet.unknown(gpu, kind, summary, [failed.stat.signal, pending.stat.signal])
         return fleet.healthy(gpu, kind, "no row waits or failed to be remapped", failed, pending, rows)
 
     return judge
@@ -204,50 +202,26 @@ def page_retirement(fleet: Fleet) -> Judge:
     """Retired pages (cards before Ampere), by DCGM's rules: nearly all 64 are used, or double-bit ones increase."""
     kind = FindingKind.PAGE_RETIREMENT
     policy = fleet.policy
-    sbe, dbe, dbe_new, pending = map(fleet.answers, page_retirement_needs(policy))
+    sbe, dbe, pending, dbe_new = map(fleet.answers, page_retirement_needs(policy))
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         single, double = sbe.of(gpu), dbe.of(gpu)
         total = (single or 0.0) + (double or 0.0)
-        new = dbe_new.of(gpu) or 0.0
+        new = round(dbe_new.of(gpu) or 0.0)  # increase() extrapolates one page to 1.03
+        evidence = []
         if total >= policy.retired_pages:
-            return conclude(
-                gpu,
-                kind,
-                Verdict.DEGRADED,
-                f"{total:g} pages are retired, of at most 64",
-                severity=Severity.CRITICAL,
-                advice=Advice.REPLACE,
-                confidence_ratio=_COUNTED_CONFIDENCE,
-                evidence=[
-                    dbe.evidence(gpu, total, comparison=">=", bound=float(policy.retired_pages), note="with SBE pages"),
-                    sbe.evidence(gpu),
-                ],
-            )
+            bound = float(policy.retired_pages)
+            evidence.append(dbe.evidence(gpu, total, comparison=">=", bound=bound, note="with SBE pages"))
+            evidence.append(sbe.evidence(gpu))
+            return degraded(gpu, kind, f"{total:g} pages are retired, of at most 64", _EXCHANGE, evidence)
         if double is not None and double > policy.retired_dbe_pages and new > policy.retired_dbe_pages_per_week:
-            return conclude(
-                gpu,
-                kind,
-                Verdict.DEGRADED,
-                f"{double:g} pages are retired for double-bit errors, {round(new)} of them within the week",
-                severity=Severity.CRITICAL,
-                advice=Advice.REPLACE,
-                confidence_ratio=0.9,
-                evidence=[
-                    dbe.evidence(gpu, comparison=">", bound=float(policy.retired_dbe_pages)),
-                    dbe_new.evidence(gpu, comparison=">", bound=float(policy.retired_dbe_pages_per_week)),
-                ],
-            )
+            evidence.append(dbe.evidence(gpu, comparison=">", bound=float(policy.retired_dbe_pages)))
+            evidence.append(dbe_new.evidence(gpu, comparison=">", bound=float(policy.retired_dbe_pages_per_week)))
+            summary = f"{double:g} pages are retired for double-bit errors, {new} of them within the week"
+            return degraded(gpu, kind, summary, _EXCHANGE._replace(confidence_ratio=0.9), evidence)
         if (pending.of(gpu) or 0) > 0:
-            return conclude(
-                gpu,
-                kind,
-                Verdict.DEGRADED,
-                "a page waits for the next reset to be retired",
-                advice=Advice.RESET_WHEN_IDLE,
-                confidence_ratio=_PENDING_CONFIDENCE,
-                evidence=[pending.evidence(gpu, comparison=">", bound=0.0)],
-            )
+            evidence.append(pending.evidence(gpu, comparison=">", bound=0.0))
+            return degraded(gpu, kind, "a page waits for the next reset to be retired", _PENDING, evidence)
         if single is None and double is None and pending.of(gpu) is None:
             return fleet.unknown(gpu, kind, "retired pages are not exported", [sbe.stat.signal, dbe.stat.signal])
         return fleet.healthy(gpu, kind, "few pages are retired", sbe, dbe, pending)

@@ -1,4 +1,5 @@
-"""Nodes whose provider announced that it takes them back; a spot or preemptible Node alone is not one of them."""
+"""Nodes whose provider announced that it takes them back (a spot or preemptible Node alone is not one of them), and
+Nodes that another remediator repairs."""
 
 from gpuwatch.model.cluster import Node
 
@@ -17,6 +18,24 @@ TAINTS = (
 _SOON = frozenset({"rebalance-recommendation"})  # of aws-node-termination-handler: the Node may stay
 CONDITIONS = ("PreemptScheduled", "TerminateScheduled")
 """Conditions by which AKS' node problem detector announces the same."""
+
+
+REMEDIATORS = (
+    ("NVSentinel", "label", "dgxc.nvidia.com/nvsentinel-state"),
+    ("medik8s", "taint", "medik8s.io/remediation"),
+)
+"""Other remediators, and the label or taint that they put on a Node while they drain or repair it. Those that only use
+a cordon or the taints above (Karpenter, EKS, GKE) are told by these."""
+
+
+def remediated(node: Node) -> str:
+    """Who repairs this Node already, in words; '' where nobody does."""
+    taints = {taint.key for taint in node.taints}
+    for who, what, key in REMEDIATORS:
+        if key in (taints if what == "taint" else node.labels):
+            value = f"={node.labels[key]}" if what == "label" else ""
+            return f"{who} is at work on {node.name} ({what} {key}{value})"
+    return ""
 
 
 def reclaimed(node: Node) -> str:

@@ -5,15 +5,19 @@ slowdown, 0x10 sync boost, 0x20 software thermal, 0x40 hardware thermal, 0x80 ha
 Only 0x8, 0x20, 0x40 and 0x80 are faults; the masks leave out every other bit, and any that a newer driver adds.
 """
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.heat import Excess, excess_heat
+from gpuwatch.detect.places import slow_places, slowed_together
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 THERMAL_BITS = 0x60
+HARDWARE_THERMAL_BITS = 0x40
 BRAKE_BITS = 0x80
 SLOWDOWN_BITS = 0x8
 
@@ -37,6 +41,8 @@ def thermal_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
         WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, both),
         WindowStat(Signal.POWER_WATTS, Statistic.AVG, now),
         WindowStat(Signal.BUSY_RATIO, Statistic.MIN, now),
+        WindowStat(bits, Statistic.FRACTION_BITS, now, HARDWARE_THERMAL_BITS),
+        WindowStat(Signal.MEMORY_TEMPERATURE_CELSIUS, Statistic.AVG, both),
     )
 
 
@@ -99,21 +105,43 @@ def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[
     return duty
 
 
-def thermal_throttle(fleet: Fleet) -> Judge:
+def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """Thermal slowdown in two consecutive windows: by the violation counter, the reason bits, the exporter's event
-    counts or, with less confidence, by heat and a low clock among busy peers."""
+    counts or, with less confidence, by heat and a low clock among busy peers; heat that power does not explain; and one
+    finding on the places and models that are slowed as a whole."""
     kind = FindingKind.THERMAL_THROTTLE
     policy = fleet.policy
-    seconds, seconds_both, bits, bits_both, _, events, margin, *_ = map(fleet.answers, thermal_needs(policy))
+    answers = list(map(fleet.answers, thermal_needs(policy)))
+    seconds, seconds_both, bits, bits_both, _, events, margin, temperature, _, _, power, busy, *_, memory = answers
     reporting = fleet.reporting(policy.window_seconds)
     duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
     proxy = _heat_and_clock(fleet)
+    duties = {gpu: duty for gpu in fleet.present if (duty := duty_of(gpu)) is not None}
+    slowed = {gpu: duty for gpu, duty in duties.items() if duty.lasting >= policy.thermal_duty_ratio}
+    memory_limit = policy.memory_temperature_celsius
+    working = [gpu for gpu in fleet.present if (busy.of(gpu) or 0.0) >= _BUSY_RATIO]
+    usual = _usually_slowed(fleet, slowed, working)
+    as_its_model = {gpu for gpus in usual.values() for gpu in gpus}
+    hot = [gpu for gpu in fleet.present if gpu in slowed or (memory.of(gpu) or 0.0) >= memory_limit]
+    places = slow_places(fleet, [gpu for gpu in hot if gpu not in as_its_model])
+    place_of = {gpu: place for place in places for gpu in place.gpus}
+    hotter = excess_heat(working, temperature, power, policy.peer_deviations)
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        duty = duty_of(gpu)
+        if gpu in place_of:
+            return fleet.unknown(gpu, kind, f"slowed by heat, as {place_of[gpu]}", _ALONE)
+        duty, excess = duties.get(gpu), hotter.get(gpu)
+        if gpu in as_its_model and excess is None:
+            return fleet.healthy(gpu, kind, "slowed by heat as most busy GPUs of its model", bits, confidence_ratio=0.5)
+        if excess is not None and gpu not in slowed:
+            return _hotter(fleet, gpu, excess, temperature)
+        if gpu not in slowed and (memory.of(gpu) or 0.0) >= memory_limit:
+            return _hot_memory(fleet, gpu, memory)
         if duty is not None:
-            if duty.lasting >= policy.thermal_duty_ratio:
+            if gpu in slowed:
                 evidence = [_duty_evidence(gpu, duty, policy.thermal_duty_ratio)]
+                if excess is not None:
+                    evidence.append(_excess_evidence(fleet, gpu, excess, temperature))
                 if margin.of(gpu) is not None:
                     evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
                 severe = duty.lasting >= policy.thermal_severe_ratio
@@ -135,7 +163,83 @@ def thermal_throttle(fleet: Fleet) -> Judge:
         names = ("sw_thermal", "hw_thermal")
         return _by_events(fleet, gpu, kind, events, names, "thermal slowdown") or proxy(gpu)
 
-    return judge
+    said = [f"{place} are slowed by heat at once: look at their cooling, not at each GPU" for place in places]
+    severe = {gpu for gpu, duty in slowed.items() if duty.lasting >= policy.thermal_severe_ratio}
+    severity = Severity.WARNING if places or not severe.isdisjoint(as_its_model) else Severity.INFO
+    if not severe.isdisjoint(place_of):
+        severity = Severity.CRITICAL
+    said += (
+        f"{len(gpus)} busy {model}, half of all or more, are slowed by heat: it is usual for the model in these "
+        "machines, or the site is too hot"
+        for model, gpus in usual.items()
+    )
+    shared = [*place_of, *(gpu for gpus in usual.values() for gpu in gpus)]
+    shown = [_duty_evidence(gpu, slowed[gpu], policy.thermal_duty_ratio) for gpu in shared if gpu in slowed][:1]
+    since = fleet.before(2 * policy.window_seconds)
+    return judge, slowed_together(kind, said, shared, severity, evidence=shown, since=since)
+
+
+_ALONE = ("a GPU that is slowed while the others of its place are not",)
+
+
+def _usually_slowed(
+    fleet: Fleet, slowed: Mapping[PhysicalGpu, _Duty], working: Sequence[PhysicalGpu]
+) -> dict[str, list[PhysicalGpu]]:
+    """Models of which at least half of the busy GPUs are slowed by heat, on several machines, and none by the hardware:
+    small passive cards run at their software slow-down point in many machines."""
+    policy = fleet.policy
+    hardware = fleet.answers(
+        WindowStat(
+            Signal.CLOCK_EVENT_REASONS_BITS, Statistic.FRACTION_BITS, policy.window_seconds, HARDWARE_THERMAL_BITS
+        )
+    )
+    by_model: dict[str, list[PhysicalGpu]] = defaultdict(list)
+    for gpu in working:
+        by_model[gpu.model].append(gpu)
+    usual = {}
+    for model, gpus in by_model.items():
+        found = [gpu for gpu in gpus if gpu in slowed and (hardware.of(gpu) or 0.0) < policy.thermal_duty_ratio]
+        enough = len(gpus) > policy.min_peers and len({gpu.home for gpu in found}) >= policy.common_cause_nodes
+        if model and enough and 2 * len(found) >= len(gpus):
+            usual[model] = found
+    return usual
+
+
+def _excess_evidence(fleet: Fleet, gpu: PhysicalGpu, excess: Excess, temperature: GpuAnswers) -> Evidence:
+    bound = excess.expected_celsius + fleet.policy.peer_deviations * excess.spread_celsius
+    note = f"its power explains {excess.expected_celsius:.0f} °C, by {excess.gpus} busy GPUs of its model"
+    return temperature.evidence(gpu, comparison=">", bound=bound, note=note)
+
+
+def _hotter(fleet: Fleet, gpu: PhysicalGpu, excess: Excess, temperature: GpuAnswers) -> Finding:
+    return conclude(
+        gpu,
+        FindingKind.THERMAL_THROTTLE,
+        Verdict.DEGRADED,
+        f"{excess.celsius:.0f} °C hotter than its power explains",
+        severity=Severity.WARNING,
+        advice=Advice.INSPECT,
+        confidence_ratio=SUSPECTED,  # it is not slowed
+        since=fleet.before(fleet.policy.window_seconds),
+        evidence=[_excess_evidence(fleet, gpu, excess, temperature)],
+        missing=["a slowdown"],
+    )
+
+
+def _hot_memory(fleet: Fleet, gpu: PhysicalGpu, memory: GpuAnswers) -> Finding:
+    limit = fleet.policy.memory_temperature_celsius
+    return conclude(
+        gpu,
+        FindingKind.THERMAL_THROTTLE,
+        Verdict.DEGRADED,
+        f"its memory is at {memory.of(gpu):.0f} °C, where it is slowed as the core is",
+        severity=Severity.WARNING,
+        advice=Advice.INSPECT,
+        confidence_ratio=SUSPECTED,  # no signal says that it is slowed
+        since=fleet.before(2 * fleet.policy.window_seconds),
+        evidence=[memory.evidence(gpu, comparison=">=", bound=limit)],
+        missing=["a signal of memory that is slowed by heat"],
+    )
 
 
 def _slowed(
@@ -208,7 +312,7 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
     kind = FindingKind.THERMAL_THROTTLE
     policy = fleet.policy
     deviations = policy.peer_deviations
-    *_, margin, temperature, clock, clock_both, power, busy = map(fleet.answers, thermal_needs(policy))
+    margin, temperature, clock, clock_both, power, busy = map(fleet.answers, thermal_needs(policy)[6:12])
     missing = [Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.CLOCK_EVENT_REASONS_BITS]
     working = [gpu for gpu in fleet.present if (busy.of(gpu) or 0.0) >= _BUSY_RATIO]
     clock_peers, clock_both_peers, temperature_peers, power_peers = (
@@ -273,8 +377,9 @@ def _of_job_or_model(
     return lambda gpu: in_job(gpu) or of_model(gpu)
 
 
-def power_brake(fleet: Fleet) -> Judge:
-    """The power brake, or a hardware slowdown without a reason, in two consecutive windows."""
+def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+    """The power brake, or a hardware slowdown without a reason, in two consecutive windows; and one finding on the
+    places that brake as a whole."""
     kind = FindingKind.POWER_BRAKE
     policy = fleet.policy
     seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal, _, events = map(
@@ -283,11 +388,16 @@ def power_brake(fleet: Fleet) -> Judge:
     reporting = fleet.reporting(policy.window_seconds)
     duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
     unnamed_of = _duties(fleet, (slowdown, slowdown_both))
+    bound = policy.power_brake_duty_ratio
+    braked = {gpu: duty for gpu in fleet.present if (duty := duty_of(gpu)) is not None and duty.lasting >= bound}
+    places = slow_places(fleet, braked)
+    place_of = {gpu: place for place in places for gpu in place.gpus}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        bound = policy.power_brake_duty_ratio
+        if gpu in place_of:
+            return fleet.unknown(gpu, kind, f"under the power brake, as {place_of[gpu]}", _ALONE)
         duty, unnamed = duty_of(gpu), unnamed_of(gpu)
-        if duty is not None and duty.lasting >= bound:
+        if duty is not None and gpu in braked:
             # No healthy machine uses the brake; card, cable or power supply may be at fault.
             words, evidence = "under the power brake", [_duty_evidence(gpu, duty, bound)]
             return _slowed(fleet, gpu, kind, duty, words, evidence, Severity.CRITICAL, Advice.INSPECT, 0.85)
@@ -303,4 +413,7 @@ def power_brake(fleet: Fleet) -> Judge:
         missing = [bits.stat.signal, seconds.stat.signal]
         return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
 
-    return judge
+    said = [f"{place} are under the power brake at once: look at their power feed, not at each GPU" for place in places]
+    shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of][:1]
+    since = fleet.before(2 * policy.window_seconds)
+    return judge, slowed_together(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)

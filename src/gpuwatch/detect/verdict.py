@@ -5,7 +5,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import FLEET, SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
+from gpuwatch.catalog.dcgm_errors import DcgmError, dcgm_error
+from gpuwatch.detect.fleet import (
+    FLEET,
+    SUSPECTED,
+    Conclusion,
+    Fleet,
+    GpuAnswers,
+    Grade,
+    Judge,
+    PhysicalGpu,
+    conclude,
+    degraded,
+)
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -14,19 +26,8 @@ DCGM_FAIL = 20
 """dcgm_structs.h: 0 pass, 10 warn, 20 fail."""
 DCGM_WARN = 10
 
-NOISY_WATCHES = frozenset({"THERMAL", "POWER"})
-"""DCGM warns on any violation within a minute, which is normal on busy cards; the throttling rules measure them."""
-
-EVERY_XID_WATCH = "ALL"
-"""The watch that fails on any 'devastating' XID and stays failed until the host engine restarts."""
-
-_WATCH_ADVICE = {
-    "PCIE": Advice.INSPECT,
-    "POWER": Advice.INSPECT,
-    "THERMAL": Advice.INSPECT,
-    "INFOROM": Advice.INSPECT,
-    "NVLINK": Advice.RESET_WHEN_IDLE,
-}
+_BEYOND_RESET = (Advice.REBOOT, Advice.REPLACE)
+_DRAINS = (3, 4)  # recovery actions that let the work end first
 
 
 def recovery_action_needs(_: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -48,27 +49,19 @@ def vendor_health_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     )
 
 
-class _Action(NamedTuple):
-    """confidence_ratio: that the GPU is degraded; 0 where the action is not about it."""
-
-    words: str
-    severity: Severity
-    advice: Advice
-    confidence_ratio: float
-
-
-# 0 to 5 are from go-nvml@2f9e261f, 6 and 7 only from a third party's copy of nvml.h (CUDA 13.4). The driver knows a
-# GPU's state best, hence the highest confidence of all rules. 4 means 'works at reduced capacity: let the work end,
-# then reset'. 5 is about the IMEX service of an NVLink domain; idle domains showed it for weeks (NVIDIA/aicr #2641).
-_ACTIONS: dict[float, _Action] = {
-    1: _Action("reset the GPU", Severity.CRITICAL, Advice.RESET, 0.98),
-    2: _Action("reboot the Node", Severity.CRITICAL, Advice.REBOOT, 0.98),
-    3: _Action("drain peer-to-peer traffic, then ask again what is needed", Severity.WARNING, Advice.WATCH, 0.8),
-    4: _Action("drain the GPU and reset it", Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.98),
-    5: _Action("recover the IMEX domain, which is a service and not this GPU", Severity.INFO, Advice.WATCH, 0.0),
-    6: _Action("reset the GPU's bus", Severity.CRITICAL, Advice.RESET, 0.8),
-    7: _Action("reboot the system", Severity.CRITICAL, Advice.REBOOT, 0.8),
+# From nvidia-ml-py 13.615.71. The driver knows a GPU's state best, hence the highest confidence of all rules. 4 means
+# 'works at reduced capacity: let the work end, then reset'.
+_ACTIONS: dict[float, tuple[str, Grade]] = {
+    1: ("reset the GPU", Grade(Severity.CRITICAL, Advice.RESET, 0.98)),
+    2: ("reboot the Node", Grade(Severity.CRITICAL, Advice.REBOOT, 0.98)),
+    3: ("drain peer-to-peer traffic, then ask again what is needed", Grade(Severity.WARNING, Advice.WATCH, 0.8)),
+    4: ("drain the GPU and reset it", Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.98)),
+    6: ("reset the GPU's bus", Grade(Severity.CRITICAL, Advice.RESET, 0.98)),
+    7: ("reboot the system", Grade(Severity.CRITICAL, Advice.REBOOT, 0.98)),
 }
+_BY_DRIVER = 5
+"""GPU_RESET_BUS in nvidia-ml-py 13.580.82, missing in 13.590 and 13.595, RECOVER_IMEX_DOMAIN from 13.610 on. Idle
+NVLink domains showed it for weeks (NVIDIA/aicr #2641)."""
 
 
 def recovery_action(fleet: Fleet) -> Judge:
@@ -85,38 +78,39 @@ def recovery_action(fleet: Fleet) -> Judge:
             return fleet.healthy(gpu, kind, "the driver asks for nothing", now, confidence_ratio=0.95)
         since = next((change.at for change in reversed(changes.get(gpu.uuid, [])) if change.after == code), None)
         evidence = [now.evidence(gpu, comparison="!=", bound=0.0, at=since)]
-        action = _ACTIONS.get(code)
-        if action is None:
-            return conclude(
-                gpu,
-                kind,
-                Verdict.UNKNOWN,
-                f"the driver asks for recovery action {code:g}, which is newer than this catalog",
-                severity=Severity.WARNING,
-                advice=Advice.WATCH,
-                since=since,
-                evidence=evidence,
-                missing=[f"the meaning of recovery action {code:g}"],
+        if code in _ACTIONS:
+            words, grade = _ACTIONS[code]
+            return degraded(gpu, kind, f"the driver asks to {words}", grade, evidence, since=since)
+        if code == _BY_DRIVER:
+            summary = (
+                "the driver asks to recover the IMEX domain, which is no GPU, or if it is 580 to reset the GPU's bus"
             )
-        degraded = action.confidence_ratio > 0
-        return conclude(
-            gpu,
-            kind,
-            Verdict.DEGRADED if degraded else Verdict.UNKNOWN,
-            f"the driver asks to {action.words}",
-            severity=action.severity,
-            advice=action.advice,
-            confidence_ratio=action.confidence_ratio,
-            since=since,
-            evidence=evidence,
-            missing=[] if degraded else ["the state of the IMEX service"],
-        )
+            return fleet.undecided(
+                gpu, kind, summary, evidence, "the version of the driver, which decides what 5 means"
+            )
+        summary = f"the driver asks for recovery action {code:g}, which is newer than this catalog"
+        unclear = fleet.undecided(gpu, kind, summary, evidence, f"the meaning of recovery action {code:g}")
+        return replace(unclear, severity=Severity.WARNING)
 
     return judge
 
 
+class _Incident(NamedTuple):
+    """What one watch shows: the exporter keeps only the last incident of a watch."""
+
+    watch: str
+    code: str
+    status: float
+    meaning: DcgmError
+
+
+def _incidents(answers: GpuAnswers, gpu: PhysicalGpu) -> list[_Incident]:
+    parts = ((*variant.partition(";")[::2], status) for variant, status in sorted(answers.by_variant(gpu).items()))
+    return [_Incident(watch, code, status, dcgm_error(watch, code)) for watch, code, status in parts]
+
+
 def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """Failed DCGM health watches; 'WARN' is any violation within a minute and does not count.
+    """DCGM health watches that fail, and the few that can only warn, by their error code.
 
     A watch that fails on a large part of the fleet is the likelier fault itself: one finding on the fleet instead.
     """
@@ -124,34 +118,41 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     now, lowest, recovery = map(fleet.answers, dcgm_health_needs(fleet.policy))
     reporting = fleet.reporting(fleet.policy.window_seconds)
 
-    def failed_watches(gpu: PhysicalGpu) -> dict[str, float]:
-        watches = now.by_variant(gpu).items()
-        return {name: code for name, code in watches if code >= DCGM_FAIL and name not in NOISY_WATCHES}
+    def lasts(gpu: PhysicalGpu, incident: _Incident) -> bool:
+        """Each code is a series of its own, so the watch lasted where none of its series was lower in the window."""
+        stayed = [each.status for each in _incidents(lowest, gpu) if each.watch == incident.watch]
+        return bool(stayed) and min(stayed) >= incident.meaning.shown_from and reporting(gpu)
+
+    def shown(gpu: PhysicalGpu) -> list[_Incident]:
+        """A warning counts only where it lasted: DCGM warns of a minute."""
+        found = (each for each in _incidents(now, gpu) if each.status >= each.meaning.shown_from)
+        return [each for each in found if each.status >= DCGM_FAIL or lasts(gpu, each)]
 
     watched: dict[str, list[PhysicalGpu]] = defaultdict(list)
     failing: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in fleet.present:
-        for name in now.by_variant(gpu):
+        for name in {incident.watch for incident in _incidents(now, gpu)}:
             watched[name].append(gpu)
-        for name in failed_watches(gpu):
+        for name in {incident.watch for incident in shown(gpu)}:
             failing[name].append(gpu)
     everywhere = {name: gpus for name, gpus in failing.items() if _fleet_wide(fleet, gpus, watched[name])}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        watches = now.by_variant(gpu)
-        if not watches:
+        if not now.by_variant(gpu):
             return fleet.unknown(gpu, kind, "DCGM's health watches are not exported", [now.stat.signal])
-        bad = failed_watches(gpu)
-        failed = {name: code for name, code in bad.items() if name not in everywhere}
+        bad = shown(gpu)
+        failed = [incident for incident in bad if incident.watch not in everywhere]
         if bad and not failed:
-            return fleet.unknown(gpu, kind, f"{', '.join(sorted(bad))} failed, as all over the fleet", _ONE_GPU)
+            names = ", ".join(sorted({incident.watch for incident in bad}))
+            return fleet.unknown(gpu, kind, f"{names} failed, as all over the fleet", _ONE_GPU)
         if failed:
-            stayed = lowest.by_variant(gpu)
-            lasting = reporting(gpu) and any(stayed.get(name, 0.0) >= DCGM_FAIL for name in failed)
+            lasting = any(lasts(gpu, each) for each in failed)
             return _failed(fleet, gpu, failed, lasting, now, recovery)
-        warned = sorted(name for name, code in watches.items() if code >= DCGM_WARN)
-        summary = f"no watch has failed; {', '.join(warned)} warned" if warned else "every watch passes"
-        return fleet.healthy(gpu, kind, summary, confidence_ratio=0.7 if warned else 0.8)
+        seen = (each for each in _incidents(now, gpu) if each.meaning.shown_from <= DCGM_FAIL)
+        if names := ", ".join(sorted({each.watch for each in seen if each.status >= DCGM_WARN})):
+            summary = f"no watch fails, but {names} warns; the exporter shows one incident of a watch"
+            return fleet.unknown(gpu, kind, summary, [f"what else {names} has: dcgmi health --check"])
+        return fleet.healthy(gpu, kind, "every watch passes", confidence_ratio=0.8)
 
     found = [
         _authority(fleet, kind, f"DCGM's health watch {name}", gpus, len(watched[name]), now)
@@ -172,14 +173,8 @@ def _authority(
     fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[PhysicalGpu], total: int, answers: GpuAnswers
 ) -> Finding:
     """A check that fails on a large part of the fleet at once is the likelier fault."""
-    share = answers.evidence(
-        bad[0],
-        len(bad) / total,
-        unit="ratio",
-        comparison=">=",
-        bound=fleet.policy.fleet_wide_ratio,
-        note=f"share of the GPUs that have {name}",
-    )
+    bound, note = fleet.policy.fleet_wide_ratio, f"share of the GPUs that have {name}"
+    share = answers.evidence(bad[0], len(bad) / total, unit="ratio", comparison=">=", bound=bound, note=note)
     return conclude(
         FLEET,
         kind,
@@ -205,38 +200,43 @@ def _merged(found: Sequence[Finding]) -> Finding:
 
 
 def _failed(
-    fleet: Fleet, gpu: PhysicalGpu, failed: dict[str, float], lasting: bool, now: GpuAnswers, recovery: GpuAnswers
+    fleet: Fleet, gpu: PhysicalGpu, failed: list[_Incident], lasting: bool, now: GpuAnswers, recovery: GpuAnswers
 ) -> Finding:
-    names = sorted(failed)
-    evidence = [
-        now.evidence(gpu, failed[name], comparison=">=", bound=float(DCGM_FAIL), note=f"health watch {name}")
-        for name in names
-    ]
-    asked = recovery.of(gpu)
-    if names == [EVERY_XID_WATCH] and asked == 0:
-        # The watch stays failed until the host engine restarts; the driver's state is current.
-        return fleet.undecided(
-            gpu,
-            FindingKind.DCGM_HEALTH,
-            "DCGM remembers a devastating XID, but the driver asks for no recovery",
-            [*evidence, recovery.evidence(gpu, comparison="==", bound=0.0)],
-            "when the XID was: the watch clears only when DCGM's host engine restarts",
-        )
+    kind, asked = FindingKind.DCGM_HEALTH, recovery.of(gpu)
+    evidence = [] if asked is None else [recovery.evidence(gpu)]
+    for watch, code, status, _ in reversed(failed):
+        note = f"health watch {watch}: {code}" if code else f"health watch {watch}"
+        evidence.insert(0, now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note))
+    # The driver outranks the watch but where no reset cures: none asked for is none due, a drain comes before a reset.
+    lasts = [each for each in failed if each.meaning.advice in _BEYOND_RESET]
+    contradicted = asked == 0 and not lasts
+    causes = lasts if asked == 0 and lasts else failed
+    if not asked:
+        causes = [each for each in causes if not each.meaning.remembered] or causes
+    remembered = not asked and causes[0].meaning.remembered
+    if contradicted and remembered:
+        summary = "DCGM remembers a devastating XID, but the driver asks for no recovery"
+        missing = "when the XID was: the watch clears only when DCGM's host engine restarts"
+        return fleet.undecided(gpu, kind, summary, evidence, missing)
     # DCGM's texts contradict NVIDIA's own catalog, hence less than the driver's 0.98. A watch that passed within the
-    # window may be flapping; one that the driver contradicts is no stronger.
-    confidence = 0.85 if lasting and asked != 0 else SUSPECTED
-    return conclude(
+    # window may be flapping; what only warns, or may be repaired, is not stronger.
+    sure = lasting and not contradicted and not remembered and any(each.status >= DCGM_FAIL for each in causes)
+    advice = max((each.meaning.advice for each in causes), key=list(Advice).index)
+    severity = max((each.meaning.severity for each in causes), key=list(Severity).index)
+    if asked in _DRAINS and advice not in _BEYOND_RESET:
+        advice, severity = Advice.RESET_WHEN_IDLE, Severity.WARNING
+    summary = "DCGM's health watch " + " and ".join(f"{each.watch} ({each.meaning.words})" for each in causes)
+    summary += " failed" if causes[0].status >= DCGM_FAIL else " warns"
+    summary += "" if lasting else ", but not through the whole window"
+    return degraded(
         gpu,
-        FindingKind.DCGM_HEALTH,
-        Verdict.DEGRADED,
-        f"DCGM's health watch {' and '.join(names)} failed"
-        + ("" if lasting else ", but not through the whole window")
-        + (", though the driver asks for no recovery" if asked == 0 else ""),
-        severity=Severity.CRITICAL if confidence > SUSPECTED else Severity.WARNING,
-        advice=max((_WATCH_ADVICE.get(name, Advice.RESET) for name in names), key=list(Advice).index),
-        confidence_ratio=confidence,
+        kind,
+        summary + (", though the driver asks for no recovery" if contradicted else ""),
+        Grade(severity, advice, 0.85) if sure else Grade(Severity.WARNING, advice, SUSPECTED),
+        evidence,
         since=fleet.before(fleet.policy.window_seconds) if lasting else None,
-        evidence=evidence if asked is None else [*evidence, recovery.evidence(gpu)],
+        missing=["whether it was repaired since: DCGM keeps an XID until its host engine restarts"] * remembered,
+        components=dict.fromkeys(component for each in causes for component in each.meaning.components),
     )
 
 
@@ -260,22 +260,14 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return fleet.unknown(gpu, kind, "called unhealthy by the vendor, as all over the fleet", _ONE_GPU)
         best = highest.of(gpu)
         lasting = best is not None and best <= 0 and reporting(gpu)
+        facts = [answers.evidence(gpu, comparison="==", bound=0.0) for answers in (now, highest)]
+        summary = "the vendor's exporter calls it unhealthy"
+        if not lasting:
+            missing = "a steady verdict through the window"
+            return fleet.undecided(gpu, kind, f"{summary}, but not through the whole window", facts, missing)
         # AMD's default calls a GPU unhealthy for one uncorrectable error, hence no more than 0.8.
-        return conclude(
-            gpu,
-            kind,
-            Verdict.DEGRADED if lasting else Verdict.UNKNOWN,
-            "the vendor's exporter calls it unhealthy" + ("" if lasting else ", but not through the whole window"),
-            severity=Severity.WARNING,
-            advice=Advice.RESET_WHEN_IDLE if lasting else Advice.WATCH,
-            confidence_ratio=0.8 if lasting else 0.0,
-            since=fleet.before(fleet.policy.window_seconds) if lasting else None,
-            evidence=[
-                now.evidence(gpu, comparison="==", bound=0.0),
-                highest.evidence(gpu, comparison="==", bound=0.0),
-            ],
-            missing=[] if lasting else ["a steady verdict through the window"],
-        )
+        grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8)
+        return degraded(gpu, kind, summary, grade, facts, since=fleet.before(fleet.policy.window_seconds))
 
     name = "the vendor's own verdict"
     return judge, [_authority(fleet, kind, name, bad, len(asked), now)] if everywhere else []

@@ -2,29 +2,46 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts
-from gpuwatch.detect.fleet import Conclusion, Fleet, Judge, PhysicalGpu, conclude
-from gpuwatch.detect.xid_events import CommonCause, XidEvent, common_causes, counts_xids, xid_events, xid_needs
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
-from gpuwatch.model.telemetry import Vendor
+from gpuwatch.detect.components import COMPONENTS, XID_COMPONENTS, combined_confidence, independent
+from gpuwatch.detect.fault_memory import RECOVERY, programs_differ
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
+from gpuwatch.detect.xid_events import CommonCause, XidEvent, applies, common_causes, counts_xids, xid_needs
+from gpuwatch.model.decision import (
+    Advice,
+    Component,
+    Evidence,
+    Finding,
+    FindingKind,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.model.faults import FaultMemory, KnownFault, RepairKind
+from gpuwatch.model.telemetry import Signal, Vendor
 
+_OF_XIDS = {Component.MEMORY, Component.PCIE, Component.NVLINK}
 CORROBORATING = frozenset(
     {
         FindingKind.RECOVERY_ACTION,
         FindingKind.DCGM_HEALTH,
         FindingKind.VENDOR_HEALTH,
-        FindingKind.ECC,
-        FindingKind.ROW_REMAP,
-        FindingKind.PAGE_RETIREMENT,
-        FindingKind.PCIE_REPLAY,
-        FindingKind.PCIE_WIDTH,
-        FindingKind.NVLINK_ERRORS,
-        FindingKind.GPU_MISSING,
+        *(kind for kind, parts in COMPONENTS.items() if _OF_XIDS & set(parts)),
     }
 )
-"""Findings on the same GPU that are independent of the XID."""
+"""Findings on the same GPU that may corroborate an XID: those on its component, and judgements on the whole GPU."""
+
+_CONFIRMS_NOTHING = frozenset({45, 154, 162})
+"""They follow another event: a process' end, a new recovery action, the end of a fault."""
+_RECOVERY_ACTION_CHANGED = 154
+_INFOROM_NOT_WRITTEN = 93
+"""On Volta, DCGM's health module takes it for a corrupt InfoROM. Elsewhere NVIDIA asks for no action."""
+_CONTAINED = frozenset({63, 94})
+"""The driver confined the memory error to the program that met it, or takes the row out of use at the next reset."""
+_UNCONTAINED = frozenset({64, 95, 140})
 
 _ADVICE = {
     XidAction.RESTART_BM: Advice.REBOOT,
@@ -33,47 +50,30 @@ _ADVICE = {
     XidAction.CONTACT_SUPPORT: Advice.INSPECT,
 }
 
-# Columns of NVIDIA's catalog by the prefix of a model's name. Other models (Ada, Turing, GH200) have no column there,
-# so every XID applies to them.
-_ARCHITECTURES = (
-    ("GB200", "GB200"),
-    ("GB300", "GB200"),
-    ("B100", "B100"),
-    ("B200", "B100"),
-    ("B300", "B100"),
-    ("H100", "H100"),
-    ("H800", "H100"),
-    ("H200", "H100"),
-    ("H20", "H100"),
-    ("A100", "A100"),
-    ("A800", "A100"),
-)
-
 _SEVERITIES = list(Severity)
 _ADVICES = list(Advice)
 
 # Confidence from a number alone. With a fatal one the driver says that the GPU needs a reset; driver bugs raise 119 and
 # 62, hence not 1. One that needs corroboration counts half; its doubt is multiplied with that of the other sign.
 _FATAL_CONFIDENCE = 0.9
-_REPEATED_CONFIDENCE = 0.85
 _UNSURE_CONFIDENCE = 0.5
 # Two workloads seldom have the same bug at once.
 _TWO_WORKLOADS_CONFIDENCE = 0.7
+_DAY_SECONDS = 24 * 3600
 
 
-def architecture(model: str) -> str | None:
-    """The column of NVIDIA's XID catalog for a model name; None where there is none."""
-    name = model.upper().replace("NVIDIA", "").strip(" -")
-    return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
-
-
-def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, tuple[Finding, ...]]:
+def xid(
+    fleet: Fleet,
+    others: Mapping[str, Sequence[Finding]],
+    events: Mapping[str, Sequence[XidEvent]],
+    memory: FaultMemory | None,
+) -> tuple[Judge, tuple[Finding, ...]]:
     """The rule, and the findings on what many GPUs' XIDs have in common.
 
-    others: by GPU the DEGRADED findings of the other rules, which corroborate.
+    others: by GPU the DEGRADED findings of the other rules, which corroborate. events: with what is remembered of them.
+    memory: None for a single run, which remembers nothing.
     """
     kind = FindingKind.XID
-    events = xid_events(fleet)
     stats = xid_needs(fleet.policy)
     last, *counting = map(fleet.answers, stats)
     reporting = fleet.reporting(fleet.policy.change_window_seconds)
@@ -83,84 +83,194 @@ def xid(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[Judge, t
         or fleet.snapshot.telemetry_schema.has(last.stat.signal)
     )
 
-    causes = common_causes(fleet, (event for found in events.values() for event in found))
+    causes = common_causes(fleet, (event for found in events.values() for event in found if _lasts(event)))
     cause_of = {event: cause for cause in causes for event in cause.events}
+    none = "no XID in the window" + ("; a single run remembers none from before it" if memory is None else "")
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
+        mine = events.get(gpu.uuid, ())
         found = [
-            _of_event(event, _judge_event(fleet, event, cause_of.get(event), others.get(gpu.uuid, ())))
-            for event in events.get(gpu.uuid, ())
+            _of_event(event, _Judged(fleet, event, mine, others.get(gpu.uuid, ()), cause_of.get(event)).conclusion())
+            for event in mine
         ]
         shown = [item for item in found if isinstance(item, Finding)]
-        if shown:
-            return _strongest(shown)
+        if shown and (notable := [item for item in shown if item.notable] or shown):
+            return _strongest(notable)
+        if Verdict.UNKNOWN in found:
+            return Verdict.UNKNOWN
+        if memory is not None and memory.unread:
+            return fleet.unknown(gpu, kind, "earlier faults may be forgotten", [memory.unread])
         if found:
-            return Verdict.HEALTHY if Verdict.HEALTHY in found else Verdict.UNKNOWN
+            return Verdict.HEALTHY
         if any(counts_xids(answers, gpu) for answers in counting):
-            return fleet.healthy(gpu, kind, "no XID in the window")
+            return fleet.healthy(gpu, kind, none)
         code = last.of(gpu)
         if code:
-            return fleet.healthy(
-                gpu, kind, f"XID {code:g} is older than the window; the gauge never clears", last, confidence_ratio=0.8
-            )
+            return _stands(fleet, gpu, code, last)
         # Since DCGM 4.5 the gauge has no series before the first XID, so its absence is no gap if others have it.
         if code == 0 or (gauge_is_there and gpu.lead.vendor is Vendor.NVIDIA and reporting(gpu)):
-            return fleet.healthy(gpu, kind, "no XID in the window", last, confidence_ratio=0.8)
+            return fleet.healthy(gpu, kind, none, last, confidence_ratio=0.8)
         return fleet.unknown(gpu, kind, "no XID metric is exported", [stat.signal for stat in stats[:3]])
 
     return judge, tuple(_together(fleet, causes))
 
 
-def _judge_event(fleet: Fleet, event: XidEvent, cause: CommonCause | None, others: Sequence[Finding]) -> Conclusion:
-    known = event.known
-    if known is None:
+def _lasts(event: XidEvent) -> bool:
+    return event.fault is None or event.fault.open
+
+
+def _stands(fleet: Fleet, gpu: PhysicalGpu, code: float, last: GpuAnswers) -> Conclusion:
+    """An XID from before the window that is not fatal. 154 says that another one came before it."""
+    if code == _RECOVERY_ACTION_CHANGED and fleet.answers(RECOVERY).of(gpu) is None:
+        return _hidden(gpu)
+    words = f"XID {code:g} is older than the window; the gauge never clears"
+    return fleet.healthy(gpu, FindingKind.XID, words, last, confidence_ratio=0.8)
+
+
+def _hidden(gpu: PhysicalGpu) -> Conclusion:
+    words = "the driver changed its recovery action (XID 154), which hides the XID before it, and neither is exported"
+    missing = [Signal.RECOVERY_ACTION_CODE, "a count of XIDs, which shows the one before"]
+    return conclude(
+        gpu, FindingKind.XID, Verdict.UNKNOWN, words, severity=Severity.WARNING, advice=Advice.WATCH, missing=missing
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One XID of one GPU beside its other XIDs and the findings of other rules on it."""
+
+    fleet: Fleet
+    event: XidEvent
+    mine: Sequence[XidEvent]
+    others: Sequence[Finding]
+    cause: CommonCause | None
+
+    def conclusion(self) -> Conclusion:
+        event, known = self.event, self.event.known
+        if known is None:
+            return _undecided(
+                event,
+                f"XID {event.code} is not in the catalog",
+                [f"the meaning of XID {event.code}; the operator's overrides can give it"],
+                severity=Severity.WARNING,
+            )
+        title = f"XID {known.code} ({known.description}): {known.reason}"
+        if not applies(known, event.gpu.model):
+            where = ", ".join(known.architectures)
+            return _undecided(
+                event,
+                f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {where}",
+                ["the kernel log of the Node"],
+            )
+        if known.xid_class is XidClass.IGNORE:
+            return self._healthy(title)
+        if known.code == _RECOVERY_ACTION_CHANGED:
+            exported = self.fleet.answers(RECOVERY).of(event.gpu) is not None
+            return self._healthy("the recovery action says it") if exported else _hidden(event.gpu)
+        if event.fault is not None and not event.fault.open:
+            return self._healthy(f"{title}; over since {_ended(event.fault)}")
+        return self._open(known, title)
+
+    def _open(self, known: Xid, title: str) -> Conclusion:
+        """What is not repaired, as far as anybody saw."""
+        event = self.event
+        fatal, application = known.xid_class is XidClass.FATAL, known.xid_class is XidClass.APPLICATION
+        signs = [] if application else self._signs(known)
+        asked = any(sign.kind is FindingKind.RECOVERY_ACTION for sign in signs)
+        if self.cause is not None and not asked and (fatal or not signs):
+            if not self.fleet.everything:
+                return Verdict.UNKNOWN
+            return _undecided(event, f"{title}; {_words(self.cause)}", ["a sign on this GPU alone"])
+        if application:
+            return _application(event, title)
+        if fatal or signs:
+            return self._degraded(known, title, signs)
+        if known.code == _INFOROM_NOT_WRITTEN:
+            if "V100" not in event.gpu.model:
+                return self._healthy(title)
+            return self._concluded(title, Severity.WARNING, Advice.INSPECT, SUSPECTED)
         return _undecided(
-            event,
-            f"XID {event.code} is not in the catalog",
-            [f"the meaning of XID {event.code}; the operator's overrides can give it"],
-            severity=Severity.WARNING,
+            event, title, ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
         )
-    title = f"XID {known.code} ({known.description}): {known.reason}"
-    column = architecture(event.gpu.model)
-    if column is not None and known.architectures and column not in known.architectures:
-        applies = ", ".join(known.architectures)
-        return _undecided(
-            event,
-            f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {applies}",
-            ["the kernel log of the Node"],
-        )
-    if known.xid_class is XidClass.IGNORE:
-        if not fleet.everything:
-            return Verdict.HEALTHY
-        return conclude(event.gpu, FindingKind.XID, Verdict.HEALTHY, title, confidence_ratio=0.8)
-    independent = [finding for finding in others if finding.kind in CORROBORATING and not _derived(known, finding.kind)]
-    fatal = known.xid_class is XidClass.FATAL
-    repeated = known.repeat_is_fatal and event.count >= fleet.policy.xid_repeats
-    if known.xid_class is not XidClass.APPLICATION and independent:
-        return _corroborated(event, known, title, independent, fatal=fatal or repeated)
-    if cause is not None:
-        if not fleet.everything:
-            return Verdict.UNKNOWN
-        return _undecided(event, f"{title}; {_words(cause)}", ["a sign on this GPU alone"])
-    if fatal or repeated:
-        if event.doubtful:
+
+    def _signs(self, known: Xid) -> list[Finding]:
+        """Findings that show the same event, or judge the whole GPU, but for those that repeat the XID's number. Beside
+        a fatal one, others too: they make it surer that the GPU is degraded."""
+        if known.code in _CONFIRMS_NOTHING:
+            return []
+        found = [each for each in self.others if each.kind in CORROBORATING and not _derived(known, each.kind)]
+        part = XID_COMPONENTS.get(known.code)
+        if known.xid_class is XidClass.FATAL:
+            return found
+        return [each for each in found if not each.components or part in each.components]
+
+    def _degraded(self, known: Xid, title: str, signs: list[Finding]) -> Finding:
+        """The XID and its signs. The driver decides where it speaks; else the graver of what shows the same event, but
+        what is contained can wait."""
+        fatal = known.xid_class is XidClass.FATAL
+        parts = (XID_COMPONENTS[known.code],) if known.code in XID_COMPONENTS else ()
+        driver = [sign for sign in signs if sign.kind is FindingKind.RECOVERY_ACTION]
+        same = driver or [sign for sign in signs if not fatal or not independent(sign, parts)]
+        severity = max((sign.severity for sign in same), key=_SEVERITIES.index, default=Severity.INFO)
+        advice = max((sign.advice for sign in same), key=_ADVICES.index, default=Advice.NONE)
+        if fatal and not driver:
+            severity, advice = (
+                Severity.CRITICAL,
+                max(advice, _ADVICE.get(known.action, Advice.RESET), key=_ADVICES.index),
+            )
+        if not driver and self._contained(parts, signs):
+            title += "; the driver contained it, so what runs may go on"
+            severity, advice = min(severity, Severity.WARNING, key=_SEVERITIES.index), Advice.RESET_WHEN_IDLE
+        if signs:
+            title += f"; {' and '.join(sorted({sign.kind.replace('_', ' ') for sign in signs}))} on the same GPU"
+        fault, missing = self.event.fault, []
+        confidence = _FATAL_CONFIDENCE if fatal else _UNSURE_CONFIDENCE
+        if fatal and not signs and self.event.doubtful and not (fault is not None and fault.timed):
             missing = ["when it was: it may be older than the window, as the gauge never clears"]
-            return _undecided(event, title, missing, severity=Severity.WARNING)
+            severity, confidence = Severity.WARNING, SUSPECTED
+        if again := "" if fault is None else self._again(fault):
+            title, advice = f"{title}; {again}: exchange the GPU, or inspect its machine", Advice.REPLACE
+        own = self._concluded(title, severity, advice, confidence, parts)
+        evidence = tuple(evidence for sign in signs for evidence in sign.evidence)
+        sure = combined_confidence([own, *signs])
+        return replace(own, confidence_ratio=sure, evidence=evidence, missing=tuple(missing))
+
+    def _contained(self, parts: Sequence[Component], signs: Sequence[Finding]) -> bool:
+        """Whether the driver confined a memory error to a program, or the row waits for its remapping."""
+        codes = {event.code for event in self.mine if _lasts(event)}
+        waits = any(sign.kind is FindingKind.ROW_REMAP and sign.advice is Advice.RESET_WHEN_IDLE for sign in signs)
+        return Component.MEMORY in parts and not codes & _UNCONTAINED and (waits or bool(codes & _CONTAINED))
+
+    def _again(self, fault: KnownFault) -> str:
+        """How often it came back, where that asks for more than another repair; '' where it does not."""
+        policy = self.fleet.policy
+        if fault.failed_repairs >= policy.failed_repairs:
+            return f"it came back after {fault.failed_repairs} repairs"
+        bursts = sum(time > self.fleet.before(_DAY_SECONDS) for time in fault.bursts)
+        return f"it came {bursts} times within a day" if bursts >= policy.xid_bursts_per_day else ""
+
+    def _healthy(self, summary: str) -> Conclusion:
+        return self.fleet.healthy(self.event.gpu, FindingKind.XID, summary, confidence_ratio=0.8)
+
+    def _concluded(
+        self, title: str, severity: Severity, advice: Advice, confidence: float, parts: Sequence[Component] = ()
+    ) -> Finding:
         return conclude(
-            event.gpu,
+            self.event.gpu,
             FindingKind.XID,
             Verdict.DEGRADED,
-            title if fatal else f"{title}; it came {event.count} times at least",
-            severity=Severity.CRITICAL,
-            advice=_ADVICE.get(known.action, Advice.RESET),
-            confidence_ratio=_FATAL_CONFIDENCE if fatal else _REPEATED_CONFIDENCE,
+            title,
+            severity=severity,
+            advice=advice,
+            confidence_ratio=confidence,
+            components=parts,
         )
-    if known.xid_class is XidClass.APPLICATION:
-        return _application(event, title)
-    missing = ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
-    if known.repeat_is_fatal and not event.countable:
-        missing.append("whether it came again: the last XID shows no repeat, only a count of XIDs does")
-    return _undecided(event, title, missing)
+
+
+def _ended(fault: KnownFault) -> str:
+    repair = fault.repairs[-1]
+    how = {RepairKind.CALLED_OFF: "the driver asked for nothing any more"}.get(repair.kind, f"a {repair.kind} was seen")
+    return f"{repair.at:%Y-%m-%d %H:%M} UTC: {how}"
 
 
 def _derived(known: Xid, kind: FindingKind) -> bool:
@@ -168,30 +278,11 @@ def _derived(known: Xid, kind: FindingKind) -> bool:
     return kind is FindingKind.DCGM_HEALTH and any(item.authority == "dcgm_health" for item in known.others)
 
 
-def _corroborated(event: XidEvent, known: Xid, title: str, independent: list[Finding], *, fatal: bool) -> Finding:
-    """The XID and another sign agree; the graver of the two decides the advice."""
-    alone = _FATAL_CONFIDENCE if fatal else _UNSURE_CONFIDENCE
-    best = max(independent, key=lambda finding: finding.confidence_ratio)
-    own = _ADVICE.get(known.action, Advice.RESET) if fatal else Advice.NONE
-    severity = Severity.CRITICAL if fatal else max((item.severity for item in independent), key=_SEVERITIES.index)
-    return conclude(
-        event.gpu,
-        FindingKind.XID,
-        Verdict.DEGRADED,
-        f"{title}; {' and '.join(sorted({item.kind.replace('_', ' ') for item in independent}))} on the same GPU",
-        severity=severity,
-        advice=max((own, *(item.advice for item in independent)), key=_ADVICES.index),
-        confidence_ratio=1 - (1 - alone) * (1 - best.confidence_ratio),
-        evidence=[evidence for finding in independent for evidence in finding.evidence],
-    )
-
-
 def _application(event: XidEvent, title: str) -> Finding:
-    """The program's fault, unless different workloads raised it on the same GPU."""
-    workloads = sorted(str(subject) for subject in event.all_workloads)
-    # Workloads that share the GPU at one time cannot be told apart; those of different times can.
-    distinct = {held for held in event.workloads if held}
-    if len(distinct) > 1 and not frozenset.intersection(*distinct):
+    """The program's fault, unless different programs raised it on the same GPU within a day."""
+    holdings = event.fault.holdings if event.fault is not None else ()
+    workloads = sorted({each.workload for each in holdings} | {str(subject) for subject in event.all_workloads})
+    if programs_differ(holdings):
         return conclude(
             event.gpu,
             FindingKind.XID,
@@ -208,7 +299,7 @@ def _application(event: XidEvent, title: str) -> Finding:
         Verdict.UNKNOWN,
         title + who,
         advice=Advice.FIX_APPLICATION,
-        missing=["the same XID on this GPU under another workload, which would make it the hardware's"],
+        missing=["the same XID on this GPU under another program, which would make it the hardware's"],
     )
 
 
@@ -224,6 +315,8 @@ def _of_event(event: XidEvent, found: Conclusion) -> Conclusion:
         return found
     catalog = [] if event.known is None else [_catalog(event.known)]
     since = event.times[0] if event.times else None
+    if event.fault is not None and event.fault.open and event.fault.timed and found.verdict is Verdict.DEGRADED:
+        since = event.fault.since
     return replace(found, since=since, evidence=(*event.evidence, *catalog, *found.evidence))
 
 
@@ -253,7 +346,10 @@ def _strongest(found: list[Finding]) -> Finding:
 
 def _words(cause: CommonCause) -> str:
     gpus = len({event.gpu.uuid for event in cause.events})
-    where = f"{gpus} GPUs on {cause.homes} machine{'s' if cause.homes > 1 else ''} raised it together"
+    place = f", all in {cause.place}" if cause.place else ""
+    where = f"{gpus} GPUs on {cause.homes} machine{'s' if cause.homes > 1 else ''} raised it together{place}"
+    if cause.fatal:
+        return f"{where}: a switch, power, cooling or a driver is the likelier cause than each GPU, and no program is"
     if cause.subject.kind is not SubjectKind.FLEET:
         return f"{where}, all of {cause.subject}: one cause, and not each GPU's hardware"
     return f"{where}: a job, a rollout, a driver or the site is the likelier cause than each GPU's hardware"
@@ -282,6 +378,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
         ]
         catalog = [_catalog(cause.known) for cause in found if cause.known is not None]
         nobodys = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE)
+        fatal = any(cause.fatal for cause in found)
         only_application = all(
             cause.known is not None and cause.known.xid_class is XidClass.APPLICATION for cause in found
         )
@@ -290,8 +387,8 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             FindingKind.XID,
             Verdict.UNKNOWN,
             "; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
-            severity=Severity.INFO if only_application else Severity.WARNING,
-            advice=Advice.WATCH if nobodys else Advice.FIX_APPLICATION,
+            severity=Severity.INFO if only_application else Severity.CRITICAL if fatal else Severity.WARNING,
+            advice=Advice.INSPECT if fatal else Advice.WATCH if nobodys else Advice.FIX_APPLICATION,
             since=min(times, default=None),
             evidence=[*evidence, *catalog],
             missing=["a sign on one GPU alone that would make it that GPU's hardware"],

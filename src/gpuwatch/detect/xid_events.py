@@ -13,7 +13,9 @@ from datetime import datetime, timedelta
 from gpuwatch.catalog.xids import Xid, XidClass
 from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.places import shared_place
 from gpuwatch.model.decision import Evidence, Subject, SubjectKind
+from gpuwatch.model.faults import KnownFault
 from gpuwatch.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
 
 
@@ -27,27 +29,55 @@ def xid_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     )
 
 
+# Columns of NVIDIA's catalog by the prefix of a model's name. Other models (Ada, Turing, GH200) have no column there,
+# so every XID applies to them.
+_ARCHITECTURES = (
+    ("GB200", "GB200"),
+    ("GB300", "GB200"),
+    ("B100", "B100"),
+    ("B200", "B100"),
+    ("B300", "B100"),
+    ("H100", "H100"),
+    ("H800", "H100"),
+    ("H200", "H100"),
+    ("H20", "H100"),
+    ("A100", "A100"),
+    ("A800", "A100"),
+)
+
+
+def architecture(model: str) -> str | None:
+    """The column of NVIDIA's XID catalog for a model name; None where there is none."""
+    name = model.upper().replace("NVIDIA", "").strip(" -")
+    return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
+
+
+def applies(known: Xid, model: str) -> bool:
+    """Whether cards of this model raise the XID; True where the catalog does not tell."""
+    column = architecture(model)
+    return column is None or not known.architectures or column in known.architectures
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class XidEvent:
     """An XID that one GPU raised within the change window.
 
     code: the number, or the text where an exporter wrote something else. known: its row of the catalog.
-    count: a lower bound. countable: an exporter counts this GPU's XIDs, so repeats are visible.
     times: as far as the gauge or the windowed count shows them.
     doubtful: it may be older than the window: the gauge's first sample had it, or a windowed count that may have begun
         before.
     workloads: those that had the GPU at these times, or have it now where no time is known.
+    fault: what is remembered of it; None of what is no fault of the hardware.
     """
 
     gpu: PhysicalGpu
     code: int | str
     known: Xid | None
-    count: int
-    countable: bool
     times: tuple[datetime, ...]
     doubtful: bool
     workloads: tuple[frozenset[Subject], ...]
     evidence: tuple[Evidence, ...]
+    fault: KnownFault | None = None
 
     @property
     def all_workloads(self) -> frozenset[Subject]:
@@ -119,8 +149,6 @@ class _Seen:
             gpu=gpu,
             code=code,
             known=self._catalog.get(code) if isinstance(code, int) else None,
-            count=max(*totals, at_once, in_window, len(latched)),
-            countable=any(counts_xids(each, gpu) for each in (self._counted, self._increased, self._appeared)),
             times=tuple(change.at for change in times),
             doubtful=not (in_window or max(totals)) and self._is_doubtful(gpu, latched),
             workloads=tuple(self._held(gpu, change.at) for change in times) or (self._held(gpu, None),),
@@ -207,11 +235,13 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommonCause:
-    """One XID on many GPUs at once. subject: what they share: a workload, a Node, or the fleet."""
+    """One XID on many GPUs at once. subject: what they share: a workload, a Node, or the fleet. place: the label of
+    their Nodes that others lack, as `key=value`; '' for none."""
 
     code: int | str
     events: tuple[XidEvent, ...]
     subject: Subject
+    place: str = ""
 
     @property
     def homes(self) -> int:
@@ -221,11 +251,16 @@ class CommonCause:
     def known(self) -> Xid | None:
         return self.events[0].known
 
+    @property
+    def fatal(self) -> bool:
+        return any(event.known.xid_class is XidClass.FATAL for event in self.events if event.known is not None)
+
 
 def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]:
     """The same XID on many Nodes, or on several GPUs of one workload or of one machine, within minutes.
 
-    A fatal XID on GPUs of one machine does not count: they share hardware (a board, a power feed, a switch).
+    A fatal XID has a common cause only on many Nodes. GPUs of one machine share hardware (a board, a power feed, a
+    switch), and two Nodes of one workload are two broken GPUs: no program causes it.
     """
     policy = fleet.policy
     by_code: dict[int | str, list[XidEvent]] = defaultdict(list)
@@ -238,26 +273,36 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
         left = list(found)
         together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
         if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
-            causes.append(CommonCause(code, tuple(together), _one_workload(together) or FLEET))
+            subject = FLEET if fatal else _one_workload(together) or FLEET
+            causes.append(
+                CommonCause(
+                    code, tuple(together), subject, shared_place(fleet, {event.gpu.lead.node for event in together})
+                )
+            )
             widespread = set(together)
             left = [event for event in left if event not in widespread]
-        for sharers in (
-            lambda event: event.all_workloads,
-            lambda event: [Subject(SubjectKind.NODE, event.gpu.home)],
-        ):
-            explained: set[XidEvent] = set()
-            groups: dict[Subject, list[XidEvent]] = defaultdict(list)
-            for event in left:
-                for subject in sharers(event):
-                    groups[subject].append(event)
-            for subject, members in groups.items():
-                together = _at_once(members, policy.common_cause_seconds, fatal=fatal)
-                enough = len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus
-                if enough and (not fatal or len({event.gpu.home for event in together}) > 1):
-                    causes.append(CommonCause(code, tuple(together), subject))
-                    explained |= set(together)
-            left = [event for event in left if event not in explained]
+        if not fatal:
+            causes += _shared_causes(policy, code, left)
     return causes
+
+
+def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) -> Iterable[CommonCause]:
+    """By workload, and then of what is left by machine."""
+    for sharers in (
+        lambda event: event.all_workloads,
+        lambda event: [Subject(SubjectKind.NODE, event.gpu.home)],
+    ):
+        explained: set[XidEvent] = set()
+        groups: dict[Subject, list[XidEvent]] = defaultdict(list)
+        for event in left:
+            for subject in sharers(event):
+                groups[subject].append(event)
+        for subject, members in groups.items():
+            together = _at_once(members, policy.common_cause_seconds, fatal=False)
+            if len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus:
+                yield CommonCause(code, tuple(together), subject)
+                explained |= set(together)
+        left = [event for event in left if event not in explained]
 
 
 def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:

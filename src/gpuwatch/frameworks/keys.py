@@ -51,5 +51,9 @@ SAVED_STATE = f"{PREFIX}saved-state"
 LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
 """Annotation on a Pod or its owner: time of the job's last checkpoint, such as 2026-01-31T18:00:00Z."""
 
+GPU_MEMORY_NEED = f"{PREFIX}gpu-memory-need"
+"""Annotation on a Pod, its owner or its Namespace: framebuffer that it needs per GPU, such as 12Gi. It counts where the
+need cannot be measured, because a framework takes a share of whatever device it gets."""
+
 EXPECTED_END = f"{PREFIX}expected-end"
 """Annotation on a Pod or its owner: when the job is expected to end by itself, in the same format."""

@@ -79,6 +79,7 @@ def _node(found: wire.WireNode) -> Node:
     return Node(
         name=meta.name,
         uid=meta.uid,
+        boot_id=found.status.node_info.boot_id if found.status.node_info else "",
         created=meta.creation_timestamp,
         labels=labels,
         annotations=own_annotations(meta.annotations),

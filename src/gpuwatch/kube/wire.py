@@ -119,11 +119,16 @@ class NodeSpec(Wire, frozen=True):
     taints: list[WireTaint] | None = None
 
 
+class NodeInfo(Wire, frozen=True):
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
 class NodeStatus(Wire, frozen=True):
     capacity: Quantities | None = None
     allocatable: Quantities | None = None
     conditions: list[WireCondition] | None = None
     addresses: list[NamedValue] | None = None
+    node_info: NodeInfo | None = None
 
 
 class WireNode(Wire, frozen=True):

@@ -111,6 +111,7 @@ class Node:
 
     name: str
     uid: str = ""
+    boot_id: str = ""  # another one after each boot; '' unknown
     created: datetime | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)

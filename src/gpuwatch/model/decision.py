@@ -45,7 +45,8 @@ class SubjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, or 'fleet'."""
+    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, 'fleet' or
+    a part of it: an NVLink domain."""
 
     kind: SubjectKind
     name: str
@@ -85,15 +86,17 @@ class FindingKind(StrEnum):
     PAGE_RETIREMENT = "page_retirement"  # memory pages were retired (before Ampere)
     PCIE_REPLAY = "pcie_replay"  # too many replays on the PCIe link
     PCIE_WIDTH = "pcie_width"  # a link with fewer lanes than it could have
-    NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink
+    NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink, or on the link to the CPU
     THERMAL_THROTTLE = "thermal_throttle"  # slowed down by heat
     POWER_BRAKE = "power_brake"  # slowed down by the power brake or the hardware slowdown
+    BOARD = "board"  # the board's InfoROM is corrupt, or its power cannot be read
     GPU_MISSING = "gpu_missing"  # a GPU is gone from telemetry while its exporter is up
     EXPORTER_DOWN = "exporter_down"  # an exporter does not report
     TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault
     HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
-    FABRIC = "fabric"  # Fabric Manager, NVSwitch, IMEX or a fabric state
+    NODE_CONDITION = "node_condition"  # another detector says by a condition that the Node or its GPUs are broken
+    FABRIC = "fabric"  # Fabric Manager, fabric health, NVSwitches, IMEX, or access between GPUs
     COMMON_CAUSE = "common_cause"  # one cause (switch, rack, power, cooling) behind the faults of several GPUs
     SLOW_GPU = "slow_gpu"  # slower than its peers at the same work
     # idle: the classes of an allocation
@@ -115,12 +118,23 @@ class FindingKind(StrEnum):
 
 RESERVED_KINDS = frozenset(
     (
-        FindingKind.FABRIC,
         FindingKind.COMMON_CAUSE,
         FindingKind.SLOW_GPU,
         FindingKind.FRAGMENTATION,
     )
 )
+
+
+class Component(StrEnum):
+    """The part of a GPU that a health finding is about."""
+
+    MEMORY = "memory"  # DRAM and SRAM with their ECC, rows and pages
+    PCIE = "pcie"  # the bus to the host; a GPU that fell off it
+    NVLINK = "nvlink"  # links to other GPUs, and their fabric
+    FIRMWARE = "firmware"  # the GPU's own processors (GSP, PMU)
+    POWER = "power"  # its feed and its measurement
+    COOLING = "cooling"  # heat, and what takes it away
+    INFOROM = "inforom"  # the board's own store of its configuration and lifetime counters
 
 
 class Severity(StrEnum):
@@ -170,6 +184,8 @@ class Finding:
 
     confidence_ratio: 0 to 1, how sure the rule is of `verdict`; UNKNOWN carries 0.
     missing: the data (signals, coverage) that a better verdict needs.
+    components: what of the GPU it is about; empty for a judgement on the whole GPU. Findings on one component may show
+        one event.
     relief_gpus: of a misfit: Gang.id or Workload.id that could move → extra throughput from the move, in GPUs; without
         those whose gain is unknown.
     """
@@ -191,6 +207,7 @@ class Finding:
     node: str | None = None
     gpu_hours: float = 0.0  # GPU-hours lost or wasted so far in this condition; 0 where unknown
     relief_gpus: Mapping[str, float] = field(default_factory=dict)
+    components: tuple[Component, ...] = ()
 
     @property
     def id(self) -> str:

@@ -27,10 +27,12 @@ class Vendor(StrEnum):
 
 class Scope(StrEnum):
     """What a signal describes. A PHYSICAL one (power, temperature, XID, ECC …) repeats on every MIG row of its GPU, so
-    it is keyed by UUID and never summed over rows; an INSTANCE one is keyed by DeviceId."""
+    it is keyed by UUID and never summed over rows; an INSTANCE one is keyed by DeviceId. A MACHINE one (NVSwitches) has
+    rows without a GPU; each GPU of the scrape target has its value, keyed by UUID."""
 
     PHYSICAL = "physical"
     INSTANCE = "instance"
+    MACHINE = "machine"
 
 
 class Signal(StrEnum):
@@ -78,13 +80,16 @@ class Signal(StrEnum):
     XID_WINDOW_COUNT = "xid_window_count"
     XID_EVENTS_TOTAL = "xid_events_total"
     RECOVERY_ACTION_CODE = "recovery_action_code"
-    HEALTH_STATUS_CODE = "health_status_code"  # 0 pass, 10 warn, 20 fail; variant: health watch
+    HEALTH_STATUS_CODE = "health_status_code"  # 0 pass, 10 warn, 20 fail; variant: health watch;error code
     VENDOR_HEALTHY_STATE = "vendor_healthy_state"  # 1 healthy, 0 not (AMD gpu_health and the like)
     ECC_SBE_VOLATILE_TOTAL = "ecc_sbe_volatile_total"
     ECC_DBE_VOLATILE_TOTAL = "ecc_dbe_volatile_total"
     ECC_SBE_AGGREGATE_TOTAL = "ecc_sbe_aggregate_total"
     ECC_DBE_AGGREGATE_TOTAL = "ecc_dbe_aggregate_total"
     SRAM_ECC_THRESHOLD_EXCEEDED_STATE = "sram_ecc_threshold_exceeded_state"
+    MEMORY_UNREPAIRABLE_STATE = "memory_unrepairable_state"
+    REMAP_BANKS_LOW_COUNT = "remap_banks_low_count"
+    REMAP_BANKS_EXHAUSTED_COUNT = "remap_banks_exhausted_count"
     ROW_REMAP_FAILED_STATE = "row_remap_failed_state"
     ROW_REMAP_PENDING_STATE = "row_remap_pending_state"
     ROW_REMAP_CORRECTABLE_TOTAL = "row_remap_correctable_total"
@@ -100,7 +105,31 @@ class Signal(StrEnum):
     NVLINK_CRC_DATA_ERRORS_TOTAL = "nvlink_crc_data_errors_total"
     NVLINK_REPLAY_ERRORS_TOTAL = "nvlink_replay_errors_total"
     NVLINK_RECOVERY_ERRORS_TOTAL = "nvlink_recovery_errors_total"
+    # NVLink 5 (Blackwell) over all links, of LINK_DOWNS the worst one; the link to the CPU (C2C).
+    NVLINK_RX_SYMBOL_ERRORS_TOTAL = "nvlink_rx_symbol_errors_total"
+    NVLINK_RX_MALFORMED_PACKETS_TOTAL = "nvlink_rx_malformed_packets_total"
+    NVLINK_RX_DROPPED_PACKETS_TOTAL = "nvlink_rx_dropped_packets_total"
+    NVLINK_RX_ERRORS_TOTAL = "nvlink_rx_errors_total"
+    NVLINK_RX_REMOTE_ERRORS_TOTAL = "nvlink_rx_remote_errors_total"
+    NVLINK_RX_GENERAL_ERRORS_TOTAL = "nvlink_rx_general_errors_total"
+    NVLINK_INTEGRITY_ERRORS_TOTAL = "nvlink_integrity_errors_total"
+    NVLINK_EFFECTIVE_ERRORS_TOTAL = "nvlink_effective_errors_total"
+    NVLINK_LINK_RECOVERIES_TOTAL = "nvlink_link_recoveries_total"
+    NVLINK_FAILED_RECOVERIES_TOTAL = "nvlink_failed_recoveries_total"
+    NVLINK_ECC_ERRORS_TOTAL = "nvlink_ecc_errors_total"
+    NVLINK_LINK_DOWNS_TOTAL = "nvlink_link_downs_total"
     LINK_UP_STATE = "link_up_state"
+    INFOROM_VALID_STATE = "inforom_valid_state"  # 0: its checksums are wrong
+    C2C_ERRORS_TOTAL = "c2c_errors_total"
+    C2C_REPLAYS_TOTAL = "c2c_replays_total"
+    C2C_REPEATED_REPLAYS_TOTAL = "c2c_repeated_replays_total"
+    # The fabric of a machine or rack. NVSWITCH_FATAL_CODE is the last SXid.
+    FABRIC_MANAGER_CODE = "fabric_manager_code"
+    FABRIC_HEALTH_CODE = "fabric_health_code"
+    FABRIC_HEALTH_BITS = "fabric_health_bits"
+    IMEX_DAEMON_CODE = "imex_daemon_code"
+    NVSWITCH_FATAL_CODE = "nvswitch_fatal_code"
+    PEER_ACCESS_CODE = "peer_access_code"
 
     @property
     def unit(self) -> str:
@@ -271,7 +300,7 @@ class Readings:
         if device.vendor is Vendor.NVIDIA and device.mig_instance is not None:
             matcher += f',GPU_I_ID="{device.mig_instance}"'
         matcher = self.promql.get(f"matcher:{device.id}", matcher)
-        return self.promql.get(stat.key, "").replace("$device", matcher)
+        return self.promql.get(stat.key, "").replace("$device", matcher).replace("$machine", device.exporter)
 
 
 class GapKind(StrEnum):

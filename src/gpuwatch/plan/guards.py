@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from gpuwatch.detect.reclaim import remediated
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
@@ -298,6 +299,14 @@ def _already_tainted(case: GuardCase) -> str | None:
     return None
 
 
+def _other_remediator(case: GuardCase) -> str | None:
+    if case.candidate.action is ActionKind.RELEASE_GANG:
+        return None
+    nodes = (case.facts.nodes.get(name) for name in (*case.candidate.nodes, *left_behind(case.candidate, case.facts)))
+    told = (remediated(node) for node in nodes if node is not None)
+    return next((f"{who}; two would undo each other's work." for who in told if who), None)
+
+
 def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
     """Nodes whose degraded GPUs a move leaves; () for other candidates."""
     if candidate.action is not ActionKind.EVICT_GANG:
@@ -383,6 +392,7 @@ GUARDS: dict[str, Guard] = {
     "priority": Guard(_priority, RefusalNature.LASTING),
     "disruption_budget": Guard(_disruption_budget, RefusalNature.TRANSIENT),
     "already_tainted": Guard(_already_tainted, RefusalNature.LASTING),
+    "other_remediator": Guard(_other_remediator, RefusalNature.TRANSIENT),
     "already_open": Guard(_already_open, RefusalNature.TRANSIENT),
     "tainted_first": Guard(_tainted_first, RefusalNature.TRANSIENT),
     "lands": Guard(_lands, RefusalNature.TRANSIENT),

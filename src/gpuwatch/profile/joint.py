@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
-from gpuwatch.catalog.gpus import model_name
+from gpuwatch.catalog.gpus import model_name, profile_name
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.telemetry import PodRef, Signal
 from gpuwatch.model.workload_profile import (
@@ -94,7 +94,7 @@ def _key(item: HeldWindows, owners: Mapping[PodRef, str], pods: Mapping[PodRef, 
         return None
     pod = pods.get(item.pod)
     workload = owners.get(item.pod) or (pod.workload if pod is not None else "") or f"Pod/{item.pod}"
-    return WorkloadKey(workload, item.container, model_name(item.model), item.mig_profile)
+    return WorkloadKey(workload, item.container, model_name(item.model), profile_name(item.model, item.mig_profile))
 
 
 def _with_owners(

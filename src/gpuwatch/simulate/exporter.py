@@ -241,7 +241,8 @@ class MachineExporter:
                     failed = labels | {"health_error_code": error}
                     yield from self._series("DCGM_EXP_GPU_HEALTH_STATUS", failed, values, row.mask & (values > 0))
                 healthy = np.zeros(len(passing))
-                yield from self._series("DCGM_EXP_GPU_HEALTH_STATUS", labels, healthy, row.mask & passing)
+                passed = labels | {"health_error_code": "DCGM_FR_OK"}
+                yield from self._series("DCGM_EXP_GPU_HEALTH_STATUS", passed, healthy, row.mask & passing)
 
     def target(self, metric: str) -> Iterator[RecordedSeries]:
         """Prometheus' own metrics of the scrape: up, scrape_samples_scraped."""

@@ -40,7 +40,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hours: the median time that it lasts until somebody repairs it, inf where nobody does; sigma: of its logarithm.
     xid: that it begins with; 0 for none. state, watch: what changes while it lasts: a state of CardScript.states, and a
     health watch of DCGM with its status (10 warn, 20 fail) and error code.
-    extended: shows only in metrics outside of the exporter's default list; ten XIDs 119 look like one on the gauge.
+    extended: planted only where the exporter has more than its default list; ten XIDs 119 look like one on the gauge.
     remaps: needs a card that can remap rows. stops_work: the job that runs there dies with it. follows_job: needs the
     right work at the right time. harmless: must not be taken for a broken GPU.
     """

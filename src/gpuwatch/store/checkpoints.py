@@ -1,11 +1,12 @@
-"""Profiles and advice as objects of the cluster, for a controller without a volume.
+"""Profiles, advice and known faults as objects of the cluster, for a controller without a volume.
 
 The Store keeps its SQLite file in a scratch folder. After each write, the changed rows go to the cluster in pieces:
 
     Checkpoint profile-3f…   rows of one table whose keys hash to one bucket; named by its content, immutable
     Checkpoint state         the names of all pieces that make up the state
+    Checkpoint faults        the same of the known faults
 
-`state` is written last, in one request, so that a process killed earlier leaves the old state whole. Its `sweep` lists
+A list is written last, in one request, so that a process killed earlier leaves the old state whole. Its `sweep` lists
 the pieces to delete and those about to be created, so that none is left over.
 
 Cost of 10,000 profiles on a real API server. Typical ones (40 cells, 5 runs, 14 days; 4 kB each): 257 pieces with 53 MB
@@ -39,6 +40,10 @@ from gpuwatch.store.store import Store
 
 STATE = "state"
 
+FAULTS = "faults"
+"""The list of the known faults' pieces. A list of their own, because they are written in the minute in which something
+happens, and the profiles by a job that takes long."""
+
 PIECE_BYTES = 256 * 1024
 """Target size before base64. etcd allows 1.5 MiB per object; hashing spreads rows unevenly."""
 
@@ -47,25 +52,29 @@ LARGEST_BYTES = 1024 * 1024
 
 
 @contextmanager
-def store_in_cluster(writer: ClusterWriter, namespace: str, scratch: Path | None = None) -> Iterator[Store]:
+def store_in_cluster(
+    writer: ClusterWriter, namespace: str, scratch: Path | None = None, *, state: str = STATE
+) -> Iterator[Store]:
     """A Store with the Checkpoints of this Namespace. Only the leader may write; another replica's write is detected.
     Raises StoreError when the cluster does not answer, or its state is from a newer gpuwatch.
 
     Reads do not query the cluster. A write that fails in the cluster stays in the scratch file and is included in the
     next one that succeeds.
 
-    scratch: a folder with room for twice the state; by default the system's temporary folder.
+    scratch: a folder with room for twice the state; by default the system's temporary folder. state: the name of its
+    list of pieces; each list has a Store of its own.
     """
     with tempfile.TemporaryDirectory(dir=scratch, prefix="gpuwatch-state-") as folder:
         path = Path(folder) / "state.sqlite"
-        checkpoints = _Checkpoints(writer, namespace, path)
+        checkpoints = _Checkpoints(writer, namespace, path, state)
         with Store.open(path, gaps=checkpoints.load(), written=checkpoints.publish) as store:
             yield store
 
 
 class _Checkpoints:
-    def __init__(self, writer: ClusterWriter, namespace: str, path: Path) -> None:
+    def __init__(self, writer: ClusterWriter, namespace: str, path: Path, state: str = STATE) -> None:
         self._writer = writer
+        self._state = state
         self._namespace = namespace
         self._path = path
         self._version = ""  # of `state`; '' if there is none
@@ -77,7 +86,7 @@ class _Checkpoints:
         """Fill the scratch file, in the schema of the pieces. Returns a Gap for each damaged piece."""
         gaps: list[Gap] = []
         with _told("reading the state"):
-            state = self._writer.get(self._ref(STATE))
+            state = self._writer.get(self._ref(self._state))
         if state is None:
             return gaps
         spec = state["spec"]
@@ -135,9 +144,9 @@ class _Checkpoints:
     def _write_state(self, schema: int, pieces: Sequence[str], sweep: Sequence[str]) -> None:
         spec = {"schema": schema, "pieces": list(pieces), "sweep": list(sweep)}
         if self._version:
-            stored = self._writer.patch(self._ref(STATE), {"spec": spec}, version=self._version)
+            stored = self._writer.patch(self._ref(self._state), {"spec": spec}, version=self._version)
         else:
-            stored = self._writer.create(self._object(STATE, spec))
+            stored = self._writer.create(self._object(self._state, spec))
         self._version, self._schema = version_of(stored), schema
         self._pieces, self._sweep = tuple(pieces), tuple(sweep)
 

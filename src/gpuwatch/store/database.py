@@ -13,10 +13,10 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from gpuwatch.store import StoreError
 
-SCHEMA = 2
+SCHEMA = 3
 """user_version of the file. A lower one is brought to this one when it is opened, a higher one is refused.
 
-1 kept outcomes as rows of their own, of which only the time of their application was ever read.
+1 kept outcomes as rows of their own, of which only the time of their application was ever read. 2 had no faults.
 """
 
 WAIT_SECONDS = 30.0
@@ -51,10 +51,14 @@ _OUTCOME_1 = """CREATE TABLE outcome (
         PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))"""
 # last_at changes with every run, so that it stands apart from the bodies. applied_at is null where nothing was applied.
 _ADVICE_2 = _ADVICE_1.replace("target BLOB NOT NULL,", "target BLOB NOT NULL, applied_at INTEGER,")
+_FAULT_3 = """CREATE TABLE fault (
+        uuid TEXT NOT NULL, kind TEXT NOT NULL, code INTEGER NOT NULL,
+        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL, PRIMARY KEY (uuid, kind, code))"""
 
 TABLES: Mapping[int, Mapping[str, str]] = {
     1: {**_SINCE_1, "advice": _ADVICE_1, "outcome": _OUTCOME_1},
     2: {**_SINCE_1, "advice": _ADVICE_2},
+    3: {**_SINCE_1, "advice": _ADVICE_2, "fault": _FAULT_3},
 }
 """Statements by schema and table."""
 
@@ -187,7 +191,7 @@ def _bring_up_to_date(db: sqlite3.Connection) -> None:
     if not version:
         make_tables(db, SCHEMA)
     elif version != SCHEMA:  # else another process was faster
-        for statement in _FROM_1:
+        for statement in (*(_FROM_1 if version == 1 else ()), _FAULT_3):
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {SCHEMA}")
     db.execute("COMMIT")

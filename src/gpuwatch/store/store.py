@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar, get_type_hints
 
 import msgspec
 
+from gpuwatch.model.faults import FaultMemory, KnownFault
 from gpuwatch.model.sizing import Outcome, Recommendation, Target
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
@@ -44,8 +45,10 @@ _ROWS = (
     ("usage", "version, digest, body"),
     ("advice_body", "version, digest, body"),
     ("advice_body", "profile_version, profile_digest, profile"),
+    ("fault", "version, digest, body"),
 )
 
+_FAULT_KEY = "uuid, kind, code"
 _KEY = "workload, container, gpu_model, mig_profile"
 _IS_KEY = "workload = ? AND container = ? AND gpu_model = ? AND mig_profile = ?"
 
@@ -61,7 +64,7 @@ V = TypeVar("V")
 
 
 class Store:
-    """Profiles and advice, for one thread. Every method raises StoreError; writes are atomic.
+    """Profiles, advice and known faults, for one thread. Every method raises StoreError; writes are atomic.
 
     Several processes on one machine may use the file; its WAL mode does not work on network file systems. The last
     saved book wins as a whole.
@@ -341,6 +344,25 @@ class Store:
                     f"UPDATE advice SET applied_at = ? WHERE {_IS_KEY} AND at = ? AND applied_at IS NOT ?",
                     (applied_at, *_names(each.key), _micros(each.recommended_at), applied_at),
                 )
+
+    def load_faults(self) -> FaultMemory:
+        """What is remembered of faults. `unread` names what is damaged: a fault that is forgotten is not over."""
+        faults, lost = [], [gap.detail for gap in self._found_at_open]
+        with self._reading("faults"):
+            for uuid, kind, code, *kept in self._db.execute(f"SELECT {_FAULT_KEY}, version, digest, body FROM fault"):
+                try:
+                    faults.append(decode(StoredRow(*kept), KnownFault))
+                except DamagedError as damage:
+                    lost.append(self._lost(f"fault {kind} {code} of {uuid}", damage, "it is forgotten").detail)
+        unread = f"{'; '.join(lost)}; restart gpuwatch to go on without these faults" if lost else ""
+        return FaultMemory(faults=tuple(faults), unread=unread)
+
+    def save_faults(self, memory: FaultMemory) -> None:
+        """Replace the last memory, whole or not at all."""
+        faults = {(fault.uuid, str(fault.kind), fault.code): fault for fault in memory.faults}
+        with self._writing("faults"):
+            self._refuse_future_rows()
+            self._save_rows("fault", _FAULT_KEY, faults, {})
 
     def _whole(self, rows: Iterable[Sequence[Any]], kind: type[T], what: str) -> Iterator[T]:
         for workload, container, *kept in rows:

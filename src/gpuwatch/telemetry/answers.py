@@ -67,7 +67,7 @@ class LevelAnswers:
             if found is None or (is_maximum and (low <= row.value <= high or math.isnan(row.value))):
                 continue
             device = found[question.row.scope is Scope.PHYSICAL]
-            self._excluded.add((device, row.labels.get(question.row.variant_label, "")))
+            self._excluded.add((device, question.row.variant(row.labels)))
             if is_maximum:
                 self._no_measurement(question, row.value, device)
 
@@ -149,7 +149,7 @@ class LevelAnswers:
     ) -> Iterator[tuple[DeviceId, DeviceId, str, float, AnswerRow]]:
         """Instance, device that the signal describes (the instance or its GPU), variant, value in SI, and the row."""
         metric, known, excluded = question.row, self.known, self._excluded
-        vendor, variant_label, is_physical = metric.vendor, metric.variant_label, metric.scope is Scope.PHYSICAL
+        vendor, has_variants, is_physical = metric.vendor, bool(metric.variant_label), metric.scope is Scope.PHYSICAL
         in_units, scale = question.in_units, question.scale if question.in_units else 1.0
         zero_is_none = in_units and metric.zero_means_absent
         low, high = question.plausible if in_units else (-math.inf, math.inf)
@@ -158,7 +158,7 @@ class LevelAnswers:
             if found is None:
                 continue
             device = found[is_physical]
-            variant = row.labels.get(variant_label, "") if variant_label else ""
+            variant = metric.variant(row.labels) if has_variants else ""
             if device not in known or (excluded and (device, variant) in excluded):
                 continue
             value = row.value

@@ -1,5 +1,8 @@
 """Changes of state-like signals: when an XID or a recovery action took a new value.
 
+A cumulative counter has one kind of change: it fell by more than half, so it began anew. A smaller fall may be a second
+exporter that is some seconds behind.
+
 Cheap queries about all devices find where something changed; raw samples are read for those devices only.
 A device has one state across all its series: a new Pod, or another err_code label of an XID row, starts a new series
 without a change of state. Events behind a windowed count come from occurrences.py.
@@ -59,7 +62,8 @@ def state_changes(
                 gaps.append(failed(f"changes of {signal} ({row.metric})", error))
         begin = at.timestamp() - window_seconds
         for device, samples in states.items():
-            changes.extend(_transitions(device, signal, samples, begin))
+            falls_only = found[0].kind == "counter"
+            changes.extend(_transitions(device, signal, samples, begin, falls_only=falls_only))
         gaps.extend(dropped.gaps())
     return tuple(sorted(changes, key=lambda change: (change.at, change.device, change.signal, change.variant))), tuple(
         gaps
@@ -77,7 +81,8 @@ def _read_suspects(
 ) -> None:
     # Includes the sample before the window: the change may be at its edge.
     looked_at = window_seconds + INSTANT_SECONDS
-    suspects = _suspects(store, row, at, looked_at, inventory)
+    find = _fallen if row.kind == "counter" else _suspects
+    suspects = find(store, row, at, looked_at, inventory)
     known = {device.uuid if row.scope is Scope.PHYSICAL else device.id for device in inventory.devices}
     for series in raw_series(store, row, suspects, at - timedelta(seconds=2 * looked_at), at, inventory):
         device = _device(series, row)
@@ -131,6 +136,24 @@ def _suspects(
     )
 
 
+def _fallen(
+    store: SampleStore, row: MetricRow, at: datetime, looked_at: int, inventory: Inventory
+) -> frozenset[DeviceId]:
+    """Devices whose counter is now below half of what it had reached within the window."""
+    by, chosen = door.IDENTITY_LABELS[row.vendor], selector(row)
+    questions = [
+        Expression(chosen, function, window, combine=Combine.MAX, by=by)
+        for function, window in ((Function.MAX, looked_at), (Function.LAST, 0))
+    ]
+    answers: list[dict[DeviceId, float]] = []
+    for answer in store.evaluate_many(questions, at, inventory.partition):
+        if isinstance(answer, TelemetryError):
+            raise answer
+        answers.append({device: each.value for each in answer if (device := _device(each, row)) is not None})
+    highest, last = answers
+    return frozenset(device for device, value in last.items() if value < highest.get(device, value) / 2)
+
+
 def _device(of: AnswerRow | Series, row: MetricRow) -> DeviceId | None:
     found = door.ids(of.labels, row.vendor)
     return None if found is None else found[row.scope is Scope.PHYSICAL]
@@ -147,11 +170,14 @@ def _add(samples: dict[float, float], series: Series, row: MetricRow, device: De
 
 
 def _transitions(
-    device: DeviceId, signal: Signal, samples: Mapping[float, float], begin: float
+    device: DeviceId, signal: Signal, samples: Mapping[float, float], begin: float, *, falls_only: bool = False
 ) -> Iterator[StateChange]:
     before: float | None = None
     for time, value in sorted(samples.items()):
-        changed = value != before and not (before is None and value == 0)
+        if falls_only:
+            changed = before is not None and value < before / 2
+        else:
+            changed = value != before and not (before is None and value == 0)
         if changed and time > begin:
             moment = datetime.fromtimestamp(time, UTC)
             yield StateChange(device=device, signal=signal, at=moment, before=before, after=value)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.catalog.metrics import MetricRow, metric_rows
-from gpuwatch.model.telemetry import Gap, GapKind, Schema, SignalFound, Vendor
+from gpuwatch.model.telemetry import Gap, GapKind, Schema, Scope, SignalFound, Vendor
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.gaps import BLANK, failed
 from gpuwatch.telemetry.samples import (
@@ -140,10 +140,11 @@ def _counted(store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: 
     ]
 
 
-def _as_reference(found: _Found) -> tuple[bool, bool, int, bool]:
+def _as_reference(found: _Found) -> tuple[bool, bool, bool, int, bool]:
     """Sort key: the greatest is the metric that most devices have, once each. Its labels stand for the exporter's."""
     row = found.row
-    return (not row.variant_label, row.combine not in ("sum", "avg"), found.rows, row.default_exported)
+    names_gpus = row.scope is not Scope.MACHINE
+    return (names_gpus, not row.variant_label, row.combine not in ("sum", "avg"), found.rows, row.default_exported)
 
 
 def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap]) -> list[AnswerRow] | None:

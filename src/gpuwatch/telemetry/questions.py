@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
-from gpuwatch.model.telemetry import Schema, Signal, SignalFound, Statistic, Vendor, WindowStat
+from gpuwatch.model.telemetry import Schema, Scope, Signal, SignalFound, Statistic, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, SampleStore
@@ -77,22 +77,20 @@ def found_rows(signal: Signal, schema: Schema) -> list[tuple[MetricRow, SignalFo
 
 
 def device_labels(row: MetricRow) -> tuple[str, ...]:
-    return by_labels(door.IDENTITY_LABELS[row.vendor], _variant(row))
+    if row.scope is Scope.MACHINE:
+        return ("instance",)
+    return by_labels(door.IDENTITY_LABELS[row.vendor], row.variant_labels)
 
 
 def piece_labels(row: MetricRow) -> tuple[str, ...]:
     """Labels that identify a device and a piece of its series."""
     return by_labels(
         door.IDENTITY_LABELS[row.vendor],
-        _variant(row),
+        row.variant_labels,
         door.HOLDER_LABELS[row.vendor],
         door.SLOT_LABELS,
         door.CHURN_LABELS,
     )
-
-
-def _variant(row: MetricRow) -> tuple[str, ...]:
-    return (row.variant_label,) if row.variant_label else ()
 
 
 def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, interval_seconds: float) -> Question:
@@ -152,7 +150,13 @@ def shown(store: SampleStore, questions: list[Question]) -> str:
 
 def _shown(store: SampleStore, asked: Question) -> str:
     statistic, row = asked.stat.statistic, asked.row
-    by = (*(("UUID", "GPU_I_ID") if row.vendor is Vendor.NVIDIA else door.IDENTITY_LABELS[row.vendor]), *_variant(row))
+    if row.scope is Scope.MACHINE:
+        machine = Matcher("instance", MatchOp.EQUAL, "$machine")
+        return store.render(replace(asked.value, selector=selector(row, machine)))
+    by = (
+        *(("UUID", "GPU_I_ID") if row.vendor is Vendor.NVIDIA else door.IDENTITY_LABELS[row.vendor]),
+        *row.variant_labels,
+    )
     combine = asked.value.combine
     if statistic in ADDED:
         combine = Combine.SUM

@@ -1,0 +1,95 @@
+"""What machines share (NVLink switches, a rack, a site), and slowdowns of a whole place, which no one GPU explains."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwatch.detect.fleet import FLEET, Fleet, PhysicalGpu, conclude
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+
+PLACES = (
+    "nvidia.com/gpu.clique",
+    "network.topology.nvidia.com/accelerator",
+    "topology.kubernetes.io/rack",
+    "network.topology.nvidia.com/leaf",
+    "topology.kubernetes.io/zone",
+)
+"""Labels of what Nodes share, the smallest first: NVLink switches (GFD's clique), a rack, a leaf switch, a site."""
+
+
+def shared_place(fleet: Fleet, nodes: Collection[str | None]) -> str:
+    """The smallest place that all of these Nodes are in, and not all of the fleet, as `key=value`; '' for none."""
+    for label in PLACES:
+        values = {fleet.nodes[node].labels.get(label, "") if node in fleet.nodes else "" for node in nodes}
+        everywhere = {node.labels.get(label, "") for node in fleet.nodes.values()}
+        if len(values) == 1 and len(everywhere) > 1 and (value := values.pop()):
+            return f"{label}={value}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlowPlace:
+    """Machines of which at least half of the GPUs are slowed at once. place: as `key=value`; '' where no label of their
+    Nodes names one."""
+
+    place: str
+    machines: tuple[str, ...]
+    gpus: tuple[PhysicalGpu, ...]
+
+    def __str__(self) -> str:
+        where = f" of {self.place}" if self.place else ""
+        return f"{len(self.gpus)} GPUs on {len(self.machines)} machines{where}"
+
+
+def slow_places(fleet: Fleet, slowed: Iterable[PhysicalGpu]) -> list[SlowPlace]:
+    """Places of which at least half is slowed, `HealthPolicy.common_cause_nodes` machines or more.
+
+    A machine is slowed with at least half of its GPUs: air and power come to all of them, while a bad card is one of
+    eight. Without a label that says where machines stand, so many with several GPUs each are one cause all the same;
+    machines of one GPU are, where they are `HealthPolicy.fleet_wide_ratio` of all.
+    """
+    by_home: dict[str, list[PhysicalGpu]] = defaultdict(list)
+    for gpu in slowed:
+        by_home[gpu.home].append(gpu)
+    whole = {home: gpus for home, gpus in by_home.items() if 2 * len(gpus) >= len(fleet.at_home.get(home, gpus))}
+    found = []
+    for label in PLACES:
+        there: dict[str, list[str]] = defaultdict(list)
+        for home in fleet.at_home:
+            if home in fleet.nodes and (value := fleet.nodes[home].labels.get(label)):
+                there[value].append(home)
+        for value, homes in sorted(there.items()):
+            hot = [home for home in homes if home in whole]
+            if len(hot) >= fleet.policy.common_cause_nodes and 2 * len(hot) >= len(homes):
+                found.append(_slow_place(f"{label}={value}", {home: whole.pop(home) for home in hot}))
+    several = {home: gpus for home, gpus in whole.items() if len(fleet.at_home.get(home, ())) > 1}
+    left = whole if len(whole) >= fleet.policy.fleet_wide_ratio * len(fleet.at_home) else several
+    if len(left) >= fleet.policy.common_cause_nodes:
+        found.append(_slow_place("", left))
+    return found
+
+
+def _slow_place(place: str, machines: dict[str, list[PhysicalGpu]]) -> SlowPlace:
+    return SlowPlace(place, tuple(sorted(machines)), tuple(gpu for gpus in machines.values() for gpu in gpus))
+
+
+def slowed_together(
+    kind: FindingKind, said: Sequence[str], gpus: Iterable[PhysicalGpu], severity: Severity, **shown: Any
+) -> list[Finding]:
+    """One finding on what many GPUs share, since a subject has one of a kind; none where nothing is said."""
+    if not said:
+        return []
+    return [
+        conclude(
+            FLEET,
+            kind,
+            Verdict.UNKNOWN,
+            "; ".join(said),
+            severity=severity,
+            advice=Advice.WATCH if severity is Severity.INFO else Advice.INSPECT,
+            missing=["a GPU that is slowed while the others of its place and model are not"],
+            gpus=gpus,
+            **shown,
+        )
+    ]

@@ -1,0 +1,142 @@
+"""What the controller knows of faults outlives the exporter's window, Prometheus' retention and the process."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from detect.builders import AT
+from detect.test_fault_memory import HOUR, moved, quiet, raised
+from gpuwatch.app.controller import Controller, Writers
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.sources import Opened
+from gpuwatch.cycle.analysis import Policies, assess
+from gpuwatch.kube.writer import ClusterWriter
+from gpuwatch.model.decision import Snapshot, Verdict
+from gpuwatch.model.faults import FaultMemory
+from gpuwatch.settings import Settings
+from gpuwatch.settings.run_policy import ControllerPolicy
+from gpuwatch.store import StoreError
+from kube.memory_cluster import MemoryCluster
+from store.test_checkpoints import Killed
+
+MINUTE = timedelta(minutes=1)
+
+
+def process(folder: Path, cluster: ClusterWriter | None) -> Controller:
+    opened = Opened(Settings(run=ControllerPolicy(folder=folder)), Policies(), None, None, None, AT, "a test")
+    writers = None if cluster is None else Writers(plain=cluster, rehearsal=cluster)
+    return Controller({}, opened, writers, None, Metrics(), threading.Event())
+
+
+def cycle(controller: Controller, snapshot: Snapshot) -> FaultMemory:
+    return controller._remembered(snapshot, controller._opened)
+
+
+def verdict(snapshot: Snapshot, memory: FaultMemory) -> Verdict:
+    found = assess(snapshot, Policies(), everything=True, faults=memory)
+    [finding] = [item for item in found if item.id == "xid:device/gpu-0"]
+    return finding.verdict
+
+
+@pytest.mark.parametrize("place", ["file", "cluster"])
+def test_a_restart_forgets_nothing(place: str, tmp_path: Path) -> None:
+    cluster = MemoryCluster() if place == "cluster" else None
+    cycle(process(tmp_path, cluster), raised(79))
+    later = quiet(by=5 * HOUR)
+    assert verdict(later, cycle(process(tmp_path, cluster), later)) is Verdict.DEGRADED
+    repaired = quiet(by=6 * HOUR, boot="two")
+    assert verdict(repaired, cycle(process(tmp_path, cluster), repaired)) is Verdict.HEALTHY
+    after = quiet(by=7 * HOUR, boot="two")
+    assert verdict(after, cycle(process(tmp_path, cluster), after)) is Verdict.HEALTHY
+
+
+def test_killed_at_any_line_nothing_is_lost(tmp_path: Path) -> None:
+    """The next process looks a minute later, and Prometheus still shows what the last one saw."""
+    killed = 0
+    for at in range(30):
+        cluster, left = MemoryCluster(), at
+
+        def end(verb: str, what: str, after: bool) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        with contextlib.suppress(Killed):
+            cycle(process(tmp_path, cluster.writer(interfere=end)), raised(79))
+        cycle(process(tmp_path, cluster), moved(raised(79, at=AT - 11 * MINUTE), MINUTE))
+        later = quiet(by=5 * HOUR)
+        assert verdict(later, cycle(process(tmp_path, cluster), later)) is Verdict.DEGRADED
+        if left >= 0:
+            break
+        killed += 1
+    assert killed > 3
+
+
+def test_where_nothing_happens_nothing_is_written(tmp_path: Path) -> None:
+    writes: list[str] = []
+    cluster = MemoryCluster()
+    controller = process(
+        tmp_path, cluster.writer(interfere=lambda verb, what, done: writes.append(verb) if done else None)
+    )
+    cycle(controller, quiet())
+    assert [verb for verb in writes if verb != "get"] == []
+    cycle(controller, moved(raised(79), MINUTE))
+    assert [verb for verb in writes if verb != "get"]
+    writes.clear()
+    for minute in range(2, 5):
+        cycle(controller, quiet(by=minute * MINUTE))
+    assert writes == []
+
+
+def test_while_the_store_does_not_answer_no_gpu_is_found_healthy(tmp_path: Path) -> None:
+    cluster = MemoryCluster()
+    cycle(process(tmp_path, cluster), raised(79))
+    controller = process(tmp_path / "missing" / "folder", cluster)
+    answers = False
+
+    def fails(*_: object, **__: object) -> object:
+        if not answers:
+            raise StoreError("the API server does not answer")
+        return original()
+
+    original = controller._fault_store
+    controller._fault_store = fails  # type: ignore[method-assign, assignment]
+    snapshot = quiet(by=HOUR)
+    unread = cycle(controller, snapshot)
+    assert "the API server does not answer" in unread.unread
+    assert verdict(snapshot, unread) is Verdict.UNKNOWN
+    answers = True
+    known = cycle(controller, quiet(by=HOUR + MINUTE))
+    assert known.unread == ""
+    assert verdict(quiet(by=HOUR + MINUTE), known) is Verdict.DEGRADED
+
+
+def test_what_is_damaged_is_said_until_a_restart_goes_on_without_it(tmp_path: Path) -> None:
+    cycle(process(tmp_path, None), raised(79))
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.sqlite")) as db:
+        db.execute("UPDATE fault SET body = x'00'")
+        db.commit()
+    controller = process(tmp_path, None)
+    for minute in range(2):
+        snapshot = quiet(by=HOUR + minute * MINUTE)
+        assert verdict(snapshot, cycle(controller, snapshot)) is Verdict.UNKNOWN
+    snapshot = quiet(by=2 * HOUR)
+    assert verdict(snapshot, cycle(process(tmp_path, None), snapshot)) is Verdict.HEALTHY
+
+
+def test_another_leader_in_between_is_believed(tmp_path: Path) -> None:
+    """What it stored while this replica stood by is read again."""
+    cluster = MemoryCluster()
+    first = process(tmp_path, cluster)
+    cycle(first, quiet())
+    cycle(process(tmp_path, cluster), raised(79))
+    first._faults_saved = None  # it becomes the leader again
+    later = quiet(by=2 * HOUR)
+    assert verdict(later, cycle(first, later)) is Verdict.DEGRADED

@@ -1,0 +1,69 @@
+"""Every fact of the catalog says where it is from, and when somebody last looked there."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from importlib import resources
+
+import pytest
+
+CATALOG = resources.files("gpuwatch.catalog")
+BEGIN = date(2026, 6, 1)  # before the oldest price list
+TODAY = datetime.now(tz=UTC).date()
+# File → (source, date) of a row. A bound's source is its reason.
+TABLES = {
+    "gpus.csv": [("source", "checked")],
+    "processors.csv": [("source", "checked")],
+    "metrics.csv": [("source", "checked")],
+    "ranges.csv": [("reason", "checked")],
+    "dcgm_errors.csv": [("source", "checked")],
+    "node_conditions.csv": [("source", "checked")],
+    "instances.csv": [("source", "price_date"), ("host_source", "host_checked")],
+}
+
+
+def rows(file: str) -> Iterator[tuple[str, str, str]]:
+    """(place, source, date) of each fact. The host of a machine may be unknown; then it has neither."""
+    for number, row in enumerate(csv.DictReader(CATALOG.joinpath(file).read_text(encoding="utf-8").splitlines()), 2):
+        for source, checked in TABLES[file]:
+            if source != "host_source" or row["vcpus"] or row["host_memory_bytes"]:
+                yield f"{file}, line {number}", row[source], row[checked]
+
+
+def parts(file: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """(place, an object that must have source and checked)."""
+    tables = json.loads(CATALOG.joinpath(file).read_text(encoding="utf-8"))
+    if file == "xids.json":
+        yield file, tables
+        for code in tables["xids"]:
+            yield f"{file}, XID {code['code']}", {"source": tables["source"], "checked": tables["checked"]} | code
+    for group in ("authorities", "layouts", "families"):
+        for name, entry in tables.get(group, {}).items():
+            yield f"{file}, {name}", entry
+            if "memory_mib" in entry:
+                memory = {"source": entry["memory_source"], "checked": entry["memory_checked"]}
+                yield f"{file}, memory of {name}", memory
+
+
+def told(file: str) -> Iterator[tuple[str, str, str]]:
+    if file in TABLES:
+        yield from rows(file)
+    else:
+        yield from ((where, part.get("source", ""), part.get("checked", "")) for where, part in parts(file))
+
+
+def test_no_file_is_forgotten() -> None:
+    files = {item.name for item in CATALOG.iterdir() if item.name.endswith((".csv", ".json", ".yaml"))}
+    assert files == {*TABLES, "mig.json", "xids.json"}
+
+
+@pytest.mark.parametrize("file", [*TABLES, "mig.json", "xids.json"])
+def test_each_fact_has_its_source_and_the_day_on_which_it_was_checked(file: str) -> None:
+    found = list(told(file))
+    assert found
+    for where, source, checked in found:
+        assert source.strip(), where
+        assert BEGIN <= date.fromisoformat(checked) <= TODAY, where
