@@ -98,9 +98,8 @@ HOSTILE = (
     "a_freeze",
     "thaw",
     "odd_pauses",
+    "lost_record",
 )
-"""The events of `Hostile`. lost_record is not among them: a PreferNoSchedule taint whose record was taken away by force
-counts in no budget until it is swept (seed 5 of lost_record alone breaks `budget`)."""
 OURS = frozenset((keys.REMEDIATION, keys.SAVED_STATE, keys.NOTICE, keys.TAINT))
 OTHERS_OPT_OUTS = {
     "karpenter.sh/do-not-disrupt": "true",
@@ -605,6 +604,7 @@ class Hostile(History):
         """of: the names of the only hostile events; else some that are drawn."""
         self.of = of
         self.lost: set[str] = set()
+        self.stripped: set[str] = set()
         self.odd_pause = False
         self.froze: list[tuple[str, StepKind]] = []
         self.armed = False
@@ -808,8 +808,7 @@ class Hostile(History):
             if not annotations:
                 del found["metadata"]["annotations"]
             self.fleet.cluster.put(found)
-            if not name.startswith("n"):
-                self.own_doing.add(name)
+            (self.stripped if name.startswith("n") else self.own_doing).add(name)
 
     def stuck_pods(self) -> None:
         name = self.random.choice(OWNERS)
@@ -833,6 +832,10 @@ class Hostile(History):
             kind = "Remediation" if lost.namespace else "NodeRemediation"
             self.records.remove(ObjectRef(API_VERSION, kind, lost.name, lost.namespace))
             self.lost.add(lost.name)
+            # It may be proposed and done again under the same name, and counts twice in the rates then.
+            self.effects = {effect for effect in self.effects if lost.name not in effect}
+            if lost.name in self.acted:
+                self.acted[f"{lost.name}, lost {len(self.acted)}"] = self.acted.pop(lost.name)
             self.own_doing |= {name for name in OWNERS if lost.name in str(self.object(name)["metadata"])}
 
     def odd_pauses(self) -> None:
@@ -924,6 +927,11 @@ class Hostile(History):
             self.fleet.now += timedelta(minutes=20)
         theirs = [each for each in left if each.request is not None]
         holds("ends", not theirs, [each.reason for each in theirs])
+        # Where somebody took both the record and the annotation, nothing tells whose a hand-off label is.
+        for name in self.stripped if self.lost else ():
+            node = copy.deepcopy(self.fleet.node(name))
+            node["metadata"]["labels"] = self.node_labels[name]
+            self.fleet.cluster.put(node)
         for each in left:
             found = self.fleet.cluster.get(each.target)
             assert found is not None

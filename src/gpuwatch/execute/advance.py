@@ -23,13 +23,13 @@ from gpuwatch.execute.recheck import (
     stopped_by,
 )
 from gpuwatch.execute.requests import Request
-from gpuwatch.execute.steps import Blocked, Done, TargetState, as_json
+from gpuwatch.execute.steps import Blocked, Done, TargetState
 from gpuwatch.execute.targets import TAKEN_BACK
 from gpuwatch.frameworks.fights import who_wrote
 from gpuwatch.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.frameworks.move import move
 from gpuwatch.frameworks.objects import Object, Refused, condition
-from gpuwatch.frameworks.release import held_by, released, resumes_early, still_holds
+from gpuwatch.frameworks.release import as_json, held_by, released, resumes_early, still_holds
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import (

@@ -62,11 +62,8 @@ receiver accepts: THROTTLED if the action must wait, INVALID if it continues wit
 
 def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
     """Send the request as a dry run. Raises WriteError; nothing was changed then, not even with UNSURE."""
-    match request:
-        case EventNote() | Notice():
-            pass
-        case _:
-            write(rehearsal, request)
+    if not isinstance(request, EventNote | Notice):
+        write(rehearsal, request)
 
 
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:

@@ -18,10 +18,10 @@ from gpuwatch.execute.requests import CALLED, SCHEDULED, Deletion, EventNote, Ev
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload
 from gpuwatch.frameworks.framework import How
-from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.frameworks.move import move, rollout
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, version_of
-from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore
+from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
@@ -427,7 +427,7 @@ def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
     mark = {
         "remediation": remediation.name,
         "reason": remediation.proposal.reason,
-        "expires": step.parameters["expires"],
+        **step.parameters,
     }
     taints = [taint for taint in _taints(node) if taint not in ours]
     body = {
@@ -476,17 +476,21 @@ def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Buil
         return Done()
     label, value = step.parameters["label"], step.parameters["value"]
     now = (node["metadata"].get("labels") or {}).get(label)
-    path = f"/metadata/labels/{label.replace('~', '~0').replace('/', '~1')}"
+    path = pointer("metadata", "labels", label)
     if step.parameters.get("remove"):
         saved = next((item for item in remediation.saved if item.path == path), None)
-        if saved is None or now != value:
-            return Done("What others changed since is theirs." if saved else "")
-        before = json.loads(saved.before) if saved.before else None
-        return PendingWrite(Patch(ref_of(node), {"metadata": {"labels": {label: before}}}, version_of(node)))
+        if saved is None:
+            return Done()
+        body: Object = {"annotations": {keys.SAVED_STATE: None}} if keys.SAVED_STATE in _annotations(node) else {}
+        if now == value:
+            body["labels"] = {label: json.loads(saved.before) if saved.before else None}
+        over = Done("What others changed since is theirs.")
+        return PendingWrite(Patch(ref_of(node), {"metadata": body}, version_of(node))) if body else over
     if now == value:
         return Done()
     saved = Saved(target=step.target, path=path, before="" if now is None else json.dumps(now), after=json.dumps(value))
-    return PendingWrite(Patch(ref_of(node), {"metadata": {"labels": {label: value}}}, version_of(node)), (saved,))
+    body = {"labels": {label: value}, "annotations": {keys.SAVED_STATE: saved_state((saved,))}}
+    return PendingWrite(Patch(ref_of(node), {"metadata": body}, version_of(node)), (saved,))
 
 
 def _hand_over(step: Step, object_: Object | None, remediation: Remediation) -> Built:
@@ -598,11 +602,6 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
         return PendingWrite(first)
     following = tuple(replace(step, parameters={"part": "last"}, begun_at=None) for _ in more)
     return PendingWrite(first, (), following)
-
-
-def as_json(value: object) -> str:
-    """As stored in `Saved`: '' if there is no value."""
-    return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _text(at: datetime) -> str:

@@ -4,7 +4,7 @@ Every write carries the uid of its object, so that it never changes another obje
 seven that state what is known afterwards.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -105,3 +105,8 @@ class ClusterWriter(Protocol):
 
         reason, action: one word in CamelCase each. note: a sentence, cut at 1,000 bytes.
         """
+
+
+def listed(writer: ClusterWriter, api_versions: Iterable[str], kind: str, namespace: str = "") -> tuple[Object, ...]:
+    """Objects as the first of these versions shows them that shows any, since all show the same. Raises WriteError."""
+    return next(filter(None, (writer.objects(each, kind, namespace) for each in api_versions)), ())

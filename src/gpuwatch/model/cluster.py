@@ -295,6 +295,8 @@ class Cluster:
     # Pods without accelerators, of a Workload that owns some with, or on a Node with accelerators.
     companions: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
+    # Owners of the kinds that were read, and Kueue's Workloads, with a mark of gpuwatch, with Pods or without.
+    marked: tuple[Workload, ...] = ()
     gangs: tuple[Gang, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
     namespaces: tuple[Namespace, ...] = ()

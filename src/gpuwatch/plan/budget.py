@@ -47,14 +47,14 @@ def _scopes(pool: str, gpu_model: str) -> list[str]:
 def _harm(facts: PlanFacts, claims: bool = True) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:
     """GPUs out of service or disturbed, by Node; those whose Nodes are gone, by scope; and reasons, by either.
 
-    claims: count Remediations before their first write, too. A Node's harm is at most its GPUs, so a taint and the gang
-    that moves off the Node count once.
+    claims: count Remediations before their first write, and open Nodes with our taint that have no record, too. A
+    Node's harm is at most its GPUs, so a taint and the gang that moves off the Node count once.
     """
     harmed: dict[str, int] = {}
     elsewhere: Counter[str] = Counter()
     reasons: dict[str, list[str]] = {}
     for node in facts.nodes.values():
-        if reason := facts.closed(node):
+        if reason := facts.kept_free(node.name) if claims else facts.closed(node):
             harmed[node.name] = facts.node_gpus(node)
             reasons.setdefault(node.name, []).append(reason)
     for item in facts.weighing:
@@ -107,6 +107,8 @@ class Ledger:
         self._begun: Counter[tuple[str, str]] = Counter()
         for item in acted:
             self._begun.update(_rates(item.proposal.namespace, {item.proposal.pool or "default"}))
+        for name in facts.unrecorded:  # nothing says since when, so each counts until it is gone
+            self._begun.update(_rates("", {facts.pool(facts.nodes[name])}))
 
     @property
     def budgets(self) -> tuple[BudgetUse, ...]:
@@ -188,7 +190,7 @@ class Ledger:
                 for node in self._facts.nodes.values()
                 if self._facts.pool(node) == pool
                 and self._facts.node_gpus(node)
-                and not self._facts.closed(node)
+                and not self._facts.kept_free(node.name)
                 and node.name not in away
             ]
             if len(left) < must:
@@ -207,7 +209,8 @@ class Ledger:
                 where = f" in {kind} {name}" if name else ""
                 yield Refusal(
                     guard="rate",
-                    reason=f"{begun} actions{where} began in the last 60 min or are planned; "
+                    reason=f"{begun} actions{where} began in the last 60 min, are planned, or left a taint without a "
+                    "Remediation; "
                     f"{limits[kind]} may begin in an hour.",
                 )
 

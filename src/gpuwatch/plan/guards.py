@@ -296,6 +296,8 @@ def _already_tainted(case: GuardCase) -> str | None:
         reason = case.facts.closed(node) if node is not None else ""
         if reason:
             return f"{reason} already; it takes no new Pods, and a taint or cordon of others stays."
+        if name in case.facts.unrecorded:
+            return f"{name} has the taint {keys.DEGRADED} already, and no Remediation holds it."
     return None
 
 
