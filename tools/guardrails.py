@@ -300,6 +300,7 @@ def _owners() -> list[Policy]:
 
 def _evictions() -> list[Policy]:
     options = f"{_at('object', ['deleteOptions'])}.orValue({{}})"
+    fields = Fields(f"/metadata/annotations/{_escaped(keys.NOTICE)}", served_apart=False)
     return [
         Policy(
             "gpuwatch-evictions",
@@ -315,7 +316,14 @@ def _evictions() -> list[Policy]:
                     "gpuwatch shortens no Pod's grace period",
                 ),
             ),
-        )
+        ),
+        Policy(
+            "gpuwatch-pods",
+            "Pods: a note of what was begun, so that an eviction that another process has in hand comes too late.",
+            (Rule("", "pods", ("UPDATE",)),),
+            tuple(fields.checks),
+            fields.variables,
+        ),
     ]
 
 

@@ -32,9 +32,10 @@ from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.decode import take_budget
 from gpuwatch.kube.kinds import BUDGET
 from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError, listed
+from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
-from gpuwatch.model.telemetry import Gap, GapKind, PodRef
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store.remediations import ConflictError, RefusedError, RemediationStore
 
 _OWNERS_DEEP = 6
@@ -202,20 +203,17 @@ class Executor:
                 self._read()
             others = tuple(each for each in self._known.values() if each.id != remediation.id)
             measured = precision_by_place(others)
+        view = self.fresh() if wanted.view else None  # before what is read right before a step
         return StepInputs(
             pause=self.store.paused(),
-            state=self._state(remediation, wanted) if wanted.target is not None else TargetState(),
-            waiter=self._pod(wanted.waiter) if wanted.waiter else None,
-            view=self.fresh() if wanted.view else None,
+            state=self._state(remediation, wanted, view) if wanted.target is not None else TargetState(),
+            waiter=self.writer.get(wanted.waiter) if wanted.waiter else None,
+            view=view,
             others=others,
             measured=measured,
         )
 
-    def _pod(self, ref: PodRef) -> Object | None:
-        namespace, _, name = ref.partition("/")
-        return self.writer.get(ObjectRef("v1", "Pod", name, namespace))
-
-    def _state(self, remediation: Remediation, wanted: WantedInputs) -> TargetState:
+    def _state(self, remediation: Remediation, wanted: WantedInputs, view: FreshFacts | None) -> TargetState:
         """Raises WriteError if the object itself cannot be read."""
         assert wanted.target is not None
         found = self.writer.get(wanted.target)
@@ -224,7 +222,7 @@ class Executor:
             return TargetState(found, sent)
         main = remediation.proposal.objects[0]
         owner = found if wanted.target == main else self.writer.get(main)
-        live = self._live(remediation, wanted) if wanted.view else ""
+        live = "" if view is None else self._live(remediation, wanted, view.snapshot.cluster)
         if main.kind == "Node":
             return TargetState(found, sent, owner, live=live)
         surroundings = Surroundings() if found is None else read_surroundings(self.writer, found)
@@ -239,9 +237,9 @@ class Executor:
             live = replace(live, objects=(*live.objects, *near)) if pods is not None else "Its Pods could not be read."
         return TargetState(found, sent, owner, surroundings, pods, groups, live)
 
-    def _live(self, remediation: Remediation, wanted: WantedInputs) -> LiveFacts | str:
-        """Its Nodes, its Namespace, and the PodDisruptionBudgets that select what the step ends; or why they could not
-        be read."""
+    def _live(self, remediation: Remediation, wanted: WantedInputs, cluster: Cluster) -> LiveFacts | str:
+        """Its Nodes, its Namespace, what NoExecute would end, and the PodDisruptionBudgets that select what the step
+        ends; or why they could not be read."""
         namespace = remediation.namespace
         refs = [ObjectRef("v1", "Node", name) for name in remediation.proposal.nodes]
         refs += [ObjectRef("v1", "Namespace", namespace)] if namespace else []
@@ -249,6 +247,8 @@ class Executor:
             objects = tuple(item for ref in refs if (item := self.writer.get(ref)) is not None)
             if not wanted.budgets:
                 return LiveFacts(objects)
+            if not namespace:
+                objects = (*objects, *self._on_nodes(remediation.proposal.nodes, cluster))
             kept = self.writer.objects(BUDGET.api_version, BUDGET.kind, namespace)
             budgets = tuple(take_budget(msgspec.Raw(json.dumps(item).encode())) for item in kept)
         except msgspec.MsgspecError as error:
@@ -256,6 +256,14 @@ class Executor:
         except WriteError as error:
             return error.message
         return LiveFacts(objects, budgets, namespace)
+
+    def _on_nodes(self, nodes: Sequence[str], cluster: Cluster) -> Iterable[Object]:
+        """The Pods in the Namespaces of those on these Nodes, their owners, and all Namespaces. Raises WriteError."""
+        there = [pod for pod in cluster.pods if pod.node in nodes]
+        owners = {pod.workload for pod in there}
+        kinds = {("v1", "Namespace", ""), *(("v1", "Pod", pod.namespace) for pod in there)}
+        kinds |= {(each.api_version, each.kind, each.namespace) for each in cluster.workloads if each.id in owners}
+        return (item for kind in sorted(kinds) for item in self.writer.objects(*kind))
 
     def _pods_of(self, main: ObjectRef, told: Sequence[str]) -> tuple[Object, ...]:
         """Pods of the Namespace whose owner chain leads to `main`, and those with the given uids. Raises WriteError.

@@ -11,15 +11,17 @@ from gpuwatch.model.remediation import ObjectRef, Remediation
 
 @dataclass(frozen=True, slots=True)
 class StatusPatch:
-    """For the subresource `status`. body: a strategic merge patch."""
+    """For the subresource `status`. body: a strategic merge patch. version: as in Patch."""
 
     target: ObjectRef
     body: Object
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
     pod: ObjectRef
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,11 @@ def write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Evict
     match request:
         case Patch(target, body, version):
             writer.patch(target, body, version=version)
-        case StatusPatch(target, body):
-            writer.patch(target, body, kind=PatchKind.STRATEGIC, subresource="status")
+        case StatusPatch(target, body, version):
+            writer.patch(target, body, kind=PatchKind.STRATEGIC, subresource="status", version=version)
         case Creation(object_):
             writer.create(object_)
-        case Eviction(pod):
-            writer.evict(pod)
+        case Eviction(pod, version):
+            writer.evict(pod, version=version)
         case Deletion(target):
             writer.delete(target)

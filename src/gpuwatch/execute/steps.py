@@ -32,6 +32,7 @@ DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resou
 RELEASED = "released"
 """In `Remediation.verified`: it holds no GPU and no quota any more."""
 
+_VERSIONED = frozenset({StepKind.TAINT, StepKind.CONDITION, StepKind.RELEASE, StepKind.RESTART, StepKind.EVICT})
 _OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
 
 
@@ -116,9 +117,9 @@ def call_steps(remediation: Remediation, why: str) -> tuple[Step, ...]:
 
 
 def touch_step(step: Step, now: datetime) -> Step | None:
-    """A change of the object's resourceVersion, so that a patch that another process may still have in hand comes too
-    late; None where the step is no patch with a version."""
-    if step.kind not in (StepKind.TAINT, StepKind.RELEASE, StepKind.RESTART) and "label" not in step.parameters:
+    """A change of the object's resourceVersion, so that a write that another process may still have in hand comes too
+    late; None where the step's write names no version, as whatever creates an object."""
+    if step.kind not in _VERSIONED and "label" not in step.parameters:
         return None
     text = f"What was begun at {_text(step.begun_at or now)} had no effect by {_text(now)}, and is looked at again."
     return Step(
@@ -372,7 +373,7 @@ def _annotate(object_: Object, annotations: Mapping[str, str | None]) -> Patch:
 
 def _notify(step: Step, object_: Object | None, remediation: Remediation) -> Built:
     if object_ is None and "call" not in step.parameters:
-        return _gone(step)
+        return Done() if "touch" in step.parameters else _gone(step)
     text = step.parameters["text"]
     match step.parameters["by"]:
         case "event":
@@ -468,7 +469,7 @@ def _condition(step: Step, node: Object | None, remediation: Remediation, now: d
         "lastTransitionTime": stamp,
         "lastHeartbeatTime": stamp,
     }
-    return PendingWrite(StatusPatch(ref_of(node), {"status": {"conditions": [condition]}}))
+    return PendingWrite(StatusPatch(ref_of(node), {"status": {"conditions": [condition]}}, version_of(node)))
 
 
 def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Built:
@@ -533,7 +534,7 @@ def _free_device(rule: Object | None, remediation: Remediation) -> Built:
 def _evict(step: Step, pod: Object | None) -> Built:
     if pod is None or pod["metadata"].get("deletionTimestamp"):
         return Done()
-    return PendingWrite(Eviction(step.target))
+    return PendingWrite(Eviction(step.target, version_of(pod)))
 
 
 def _release(

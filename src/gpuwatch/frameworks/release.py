@@ -239,5 +239,4 @@ def _keeps_room(group: Object, uid: str) -> bool:
 
 
 def as_json(value: object) -> str:
-    """As stored in `Saved`: '' if there is no value."""
     return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))

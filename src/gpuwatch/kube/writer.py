@@ -92,8 +92,9 @@ class ClusterWriter(Protocol):
         version: the resourceVersion that the object must still have. An unknown field is INVALID.
         """
 
-    def evict(self, pod: ObjectRef) -> None:
-        """Use the Eviction API, which respects PodDisruptionBudgets. The Pod may run on for its grace period."""
+    def evict(self, pod: ObjectRef, *, version: str = "") -> None:
+        """Use the Eviction API, which respects PodDisruptionBudgets. The Pod may run on for its grace period. version:
+        as in `patch`."""
 
     def delete(self, ref: ObjectRef) -> None:
         """Delete the object; its dependents are deleted in the background."""

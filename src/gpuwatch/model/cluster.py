@@ -34,12 +34,14 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """key '' with the operator Exists tolerates every taint, effect '' every effect."""
+    """key '' with the operator Exists tolerates every taint, effect '' every effect. ends: it has tolerationSeconds,
+    after which NoExecute ends the Pod."""
 
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

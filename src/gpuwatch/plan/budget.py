@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import ActionKind, BudgetUse, Candidate, Refusal
-from gpuwatch.model.remediation import Phase, Proposal, Remediation
+from gpuwatch.model.remediation import ENDED, Phase, Proposal, Remediation
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -92,6 +92,15 @@ def acted_at(remediation: Remediation) -> datetime | None:
     return remediation.proposal.created_at if unknown else remediation.began_at
 
 
+def _actions(item: Remediation) -> Iterable[tuple[str, datetime]]:
+    """Namespace and time of all that it did: of its action, and of each gang that its NoExecute ended."""
+    if (at := acted_at(item)) is not None:
+        yield item.proposal.namespace, at
+    for step in item.steps:
+        if step.begun_at is not None and ENDED in step.parameters:
+            yield from ((namespace, step.begun_at) for namespace in step.parameters[ENDED].split(","))
+
+
 class Ledger:
     """What is left of budgets and rates while one Plan is made, best candidates first."""
 
@@ -103,10 +112,11 @@ class Ledger:
         self._stands, _, _ = _harm(facts, claims=False)
         self._spent: Counter[str] = Counter()
         self._tainted: set[str] = set()
-        acted = [item for item in facts.history if (at := acted_at(item)) and facts.snapshot.at - at < RATE_WINDOW]
         self._begun: Counter[tuple[str, str]] = Counter()
-        for item in acted:
-            self._begun.update(_rates(item.proposal.namespace, {item.proposal.pool or "default"}))
+        for item in facts.history:
+            for namespace, at in _actions(item):
+                if facts.snapshot.at - at < RATE_WINDOW:
+                    self._begun.update(_rates(namespace, {item.proposal.pool or "default"}))
         for name in facts.unrecorded:  # nothing says since when, so each counts until it is gone
             self._begun.update(_rates("", {facts.pool(facts.nodes[name])}))
 

@@ -180,10 +180,6 @@ class PlanFacts:
         }
 
     @cached_property
-    def sick_nodes(self) -> frozenset[str]:
-        return frozenset(item.node for item in self.findings if item.verdict is Verdict.DEGRADED and item.node)
-
-    @cached_property
     def idle_pods(self) -> frozenset[PodRef]:
         return frozenset(ref for item in self.findings if item.verdict is Verdict.IDLE for ref in item.pods)
 
@@ -261,8 +257,9 @@ class PlanFacts:
         out = {name: reason for name in self.nodes if (reason := self.kept_free(name))}
         for name, remediation in self.tainted_by_us.items():
             out.setdefault(name, f"it is being tainted by {remediation}")
-        for name in self.sick_nodes:
-            out.setdefault(name, "it has a degraded GPU")
+        for item in self.findings:
+            if item.verdict is Verdict.DEGRADED and item.node:
+                out.setdefault(item.node, "it has a degraded GPU")
         return {name: reason.removeprefix(f"{name} ") for name, reason in out.items()}
 
     @cached_property
