@@ -68,7 +68,7 @@ def memory_need(
     if peak is None:
         return None
     count = max(profile.run_count, len(runs))
-    elastic = _elastic(runs, policy)
+    elastic = [run for run in runs if _is_elastic(run, policy)]
     restarted = {pod.ref: pod for pod in pods if pod.restarts}
     starved = [run for run in runs if _ran_out(run, restarted.get(run.pod), policy)]
     headroom = policy.headroom_ratio if count >= policy.many_runs else policy.headroom_few_runs_ratio
@@ -95,15 +95,9 @@ def memory_need(
     )
 
 
-def _elastic(runs: Sequence[MemoryRun], policy: MemoryPolicy) -> list[MemoryRun]:
-    """Runs that may have taken what they were given: flat from the start at any share of the device (a vLLM at 0.4), or
-    nearly full and not seen to start. All of them where no start was seen, as nobody knows then."""
-    if all(run.at_start_bytes is None for run in runs):
-        return list(runs)
-    return [run for run in runs if _is_elastic(run, policy)]
-
-
 def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
+    """It may have taken what it was given: flat from the start at any share of the device (a vLLM at 0.4), or nearly
+    full and not seen to start."""
     if run.at_start_bytes is None or run.peak_bytes is None:
         return (_filled_ratio(run) or 0.0) >= policy.elastic_fill_ratio
     return run.peak_bytes - run.at_start_bytes <= policy.elastic_growth_ratio * run.peak_bytes
