@@ -28,6 +28,7 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.remediation import Proposal, Remediation, Step, StepKind
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.placement.scheduling import tolerates
 from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.completeness import unread
@@ -35,7 +36,6 @@ from gpuwatch.plan.draw import draw_plan, mode_of
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.plan.scheduling import tolerates
 from gpuwatch.plan.score import weigh
 
 

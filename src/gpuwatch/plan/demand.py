@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, PlanItem
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.placement.landing import Nowhere, Room, unlike
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.landing import Nowhere, Room, unlike
 
 
 def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
