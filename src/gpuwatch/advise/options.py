@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpuwatch.advise.capability import Capability, ratios
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.money import run_time_ratio
+from gpuwatch.advise.host import host_share
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, usable_bytes, widened
 from gpuwatch.advise.sharing import Sharer, groups, shared_speed, sharer
@@ -121,6 +122,14 @@ def fewer_speed(
     )
 
 
+def held_by_host(profile: WorkloadProfile, target: Target, facts: Facts) -> float:
+    """GPUs that others cannot have: the target's share, or more where the Pod takes a larger part of its host. Another
+    model's Node has its own host, with a veto of its own."""
+    share = target.gpu_share_ratio * target.gpus_per_pod
+    host = host_share(profile, facts) if target.kind is not TargetKind.MODEL else None
+    return share if host is None or not host.pods else max(share, host.gpus)
+
+
 def _option(
     item: Ready, target: Target, speed: SpeedEstimate, offered_bytes: float, facts: Facts, unknown: str = ""
 ) -> Option:
@@ -141,10 +150,13 @@ def _option(
         speed_unknown=unknown,
     )
     longer = 1.0 if unknown else run_time_ratio(speed, ends=facts.ends(item.key))
-    cost = None if target.price_per_hour is None else target.price_per_hour * item.pod_hours * longer
+    share = target.gpu_share_ratio * target.gpus_per_pod
+    held_gpus = held_by_host(item.profile, target, facts)
+    hours = item.pod_hours * longer
+    cost = None if target.price_per_hour is None else target.price_per_hour * held_gpus / share * hours
     before = item.current.projected_cost_per_week
     other = target.gpu_model != item.now.gpu_model
-    held = item.pod_hours * longer * target.gpu_share_ratio * target.gpus_per_pod
+    held = hours * held_gpus
     return Option(
         target=target,
         speed=speed,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuwatch.advise.facts import Facts, in_service
+from gpuwatch.advise.host import host_share
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.rounding import rounded_apart
 from gpuwatch.catalog.gpus import Gpu
@@ -202,7 +203,7 @@ def _host_resources(case: VetoCase) -> str | None:
     """A Pod may take its GPUs' share of the host, on present Nodes or on a new machine: more would leave GPUs without
     CPU or memory. A host of unknown size is no veto, but a caveat."""
     if case.target.kind is not TargetKind.MODEL:
-        return None
+        return _host_bound(case)
     target = case.target
     nodes = [node for node in case.facts.nodes_of.get(target.gpu_model, ()) if in_service(node)]
     if not nodes:
@@ -216,11 +217,25 @@ def _host_resources(case: VetoCase) -> str | None:
     else:
         parts = [target.gpus_per_pod / node.gpu_count if node.gpu_count else 1.0 for node in nodes]
         lacks = [
-            _lack(case, f"Node {node.name}", node.cpu_cores * part, node.memory_bytes * part)
+            _lack(
+                case,
+                f"Node {node.name}",
+                (node.cpu_cores - node.other_cpu_cores) * part,
+                (node.memory_bytes - node.other_memory_bytes) * part,
+            )
             for node, part in zip(nodes, parts, strict=True)
         ]
         lack = lacks[-1] if all(lacks) else ""
     return f"A Pod {lack} per {target.gpus_per_pod} GPUs." if lack else None
+
+
+def _host_bound(case: VetoCase) -> str | None:
+    """On the same Node less of a GPU frees nothing while the Pod keeps the CPU or memory that goes with the rest."""
+    share = host_share(case.profile, case.facts)
+    if share is None or share.gpus < case.now.gpu_share_ratio * case.now.gpus_per_pod:
+        return None
+    such = f"{share.pods} such Pod{'' if share.pods == 1 else 's'}" if share.pods else "no such Pod"
+    return f"A Pod {share.reason}: the host takes {such} whatever its GPUs offer, so this would free no GPU for others."
 
 
 def _lack(case: VetoCase, where: str, have_cores: float | None, have_bytes: float | None) -> str:
