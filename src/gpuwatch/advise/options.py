@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from gpuwatch.advise.capability import Capability, ratios
 from gpuwatch.advise.facts import Facts
-from gpuwatch.advise.money import run_time_ratio
 from gpuwatch.advise.host import host_share
+from gpuwatch.advise.money import run_time_ratio
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, usable_bytes, widened
 from gpuwatch.advise.sharing import Sharer, groups, shared_speed, sharer

@@ -218,6 +218,10 @@ class Room:
             self._apart.add(pod.ref)
         self._mine(node).take(pod)
 
+    def node_of(self, ref: PodRef) -> str | None:
+        found = self._pods.get(ref)
+        return found[1] if found is not None else None
+
     def times(self, node: str, cpu_cores: float, memory_bytes: float) -> float:
         """How many more Pods with these requests the Node takes, accelerators and constraints aside."""
         return self._free[node].times(cpu_cores, memory_bytes)
@@ -339,9 +343,10 @@ class Room:
             if words and (best is None or rank < best[0]):
                 best = rank, f"{name}: {', '.join(words)}"
         asks = ", ".join(f"{count} {name}" for name, count in sorted(pod.accelerators.items()))
+        needs = f"needs {asks} and " if asks else ""
         after = f" after {before} of {of} Pods of its group have a place" if before else ""
         closest = f"Closest is {best[1]}." if best else "There is no Node to look at."
-        return Nowhere(f"Pod {pod.ref} needs {asks} and would land nowhere{after}. {closest}")
+        return Nowhere(f"Pod {pod.ref} {needs}would land nowhere{after}. {closest}")
 
 
 def _needs(pod: Pod) -> tuple[Mapping[str, int], float, int]:
