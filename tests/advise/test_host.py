@@ -14,10 +14,10 @@ SLICE = TargetKind.MIG
     ("asked", "refused"),
     [
         # The Node has 96 CPU cores and 1,000 GiB for 8 GPUs.
-        ({"cpu_cores": 24.0}, "the host takes 4 such Pods"),
-        ({"cpu_cores": 12.0}, "the host takes 8 such Pods"),
-        ({"host_memory_bytes": 400.0 * GIB}, "the host takes 2 such Pods"),
-        ({"cpu_cores": 97.0}, "the host takes no such Pod"),
+        ({"cpu_cores": 24.0}, "the host takes 4 of them"),
+        ({"cpu_cores": 12.0}, "the host takes 8 of them"),
+        ({"host_memory_bytes": 400.0 * GIB}, "the host takes 2 of them"),
+        ({"cpu_cores": 97.0}, "the host takes 0 of them"),
         ({"cpu_cores": 10.0, "host_memory_bytes": 100.0 * GIB}, None),
         ({}, None),
     ],

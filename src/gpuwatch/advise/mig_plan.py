@@ -247,11 +247,6 @@ class _Hosts:
     room: Room
     pods: Mapping[PodRef, Pod]
 
-    def like(self, demand: SliceDemand, room: Room) -> object:
-        """Equal for Pods of one workload that ask for the same: where one was refused no other has to be tried."""
-        pod = self.pods.get(demand.pod)
-        return demand.pod if pod is None else (pod.workload, pod.cpu_cores, pod.memory_bytes, room.node_of(pod.ref))
-
     def lands(self, demand: SliceDemand, nodes: Collection[str], room: Room, *, tell: bool = False) -> str:
         """'' where one of the Nodes takes its Pod, accelerators aside, which `room` then has there; else why not."""
         if not demand.pod:
@@ -732,15 +727,16 @@ def _place(pool: _Pool, stage: Mapping[str, int], hosts: Room) -> _Placements:
     refused: set[tuple[object, str]] = set()
 
     def first(demand: SliceDemand) -> str | None:
-        alike = pool.hosts.like(demand, hosts)
+        pod = pool.hosts.pods.get(demand.pod)
+        # Pods of one workload that ask for the same are alike: where one was refused no other is tried.
+        alike = demand.pod if pod is None else (pod.workload, pod.cpu_cores, pod.memory_bytes, hosts.node_of(pod.ref))
         line = lines.get(demand.mig_profile, [])
         for at, (node, uuids) in enumerate(line):
             if (alike, node) in refused:
                 continue
             if not pool.hosts.lands(demand, (node,), hosts):
-                if len(uuids) == 1:
-                    del line[at]
-                return uuids.pop(0)
+                line[at : at + 1] = [(node, uuids[1:])] if uuids[1:] else []
+                return uuids[0]
             refused.add((alike, node))
         return None
 

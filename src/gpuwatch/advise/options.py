@@ -122,14 +122,6 @@ def fewer_speed(
     )
 
 
-def held_by_host(profile: WorkloadProfile, target: Target, facts: Facts) -> float:
-    """GPUs that others cannot have: the target's share, or more where the Pod takes a larger part of its host. Another
-    model's Node has its own host, with a veto of its own."""
-    share = target.gpu_share_ratio * target.gpus_per_pod
-    host = host_share(profile, facts) if target.kind is not TargetKind.MODEL else None
-    return share if host is None or not host.pods else max(share, host.gpus)
-
-
 def _option(
     item: Ready, target: Target, speed: SpeedEstimate, offered_bytes: float, facts: Facts, unknown: str = ""
 ) -> Option:
@@ -151,7 +143,9 @@ def _option(
     )
     longer = 1.0 if unknown else run_time_ratio(speed, ends=facts.ends(item.key))
     share = target.gpu_share_ratio * target.gpus_per_pod
-    held_gpus = held_by_host(item.profile, target, facts)
+    # Another model's Node has its own host, with a veto of its own.
+    host = host_share(item.profile, facts) if target.kind is not TargetKind.MODEL else None
+    held_gpus = share if host is None or not host.pods else max(share, host.gpus)
     hours = item.pod_hours * longer
     cost = None if target.price_per_hour is None else target.price_per_hour * held_gpus / share * hours
     before = item.current.projected_cost_per_week

@@ -157,7 +157,10 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
     if target.kind is TargetKind.MODEL:
         found += _model_caveats(item, target, facts)
     else:
-        found += _host_caveats(item, target, facts)
+        share = host_share(item.profile, facts)
+        if share is not None and share.gpus > target.gpu_share_ratio * target.gpus_per_pod:
+            kept = f"the host takes {share.pods} of them, so the saving counts {share.gpus:.2f} GPUs as still in use."
+            found.append(f"A Pod {share.reason}: {kept}")
     if target.kind is TargetKind.SHARED:
         found.append("Partners share memory and faults: a crash of one may end all of them.")
     if target.kind in (TargetKind.MIG, TargetKind.SHARED) and target.price_per_hour is not None:
@@ -165,18 +168,6 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
     if target.kind is TargetKind.FEWER:
         found.append("Tell the program its new number of GPUs, unless it counts them itself.")
     return tuple(found)
-
-
-def _host_caveats(item: Ready, target: Target, facts: Facts) -> list[str]:
-    share = host_share(item.profile, facts)
-    if share is not None and share.gpus > target.gpu_share_ratio * target.gpus_per_pod:
-        return [
-            f"A Pod {share.reason}: the host takes {share.pods} of them, so the saving counts {share.gpus:.2f} GPUs as "
-            "still in use."
-        ]
-    if share is None and item.profile.cpu_cores is None and item.profile.host_memory_bytes is None:
-        return ["No request of its Pods for CPU or memory is known, so their host does not count in the saving."]
-    return []
 
 
 def _model_caveats(item: Ready, target: Target, facts: Facts) -> list[str]:
