@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards lock clean
+.PHONY: help setup demo dev-cluster test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards situations lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +69,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that ge
 	$(BIN)/python -m tools.names --check
 	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
+	$(BIN)/python -m tools.situations --check
 
 format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix .
@@ -99,6 +100,9 @@ rules: $(STAMP)  ## Write rules/*.yaml for Prometheus, and the same as Prometheu
 
 dashboards: $(STAMP)  ## Write dashboards/, the Grafana dashboards
 	$(BIN)/python -m tools.dashboards
+
+situations: $(STAMP)  ## Write docs/situations.md from the rows of tests/detect/situations
+	$(BIN)/python -m tools.situations
 
 lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -115,3 +116,27 @@ def test_while_the_store_does_not_answer_no_gpu_is_found_healthy(tmp_path: Path)
     known = cycle(controller, quiet(by=HOUR + MINUTE))
     assert known.unread == ""
     assert verdict(quiet(by=HOUR + MINUTE), known) is Verdict.DEGRADED
+
+
+def test_what_is_damaged_is_said_until_a_restart_goes_on_without_it(tmp_path: Path) -> None:
+    cycle(process(tmp_path, None), raised(79))
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.sqlite")) as db:
+        db.execute("UPDATE fault SET body = x'00'")
+        db.commit()
+    controller = process(tmp_path, None)
+    for minute in range(2):
+        snapshot = quiet(by=HOUR + minute * MINUTE)
+        assert verdict(snapshot, cycle(controller, snapshot)) is Verdict.UNKNOWN
+    snapshot = quiet(by=2 * HOUR)
+    assert verdict(snapshot, cycle(process(tmp_path, None), snapshot)) is Verdict.HEALTHY
+
+
+def test_another_leader_in_between_is_believed(tmp_path: Path) -> None:
+    """What it stored while this replica stood by is read again."""
+    cluster = MemoryCluster()
+    first = process(tmp_path, cluster)
+    cycle(first, quiet())
+    cycle(process(tmp_path, cluster), raised(79))
+    first._faults_saved = None  # it becomes the leader again
+    later = quiet(by=2 * HOUR)
+    assert verdict(later, cycle(first, later)) is Verdict.DEGRADED

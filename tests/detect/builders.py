@@ -219,6 +219,9 @@ def healthy(devices: Sequence[Device], policy: HealthPolicy = POLICY) -> dict[Wi
         Signal.PCIE_LINK_WIDTH_MAX_LANES: 16.0,
         Signal.NVLINK_BYTES_PER_SECOND: 3e11,
         Signal.LINK_UP_STATE: 1.0,
+        Signal.FABRIC_MANAGER_CODE: 3.0,
+        Signal.FABRIC_HEALTH_CODE: 1.0,
+        Signal.IMEX_DAEMON_CODE: 5.0,
         Signal.VENDOR_HEALTHY_STATE: 1.0,
         Signal.INFOROM_VALID_STATE: 1.0,
     }

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from detect.builders import POLICY
 from gpuwatch.detect.board import board_needs
+from gpuwatch.detect.fabric import fabric_needs
 from gpuwatch.detect.hung import hung_needs
 from gpuwatch.detect.link import nvlink_needs, pcie_replay_needs, pcie_width_needs
 from gpuwatch.detect.memory import ecc_needs, page_retirement_needs, row_remap_needs
@@ -31,7 +32,12 @@ PAGES = _named(page_retirement_needs(POLICY), "sbe dbe pending dbe_new")
 BOARD = _named(board_needs(POLICY), "inforom power temperature")
 REPLAY = _named(pcie_replay_needs(POLICY), "replays generation lanes")
 WIDTH = _named(pcie_width_needs(POLICY), "lanes most")
-NVLINK = _named(nvlink_needs(POLICY), "replay recovery crc_flit crc_data traffic up")
+NVLINK = _named(
+    nvlink_needs(POLICY),
+    "replay recovery symbols malformed dropped rx remote general integrity effective recoveries ecc c2c c2c_replays "
+    "c2c_repeated crc_flit crc_data failed_recoveries downs traffic up",
+)
+FABRIC = _named(fabric_needs(POLICY), "manager_highest manager health mask switch access imex")
 HEAT = _named(
     thermal_needs(POLICY),
     "seconds seconds_before bits bits_before bits_count events margin temperature clock clock_before power busy "

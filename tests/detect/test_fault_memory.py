@@ -11,10 +11,11 @@ from detect.builders import AT, POLICY, ago, cluster, device, findings, machines
 from detect.questions import ACTION, XIDS
 from gpuwatch.detect.fault_memory import ENERGY, programs_differ
 from gpuwatch.detect.health import assess_health, remember_faults
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, RepairKind
-from gpuwatch.model.telemetry import ActivityHistory, Signal, StateChange
+from gpuwatch.model.telemetry import ActivityHistory, Signal, StateChange, Statistic, WindowStat
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
@@ -122,10 +123,11 @@ def test_a_reload_while_gpuwatch_was_away_shows_in_the_counter() -> None:
 
 @pytest.mark.parametrize(
     ("code", "verdict"),
-    [(48, Verdict.HEALTHY), (95, Verdict.HEALTHY), (119, Verdict.HEALTHY), (74, Verdict.HEALTHY)]
-    + [(code, Verdict.DEGRADED) for code in (64, 79, 140)],
+    [(code, Verdict.HEALTHY) for code in (48, 62, 74, 95, 120, 158, 172)]
+    + [(code, Verdict.DEGRADED) for code in (46, 64, 79, 119, 140)],
 )
 def test_the_driver_that_asks_for_nothing_ends_what_a_reset_cures(code: int, verdict: Verdict) -> None:
+    """It says nothing of 46 and 119, after which NVIDIA's catalog has it ask for nothing."""
     finding = judged(raised(code, answers={XIDS.last: float(code), ACTION: 0.0}), None)
     assert finding.verdict is verdict
 
@@ -154,6 +156,24 @@ def test_another_gpu_in_its_slot_ends_it() -> None:
     new = device("gpu-9", pci="00000000:18:00.0")
     memory = after(raised(79, devices=[old]), quiet(by=HOUR, devices=[new]))
     assert [repair.kind for repair in memory.faults[0].repairs] == [RepairKind.EXCHANGE]
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        (ago(minutes=5).isoformat(), Verdict.HEALTHY),
+        (ago(minutes=15).isoformat(), Verdict.DEGRADED),  # before it came
+        (ago(minutes=-90).isoformat(), Verdict.DEGRADED),  # yet to come
+        (ago(minutes=5).replace(tzinfo=None).isoformat(), Verdict.DEGRADED),
+        ("yesterday", Verdict.DEGRADED),
+    ],
+)
+def test_a_person_may_say_that_it_was_repaired(said: str, verdict: Verdict) -> None:
+    node = Node(name="node-0", boot_id="one", annotations={keys.REPAIRED_AT: said})
+    later = quiet(by=HOUR, state=cluster(nodes=[node]))
+    memory = after(raised(79), later)
+    assert judged(later, memory).verdict is verdict
+    assert [each.kind for each in memory.faults[0].repairs] == [RepairKind.DECLARED] * (verdict is Verdict.HEALTHY)
 
 
 def twice_repaired(code: int) -> FaultMemory:
@@ -199,7 +219,8 @@ def test_five_bursts_in_a_day() -> None:
         memory = after(last, memory=memory)
 
 
-def test_a_gpu_that_two_reboots_did_not_bring_back() -> None:
+@pytest.mark.parametrize("cycles", [1, 3])
+def test_a_gpu_that_two_reboots_did_not_bring_back(cycles: int) -> None:
     def missing(boot: str, by: timedelta) -> Snapshot:
         lost = [device(present=False, last_seen=ago(hours=1)), *(device(f"gpu-{number}") for number in range(1, 8))]
         snapshot = moved(scene(lost, state=cluster(nodes=[booted(boot)])), by)
@@ -212,7 +233,7 @@ def test_a_gpu_that_two_reboots_did_not_bring_back() -> None:
 
     memory = FaultMemory()
     for number in range(3):
-        for minute in range(3):
+        for minute in range(cycles):
             memory = after(missing(f"boot-{number}", number * HOUR + minute * MINUTE), memory=memory)
     finding = on(
         {item.id: item for item in assess_health(missing("boot-2", 3 * HOUR), POLICY, memory=memory)},
@@ -221,6 +242,24 @@ def test_a_gpu_that_two_reboots_did_not_bring_back() -> None:
     assert finding is not None
     assert finding.advice is Advice.REPLACE
     assert "2 reboots did not bring it back" in finding.summary
+
+
+def test_a_gpu_that_a_reboot_brought_back_and_that_is_missing_again() -> None:
+    siblings = [device(f"gpu-{number}") for number in range(1, 8)]
+    memory = FaultMemory()
+    for number in range(3):
+        lost = [device(present=False, last_seen=ago(minutes=10)), *siblings]
+        gone = moved(scene(lost, state=cluster(nodes=[booted(f"boot-{number}")])), number * 2 * HOUR)
+        finding = on({item.id: item for item in assess_health(gone, POLICY, memory=memory)}, FindingKind.GPU_MISSING)
+        assert finding is not None
+        assert finding.advice is (Advice.REPLACE if number == 2 else Advice.REBOOT)
+        memory = after(gone, quiet(boot=f"boot-{number + 1}", by=(2 * number + 1) * HOUR), memory=memory)
+        assert not memory.faults[0].open
+
+
+def test_a_reboot_counts_as_one_though_the_driver_asks_for_nothing_after_it() -> None:
+    memory = after(raised(48), quiet(boot="two", by=HOUR, answers={XIDS.last: 0.0, ACTION: 0.0}))
+    assert [repair.kind for repair in memory.faults[0].repairs] == [RepairKind.REBOOT]
 
 
 def test_a_memory_that_cannot_be_read_finds_no_gpu_healthy() -> None:
@@ -233,6 +272,26 @@ def test_faults_of_gpus_that_are_long_gone_are_forgotten() -> None:
     gone = replace(quiet(), devices=(device("gpu-1"),))
     assert after(moved(gone, timedelta(days=89)), memory=memory).faults
     assert not after(moved(gone, timedelta(days=91)), memory=memory).faults
+
+
+def test_an_xid_of_another_architecture_is_not_remembered() -> None:
+    assert after(raised(136, devices=[device(model="NVIDIA B200")])).faults == ()
+    assert after(raised(136)).faults
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(48, Verdict.HEALTHY), (95, Verdict.HEALTHY), (140, Verdict.DEGRADED)])
+def test_the_volatile_count_of_errors_is_back_at_zero(code: int, verdict: Verdict) -> None:
+    counted = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
+    memory = after(raised(code, answers={counted: 1.0}))
+    assert memory.faults[0].open
+    assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 1.0}), memory).verdict is Verdict.DEGRADED
+    assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 0.0}), memory).verdict is verdict
+
+
+def test_a_second_exporter_that_is_behind_is_no_reload() -> None:
+    memory = after(raised(79, answers={ENERGY: 9e8}))
+    behind = quiet(by=5 * HOUR, answers={XIDS.last: 0.0, ENERGY: 8.99e8})
+    assert judged(behind, memory).verdict is Verdict.DEGRADED
 
 
 def test_the_memory_is_bounded_and_drops_what_is_over_first() -> None:
@@ -253,6 +312,19 @@ def test_the_memory_is_bounded_and_drops_what_is_over_first() -> None:
     kept = after(quiet(), memory=FaultMemory(faults=(*over, *many))).faults
     assert len(kept) == 4096
     assert all(fault.open for fault in kept)
+
+
+def test_programs_do_not_crowd_out_what_lasts() -> None:
+    """A job with more GPUs than are remembered raises an XID on all of them."""
+    fleet = [device("gpu-x"), *machines(600, 8, pods=True)]
+    storm = scene(fleet, changes=[xid_became(item.uuid, 31) for item in fleet[1:]])
+    memory = after(raised(79, devices=[device("gpu-0")]), memory=NOTHING)
+    memory = remember_faults(moved(storm, HOUR), POLICY, memory)
+    assert len(memory.faults) == 4096
+    assert (memory.faults[0].code, memory.faults[0].uuid) == (79, "gpu-0")
+    # The next day only the fault is left.
+    memory = remember_faults(moved(scene([device("gpu-x")]), 26 * HOUR), POLICY, memory)
+    assert [fault.code for fault in memory.faults] == [79]
 
 
 def test_an_open_fault_of_many_nodes_keeps_its_common_cause() -> None:

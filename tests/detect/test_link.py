@@ -191,3 +191,71 @@ def test_a_port_that_is_down_while_the_peers_ports_are_up() -> None:
 def test_ports_that_nobody_uses_are_no_fault() -> None:
     shown = findings(scene(FLEET, {NVLINK.up: 0.0}), everything=True)
     assert {shown[f"nvlink_errors:device/{item.uuid}"].verdict for item in FLEET} == {Verdict.UNKNOWN}
+
+
+BLACKWELL = machines(3, 4, model="NVIDIA GB200", pods=True)
+GANG = cluster(pods=[pod(f"pod-{number}", gang="job") for number in range(3)], gangs=[gang("job", ["ns/pod-0"])])
+
+
+def test_blackwell_is_known_by_its_own_counters() -> None:
+    """Its cards have none of the counters of NVLink 4."""
+    answers: dict[WindowStat, Answer] = {NVLINK.symbols: 0.0, NVLINK.integrity: 0.0}
+    shown = findings(scene(BLACKWELL, answers), everything=True)
+    assert {shown[f"nvlink_errors:device/{item.uuid}"].verdict for item in BLACKWELL} == {Verdict.HEALTHY}
+
+
+@pytest.mark.parametrize(
+    ("counter", "words"),
+    [
+        ("symbols", "NVLink rx symbol errors per minute"),
+        ("malformed", "NVLink rx malformed packets per minute"),
+        ("dropped", "NVLink rx dropped packets per minute"),
+        ("rx", "NVLink rx errors per minute"),
+        ("remote", "NVLink rx remote errors per minute"),
+        ("general", "NVLink rx general errors per minute"),
+        ("integrity", "NVLink integrity errors per minute"),
+        ("effective", "NVLink effective errors per minute"),
+        ("recoveries", "NVLink link recoveries per minute"),
+        ("ecc", "NVLink ecc errors per minute"),
+        ("c2c", "C2C errors per minute"),
+        ("c2c_replays", "C2C replays per minute"),
+        ("c2c_repeated", "C2C repeated replays per minute"),
+    ],
+)
+@pytest.mark.parametrize(("per_minute", "named"), [(0.99, False), (1.0, True)])
+def test_dcgms_bound_on_every_counter(counter: str, words: str, per_minute: float, named: bool) -> None:
+    answers: dict[WindowStat, Answer] = {getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=per_minute * MINUTES)}
+    found = findings(scene(BLACKWELL, answers))
+    assert [item.summary for item in found.values()] == ([f"1 {words}"] if named else [])
+    assert {item.id for item in found.values()} <= {"nvlink_errors:device/gpu-1-2"}
+
+
+@pytest.mark.parametrize("counter", ["failed_recoveries", "downs"])
+def test_one_link_that_went_down_is_enough(counter: str) -> None:
+    answers: dict[WindowStat, Answer] = {getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=1.0)}
+    finding = on(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
+    assert finding is not None
+    assert finding.verdict is Verdict.DEGRADED
+
+
+@pytest.mark.parametrize(("counter", "confidence"), [("symbols", 0.85), ("c2c", 0.6), ("ecc", 0.6), ("downs", 0.6)])
+def test_a_machine_of_four_is_compared_with_its_jobs_other_machines(counter: str, confidence: float) -> None:
+    """What no page of an exporter was seen with is less sure, though it moves less than its peers too."""
+    answers: dict[WindowStat, Answer] = {
+        getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=5.0 * MINUTES),
+        NVLINK.traffic: spread(BLACKWELL, 3e11, gpu_1_2=1e11),
+    }
+    finding = on(findings(scene(BLACKWELL, answers, state=GANG)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
+    assert finding is not None
+    assert "moves less than its peers" in finding.summary
+    assert finding.confidence_ratio == confidence
+
+
+def test_traffic_of_other_jobs_is_no_comparison() -> None:
+    answers: dict[WindowStat, Answer] = {
+        NVLINK.symbols: spread(BLACKWELL, 0.0, gpu_1_2=5.0 * MINUTES),
+        NVLINK.traffic: spread(BLACKWELL, 3e11, gpu_1_2=1e11),
+    }
+    finding = on(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
+    assert finding is not None
+    assert finding.confidence_ratio == 0.6

@@ -3,13 +3,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
 
 from detect.builders import ago, cluster, device, exporters_of, findings, machines, scene, xid_became
 from detect.questions import REMAP
 from gpuwatch.detect.health import HealthPolicy
-from gpuwatch.model.cluster import Condition, Node, Sharing, Taint
+from gpuwatch.model.cluster import ClaimedDevice, Condition, Node, Sharing, Taint
 from gpuwatch.model.decision import Advice, Finding, Severity, Verdict
 from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind, Readings
 
@@ -285,7 +286,7 @@ class TestAgainstTheCluster:
             Verdict.DEGRADED,
             0.6,
         )
-        assert finding.summary == "1 of its 8 GPUs is missing in telemetry"
+        assert finding.summary == "1 of its 8 GPUs is missing in telemetry (index 5)"
 
     def test_the_device_plugin_agrees(self) -> None:
         nodes = [counted("node-2", allocatable=7), *(node for node in self.NODES if node.name != "node-2")]
@@ -362,3 +363,140 @@ class TestAgainstTheCluster:
     def test_hosts_that_resolve_to_no_node_may_be_the_missing_ones(self) -> None:
         lost = tuple(replace(item, node=None) if item.uuid == "gpu-0-0" else item for item in self.FLEET)
         assert findings(scene(lost, WELL, state=cluster(nodes=self.NODES))) == {}
+
+
+def slotted(nodes: int) -> tuple[Device, ...]:
+    return tuple(replace(item, pci_bus_id=f"00000000:{0x1A + int(item.index):02X}:00.0") for item in machines(nodes))
+
+
+class TestForVirtualMachines:
+    """GPUs that are passed through to a virtual machine leave the host's driver, and are not broken."""
+
+    FLEET = without(machines(2), "gpu-0-3")
+
+    @pytest.mark.parametrize(("config", "fault"), [("vm-passthrough", False), ("vm-vgpu", False), ("container", True)])
+    def test_a_node_of_the_operator_for_vms(self, config: str, fault: bool) -> None:
+        node = Node(name="node-0", labels={"nvidia.com/gpu.workload.config": config})
+        assert bool(gone(self.FLEET, [node])) is fault
+
+    def test_a_whole_node_for_vms_needs_no_exporter(self) -> None:
+        node = counted("node-3", labels={"nvidia.com/gpu.workload.config": "vm-passthrough"})
+        others = [counted(f"node-{number}") for number in range(3)]
+        assert gone(machines(3), [*others, node]) == {}
+        silent = gone(without(machines(4), "node-3"), [*others, node])["exporter_down:node/node-3"]
+        assert (silent.severity, silent.advice) == (Severity.INFO, Advice.WATCH)
+        assert "virtual machines" in silent.summary
+
+    @pytest.mark.parametrize(
+        ("name", "pool", "address", "fault"),
+        [
+            ("gpu-vfio-3", "node-0", "0000:1d:00.0", False),
+            ("gpu-vfio-4", "node-0", "0000:1e:00.0", True),
+            ("gpu-vfio-3", "node-1", "0000:1d:00.0", True),
+            ("gpu-3", "node-0", "0000:1d:00.0", True),
+        ],
+    )
+    def test_a_gpu_that_the_dra_driver_passed_through(self, name: str, pool: str, address: str, fault: bool) -> None:
+        """The driver publishes uuid.NewSHA1(NameSpaceDNS, address) for it, on every Node alike."""
+        claim = ClaimedDevice(
+            claim="ns/vm", driver="gpu.nvidia.com", pool=pool, name=name, device=str(uuid5(NAMESPACE_DNS, address))
+        )
+        fleet = without(slotted(2), "gpu-0-3")
+        state = replace(cluster(nodes=["node-0", "node-1"]), claims=(claim,))
+        assert bool(findings(scene(fleet, WELL, state=state))) is fault
+
+    @pytest.mark.parametrize(("lost", "fault"), [(1, False), (2, True)])
+    def test_where_no_slot_is_exported_the_claims_are_counted(self, lost: int, fault: bool) -> None:
+        claim = ClaimedDevice(claim="ns/vm", driver="gpu.nvidia.com", pool="node-0", name="gpu-vfio-3", device="?")
+        fleet = without(machines(2), *(f"gpu-0-{index}" for index in range(lost)))
+        state = replace(cluster(nodes=["node-0", "node-1"]), claims=(claim,))
+        assert bool(findings(scene(fleet, WELL, state=state))) is fault
+
+    @pytest.mark.parametrize(
+        ("counted", "fault"),
+        [
+            ({"nvidia.com/gpu": 7, "nvidia.com/GH100_H100_SXM5_80GB": 1}, False),
+            ({"nvidia.com/gpu": 7, "nvidia.com/pgpu": 1}, False),
+            # That one was passed through long ago: the device plugin counts the one that is gone now.
+            ({"nvidia.com/gpu": 8, "nvidia.com/pgpu": 1}, True),
+            ({"nvidia.com/gpu": 7}, True),
+            ({"nvidia.com/gpu": 7, "nvidia.com/mig-1g.10gb": 1}, True),
+        ],
+    )
+    def test_a_gpu_that_another_device_plugin_offers(self, counted: dict[str, int], fault: bool) -> None:
+        found = gone(self.FLEET, [Node(name="node-0", accelerators=counted, allocatable=counted)])
+        assert bool(found) is fault
+
+
+class TestWhichOne:
+    """Where one is missing, the others tell which."""
+
+    def slotted(self, nodes: int) -> tuple[Device, ...]:
+        return tuple(
+            replace(item, pci_bus_id=f"00000000:{0x1A + int(item.index):02X}:00.0") for item in machines(nodes)
+        )
+
+    def test_a_gpu_that_is_remembered_is_named_by_index_and_slot(self) -> None:
+        [finding] = gone(without(slotted(2), "gpu-0-3")).values()
+        assert finding.summary.startswith("index 3, slot 00000000:1D:00.0: gone for 20 min")
+
+    def test_seven_indices_report_and_the_eighth_is_plain(self) -> None:
+        fleet = [item for item in slotted(4) if item.uuid != "gpu-2-5"]
+        [finding] = gone(fleet, [counted(f"node-{number}", pool="h100") for number in range(4)]).values()
+        assert finding.summary == "1 of its 8 GPUs is missing in telemetry (index 5; slot 00000000:1F:00.0)"
+
+    def test_without_slots_the_index_tells(self) -> None:
+        fleet = [item for item in machines(4) if item.uuid != "gpu-2-5"]
+        [finding] = gone(fleet, [counted(f"node-{number}") for number in range(4)]).values()
+        assert finding.summary == "1 of its 8 GPUs is missing in telemetry (index 5)"
+
+    def test_gpus_that_were_numbered_anew_do_not_tell_it(self) -> None:
+        renumbered = [item for item in slotted(4) if item.uuid != "gpu-2-5"]
+        fleet = [
+            replace(item, index=str(int(item.index) - 1)) if item.node == "node-2" and int(item.index) > 5 else item
+            for item in renumbered
+        ]
+        [finding] = gone(fleet, [counted(f"node-{number}", pool="h100") for number in range(4)]).values()
+        assert "(index 7 or numbered anew; slot 00000000:1F:00.0)" in finding.summary
+
+
+class TestAgainstItsSiblings:
+    """After a reboot the device plugin and GPU feature discovery count seven as well."""
+
+    FLEET = tuple(item for item in machines(4) if item.uuid != "gpu-2-5")
+
+    def nodes(self, *capacities: int, kind: str = "p5.48xlarge") -> list[Node]:
+        labels = {"node.kubernetes.io/instance-type": kind} if kind else {}
+        return [
+            counted(f"node-{number}", capacity, capacity, labels=labels, gpu_product="H100", gpu_count=capacity)
+            for number, capacity in enumerate(capacities)
+        ]
+
+    def test_a_node_with_fewer_gpus_than_its_siblings(self) -> None:
+        [finding] = gone(self.FLEET, self.nodes(8, 8, 7, 8)).values()
+        assert finding.id == "gpu_missing:node/node-2"
+        assert finding.summary == (
+            "1 of its 8 GPUs is missing in telemetry and in its capacity; its siblings have them (index 5)"
+        )
+        assert (finding.verdict, finding.advice, finding.confidence_ratio) == (Verdict.DEGRADED, Advice.INSPECT, 0.6)
+
+    def test_a_gpu_that_telemetry_remembers_is_named_once(self) -> None:
+        found = gone(without(machines(4), "gpu-2-5"), self.nodes(8, 8, 7, 8))
+        assert list(found) == ["gpu_missing:device/gpu-2-5"]
+
+    def test_nodes_of_another_kind_are_no_siblings(self) -> None:
+        nodes = self.nodes(8, 8, 7, 8)
+        other = replace(nodes[2], labels={"node.kubernetes.io/instance-type": "p5.seven"})
+        assert gone(self.FLEET, [*nodes[:2], other, nodes[3]]) == {}
+
+    def test_too_few_siblings_prove_nothing(self) -> None:
+        fleet = [item for item in machines(3) if item.uuid != "gpu-2-5"]
+        assert gone(fleet, self.nodes(8, 8, 7)) == {}
+
+    def test_nodes_of_no_known_kind_are_not_compared(self) -> None:
+        assert gone(self.FLEET, self.nodes(8, 8, 7, 8, kind="")) == {}
+
+    def test_a_pool_of_two_sizes_is_built_so(self) -> None:
+        lost = {"gpu-5-0", "gpu-6-0", "gpu-7-0"}
+        fleet = [item for item in machines(8) if item.uuid not in lost]
+        assert gone(fleet, self.nodes(8, 8, 8, 8, 8, 7, 7, 7)) == {}

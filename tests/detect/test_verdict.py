@@ -153,6 +153,7 @@ def test_a_watch_that_passed_within_the_window_did_not_fail_through_it() -> None
         # The driver asks for nothing, now: a reset has been, or is not needed.
         ("MEM;DCGM_FR_VOLATILE_DBE_DETECTED", 0, Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.6),
         ("DRIVER;DCGM_FR_GPU_RECOVERY_RESET", 0, Severity.WARNING, Advice.RESET, 0.6),
+        ("SM", 0, Severity.WARNING, Advice.INSPECT, 0.6),
         # No reset cures these, so the driver's "nothing" says nothing about them.
         ("ALL;DCGM_FR_FALLEN_OFF_BUS", 0, Severity.CRITICAL, Advice.REBOOT, 0.85),
         ("MEM;DCGM_FR_ROW_REMAP_FAILURE", 0, Severity.CRITICAL, Advice.REPLACE, 0.85),

@@ -24,7 +24,7 @@ from detect.builders import (
 from detect.questions import ACTION, ECC, HEALTH, REMAP, WIDTH, XIDS
 from gpuwatch.catalog.xids import XidClass, xids
 from gpuwatch.detect.health import assess_health
-from gpuwatch.detect.xid import architecture
+from gpuwatch.detect.xid_events import architecture
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import ActivityHistory, Device, Readings, Signal, StateChange

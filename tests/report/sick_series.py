@@ -24,7 +24,8 @@ SHOWN: dict[str, set[str]] = {
     "health.page_retirement": {"full", "waits"},
     "health.pcie_replay": {"replays"},
     "health.pcie_width": {"narrow"},
-    "health.nvlink_errors": {"replay", "recovery", "crc_flit", "crc_data"},
+    "health.nvlink_errors": {"replay", "recovery", "crc_flit", "crc_data", "symbols"},
+    "health.fabric": {"training", "untrained", "unhealthy", "narrow bandwidth", "no route", "misconfigured"},
     "health.thermal_throttle": {"hot"},
     "health.power_brake": {"braked"},
     "health.board": {"corrupt"},
@@ -139,6 +140,25 @@ def _gpu_series() -> list[tuple[str, dict[str, str], Value]]:
     return series
 
 
+def _fabric_series() -> list[tuple[str, dict[str, str], Value]]:
+    series: list[tuple[str, dict[str, str], Value]] = []
+
+    def gpu(metric: str, name: str, value: Value) -> None:
+        series.append((f"DCGM_{metric}", {"UUID": name, "Hostname": "host"}, value))
+
+    gpu("FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS", "symbols", per_minute(1.01))
+    gpu("FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS", "well", per_minute(0.99))
+    gpu("FI_DEV_FABRIC_MANAGER_STATUS", "training", always(2))
+    gpu("FI_DEV_FABRIC_MANAGER_STATUS", "untrained", always(4))
+    gpu("FI_DEV_FABRIC_MANAGER_STATUS", "well", always(3))
+    gpu("FI_DEV_FABRIC_MANAGER_STATUS", "has none", always(0))
+    gpu("FI_DEV_FABRIC_HEALTH_SUMMARY", "unhealthy", always(2))
+    gpu("FI_DEV_FABRIC_HEALTH_SUMMARY", "well", always(1))
+    for name, mask in (("narrow bandwidth", 0x1A9), ("no route", 0x19A), ("misconfigured", 0x4AA), ("well", 0x1AA)):
+        gpu("FI_DEV_FABRIC_HEALTH_MASK", name, always(mask))
+    return series
+
+
 def _pod_series() -> list[tuple[str, dict[str, str], Value]]:
     series: list[tuple[str, dict[str, str], Value]] = []
 
@@ -201,7 +221,7 @@ def openmetrics() -> str:
         ("gpu_health", {"gpu_uuid": "amd"}, always(0)),
         ("gpu_health", {"gpu_uuid": "well"}, always(1)),
     ]
-    for metric, labels, value in (*_gpu_series(), *_pod_series(), *_shared_series(), *amd):
+    for metric, labels, value in (*_gpu_series(), *_fabric_series(), *_pod_series(), *_shared_series(), *amd):
         text = ",".join(f'{name}="{label}"' for name, label in labels.items())
         for age in range(8 * HOUR, -1, -STEP_SECONDS):
             found = value(age)

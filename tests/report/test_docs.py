@@ -25,6 +25,7 @@ from gpuwatch.detect import (
     board,
     capacity,
     contention,
+    fabric,
     health,
     hung,
     idle,
@@ -86,6 +87,7 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
     "health.pcie_replay": (link,),
     "health.pcie_width": (link,),
     "health.nvlink_errors": (link,),
+    "health.fabric": (fabric,),
     "health.thermal_throttle": (throttle,),
     "health.power_brake": (throttle,),
     "health.board": (board,),
@@ -274,7 +276,7 @@ def test_signals_and_metrics_are_the_rules_and_the_catalogs(rule: str) -> None:
     text = _of_rule(rule, "What it looks at.")
     if "(#common-to-the-idle-rules)" in text:
         text += IDLE_COMMON
-    pairs = set(re.findall(r"`([a-z_]+)`\s+←[^`]*`([A-Za-z]\w*)", text))
+    pairs = set(re.findall(r"`([a-z0-9_]+)`\s+←[^`]*`([A-Za-z]\w*)", text))
     known = {(str(row.signal), row.metric) for row in metric_rows()}
     assert pairs <= known
     assert {signal for signal, _ in pairs} == {str(signal) for signal in RULES[rule]}

@@ -38,7 +38,7 @@ from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Mode, Snapshot
-from gpuwatch.model.faults import FaultMemory
+from gpuwatch.model.faults import FaultMemory, KnownFault
 from gpuwatch.model.remediation import ObjectRef, Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
@@ -108,8 +108,8 @@ class Controller:
         self._led = False
         self._cycles = 0
         self._storm_at: datetime | None = None
-        self._faults: FaultMemory | None = None  # None: not read yet
-        self._faults_saved = FaultMemory()
+        self._faults = FaultMemory()
+        self._faults_saved: tuple[KnownFault, ...] | None = None  # None: not read yet
         self._histories = HistoryLog(metrics)
         self._advice: tuple[Recommendation, ...] = ()
         self._weekly = WeeklyJob(election, metrics, stopping)
@@ -297,7 +297,7 @@ class Controller:
             self.seen = Seen()
         if leads and not self._led and self._election is not None:
             self._recall_storm(self._election)
-            self._faults = None
+            self._faults_saved = None
         self._led = leads
         self._metrics.leads.set(leads)
         return leads
@@ -363,27 +363,24 @@ class Controller:
         return self._seen
 
     def _remembered(self, snapshot: Snapshot, opened: Opened) -> FaultMemory:
-        """The memory of faults with this Snapshot, stored if it changed. What could not be stored is tried again in the
-        next cycle; until then a restart loses no more than the window of changes shows again."""
+        """The memory of faults with this Snapshot, stored if it changed. What fails is tried again in the next look."""
         try:
-            if self._faults is None or self._faults_saved.unread:
+            if self._faults_saved is None:
                 with self._fault_store() as store:
-                    self._faults_saved = store.load_faults()
-                mine = {} if self._faults is None else {each.key: each for each in self._faults.faults}
-                faults = {**mine, **{each.key: each for each in self._faults_saved.faults}}
-                self._faults = replace(self._faults_saved, faults=tuple(faults.values()))
-        except StoreError as error:
-            log.warning("the known faults were not read, so no GPU is found healthy by its XIDs: %s", error)
-            self._faults_saved = FaultMemory(unread=f"the known faults: {error}")
-            self._faults = replace(self._faults or FaultMemory(), unread=self._faults_saved.unread)
-        self._faults = remember(snapshot, opened.policies, self._faults)
-        if self._faults.faults != self._faults_saved.faults and not self._faults.unread:
-            try:
+                    stored = store.load_faults()
+                    if stored.unread:
+                        store.save_faults(stored)  # without what is damaged
+                known = {each.key: each for each in (*self._faults.faults, *stored.faults)}
+                self._faults, self._faults_saved = replace(stored, faults=tuple(known.values())), stored.faults
+            self._faults = remember(snapshot, opened.policies, self._faults)
+            if self._faults.faults != self._faults_saved:
                 with self._fault_store() as store:
                     store.save_faults(self._faults)
-                self._faults_saved = self._faults
-            except StoreError as error:
-                log.warning("the known faults were not stored: %s", error)
+                self._faults_saved = self._faults.faults
+        except StoreError as error:
+            log.warning("the known faults were not read or not stored: %s", error)
+            if self._faults_saved is None:
+                self._faults = remember(snapshot, opened.policies, replace(self._faults, unread=str(error)))
         return self._faults
 
     def _fault_store(self) -> AbstractContextManager[Store]:

@@ -1,7 +1,8 @@
-"""GPUs that the cluster counts and telemetry does not show: lost before the inventory window, or never scraped."""
+"""GPUs that the cluster counts, or the Node's siblings have, and telemetry does not show: lost before the inventory
+window, or never scraped."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuwatch.detect.fleet import FLEET, SUSPECTED, Fleet, conclude
@@ -42,8 +43,7 @@ def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
     ]
     dark = [count for count in counts if not count.seen]
     comparable = [count for count in counts if count.seen and count.whole]
-    short = [count for count in comparable if count.seen < count.capacity]
-    return [*_dark(fleet, dark, len(counts)), *_short(fleet, short, len(comparable))]
+    return [*_dark(fleet, dark, len(counts)), *_short(fleet, comparable)]
 
 
 def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]:
@@ -52,10 +52,10 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
         yield monitoring_fault(
             FLEET,
             FindingKind.EXPORTER_DOWN,
-            Severity.WARNING,
-            f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
-            Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}"),
-            missing="an exporter on these Nodes, or its scrape",
+            summary=f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
+            severity=Severity.WARNING,
+            evidence=[Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}")],
+            missing=["an exporter on these Nodes, or its scrape"],
         )
         return
     for count in dark:
@@ -63,48 +63,54 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
         yield monitoring_fault(
             Subject(SubjectKind.NODE, count.node.name),
             FindingKind.EXPORTER_DOWN,
-            Severity.WARNING,
-            f"no telemetry of its GPUs{down}",
-            _capacity(count),
-            missing="an exporter on this Node, or its scrape",
+            summary=f"no telemetry of its GPUs{down}",
+            severity=Severity.WARNING,
+            evidence=[_capacity(count)],
+            missing=["an exporter on this Node, or its scrape"],
             node=count.node.name,
         )
 
 
-def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Finding]:
-    """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause."""
-    if widespread(fleet, len(short), total) and len(short) > 2:
+def _short(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Finding]:
+    """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause.
+
+    After a reboot the device plugin and GPU feature discovery count only what is left; then the siblings tell.
+    """
+    usual = _usual(fleet, comparable)
+    expected = {count.node.name: max(count.capacity, usual.get(_kin(count), 0)) for count in comparable}
+    short = [count for count in comparable if count.seen < expected[count.node.name]]
+    if widespread(fleet, len(short), total := len(comparable)) and len(short) > 2:
         yield monitoring_fault(
             FLEET,
             FindingKind.GPU_MISSING,
-            Severity.WARNING,
-            f"{len(short)} of {total} Nodes show fewer GPUs than their capacity: the exporters leave some out",
-            Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}"),
-            missing="telemetry of these GPUs",
+            summary=f"{len(short)} of {total} Nodes show fewer GPUs than their capacity: the exporters leave some out",
+            severity=Severity.WARNING,
+            evidence=[Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}")],
+            missing=["telemetry of these GPUs"],
         )
         return
     for count in short:
-        name, lost = count.node.name, count.capacity - count.seen
-        given_up = sum(count.node.accelerators.values()) - sum(count.node.allocatable.values())
-        agrees = bool(count.node.allocatable) and given_up >= lost
+        name, whole, left = count.node.name, expected[count.node.name], float(sum(count.node.allocatable.values()))
+        lost, uncounted = whole - count.seen, count.capacity < whole
+        agrees = not uncounted and bool(count.node.allocatable) and count.capacity - left >= lost
+        words = f"{lost} of its {whole} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
         evidence = [_capacity(count)]
         if agrees:
-            evidence.append(
-                Evidence(
-                    signal="allocatable",
-                    value=float(count.capacity - given_up),
-                    comparison="<",
-                    bound=float(count.capacity),
-                )
-            )
+            words += ", and the device plugin has given up on as many"
+            bound = float(count.capacity)
+            evidence.append(Evidence(signal="allocatable", value=left, comparison="<", bound=bound))
+        if uncounted:
+            words += " and in its capacity; its siblings have them"
+            note = f"the bound is what Nodes of {' and '.join(filter(None, _kin(count)))} have"
+            value, bound = float(count.capacity), float(whole)
+            evidence = [Evidence(signal="capacity", value=value, comparison="<", bound=bound, note=note)]
         yield conclude(
             Subject(SubjectKind.NODE, name),
             FindingKind.GPU_MISSING,
             Verdict.DEGRADED,
-            f"{lost} of its {count.capacity} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
-            + (", and the device plugin has given up on as many" if agrees else ""),
+            words + _places(fleet, count, whole, comparable),
             severity=Severity.CRITICAL if agrees else Severity.WARNING,
-            advice=Advice.REBOOT,
+            advice=Advice.INSPECT if uncounted else Advice.REBOOT,
             # Two counts disagree; the device plugin is a third count.
             confidence_ratio=0.85 if agrees else SUSPECTED,
             evidence=evidence,
@@ -112,11 +118,40 @@ def _short(fleet: Fleet, short: Sequence[_Count], total: int) -> Iterable[Findin
         )
 
 
+def _kin(count: _Count) -> tuple[str, str]:
+    node = count.node
+    return node.labels.get("node.kubernetes.io/instance-type") or node.pool, node.gpu_product
+
+
+def _usual(fleet: Fleet, comparable: Sequence[_Count]) -> Mapping[tuple[str, str], int]:
+    """The GPUs of a Node by its kind, where for each other Node so many have as many."""
+    kin: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for count in comparable:
+        kin[_kin(count)][count.capacity] += 1
+    found = {kind: counts.most_common(1)[0] for kind, counts in kin.items() if kind[0]}
+    least = fleet.policy.common_cause_nodes
+    return {kind: gpus for kind, (gpus, nodes) in found.items() if nodes >= least * max(1, kin[kind].total() - nodes)}
+
+
+def _places(fleet: Fleet, count: _Count, usual: int, comparable: Sequence[_Count]) -> str:
+    """Index and slot of the GPUs that are missing, as far as those that are there, and the Node's siblings, tell."""
+    here = [gpu.lead for gpu in fleet.gpus if gpu.lead.node == count.node.name]
+    slots = defaultdict(set)
+    for gpu in fleet.gpus:
+        slots[gpu.lead.node].add(gpu.lead.pci_bus_id)
+    siblings = (item for item in comparable if _kin(item) == _kin(count) and item.seen == usual)
+    layouts = {frozenset(slots[item.node.name]) for item in siblings}
+    free = sorted({str(index) for index in range(usual)} - {device.index for device in here}, key=int)
+    empty = sorted(layouts.pop() - {device.pci_bus_id for device in here}) if len(layouts) == 1 else []
+    words = []
+    if len(free) == usual - len(here):
+        # A driver that is loaded without a GPU counts the others from 0 on.
+        words.append(f"index {', '.join(free)}" + (" or numbered anew" if free[-1] == str(usual - 1) else ""))
+    if len(empty) == usual - len(here):
+        words.append(f"slot {', '.join(empty)}")
+    return f" ({'; '.join(words)})" if words else ""
+
+
 def _capacity(count: _Count) -> Evidence:
-    return Evidence(
-        signal="gpus_in_telemetry",
-        value=float(count.seen),
-        comparison="<",
-        bound=float(count.capacity),
-        note="the bound is the Node's capacity",
-    )
+    seen, bound, note = float(count.seen), float(count.capacity), "the bound is the Node's capacity"
+    return Evidence(signal="gpus_in_telemetry", value=seen, comparison="<", bound=bound, note=note)

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from gpuwatch.catalog.xids import Xid, XidClass
 from gpuwatch.detect.fleet import Fleet, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.xid_events import XidEvent
+from gpuwatch.detect.xid_events import XidEvent, applies
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Subject, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, Repair, RepairKind
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -25,6 +26,13 @@ _LAST_XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 REPAIR_TO_BE_SEEN = frozenset({64, 79, 140})
 """XIDs that the driver's 'no action' does not end: a card that was lost, and memory errors that were not recovered."""
 
+_DOUBLE_BIT_ERRORS = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
+_COUNTED = frozenset({48, 95, 171, 172})
+"""Double-bit errors, which the volatile count holds until the GPU is reset or its driver is loaded again."""
+
+_WITH_48 = frozenset({171, 172})
+"""They come with a 48 and say where it was, so the driver speaks of them as of a 48."""
+
 _MOST = 4096
 """Faults that are remembered."""
 _MOST_TIMES = 16
@@ -33,7 +41,7 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def fault_needs(_: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (RECOVERY, ENERGY)
+    return (RECOVERY, ENERGY, _DOUBLE_BIT_ERRORS)
 
 
 def remembered(
@@ -43,9 +51,8 @@ def remembered(
     known = {fault.key: fault for fault in memory.faults}
     gpus = {gpu.uuid: gpu for gpu in fleet.gpus}
     for event in (event for found in events.values() for event in found):
-        of_class = None if event.known is None else event.known.xid_class
-        if of_class is XidClass.FATAL or (of_class is XidClass.APPLICATION and event.times):
-            new = _new(fleet, event.gpu, FindingKind.XID, int(event.code), event.evidence)
+        if event.known is not None and _worth(event.known, event.gpu, event.times):
+            new = _new(fleet, event.gpu, FindingKind.XID, event.known.code, event.evidence)
             known[new.key] = _with_event(fleet, event, known.get(new.key, new))
     for standing in (fault for gpu in fleet.gpus for fault in _standing(fleet, gpu)):
         known.setdefault(standing.key, standing)
@@ -53,7 +60,9 @@ def remembered(
         broken = finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED
         if broken and finding.subject.name in gpus:
             new = _new(fleet, gpus[finding.subject.name], finding.kind, 0, finding.evidence)
-            known[new.key] = _missing(fleet, gpus[finding.subject.name], known.get(new.key, new))
+            fault = known.get(new.key, new)
+            lasts = fault.bursts and fault.open
+            known[new.key] = fault if lasts else _came(fleet, gpus[finding.subject.name], fault, fleet.snapshot.at)
     faults = (_looked_at(fleet, fault, gpus.get(fault.uuid)) for fault in known.values())
     return replace(memory, faults=_kept(fleet, faults))
 
@@ -89,7 +98,8 @@ def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
     """A missing GPU that reboots did not bring back needs hands."""
     if finding.kind is not FindingKind.GPU_MISSING or finding.verdict is not Verdict.DEGRADED:
         return finding
-    known = (fault for fault in memory.faults if (fault.uuid, fault.kind) == (finding.subject.name, finding.kind))
+    mine = (finding.subject.name, finding.kind)  # of a GPU, or of a Node that has fewer than its capacity
+    known = (each for each in memory.faults if mine in ((each.uuid, each.kind), (each.node, each.kind)) and each.open)
     reboots = max((fault.failed_repairs for fault in known), default=0)
     if reboots < fleet.policy.failed_repairs:
         return finding
@@ -98,10 +108,18 @@ def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
 
 
 def _kept(fleet: Fleet, faults: Iterable[KnownFault]) -> tuple[KnownFault, ...]:
-    """Without those of GPUs that are long gone and those that were repaired long ago; open and new ones first."""
-    oldest = fleet.before(fleet.policy.fault_kept_seconds)
-    alive = [fault for fault in faults if fault.seen_at > oldest and (fault.open or fault.last_at > oldest)]
-    alive.sort(key=lambda fault: (not fault.open, -fault.last_at.timestamp(), fault.key))
+    """Without those of GPUs that are long gone, those that were repaired long ago, and programs' of another day. What
+    lasts comes first, then the newest."""
+    oldest, day = fleet.before(fleet.policy.fault_kept_seconds), fleet.snapshot.at - _DAY
+
+    def rank(fault: KnownFault) -> int:
+        known = fleet.xids.get(fault.code)
+        if known is not None and known.xid_class is XidClass.APPLICATION:
+            return 2 if fault.last_at > day else 3
+        return (0 if fault.open else 1) if fault.open or fault.last_at > oldest else 3
+
+    alive = [fault for fault in faults if fault.seen_at > oldest and rank(fault) < 3]
+    alive.sort(key=lambda fault: (rank(fault), -fault.last_at.timestamp(), fault.key))
     return tuple(alive[:_MOST])
 
 
@@ -125,6 +143,12 @@ def _new(
     )
 
 
+def _worth(known: Xid, gpu: PhysicalGpu, times: Sequence[datetime] = ()) -> bool:
+    """Whether it is remembered: a fault, or what another program may raise as well."""
+    fault = known.xid_class is XidClass.FATAL
+    return applies(known, gpu.model) and (fault or (known.xid_class is XidClass.APPLICATION and bool(times)))
+
+
 def _standing(fleet: Fleet, gpu: PhysicalGpu) -> Iterable[KnownFault]:
     """Fatal XIDs from before the window that the gauge still shows, or showed until another came. A reset needs DCGM's
     host engine stopped, and the gauge begins anew with it, so there was none since."""
@@ -134,7 +158,7 @@ def _standing(fleet: Fleet, gpu: PhysicalGpu) -> Iterable[KnownFault]:
         *(change.before for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after),
     ]
     for code in {int(code) for code in shown if code}:
-        if code in fleet.xids and fleet.xids[code].xid_class is XidClass.FATAL:
+        if code in fleet.xids and _worth(fleet.xids[code], gpu):
             note = "from before the window: the gauge shows an XID until another comes, or DCGM's host engine ends"
             yield _new(fleet, gpu, FindingKind.XID, code, [last.evidence(gpu, float(code), note=note)], timed=False)
 
@@ -152,12 +176,6 @@ def _with_event(fleet: Fleet, event: XidEvent, fault: KnownFault) -> KnownFault:
                 kept = [each for each in (*fault.holdings, *new) if each.at > at - _DAY]
                 fault = replace(fault, holdings=tuple(kept[-_MOST_TIMES:]))
     return fault if event.times else replace(_came(fleet, event.gpu, fault, at), timed=False)
-
-
-def _missing(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault) -> KnownFault:
-    """What is missing stays missing: it comes again only after a repair that did not bring it back."""
-    news = not fault.bursts or (not fault.open and fault.repairs[-1].at < fleet.snapshot.at)
-    return _came(fleet, gpu, fault, fleet.snapshot.at) if news else fault
 
 
 def _came(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> KnownFault:
@@ -197,23 +215,37 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
     """With the repair that was seen since it last came. before: only what is known to be earlier."""
     if not fault.open:
         return fault
-    for look in (_counters_began_anew, _rebooted, _exchanged, _called_off):
+    for look in (_counters_began_anew, _rebooted, _exchanged, _declared, _called_off):
         repair = look(fleet, gpu, fault)
         if repair is not None and (before is None or repair.at < before):
-            return replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
+            fault = replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
+            back = fault.kind is not FindingKind.GPU_MISSING or (gpu is not None and gpu.present)
+            if repair.kind is RepairKind.REBOOT and not back:
+                return replace(fault, last_at=repair.at, boot_id=_boot(fleet, fault.node))
+            return fault
     return fault
 
 
 def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are."""
+    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are. A smaller fall
+    may be a second exporter that is some seconds behind."""
     if gpu is None or not gpu.present or fault.kind is FindingKind.GPU_MISSING:
         return None
     falls = fleet.changes(Signal.ENERGY_JOULES_TOTAL).get(gpu.uuid, ())
     at = next((change.at for change in falls if change.at > fault.last_at), None)
     now = fleet.answers(ENERGY).of(gpu)
-    if at is None and now is not None and fault.energy_joules is not None and now < fault.energy_joules:
+    if at is None and now is not None and fault.energy_joules is not None and now < fault.energy_joules / 2:
         at = fleet.snapshot.at
+    if fault.code in _COUNTED and fleet.answers(_DOUBLE_BIT_ERRORS).of(gpu) == 0 and _settled(fleet, fault):
+        at = at or fleet.snapshot.at
     return None if at is None else Repair(kind=RepairKind.RELOAD, at=at)
+
+
+def _settled(fleet: Fleet, fault: KnownFault) -> bool:
+    """Whether what is read now is of after the fault. The page that shows an XID first may hold other values of
+    before."""
+    seconds = 2 * (fleet.snapshot.telemetry_schema.interval_seconds or 60)
+    return (fleet.snapshot.at - fault.last_at).total_seconds() >= seconds
 
 
 def _rebooted(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
@@ -230,25 +262,34 @@ def _exchanged(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repa
     return Repair(kind=RepairKind.EXCHANGE, at=fleet.snapshot.at) if taken else None
 
 
+def _declared(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
+    """What a person wrote on the Node. A time that cannot be read, has no zone or is yet to come says nothing."""
+    node = fleet.nodes.get((gpu.lead.node if gpu is not None else None) or fault.node)
+    try:
+        at = datetime.fromisoformat(node.annotations.get(keys.REPAIRED_AT, "") if node is not None else "")
+    except ValueError:
+        return None
+    said = at.tzinfo is not None and fault.last_at < at <= fleet.snapshot.at
+    return Repair(kind=RepairKind.DECLARED, at=at) if said else None
+
+
 def _called_off(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
     """The driver asks for nothing, read after the fault; a missing GPU is back."""
     if gpu is None or not gpu.present:
         return None
-    if fault.kind is not FindingKind.GPU_MISSING:
-        # The page that shows the XID first may hold the recovery action of before.
-        settled = 2 * (fleet.snapshot.telemetry_schema.interval_seconds or 60)
-        early = (fleet.snapshot.at - fault.last_at).total_seconds() < settled
-        if early or fleet.answers(RECOVERY).of(gpu) != 0 or not _driver_ends(fleet.xids.get(fault.code), gpu):
-            return None
+    silent = fleet.answers(RECOVERY).of(gpu) == 0 and _settled(fleet, fault) and _driver_ends(fleet, fault.code, gpu)
+    if fault.kind is not FindingKind.GPU_MISSING and not silent:
+        return None
     return Repair(kind=RepairKind.RESET if fault.asked else RepairKind.CALLED_OFF, at=fleet.snapshot.at)
 
 
-def _driver_ends(xid: Xid | None, gpu: PhysicalGpu) -> bool:
-    """Whether 'no action' of this GPU's driver speaks of this XID."""
-    if xid is None or xid.code in REPAIR_TO_BE_SEEN:
+def _driver_ends(fleet: Fleet, code: int, gpu: PhysicalGpu) -> bool:
+    """Whether 'no action' of this GPU's driver speaks of this XID: it would ask for one after it."""
+    known = fleet.xids.get(48 if code in _WITH_48 else code)
+    if known is None or known.recovery_driver is None or code in REPAIR_TO_BE_SEEN:
         return False
     branch = re.match(r"\d+", gpu.lead.driver_version)
-    return branch is None or xid.recovery_driver is None or int(branch[0]) >= xid.recovery_driver
+    return branch is None or int(branch[0]) >= known.recovery_driver
 
 
 def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
@@ -257,8 +298,8 @@ def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
     space, _, name = workload.name.rpartition("/")
     space = space.rpartition("/")[2]
     parts = [part for part in re.split(r"[-.]", name) if not _GENERATED.fullmatch(part)]
-    pods = [pod for ref, pod in fleet.pods.items() if pod.images and fleet.workload_of(ref) == workload]
-    return tuple(sorted({f"{space}/{'-'.join(parts) or name}", *(f"{space} {' '.join(pod.images)}" for pod in pods)}))
+    images = (f"{space} {' '.join(each)}" for each in fleet.images.get(workload, ()))
+    return tuple(sorted({f"{space}/{'-'.join(parts) or name}", *images}))
 
 
 _GENERATED = re.compile(r".*\d.*|[bcdfghjklmnpqrstvwxz2456789]{5}")

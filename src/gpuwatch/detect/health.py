@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwatch.catalog.xids import Xid
-from gpuwatch.detect import board, link, memory, throttle, verdict
+from gpuwatch.detect import board, fabric, link, memory, throttle, verdict
 from gpuwatch.detect.capacity import missing_from_telemetry
 from gpuwatch.detect.fault_memory import came_back, fault_needs, remembered, with_memory
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
@@ -32,7 +32,6 @@ _RULES = (
     memory.page_retirement,
     link.pcie_replay,
     link.pcie_width,
-    link.nvlink_errors,
     board.board,
 )
 
@@ -53,6 +52,7 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
         "health.pcie_replay": link.pcie_replay_needs(policy),
         "health.pcie_width": link.pcie_width_needs(policy),
         "health.nvlink_errors": link.nvlink_needs(policy),
+        "health.fabric": fabric.fabric_needs(policy),
         "health.thermal_throttle": throttle.thermal_needs(policy),
         "health.power_brake": throttle.power_brake_needs(policy),
         "health.board": board.board_needs(policy),
@@ -90,7 +90,8 @@ def assess_health(
     raised = xid_events(fleet)
     faults = remembered(fleet, raised, gone.findings, memory or FaultMemory())
     gone.findings = [came_back(fleet, finding, faults) for finding in gone.findings]
-    findings = [*gone.findings, *missing_from_telemetry(fleet), *said_by_others(fleet)]
+    missing = (came_back(fleet, finding, faults) for finding in missing_from_telemetry(fleet))
+    findings = [*gone.findings, *missing, *said_by_others(fleet)]
     told: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:
@@ -116,12 +117,19 @@ def assess_health(
             findings.append(finding)
             told.update(fleet.uuids[device] for device in finding.devices)
 
-    for shared in (verdict.dcgm_health, verdict.vendor_health, throttle.thermal_throttle, throttle.power_brake):
+    for shared in (
+        verdict.dcgm_health,
+        verdict.vendor_health,
+        link.nvlink_errors,
+        fabric.fabric,
+        throttle.thermal_throttle,
+        throttle.power_brake,
+    ):
         judge, together = shared(fleet)
         take_shared(together)
         take(judge)
-    for rule in _RULES:
-        take(rule(fleet))
+    for of_gpus in _RULES:
+        take(of_gpus(fleet))
     # The last two rules use the findings of the others.
     judge, common = xid(fleet, against, with_memory(fleet, raised, faults), None if memory is None else faults)
     take_shared(common)

@@ -1,11 +1,11 @@
-"""Faults of a GPU's links: PCIe replays and width, NVLink errors."""
+"""Faults of a GPU's links: PCIe replays and width, errors on NVLinks and on the link to the CPU (C2C)."""
 
 from collections.abc import Hashable
-from typing import NamedTuple
 
+from gpuwatch.detect.fabric import by_domain
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Advice, Evidence, FindingKind, Severity, Verdict
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
@@ -13,6 +13,18 @@ REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.
 
 _ASSUMED_GENERATION = 5
 _ASSUMED_LANES = 16
+
+_CRC = (Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Signal.NVLINK_CRC_DATA_ERRORS_TOTAL)
+_LOST_LINKS = (Signal.NVLINK_FAILED_RECOVERIES_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL)
+# What DCGM's MonitorNVLink4Fields and MonitorNVLink5Fields count, and the link to the CPU, for which it has no bound.
+# Without the two bit error rates: the exporter prints 1e-12 as 0.000000, and the counters count the same errors.
+_ERRORS = tuple(
+    signal
+    for signal in Signal
+    if signal.startswith(("nvlink_", "c2c_")) and signal.endswith("_total") and signal not in _CRC + _LOST_LINKS
+)
+_NEVER_RECORDED = (Signal.NVLINK_ECC_ERRORS_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL, *(s for s in _ERRORS if "c2c" in s))
+"""Without a recorded page of an exporter: alone they are not sure enough to be acted on."""
 
 
 def pcie_replay_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -34,10 +46,7 @@ def pcie_width_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 def nvlink_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     window = policy.window_seconds
     return (
-        WindowStat(Signal.NVLINK_REPLAY_ERRORS_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.NVLINK_RECOVERY_ERRORS_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.NVLINK_CRC_DATA_ERRORS_TOTAL, Statistic.INCREASE, window),
+        *(WindowStat(signal, Statistic.INCREASE, window) for signal in (*_ERRORS, *_CRC, *_LOST_LINKS)),
         WindowStat(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, window),
         WindowStat(Signal.LINK_UP_STATE, Statistic.LAST),
     )
@@ -76,15 +85,8 @@ def pcie_replay(fleet: Fleet) -> Judge:
         multiples = peers_of(gpu)
         peers = None if multiples is None else multiples.times(bound)
         whom = "GPUs of all models" if peers is not None and not peers.same_model else "its peers"
-        fact = replays.evidence(
-            gpu,
-            rate,
-            unit="replays/minute",
-            comparison=">",
-            bound=bound,
-            peers=peers,
-            note=f"bound for {assumed}; compared with {whom}",
-        )
+        note, unit = f"bound for {assumed}; compared with {whom}", "replays/minute"
+        fact = replays.evidence(gpu, rate, unit=unit, comparison=">", bound=bound, peers=peers, note=note)
         if peers is None:
             summary = f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with"
             return fleet.undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
@@ -168,88 +170,93 @@ def _pool(fleet: Fleet, gpu: PhysicalGpu) -> Hashable:
     return "" if node is None else node.pool
 
 
-class _Excess(NamedTuple):
-    fact: Evidence
-    words: str
-    outlier: bool
-
-
-def nvlink_errors(fleet: Fleet) -> Judge:
+def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """Error rates at which DCGM fails a link. They seldom cost speed (Imbue: 'do not seem to impact training'), so the
-    GPU must also exceed its peers, or move less than they do; both raise the confidence."""
+    GPU must also exceed its peers, or move less than they do; both raise the confidence. One finding for an NVLink
+    domain with such GPUs on several Nodes."""
     kind = FindingKind.NVLINK_ERRORS
     policy = fleet.policy
-    window = policy.window_seconds
-    replay, recovery, crc_flit, crc_data, traffic, up = map(fleet.answers, nvlink_needs(policy))
-    rates = (
-        (replay, 60 / window, policy.nvlink_errors_per_minute, "replays/minute"),
-        (recovery, 60 / window, policy.nvlink_errors_per_minute, "recoveries/minute"),
-        (crc_flit, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
-        (crc_data, 1 / window, policy.nvlink_crc_errors_per_second, "errors/second"),
-    )
+    *counters, traffic, up = map(fleet.answers, nvlink_needs(policy))
+    rates = [_rate(answers, policy) for answers in counters]
     peers_of = [fleet.peers(answers.times(scale)) for answers, scale, _, _ in rates]
-    traffic_peers = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, fleet.jobs_of(gpu)))
+    # A machine of four GPUs is too small to compare within: its job's GPUs on all machines are.
+    near_traffic = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, fleet.jobs_of(gpu)))
+    job_traffic = fleet.peers(traffic.of, among=[gpu for gpu in fleet.present if gpu.pods], kin=fleet.jobs_of)
     up_peers = fleet.peers(up.of, kin=lambda gpu: _pool(fleet, gpu))
-    reporting = fleet.reporting(window)
+    reporting = fleet.reporting(policy.window_seconds)
 
-    def excesses(gpu: PhysicalGpu) -> list[_Excess]:
+    def excesses(gpu: PhysicalGpu) -> list[tuple[Evidence, bool]]:
+        """What is too much, and whether the peers have less of it."""
         found = []
         for (answers, scale, bound, unit), cohort in zip(rates, peers_of, strict=True):
             rate = (answers.of(gpu) or 0.0) * scale
             if rate >= bound:
                 peers = cohort(gpu)
                 fact = answers.evidence(gpu, rate, unit=unit, comparison=">=", bound=bound, peers=peers)
-                outlier = peers is not None and rate > peers.upper(policy.peer_deviations)
-                found.append(_Excess(fact, f"{rate:,.3g} NVLink {unit.replace('/', ' per ')}", outlier))
+                found.append((fact, peers is not None and rate > peers.upper(policy.peer_deviations)))
         return found
 
+    over = {gpu.uuid: excesses(gpu) for gpu in fleet.present}
+    sick = [gpu for gpu in fleet.present if any(outlier for _, outlier in over[gpu.uuid])]
+    shared, told = by_domain(fleet, kind, "link errors", sick)
+
     def judge(gpu: PhysicalGpu) -> Conclusion:
+        if gpu.uuid in told:
+            return fleet.unknown(gpu, kind, "link errors, as all over its NVLink domain", ["errors of this GPU alone"])
         down = _link_down(gpu, up, up_peers(gpu))
         if down is not None:
             return down
-        known = [answers for answers, _, _, _ in rates if answers.known(gpu)]
+        known = [answers for answers in counters if answers.known(gpu)]
         if not known:
             if (up.of(gpu) or 0) > 0:
                 return fleet.healthy(gpu, kind, "its links are up", up, confidence_ratio=0.7)
-            return fleet.unknown(gpu, kind, "NVLink errors are not exported", [item[0].stat.signal for item in rates])
-        found = excesses(gpu)
+            return fleet.unknown(gpu, kind, "NVLink errors are not exported", [each.stat.signal for each in counters])
+        found = over.get(gpu.uuid)
         if not found:
             if reporting(gpu):
                 return fleet.healthy(gpu, kind, "few NVLink errors", *known)
-            return fleet.unseen(gpu, kind, window)
-        evidence = [item.fact for item in found]
-        words = " and ".join(item.words for item in found)
-        peers = traffic_peers(gpu)
+            return fleet.unseen(gpu, kind, policy.window_seconds)
+        evidence = [fact for fact, _ in found]
+        words = " and ".join(f"{fact.value:,.3g} {fact.unit.replace('/', ' per ')}" for fact in evidence)
+        peers = near_traffic(gpu) or job_traffic(gpu)
         carried = traffic.of(gpu)
-        slower = peers is not None and carried is not None and carried < peers.lower(policy.peer_deviations)
+        least = None if peers is None else peers.lower(policy.peer_deviations)
+        slower = least is not None and carried is not None and carried < least
         if slower:
-            assert peers is not None
-            evidence.append(
-                traffic.evidence(gpu, comparison="<", bound=peers.lower(policy.peer_deviations), peers=peers)
-            )
-        outlier = any(item.outlier for item in found)
-        if not (outlier or slower):
+            evidence.append(traffic.evidence(gpu, comparison="<", bound=least, peers=peers))
+        outliers = [fact for fact, outlier in found if outlier]
+        if not (outliers or slower):
             missing = "peers that have fewer errors, or a lack of traffic"
             return fleet.undecided(gpu, kind, f"{words}, which no comparison supports", evidence, missing)
         machine = fleet.at_home.get(gpu.home, ())
-        sick = sum(1 for sibling in machine if excesses(sibling))
-        whole = len(machine) > 1 and sick > len(machine) / 2
+        many = sum(1 for sibling in machine if over[sibling.uuid])
+        whole = len(machine) > 1 and many > len(machine) / 2
         return conclude(
             gpu,
             kind,
             Verdict.DEGRADED,
             words
             + ("; it also moves less than its peers" if slower else "")
-            + (f"; {sick} of {len(machine)} GPUs of this machine have them: look at its switches" if whole else ""),
+            + (f"; {many} of {len(machine)} GPUs of this machine have them: look at its switches" if whole else ""),
             severity=Severity.WARNING,
             advice=Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE,
             # Errors without less traffic are often harmless.
-            confidence_ratio=0.85 if outlier and slower else SUSPECTED,
-            since=fleet.before(window),
+            confidence_ratio=0.85 if slower and any(x.signal not in _NEVER_RECORDED for x in outliers) else SUSPECTED,
+            since=fleet.before(policy.window_seconds),
             evidence=evidence,
         )
 
-    return judge
+    return judge, shared
+
+
+def _rate(answers: GpuAnswers, policy: HealthPolicy) -> tuple[GpuAnswers, float, float, str]:
+    """The counter, what its increase is multiplied by, the rate from which it is too many, and that rate's unit."""
+    signal, window = answers.stat.signal, policy.window_seconds
+    name = signal.removesuffix("_total").replace("_", " ").replace("nvlink", "NVLink").replace("c2c", "C2C")
+    if signal in _CRC:
+        return answers, 1 / window, policy.nvlink_crc_errors_per_second, f"{name}/second"
+    bound = 60 / window if signal in _LOST_LINKS else policy.nvlink_errors_per_minute
+    return answers, 60 / window, bound, f"{name}/minute"
 
 
 def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclusion | None:
@@ -260,7 +267,7 @@ def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclus
         gpu,
         FindingKind.NVLINK_ERRORS,
         Verdict.DEGRADED,
-        "a link to other accelerators is down; its peers' links are up",
+        "a link to other accelerators or to the CPU is down; its peers' links are up",
         severity=Severity.WARNING,
         advice=Advice.INSPECT,
         # The state names no port, and the port may be unused.

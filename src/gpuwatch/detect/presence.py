@@ -4,10 +4,13 @@ A GPU that falls off the bus shows hardly any sign before (five of seven such ca
 while those of its siblings go on. Where an exporter, or most of them, have no samples, monitoring is at fault.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
+from uuid import NAMESPACE_DNS, uuid5
 
 from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
@@ -18,12 +21,22 @@ from gpuwatch.model.telemetry import Exporter, Signal, Statistic, WindowStat
 
 FELL_OFF_THE_BUS = 79
 
+monitoring_fault = partial(conclude, verdict=Verdict.UNKNOWN, advice=Advice.FIX_MONITORING)
+
 # MIG manager stops the exporter while it works, and gives every instance a new identity.
 _MIG_STATE = "nvidia.com/mig.config.state"
 _MIG_CHANGING = frozenset({"pending", "rebooting"})
 # The GPU Operator unloads the driver between these two.
 _DRIVER_STATE = "nvidia.com/gpu-driver-upgrade-state"
 _DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-failed"})
+# The GPU Operator gives all GPUs of such a Node to virtual machines.
+_WORKLOADS = "nvidia.com/gpu.workload.config"
+_FOR_VMS = frozenset({"vm-passthrough", "vm-vgpu"})
+# Resources of KubeVirt's and Kata's device plugins, named after the chip in pci.ids (GH100_H100_SXM5_80GB) or `pgpu`.
+_VFIO_RESOURCE = re.compile(r"nvidia\.com/(pgpu|[A-Z]{2}\d{3}[A-Z]*_\w+)")
+# A GPU that the DRA driver offers to virtual machines. Its uuid is not the GPU's, but made of its slot
+# (kubernetes-sigs/dra-driver-nvidia-gpu@95932046 nvlib.go, getVfioDeviceInfo).
+_VFIO_DEVICE = "gpu-vfio-"
 
 
 def presence_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -128,58 +141,27 @@ def _nothing_at_all(fleet: Fleet) -> Finding:
     return monitoring_fault(
         FLEET,
         FindingKind.TELEMETRY_MISSING,
-        Severity.CRITICAL,
-        "no GPU telemetry at all was read, which says nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
-        Evidence(signal="exporters", value=0.0),
-        Evidence(signal="devices", value=0.0),
-        missing="any series of a GPU exporter",
+        summary="no GPU telemetry at all was read, which says nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
+        severity=Severity.CRITICAL,
+        evidence=[Evidence(signal="exporters", value=0.0), Evidence(signal="devices", value=0.0)],
+        missing=["any series of a GPU exporter"],
     )
 
 
 def _telemetry_missing(fleet: Fleet, silent: Sequence[_Machine], total: int) -> Finding:
     names = ", ".join(machine.name for machine in silent[:5]) + (" …" if len(silent) > 5 else "")
     jobs = "|".join(sorted({exporter.job for machine in silent for exporter in machine.exporters if exporter.job}))
+    query = f'1 - avg(up{{job=~"{jobs}"}})' if jobs else ""
+    fact = Evidence(signal="exporters_down", value=len(silent) / total, unit="ratio", note=names)
     return monitoring_fault(
         FLEET,
         FindingKind.TELEMETRY_MISSING,
-        Severity.CRITICAL,
-        f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than all "
-        "those machines",
-        Evidence(
-            signal="exporters_down",
-            value=len(silent) / total,
-            unit="ratio",
-            comparison=">=",
-            bound=fleet.policy.telemetry_missing_ratio,
-            promql=f'1 - avg(up{{job=~"{jobs}"}})' if jobs else "",
-            note=names,
-        ),
-        missing="telemetry of these machines",
+        summary=f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than "
+        "all those machines",
+        severity=Severity.CRITICAL,
+        evidence=[replace(fact, comparison=">=", bound=fleet.policy.telemetry_missing_ratio, promql=query)],
+        missing=["telemetry of these machines"],
         gpus=[gpu for machine in silent for gpu in machine.gpus],
-    )
-
-
-def monitoring_fault(
-    subject: Subject,
-    kind: FindingKind,
-    severity: Severity,
-    summary: str,
-    *evidence: Evidence,
-    missing: str,
-    gpus: Sequence[PhysicalGpu] = (),
-    node: str | None = None,
-) -> Finding:
-    return conclude(
-        subject,
-        kind,
-        Verdict.UNKNOWN,
-        summary,
-        severity=severity,
-        advice=Advice.FIX_MONITORING,
-        evidence=evidence,
-        missing=[missing],
-        gpus=gpus,
-        node=node,
     )
 
 
@@ -191,7 +173,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
     fresh = seen is not None and (fleet.snapshot.at - seen).total_seconds() < fleet.policy.missing_seconds
     change = being_changed(node)
     if change:
-        why = f"{change}, which takes the exporter away for a while"
+        why = f"{change}, which takes the exporter away"
     elif node is not None and node.ready is False:
         why = "and its Node is NotReady, so the machine may be down"
     elif machine.up:
@@ -200,6 +182,8 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         why = "which says nothing about the GPUs"
     calm = fresh or bool(change)
     instances = "|".join(exporter.instance for exporter in machine.exporters)
+    query = f'up{{instance=~"{instances}"}}' if instances else ""
+    up = "unknown" if machine.up is None else float(machine.up)
     return conclude(
         Subject(SubjectKind.NODE, machine.name),
         FindingKind.EXPORTER_DOWN,
@@ -209,13 +193,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         advice=Advice.WATCH if calm else Advice.FIX_MONITORING,
         since=seen,
         evidence=[
-            Evidence(
-                signal="up",
-                value="unknown" if machine.up is None else float(machine.up),
-                comparison="==",
-                bound=1.0,
-                promql=f'up{{instance=~"{instances}"}}' if instances else "",
-            ),
+            Evidence(signal="up", value=up, comparison="==", bound=1.0, promql=query),
             Evidence(signal="gpus", value=0.0, comparison="==", bound=float(len(gpus)), at=seen),
         ],
         missing=["telemetry of this machine's GPUs"],
@@ -230,6 +208,8 @@ def being_changed(node: Node | None) -> str:
         return ""
     if why := reclaimed(node):
         return f"its provider takes the Node back ({why})"
+    if (given := node.labels.get(_WORKLOADS, "")) in _FOR_VMS:
+        return f"its GPUs are given to virtual machines ({given})"
     mig = node.labels.get(_MIG_STATE, "")
     if mig in _MIG_CHANGING:
         return f"its MIG layout is being changed ({mig})"
@@ -268,6 +248,8 @@ def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
     node = fleet.nodes.get(gpu.lead.node or "")
     if change := being_changed(node):
         return f"{change}, so devices come and go"
+    if _passed_through(fleet, gpu, node):
+        return "it is given to a virtual machine"
     seen = gpu.last_seen
     if node is not None and node.created is not None and seen is not None and node.created > seen:
         return f"{node.name} was created after it was last seen: another machine of the same name"
@@ -276,6 +258,19 @@ def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
         if bus and sibling.lead.pci_bus_id == bus:
             return f"{sibling.uuid} is in its slot now: it was exchanged"
     return ""
+
+
+def _passed_through(fleet: Fleet, gpu: PhysicalGpu, node: Node | None) -> bool:
+    """Whether a claim of the DRA driver says so, or the Node counts it among the GPUs for VMs and no others."""
+    lost = sum(other.home == gpu.home and not other.present for other in fleet.gpus)
+    slot = gpu.lead.pci_bus_id.lower()[-12:]  # 0000:53:00.0; DCGM writes eight digits of the domain
+    claims = (item for item in fleet.snapshot.cluster.claims if item.pool == gpu.lead.node)
+    given = [item.device for item in claims if item.name.startswith(_VFIO_DEVICE)]
+    if str(uuid5(NAMESPACE_DNS, slot)) in given or (given and not slot and len(given) >= lost):
+        return True
+    counted = {} if node is None else node.accelerators
+    for_vms = sum(count for name, count in counted.items() if _VFIO_RESOURCE.fullmatch(name))
+    return for_vms >= lost and counted.get("nvidia.com/gpu") == len(fleet.at_home.get(gpu.home, ()))
 
 
 def _gone_unknown(gpu: PhysicalGpu, reason: str, severity: Severity) -> Finding:
@@ -297,59 +292,34 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
     seen = gpu.last_seen
     silence = None if seen is None else (at - seen).total_seconds()
     siblings = fleet.at_home.get(gpu.home, ())
-    evidence = [
-        Evidence(
-            signal="unreported_seconds",
-            value="unknown" if silence is None else silence,
-            unit="seconds",
-            comparison=">=",
-            bound=float(policy.missing_seconds),
-            at=seen,
-            promql=fleet.snapshot.readings.query(
-                WindowStat(REPORTING_SIGNALS[0], Statistic.COUNT, policy.change_window_seconds), gpu.lead
-            ),
-            note=f"{len(siblings)} siblings report",
-        )
-    ]
+    unreported = fleet.answers(WindowStat(REPORTING_SIGNALS[0], Statistic.COUNT, policy.change_window_seconds))
+    fact = unreported.evidence(gpu, comparison=">=", bound=float(policy.missing_seconds), at=seen, unit="seconds")
+    value, note = "unknown" if silence is None else silence, f"{len(siblings)} siblings report"
+    evidence = [replace(fact, signal="unreported_seconds", value=value, statistic="", window_seconds=0, note=note)]
     if silence is None or silence < policy.missing_seconds:
-        return conclude(
-            gpu,
-            FindingKind.GPU_MISSING,
-            Verdict.UNKNOWN,
-            "not reporting beside siblings that do, but not for long",
-            severity=Severity.WARNING,
-            advice=Advice.WATCH,
-            since=seen,
-            evidence=evidence,
-            missing=[f"{policy.missing_seconds // 60} min without a sample"],
-        )
+        words, missing = "not reporting beside siblings that do", f"{policy.missing_seconds // 60} min without a sample"
+        return fleet.undecided(gpu, FindingKind.GPU_MISSING, f"{words}, but not for long", evidence, missing)
     # Where most GPUs of a machine are missing, a change of the exporter's device filter explains it as well. An XID 79
     # just before leaves no other cause.
     confidence = 0.9 if lost <= len(siblings) else SUSPECTED
     fallen = [change for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
     if fallen:
         confidence = 0.97
-        evidence.append(
-            Evidence(signal=Signal.XID_CODE.value, value=float(FELL_OFF_THE_BUS), at=fallen[-1].at, note="last XID")
-        )
+        evidence.append(Evidence(signal=Signal.XID_CODE, value=fallen[-1].after, at=fallen[-1].at, note="last XID"))
     node = fleet.nodes.get(gpu.lead.node or "")
-    for resource, capacity in (node.accelerators if node is not None else {}).items():
-        left = node.allocatable.get(resource, capacity) if node is not None else capacity
+    for resource, capacity in ({} if node is None else node.accelerators).items():
+        left = capacity if node is None else node.allocatable.get(resource, capacity)
         if left < capacity:
+            note = f"{resource}: the device plugin has given up on {capacity - left}"
             evidence.append(
-                Evidence(
-                    signal="allocatable",
-                    value=float(left),
-                    comparison="<",
-                    bound=float(capacity),
-                    note=f"{resource}: the device plugin has given up on {capacity - left}",
-                )
+                Evidence(signal="allocatable", value=float(left), comparison="<", bound=float(capacity), note=note)
             )
+    slot = f", slot {gpu.lead.pci_bus_id}" if gpu.lead.pci_bus_id else ""
     return conclude(
         gpu,
         FindingKind.GPU_MISSING,
         Verdict.DEGRADED,
-        f"gone for {silence / 60:.0f} min, while {len(siblings)} siblings on the same machine report",
+        f"index {gpu.lead.index or '?'}{slot}: gone for {silence / 60:.0f} min, while {len(siblings)} siblings report",
         severity=Severity.CRITICAL,
         advice=Advice.REBOOT,
         confidence_ratio=confidence,

@@ -26,7 +26,7 @@ DCGM_FAIL = 20
 """dcgm_structs.h: 0 pass, 10 warn, 20 fail."""
 DCGM_WARN = 10
 
-_RESETS = (Advice.RESET, Advice.RESET_WHEN_IDLE)
+_BEYOND_RESET = (Advice.REBOOT, Advice.REPLACE)
 _DRAINS = (3, 4)  # recovery actions that let the work end first
 
 
@@ -207,8 +207,8 @@ def _failed(
     for watch, code, status, _ in reversed(failed):
         note = f"health watch {watch}: {code}" if code else f"health watch {watch}"
         evidence.insert(0, now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note))
-    # The driver outranks the watch where a reset cures: none asked for is none due, a drain comes before a reset.
-    lasts = [each for each in failed if each.meaning.advice not in _RESETS]
+    # The driver outranks the watch but where no reset cures: none asked for is none due, a drain comes before a reset.
+    lasts = [each for each in failed if each.meaning.advice in _BEYOND_RESET]
     contradicted = asked == 0 and not lasts
     causes = lasts if asked == 0 and lasts else failed
     if not asked:
@@ -223,7 +223,7 @@ def _failed(
     sure = lasting and not contradicted and not remembered and any(each.status >= DCGM_FAIL for each in causes)
     advice = max((each.meaning.advice for each in causes), key=list(Advice).index)
     severity = max((each.meaning.severity for each in causes), key=list(Severity).index)
-    if asked in _DRAINS and advice in _RESETS:
+    if asked in _DRAINS and advice not in _BEYOND_RESET:
         advice, severity = Advice.RESET_WHEN_IDLE, Severity.WARNING
     summary = "DCGM's health watch " + " and ".join(f"{each.watch} ({each.meaning.words})" for each in causes)
     summary += " failed" if causes[0].status >= DCGM_FAIL else " warns"

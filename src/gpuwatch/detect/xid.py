@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts
-from gpuwatch.detect.components import XID_COMPONENTS, combined_confidence, independent
+from gpuwatch.detect.components import COMPONENTS, XID_COMPONENTS, combined_confidence, independent
 from gpuwatch.detect.fault_memory import RECOVERY, programs_differ
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
-from gpuwatch.detect.xid_events import CommonCause, XidEvent, common_causes, counts_xids, xid_needs
+from gpuwatch.detect.xid_events import CommonCause, XidEvent, applies, common_causes, counts_xids, xid_needs
 from gpuwatch.model.decision import (
     Advice,
     Component,
@@ -23,18 +23,13 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.faults import FaultMemory, KnownFault, RepairKind
 from gpuwatch.model.telemetry import Signal, Vendor
 
+_OF_XIDS = {Component.MEMORY, Component.PCIE, Component.NVLINK}
 CORROBORATING = frozenset(
     {
         FindingKind.RECOVERY_ACTION,
         FindingKind.DCGM_HEALTH,
         FindingKind.VENDOR_HEALTH,
-        FindingKind.ECC,
-        FindingKind.ROW_REMAP,
-        FindingKind.PAGE_RETIREMENT,
-        FindingKind.PCIE_REPLAY,
-        FindingKind.PCIE_WIDTH,
-        FindingKind.NVLINK_ERRORS,
-        FindingKind.GPU_MISSING,
+        *(kind for kind, parts in COMPONENTS.items() if _OF_XIDS & set(parts)),
     }
 )
 """Findings on the same GPU that may corroborate an XID: those on its component, and judgements on the whole GPU."""
@@ -55,22 +50,6 @@ _ADVICE = {
     XidAction.CONTACT_SUPPORT: Advice.INSPECT,
 }
 
-# Columns of NVIDIA's catalog by the prefix of a model's name. Other models (Ada, Turing, GH200) have no column there,
-# so every XID applies to them.
-_ARCHITECTURES = (
-    ("GB200", "GB200"),
-    ("GB300", "GB200"),
-    ("B100", "B100"),
-    ("B200", "B100"),
-    ("B300", "B100"),
-    ("H100", "H100"),
-    ("H800", "H100"),
-    ("H200", "H100"),
-    ("H20", "H100"),
-    ("A100", "A100"),
-    ("A800", "A100"),
-)
-
 _SEVERITIES = list(Severity)
 _ADVICES = list(Advice)
 
@@ -81,12 +60,6 @@ _UNSURE_CONFIDENCE = 0.5
 # Two workloads seldom have the same bug at once.
 _TWO_WORKLOADS_CONFIDENCE = 0.7
 _DAY_SECONDS = 24 * 3600
-
-
-def architecture(model: str) -> str | None:
-    """The column of NVIDIA's XID catalog for a model name; None where there is none."""
-    name = model.upper().replace("NVIDIA", "").strip(" -")
-    return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
 
 
 def xid(
@@ -182,12 +155,11 @@ class _Judged:
                 severity=Severity.WARNING,
             )
         title = f"XID {known.code} ({known.description}): {known.reason}"
-        column = architecture(event.gpu.model)
-        if column is not None and known.architectures and column not in known.architectures:
-            applies = ", ".join(known.architectures)
+        if not applies(known, event.gpu.model):
+            where = ", ".join(known.architectures)
             return _undecided(
                 event,
-                f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {applies}",
+                f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {where}",
                 ["the kernel log of the Node"],
             )
         if known.xid_class is XidClass.IGNORE:
@@ -278,9 +250,7 @@ class _Judged:
         return f"it came {bursts} times within a day" if bursts >= policy.xid_bursts_per_day else ""
 
     def _healthy(self, summary: str) -> Conclusion:
-        if not self.fleet.everything:
-            return Verdict.HEALTHY
-        return conclude(self.event.gpu, FindingKind.XID, Verdict.HEALTHY, summary, confidence_ratio=0.8)
+        return self.fleet.healthy(self.event.gpu, FindingKind.XID, summary, confidence_ratio=0.8)
 
     def _concluded(
         self, title: str, severity: Severity, advice: Advice, confidence: float, parts: Sequence[Component] = ()

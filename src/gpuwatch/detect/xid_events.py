@@ -29,6 +29,35 @@ def xid_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     )
 
 
+# Columns of NVIDIA's catalog by the prefix of a model's name. Other models (Ada, Turing, GH200) have no column there,
+# so every XID applies to them.
+_ARCHITECTURES = (
+    ("GB200", "GB200"),
+    ("GB300", "GB200"),
+    ("B100", "B100"),
+    ("B200", "B100"),
+    ("B300", "B100"),
+    ("H100", "H100"),
+    ("H800", "H100"),
+    ("H200", "H100"),
+    ("H20", "H100"),
+    ("A100", "A100"),
+    ("A800", "A100"),
+)
+
+
+def architecture(model: str) -> str | None:
+    """The column of NVIDIA's XID catalog for a model name; None where there is none."""
+    name = model.upper().replace("NVIDIA", "").strip(" -")
+    return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
+
+
+def applies(known: Xid, model: str) -> bool:
+    """Whether cards of this model raise the XID; True where the catalog does not tell."""
+    column = architecture(model)
+    return column is None or not known.architectures or column in known.architectures
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class XidEvent:
     """An XID that one GPU raised within the change window.

@@ -45,7 +45,8 @@ class SubjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, or 'fleet'."""
+    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, 'fleet' or
+    a part of it: an NVLink domain."""
 
     kind: SubjectKind
     name: str
@@ -85,7 +86,7 @@ class FindingKind(StrEnum):
     PAGE_RETIREMENT = "page_retirement"  # memory pages were retired (before Ampere)
     PCIE_REPLAY = "pcie_replay"  # too many replays on the PCIe link
     PCIE_WIDTH = "pcie_width"  # a link with fewer lanes than it could have
-    NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink
+    NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink, or on the link to the CPU
     THERMAL_THROTTLE = "thermal_throttle"  # slowed down by heat
     POWER_BRAKE = "power_brake"  # slowed down by the power brake or the hardware slowdown
     BOARD = "board"  # the board's InfoROM is corrupt, or its power cannot be read
@@ -95,7 +96,7 @@ class FindingKind(StrEnum):
     HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
     NODE_CONDITION = "node_condition"  # another detector says by a condition that the Node or its GPUs are broken
-    FABRIC = "fabric"  # Fabric Manager, NVSwitch, IMEX or a fabric state
+    FABRIC = "fabric"  # Fabric Manager, fabric health, NVSwitches, IMEX, or access between GPUs
     COMMON_CAUSE = "common_cause"  # one cause (switch, rack, power, cooling) behind the faults of several GPUs
     SLOW_GPU = "slow_gpu"  # slower than its peers at the same work
     # idle: the classes of an allocation
@@ -116,7 +117,6 @@ class FindingKind(StrEnum):
 
 RESERVED_KINDS = frozenset(
     (
-        FindingKind.FABRIC,
         FindingKind.COMMON_CAUSE,
         FindingKind.SLOW_GPU,
         FindingKind.FRAGMENTATION,

@@ -13,6 +13,7 @@ class RepairKind(StrEnum):
     REBOOT = "reboot"  # the Node runs in another boot
     RELOAD = "reload"  # the GPU's counters began anew, as after a reset or a reload of its driver
     RESET = "reset"  # the driver had asked for a recovery action, and asks for none now
+    DECLARED = "declared"  # a person said so on the Node
     EXCHANGE = "exchange"  # another GPU is in its slot
     CALLED_OFF = "called_off"  # nothing was repaired: the driver asks for nothing, or the GPU came back by itself
 
@@ -69,12 +70,12 @@ class KnownFault:
     @property
     def open(self) -> bool:
         """Whether it lasts, as far as anybody saw."""
-        return not self.repairs or self.repairs[-1].at < self.last_at
+        return not self.repairs or self.repairs[-1].at <= self.last_at
 
     @property
     def failed_repairs(self) -> int:
         """Repairs after which it came again."""
-        return sum(each.kind is not RepairKind.CALLED_OFF and each.at < self.last_at for each in self.repairs)
+        return sum(each.kind is not RepairKind.CALLED_OFF and each.at <= self.last_at for each in self.repairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

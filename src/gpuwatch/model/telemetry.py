@@ -27,10 +27,12 @@ class Vendor(StrEnum):
 
 class Scope(StrEnum):
     """What a signal describes. A PHYSICAL one (power, temperature, XID, ECC …) repeats on every MIG row of its GPU, so
-    it is keyed by UUID and never summed over rows; an INSTANCE one is keyed by DeviceId."""
+    it is keyed by UUID and never summed over rows; an INSTANCE one is keyed by DeviceId. A MACHINE one (NVSwitches) has
+    rows without a GPU; each GPU of the scrape target has its value, keyed by UUID."""
 
     PHYSICAL = "physical"
     INSTANCE = "instance"
+    MACHINE = "machine"
 
 
 class Signal(StrEnum):
@@ -103,8 +105,31 @@ class Signal(StrEnum):
     NVLINK_CRC_DATA_ERRORS_TOTAL = "nvlink_crc_data_errors_total"
     NVLINK_REPLAY_ERRORS_TOTAL = "nvlink_replay_errors_total"
     NVLINK_RECOVERY_ERRORS_TOTAL = "nvlink_recovery_errors_total"
+    # NVLink 5 (Blackwell) over all links, of LINK_DOWNS the worst one; the link to the CPU (C2C).
+    NVLINK_RX_SYMBOL_ERRORS_TOTAL = "nvlink_rx_symbol_errors_total"
+    NVLINK_RX_MALFORMED_PACKETS_TOTAL = "nvlink_rx_malformed_packets_total"
+    NVLINK_RX_DROPPED_PACKETS_TOTAL = "nvlink_rx_dropped_packets_total"
+    NVLINK_RX_ERRORS_TOTAL = "nvlink_rx_errors_total"
+    NVLINK_RX_REMOTE_ERRORS_TOTAL = "nvlink_rx_remote_errors_total"
+    NVLINK_RX_GENERAL_ERRORS_TOTAL = "nvlink_rx_general_errors_total"
+    NVLINK_INTEGRITY_ERRORS_TOTAL = "nvlink_integrity_errors_total"
+    NVLINK_EFFECTIVE_ERRORS_TOTAL = "nvlink_effective_errors_total"
+    NVLINK_LINK_RECOVERIES_TOTAL = "nvlink_link_recoveries_total"
+    NVLINK_FAILED_RECOVERIES_TOTAL = "nvlink_failed_recoveries_total"
+    NVLINK_ECC_ERRORS_TOTAL = "nvlink_ecc_errors_total"
+    NVLINK_LINK_DOWNS_TOTAL = "nvlink_link_downs_total"
     LINK_UP_STATE = "link_up_state"
     INFOROM_VALID_STATE = "inforom_valid_state"  # 0: its checksums are wrong
+    C2C_ERRORS_TOTAL = "c2c_errors_total"
+    C2C_REPLAYS_TOTAL = "c2c_replays_total"
+    C2C_REPEATED_REPLAYS_TOTAL = "c2c_repeated_replays_total"
+    # The fabric of a machine or rack. NVSWITCH_FATAL_CODE is the last SXid.
+    FABRIC_MANAGER_CODE = "fabric_manager_code"
+    FABRIC_HEALTH_CODE = "fabric_health_code"
+    FABRIC_HEALTH_BITS = "fabric_health_bits"
+    IMEX_DAEMON_CODE = "imex_daemon_code"
+    NVSWITCH_FATAL_CODE = "nvswitch_fatal_code"
+    PEER_ACCESS_CODE = "peer_access_code"
 
     @property
     def unit(self) -> str:
@@ -275,7 +300,7 @@ class Readings:
         if device.vendor is Vendor.NVIDIA and device.mig_instance is not None:
             matcher += f',GPU_I_ID="{device.mig_instance}"'
         matcher = self.promql.get(f"matcher:{device.id}", matcher)
-        return self.promql.get(stat.key, "").replace("$device", matcher)
+        return self.promql.get(stat.key, "").replace("$device", matcher).replace("$machine", device.exporter)
 
 
 class GapKind(StrEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
-from gpuwatch.model.telemetry import Schema, Signal, SignalFound, Statistic, Vendor, WindowStat
+from gpuwatch.model.telemetry import Schema, Scope, Signal, SignalFound, Statistic, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, SampleStore
@@ -77,6 +77,8 @@ def found_rows(signal: Signal, schema: Schema) -> list[tuple[MetricRow, SignalFo
 
 
 def device_labels(row: MetricRow) -> tuple[str, ...]:
+    if row.scope is Scope.MACHINE:
+        return ("instance",)
     return by_labels(door.IDENTITY_LABELS[row.vendor], row.variant_labels)
 
 
@@ -148,6 +150,9 @@ def shown(store: SampleStore, questions: list[Question]) -> str:
 
 def _shown(store: SampleStore, asked: Question) -> str:
     statistic, row = asked.stat.statistic, asked.row
+    if row.scope is Scope.MACHINE:
+        machine = Matcher("instance", MatchOp.EQUAL, "$machine")
+        return store.render(replace(asked.value, selector=selector(row, machine)))
     by = (
         *(("UUID", "GPU_I_ID") if row.vendor is Vendor.NVIDIA else door.IDENTITY_LABELS[row.vendor]),
         *row.variant_labels,

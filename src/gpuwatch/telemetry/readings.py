@@ -123,12 +123,20 @@ class _StatReader:
             elif isinstance(beside, TelemetryError):
                 self.trouble.errors.setdefault(asked.stat.signal, beside)
             else:
-                usable.append((each, answer))
+                usable.append((each, self._of_gpus(each, answer)))
                 level.exclude(each, beside)
         for each, answer in usable:
             level.take(each, answer)
         level.divide(self._inventory.per_process, self._inventory.scrape_targets)
         return level
+
+    def _of_gpus(self, asked: Question, rows: list[AnswerRow]) -> list[AnswerRow]:
+        """Rows of a machine as rows of each of its GPUs."""
+        if asked.row.scope is not Scope.MACHINE:
+            return rows
+        values = {row.labels.get("instance", ""): row.value for row in rows}
+        seen = ((device.uuid, values.get(device.exporter)) for device in self._inventory.devices)
+        return [AnswerRow({"UUID": uuid}, value) for uuid, value in seen if value is not None]
 
     def _samples(self, levels: Sequence[LevelAnswers], answers: _Answered) -> Samples:
         """Numbers of samples of the pieces that need them, taken from `answers` where possible."""

@@ -1,0 +1,198 @@
+"""The situations of tests/detect/situations: their form, and the page docs/situations.md.
+
+python -m tools.situations [--check]: writes the page, or exits with 1 where it is out of date.
+
+A row says what a cluster shows and what gpuwatch has to conclude of it. tests/detect/test_situations.py builds
+telemetry and cluster from it and asks the whole path from metric to plan. A row with `todo` is one that gpuwatch still
+gets wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from gpuwatch.model.decision import ActionKind, Advice, FindingKind, Severity, Verdict
+from tools import generated
+
+FOLDER = generated.ROOT / "tests" / "detect" / "situations"
+PAGE = generated.ROOT / "docs" / "situations.md"
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One finding. What is left out is not asked.
+
+    verdict: the one, or one of several; null says that there is no finding of that kind which people would see
+    (`Finding.notable`).
+    kind: the finding's, or any of several. subject: 'a0/3' is GPU 3 of Node a0; else a subject as gpuwatch writes it
+    (node/a0, gang/…, fleet/fleet), or any. acted_on: whether the plan does anything for it, or the very actions.
+    says: words that the summary has.
+    """
+
+    kind: FindingKind | tuple[FindingKind, ...]
+    verdict: Verdict | tuple[Verdict, ...] | None
+    subject: str | tuple[str, ...] = "any"
+    severity: Severity | None = None
+    advice: Advice | tuple[Advice, ...] | None = None
+    acted_on: bool | tuple[ActionKind, ...] | None = None
+    says: str = ""
+
+    @property
+    def kinds(self) -> tuple[FindingKind, ...]:
+        return self.kind if isinstance(self.kind, tuple) else (self.kind,)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts that are right; none of them where there is to be no such finding."""
+        if self.verdict is None:
+            return ()
+        return self.verdict if isinstance(self.verdict, tuple) else (self.verdict,)
+
+    @property
+    def advices(self) -> tuple[Advice, ...]:
+        if self.advice is None:
+            return ()
+        return self.advice if isinstance(self.advice, tuple) else (self.advice,)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return self.subject if isinstance(self.subject, tuple) else (self.subject,)
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What has to be concluded at `at` (90m, 26h, 8d after the first sample). The moments of a row are of one process,
+    which remembers.
+
+    nodes: changes of Nodes since the moment before (see the fleet's `nodes`). spared: no Pod is moved or released.
+    nothing_done: the plan admits nothing at all. others: findings on GPUs that `expect` does not name are no error.
+    """
+
+    at: str
+    expect: tuple[Expect, ...] = ()
+    nodes: Mapping[str, Mapping[str, Any]] = {}
+    spared: bool = False
+    nothing_done: bool = False
+    others: bool = False
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """given: see tests/detect/situations/fleet.py. moments: one or several; a row with one has its fields itself.
+
+    source: who says so. against: another tool that says otherwise, and what. todo: why gpuwatch gets it wrong today.
+    """
+
+    situation: str
+    source: str
+    given: Mapping[str, Any]
+    moments: tuple[Moment, ...]
+    against: str = ""
+    todo: str = ""
+
+
+class Theme(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    words: str
+    rows: tuple[Row, ...]
+
+
+def themes(folder: Path = FOLDER) -> tuple[Theme, ...]:
+    """All themes, by their file names. Raises ValueError, which names file and row, for what is not of this form."""
+    return tuple(_theme(path) for path in sorted(folder.glob("*.yaml")))
+
+
+def _theme(path: Path) -> Theme:
+    read = yaml.safe_load(path.read_text())
+    rows = []
+    for row in read["rows"]:
+        named = f"{path.name}: {row.get('situation', 'a row without `situation`')}"
+        row.setdefault("given", {})
+        if "moments" not in row:
+            row["moments"] = [{name: row.pop(name) for name in Moment.__struct_fields__ if name in row}]
+        try:
+            rows.append(msgspec.convert(row, Row))
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{named}: {error}") from error
+    return Theme(name=path.stem, title=read["title"], words=read["words"].strip(), rows=tuple(rows))
+
+
+_HEAD = """\
+# Situations
+
+What gpuwatch has to say of single situations, whose right answer others have written down: NVIDIA's documents first,
+then the test cases of other tools. This page is made from `tests/detect/situations` (`make situations`);
+`tests/detect/test_situations.py` builds the telemetry and the cluster of each row, and asks the whole path: samples,
+statistics, rules, plan with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action;
+"moves" that a job is moved off its GPU, "taints" that the Node takes no new Pods.
+
+Telemetry and clusters here are written by hand, from the forms that exporters and the API server give; they are no
+recordings of broken hardware. A row marked **not yet** is one that gpuwatch gets wrong today; the test fails on the day
+on which it gets it right, so that the mark goes. Every other row is what gpuwatch says; where "or" stands, one of them.
+*otherwise* names a tool that says something else. `a0/3` is GPU 3 of Node `a0`; what a row does not name is well.
+
+{count} rows, of which {todo} are marked **not yet**.
+"""
+
+
+def page(found: Sequence[Theme]) -> str:
+    rows = [row for theme in found for row in theme.rows]
+    parts = [_HEAD.format(count=len(rows), todo=sum(bool(row.todo) for row in rows))]
+    for theme in found:
+        parts.append(f"## {theme.title}\n\n{theme.words}\n")
+        lines = ["| situation | what has to be said | source |", "|---|---|---|"]
+        lines += [f"| {_cell(row.situation)} | {_says(row)} | {_source(row)} |" for row in theme.rows]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _source(row: Row) -> str:
+    return _cell(row.source) + (f"; otherwise: {_cell(row.against)}" if row.against else "")
+
+
+def _says(row: Row) -> str:
+    several = len(row.moments) > 1
+    parts = [(f"after {moment.at}: " if several else "") + "; ".join(_words(moment)) for moment in row.moments]
+    return (f"**not yet** ({_cell(row.todo)}): " if row.todo else "") + "<br>".join(parts)
+
+
+def _words(moment: Moment) -> Iterable[str]:
+    yield from (_finding(each) for each in moment.expect)
+    if moment.nothing_done:
+        yield "nothing is done"
+    elif moment.spared:
+        yield "no job is moved"
+
+
+_ACTS = {ActionKind.TAINT_NODE: "taints", ActionKind.EVICT_GANG: "moves", ActionKind.RELEASE_GANG: "releases"}
+
+
+def _finding(each: Expect) -> str:
+    kinds = " or ".join(f"`{kind}`" for kind in each.kinds)
+    where = "" if each.subject == "any" else f" on {', '.join(each.subjects)}"
+    if each.verdict is None:
+        return f"no {kinds}{where}"
+    told = [f"{kinds}{where}: {' or '.join(each.verdicts)}", str(each.severity or ""), " or ".join(each.advices)]
+    if each.acted_on is False:
+        told.append("does not act")
+    elif each.acted_on is True:
+        told.append("acts")
+    elif each.acted_on is not None:
+        told.append(" and ".join(_ACTS.get(action, str(action)) for action in each.acted_on))
+    return ", ".join(part for part in told if part)
+
+
+def main(arguments: list[str]) -> int:
+    return generated.main("situations", lambda: {PAGE: page(themes())}, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
