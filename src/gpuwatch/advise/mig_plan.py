@@ -128,8 +128,6 @@ def plan_mig(
     pools = [
         _Pool(fleet, model, [item for item in usable if item.gpu_model == model], policy, hosts) for model in models
     ]
-    for pool in pools:
-        pool.plan()
     while True:
         changes = [change for pool in pools for change in pool.changes]
         displaced = _displaced(changes)
@@ -297,6 +295,7 @@ class _Pool:
         self.lower_bound = 0
         self.after: dict[str, Cut] = {}  # GPUs that slices may be on → their instances in the end
         self.recut: set[str] = set()
+        self.plan()
 
     def _stays(self, demand: SliceDemand) -> bool:
         """Does it hold exactly what it needs?"""
