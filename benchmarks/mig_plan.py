@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 from gpuwatch.advise.mig_pack import patterns
 from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig
-from gpuwatch.model.cluster import Cluster, Condition, Node
+from gpuwatch.model.cluster import Cluster, Condition, Node, Pod
 from gpuwatch.model.sizing import SliceDemand
 from gpuwatch.model.telemetry import Device, Vendor
 from gpuwatch.model.workload_profile import WorkloadKey
@@ -83,10 +83,21 @@ def main() -> None:
             demands, devices = make(options.workloads, random.Random(seed))
             names = Counter(device.node for device in devices if device.node)
             nodes = tuple(
-                Node(name=each, conditions=(Condition("Ready", "True"),), mig_strategy="mixed") for each in names
+                Node(name=each, conditions=(Condition("Ready", "True"),), mig_strategy="mixed", cpu_cores=128.0)
+                for each in names
+            )
+            # One core each, so that 56 slices of a Node never lack CPU and the bound by geometry can be reached.
+            pods = tuple(
+                Pod(
+                    namespace="team", name=ref[5:], node=device.node or "", phase="Running", cpu_cores=1.0, workload=ref
+                )
+                for device in devices
+                for ref in device.pods
             )
             begun, cpu = time.perf_counter(), time.process_time()
-            plan = plan_mig(demands, Cluster(nodes=nodes, known=True), devices, MigPlanPolicy(), datetime.now(UTC))
+            plan = plan_mig(
+                demands, Cluster(nodes=nodes, pods=pods, known=True), devices, MigPlanPolicy(), datetime.now(UTC)
+            )
             wall, seconds = time.perf_counter() - begun, time.process_time() - cpu
             ratio = plan.gpus_after / plan.lower_bound_gpus
             failed = failed or seconds > GOAL_SECONDS or ratio > GOAL_RATIO or bool(plan.unplaced)

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from evaluation.sizing_learned import LowEnd, learned_low_ends, learned_predictors
 from evaluation.sizing_models import ModelPair, judge_models
+from evaluation.sizing_planted import PlantedQuality, judge_planted, planted
 from evaluation.sizing_quality import (
     Coverage,
     Decisions,
@@ -222,22 +223,26 @@ def _table(title: str, first: str, *others: str) -> Table:
     "--gavel", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of Gavel's throughputs."
 )
 @click.option("--shapes", default=0, show_default=True, help="So many made-up jobs whose kernels are known one by one.")
-@click.option("--seed", default=0, show_default=True, help="Of those jobs.")
+@click.option("--planted", "cases", default=0, show_default=True, help="So many Nodes and Pods, right and wrong ones.")
+@click.option("--seed", default=0, show_default=True, help="Of those jobs and cases.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(files: tuple[Path, ...], card: str, gavel: Path | None, shapes: int, seed: int, form: str) -> None:
+def main(files: tuple[Path, ...], card: str, gavel: Path | None, shapes: int, cases: int, seed: int, form: str) -> None:
     """Predicted against measured speed, the baselines beside it, and what decisions by them would have done."""
-    if not files and gavel is None and shapes <= 0:
-        raise click.UsageError("nothing to evaluate: name a file with --miso, a folder with --gavel, or --shapes N")
+    if not files and gavel is None and shapes <= 0 and cases <= 0:
+        raise click.UsageError(
+            "nothing to evaluate: name a file with --miso, a folder with --gavel, --shapes N or --planted N"
+        )
     try:
         jobs = [job for file in files for job in read_measured(file, card)]
         models = judge_models(read_throughputs(gavel)) if gavel else []
     except RowError as error:
         raise click.ClickException(str(error)) from error
     shaped = judge_shapes(shapes, seed) if shapes > 0 else []
+    hosts = [judge_planted(planted(cases, seed))] if cases > 0 else []
     result = evaluate_slices(points_of(jobs), models) if jobs else None
     if form == "json":
         told = evaluation_json(result) if result else {"models": [_plain(one, ()) for one in models]}
-        _dump(told | {"shapes": [_plain(one, ()) for one in shaped]})
+        _dump(told | {"shapes": [_plain(one, ()) for one in shaped], "planted": [_plain(one, ()) for one in hosts]})
         return
     console = Console()
     if result:
@@ -246,6 +251,16 @@ def main(files: tuple[Path, ...], card: str, gavel: Path | None, shapes: int, se
         _models(models, console)
     if shaped:
         _shapes(shaped, console)
+    for one in hosts:
+        _planted(one, console)
+
+
+def _planted(found: PlantedQuality, console: Console) -> None:
+    title = "Planted cases: hosts that bound their Pods, and work on the video decoder"
+    table = _table(title, "cases", "advised", "wrong", "missed", "overstated", "1g by the GPU alone: wrong")
+    values = (found.cases, found.advised, found.wrong, found.missed, found.overstated, found.by_gpu_alone)
+    table.add_row(*map(str, values))
+    console.print(table)
 
 
 def _dump(value: object) -> None:

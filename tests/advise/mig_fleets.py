@@ -57,7 +57,14 @@ class MigFleet:
             ] or [row]
 
     def holds(
-        self, name: str, device: str, profile: str | None = None, *, wants: str | None = None, **changes: object
+        self,
+        name: str,
+        device: str,
+        profile: str | None = None,
+        *,
+        wants: str | None = None,
+        host: Mapping[str, object] | None = None,
+        **changes: object,
     ) -> str:
         """A Pod team/name that holds the device; `wants`: what it was advised, else it needs what it has. None of
         both: a Pod that nobody made a demand for."""
@@ -66,7 +73,7 @@ class MigFleet:
         held = self.devices[number]
         self.devices[number] = replace(held, pods=(*held.pods, ref))
         pod = Pod(namespace="team", name=name, node=held.node or "", phase="Running", workload=f"Job/team/{name}",
-                  accelerators={"nvidia.com/gpu": 1})  # fmt: skip
+                  accelerators={"nvidia.com/gpu": 1}, **(host or {}))  # type: ignore[arg-type]  # fmt: skip
         self.pods.append(pod)
         need = wants if wants is not None else profile
         if need is not None:
@@ -182,3 +189,49 @@ def random_fleet(seed: int, workloads: int, profiles: Sequence[str] = PLAIN) -> 
     for number in range(workloads // 8 + 1):
         fleet.node(f"node-{number:04}", gpus=8)
     return fleet
+
+
+def random_hosts(seed: int) -> MigFleet:
+    """Nodes of 1 to 8 GPUs whose hosts differ, with Pods that bind CPU, memory or neither."""
+    chance = random.Random(seed)
+    fleet = MigFleet()
+    for at in range(chance.randint(2, 5)):
+        gpus = chance.choice((1, 2, 4, 8))
+        cores, memory = gpus * chance.choice((2, 4, 8, 12)), gpus * chance.choice((8, 16, 64)) * 2**30
+        used, held, name = 0.0, 0, f"n{at}"
+        fleet.node(name, gpus, cpu_cores=float(cores), memory_bytes=memory, max_pods=110)
+        for index in range(gpus):
+            asks = {
+                "cpu_cores": chance.choice((1.0, 2.0, 3.5, 4.0, 8.0)),
+                "memory_bytes": chance.choice((1, 8, 16)) * 2**30,
+            }
+            if chance.random() < 0.1 or used + asks["cpu_cores"] > cores or held + asks["memory_bytes"] > memory:
+                continue
+            used, held = used + asks["cpu_cores"], held + asks["memory_bytes"]
+            wants = chance.choice((None, "", "1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"))
+            fleet.holds(f"p{at}-{index}", f"GPU-{name}-{index}", "" if wants == "" else None, wants=wants, host=asks)
+    return fleet
+
+
+def nodes_after(plan: MigPlan, fleet: MigFleet) -> dict[str, str]:
+    """Pod → its Node once the plan is carried out; Pods without a placement stay."""
+    after = {pod.ref: pod.node for pod in fleet.pods}
+    node_of = {device.uuid: device.node or "" for device in fleet.devices}
+    for name, spots in plan.placements.items():
+        _, _, rest = name.partition("/")
+        after[rest.split("[")[0]] = node_of[spots.split(" ")[0]]
+    return after
+
+
+def overfull(fleet: MigFleet, plan: MigPlan) -> dict[str, tuple[float, int]]:
+    """Node → CPU cores and bytes asked beyond what it has, by adding up; no code of the planner's."""
+    pods = {pod.ref: pod for pod in fleet.pods}
+    found: dict[str, tuple[float, int]] = {}
+    after = nodes_after(plan, fleet)
+    for node in fleet.nodes:
+        here = [pods[ref] for ref, name in after.items() if name == node.name]
+        cores = sum(pod.cpu_cores for pod in here) - node.cpu_cores
+        memory = sum(pod.memory_bytes for pod in here) - node.memory_bytes
+        if cores > 1e-6 or memory > 0:
+            found[node.name] = (cores, memory)
+    return found

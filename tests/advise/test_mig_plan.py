@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advise.mig_fleets import A100, AT, MigFleet, random_fleet
+from advise.mig_fleets import A100, AT, MigFleet, overfull, random_fleet, random_hosts
 from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig, slice_demands
 from gpuwatch.model.cluster import Cluster, Taint
 from gpuwatch.model.sizing import (
@@ -537,3 +537,80 @@ def test_a_demand_names_its_pod_or_its_workload() -> None:
     key = WorkloadKey("Job/team/later", "main", A100)
     fleet.demands.append(SliceDemand(key=key, gpu_model="unknown", mig_profile="1g.5gb"))
     assert fleet.plan().unplaced[0].startswith("Job/team/later[main]")
+
+
+def bound_fleet(nodes: int, each: int, cores: float, *, gpus: int = 8, has: float = 96.0) -> MigFleet:
+    """Nodes with `each` Pods of one whole GPU and `cores` CPU cores, all advised 1g.5gb."""
+    fleet = MigFleet()
+    for at in range(nodes):
+        fleet.node(f"n{at}", gpus, cpu_cores=has, memory_bytes=2**40)
+        for number in range(each):
+            fleet.holds(f"p{at}-{number}", f"GPU-n{at}-{number}", "", wants="1g.5gb", host={"cpu_cores": cores})
+    return fleet
+
+
+def test_no_more_pods_are_put_on_a_node_than_its_host_takes() -> None:
+    """Seven slices fit on one GPU; 80 Pods of 8 cores need seven hosts of 96 cores, 12 on each: two GPUs each."""
+    fleet = bound_fleet(10, 8, 8.0)
+    plan = fleet.plan()
+    assert plan.unplaced == ()
+    where = Counter(text.split(" ")[0].split("-")[1] for text in plan.placements.values())
+    assert max(where.values()) <= 12
+    assert plan.gpus_after <= 16
+    assert plan.lower_bound_gpus == 12  # by geometry alone
+    assert plan.gpus_before - plan.gpus_after == len(plan.freed) + len(plan.freed_without_host)
+
+
+def test_gpus_whose_host_is_full_are_not_freed() -> None:
+    plan = bound_fleet(1, 4, 24.0).plan()
+    assert (plan.gpus_before, plan.gpus_after) == (4, 1)
+    assert plan.freed == ()
+    assert len(plan.freed_without_host) == 4  # the slices are on a GPU that was empty before
+
+
+def test_free_gpus_come_before_freed_ones_where_the_host_has_room_for_few() -> None:
+    """Two of eight GPUs are free already, and one of them is cut. Beside six Pods of 12 cores 24 of 96 are left: for
+    the other free GPU and for one that is freed."""
+    plan = bound_fleet(1, 6, 12.0).plan()
+    assert (len(plan.freed), len(plan.freed_without_host)) == (1, 5)
+    plan = bound_fleet(1, 6, 12.0, has=121.0).plan()
+    assert (len(plan.freed), len(plan.freed_without_host)) == (3, 3)
+
+
+def test_a_pod_that_no_other_host_takes_keeps_its_gpu_and_the_plan_says_why() -> None:
+    """A large Pod alone on its Node, on a GPU that it needs whole; the small Nodes cannot take each other's Pods."""
+    fleet = bound_fleet(2, 1, 60.0, gpus=1)
+    plan = fleet.plan()
+    assert plan.gpus_after == 2
+    assert plan.freed == ()
+    fleet = bound_fleet(2, 2, 40.0, gpus=2, has=90.0)
+    fleet.nodes[0] = replace(fleet.nodes[0], unschedulable=True)
+    fleet.nodes[1] = replace(fleet.nodes[1], cpu_cores=85.0)
+    plan = fleet.plan()
+    assert plan.gpus_after == 3
+    assert sum("CPU cores are free; it stays where it is" in line for line in plan.unplaced) == 2
+
+
+def test_taints_and_affinities_of_the_target_count() -> None:
+    fleet = MigFleet()
+    fleet.node("a", cpu_cores=96.0)
+    fleet.node("b", cpu_cores=96.0, taints=(Taint("team", "x", "NoSchedule"),))
+    fleet.holds("stays", "GPU-a-0", "")
+    fleet.holds("leaves", "GPU-b-0", "", wants="1g.5gb")
+    plan = fleet.plan()
+    assert plan.freed == ()
+
+
+def test_a_pod_that_the_cluster_does_not_list_stays() -> None:
+    fleet = whole_fleet(2, "1g.5gb")
+    fleet.pods.pop()
+    plan = fleet.plan()
+    assert any("the cluster does not list its Pod" in line for line in plan.unplaced)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_host_is_asked_for_more_than_it_has(seed: int) -> None:
+    fleet = random_hosts(seed)
+    plan = fleet.plan()
+    assert overfull(fleet, plan) == {}
+    assert plan.gpus_after <= plan.gpus_before

@@ -1,5 +1,6 @@
 """Each veto on both sides of its bound, through the whole advice."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -372,3 +373,39 @@ def test_all_vetoes_run_and_every_reason_is_a_sentence():
 def test_the_present_is_never_vetoed():
     found = answer(profile(ended=timedelta(hours=2), cells=[cell(0.99, 0.99)], peak_gib=39))
     assert option(found, TargetKind.SAME).allowed
+
+
+@pytest.mark.parametrize(
+    ("gpu", "target", "refused"),
+    [
+        (A100, "1g.5gb", "1g.5gb has no decoder"),
+        (A100, "1g.10gb", None),
+        (A100, "2g.10gb", None),
+        ("A30", "1g.6gb", "1g.6gb has no decoder"),
+        ("A30", "2g.12gb", None),
+        ("H100-SXM5-80GB", "1g.10gb", None),
+        ("B200-180GB", "1g.23gb", "1g.23gb is not known to have a decoder"),
+    ],
+)
+def test_work_on_the_video_decoder_needs_one(gpu, target, refused):
+    for peak, expected in ((0.2, refused), (0.0, None), (None, None)):
+        runs = tuple(replace(run(2.0, number=number), decoder_peak_ratio=peak) for number in range(2))
+        found = answer(profile(gpu=gpu, runs=runs), world=cluster(nodes=[node(product=f"NVIDIA-{gpu}")]))
+        one = option(found, TargetKind.MIG, target)
+        assert [veto.reason for veto in one.vetoes if veto.rule == "media_engines"] == (
+            [] if expected is None else [f"It decodes video on the GPU (NVDEC), and {expected}."]
+        )
+
+
+@pytest.mark.parametrize(
+    ("product", "model", "reason"),
+    [
+        ("NVIDIA-A100-SXM4-40GB", A100, "has no encoder"),
+        ("NVIDIA-L40S", "L40S", "is not known to have an encoder"),
+    ],
+)
+def test_work_on_the_video_encoder_needs_one(product, model, reason):
+    runs = tuple(replace(run(2.0, number=number), encoder_peak_ratio=0.1) for number in range(2))
+    world = cluster(nodes=[node(product="NVIDIA-L4"), node("other", product)])
+    one = option(answer(profile(gpu="L4", runs=runs), world=world), TargetKind.MODEL, model)
+    assert any(reason in veto.reason for veto in one.vetoes if veto.rule == "media_engines")

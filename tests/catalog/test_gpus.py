@@ -161,9 +161,9 @@ def test_every_model_of_the_real_pages_and_nodes_is_known() -> None:
 
 HEADER = (
     "name,vendor,aliases,memory_bytes,memory_bandwidth_bytes_per_second,fp16_dense_flops_per_second,"
-    "power_limit_watts,link_bytes_per_second,mig_family,architecture,idle_power_watts,source,checked\n"
+    "power_limit_watts,link_bytes_per_second,mig_family,architecture,idle_power_watts,has_encoder,source,checked\n"
 )
-GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,sheet,2026-11-21\n"
+GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,,sheet,2026-11-21\n"
 
 
 @pytest.mark.parametrize(

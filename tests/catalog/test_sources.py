@@ -43,6 +43,9 @@ def parts(file: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     for group in ("authorities", "layouts", "families"):
         for name, entry in tables.get(group, {}).items():
             yield f"{file}, {name}", entry
+            if "decoders" in entry:
+                decoders = {"source": entry["decoders_source"], "checked": entry["decoders_checked"]}
+                yield f"{file}, decoders of {name}", decoders
             if "memory_mib" in entry:
                 memory = {"source": entry["memory_source"], "checked": entry["memory_checked"]}
                 yield f"{file}, memory of {name}", memory

@@ -149,8 +149,8 @@ def test_an_update_before_anything_is_new_asks_nothing(tmp_path: Path, ledger: L
 
 def test_a_stretch_that_fails_stops_the_book_before_it(tmp_path: Path, ledger: Ledger) -> None:
     store = two_gpus(3).store(tmp_path)
-    # 2 devices · 12 signals · 12 windows: stretches of an hour.
-    fetch = replace(FETCH, history_seconds=3 * 3600, values_at_once=2 * 12 * 12)
+    # 2 devices · 14 signals · 12 windows: stretches of an hour.
+    fetch = replace(FETCH, history_seconds=3 * 3600, values_at_once=2 * 14 * 12)
     calls: list[int] = []
 
     def second_hour(asked: Expression) -> bool:
@@ -340,7 +340,7 @@ def test_an_exporter_that_was_updated_meanwhile(tmp_path: Path, ledger: Ledger) 
     timeline = Timeline().add(ENGINE, gpu(1) | held("a"), 0.5, ago=18000, until=9000, ends=True)
     newer = gpu(1, Hostname="", hostname="node-a") | held("a")
     timeline.add("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", newer, 0.25, ago=9000)
-    fetch = replace(FETCH, history_seconds=18000, values_at_once=12 * 12)
+    fetch = replace(FETCH, history_seconds=18000, values_at_once=14 * 12)
     book, gaps = update(timeline.store(tmp_path), fetch=fetch)
     assert failures(gaps) == []
     assert book.until == SETTLED
@@ -364,7 +364,7 @@ def test_updates_from_a_server_are_those_from_a_recording(
     timeline = two_gpus().add(REASONS, gpu(1), lambda ago: 0x40 if 1500 < ago <= 2100 else 0, ago=7200)
     timeline.add(XID, gpu(2), lambda ago: 79 if ago < 5000 else 0, ago=7200)
     timeline.add("kube_pod_owner", {"namespace": "team", "pod": "b"}, 1, ago=7200)
-    fetch = replace(FETCH, values_at_once=2 * 12 * 7)
+    fetch = replace(FETCH, values_at_once=2 * 14 * 7)
     expected_book, expected_gaps = update(timeline.store(tmp_path), fetch=fetch)
     assert expected_book.until == SETTLED
     assert len(ledger.owners) == 4

@@ -10,7 +10,7 @@ import pytest
 
 import gpuwatch
 
-ROOMS = ("frameworks", "profile", "detect", "advise", "plan", "cycle", "report")
+ROOMS = ("frameworks", "profile", "detect", "placement", "advise", "plan", "cycle", "report")
 CLOCK = {"now", "utcnow", "today"}
 FILES = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "unlink", "rename"}
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.model.cluster import Gang, Node, Placement, Pod
 from gpuwatch.model.decision import ActionKind, Finding, Plan, Snapshot
+from gpuwatch.placement.landing import Nowhere, Room
 from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.landing import Nowhere, Room
 from gpuwatch.plan.policy import PlanPolicy
 from plan.fleet import device, guards, idle, node, only, pod, reason, sick, snapshot
 

@@ -22,7 +22,7 @@ from gpuwatch.model.cluster import (
     Taint,
     Toleration,
 )
-from gpuwatch.plan.landing import Nowhere, Room, waiting_groups
+from gpuwatch.placement.landing import Nowhere, Room, waiting_groups
 from plan.fleet import GPU, NOW, node, pod
 
 TAINT = Taint("dedicated", "vision", "NoSchedule")

@@ -266,6 +266,16 @@ def test_memory_is_told_by_run() -> None:
     assert (run.first_seen, run.last_seen, run.device_seconds) == (at(0), at(6), 1800.0)
 
 
+def test_the_video_engines_peaks_are_told_by_run_unless_the_device_is_shared() -> None:
+    used: dict[str, list[float]] = {"decoder_util_ratio": [0.0, 0.3, 0.1], "encoder_util_ratio": [0.0, 0.0, 0.0]}
+    (run,) = only(update(None, windows(0.5, count=3, **used))).runs
+    assert (run.decoder_peak_ratio, run.encoder_peak_ratio) == (0.3, 0.0)
+    (run,) = only(update(None, windows(0.5, count=3, shared=True, **used))).runs
+    assert (run.decoder_peak_ratio, run.encoder_peak_ratio) == (None, None)
+    (run,) = only(update(None, windows(0.5, count=3))).runs
+    assert (run.decoder_peak_ratio, run.encoder_peak_ratio) == (None, None)
+
+
 def test_capacity_is_unknown_where_free_memory_is() -> None:
     (run,) = only(update(None, windows(0.5, count=6, memory_used_bytes=GIB))).runs
     assert run.capacity_bytes is None

@@ -152,6 +152,12 @@ def test_no_name_changes_the_structure(name: str) -> None:
     assert list(read) == ["apiVersion", "kind", "metadata", "spec"]
 
 
+def test_gpus_that_are_emptied_where_the_host_is_full_are_told_apart() -> None:
+    text = shown(mig_plan_tables(replace(mig_plan(), freed_without_host=("GPU-empty",))))
+    assert "Emptied" in text
+    assert "their Nodes have no CPU or memory for a further Pod" in text
+
+
 def test_the_mig_plan_says_how_many_gpus_in_which_order_and_with_which_files() -> None:
     plan = mig_plan()
     text = shown(mig_plan_tables(plan))

@@ -4,11 +4,13 @@ Per GPU model: read the present GPUs (mig_fleet), pack (mig_pack), choose GPUs, 
 each Pod a slice. A demand without a place stays where it is and is reported.
 """
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import groupby
 
 from gpuwatch.advise import mig_parted
 from gpuwatch.advise.mig_fleet import (
@@ -24,10 +26,14 @@ from gpuwatch.advise.mig_pack import Cut, KeptClass, Packing, Problem, UniformCl
 from gpuwatch.catalog.gpus import find_gpu, profile_name
 from gpuwatch.catalog.mig import MigGeometry, geometry
 from gpuwatch.model.bounds import named, require
-from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.sizing import MigPlan, NodeMigChange, Recommendation, SliceDemand, TargetKind
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.placement.landing import Nowhere, Room
+
+# Rounds in which slices are added on further Nodes for Pods that no host takes. After them such Pods stay.
+_MORE_SLICES_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,24 +124,33 @@ def plan_mig(
     usable, complaints = _checked(demands)
     fleet = read_fleet(usable, cluster, devices, avoid)
     models = sorted({demand.gpu_model for demand in usable if demand.mig_profile})
+    hosts = _Hosts(Room(cluster.nodes, cluster.pods, {}), {pod.ref: pod for pod in cluster.pods})
     pools = [
-        _Pool(fleet, model, [item for item in usable if item.gpu_model == model], policy).planned() for model in models
+        _Pool(fleet, model, [item for item in usable if item.gpu_model == model], policy, hosts) for model in models
     ]
-    changes = [change for pool in pools for change in pool.changes]
-    displaced = _displaced(changes)
-    order = _order(displaced, fleet)
+    while True:
+        changes = [change for pool in pools for change in pool.changes]
+        displaced = _displaced(changes)
+        order = _order(displaced, fleet)
+        batches = _batches(order, displaced, policy)
+        stage = {name: number for number, batch in enumerate(batches, 1) for name in batch}
+        room = hosts.room.copy()
+        room.without(ref for pool in pools for ref in pool.movers())
+        results = [(pool, _place(pool, stage, room)) for pool in pools]
+        # Each of these repairs one thing, so that the next round may find another.
+        again = [pool.repaired(placed, room) for pool, placed in results]
+        if not any(again):
+            break
     rank = {name: number for number, name in enumerate(order)}
     placements: dict[str, str] = {}
     waiting: set[PodRef] = set()
-    batches = _batches(order, displaced, policy)
-    stage = {name: number for number, batch in enumerate(batches, 1) for name in batch}
     after_free: list[FreeCapacity] = []
     before_free: list[FreeCapacity] = []
     gpus_after = gpus_before = 0
     freed: list[str] = []
+    hostless: list[str] = []
     replicas: Counter[WorkloadKey] = Counter()
-    for pool in pools:
-        placed = _place(pool, stage)
+    for pool, placed in results:
         waiting |= placed.waiting
         complaints += pool.complaints
         for demand, spots in placed.spots:
@@ -148,7 +163,9 @@ def plan_mig(
         after = set(placed.taken) | pool.held_whole()
         gpus_before += len(before)
         gpus_after += len(after)
-        freed += sorted(before - after, key=lambda uuid: fleet.gpus[uuid].order)
+        able, unable = pool.able_to_serve(before, after, room)
+        freed += able
+        hostless += unable
         before_free += pool.free_before()
         after_free += pool.free_after(placed.taken, after)
     mig_config, labels = _config(changes, fleet)
@@ -163,6 +180,7 @@ def plan_mig(
         order=order,
         batches=batches,
         freed=tuple(freed),
+        freed_without_host=tuple(hostless),
         moved=tuple(sorted({ref for pool in pools for ref in pool.moved})),
         waiting=tuple(sorted(waiting)),
         mig_parted=mig_config,
@@ -211,17 +229,48 @@ def _who(demand: SliceDemand) -> str:
 
 @dataclass(slots=True)
 class _Placements:
-    """spots: demand → (UUID, profile) of its slices. taken: UUID → profiles of the slices in use."""
+    """spots: demand → (UUID, profile) of its slices. taken: UUID → profiles of the slices in use. failed: numbers of
+    demands whose Pods no Node with a slice for them would take."""
 
+    failed: list[int] = field(default_factory=list)
     spots: list[tuple[SliceDemand, tuple[tuple[str, str], ...]]] = field(default_factory=list)
     taken: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     waiting: set[PodRef] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _Hosts:
+    """room: what the Pods leave on the Nodes now. pods: those that the cluster lists."""
+
+    room: Room
+    pods: Mapping[PodRef, Pod]
+
+    def lands(self, demand: SliceDemand, nodes: Collection[str], room: Room, *, tell: bool = False) -> str:
+        """'' where one of the Nodes takes its Pod, accelerators aside, which `room` then has there; else why not."""
+        if not demand.pod:
+            return ""  # it does not run yet, and its future Pod asks for nothing that is known
+        pod = self.pods.get(demand.pod)
+        if pod is None:
+            return "the cluster does not list its Pod, so what it asks of a host is not known"
+        there = room.node_of(pod.ref)  # for another of its containers
+        if there is not None:
+            return "" if there in nodes else f"its Pod stays on Node {there}"
+        # Labels of the GPU change with its cut; the pool has one model only.
+        selector = {key: value for key, value in pod.placement.node_selector.items() if "nvidia.com/" not in key}
+        placement = replace(pod.placement, node_selector=selector) if pod.placement.node_selector else pod.placement
+        found = room.land((replace(pod, accelerators={}, claims=(), placement=placement),), nodes, tell=tell)
+        return found.reason.rstrip(".") if isinstance(found, Nowhere) else ""
+
+
 class _Pool:
     """One GPU model. A demand without a place is fixed where it is now, and the rest is packed again."""
 
-    def __init__(self, fleet: MigFleet, model: str, demands: Sequence[SliceDemand], policy: MigPlanPolicy) -> None:
+    def __init__(
+        self, fleet: MigFleet, model: str, demands: Sequence[SliceDemand], policy: MigPlanPolicy, hosts: _Hosts
+    ) -> None:
+        self.hosts = hosts
+        self.extra = Counter[str]()  # slices beyond the demand, as hosts cannot fill all of a Node's
+        self.rounds = 0
         self.fleet = fleet
         self.model = model
         self.policy = policy
@@ -246,6 +295,7 @@ class _Pool:
         self.lower_bound = 0
         self.after: dict[str, Cut] = {}  # GPUs that slices may be on → their instances in the end
         self.recut: set[str] = set()
+        self.plan()
 
     def _stays(self, demand: SliceDemand) -> bool:
         """Does it hold exactly what it needs?"""
@@ -308,11 +358,14 @@ class _Pool:
         free = Counter(gpu.cut) - (self._remaining(gpu) if gpu.uuid in self.fixed else Counter())
         return tuple(sorted(free.elements()))
 
-    def planned(self) -> "_Pool":
+    def plan(self) -> None:
         while True:
             self._sort_out()
             problem, members = self._problem()
-            packing = pack(problem)
+            packing = pack(replace(problem, demand=self.extra + Counter(problem.demand)))
+            if packing is None and self.extra:
+                self.extra.clear()
+                continue
             if packing is None:
                 dropped = self._left_over(problem) or dict.fromkeys(
                     self.placeable, "the solver found no packing within its bounds"
@@ -322,16 +375,65 @@ class _Pool:
                 dropped = self._split_pods()
                 if not dropped:
                     break
-            # A dropped demand that runs keeps a GPU that this packing used: pack again without it.
-            self.stuck |= set(dropped)
-            for number in dropped:
-                demand = self.all_demands[number]
-                stays = "; it stays where it is" if demand.devices else ""
-                self.complaints.append(f"{_who(demand)}: {dropped[number]}{stays}.")
+            self._drop(dropped)
+        bound = pack(problem) if self.extra else packing
+        assert bound is not None  # less than what was packed
         forced = sum(count for each, count in problem.kept.items() if each.forced)
-        self.lower_bound = packing.lower_bound + len(self.held_whole()) - forced
+        self.lower_bound = bound.lower_bound + len(self.held_whole()) - forced
         self._list_changes()
-        return self
+
+    def _drop(self, dropped: Mapping[int, str]) -> None:
+        """A dropped demand that runs keeps a GPU that this packing used: the rest is packed again without it."""
+        self.stuck |= set(dropped)
+        for number, reason in dropped.items():
+            demand = self.all_demands[number]
+            stays = "; it stays where it is" if demand.devices else ""
+            self.complaints.append(f"{_who(demand)}: {reason}{stays}.")
+
+    def repaired(self, placed: _Placements, room: Room) -> bool:
+        """Was anything changed? For those whom no host takes slices on further Nodes are tried first."""
+        if placed.failed:
+            failed = [self.all_demands[number] for number in placed.failed]
+            if self.rounds < _MORE_SLICES_ROUNDS and all(item.pod in self.hosts.pods for item in failed):
+                self.rounds += 1
+                self.extra.update(item.mig_profile for item in failed)
+            else:
+                self._drop({number: self._no_host(self.all_demands[number], room) for number in placed.failed})
+            self.plan()
+            return True
+        unused = {uuid for uuid in self.recut if uuid not in placed.taken}
+        self.recut -= unused
+        for uuid in unused:
+            del self.after[uuid]
+        self._list_changes()
+        return bool(unused)
+
+    def _no_host(self, demand: SliceDemand, room: Room) -> str:
+        nodes = {self.gpus[uuid].node for uuid, cut in self.after.items() if demand.mig_profile in cut}
+        trial = room.copy()
+        reason = self.hosts.lands(demand, nodes, trial, tell=True) or "those that would take it have no slice left"
+        return f"no Node with slices {demand.mig_profile} would take it: {reason}"
+
+    def movers(self) -> set[PodRef]:
+        """Pods that get a slice elsewhere with all that they have."""
+        at_home = {number for uuid in self.kept for number in self.tenants.get(uuid, ())}
+        moving = {self.all_demands[number].pod for number in self.placeable if number not in at_home}
+        return moving - {self.all_demands[number].pod for number in (*self.sitting, *at_home, *self.stuck)}
+
+    def able_to_serve(self, before: Collection[str], after: Collection[str], room: Room) -> tuple[list[str], list[str]]:
+        """The freed GPUs: those for which the host could take a Pod like the pool's least demanding one, and others."""
+        asked = [
+            (pod.cpu_cores, pod.memory_bytes) for item in self.all_demands if (pod := self.hosts.pods.get(item.pod))
+        ]
+        cores, memory = min(asked, default=(0.0, 0))
+        idle = Counter(gpu.node for uuid, gpu in self.gpus.items() if uuid not in before and uuid not in after)
+        able: list[str] = []
+        unable: list[str] = []
+        for uuid in sorted(set(before) - set(after), key=lambda item: self.gpus[item].order):
+            node = self.gpus[uuid].node
+            idle[node] += 1
+            (able if room.times(node, cores, memory) >= idle[node] else unable).append(uuid)
+        return able, unable
 
     def _problem(self) -> tuple[Problem, Mapping[object, list[FleetGpu]]]:
         members: dict[object, list[FleetGpu]] = defaultdict(list)
@@ -459,19 +561,31 @@ class _Pool:
             by_node.items(),
             key=lambda item: (sum(len(gpu.pods) for gpu in item[1]) / len(item[1]), -len(item[1]), item[0]),
         )
-        for _, gpus in nodes:
-            free = deque(gpus)
-            while free and +wanted:
-                # The most frequent cut first, so that whole Nodes are alike and can use a standard config.
-                cut = min(wanted, key=lambda each: (-wanted[each], each))
-                count = min(wanted[cut], len(free))
-                if count <= 0:
-                    break
-                for _ in range(count):
-                    gpu = free.popleft()
-                    self.after[gpu.uuid] = cut
-                    self.recut.add(gpu.uuid)
-                wanted[cut] -= count
+        # What no host can fill is cut last.
+        for left in (self._left_on_hosts(by_node), dict.fromkeys(by_node, math.inf)):
+            for name, gpus in nodes:
+                free = deque(gpu for gpu in gpus if gpu.uuid not in self.recut)
+                while free and +wanted and left[name] > 0:
+                    # The most frequent cut first, so that whole Nodes are alike and can use a standard config.
+                    cut = min(wanted, key=lambda each: (-wanted[each], each))
+                    count = min(wanted[cut], len(free), math.ceil(min(left[name] / len(cut), len(free))))
+                    for _ in range(count):
+                        gpu = free.popleft()
+                        self.after[gpu.uuid] = cut
+                        self.recut.add(gpu.uuid)
+                    wanted[cut] -= count
+                    left[name] -= count * len(cut)
+
+    def _left_on_hosts(self, nodes: Iterable[str]) -> dict[str, float]:
+        """Node → Pods of average need that it takes beside those that stay and the slices that are kept."""
+        room = self.hosts.room.copy()
+        refs = {self.all_demands[number].pod for number in self.placeable}
+        room.without(refs)
+        pods = [pod for ref in refs if (pod := self.hosts.pods.get(ref)) is not None]
+        cores = sum(pod.cpu_cores for pod in pods) / max(len(pods), 1)
+        memory = sum(pod.memory_bytes for pod in pods) / max(len(pods), 1)
+        kept = Counter(self.gpus[uuid].node for uuid, cut in self.after.items() for _ in cut)
+        return {name: room.times(name, cores, memory) - kept[name] for name in nodes}
 
     def _split_pods(self) -> dict[int, str]:
         """Demands of several slices for one Pod that fit on no Node, with the reason."""
@@ -506,6 +620,7 @@ class _Pool:
         return sorted(found, key=lambda number: (-self.all_demands[number].count, number))
 
     def _list_changes(self) -> None:
+        self.changes = []
         uniform = {self.gpus[uuid].node: cut for uuid, cut in self.after.items() if uuid in self.uniform_recut}
         for uuid in sorted(self.changed, key=lambda item: self.gpus[item].order):
             gpu = self.gpus[uuid]
@@ -565,15 +680,16 @@ class _Pool:
         return FreeCapacity(share=1 - taken / self.shape.grid_units, serves=serves, mix=self.mix)
 
 
-def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placements:
-    """Gives each demand its slices. Pods on GPUs that are drained first get the slices that are ready first. A Pod
-    whose slice is ready only after it must leave is in `waiting`."""
+def _place(pool: _Pool, stage: Mapping[str, int], hosts: Room) -> _Placements:
+    """Gives each demand its slices on Nodes that would take its Pod, which `hosts` then has there. Pods on GPUs that
+    are drained first get the slices that are ready first. A Pod whose slice is ready only after it must leave is in
+    `waiting`."""
     placed = _Placements()
     room: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))  # profile → Node → UUID
     for uuid, cut in pool.after.items():
         for name, count in Counter(cut).items():
             room[name][pool.gpus[uuid].node][uuid] = count
-    kept, changed = pool.kept, pool.changed
+    kept = pool.kept
     home = {number: uuid for uuid, numbers in pool.tenants.items() if uuid in kept for number in numbers}
 
     def take(number: int, spots: Sequence[tuple[str, str]]) -> None:
@@ -593,21 +709,52 @@ def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placements:
     for number in pool.groups():
         demand = pool.all_demands[number]
         by_node = room[demand.mig_profile]
-        node = next(name for name in sorted(by_node) if by_node[name].total() >= demand.count)
+        enough = (name for name in sorted(by_node) if by_node[name].total() >= demand.count)
+        node = next((name for name in enough if not pool.hosts.lands(demand, (name,), hosts)), None)
+        if node is None:
+            placed.failed.append(number)
+            continue
         spots = list((+by_node[node]).elements())[: demand.count]
         by_node[node].subtract(spots)
         take(number, [(uuid, demand.mig_profile) for uuid in spots])
     ready = {uuid: 0 if uuid in kept else stage[pool.gpus[uuid].node] for uuid in pool.after}
-    queues = {
-        name: deque(
-            sorted(
-                (uuid for by_gpu in by_node.values() for uuid in (+by_gpu).elements()),
-                key=lambda uuid: (ready[uuid], pool.gpus[uuid].order),
-            )
-        )
-        for name, by_node in room.items()
-    }
-    never = len(stage) + 1
+    lines: dict[str, list[tuple[str, list[str]]]] = {}  # profile → (Node, its free slices), the ready ones first
+    for profile, by_node in room.items():
+        free = [uuid for by_gpu in by_node.values() for uuid in (+by_gpu).elements()]
+        free.sort(key=lambda uuid: (ready[uuid], pool.gpus[uuid].order))
+        lines[profile] = [(node, list(uuids)) for node, uuids in groupby(free, lambda uuid: pool.gpus[uuid].node)]
+    refused: set[tuple[object, str]] = set()
+
+    def first(demand: SliceDemand) -> str | None:
+        pod = pool.hosts.pods.get(demand.pod)
+        # Pods of one workload that ask for the same are alike: where one was refused no other is tried.
+        alike = demand.pod if pod is None else (pod.workload, pod.cpu_cores, pod.memory_bytes, hosts.node_of(pod.ref))
+        line = lines.get(demand.mig_profile, [])
+        for at, (node, uuids) in enumerate(line):
+            if (alike, node) in refused:
+                continue
+            if not pool.hosts.lands(demand, (node,), hosts):
+                line[at : at + 1] = [(node, uuids[1:])] if uuids[1:] else []
+                return uuids[0]
+            refused.add((alike, node))
+        return None
+
+    leaves_at = _leaves_at(pool, stage, home)
+    for number in sorted(leaves_at, key=lambda item: (leaves_at[item], item)):
+        demand = pool.all_demands[number]
+        found = first(demand)
+        if found is None:
+            placed.failed.append(number)
+            continue
+        if demand.devices and leaves_at[number] <= ready[found]:
+            placed.waiting.add(demand.pod)
+        take(number, [(found, demand.mig_profile)])
+    return placed
+
+
+def _leaves_at(pool: _Pool, stage: Mapping[str, int], home: Collection[int]) -> dict[int, int]:
+    """Number of a demand for one slice → the batch in which its Pod has to leave, or one after the last."""
+    changed = pool.changed
     leaves_at = {}
     for number in pool.placeable:
         demand = pool.all_demands[number]
@@ -617,14 +764,8 @@ def _place(pool: _Pool, stage: Mapping[str, int]) -> _Placements:
                 for item in demand.devices
                 if item in pool.row and pool.row[item][0].uuid in changed
             ]
-            leaves_at[number] = min(gone, default=never)
-    for number in sorted(leaves_at, key=lambda item: (leaves_at[item], item)):
-        demand = pool.all_demands[number]
-        uuid = queues[demand.mig_profile].popleft()
-        if demand.devices and leaves_at[number] <= ready[uuid]:
-            placed.waiting.add(demand.pod)
-        take(number, [(uuid, demand.mig_profile)])
-    return placed
+            leaves_at[number] = min(gone, default=len(stage) + 1)
+    return leaves_at
 
 
 def _displaced(changes: Sequence[NodeMigChange]) -> Mapping[str, set[PodRef]]:

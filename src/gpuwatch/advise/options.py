@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuwatch.advise.capability import Capability, ratios
 from gpuwatch.advise.facts import Facts
+from gpuwatch.advise.host import host_share
 from gpuwatch.advise.money import run_time_ratio
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.advise.ready import Ready, usable_bytes, widened
@@ -141,10 +142,15 @@ def _option(
         speed_unknown=unknown,
     )
     longer = 1.0 if unknown else run_time_ratio(speed, ends=facts.ends(item.key))
-    cost = None if target.price_per_hour is None else target.price_per_hour * item.pod_hours * longer
+    share = target.gpu_share_ratio * target.gpus_per_pod
+    # Another model's Node has its own host, with a veto of its own.
+    host = host_share(item.profile, facts) if target.kind is not TargetKind.MODEL else None
+    held_gpus = share if host is None or not host.pods else max(share, host.gpus)
+    hours = item.pod_hours * longer
+    cost = None if target.price_per_hour is None else target.price_per_hour * held_gpus / share * hours
     before = item.current.projected_cost_per_week
     other = target.gpu_model != item.now.gpu_model
-    held = item.pod_hours * longer * target.gpu_share_ratio * target.gpus_per_pod
+    held = hours * held_gpus
     return Option(
         target=target,
         speed=speed,

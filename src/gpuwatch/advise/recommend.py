@@ -11,6 +11,7 @@ from gpuwatch.advise.abstain import abstention
 from gpuwatch.advise.change import change
 from gpuwatch.advise.choice import best_of, ranked
 from gpuwatch.advise.facts import Facts, gather
+from gpuwatch.advise.host import host_share
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.options import options_of, partners
 from gpuwatch.advise.policy import AdvicePolicy
@@ -155,6 +156,11 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
         found.append("How many SMs were used was not measured; engine activity is an upper bound. Export SM_ACTIVE.")
     if target.kind is TargetKind.MODEL:
         found += _model_caveats(item, target, facts)
+    else:
+        share = host_share(item.profile, facts)
+        if share is not None and share.gpus > target.gpu_share_ratio * target.gpus_per_pod:
+            kept = f"the host takes {share.pods} of them, so the saving counts {share.gpus:.2f} GPUs as still in use."
+            found.append(f"A Pod {share.reason}: {kept}")
     if target.kind is TargetKind.SHARED:
         found.append("Partners share memory and faults: a crash of one may end all of them.")
     if target.kind in (TargetKind.MIG, TargetKind.SHARED) and target.price_per_hour is not None:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuwatch.advise.facts import Facts, in_service
+from gpuwatch.advise.host import host_share, share_of
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.rounding import rounded_apart
 from gpuwatch.catalog.gpus import Gpu
+from gpuwatch.catalog.mig import geometry
 from gpuwatch.frameworks import keys, kind_name
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind, Veto
 from gpuwatch.model.workload_profile import WorkloadProfile
@@ -176,6 +178,22 @@ def _arm(gpu: Gpu) -> bool:
     return gpu.name.startswith(_ARM_HOSTS)
 
 
+def _media_engines(case: VetoCase) -> str | None:
+    """Work on NVDEC and NVENC is not in the speed, which knows SMs and memory only."""
+    kind, gpu, runs = case.target.kind, case.target_gpu, case.profile.runs
+    if kind is TargetKind.MIG and any(run.decoder_peak_ratio for run in runs):
+        shape = geometry(gpu.mig_family)
+        found = shape.profile(case.target.mig_profile) if shape is not None else None
+        if found is None or not found.decoders:
+            known = found is not None and found.decoders is not None
+            lack = "has no decoder" if known else "is not known to have a decoder"
+            return f"It decodes video on the GPU (NVDEC), and {case.target.mig_profile} {lack}."
+    if kind is TargetKind.MODEL and any(run.encoder_peak_ratio for run in runs) and not gpu.has_encoder:
+        lack = "is not known to have an encoder" if gpu.has_encoder is None else "has no encoder"
+        return f"It encodes video on the GPU (NVENC), and {gpu.name} {lack}."
+    return None
+
+
 def _mig_support(case: VetoCase) -> str | None:
     if case.target.kind is not TargetKind.MIG:
         return None
@@ -201,26 +219,26 @@ def _target_speed(case: VetoCase) -> str | None:
 def _host_resources(case: VetoCase) -> str | None:
     """A Pod may take its GPUs' share of the host, on present Nodes or on a new machine: more would leave GPUs without
     CPU or memory. A host of unknown size is no veto, but a caveat."""
-    if case.target.kind is not TargetKind.MODEL:
-        return None
-    target = case.target
-    nodes = [node for node in case.facts.nodes_of.get(target.gpu_model, ()) if in_service(node)]
+    target, known = case.target, case.facts
+    if target.kind is not TargetKind.MODEL:
+        # On the same Node less of a GPU frees nothing while the Pod keeps the host that goes with the rest.
+        share = host_share(case.profile, known)
+        if share is None or share.gpus < case.now.gpu_share_ratio * case.now.gpus_per_pod:
+            return None
+        return (
+            f"A Pod {share.reason}: the host takes {share.pods} of them whatever its GPUs offer, so this frees no GPU."
+        )
+    nodes = [node for node in known.nodes_of.get(target.gpu_model, ()) if in_service(node)]
     if not nodes:
-        nodes = [
-            node
-            for node in case.facts.cluster.nodes
-            if target.instance_type and instance_type_of(node) == target.instance_type
-        ]
+        of_type = target.instance_type
+        nodes = [node for node in known.cluster.nodes if of_type and instance_type_of(node) == of_type]
     if not nodes:
         lack = _lack(case, target.instance_type, target.host_cpu_cores, target.host_memory_bytes)
-    else:
-        parts = [target.gpus_per_pod / node.gpu_count if node.gpu_count else 1.0 for node in nodes]
-        lacks = [
-            _lack(case, f"Node {node.name}", node.cpu_cores * part, node.memory_bytes * part)
-            for node, part in zip(nodes, parts, strict=True)
-        ]
-        lack = lacks[-1] if all(lacks) else ""
-    return f"A Pod {lack} per {target.gpus_per_pod} GPUs." if lack else None
+        return f"A Pod {lack} per {target.gpus_per_pod} GPUs." if lack else None
+    shares = [share for node in nodes if (share := share_of(node, case.profile)) is not None]
+    if len(shares) < len(nodes) or any(share.gpus <= target.gpus_per_pod for share in shares):
+        return None
+    return f"A Pod {shares[-1].reason}, which takes {shares[-1].pods} of them and would leave GPUs without a host."
 
 
 def _lack(case: VetoCase, where: str, have_cores: float | None, have_bytes: float | None) -> str:
@@ -286,6 +304,7 @@ VETOES: dict[str, VetoRule] = {
     "tenancy": _tenancy,
     "measure_first": _measure_first,
     "container_image": _container_image,
+    "media_engines": _media_engines,
     "mig_support": _mig_support,
     "speed_known": _speed_known,
     "target_speed": _target_speed,

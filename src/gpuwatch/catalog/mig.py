@@ -35,6 +35,7 @@ class MigProfile:
     media_extensions: bool  # +me: only one instance of a GPU may have it
     double_memory: bool  # the one-slice profile with twice the memory
     memory_bytes: float | None = None  # that an instance has, measured; None without a source
+    decoders: int | None = None  # NVDEC engines; None without a source
 
     @property
     def resource_suffix(self) -> str:
@@ -183,7 +184,8 @@ def _geometry(family: str, entry: Mapping[str, Any], layout: Mapping[str, Any]) 
     profiles = []
     for slot in layout["profiles"]:
         memory = measured[str(slot["size"])] * 2.0**20 if str(slot["size"]) in measured else None
-        profile = msgspec.convert({**slot, "name": entry["names"][slot["kind"]], "memory_bytes": memory}, MigProfile)
+        told = {"memory_bytes": memory, "decoders": entry.get("decoders", {}).get(slot["kind"])}
+        profile = msgspec.convert({**slot, **told, "name": entry["names"][slot["kind"]]}, MigProfile)
         if not profile.starts or min(profile.starts) < 0 or max(profile.starts) + profile.size > grid:
             raise ValueError(f"profile {profile.name} does not lie on the grid of {grid} units")
         if not 0 < profile.compute_slices <= compute:

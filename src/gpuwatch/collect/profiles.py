@@ -45,6 +45,8 @@ SIGNALS = (
     Signal.PCIE_TX_BYTES_PER_SECOND,
     Signal.PCIE_RX_BYTES_PER_SECOND,
     Signal.NVLINK_BYTES_PER_SECOND,
+    Signal.DECODER_UTIL_RATIO,
+    Signal.ENCODER_UTIL_RATIO,
 )
 
 _XID = WindowStat(Signal.XID_CODE, Statistic.LAST)

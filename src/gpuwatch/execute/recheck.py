@@ -29,6 +29,7 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.remediation import Proposal, Remediation, Step, StepKind
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.placement.scheduling import stays
 from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.completeness import unread
@@ -36,7 +37,6 @@ from gpuwatch.plan.draw import draw_plan, mode_of
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.plan.scheduling import stays
 from gpuwatch.plan.score import weigh
 
 

@@ -253,9 +253,10 @@ class NodeMigChange:
 class MigPlan:
     """All recommended slices in valid layouts. Counts cover the GPU models of which slices are needed.
 
-    gpus_before, gpus_after: allocated GPUs. freed: UUIDs of those that the plan frees. lower_bound_gpus: no packing
-    needs fewer. fragmentation_*_ratio: the share of free capacity that the demand mix cannot use (FGD); None where
-    nothing is free. order: Nodes in the order of draining; batches: the same in groups drained together.
+    gpus_before, gpus_after: allocated GPUs. freed: UUIDs of those that the plan frees for others; freed_without_host:
+    of those that it empties on Nodes without CPU or memory for a further Pod. lower_bound_gpus: no packing needs fewer.
+    fragmentation_*_ratio: the share of free capacity that the demand mix cannot use (FGD); None where nothing is free.
+    order: Nodes in the order of draining; batches: the same in groups drained together.
     moved: Pods that have what they need, yet must move to another GPU. waiting: Pods without a slice between leaving
     their GPU and the end of a later batch. mig_parted: the config for mig-parted. node_labels: changed Node → value of
     nvidia.com/mig.config.
@@ -271,6 +272,7 @@ class MigPlan:
     order: tuple[str, ...]
     batches: tuple[tuple[str, ...], ...] = ()
     freed: tuple[str, ...] = ()
+    freed_without_host: tuple[str, ...] = ()
     moved: tuple[PodRef, ...] = ()
     waiting: tuple[PodRef, ...] = ()
     mig_parted: Mapping[str, object]

@@ -96,6 +96,7 @@ class MemoryRun:
     None where the run's start was not observed.
     started: None where not observed. A Pod recreated under the same name, with another start, is another run.
     devices: the most that its container held at the same time.
+    decoder_peak_ratio, encoder_peak_ratio: the busiest window of NVDEC and NVENC; None where not exported, or shared.
     """
 
     pod: PodRef
@@ -107,6 +108,8 @@ class MemoryRun:
     device_seconds: float
     started: datetime | None = None
     devices: int = 1
+    decoder_peak_ratio: float | None = None
+    encoder_peak_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, FindingKind, PlanItem
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.placement.landing import Nowhere, Room, unlike
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.landing import Nowhere, Room, unlike
 from gpuwatch.plan.policy import PlanPolicy
 
 

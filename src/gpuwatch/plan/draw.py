@@ -24,13 +24,13 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.placement.landing import Nowhere, Room
 from gpuwatch.plan.brakes import brakes, last_storm
 from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
 from gpuwatch.plan.demand import on_demand, waiters
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved
-from gpuwatch.plan.landing import Nowhere, Room
 from gpuwatch.plan.misfit import place
 from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy
 from gpuwatch.plan.score import weigh

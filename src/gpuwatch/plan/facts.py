@@ -14,7 +14,7 @@ from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Ve
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
-from gpuwatch.plan.landing import Nowhere, Room, waiting_groups
+from gpuwatch.placement.landing import Nowhere, Room, waiting_groups
 
 # Kubernetes' own taints and gpuwatch's take a Node out of service. Other NoSchedule taints (nvidia.com/gpu,
 # dedicated=…) only restrict who may use it: counting them would use up every budget on a healthy cluster.

@@ -14,14 +14,14 @@ from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
 from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
+from gpuwatch.placement.landing import Nowhere
+from gpuwatch.placement.scheduling import tolerates
 from gpuwatch.plan.brakes import BRAKES
 from gpuwatch.plan.budget import LEDGER_GUARDS
 from gpuwatch.plan.completeness import unread
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.landing import Nowhere
 from gpuwatch.plan.misfit import CONTENTION, place
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.plan.scheduling import tolerates
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from gpuwatch.model.cluster import Pod, Sharing
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.model.sizing import Option, TargetKind
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.placement.landing import Nowhere, Room, unlike
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.landing import Nowhere, Room, unlike
 from gpuwatch.plan.policy import PlanPolicy
 
 CONTENTION = frozenset({FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION})

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import Evidence, Finding, FindingKind
+from gpuwatch.placement.landing import Nowhere
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.landing import Nowhere
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.timing import stopped_work
 

@@ -304,6 +304,10 @@ def _runs(
     peaks = np.fmax.reduceat(np.where(alone, used, np.nan), begins).tolist()
     starts = np.fmax.reduceat(np.where(early, used, np.nan), begins).tolist()
     sizes = np.fmax.reduceat(np.where(alone, capacity, np.nan), begins).tolist()
+    decoded, encoded = (
+        np.fmax.reduceat(np.where(alone, table.column(signal), np.nan), begins).tolist()
+        for signal in (Signal.DECODER_UTIL_RATIO, Signal.ENCODER_UTIL_RATIO)
+    )
     firsts = np.fmin.reduceat(np.where(held, table.time, np.nan), begins).tolist()
     lasts = np.fmax.reduceat(np.where(held, table.time, np.nan), begins).tolist()
     counts = np.add.reduceat(held.astype(np.int64), begins).tolist()
@@ -324,6 +328,8 @@ def _runs(
             device_seconds=float(counts[index] * table.step),
             started=None if np.isnan(start) else _moment(start),
             devices=devices[(mine, number)],
+            decoder_peak_ratio=_known(decoded[index]),
+            encoder_peak_ratio=_known(encoded[index]),
         )
         runs = found[mine]
         runs[number] = _one_run(runs[number], run) if number in runs else run
@@ -359,6 +365,8 @@ def _one_run(one: MemoryRun, other: MemoryRun) -> MemoryRun:
         device_seconds=one.device_seconds + other.device_seconds,
         started=min((item for item in (one.started, other.started) if item is not None), default=None),
         devices=max(one.devices, other.devices),
+        decoder_peak_ratio=_most(one.decoder_peak_ratio, other.decoder_peak_ratio),
+        encoder_peak_ratio=_most(one.encoder_peak_ratio, other.encoder_peak_ratio),
     )
 
 

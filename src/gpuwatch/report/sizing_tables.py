@@ -115,6 +115,9 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
     )
     if plan.freed:
         grid.add_row("Freed", escape(listed([short_uuid(name) for name in plan.freed], rows)))
+    if plan.freed_without_host:
+        names = escape(listed([short_uuid(name) for name in plan.freed_without_host], rows))
+        grid.add_row("Emptied", f"{names}: their Nodes have no CPU or memory for a further Pod")
     parts: list[RenderableType] = [grid, Text()]
     if plan.changes:
         table = new_table(

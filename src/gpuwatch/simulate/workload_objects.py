@@ -132,7 +132,9 @@ def _pod(scene: Scene, run: Run, number: int, pod: PodLife) -> Object:
     finished = scene.at >= run.end
     gone = any(begin + 340 <= scene.at < end for begin, end in scene.scripts[machine.index].node_down)
     owners = [item for item in _owners(scene, run, 1) if item["kind"] != "PodGroup"]
-    share = 1 if pod.replica >= 0 or places[0].gi else 10
+    # A small model on a whole card (oversized) asks for as little of the host as one on a slice.
+    small = 0 < run.behaviour.memory_share < 0.1 and run.behaviour.sm_level < 0.1
+    share = 1 if pod.replica >= 0 or places[0].gi or small else 10
     memory = {"memory": f"{12 * share * len(places)}Gi"}
     begun = scene.stamp(run.start)
     state: Object = {"running": {"startedAt": begun}}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpuwatch.model.cluster import Node, Pod, PodTerm, Spread
 from gpuwatch.model.telemetry import PodRef
-from gpuwatch.plan.scheduling import counts, label_of, means, selected, unfit
+from gpuwatch.placement.scheduling import counts, label_of, means, selected, unfit
 
 # Bounds the backtracking for one gang; beyond it the answer is 'no'. Equal Pods without affinities need none.
 _TRIES = 200
@@ -73,10 +73,29 @@ class FreeResources:
             found.append((1.0, "it takes no more Pods"))
         return found
 
+    def times(self, cpu_cores: float, memory_bytes: float) -> float:
+        """How many Pods with these requests fit, accelerators aside; inf where nothing bounds them."""
+        bounds = [math.inf if self.pods is None else float(self.pods)]
+        if cpu_cores:
+            bounds.append((self.cpu_cores + 1e-6) // cpu_cores)
+        if memory_bytes:
+            bounds.append(float(self.memory_bytes // memory_bytes))
+        return max(min(bounds), 0.0)
+
     @property
     def left(self) -> tuple[int, float, int]:
         """Sort key for best fit."""
         return sum(self.accelerators.values()), self.cpu_cores, self.memory_bytes
+
+
+def unallocated(node: Node) -> FreeResources:
+    """The Node without Pods that have accelerators."""
+    return FreeResources(
+        dict(node.allocatable),
+        node.cpu_cores - node.other_cpu_cores,
+        node.memory_bytes - node.other_memory_bytes,
+        None if node.max_pods is None else node.max_pods - node.other_pods,
+    )
 
 
 class PlacedPods:
@@ -162,15 +181,7 @@ class Room:
         """pods: only those with a Node take room. out: Node → why nothing lands there."""
         self._nodes = {node.name: node for node in nodes}
         self._out = dict(out)
-        self._free = {
-            node.name: FreeResources(
-                dict(node.allocatable),
-                node.cpu_cores - node.other_cpu_cores,
-                node.memory_bytes - node.other_memory_bytes,
-                None if node.max_pods is None else node.max_pods - node.other_pods,
-            )
-            for node in self._nodes.values()
-        }
+        self._free = {node.name: unallocated(node) for node in self._nodes.values()}
         self._own: set[str] = set(self._free)  # Nodes whose FreeResources is not shared with a copy
         self._pods: dict[PodRef, tuple[Pod, str]] = {}
         self._apart: set[PodRef] = set()
@@ -206,6 +217,14 @@ class Room:
         if pod.placement.pod_anti_affinity:
             self._apart.add(pod.ref)
         self._mine(node).take(pod)
+
+    def node_of(self, ref: PodRef) -> str | None:
+        found = self._pods.get(ref)
+        return found[1] if found is not None else None
+
+    def times(self, node: str, cpu_cores: float, memory_bytes: float) -> float:
+        """How many more Pods with these requests the Node takes, accelerators and constraints aside."""
+        return self._free[node].times(cpu_cores, memory_bytes)
 
     def _mine(self, node: str) -> FreeResources:
         if node not in self._own:
@@ -324,9 +343,10 @@ class Room:
             if words and (best is None or rank < best[0]):
                 best = rank, f"{name}: {', '.join(words)}"
         asks = ", ".join(f"{count} {name}" for name, count in sorted(pod.accelerators.items()))
+        needs = f"needs {asks} and " if asks else ""
         after = f" after {before} of {of} Pods of its group have a place" if before else ""
         closest = f"Closest is {best[1]}." if best else "There is no Node to look at."
-        return Nowhere(f"Pod {pod.ref} needs {asks} and would land nowhere{after}. {closest}")
+        return Nowhere(f"Pod {pod.ref} {needs}would land nowhere{after}. {closest}")
 
 
 def _needs(pod: Pod) -> tuple[Mapping[str, int], float, int]:

@@ -1,0 +1,44 @@
+"""What a Pod takes of its host, counted in GPUs: whoever has the CPUs of two GPUs frees neither by a smaller slice."""
+
+from typing import NamedTuple
+
+from gpuwatch.advise.facts import Facts
+from gpuwatch.model.cluster import Node
+from gpuwatch.model.workload_profile import WorkloadProfile
+from gpuwatch.placement.landing import unallocated
+
+_GIB = 2**30
+
+
+class HostShare(NamedTuple):
+    """gpus: of the Node's, those that come with one Pod's part of the host (inf: the Node takes no such Pod). pods: as
+    many as the Node takes. reason: half a sentence with what bounds them."""
+
+    gpus: float
+    pods: int
+    reason: str
+
+
+def host_share(profile: WorkloadProfile, facts: Facts) -> HostShare | None:
+    """On the workload's Nodes, the least favourable that takes such a Pod at all. None where nothing that is known
+    bounds it: it asks for nothing, or its requests or its Nodes' sizes are not known."""
+    nodes = (node for node in facts.present_nodes(profile.key) if node.gpu_count and node.cpu_cores)
+    found = [share for node in nodes if (share := share_of(node, profile)) is not None]
+    return max([share for share in found if share.pods] or found, default=None)
+
+
+def share_of(node: Node, profile: WorkloadProfile) -> HostShare | None:
+    free, cores, memory = unallocated(node), profile.cpu_cores or 0.0, profile.host_memory_bytes or 0.0
+    there = f"and Node {node.name} has"
+    pods, reason = min(
+        (free.times(cores, 0.0), f"{cores:g} CPU cores, {there} {free.cpu_cores:g}"),
+        (
+            free.times(0.0, memory),
+            f"{memory / _GIB:.1f} GiB of host memory, {there} {free.memory_bytes / _GIB:.1f} GiB",
+        ),
+    )
+    if pods == float("inf"):
+        return None
+    return HostShare(
+        max(node.gpu_count, 1) / pods if pods else float("inf"), int(pods), f"asks for {reason} for such Pods"
+    )
