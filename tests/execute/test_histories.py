@@ -10,6 +10,7 @@ opt_out     No opt-out, objection or snooze of a Pod, its owner, its Namespace o
 disruption  No PodDisruptionBudget is passed, whoever counts: by all Pods that a step ends, with GPUs or without.
 budget      No budget of GPUs and no rate of actions is passed, in physical GPUs; what is in flight counts until it is
             over, as GPUs that are out of service do.
+            The rates forget a release or a move whose record somebody takes away by force (docs/remediation.md).
 brake       Nothing disrupts while a pause, an alert, or an alert of which nobody knows stops it.
 unread      Nothing disrupts on what was not read: a list that failed or was not understood, old or partial telemetry.
             What owners and operators say between a cycle's reading and a step counts in that step.
@@ -873,8 +874,10 @@ class Hostile(History):
             self.lost.add(lost.name)
             # It may be proposed and done again under the same name, and counts twice in the rates then.
             self.effects = {effect for effect in self.effects if lost.name not in effect}
-            if lost.name in self.acted:
-                self.acted[f"{lost.name}, lost {len(self.acted)}"] = self.acted.pop(lost.name)
+            # The rates forget a release or a move with its record; a taint stands and counts as long as it does.
+            at = self.acted.pop(lost.name, None)
+            if at is not None and not lost.namespace:
+                self.acted[f"{lost.name}, lost {len(self.acted)}"] = at
             self.own_doing |= {name for name in OWNERS if lost.name in str(self.object(name)["metadata"])}
 
     def odd_pauses(self) -> None:
