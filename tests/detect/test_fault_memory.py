@@ -14,7 +14,7 @@ from gpuwatch.detect.health import assess_health, remember_faults
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, RepairKind
-from gpuwatch.model.telemetry import ActivityHistory, Signal, StateChange
+from gpuwatch.model.telemetry import ActivityHistory, Signal, StateChange, Statistic, WindowStat
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
@@ -258,6 +258,15 @@ def test_faults_of_gpus_that_are_long_gone_are_forgotten() -> None:
 def test_an_xid_of_another_architecture_is_not_remembered() -> None:
     assert after(raised(136, devices=[device(model="NVIDIA B200")])).faults == ()
     assert after(raised(136)).faults
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(48, Verdict.HEALTHY), (95, Verdict.HEALTHY), (140, Verdict.DEGRADED)])
+def test_the_volatile_count_of_errors_is_back_at_zero(code: int, verdict: Verdict) -> None:
+    counted = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
+    memory = after(raised(code, answers={counted: 1.0}))
+    assert memory.faults[0].open
+    assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 1.0}), memory).verdict is Verdict.DEGRADED
+    assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 0.0}), memory).verdict is verdict
 
 
 def test_a_second_exporter_that_is_behind_is_no_reload() -> None:

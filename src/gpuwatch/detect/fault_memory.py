@@ -25,6 +25,10 @@ _LAST_XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 REPAIR_TO_BE_SEEN = frozenset({64, 79, 140})
 """XIDs that the driver's 'no action' does not end: a card that was lost, and memory errors that were not recovered."""
 
+_DOUBLE_BIT_ERRORS = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
+_COUNTED = frozenset({48, 95, 171, 172})
+"""Double-bit errors, which the volatile count holds until the GPU is reset or its driver is loaded again."""
+
 _WITH_48 = frozenset({171, 172})
 """They come with a 48 and say where it was, so the driver speaks of them as of a 48."""
 
@@ -36,7 +40,7 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def fault_needs(_: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (RECOVERY, ENERGY)
+    return (RECOVERY, ENERGY, _DOUBLE_BIT_ERRORS)
 
 
 def remembered(
@@ -231,7 +235,16 @@ def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFaul
     now = fleet.answers(ENERGY).of(gpu)
     if at is None and now is not None and fault.energy_joules is not None and now < fault.energy_joules / 2:
         at = fleet.snapshot.at
+    if fault.code in _COUNTED and fleet.answers(_DOUBLE_BIT_ERRORS).of(gpu) == 0 and _settled(fleet, fault):
+        at = at or fleet.snapshot.at
     return None if at is None else Repair(kind=RepairKind.RELOAD, at=at)
+
+
+def _settled(fleet: Fleet, fault: KnownFault) -> bool:
+    """Whether what is read now is of after the fault. The page that shows an XID first may hold other values of
+    before."""
+    seconds = 2 * (fleet.snapshot.telemetry_schema.interval_seconds or 60)
+    return (fleet.snapshot.at - fault.last_at).total_seconds() >= seconds
 
 
 def _rebooted(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
@@ -252,12 +265,9 @@ def _called_off(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Rep
     """The driver asks for nothing, read after the fault; a missing GPU is back."""
     if gpu is None or not gpu.present:
         return None
-    if fault.kind is not FindingKind.GPU_MISSING:
-        # The page that shows the XID first may hold the recovery action of before.
-        settled = 2 * (fleet.snapshot.telemetry_schema.interval_seconds or 60)
-        early = (fleet.snapshot.at - fault.last_at).total_seconds() < settled
-        if early or fleet.answers(RECOVERY).of(gpu) != 0 or not _driver_ends(fleet, fault.code, gpu):
-            return None
+    silent = fleet.answers(RECOVERY).of(gpu) == 0 and _settled(fleet, fault) and _driver_ends(fleet, fault.code, gpu)
+    if fault.kind is not FindingKind.GPU_MISSING and not silent:
+        return None
     return Repair(kind=RepairKind.RESET if fault.asked else RepairKind.CALLED_OFF, at=fleet.snapshot.at)
 
 

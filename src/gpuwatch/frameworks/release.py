@@ -11,6 +11,9 @@ from gpuwatch.frameworks.json_patch import ABSENT, difference, parts, pointer, p
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of, version_of
 from gpuwatch.model.remediation import Saved
 
+MARKS = (keys.REMEDIATION, keys.TAINT, keys.SAVED_STATE, keys.NOTICE)
+"""Annotations that gpuwatch writes on what it changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -105,7 +108,7 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
             left.append(item.path)
         elif rule.commands and rule.commands.obeyed(object_):
             resumes = True
-        elif _json(value_at(changed, item.path)) != item.after:
+        elif as_json(value_at(changed, item.path)) != item.after:
             left.append(item.path)
         elif item.before:
             changed = put(changed, item.path, json.loads(item.before))
@@ -195,7 +198,7 @@ def _changed(object_: Object, fields: Fields) -> tuple[Object, tuple[Saved, ...]
     changed, saved = object_, []
     for path, value in fields:
         before = value_at(object_, path)
-        saved.append(Saved(target=target, path=path, before=_json(before), after=_json(value)))
+        saved.append(Saved(target=target, path=path, before=as_json(before), after=as_json(value)))
         created = (parent for parent in _parents(path) if value_at(object_, parent) is ABSENT)
         saved.extend(Saved(target=target, path=parent, before="", after="{}") for parent in created)
         changed = put(changed, path, value)
@@ -214,8 +217,13 @@ def _own_paths(fields: Fields) -> set[str]:
 
 
 def _marks(remediation: str, saved: Sequence[Saved]) -> dict[str, str]:
+    return {keys.REMEDIATION: remediation, keys.SAVED_STATE: saved_state(saved)}
+
+
+def saved_state(saved: Sequence[Saved]) -> str:
+    """As it stands in the annotation beside the change."""
     told = [{"path": item.path, "before": item.before, "after": item.after} for item in saved]
-    return {keys.REMEDIATION: remediation, keys.SAVED_STATE: json.dumps(told, separators=(",", ":"))}
+    return json.dumps(told, separators=(",", ":"))
 
 
 def _holds_nothing(pod: Object) -> bool:
@@ -230,5 +238,5 @@ def _keeps_room(group: Object, uid: str) -> bool:
     return ours and value_at(group, "/status/phase") in ("Running", "Inqueue")
 
 
-def _json(value: object) -> str:
+def as_json(value: object) -> str:
     return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
