@@ -104,7 +104,9 @@ def test_the_error_code_decides_and_not_the_watch(incident: str, severity: Sever
     assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, 0.85)
 
 
-@pytest.mark.parametrize("incident", ["MEM;DCGM_FR_UNKNOWN(140)", "NVLINK;DCGM_FR_NVLINK_ERROR_CRITICAL", "SM", "CONNECTX"])
+@pytest.mark.parametrize(
+    "incident", ["MEM;DCGM_FR_UNKNOWN(140)", "NVLINK;DCGM_FR_NVLINK_ERROR_CRITICAL", "SM", "CONNECTX"]
+)
 @pytest.mark.parametrize("action", [None, 0, 1])
 def test_an_error_that_the_table_lacks_is_shown_and_decides_nothing(incident: str, action: float | None) -> None:
     found = findings(watch(incident, 20, 20, action=action))
