@@ -11,6 +11,7 @@ from detect.builders import AT, POLICY, ago, cluster, device, findings, machines
 from detect.questions import ACTION, XIDS
 from gpuwatch.detect.fault_memory import ENERGY, programs_differ
 from gpuwatch.detect.health import assess_health, remember_faults
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, RepairKind
@@ -155,6 +156,24 @@ def test_another_gpu_in_its_slot_ends_it() -> None:
     new = device("gpu-9", pci="00000000:18:00.0")
     memory = after(raised(79, devices=[old]), quiet(by=HOUR, devices=[new]))
     assert [repair.kind for repair in memory.faults[0].repairs] == [RepairKind.EXCHANGE]
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        (ago(minutes=5).isoformat(), Verdict.HEALTHY),
+        (ago(minutes=15).isoformat(), Verdict.DEGRADED),  # before it came
+        (ago(minutes=-90).isoformat(), Verdict.DEGRADED),  # yet to come
+        (ago(minutes=5).replace(tzinfo=None).isoformat(), Verdict.DEGRADED),
+        ("yesterday", Verdict.DEGRADED),
+    ],
+)
+def test_a_person_may_say_that_it_was_repaired(said: str, verdict: Verdict) -> None:
+    node = Node(name="node-0", boot_id="one", annotations={keys.REPAIRED_AT: said})
+    later = quiet(by=HOUR, state=cluster(nodes=[node]))
+    memory = after(raised(79), later)
+    assert judged(later, memory).verdict is verdict
+    assert [each.kind for each in memory.faults[0].repairs] == [RepairKind.DECLARED] * (verdict is Verdict.HEALTHY)
 
 
 def twice_repaired(code: int) -> FaultMemory:

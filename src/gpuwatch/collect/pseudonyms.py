@@ -177,6 +177,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
         "priority_class": "class",
         "workload": _PATH,
         "gang": _PATH,
+        "unscheduled": _withheld,
     },
     Placement: {"node_selector": _LABELS},
     Toleration: {"key": _Alias.taint, "value": "value"},

@@ -13,6 +13,7 @@ from gpuwatch.catalog.xids import Xid, XidClass
 from gpuwatch.detect.fleet import Fleet, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.xid_events import XidEvent, applies
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Subject, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, Repair, RepairKind
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -229,7 +230,7 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
     """With the repair that was seen since it last came. before: only what is known to be earlier."""
     if not fault.open:
         return fault
-    for look in (_counters_began_anew, _rebooted, _exchanged, _called_off):
+    for look in (_counters_began_anew, _rebooted, _exchanged, _declared, _called_off):
         repair = look(fleet, gpu, fault)
         if repair is not None and (before is None or repair.at < before):
             fault = replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
@@ -274,6 +275,17 @@ def _exchanged(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repa
     there = fleet.at_home.get(fault.node, ()) if fault.slot and (gpu is None or not gpu.present) else ()
     taken = any(other.lead.pci_bus_id == fault.slot for other in there)
     return Repair(kind=RepairKind.EXCHANGE, at=fleet.snapshot.at) if taken else None
+
+
+def _declared(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
+    """What a person wrote on the Node. A time that cannot be read, has no zone or is yet to come says nothing."""
+    node = fleet.nodes.get((gpu.lead.node if gpu is not None else None) or fault.node)
+    try:
+        at = datetime.fromisoformat(node.annotations.get(keys.REPAIRED_AT, "") if node is not None else "")
+    except ValueError:
+        return None
+    said = at.tzinfo is not None and fault.last_at < at <= fleet.snapshot.at
+    return Repair(kind=RepairKind.DECLARED, at=at) if said else None
 
 
 def _called_off(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:

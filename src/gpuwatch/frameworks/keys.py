@@ -60,5 +60,8 @@ GPU_MEMORY_NEED = f"{PREFIX}gpu-memory-need"
 """Annotation on a Pod, its owner or its Namespace: framebuffer that it needs per GPU, such as 12Gi. It counts where the
 need cannot be measured, because a framework takes a share of whatever device it gets."""
 
+REPAIRED_AT = f"{PREFIX}repaired-at"
+"""On a Node, by a person: when its GPUs were repaired, as 2026-01-31T18:00:00Z. Faults of before are over then."""
+
 EXPECTED_END = f"{PREFIX}expected-end"
 """Annotation on a Pod or its owner: when the job is expected to end by itself, in the same format."""
