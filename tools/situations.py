@@ -135,19 +135,37 @@ recordings of broken hardware. A row marked **not yet** is one that gpuwatch get
 on which it gets it right, so that the mark goes. Every other row is what gpuwatch says; where "or" stands, one of them.
 *otherwise* names a tool that says something else. `a0/3` is GPU 3 of Node `a0`; what a row does not name is well.
 
-{count} rows, of which {todo} are marked **not yet**.
+## Summary
+
+{summary}
 """
 
 
 def page(found: Sequence[Theme]) -> str:
-    rows = [row for theme in found for row in theme.rows]
-    parts = [_HEAD.format(count=len(rows), todo=sum(bool(row.todo) for row in rows))]
+    parts = [_HEAD.format(summary=_summary(found))]
     for theme in found:
         parts.append(f"## {theme.title}\n\n{theme.words}\n")
         lines = ["| situation | what has to be said | source |", "|---|---|---|"]
         lines += [f"| {_cell(row.situation)} | {_says(row)} | {_source(row)} |" for row in theme.rows]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def _summary(found: Sequence[Theme]) -> str:
+    """How many rows there are and how many are right, by theme; then those that are wrong."""
+    rows = [row for theme in found for row in theme.rows]
+    lines = ["| | situations | right | not yet |", "|---|---|---|---|"]
+    lines += [_counted(theme.title, theme.rows) for theme in found]
+    lines.append(_counted("all", rows))
+    wrong = [f"- {_cell(row.situation)}: {_cell(row.todo)}." for row in rows if row.todo]
+    otherwise = sum(bool(row.against) for row in rows)
+    says = "Wrong today:\n\n" + "\n".join(wrong) if wrong else "None of them is wrong today."
+    return "\n".join(lines) + f"\n\nIn {otherwise} of them another tool says something else. {says}"
+
+
+def _counted(title: str, rows: Sequence[Row]) -> str:
+    todo = sum(bool(row.todo) for row in rows)
+    return f"| {title} | {len(rows)} | {len(rows) - todo} | {todo} |"
 
 
 def _cell(text: str) -> str:

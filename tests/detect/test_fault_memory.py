@@ -336,6 +336,22 @@ def test_the_volatile_count_of_errors_is_back_at_zero(code: int, verdict: Verdic
     assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 0.0}), memory).verdict is verdict
 
 
+@pytest.mark.parametrize("code", [48, 95])
+def test_a_count_that_never_rose_shows_no_reset(code: int) -> None:
+    counted = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
+    memory = after(raised(code, answers={counted: 0.0}))
+    assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 0.0}), memory).verdict is Verdict.DEGRADED
+
+
+def test_a_count_that_rose_for_the_fault_before_shows_no_reset_of_this_one() -> None:
+    counted = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
+    rose = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.INCREASE, POLICY.change_window_seconds)
+    first = after(raised(48, answers={counted: 1.0}), quiet(by=5 * MINUTE, answers={XIDS.last: 0.0, counted: 0.0}))
+    assert not first.faults[0].open
+    again = moved(raised(48, answers={counted: 0.0, rose: 1.0}), 30 * MINUTE)
+    assert after(again, memory=first).faults[0].open
+
+
 def test_a_second_exporter_that_is_behind_is_no_reload() -> None:
     memory = after(raised(79, answers={ENERGY: 9e8}))
     behind = quiet(by=5 * HOUR, answers={XIDS.last: 0.0, ENERGY: 8.99e8})

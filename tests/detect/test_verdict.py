@@ -91,19 +91,39 @@ def test_a_watch_that_failed_all_along_is_degraded() -> None:
         ("DRIVER;DCGM_FR_GPU_RECOVERY_DRAIN_RESET", Severity.WARNING, Advice.RESET_WHEN_IDLE),
         ("NVLINK;DCGM_FR_NVLINK_DOWN", Severity.WARNING, Advice.RESET_WHEN_IDLE),
         ("NVLINK;DCGM_FR_FABRIC_PROBE_STATE", Severity.WARNING, Advice.INSPECT),
-        # A code that the table lacks, or none: the watch.
         ("NVLINK;DCGM_FR_NVLINK_CRC_ERROR_THRESHOLD", Severity.WARNING, Advice.RESET_WHEN_IDLE),
-        ("MEM;DCGM_FR_UNKNOWN(140)", Severity.WARNING, Advice.RESET_WHEN_IDLE),
+        # No code: the watch.
         ("MEM", Severity.WARNING, Advice.RESET_WHEN_IDLE),
         ("DRIVER", Severity.WARNING, Advice.RESET_WHEN_IDLE),
         ("PCIE", Severity.WARNING, Advice.INSPECT),
-        ("CONNECTX", Severity.WARNING, Advice.INSPECT),
     ],
 )
 def test_the_error_code_decides_and_not_the_watch(incident: str, severity: Severity, advice: Advice) -> None:
     finding = on(findings(watch(incident, 20, 20)), FindingKind.DCGM_HEALTH)
     assert finding is not None
     assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, 0.85)
+
+
+@pytest.mark.parametrize(
+    "incident", ["MEM;DCGM_FR_UNKNOWN(140)", "NVLINK;DCGM_FR_NVLINK_ERROR_CRITICAL", "SM", "CONNECTX"]
+)
+@pytest.mark.parametrize("action", [None, 0, 1])
+def test_an_error_that_the_table_lacks_is_shown_and_decides_nothing(incident: str, action: float | None) -> None:
+    found = findings(watch(incident, 20, 20, action=action))
+    finding = on(found, FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.verdict, finding.severity, finding.advice) == (Verdict.UNKNOWN, Severity.WARNING, Advice.WATCH)
+    assert incident.partition(";")[2] in finding.summary
+    assert finding.evidence
+
+
+def test_an_error_that_the_table_lacks_changes_no_other() -> None:
+    both = {"gpu-0": {"MEM;DCGM_FR_VOLATILE_DBE_DETECTED": 20.0, "PMU;DCGM_FR_OF_TOMORROW": 20.0}}
+    finding = on(findings(scene(variants={HEALTH.now: both, HEALTH.lowest: both})), FindingKind.DCGM_HEALTH)
+    assert finding is not None
+    assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
+    assert "PMU" not in finding.summary
+    assert any("OF_TOMORROW" in fact.note for fact in finding.evidence)
 
 
 @pytest.mark.parametrize("incident", ["ALL;DCGM_FR_XID_ERROR", "ALL;DCGM_FR_UNCONTAINED_ERROR", "ALL"])
@@ -153,7 +173,7 @@ def test_a_watch_that_passed_within_the_window_did_not_fail_through_it() -> None
         # The driver asks for nothing, now: a reset has been, or is not needed.
         ("MEM;DCGM_FR_VOLATILE_DBE_DETECTED", 0, Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.6),
         ("DRIVER;DCGM_FR_GPU_RECOVERY_RESET", 0, Severity.WARNING, Advice.RESET, 0.6),
-        ("SM", 0, Severity.WARNING, Advice.INSPECT, 0.6),
+        ("PCIE", 0, Severity.WARNING, Advice.INSPECT, 0.6),
         # No reset cures these, so the driver's "nothing" says nothing about them.
         ("ALL;DCGM_FR_FALLEN_OFF_BUS", 0, Severity.CRITICAL, Advice.REBOOT, 0.85),
         ("MEM;DCGM_FR_ROW_REMAP_FAILURE", 0, Severity.CRITICAL, Advice.REPLACE, 0.85),

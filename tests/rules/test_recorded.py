@@ -194,6 +194,16 @@ def test_every_recorded_series_in_every_vocabulary(
     check(prometheus_build, tmp_path, Case(series, expected))
 
 
+@pytest.mark.parametrize(
+    "metric", ["COUNT_RX_SYMBOL_ERRORS", "RX_SYMBOL_ERROR_TOTAL", "COUNT_LINK_RECOVERY_FAILED_EVENTS"]
+)
+def test_the_counters_of_nvlink_5_are_link_errors_too(
+    prometheus_build: ServerBuild, tmp_path: Path, metric: str
+) -> None:
+    series = [dcgm(f"DEV_NVLINK_{metric}", "5+6x180"), dcgm("DEV_NVLINK_COUNT_EFFECTIVE_ERRORS", "0+3x180")]
+    check(prometheus_build, tmp_path, Case(series, {"gpu:gpu_nvlink_errors:rate15m": {card(): 0.3}}))
+
+
 def test_a_cluster_label_tells_nodes_of_the_same_name_apart(prometheus_build: ServerBuild, tmp_path: Path) -> None:
     east = written(exporters.dcgm(False, cluster="east", **EXPORTED))
     west = [row("DCGM_FI_DEV_GPU_TEMP", "40x180", Hostname="n1", UUID="GPU-b", gpu=0, modelName=H100, cluster="west")]

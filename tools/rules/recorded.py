@@ -61,6 +61,20 @@ NVLINK = (
     Signal.NVLINK_REPLAY_ERRORS_TOTAL,
     Signal.NVLINK_RECOVERY_ERRORS_TOTAL,
 )
+NVLINK_5 = (
+    Signal.NVLINK_RX_SYMBOL_ERRORS_TOTAL,
+    Signal.NVLINK_RX_MALFORMED_PACKETS_TOTAL,
+    Signal.NVLINK_RX_DROPPED_PACKETS_TOTAL,
+    Signal.NVLINK_RX_ERRORS_TOTAL,
+    Signal.NVLINK_RX_REMOTE_ERRORS_TOTAL,
+    Signal.NVLINK_RX_GENERAL_ERRORS_TOTAL,
+    Signal.NVLINK_INTEGRITY_ERRORS_TOTAL,
+    Signal.NVLINK_EFFECTIVE_ERRORS_TOTAL,
+    Signal.NVLINK_LINK_RECOVERIES_TOTAL,
+    Signal.NVLINK_FAILED_RECOVERIES_TOTAL,
+)
+"""Of which a page of a GB200 is known (NVIDIA/dcgm-exporter#581). NVLink 4 has none of them, and NVLink 5 none of the
+above."""
 
 PRESENT = {
     # What says that a device is there, and who holds it: in every default list, and on every row of a device. AMD
@@ -172,7 +186,7 @@ def _nvlink_errors() -> str:
     """
     names = ("cluster", *NODE_LABELS, "UUID", "gpu_uuid", "gpu", "modelName", "model_name")
     kinds = []
-    for signal in NVLINK:
+    for signal in (*NVLINK, *NVLINK_5):
         added = (
             f"sum by ({_list(names)}) (max by ({_list((*names, 'nvlink'))}) (rate({row.metric}[15m])))"
             for row in _rows(Vendor.NVIDIA, signal)

@@ -191,6 +191,7 @@ def _came(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> 
         since=time if again else fault.since,
         last_at=time,
         asked=fault.asked and not again,
+        counted=fault.counted and not again,
         energy_joules=fleet.answers(ENERGY).of(gpu),
         bursts=(*fault.bursts, time)[-_MOST_TIMES:] if burst else fault.bursts,
     )
@@ -208,7 +209,21 @@ def _looked_at(fleet: Fleet, fault: KnownFault, gpu: PhysicalGpu | None) -> Know
         changed = fleet.changes(Signal.RECOVERY_ACTION_CODE).get(gpu.uuid, ())
         now = fleet.answers(RECOVERY).of(gpu) or 0
         fault = replace(fault, asked=now > 0 or any(each.after > 0 and each.at >= fault.since for each in changed))
+    if gpu is not None and fault.open and fault.code in _COUNTED and not fault.counted:
+        fault = replace(fault, counted=_counted(fleet, gpu, fault))
     return _repaired(fleet, gpu, fault)
+
+
+def _counted(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault) -> bool:
+    """Whether the double-bit errors were counted: now, or within the window if that cannot be of an earlier fault."""
+    volatile, window = Signal.ECC_DBE_VOLATILE_TOTAL, fleet.policy.change_window_seconds
+    rises = (
+        WindowStat(volatile, Statistic.INCREASE, window),
+        WindowStat(volatile, Statistic.APPEARED, window),
+        WindowStat(Signal.ECC_DBE_AGGREGATE_TOTAL, Statistic.INCREASE, window),
+    )
+    seen = (_DOUBLE_BIT_ERRORS,) if fault.repairs else (_DOUBLE_BIT_ERRORS, *rises)
+    return any((fleet.answers(each).of(gpu) or 0) > 0 for each in seen)
 
 
 def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: datetime | None = None) -> KnownFault:
@@ -236,7 +251,7 @@ def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFaul
     now = fleet.answers(ENERGY).of(gpu)
     if at is None and now is not None and fault.energy_joules is not None and now < fault.energy_joules / 2:
         at = fleet.snapshot.at
-    if fault.code in _COUNTED and fleet.answers(_DOUBLE_BIT_ERRORS).of(gpu) == 0 and _settled(fleet, fault):
+    if fault.counted and fleet.answers(_DOUBLE_BIT_ERRORS).of(gpu) == 0 and _settled(fleet, fault):
         at = at or fleet.snapshot.at
     return None if at is None else Repair(kind=RepairKind.RELOAD, at=at)
 

@@ -103,6 +103,11 @@ class _Incident(NamedTuple):
     status: float
     meaning: DcgmError
 
+    @property
+    def understood(self) -> bool:
+        """Whether the catalog has the code; the watch, where the exporter gives no code."""
+        return self.meaning.code == (self.code or self.watch)
+
 
 def _incidents(answers: GpuAnswers, gpu: PhysicalGpu) -> list[_Incident]:
     parts = ((*variant.partition(";")[::2], status) for variant, status in sorted(answers.by_variant(gpu).items()))
@@ -207,6 +212,14 @@ def _failed(
     for watch, code, status, _ in reversed(failed):
         note = f"health watch {watch}: {code}" if code else f"health watch {watch}"
         evidence.insert(0, now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note))
+    understood = [each for each in failed if each.understood]
+    if not understood:
+        # It may be a fault of the GPU or of what is around it, so it confirms nothing either.
+        names = " and ".join(f"{each.watch} ({each.code or 'no code'})" for each in failed)
+        summary = f"DCGM's health watch {names} failed, by an error that is not in the catalog"
+        unclear = fleet.undecided(gpu, kind, summary, evidence, "what the error means: dcgmi health --check")
+        return replace(unclear, severity=Severity.WARNING)
+    failed = understood
     # The driver outranks the watch but where no reset cures: none asked for is none due, a drain comes before a reset.
     lasts = [each for each in failed if each.meaning.advice in _BEYOND_RESET]
     contradicted = asked == 0 and not lasts

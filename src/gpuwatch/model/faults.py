@@ -41,6 +41,7 @@ class KnownFault:
     since: of what is not repaired yet; last_at: the last time that it came.
     timed: it was seen to begin; else the gauge showed it from the start, and it is older than `since`.
     asked: the driver asked for a recovery action since.
+    counted: the GPU's volatile count of double-bit errors was above 0 since.
     energy_joules: the GPU's counter when it came; a lower value later means that its counters began anew.
     bursts: the last times that it came, not nearer together than the policy's `common_cause_seconds`.
     seen_at: when the GPU last reported, to the hour.
@@ -57,6 +58,7 @@ class KnownFault:
     seen_at: datetime
     timed: bool = True
     asked: bool = False
+    counted: bool = False
     energy_joules: float | None = None
     bursts: tuple[datetime, ...] = ()
     repairs: tuple[Repair, ...] = ()
