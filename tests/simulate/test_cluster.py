@@ -10,7 +10,9 @@ import pytest
 
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, OwnerStatus, Sharing
-from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet, write_cluster
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.writing import write_cluster
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 MOMENTS = [END - timedelta(hours=hours) for hours in (0, 37, 90, 150)]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwatch.simulate.metrics import LINK_METRICS, METRICS, Metric, View
+from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
 from gpuwatch.simulate.script import CardScript, Span, inside
 from gpuwatch.simulate.states import DeviceState, MachineState
@@ -21,21 +22,6 @@ from gpuwatch.telemetry.series import RecordedSeries, mark_stale
 JOB, NAMESPACE, CONTAINER = "nvidia-dcgm-exporter", "gpu-operator", "nvidia-dcgm-exporter"
 _XID_WINDOW_SECONDS = 300.0
 _WATCHES = ("PCIE", "NVLINK", "PMU", "MCU", "MEM", "SM", "INFOROM", "THERMAL", "POWER", "DRIVER", "ALL")
-_XID_MESSAGES = {
-    0: "No Error",
-    13: "Graphics Engine Exception",
-    31: "GPU memory page fault",
-    43: "GPU stopped processing",
-    45: "Preemptive cleanup, due to previous errors -- Most likely to see when running multiple cuda applications "
-    "and hitting a DBE",
-    48: "Double Bit ECC Error",
-    63: "ECC page retirement or row remapping recording event",
-    64: "ECC page retirement or row remapper recording failure",
-    79: "GPU has fallen off the bus",
-    119: "GSP RPC Timeout",
-    154: "GPU Recovery Action Changed",
-}
-
 
 _Samples: TypeAlias = tuple[NDArray[np.int64], Mask]
 """Positions of a series' samples, and which of them are staleness markers."""
@@ -177,7 +163,7 @@ class MachineExporter:
         for row in self.rows:
             codes = self._last_xid(row.view.trouble)
             for code in np.unique(codes[codes >= 0]):
-                labels = row.labels | {"err_code": str(code), "err_msg": _XID_MESSAGES.get(int(code), "Unknown Error")}
+                labels = row.labels | {"err_code": str(code), "err_msg": NAMES.xids.get(int(code), "Unknown Error")}
                 yield from self._series(name, labels, codes, row.mask & (codes == code))
 
     def _last_xid(self, trouble: CardScript) -> Floats:

@@ -172,11 +172,6 @@ def _pcie(direction: str, part: float) -> Values:
     return values
 
 
-def _memory_reserved(view: View) -> Floats:
-    reserved = 30.0 if view.device.instance is not None else float(view.machine.model.reserved_mib)
-    return np.full(len(view.seconds), reserved)
-
-
 def _energy(view: View) -> Floats:
     start = view.rng("energy-start").uniform(2e11, 4e12)
     return view.counter(np.diff(view.sensors.energy_joules, prepend=0.0) * 1000.0, start)
@@ -214,7 +209,9 @@ _VALUES: Mapping[str, Values] = {
     "zero": lambda v: np.zeros(len(v.seconds)),
     "memory_used": lambda v: np.rint(v.device.load.memory_mib),
     "memory_free": lambda v: v.machine.memory_mib(v.device.instance) - np.rint(v.device.load.memory_mib),
-    "memory_reserved": _memory_reserved,
+    "memory_reserved": lambda v: np.full(
+        len(v.seconds), 30.0 if v.device.instance is not None else float(v.machine.model.reserved_mib)
+    ),
     "nvlink": lambda v: np.rint(v.device.load.link * v.machine.model.nvlink_megabytes_per_second),
     "engine": _ratio("engine", 3e-5),
     "sm": _ratio("sm", 1e-5),

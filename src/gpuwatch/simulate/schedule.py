@@ -43,14 +43,12 @@ class Scheduler:
         self._levels = float(self.rng.random())
 
     def slots(self) -> list[Slot]:
-        """How the machines are divided, by their role; contended ones are filled by themselves."""
+        """How the machines are divided, by their role."""
         slots: list[Slot] = []
         service = 0
         served = ("", 0, "")
         waiting: list[Machine] = []
         for machine in self.machines:
-            if machine.role == "contended":
-                continue
             if machine.role == "gang":
                 waiting.append(machine)
                 if len(waiting) == 2:
