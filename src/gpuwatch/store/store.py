@@ -268,7 +268,9 @@ class Store:
             self._refuse_future_rows()
             for each in recommendations:
                 self._record(each)
-            self._forget(_micros(now - KEPT))
+            gone = (_micros(now - KEPT),)
+            self._db.execute("DELETE FROM advice_body WHERE id IN (SELECT id FROM advice WHERE last_at < ?)", gone)
+            self._db.execute("DELETE FROM advice WHERE last_at < ?", gone)
 
     def _record(self, given: Recommendation) -> None:
         names, at = _names(given.key), _micros(given.at)
@@ -299,10 +301,6 @@ class Store:
             f"(SELECT version, digest, body FROM profile WHERE {_IS_KEY}) WHERE id = ?",
             (*names, number),
         )
-
-    def _forget(self, before: int) -> None:
-        self._db.execute("DELETE FROM advice_body WHERE id IN (SELECT id FROM advice WHERE last_at < ?)", (before,))
-        self._db.execute("DELETE FROM advice WHERE last_at < ?", (before,))
 
     def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
         """Advice to evaluate, oldest first: each container's last advice, one for each GPU model at that time; and all
