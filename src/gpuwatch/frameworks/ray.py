@@ -9,7 +9,6 @@ from gpuwatch.frameworks.framework import (
     GangRule,
     Kind,
     Labels,
-    MovePlan,
     MoveRule,
     Nature,
     Never,
@@ -45,10 +44,6 @@ def _job_holds(object_: Object) -> str:
     return "" if not told or told == "Suspended" else f"/status/jobDeploymentStatus is {told}"
 
 
-def _job_ended(object_: Object) -> bool:
-    return value_at(object_, "/status/jobDeploymentStatus") in ("Complete", "Failed")
-
-
 def _cluster_holds(object_: Object) -> str:
     told = condition(object_, "RayClusterSuspended")
     if told is False:
@@ -63,10 +58,6 @@ def _stays(labels: Labels) -> str:
     if labels.get(_TYPE) != "worker":
         return "The head of a RayCluster is never moved: its state would be lost."
     return "A worker on several hosts cannot be moved Pod by Pod." if labels.get(_REPLICA) else ""
-
-
-def _move_workers(_: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
-    return common.evict(chosen)
 
 
 def _place(*path: str) -> Callable[[Sequence[Pod], Tree], Tree | None]:
@@ -98,7 +89,10 @@ JOB = Framework(
             suspended=common.suspend,
             nature=Nature.ENDS,
             release=ReleaseRule(
-                fields=common.sets("/spec/suspend", True), holds=_job_holds, refuses=_job_refuses, ended=_job_ended
+                fields=common.sets("/spec/suspend", True),
+                holds=_job_holds,
+                refuses=_job_refuses,
+                ended=lambda job: value_at(job, "/status/jobDeploymentStatus") in ("Complete", "Failed"),
             ),
             move=WHOLE,
             template=Template(_place("rayClusterSpec"), frozen=True),
@@ -137,7 +131,7 @@ CLUSTER = Framework(
             independent=True,
             # KubeRay resumes a suspended RayCluster on false; without the field it stays suspended.
             release=ReleaseRule(fields=common.sets("/spec/suspend", True), holds=_cluster_holds, unset=False),
-            move=MoveRule(choose=_move_workers, stays=_stays),
+            move=MoveRule(choose=lambda _, _there, chosen: common.evict(chosen), stays=_stays),
             template=Template(_place(), note="Running Pods keep what they have: delete them."),
         ),
     ),
