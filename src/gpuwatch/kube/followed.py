@@ -77,7 +77,10 @@ class FollowedCluster:
                 cluster = read_cluster(source, now)
             except (ListError, ClusterError) as error:
                 raise ClusterError(f"{self.description}: {error}") from error
-            self._forget_idle()
+            for key, follow in tuple(self._follows.items()):
+                if follow.idle():
+                    follow.stop()
+                    del self._follows[key]
             return cluster
 
     def followed(self) -> tuple[Followed, ...]:
@@ -159,12 +162,6 @@ class FollowedCluster:
         follow.verified()
         log.info("%s: %d are as a list of the same moment tells", follow.name, follow.count)
         return ""
-
-    def _forget_idle(self) -> None:
-        for key, follow in tuple(self._follows.items()):
-            if follow.idle():
-                follow.stop()
-                del self._follows[key]
 
 
 class _Source:
