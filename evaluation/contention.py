@@ -17,12 +17,12 @@ from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.cards import T4, Machine, make_machine
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import FOREVER, Scheduler
 from gpuwatch.simulate.script import MachineScript
 from gpuwatch.simulate.states import dram_peak
+from gpuwatch.simulate.tables import NAMES
 from gpuwatch.simulate.truth import Truth
 
 BUSY_RATIO = 0.87

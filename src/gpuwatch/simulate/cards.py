@@ -91,10 +91,7 @@ def _instances(*profiles: str) -> tuple[Instance, ...]:
     return tuple(made)
 
 
-MIG_LAYOUTS = (
-    _instances("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"),
-    _instances(*["1g.10gb"] * 7),
-)
+MIG_LAYOUTS = (_instances("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"), _instances(*["1g.10gb"] * 7))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

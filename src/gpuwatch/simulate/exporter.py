@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwatch.simulate.metrics import LINK_METRICS, METRICS, Metric, View
-from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
 from gpuwatch.simulate.script import CardScript, Span, inside
 from gpuwatch.simulate.states import DeviceState, MachineState
+from gpuwatch.simulate.tables import NAMES
 from gpuwatch.telemetry.series import RecordedSeries, mark_stale
 
 JOB, NAMESPACE, CONTAINER = "nvidia-dcgm-exporter", "gpu-operator", "nvidia-dcgm-exporter"
@@ -53,7 +53,11 @@ class MachineExporter:
         self.up = prometheus_up & ~self._down()
         absent = [state.script.cards.get(card.index, CardScript()).absent for card in self.machine.cards]
         self.cards_up = [self.up & ~inside(self.seconds, spans) for spans in absent]
-        self.profiled = [self._profiled(card.index) for card in self.machine.cards]
+        # Without the minutes in which a user's profiler holds the performance counters.
+        taken = [
+            _now_and_then(plan, 0.02, 600, 3600, "profiler", self.machine.index, card) for card in range(len(absent))
+        ]
+        self.profiled = [up & ~inside(self.seconds, spans) for up, spans in zip(self.cards_up, taken, strict=True)]
         self.rows = [row for device in state.devices for row in self._rows(device)]
         self._samples: dict[tuple[int, bool], _Samples] = {}
 
@@ -65,18 +69,8 @@ class MachineExporter:
             down |= inside(self.seconds, [(float(at), float(at + rng.exponential(1.5 * self.plan.interval_seconds)))])
         return down
 
-    def _profiled(self, card: int) -> Mask:
-        """Without the minutes in which a user's profiler holds the performance counters."""
-        taken = _now_and_then(self.plan, 0.02, 600, 3600, "profiler", self.machine.index, card)
-        return self.cards_up[card] & ~inside(self.seconds, taken)
-
     def _target_labels(self) -> dict[str, str]:
-        return {
-            "job": JOB,
-            "instance": self.machine.exporter_address,
-            "service": JOB,
-            "endpoint": "gpu-metrics",
-        }
+        return {"job": JOB, "instance": self.machine.exporter_address, "service": JOB, "endpoint": "gpu-metrics"}
 
     def _device_labels(self, device: DeviceState) -> dict[str, str]:
         machine, card = self.machine, device.card

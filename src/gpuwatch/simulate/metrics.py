@@ -187,11 +187,6 @@ def _throttle(times: Callable[[Sensors], Floats], purpose: str) -> Values:
     return values
 
 
-def _brake_nanoseconds(view: View) -> Floats:
-    braking = (view.sensors.reasons & HW_POWER_BRAKE) > 0
-    return view.counter(np.where(braking, 0.97e9 * view.plan.interval_seconds, 0.0))
-
-
 _VALUES: Mapping[str, Values] = {
     "sm_clock": lambda v: v.sensors.sm_clock_mhz,
     "memory_clock": lambda v: v.sensors.memory_clock_mhz,
@@ -203,7 +198,9 @@ _VALUES: Mapping[str, Values] = {
     "clock_reasons": lambda v: v.sensors.reasons.astype(np.float64),
     "thermal_throttle": _throttle(lambda sensors: sensors.thermal_seconds, "thermal-ns"),
     "power_throttle": _throttle(lambda sensors: sensors.power_cap_seconds, "power-ns"),
-    "brake_nanoseconds": _brake_nanoseconds,
+    "brake_nanoseconds": lambda v: v.counter(
+        np.where((v.sensors.reasons & HW_POWER_BRAKE) > 0, 0.97e9 * v.plan.interval_seconds, 0.0)
+    ),
     "util": _util,
     "memory_copy_util": _memory_copy_util,
     "zero": lambda v: np.zeros(len(v.seconds)),
