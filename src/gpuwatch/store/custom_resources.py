@@ -6,16 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from gpuwatch.model.remediation import (
-    Phase,
-    Proposal,
-    Remediation,
-    RemediationId,
-    Saved,
-    Step,
-    Turn,
-    misplaced,
-)
+from gpuwatch.model.remediation import Phase, Proposal, Remediation, RemediationId, Saved, Step, Turn, misplaced
 from gpuwatch.model.sizing import AbstentionKind
 from gpuwatch.store.api_form import FormError
 from gpuwatch.store.conditions import ApiCondition, conditions

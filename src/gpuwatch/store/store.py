@@ -17,16 +17,7 @@ from gpuwatch.model.sizing import Outcome, Recommendation, Target
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
 from gpuwatch.store import StoreError
-from gpuwatch.store.codec import (
-    VERSION,
-    DamagedError,
-    FutureError,
-    StoredRow,
-    decode,
-    encode,
-    is_from_the_future,
-    row,
-)
+from gpuwatch.store.codec import VERSION, DamagedError, FutureError, StoredRow, decode, encode, is_from_the_future, row
 from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, told, usable
 
 KEPT = timedelta(days=400)
@@ -71,12 +62,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        db: sqlite3.Connection,
-        path: Path,
-        wait_seconds: float,
-        gaps: Iterable[Gap],
-        written: Callable[[], None],
+        self, db: sqlite3.Connection, path: Path, wait_seconds: float, gaps: Iterable[Gap], written: Callable[[], None]
     ) -> None:
         self._db = db
         self._written = written
