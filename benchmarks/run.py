@@ -12,10 +12,12 @@ RUNS = (
     ("cluster_follow.py",),
     ("window_statistics.py", "week"),
     ("window_statistics.py", "health"),
+    ("scoping.py",),
     ("look.py",),
     ("profile_update.py", "week"),
     ("profile_update.py", "fleet"),
     ("mig_plan.py",),
+    ("guardrails.py",),
 )
 
 

@@ -24,14 +24,13 @@ from gpuwatch.kube.live_writer import event_of
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.store.custom_resources import GROUP
 
-ACCOUNT = f"{keys.PREFIX}account"
 """Label of the ClusterRoleBindings whose ServiceAccounts are held: they are named there and nowhere else. Its value
 `controller` marks the one whose ServiceAccount alone makes Remediations."""
 
 MARKS = (keys.NOTICE, keys.REMEDIATION, keys.SAVED_STATE)
 """The annotations that gpuwatch writes on owners."""
 
-NODE_MARKS = (keys.NOTICE, keys.REMEDIATION, keys.TAINT)
+NODE_MARKS = (keys.NOTICE, keys.REMEDIATION, keys.SAVED_STATE, keys.TAINT)
 
 NODE_LABELS = "nodelabels"
 """The resource of GROUP that a role names to let the account `use` a Node label: the hand-off label is a setting."""
@@ -301,6 +300,7 @@ def _owners() -> list[Policy]:
 
 def _evictions() -> list[Policy]:
     options = f"{_at('object', ['deleteOptions'])}.orValue({{}})"
+    fields = Fields(f"/metadata/annotations/{_escaped(keys.NOTICE)}", served_apart=False)
     return [
         Policy(
             "gpuwatch-evictions",
@@ -316,7 +316,14 @@ def _evictions() -> list[Policy]:
                     "gpuwatch shortens no Pod's grace period",
                 ),
             ),
-        )
+        ),
+        Policy(
+            "gpuwatch-pods",
+            "Pods: a note of what was begun, so that an eviction that another process has in hand comes too late.",
+            (Rule("", "pods", ("UPDATE",)),),
+            tuple(fields.checks),
+            fields.variables,
+        ),
     ]
 
 
@@ -555,7 +562,7 @@ def documents() -> list[tuple[str, Object]]:
         made.append((policy.says, {**api, "kind": "ValidatingAdmissionPolicy", **named, "spec": spec}))
         # Allow: without any such binding the account has no rights, and a refusal would be everybody's.
         params = {
-            "selector": {"matchExpressions": [{"key": ACCOUNT, "operator": "Exists"}]},
+            "selector": {"matchExpressions": [{"key": keys.ACCOUNT, "operator": "Exists"}]},
             "parameterNotFoundAction": "Allow",
         }
         bound = {"policyName": policy.name, "paramRef": params, "validationActions": ["Deny"]}

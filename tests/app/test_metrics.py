@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.told_fleet import leading, remediations, simulated
-from gpuwatch.app.counted_writer import CountedWriter
+from gpuwatch.app.counted_writer import counted
 from gpuwatch.app.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.catalog.tables import CatalogError
@@ -370,8 +370,8 @@ def test_precision_counts_outcomes_and_nothing_else() -> None:
 
 def test_requests_to_the_cluster_are_counted_by_what_became_of_them() -> None:
     metrics, cluster = Metrics(), MemoryCluster()
-    plain = CountedWriter(cluster, metrics.requested(rehearsal=False))
-    rehearsal = CountedWriter(cluster, metrics.requested(rehearsal=True))
+    plain = counted(cluster, metrics.requested(rehearsal=False))
+    rehearsal = counted(cluster, metrics.requested(rehearsal=True))
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -19,7 +19,7 @@ from gpuwatch.app import uninstall
 from gpuwatch.app.cli import cli
 from gpuwatch.execute.requests import write
 from gpuwatch.execute.steps import RELEASED
-from gpuwatch.frameworks import keys
+from gpuwatch.frameworks import keys, kueue
 from gpuwatch.frameworks.objects import Patch, ref_of
 from gpuwatch.frameworks.release import Release, release
 from gpuwatch.kube.live import api_client
@@ -43,6 +43,7 @@ NOW = datetime.now(UTC)
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases"
 JOB_PATH = f"/apis/batch/v1/namespaces/{TEAM}/jobs/train"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{TEAM}/deployments"
+KUEUE_CRDS = Path(__file__).parents[1] / "cluster" / "crds" / "kueue.yaml"
 FOREIGN_CRDS = Path(__file__).parents[1] / "cluster" / "crds" / "volcano.yaml"
 FOREIGN = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
 
@@ -67,9 +68,9 @@ def tainted(plane: ControlPlane) -> Iterator[Api]:
         store = RemediationStore(LiveWriter(client), "gpuwatch")
         for name in ("held", "lost"):
             api.answer("DELETE", f"/api/v1/nodes/{name}")
-            told = {"remediation": f"taint-{name}", "expires": (NOW + timedelta(days=3)).isoformat()}
-            annotations = {keys.REMEDIATION: f"taint-{name}", keys.TAINT: json.dumps(told)}
             taint = {"key": keys.DEGRADED, "value": "xid", "effect": "NoSchedule"}
+            told = {"remediation": f"taint-{name}", "expires": (NOW + timedelta(days=3)).isoformat(), **taint}
+            annotations = {keys.REMEDIATION: f"taint-{name}", keys.TAINT: json.dumps(told)}
             made = api.create(
                 {
                     "apiVersion": "v1",
@@ -112,7 +113,7 @@ def test_it_says_what_would_go_and_asks_before_it_goes(plane: ControlPlane, tain
     before = ours(tainted)
     told = run(plane, "--dry-run")
     assert told.exit_code == 0
-    assert json.loads(told.stdout)["left"] == ["taint-held (InEffect)", "Node/held", "Node/lost"]
+    assert json.loads(told.stdout)["left"] == ["taint-held (InEffect)", "Node/lost"]
     refused = CliRunner().invoke(cli, ["uninstall", "--kubeconfig", str(plane.administrator)], input="n\n")
     assert refused.exit_code != 0
     assert ours(tainted) == before
@@ -128,6 +129,11 @@ def test_nothing_of_ours_is_left_and_what_is_others_stays_and_it_may_be_run_agai
         is_clean(tainted)
     with api_client(plane.administrator) as client:
         assert RemediationStore(LiveWriter(client), "gpuwatch").paused().paused  # nothing begins again
+
+
+def patch(api: Api, path: str, body: Object) -> None:
+    answer = api.answer("PATCH", path, body, content_type="application/merge-patch+json")
+    assert answer.ok, answer.text
 
 
 def kept_of(found: Object) -> list[object]:
@@ -151,12 +157,19 @@ def suspended(plane: ControlPlane) -> Iterator[tuple[Api, Object]]:
             },
         }
     )
+    released(plane, made, "release-train")
+    yield api, made
+    api.answer("DELETE", JOB_PATH, {"propagationPolicy": "Background"})
+
+
+def released(plane: ControlPlane, made: Object, name: str) -> None:
+    """By a Remediation that is in effect."""
     ref = ref_of(made)
     with api_client(plane.administrator) as client:
         client.set_default_header("Impersonate-User", "system:serviceaccount:gpuwatch:gpuwatch")
         writer = LiveWriter(client)
         store = RemediationStore(writer, "gpuwatch")
-        kept = store.create(of_team("release-train", proposal=gang_proposal(objects=(ref,))))
+        kept = store.create(of_team(name, proposal=gang_proposal(objects=(ref,))))
         done = release(made, remediation=kept.name, at=NOW)
         assert isinstance(done, Release)
         for each in done.writes:
@@ -164,10 +177,8 @@ def suspended(plane: ControlPlane) -> Iterator[tuple[Api, Object]]:
             write(writer, each)
         step = Step(kind=StepKind.RELEASE, target=ref, begun_at=NOW, done_at=NOW)
         turn = Turn(NOW, Phase.IN_EFFECT, "released")
-        released = replace(kept, phase=Phase.IN_EFFECT, steps=(step,), step=1, saved=done.saved, history=(turn,))
-        store.save(replace(released, verified={RELEASED: True}))
-    yield api, made
-    api.answer("DELETE", JOB_PATH, {"propagationPolicy": "Background"})
+        acted = replace(kept, phase=Phase.IN_EFFECT, steps=(step,), step=1, saved=done.saved, history=(turn,))
+        store.save(replace(acted, verified={RELEASED: True}))
 
 
 def test_a_job_that_is_held_suspended_is_resumed_as_it_was(plane: ControlPlane, suspended: tuple[Api, Object]) -> None:
@@ -215,6 +226,81 @@ def test_definitions_stay_without_crds_and_go_with_it_after_the_undo_and_it_may_
     assert definitions(api) == shipped
 
 
+def test_a_workload_of_kueue_that_is_held_inactive_is_active_again_as_it_was(plane: ControlPlane) -> None:
+    api = Api(plane.administrator)
+    (definition,) = (each for each in documents(KUEUE_CRDS) if each["spec"]["names"]["kind"] == "Workload")
+    apply(api, [definition])
+    served = [each["name"] for each in definition["spec"]["versions"] if each["served"]]
+    version = next(each for each in kueue.WORKLOAD.versions if each in served)
+    path = f"/apis/kueue.x-k8s.io/{version}/namespaces/{TEAM}/workloads"
+    wait_until(lambda: api.answer("GET", path).ok, lambda: f"{path} is not served")
+    container = {"name": "main", "image": "example.org/main:1"}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "queued", "uid": "x", "controller": True}
+    made = api.create(
+        {
+            "apiVersion": f"kueue.x-k8s.io/{version}",
+            "kind": "Workload",
+            "metadata": {"name": "job-queued", "namespace": TEAM, "ownerReferences": [job]},
+            "spec": {
+                "active": True,
+                "queueName": "team",
+                "podSets": [{"name": "main", "count": 1, "template": template}],
+            },
+        }
+    )
+    released(plane, made, "release-queued")
+    assert api.get(f"{path}/job-queued")["spec"]["active"] is False
+    done = run(plane, "--yes")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert json.loads(done.stdout)["left"] == []
+    assert kept_of(api.get(f"{path}/job-queued")) == kept_of(made)
+    assert api.get(REMEDIATIONS)["items"] == []
+    # Without its record it is named.
+    marks = {keys.REMEDIATION: "release-lost", keys.SAVED_STATE: "[]"}
+    patch(api, f"{path}/job-queued", {"metadata": {"annotations": marks}})
+    (left,) = json.loads(run(plane, "--yes").stdout)["left"]
+    assert left.startswith(f"Workload/{TEAM}/job-queued was changed by release-lost, which is gone")
+    api.delete(definition)
+
+
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+
+
+def test_it_acts_as_whom_the_bindings_name_and_asks_where_they_name_none_or_several(
+    plane: ControlPlane, tainted: Api
+) -> None:
+    bindings = [each for each in tainted.get(BINDINGS)["items"] if keys.ACCOUNT in each["metadata"].get("labels", {})]
+    before = ours(tainted)
+    other = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "other", "labels": {keys.ACCOUNT: "mode"}},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "gpuwatch", "name": "gpu-keeper"}],
+    }
+    try:
+        for each in bindings:
+            patch(tainted, f"{BINDINGS}/{each['metadata']['name']}", {"metadata": {"labels": {keys.ACCOUNT: None}}})
+        none = run(plane, "--yes")
+    finally:
+        for each in bindings:
+            labels = {"metadata": {"labels": each["metadata"]["labels"]}}
+            patch(tainted, f"{BINDINGS}/{each['metadata']['name']}", labels)
+    tainted.create(other)
+    try:
+        several = run(plane, "--yes")
+        assert ours(tainted) == before
+        chosen = run(plane, "--yes", "--account", "gpuwatch:gpuwatch")
+    finally:
+        tainted.delete(other)
+    for result, named in ((none, "no ServiceAccount"), (several, "gpuwatch:gpu-keeper, gpuwatch:gpuwatch")):
+        assert result.exit_code == 1
+        assert f"name {named}. Say --account NAMESPACE:NAME" in " ".join(result.stderr.split())
+    assert chosen.exit_code == 0, (chosen.stdout, chosen.stderr)
+    is_clean(tainted)
+
+
 @pytest.fixture
 def orphaned(plane: ControlPlane) -> Iterator[Api]:
     """Two Deployments with the mark of a Remediation that is gone; `scaled` also has the state that a release saved."""
@@ -244,12 +330,14 @@ def test_a_mark_without_a_record_is_taken_back_but_what_a_lost_release_changed_i
     plane: ControlPlane, orphaned: Api
 ) -> None:
     told = run(plane, "--dry-run")
-    assert json.loads(told.stdout)["left"] == [f"Deployment/{TEAM}/noted", f"Deployment/{TEAM}/scaled"]
+    noted_left, scaled_left = json.loads(told.stdout)["left"]
+    assert noted_left == f"Deployment/{TEAM}/noted"
+    assert scaled_left.startswith(f"Deployment/{TEAM}/scaled was changed by release-lost, which is gone")
     noted, scaled = (orphaned.get(f"{DEPLOYMENTS}/{name}") for name in ("noted", "scaled"))
     done = run(plane, "--yes", "--crds")
     assert done.exit_code == 1
     (left,) = json.loads(done.stdout)["left"]
-    assert left.startswith(f"Deployment/{TEAM}/scaled was changed by the Remediation release-lost, which is gone")
+    assert left == scaled_left
     after = orphaned.get(f"{DEPLOYMENTS}/noted")
     assert after["metadata"]["annotations"] == {"example.com/note": "x"}
     assert after["spec"] == noted["spec"]
@@ -265,8 +353,9 @@ class Killed(BaseException):
 def test_killed_in_between_and_run_again_it_finishes(
     plane: ControlPlane, tainted: Api, monkeypatch: pytest.MonkeyPatch, at: int, tmp_path: Path
 ) -> None:
-    config = tmp_path / "settings.yaml"  # the next run waits that long before it looks what became of a write
-    config.write_text("execute: {write_timeout_seconds: 5}")
+    config = tmp_path / "settings.yaml"
+    # The next run waits that long for the Lease of the one that was killed, and before it looks what became of a write.
+    config.write_text("{run: {lease_duration_seconds: 3, lease_retry_seconds: 1}, execute: {write_timeout_seconds: 5}}")
     writes = 0
     for name in ("patch", "delete"):
         real = getattr(LiveWriter, name)

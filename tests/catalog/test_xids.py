@@ -247,4 +247,4 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_the_driver_branch_that_speaks_of_an_xid() -> None:
     assert (xid(48).recovery_driver, xid(109).recovery_driver, xid(143).recovery_driver) == (565, 570, 575)
-    assert (xid(46).recovery_driver, xid(158).recovery_driver) == (None, None)
+    assert (xid(46).recovery_driver, xid(158).recovery_driver) == (None, 0)

@@ -18,7 +18,7 @@ from frameworks.samples import SAMPLES
 from gpuwatch.frameworks import FRAMEWORKS, WRITTEN, keys
 from gpuwatch.frameworks.framework import How, Kind, MovePlan, MoveRule, ReleaseRule
 from gpuwatch.frameworks.move import move
-from tools.guardrails import ACCOUNT, BY_GPUWATCH, LEFT_TO_RBAC, MARKS, NODE_MARKS, ROLLED_OUT, policies, shapes
+from tools.guardrails import BY_GPUWATCH, LEFT_TO_RBAC, MARKS, NODE_MARKS, ROLLED_OUT, policies, shapes
 
 GUARDRAILS, ADMISSION = DEPLOY / "base" / "guardrails.yaml", DEPLOY / "base" / "admission.yaml"
 OPERATIONS = {"create": "CREATE", "patch": "UPDATE", "update": "UPDATE", "delete": "DELETE"}
@@ -107,9 +107,9 @@ def test_only_the_kinds_that_roll_out_may_have_their_pods_restarted() -> None:
 
 def test_every_key_of_ours_is_a_mark_or_a_persons_word() -> None:
     people = {keys.OPT_OUT, keys.SNOOZE_UNTIL, keys.OBJECTION, keys.MODE, keys.POOL}
-    people |= {keys.LAST_CHECKPOINT, keys.EXPECTED_END, keys.GPU_MEMORY_NEED}
-    # A taint's key; two on the Lease; the finalizer of our own records.
-    elsewhere = {keys.PREFIX, keys.DEGRADED, keys.LAST_STORM, keys.LAST_REPORT, keys.FINALIZER}
+    people |= {keys.LAST_CHECKPOINT, keys.EXPECTED_END, keys.GPU_MEMORY_NEED, keys.REPAIRED_AT}
+    # A taint's key; a label on bindings; two on the Lease; the finalizer of our own records.
+    elsewhere = {keys.PREFIX, keys.DEGRADED, keys.ACCOUNT, keys.LAST_STORM, keys.LAST_REPORT, keys.FINALIZER}
     every = {value for name, value in vars(keys).items() if name.isupper() and str(value).startswith(keys.PREFIX)}
     assert every == {*MARKS, *NODE_MARKS} | people | elsewhere
     assert not people & {*MARKS, *NODE_MARKS}
@@ -127,9 +127,9 @@ def test_each_binding_that_gives_a_right_to_write_says_who_is_held() -> None:
         for each in documents(DEPLOY / place)
         if each["kind"] == "ClusterRole" and any(set(rule["verbs"]) & set(OPERATIONS) for rule in each["rules"])
     }
-    labelled = {each["roleRef"]["name"] for each in bindings() if each["metadata"].get("labels", {}).get(ACCOUNT)}
+    labelled = {each["roleRef"]["name"] for each in bindings() if each["metadata"].get("labels", {}).get(keys.ACCOUNT)}
     assert labelled == writing
-    controller = [each for each in bindings() if each["metadata"].get("labels", {}).get(ACCOUNT) == "controller"]
+    controller = [each for each in bindings() if each["metadata"].get("labels", {}).get(keys.ACCOUNT) == "controller"]
     assert [each["metadata"]["name"] for each in controller] == ["gpuwatch-controller"]
 
 
@@ -145,8 +145,8 @@ def test_no_policy_names_an_account_and_all_look_in_one_place() -> None:
                 asked += [one for one in told if "userInfo.username ==" in one]
             elif "paramRef" in spec:
                 assert spec["paramRef"]["selector"] in (
-                    {"matchExpressions": [{"key": ACCOUNT, "operator": "Exists"}]},
-                    {"matchLabels": {ACCOUNT: "controller"}},
+                    {"matchExpressions": [{"key": keys.ACCOUNT, "operator": "Exists"}]},
+                    {"matchLabels": {keys.ACCOUNT: "controller"}},
                 )
     assert set(asked) == {BY_GPUWATCH}
 

@@ -417,8 +417,9 @@ def test_enforcing_evictions_evicts_and_deletes_nothing(administrator: Api, depl
     counted(deployed, f"/api/v1/namespaces/{TEAM}/pods/{POD.name}/eviction?dryRun=All", "POST")
     found = writer.get(POD)
     assert found is not None
+    assert refused(writer.patch, POD, {"metadata": {"labels": {"a": "b"}}})
+    writer.patch(POD, {"metadata": {"annotations": {"gpuwatch.dev/notice": "looked at again"}}})
     writer.evict(replace(POD, uid=found["metadata"]["uid"]))
     wait_until(lambda: writer.get(POD) is None, lambda: "the Pod was not evicted")
     assert refused(writer.delete, JOB)
     assert refused(writer.delete, NODE)
-    assert refused(writer.patch, replace(POD, name="other"), {"metadata": {"labels": {"a": "b"}}})

@@ -163,6 +163,7 @@ def everything(api: Api) -> list[Object]:
     ]
 
 
+POD = named("Pod", "worker", metadata={"annotations": {"example.com/note": "x"}}, spec={"containers": [CONTAINER]})
 FOREIGN_TAINT = {"key": "example.com/maintenance", "effect": "NoSchedule"}
 OWN_TAINT = {"key": keys.DEGRADED, "value": "xid", "effect": "NoSchedule"}
 NODE_BODY = named("Node", "gpu-1", "", metadata={"labels": {"a": "b"}, "annotations": {"example.com/note": "x"}})
@@ -231,7 +232,7 @@ def others() -> list[Object]:
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "deployment"}
     batch, rbac, networks = "batch/v1", "rbac.authorization.k8s.io/v1", "networking.k8s.io/v1"
     return [
-        named("Pod", "worker", spec={"containers": [CONTAINER]}),
+        POD,
         named("ConfigMap", "any", data={"a": "b"}),
         named("Secret", "any", stringData={"a": "b"}),
         named("Service", "any", spec={"ports": [{"port": 80}]}),
@@ -492,8 +493,22 @@ def changed(object_: Object, path: str, value: object) -> Object:
     return found
 
 
+def pod_refusals(api: Api) -> Iterator[Case]:
+    """All that the server lets be changed of a Pod, but for our note."""
+    bodies: list[Object] = [
+        *metadata_changes(),
+        *annotation_changes(),
+        {"metadata": {"annotations": MARK}},
+        {"spec": {"containers": [{**CONTAINER, "image": "example.org/other:1"}]}},
+        {"spec": {"activeDeadlineSeconds": 1}},
+    ]
+    for body in bodies:
+        yield Case("gpuwatch-pods", change(api, POD, body))
+
+
 def own_refusals(api: Api) -> Iterator[Case]:
     """What belongs to gpuwatch, written otherwise than it writes it."""
+    yield from pod_refusals(api)
     pod = f"/api/v1/namespaces/{TEAM}/pods/worker/eviction"
     eviction = named("Eviction", "worker", api_version="policy/v1")
     named_uid = {"preconditions": {"uid": "u-1"}}
@@ -571,10 +586,12 @@ def other_refusals(api: Api) -> Iterator[Case]:
         clone = copy.deepcopy(each)
         clone["metadata"]["name"] = "gpuwatch-made"
         marked = put(clone, "/metadata/annotations", MARK)
-        requests_ = [change(api, each, {"metadata": {"labels": {"x": "y"}}}), deletion(api, each), creation(api, clone)]
+        requests_ = [deletion(api, each), creation(api, clone)]
         if each["kind"] != "NodeMaintenance":
             requests_.append(creation(api, marked))
-        requests_.append(change(api, each, {"metadata": {"annotations": MARK}}))
+        if each != POD:
+            requests_.append(change(api, each, {"metadata": {"labels": {"x": "y"}}}))
+            requests_.append(change(api, each, {"metadata": {"annotations": MARK}}))
         for request in requests_:
             yield Case("gpuwatch-other", request)
     yield Case("gpuwatch-other", change(api, MAINTENANCE, {"spec": {"reason": "x"}}))
@@ -652,6 +669,7 @@ def meant(api: Api) -> list[Case]:
         *found,
         Case("gpuwatch-nodes", change(api, NODE_BODY, tainted)),
         Case("gpuwatch-node-conditions", status),
+        Case("gpuwatch-pods", change(api, POD, {"metadata": {"annotations": {keys.NOTICE: "x"}}})),
         Case("gpuwatch-events-counted", change(api, own_event(), series)),
         Case("gpuwatch-events", creation(api, changed(own_event(), "/note", "another"))),
         Case("gpuwatch-finalizers", change(api, proposed(of_team()), finalizers)),

@@ -11,10 +11,11 @@ from detect.builders import AT, POLICY, ago, cluster, device, findings, machines
 from detect.questions import ACTION, XIDS
 from gpuwatch.detect.fault_memory import ENERGY, programs_differ
 from gpuwatch.detect.health import assess_health, remember_faults
+from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, RepairKind
-from gpuwatch.model.telemetry import ActivityHistory, Signal, StateChange
+from gpuwatch.model.telemetry import ActivityHistory, Signal, StateChange, Statistic, WindowStat
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
@@ -122,10 +123,11 @@ def test_a_reload_while_gpuwatch_was_away_shows_in_the_counter() -> None:
 
 @pytest.mark.parametrize(
     ("code", "verdict"),
-    [(48, Verdict.HEALTHY), (95, Verdict.HEALTHY), (119, Verdict.HEALTHY), (74, Verdict.HEALTHY)]
-    + [(code, Verdict.DEGRADED) for code in (64, 79, 140)],
+    [(code, Verdict.HEALTHY) for code in (48, 62, 74, 95, 120, 158, 172)]
+    + [(code, Verdict.DEGRADED) for code in (46, 64, 79, 119, 140)],
 )
 def test_the_driver_that_asks_for_nothing_ends_what_a_reset_cures(code: int, verdict: Verdict) -> None:
+    """It says nothing of 46 and 119, after which NVIDIA's catalog has it ask for nothing."""
     finding = judged(raised(code, answers={XIDS.last: float(code), ACTION: 0.0}), None)
     assert finding.verdict is verdict
 
@@ -154,6 +156,24 @@ def test_another_gpu_in_its_slot_ends_it() -> None:
     new = device("gpu-9", pci="00000000:18:00.0")
     memory = after(raised(79, devices=[old]), quiet(by=HOUR, devices=[new]))
     assert [repair.kind for repair in memory.faults[0].repairs] == [RepairKind.EXCHANGE]
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        (ago(minutes=5).isoformat(), Verdict.HEALTHY),
+        (ago(minutes=15).isoformat(), Verdict.DEGRADED),  # before it came
+        (ago(minutes=-90).isoformat(), Verdict.DEGRADED),  # yet to come
+        (ago(minutes=5).replace(tzinfo=None).isoformat(), Verdict.DEGRADED),
+        ("yesterday", Verdict.DEGRADED),
+    ],
+)
+def test_a_person_may_say_that_it_was_repaired(said: str, verdict: Verdict) -> None:
+    node = Node(name="node-0", boot_id="one", annotations={keys.REPAIRED_AT: said})
+    later = quiet(by=HOUR, state=cluster(nodes=[node]))
+    memory = after(raised(79), later)
+    assert judged(later, memory).verdict is verdict
+    assert [each.kind for each in memory.faults[0].repairs] == [RepairKind.DECLARED] * (verdict is Verdict.HEALTHY)
 
 
 def twice_repaired(code: int) -> FaultMemory:
@@ -259,6 +279,15 @@ def test_an_xid_of_another_architecture_is_not_remembered() -> None:
     assert after(raised(136)).faults
 
 
+@pytest.mark.parametrize(("code", "verdict"), [(48, Verdict.HEALTHY), (95, Verdict.HEALTHY), (140, Verdict.DEGRADED)])
+def test_the_volatile_count_of_errors_is_back_at_zero(code: int, verdict: Verdict) -> None:
+    counted = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
+    memory = after(raised(code, answers={counted: 1.0}))
+    assert memory.faults[0].open
+    assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 1.0}), memory).verdict is Verdict.DEGRADED
+    assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 0.0}), memory).verdict is verdict
+
+
 def test_a_second_exporter_that_is_behind_is_no_reload() -> None:
     memory = after(raised(79, answers={ENERGY: 9e8}))
     behind = quiet(by=5 * HOUR, answers={XIDS.last: 0.0, ENERGY: 8.99e8})
@@ -283,6 +312,19 @@ def test_the_memory_is_bounded_and_drops_what_is_over_first() -> None:
     kept = after(quiet(), memory=FaultMemory(faults=(*over, *many))).faults
     assert len(kept) == 4096
     assert all(fault.open for fault in kept)
+
+
+def test_programs_do_not_crowd_out_what_lasts() -> None:
+    """A job with more GPUs than are remembered raises an XID on all of them."""
+    fleet = [device("gpu-x"), *machines(600, 8, pods=True)]
+    storm = scene(fleet, changes=[xid_became(item.uuid, 31) for item in fleet[1:]])
+    memory = after(raised(79, devices=[device("gpu-0")]), memory=NOTHING)
+    memory = remember_faults(moved(storm, HOUR), POLICY, memory)
+    assert len(memory.faults) == 4096
+    assert (memory.faults[0].code, memory.faults[0].uuid) == (79, "gpu-0")
+    # The next day only the fault is left.
+    memory = remember_faults(moved(scene([device("gpu-x")]), 26 * HOUR), POLICY, memory)
+    assert [fault.code for fault in memory.faults] == [79]
 
 
 def test_an_open_fault_of_many_nodes_keeps_its_common_cause() -> None:

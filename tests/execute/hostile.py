@@ -105,6 +105,8 @@ class HostileFleet(Fleet):
     lied: set[str] = field(default_factory=set)
     undying: set[str] = field(default_factory=set)
     partial: bool = False
+    between: Callable[[], object] = lambda: None
+    """What happens between the reading for a cycle and what is read for a step that rests on it."""
     unreadable: str = ""
     """A resource that the executor itself may not get or list."""
 
@@ -130,7 +132,7 @@ class HostileFleet(Fleet):
             self.cluster.put(node)
 
     def executor(self, store: Any, policies: ExecutorPolicies) -> Executor:
-        return Executor(store, self.process, self.rehearsal, self.view, self._notify, policies)
+        return Executor(store, self.process, self.rehearsal, self.fresh, self._notify, policies)
 
     def _may(self, verb: str, resource: str) -> bool:
         return verb not in ("get", "list") or resource != self.unreadable
@@ -275,6 +277,12 @@ class HostileFleet(Fleet):
         devices, doubts = untrusted(resolved, instances, origin, cluster)
         snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster, gaps=(*gaps, *more, *doubts))
         return FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
+
+    def fresh(self) -> FreshFacts:
+        """The view of a cycle, for a step that rests on it."""
+        found = self.view()
+        self.between()
+        return found
 
     def _devices(self, pods: list[Object]) -> tuple[Device, ...]:
         taken: dict[str, int] = {}

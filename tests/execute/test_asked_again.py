@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from execute.hostile import HostileFleet
 from execute.living import ENFORCE, GPUS, SUGGEST, Fleet, drive, new_store, quick, tick
 from gpuwatch.execute.advance import ExecutorPolicies, needs
 from gpuwatch.execute.executor import Executor
@@ -413,6 +414,79 @@ def test_a_taint_is_ours_without_our_annotation(store: RemediationStore) -> None
     drive(fleet, executor, 0.2)
     assert only(store).phase is Phase.UNDONE
     assert not fleet.node("n0")["spec"].get("taints")
+
+
+def no_execute(store: RemediationStore, **plan: Any) -> tuple[HostileFleet, Executor]:
+    """A gang on a Node that is about to get NoExecute."""
+    fleet = HostileFleet(sick={"GPU-n0-0"})
+    fleet.owner("Job", "train", 4)
+    fleet.budget("train", 4)
+    modes = {ActionKind.TAINT_NODE: Mode.ENFORCE, ActionKind.EVICT_GANG: Mode.ENFORCE}
+    changes = {"actions_per_hour": 100, "namespace_actions_per_hour": 100, **plan}
+    policy = replace(ENFORCE, modes={**modes, ActionKind.RELEASE_GANG: Mode.ENFORCE}, budget_min_gpus=64, **changes)
+    executor = start(fleet, store, policy, last_taint_effect="NoExecute")
+    store.reject(next(each.id for each in store.all() if each.proposal.action is ActionKind.EVICT_GANG))
+    until(fleet, executor, lambda: [taint["effect"] for taint in taints_of(fleet)] == ["NoSchedule"])
+    return fleet, executor
+
+
+def taints_of(fleet: Fleet) -> list[dict[str, str]]:
+    return fleet.node("n0")["spec"].get("taints") or []
+
+
+PLACES = (
+    ObjectRef("v1", "Namespace", "ml"),
+    ObjectRef("v1", "Pod", "train-0", "ml"),
+    ObjectRef("batch/v1", "Job", "train", "ml"),
+)
+
+
+@pytest.mark.parametrize("place", [None, *PLACES], ids=lambda ref: ref.kind if ref else "nobody")
+def test_what_no_execute_would_end_is_read_again_before_it(store: RemediationStore, place: ObjectRef | None) -> None:
+    fleet, executor = no_execute(store)
+
+    def between() -> None:
+        if place is not None:
+            found = fleet.cluster.get(place)
+            assert found is not None
+            annotate(fleet, found, opt_out="true")
+
+    kept = fleet.view()
+    fleet.view = lambda: replace(kept, snapshot=replace(kept.snapshot, at=fleet.now))  # type: ignore[method-assign]
+    fleet.between = between
+    drive(fleet, executor, 1)
+    assert [taint["effect"] for taint in taints_of(fleet)] == ["NoSchedule" if place else "NoExecute"]
+
+
+def test_the_gangs_that_no_execute_ended_count_in_later_rates(store: RemediationStore) -> None:
+    fleet, executor = no_execute(store, namespace_actions_per_hour=1)
+    fleet.owner("Job", "chat", 2, node="n1")
+    fleet.budget("chat", 2)
+    until(fleet, executor, lambda: [taint["effect"] for taint in taints_of(fleet)] == ["NoExecute"])
+    fleet.idle = {"chat"}
+    for pod in fleet.pods("train"):
+        fleet._end(pod)
+    fleet.settle()
+    fleet.propose(executor)
+    assert not [each for each in store.all() if each.proposal.action is ActionKind.RELEASE_GANG]
+    fleet.now += timedelta(minutes=61)
+    fleet.propose(executor)
+    assert [each for each in store.all() if each.proposal.action is ActionKind.RELEASE_GANG]
+
+
+def test_a_rollout_counts_pods_without_gpus_that_came_since(store: RemediationStore) -> None:
+    for comes in (False, True):
+        store = new_store()
+        fleet = HostileFleet(sick={"GPU-n0-0"})
+        fleet.owner("Deployment", "web", 2)
+        fleet.cordon()
+        executor = start(fleet, store)
+        until(fleet, executor, lambda: only(store).phase is Phase.ACTING)  # noqa: B023
+        assert [step.kind for step in only(store).steps if step.kind.disrupts] == [StepKind.RESTART]
+        if comes:
+            fleet.side_pod("web", {})
+        drive(fleet, executor, 0.5)
+        assert bool(fleet.find("web")["spec"].get("template")) is not comes
 
 
 def test_a_device_that_left_telemetry_is_no_proof_of_health(store: RemediationStore) -> None:

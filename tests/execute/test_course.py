@@ -546,7 +546,7 @@ def test_taints_of_others_are_never_touched(store: RemediationStore, key: str) -
     drive(fleet, executor, 1.5)
     assert theirs in fleet.node("n0")["spec"]["taints"]
     foreign = key == keys.DEGRADED
-    assert only(store).phase is (Phase.FAILED if foreign else Phase.IN_EFFECT)
+    assert only(store).phase is (Phase.REFUSED if foreign else Phase.IN_EFFECT)
     store.ask_undo(only(store).id)
     drive(fleet, executor, 0.5)
     assert fleet.node("n0")["spec"]["taints"] == [theirs]

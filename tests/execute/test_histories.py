@@ -8,16 +8,19 @@ What has to hold, by the names that a broken one is reported under:
 namespace   No Pod ends unless the Namespace of its owner allowed it in that moment, by its mode.
 opt_out     No opt-out, objection or snooze of a Pod, its owner, its Namespace or its Node is passed in that moment.
 disruption  No PodDisruptionBudget is passed, whoever counts: by all Pods that a step ends, with GPUs or without.
-budget      No budget of GPUs and no rate of actions is passed, in physical GPUs.
+budget      No budget of GPUs and no rate of actions is passed, in physical GPUs; what is in flight counts until it is
+            over, as GPUs that are out of service do.
 brake       Nothing disrupts while a pause, an alert, or an alert of which nobody knows stops it.
 unread      Nothing disrupts on what was not read: a list that failed or was not understood, old or partial telemetry.
+            What owners and operators say between a cycle's reading and a step counts in that step.
 telemetry   Nothing of another cluster or tenant counts: what is acted on is this cluster's, and truly sick or idle now.
 whole       Nothing is released while a Pod without a GPU works for the same owner.
 once        No target is acted on twice, nor what a person declined, nor a gang before its Nodes are tainted.
 foreign     No taint of others is touched.
 own_fields  A write changes the fields of its adapter alone.
 recorded    Every action is recorded, before it is done, with what it changes.
-late        A write of a process that stood still lands in a Remediation that still reckons with it, or not at all.
+late        A write of a process that stood still lands in a Remediation that still reckons with it, or not at all; what
+            creates an object has no precondition in the API, and is swept.
 bounded     A gang that was stopped to run again does so in time, or a person is called.
 ends        Every mark of gpuwatch ends: when all is undone, the specs are the same and nothing of ours is left.
 """
@@ -42,7 +45,7 @@ from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, attended, drive,
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.sweep import Orphan, suspects
 from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object
+from gpuwatch.frameworks.objects import Object, ref_of
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind
@@ -97,10 +100,11 @@ HOSTILE = (
     "an_upgrade",
     "a_freeze",
     "thaw",
+    "given_up",
+    "in_between",
     "odd_pauses",
+    "lost_record",
 )
-"""The events of `Hostile`. lost_record is not among them: a PreferNoSchedule taint whose record was taken away by force
-counts in no budget until it is swept (seed 5 of lost_record alone breaks `budget`)."""
 OURS = frozenset((keys.REMEDIATION, keys.SAVED_STATE, keys.NOTICE, keys.TAINT))
 OTHERS_OPT_OUTS = {
     "karpenter.sh/do-not-disrupt": "true",
@@ -170,6 +174,7 @@ class History:
         self.effects: set[tuple[str, ...]] = set()
         self.written: list[tuple[datetime, str]] = []
         self.acted: dict[str, datetime] = {}
+        self.ended: list[datetime] = []
         self.taken_back: set[str] = set()
         self.fleet.before_write = self.at_write
         self.fleet.rehearsal.interfere = self.at_rehearsal
@@ -258,12 +263,17 @@ class History:
         self.tainted_first(by)
         before = self.harmed(self.before)
         self.acted[by.name] = self.fleet.now
-        lately = [at for at in self.acted.values() if self.fleet.now - at < timedelta(hours=1)]
-        holds("budget", len(lately) <= AN_HOUR, f"{len(lately)} actions in an hour")
+        self.within_rates()
         after = self.harmed({name: self.fleet.node(name) for name in self.theirs})
         # What disturbs a GPU that is out of service already is no further harm.
         why = f"{after} GPUs are out of service or disturbed, and {before} were"
         holds("budget", after <= max(before, LIMIT_GPUS), why)
+
+    def within_rates(self) -> None:
+        """A gang that NoExecute ends counts as one that was moved."""
+        done = [*self.acted.values(), *self.ended]
+        lately = [at for at in done if self.fleet.now - at < timedelta(hours=1)]
+        holds("budget", len(lately) <= AN_HOUR, f"{len(lately)} actions in an hour")
 
     def harmed(self, nodes: dict[str, Object]) -> int:
         """GPUs of Nodes that anybody tainted, and of gangs that are being disturbed on others."""
@@ -284,8 +294,9 @@ class History:
         """Every budget allows the end of these Pods together. Our own eviction has taken one already."""
         for name in OWNERS:
             hit = [pod for pod in pods if pod["metadata"]["labels"]["app"] == name]
-            found = self.fleet.cluster._objects["policy", "PodDisruptionBudget", "ml", name]
-            holds("disruption", len(hit) <= found["status"]["disruptionsAllowed"], f"{why}: {len(hit)} Pods of {name}")
+            found = self.fleet.cluster.get(ObjectRef("policy/v1", "PodDisruptionBudget", name, "ml"))
+            most = len(hit) if found is None else found["status"]["disruptionsAllowed"]
+            holds("disruption", len(hit) <= most, f"{why}: {len(hit)} Pods of {name}")
 
     # once
 
@@ -402,7 +413,11 @@ class History:
                 if taint["effect"] not in was:
                     self.once("tainted", by.name, name, taint["effect"])
                     if taint["effect"] == "NoExecute":
-                        self.allowed([p for p in self.fleet.pods() if p["spec"].get("nodeName") == name], "NoExecute")
+                        here = [pod for pod in self.fleet.pods() if pod["spec"].get("nodeName") == name]
+                        self.allowed(here, "NoExecute")
+                        gangs = {pod["metadata"]["labels"]["app"] for pod in here if self.fleet._gpus(pod)}
+                        self.ended += [self.fleet.now] * len(gangs)
+                        self.within_rates()
 
     def at_rehearsal(self, verb: str, what: str, done: bool) -> None:
         if self.fault is not None and not done and self.fault[0] != "kill" and self.random.random() < 0.2:
@@ -605,11 +620,15 @@ class Hostile(History):
         """of: the names of the only hostile events; else some that are drawn."""
         self.of = of
         self.lost: set[str] = set()
-        self.odd_pause = False
+        self.stripped: set[str] = set()
+        self.odd_pause = self.late_repairs = False
         self.froze: list[tuple[str, StepKind]] = []
-        self.armed = False
+        self.coming: list[Callable[[], object]] = []
+        self.armed = ""
+        """Which write the next process is to stand still before: 'any', 'disrupts', '' for none."""
         super().__init__(seed)
         self.fleet.process.freezes = self.at_freeze
+        self.fleet.between = self.between
 
     def new_fleet(self) -> Fleet:
         return HostileFleet(takes_up=self.late, carries_out=self.late, frees=self.late)
@@ -768,6 +787,19 @@ class Hostile(History):
         space["metadata"]["annotations"] = {keys.MODE: mode} if mode else {}
         self.fleet.cluster.put(space)
 
+    def in_between(self) -> None:
+        """After a cycle has read the cluster, and before a step that rests on it reads again."""
+        self.coming += [self.mode, self.opt_out, self.budgets, self.objects]
+        name = self.random.choice(OWNERS)
+        ref = ObjectRef("policy/v1", "PodDisruptionBudget", name, "ml")
+        if self.random.random() < 0.5 and self.fleet.cluster.get(ref) is not None:
+            self.fleet.cluster.remove(ref)
+            self.coming.append(lambda: self.fleet.budget(name, 0))
+
+    def between(self) -> None:
+        if self.coming and self.random.random() < 0.5:
+            self.coming.pop(self.random.randrange(len(self.coming)))()
+
     def forged_mark(self) -> None:
         """An owner writes gpuwatch's annotations on what is its own."""
         of = {each.proposal.objects[0].name: each.name for each in attended(self.store)}
@@ -808,8 +840,7 @@ class Hostile(History):
             if not annotations:
                 del found["metadata"]["annotations"]
             self.fleet.cluster.put(found)
-            if not name.startswith("n"):
-                self.own_doing.add(name)
+            (self.stripped if name.startswith("n") else self.own_doing).add(name)
 
     def stuck_pods(self) -> None:
         name = self.random.choice(OWNERS)
@@ -827,12 +858,23 @@ class Hostile(History):
 
     def lost_record(self) -> None:
         """Somebody deletes a Remediation, with its finalizer."""
-        known = attended(self.store)
+        self.lose(attended(self.store))
+
+    def lost_taint(self) -> None:
+        """The same of a Node's taint that no repair system was told of."""
+        told = {each.name for each in self.store.all() if any(step.kind is StepKind.HAND_OFF for step in each.steps)}
+        self.lose([each for each in attended(self.store) if not each.namespace and each.name not in told])
+
+    def lose(self, known: list[Remediation]) -> None:
         if known:
             lost = self.random.choice(known)
             kind = "Remediation" if lost.namespace else "NodeRemediation"
             self.records.remove(ObjectRef(API_VERSION, kind, lost.name, lost.namespace))
             self.lost.add(lost.name)
+            # It may be proposed and done again under the same name, and counts twice in the rates then.
+            self.effects = {effect for effect in self.effects if lost.name not in effect}
+            if lost.name in self.acted:
+                self.acted[f"{lost.name}, lost {len(self.acted)}"] = self.acted.pop(lost.name)
             self.own_doing |= {name for name in OWNERS if lost.name in str(self.object(name)["metadata"])}
 
     def odd_pauses(self) -> None:
@@ -863,13 +905,15 @@ class Hostile(History):
     # late
 
     def a_freeze(self) -> None:
-        self.armed = True
+        self.armed = "any"
 
     def at_freeze(self, what: str) -> bool:
         if not self.armed or what.startswith("Event ") or self.random.random() < 0.5:
             return False
-        self.armed = False
         by = self.recorded(what)
+        if self.armed == "disrupts" and not by.steps[by.step].kind.disrupts:
+            return False
+        self.armed = ""
         self.froze.append((by.id, by.steps[by.step].kind))
         return True
 
@@ -879,11 +923,25 @@ class Hostile(History):
         name, kind = self.froze.pop(0)
         kept = self.store.get(name)
         what = self.fleet.process.thaw()
-        conditional = kind.disrupts and not what.startswith(("Command", "an eviction", "Repair"))
+        conditional = (kind.disrupts or kind is StepKind.CONDITION) and not what.startswith(("Command", "Repair"))
+        if what.startswith("Repair") and not (kept and kept.phase.open):
+            self.late_repairs = True
         if what and conditional:
             reckons = kept is not None and kept.phase.open
             holds("late", reckons, f"{what} landed, and its Remediation is {kept and kept.phase}")
         self.theirs_stand()
+
+    def given_up(self) -> None:
+        """A process stands still with a write in hand, another leader gives the step up, and the first one wakes."""
+        if not self.froze:
+            self.armed = "disrupts"
+            return
+        self.fault = None
+        with contextlib.suppress(StoreError):
+            self.store.ask_undo(self.froze[0][0])
+        with contextlib.suppress(Killed):  # it stands still too
+            drive(self.fleet, self.random.choice(self.executors), 0.5)
+        self.thaw()
 
     # bounded, ends
 
@@ -891,9 +949,10 @@ class Hostile(History):
         fleet = self.fleet
         while self.froze:
             self.thaw()
-        self.fault, self.armed = None, False
+        self.fault, self.armed = None, ""
         fleet.reads, fleet.unreadable, fleet.rows, fleet.lied = {}, "", [], set()
         fleet.partial, fleet.stale, fleet.blind, fleet.alerts = False, timedelta(), False, ()
+        self.coming.clear()
         fleet.dark, fleet.silent = set(), set()
         self.store.resume()
         self.odd_pause = False
@@ -916,6 +975,8 @@ class Hostile(History):
     def swept(self) -> None:
         """What has no record is taken back, without one; what nothing proves to be ours is a person's."""
         self.fleet.before_write = lambda *_: None  # a sweep writes without a record
+        for late in self.fleet.cluster.objects("repair.example.com/v1", "Repair") if self.late_repairs else ():
+            self.fleet.cluster.remove(ref_of(late))  # a person does: what is created names no version
         since: dict[ObjectRef, datetime] = {}
         left: tuple[Orphan, ...] = ()
         for _ in range(20):
@@ -924,6 +985,11 @@ class Hostile(History):
             self.fleet.now += timedelta(minutes=20)
         theirs = [each for each in left if each.request is not None]
         holds("ends", not theirs, [each.reason for each in theirs])
+        # Where somebody took both the record and the annotation, nothing tells whose a hand-off label is.
+        for name in self.stripped if self.lost else ():
+            node = copy.deepcopy(self.fleet.node(name))
+            node["metadata"]["labels"] = self.node_labels[name]
+            self.fleet.cluster.put(node)
         for each in left:
             found = self.fleet.cluster.get(each.target)
             assert found is not None

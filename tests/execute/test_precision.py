@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from execute.living import ENFORCE, START, Fleet, quick
-from gpuwatch.execute.policy import ExecutePolicy
+from gpuwatch.execute.policy import ExecutePolicy, doubled
 from gpuwatch.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision, precision_by_place
 from gpuwatch.execute.propose import propose
 from gpuwatch.model.decision import ActionKind, PlanItem, Refusal
@@ -143,5 +143,8 @@ def test_wrong_settings_are_named(wrong: dict[str, Any]) -> None:
 def test_waits_double_up_to_their_cap_without_jitter() -> None:
     policy = ExecutePolicy()
     assert [policy.retry_after(n) for n in (1, 2, 3, 6, 7, 99)] == [60, 120, 240, 1920, 3600, 3600]
-    assert [policy.failed_after(n) // 86_400 for n in (1, 2, 3, 5, 6)] == [1, 2, 4, 16, 16]
-    assert [policy.obsolete_after(n) // 3_600 for n in (1, 2, 3, 5, 6, 99)] == [1, 2, 4, 16, 24, 24]
+    failed, obsolete = policy.failure_backoff_seconds, policy.obsolete_backoff_seconds
+    days = [doubled(failed, n, policy.failure_backoff_max_seconds) // 86_400 for n in (1, 2, 3, 5, 6)]
+    assert days == [1, 2, 4, 16, 16]
+    hours = [doubled(obsolete, n, policy.rejection_backoff_seconds) // 3_600 for n in (1, 2, 3, 5, 6, 99)]
+    assert hours == [1, 2, 4, 16, 24, 24]

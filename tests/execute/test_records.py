@@ -7,11 +7,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from execute.hostile import HostileFleet
 from execute.living import ENFORCE, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.sweep import Orphan, suspects
 from gpuwatch.frameworks import keys
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
 from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
@@ -132,6 +134,166 @@ def test_a_taint_without_a_record_goes_after_its_grace_and_is_shown_before() -> 
         each["status"] for each in fleet.node("n0")["status"]["conditions"] if each["type"] == keys.CONDITION
     ]
     assert since == {}
+
+
+def swept_until_nothing_changes(fleet: Fleet, executor: Executor, node: str = "n0") -> tuple[Orphan, ...]:
+    since: dict[ObjectRef, datetime] = {}
+    left: tuple[Orphan, ...] = ()
+    for _ in range(5):
+        left = executor.sweep((ObjectRef("v1", "Node", node),), executor.store.all(), since, fleet.now, GRACE)
+        fleet.now += GRACE
+    return left
+
+
+@pytest.mark.parametrize("other", [{"value": "theirs"}, {"effect": "NoExecute"}])
+def test_of_taints_with_our_key_that_alone_goes_which_our_annotation_names(other: dict[str, str]) -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    _, executor, _ = gone(fleet)
+    node = fleet.node("n0")
+    (ours,) = node["spec"]["taints"]
+    node["spec"]["taints"] = [ours, {**ours, **other}]
+    fleet.cluster.put(node)
+    (left,) = swept_until_nothing_changes(fleet, executor)
+    assert fleet.node("n0")["spec"]["taints"] == [{**ours, **other}]
+    assert "by hand" in left.reason
+    assert left.request is None
+    assert marks(fleet) == []
+
+
+def test_what_a_person_has_to_take_off_keeps_nothing_of_ours_standing() -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    _, executor, _ = gone(fleet)
+    node = fleet.node("n0")
+    node["metadata"]["annotations"] = {keys.SAVED_STATE: "[" * 100_000}  # and nothing that stands there stops it
+    fleet.cluster.put(node)
+    (left,) = swept_until_nothing_changes(fleet, executor)
+    assert "restore it" in left.reason
+    assert condition_of(fleet) == "False"
+
+
+def condition_of(fleet: Fleet) -> str:
+    conditions = {item["type"]: item["status"] for item in fleet.node("n0")["status"]["conditions"]}
+    return str(conditions.get(keys.CONDITION, ""))
+
+
+def test_a_condition_of_that_type_that_somebody_else_wrote_stays() -> None:
+    fleet = Fleet(nodes=3)
+    node = fleet.node("n0")
+    node["status"]["conditions"].append({"type": keys.CONDITION, "status": "True", "message": "by another detector"})
+    fleet.cluster.put(node)
+    executor = fleet.executor(new_store(), ExecutorPolicies(ENFORCE, quick()))
+    assert swept_until_nothing_changes(fleet, executor) == ()
+    assert condition_of(fleet) == "True"
+
+
+REPAIR = {"apiVersion": "repair.example.com/v1", "kind": "Repair", "metadata": {"name": "{node}"}}
+
+
+@pytest.mark.parametrize("before", [None, "no"])
+def test_a_hand_off_without_a_record_goes_but_what_a_label_was_before_is_a_persons(before: str | None) -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    node = fleet.node("n0")
+    node["metadata"]["labels"] = {"example.com/x": "y", **({"repair": before} if before else {})}
+    fleet.cluster.put(node)
+    fleet.cluster.put({**REPAIR, "metadata": {"name": "theirs"}})
+    store = new_store()
+    policy = quick(hand_off_label="repair=yes", hand_off_object=REPAIR)
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, policy))
+    fleet.propose(executor)
+    drive(fleet, executor, 2)
+    (found,) = store.all()
+    assert {item["metadata"]["name"] for item in fleet.cluster.objects(REPAIR["apiVersion"], "Repair")} == {
+        "n0",
+        "theirs",
+    }
+    assert fleet.node("n0")["metadata"]["labels"]["repair"] == "yes"
+    assert executor.sweep((), store.all(), {}, fleet.now, timedelta()) == ()  # what a record holds
+    store._writer.patch(ref_of(found), {"metadata": {"finalizers": None}})
+    delete(store, found)
+    left = swept_until_nothing_changes(fleet, executor)
+    assert [item["metadata"]["name"] for item in fleet.cluster.objects(REPAIR["apiVersion"], "Repair")] == ["theirs"]
+    labels = fleet.node("n0")["metadata"]["labels"]
+    if before is None:
+        assert left == ()
+        assert labels == {"example.com/x": "y"}
+        assert marks(fleet) == []
+    else:
+        assert ["restore it" in each.reason for each in left] == [True]
+        assert labels["repair"] == "yes"
+        assert marks(fleet) == [keys.SAVED_STATE]
+
+
+def test_a_hand_off_that_is_undone_leaves_no_annotation_whoever_changed_the_label() -> None:
+    for theirs in (None, "later"):
+        fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+        store = new_store()
+        executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick(hand_off_label="repair=yes")))
+        fleet.propose(executor)
+        drive(fleet, executor, 2)
+        assert keys.SAVED_STATE in marks(fleet)
+        if theirs:
+            node = fleet.node("n0")
+            node["metadata"]["labels"] = {"repair": theirs}
+            fleet.cluster.put(node)
+        (found,) = store.all()
+        store.ask_undo(found.id)
+        drive(fleet, executor, 1)
+        assert fleet.node("n0")["metadata"].get("labels", {}).get("repair") == theirs
+        assert marks(fleet) == []
+
+
+def test_a_command_without_a_record_is_withdrawn_and_others_are_left() -> None:
+    fleet = Fleet(nodes=3, idle={"batch"}, takes_up=timedelta(days=9))
+    fleet.owner("Volcano", "batch", 2, pods=2, maxRetry=99)
+    store = new_store()
+    executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
+    fleet.propose(executor)
+    drive(fleet, executor, 0.5)
+    (found,) = store.all()
+    (sent,) = fleet.cluster.objects("bus.volcano.sh/v1alpha1", "Command")
+    theirs = {**sent, "metadata": {"name": "theirs", "namespace": "ml"}}
+    fleet.cluster.put(theirs)
+    assert executor.sweep((), store.all(), {}, fleet.now, timedelta()) == ()
+    store._writer.patch(ref_of(found), {"metadata": {"finalizers": None}})
+    delete(store, found)
+    assert swept_until_nothing_changes(fleet, executor) == ()
+    commands = fleet.cluster.objects("bus.volcano.sh/v1alpha1", "Command")
+    assert [item["metadata"]["name"] for item in commands] == ["theirs"]
+
+
+@pytest.mark.parametrize("name", ["chat", "queued"])
+def test_what_was_released_has_no_pods_and_is_named_when_its_record_is_lost(name: str) -> None:
+    fleet = HostileFleet(idle={name})
+    fleet.owner("Job", name, 2, node="n1")
+    fleet.owner("Job", "beside", 2, node="n2")
+    if name == "queued":
+        fleet.queue(name)
+    fleet.settle()
+    store, executor, found = in_effect(fleet)
+    fleet.settle()
+    assert fleet.pods(name) == []
+    assert suspects(fleet.view().snapshot.cluster)
+    store._writer.patch(ref_of(found), {"metadata": {"finalizers": None}})
+    delete(store, found)
+    (left,) = executor.sweep(suspects(fleet.view().snapshot.cluster), (), {}, fleet.now, GRACE)
+    assert left.target.name == ("chat" if name == "chat" else "job-queued")
+    assert f"was changed by {found.name}" in left.reason
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_list_that_fails_is_named_but_a_kind_that_the_account_may_not_list_it_never_made(status: int) -> None:
+    fleet = Fleet(nodes=3)
+    executor = fleet.executor(new_store(), ExecutorPolicies(ENFORCE, quick(hand_off_object=REPAIR)))
+    failure = Failure.FORBIDDEN if status == 403 else Failure.UNSURE
+
+    def objects(*_: object, **__: object) -> tuple[Object, ...]:
+        raise WriteError(failure, "it failed", status=status)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(executor.writer), "objects", objects)
+        left = executor.sweep((), (), {}, fleet.now, GRACE)
+    told = ["Repair"] if status == 403 else ["DeviceTaintRule", "Command", "Repair"]
+    assert [each.reason for each in left] == [f"{kind}: They were not read: it failed" for kind in told]
 
 
 @pytest.mark.parametrize("verb", ["get", "patch"])

@@ -159,7 +159,7 @@ class MemoryCluster:
 
         return self._write("patch", f"{ref}", resource, stored)
 
-    def evict(self, pod: ObjectRef) -> None:
+    def evict(self, pod: ObjectRef, *, version: str = "") -> None:
         what, resource = f"an eviction of {pod}", "pods/eviction"
 
         def evicted() -> Object:
@@ -177,6 +177,8 @@ class MemoryCluster:
                     raise _refused(Failure.BUDGET, "create", what, resource, message, 429, budget=name)
                 # A new object, as writers that only rehearse share the stored ones.
                 self.put({**item, "status": {**item["status"], "disruptionsAllowed": allowed - 1}})
+            if version and found["metadata"]["resourceVersion"] != version:  # asked last, as the API server does
+                raise _refused(Failure.CONFLICT, "create", what, resource, "the object has been modified", 409)
             self.remove(pod)
             return {}
 

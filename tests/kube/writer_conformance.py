@@ -77,6 +77,9 @@ class Place:
         self.world.set_status(made, {"observedGeneration": 1, "disruptionsAllowed": allowed, **counts})
         return made
 
+    def budgets(self) -> tuple[Object, ...]:
+        return self.writer.objects("policy/v1", "PodDisruptionBudget", self.namespace)
+
 
 def new_place(world: World) -> Place:
     namespace = f"writer-{next(_numbers)}"
@@ -235,6 +238,34 @@ class WriterConformance:
         place.writer.evict(pod)
         assert _going(place.writer, pod)
 
+    @pytest.mark.parametrize("budget", [False, True], ids=["free", "budget"])
+    def test_an_eviction_of_an_old_version_is_a_conflict(self, place: Place, budget: bool) -> None:
+        """As with a patch: whatever was written since makes an eviction that was in hand come too late. A budget counts
+        it all the same, until its controller looks again."""
+        pod = ref_of(place.pod("worker", app="chat"))
+        if budget:
+            place.budget("kept", 2, app="chat")
+        read = version_of(_there(place.writer, pod))
+        place.writer.patch(pod, {"metadata": {"annotations": {"gpuwatch.dev/notice": "looked at again"}}})
+        error = failed(lambda: place.writer.evict(pod, version=read))
+        assert (error.failure, error.resource) == (Failure.CONFLICT, "pods/eviction")
+        assert not _going(place.writer, pod)
+        left = [each["status"]["disruptionsAllowed"] for each in place.budgets()]
+        assert left == ([1] if budget else [])
+        place.writer.evict(pod, version=version_of(_there(place.writer, pod)))
+        assert _going(place.writer, pod)
+
+    def test_a_condition_of_an_old_version_is_a_conflict(self, place: Place) -> None:
+        pod = ref_of(place.pod("worker"))
+        read = version_of(_there(place.writer, pod))
+        newer = place.writer.patch(pod, {"metadata": {"annotations": {"gpuwatch.dev/notice": "looked at again"}}})
+        told = {"status": {"conditions": [{"type": "GPUDegraded", "status": "True"}]}}
+        options = {"kind": PatchKind.STRATEGIC, "subresource": "status"}
+        error = failed(lambda: place.writer.patch(pod, told, version=read, **options))  # type: ignore[arg-type]
+        assert error.failure is Failure.CONFLICT
+        assert place.writer.get(pod) == newer
+        place.writer.patch(pod, told, version=version_of(newer), **options)  # type: ignore[arg-type]
+
     def test_a_budget_refuses_by_name_and_counts(self, place: Place) -> None:
         first, second = (ref_of(place.pod(name, app="chat")) for name in ("a", "b"))
         place.budget("kept", 1, app="chat")
@@ -333,3 +364,9 @@ def _going(writer: ClusterWriter, pod: ObjectRef) -> bool:
     """Gone, or about to be: a Pod that was on a Node goes on for its grace period."""
     found = writer.get(pod)
     return found is None or "deletionTimestamp" in found["metadata"]
+
+
+def _there(writer: ClusterWriter, ref: ObjectRef) -> Object:
+    found = writer.get(ref)
+    assert found is not None
+    return found

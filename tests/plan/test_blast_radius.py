@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gpuwatch.execute.recheck import no_execute_refused, others_of_owner
+from gpuwatch.kube.placement import tolerations
+from gpuwatch.kube.wire import PodSpec
 from gpuwatch.model.cluster import DisruptionBudget, Gang, Placement, Pod, Toleration
 from gpuwatch.model.decision import ActionKind, Snapshot
 from gpuwatch.plan.draw import draw_plan
@@ -91,3 +94,11 @@ def test_no_execute_counts_every_pod_on_the_node_that_does_not_tolerate_it() -> 
     assert no_execute_refused(taint, _facts(beside("agent", "", placement=ALL)), PlanPolicy()) == ""
     assert "Pod ml/agent" in no_execute_refused(taint, _facts(beside("agent", "")), PlanPolicy())
     assert no_execute_refused(taint, _facts(replace(beside("agent", ""), node="a")), PlanPolicy()) == ""
+
+
+def test_a_pod_that_tolerates_the_taint_for_a_time_ends_after_it() -> None:
+    taint = remediation(ActionKind.TAINT_NODE, "node/c", ["c"], detectors=("xid",))
+    for_a_time = Placement(tolerations=(*ALL.tolerations, Toleration(operator="Exists", ends=True)))
+    assert no_execute_refused(taint, _facts(beside("agent", "", placement=for_a_time)), PlanPolicy()) != ""
+    spec = msgspec.json.decode('{"tolerations": [{"operator": "Exists", "tolerationSeconds": 0}]}', type=PodSpec)
+    assert tolerations(spec) == (Toleration(operator="Exists", ends=True),)

@@ -66,6 +66,36 @@ def test_a_gpu_is_harmed_once_whoever_harms_it() -> None:
     assert pool_use([remediation(EVICT, "gang/g", ["n1", "n2"], gpus=8)], state).in_flight_gpus == 12
 
 
+def tainted(state: Snapshot, *names: str) -> Snapshot:
+    """With gpuwatch's first taint, which keeps no Pod off, on these Nodes."""
+    taint = Taint("gpuwatch.dev/degraded", "xid", "PreferNoSchedule")
+    nodes = tuple(replace(item, taints=(taint,)) if item.name in names else item for item in state.cluster.nodes)
+    return replace(state, cluster=replace(state.cluster, nodes=nodes))
+
+
+def test_a_taint_without_a_record_weighs_is_an_action_and_is_not_set_again_until_it_is_gone() -> None:
+    state, findings = fleet([0])
+    lost = tainted(state, "n1", "n2")
+    use = pool_use([], lost)
+    assert use.in_flight_gpus == 16
+    assert use.reasons == ("n1 has the taint gpuwatch.dev/degraded", "n2 has the taint gpuwatch.dev/degraded")
+    taint = remediation(TAINT, "node/n1", ["n1"], phase=Phase.IN_EFFECT, gpus=8, begun_minutes_ago=90)
+    assert pool_use([taint], lost).in_flight_gpus == 16  # each GPU once, with a record or without
+    policy = replace(FREE, budget_min_gpus=80, actions_per_hour=2)
+    assert guards(only(draw_plan(lost, findings, policy), RELEASE)) == {"rate"}
+    assert only(draw_plan(lost, findings, policy, history=[taint]), RELEASE).admitted
+    held = device("n1", 0, "tn1/p")
+    again = only(draw_plan(lost, (sick(held),), policy), TAINT)
+    assert "no Remediation holds it" in reason(again, "already_tainted")
+
+
+def test_on_a_node_that_a_taint_without_a_record_leaves_open_no_harm_is_free() -> None:
+    """Its Pods still work, unlike those of a Node that is out of service."""
+    state, findings = fleet([0])
+    assert only(draw_plan(tainted(state, "n0"), findings, FREE), RELEASE).admitted
+    assert guards(only(draw_plan(tainted(state, "n0", "n1"), findings, FREE), RELEASE)) == {"budget"}
+
+
 def test_a_node_that_is_gone_still_weighs_on_its_pool_and_model() -> None:
     gone = remediation(TAINT, "node/gone", ["gone"], gpus=8, gpu_model="NVIDIA-A100-SXM4-80GB")
     found = budgets(PlanFacts(fleet()[0], (), (gone,)), FREE)

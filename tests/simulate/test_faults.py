@@ -226,3 +226,19 @@ def test_newer_exporters_count_xids_from_the_first_one_on() -> None:
             assert during[-1] >= 3
             return
     pytest.fail("no exporter of ten fleets has the counter")
+
+
+def test_a_reset_begins_the_counters_of_its_card_anew_and_those_of_no_other() -> None:
+    planted = Planted(FaultKind.DOUBLE_BIT)
+    truth = planted.truths[0]
+    assert truth.end is not None
+    end = truth.end.timestamp()
+    card = truth.devices[0].partition("/")[0]
+    siblings = [one.uuid for machine in planted.fleet.machines if machine.name in truth.nodes for one in machine.cards]
+    falls = {}
+    for uuid in siblings:
+        times, values = planted.samples("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", uuid)
+        fell = [times[at + 1] for at in np.flatnonzero(np.diff(values) < 0)]
+        falls[uuid] = [time for time in fell if abs(time - end) < 600]
+    assert falls.pop(card)
+    assert not any(falls.values())

@@ -34,7 +34,7 @@ from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
 from gpuwatch.execute.sweep import Orphan, suspects
 from gpuwatch.frameworks import keys
-from gpuwatch.kube.followed import FollowedCluster
+from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
 from gpuwatch.kube.writer import ClusterWriter, WriteError
 from gpuwatch.model.decision import ActionKind, Analysis, Mode, Snapshot
@@ -322,8 +322,7 @@ class Controller:
         """unread: gaps of the stored Remediations. Hold `_looking`. Raises UnreachableError."""
         opened = replace(self._opened, at=_now())
         snapshot = take_snapshot(opened, _quiet())
-        cluster = opened.cluster
-        self._metrics.inventory(cluster.followed() if isinstance(cluster, FollowedCluster) else ())
+        self._metrics.inventory(followed(opened))
         lost = [
             gap
             for gap in snapshot.gaps
@@ -540,6 +539,10 @@ def rest(opened: Opened) -> None:
     """Stop watching until the next read."""
     if isinstance(opened.cluster, FollowedCluster):
         opened.cluster.close()
+
+
+def followed(opened: Opened) -> tuple[Followed, ...]:
+    return opened.cluster.followed() if isinstance(opened.cluster, FollowedCluster) else ()
 
 
 def _now() -> datetime:

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuwatch import __version__
 from gpuwatch.app.controller import Controller, UnreachableError, Writers
-from gpuwatch.app.counted_writer import CountedWriter
+from gpuwatch.app.counted_writer import counted
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.http_server import serving
 from gpuwatch.app.jobs import Jobs
@@ -127,12 +127,10 @@ class _Pulse:
 
 
 def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> Election:
-    # One lost request must not outlast the Lease.
-    patience = Limits(
-        connect_timeout_seconds=2.0, read_timeout_seconds=max(settings.run.lease_duration_seconds / 3, 1.0)
-    )
-    writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance=identity, limits=patience)
     run = settings.run
+    # One lost request must not outlast the Lease.
+    patience = Limits(connect_timeout_seconds=2.0, read_timeout_seconds=max(run.lease_duration_seconds / 3, 1.0))
+    writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance=identity, limits=patience)
     return Election(
         writer,
         settings.namespace,
@@ -147,8 +145,8 @@ def _writers(election: Election, identity: str, options: Mapping[str, Any], metr
     plain = LiveWriter(client, lease_check=election.check_lease, instance=identity)
     rehearsal = LiveWriter(client, instance=identity, dry_run=True)
     return Writers(
-        CountedWriter(plain, metrics.requested(rehearsal=False)),
-        CountedWriter(rehearsal, metrics.requested(rehearsal=True)),
+        counted(plain, metrics.requested(rehearsal=False)),
+        counted(rehearsal, metrics.requested(rehearsal=True)),
     )
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,8 @@ def run_recommend(
     if form == "patch":
         sys.stdout.write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
     elif form == "csv":
-        week = week_of(opened, sized, timedelta(days=days), advice, abstained)
+        shown = replace(sized, recommendations=advice, abstentions=abstained)
+        week = week_of(opened, shown, timedelta(days=days))
         sys.stdout.write(weekly_csvs(week)["recommendations.csv"])
     else:
         print_answer(answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None))
@@ -199,8 +200,6 @@ def week_of(
     opened: Opened,
     sized: Sized,
     length: timedelta,
-    advice: Sequence[Recommendation] | None = None,
-    abstained: Sequence[Abstention] | None = None,
     end: datetime | None = None,
     acted: "Acted | None" = None,
 ) -> WeeklyReport:
@@ -210,8 +209,8 @@ def week_of(
     return assemble_weekly(
         sized.analysis,
         sized.book,
-        sized.recommendations if advice is None else advice,
-        sized.abstentions if abstained is None else abstained,
+        sized.recommendations,
+        sized.abstentions,
         sized.outcomes,
         start=end - length,
         end=end,

@@ -16,24 +16,22 @@ from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.remediation_commands import VERSION, opened_store
 from gpuwatch.app.terminal import print_answer, remark, reported
 from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.executor import Executor, orphans
+from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.sweep import orphan
-from gpuwatch.frameworks import kueue
+from gpuwatch.frameworks import keys, kueue
 from gpuwatch.frameworks.objects import ref_of
 from gpuwatch.kube.kinds import LISTED_OWNERS, NODE
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter, WriteError
+from gpuwatch.kube.writer import ClusterWriter, WriteError, listed
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.settings import load_settings
 from gpuwatch.store import StoreError
 from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND, GROUP, PROFILE_KIND
 from gpuwatch.store.remediations import RemediationStore
-
-_SWEEPS = 1000
-"""Most passes over the marks. Each takes back ten at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +51,17 @@ def run_uninstall(
     settings = load_settings(options["config"])
     namespace = options["controller_namespace"] or settings.namespace
     if dry_run:
-        left = (*(f"{each.id} ({each.phase})" for each in store.all()), *map(str, _marked(person)))
-        return _told(form, UninstallAnswer(version=VERSION, dry_run=True, left=left))
+        known, policy = store.all(), settings.execute
+        found = orphans(person, _marked(person, policy), known, datetime.now(UTC), policy)
+        told = (str(each.target) if each.request else each.reason for each in found)
+        return _told(form, (*(f"{each.id} ({each.phase})" for each in known), *told), dry_run=True)
+    account = options["account"] or _account(person)
     if not yes:
         click.confirm("Give back what gpuwatch holds, and delete its Remediations, profiles and state?", abort=True)
     if store.pause("gpuwatch uninstall", "it is being uninstalled", datetime.now(UTC)).everything:
         raise StoreError("everything is paused, giving back too: `gpuwatch resume` first")
     client: Any = api_client(options["kubeconfig"], options["context"])
-    client.set_default_header("Impersonate-User", f"system:serviceaccount:{namespace}:gpuwatch")
+    client.set_default_header("Impersonate-User", f"system:serviceaccount:{account}")
     run = settings.run
     election = Election(
         LiveWriter(client), namespace, f"uninstall-{uuid.uuid4()}",
@@ -82,7 +83,7 @@ def run_uninstall(
             RemediationStore(writer, namespace), writer, LiveWriter(client, dry_run=True),
             lambda: FreshFacts(Snapshot(at=datetime.now(UTC)), ()), lambda _: None, policies,
         )  # fmt: skip
-        left = take_away(executor, timeout_seconds, remark)
+        left = take_away(executor, timeout_seconds)
         kept = [each for kind in (PROFILE_KIND, CHECKPOINT_KIND) for each in person.objects(API_VERSION, kind)]
         if crds and not left:  # not before: a definition takes its Remediations along
             definitions = person.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
@@ -95,49 +96,53 @@ def run_uninstall(
         stop.set()
         renewing.join()
         election.release()
-    return _told(form, UninstallAnswer(version=VERSION, dry_run=False, left=left))
+    return _told(form, left)
 
 
-def take_away(
-    executor: Executor,
-    timeout_seconds: float,
-    say: Callable[[str], None],
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    wait: Callable[[float], None] = time.sleep,
-) -> tuple[str, ...]:
-    """Undo and delete all Remediations, take back the marks that are left, delete profiles and state. Returns what is
-    left and why. It may be ended anywhere and begun again. Raises StoreError and WriteError."""
-    store, writer, end = executor.store, executor.writer, clock().timestamp() + timeout_seconds
-    before = None
+def take_away(executor: Executor, timeout_seconds: float) -> tuple[str, ...]:
+    """Undo and delete all Remediations, and take back the marks that are left. Returns what is left and why. It may be
+    ended anywhere and begun again. Raises StoreError and WriteError."""
+    store, end, told = executor.store, time.monotonic() + timeout_seconds, -1
     while True:
         store.delete_all()
-        for at in executor.due(clock()):
-            executor.run_once(at, clock())
+        for at in executor.due(datetime.now(UTC)):
+            executor.run_once(at, datetime.now(UTC))
         store.all()
         store.catch_up()
         known = store.all()
-        told = f"{len(known)} Remediations are left"
-        if told != before:
-            say(told)
-        before = told
-        if not (known or store.gaps) or clock().timestamp() >= end:
+        if len(known) != told:
+            remark(f"{(told := len(known))} Remediations are left")
+        if not (known or store.gaps) or time.monotonic() >= end:
             break
-        wait(1.0)
+        time.sleep(1.0)
     left = [f"Remediation {each.id} is {each.phase}: {each.history[-1].message}" for each in known if each.history]
     left += [f"{gap.what}: {gap.detail}" for gap in store.gaps]
-    for _ in range(_SWEEPS):
-        orphans = executor.sweep(_marked(writer), known, {}, clock(), timedelta())
-        if not any(each.request for each in orphans):
-            break
-    left += [each.reason for each in orphans]
-    return tuple(left)
+    swept: list[str] = []
+    while True:
+        marked = _marked(executor.writer, executor.policies.execute)
+        found = executor.sweep(marked, known, {}, datetime.now(UTC), timedelta())
+        was, swept = swept, [each.reason for each in found]
+        if swept == was:
+            return (*left, *swept)
 
 
-def _marked(writer: ClusterWriter) -> Iterator[ObjectRef]:
+def _account(person: ClusterWriter) -> str:
+    """NAMESPACE:NAME of the ServiceAccount whom the bindings name by which the guardrails hold gpuwatch."""
+    bindings = person.objects("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", labels=keys.ACCOUNT)
+    subjects = (subject for each in bindings for subject in each.get("subjects") or ())
+    found = {f"{each['namespace']}:{each['name']}" for each in subjects if each["kind"] == "ServiceAccount"}
+    if len(found) != 1:
+        raise StoreError(
+            f"whose rights to use is not known: the ClusterRoleBindings with the label {keys.ACCOUNT} name "
+            f"{', '.join(sorted(found)) or 'no ServiceAccount'}. Say --account NAMESPACE:NAME"
+        )
+    return found.pop()
+
+
+def _marked(writer: ClusterWriter, policy: ExecutePolicy) -> Iterator[ObjectRef]:
     for kind in (NODE, *LISTED_OWNERS.values(), kueue.WORKLOAD):
-        served = (writer.objects(f"{kind.group}/{each}".removeprefix("/"), kind.kind) for each in kind.versions)
-        for found in next(filter(None, served), ()):
-            if orphan(found, datetime.now(UTC)) is not None:
+        for found in listed(writer, kind.api_versions, kind.kind):
+            if orphan(found, datetime.now(UTC), policy.hand_off_label) is not None:
                 yield ref_of(found)
 
 
@@ -147,7 +152,7 @@ def _until(done: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.2)
 
 
-def _told(form: str, answer: UninstallAnswer) -> int:
-    said = "\n".join(answer.left) or "Nothing of gpuwatch is left but its manifests and the pause."
-    print_answer(answer, form, lambda: Text(said))
-    return ExitCode.FAILED if answer.left and not answer.dry_run else ExitCode.OK
+def _told(form: str, left: tuple[str, ...], dry_run: bool = False) -> int:
+    said = "\n".join(left) or "Nothing of gpuwatch is left but its manifests and the pause."
+    print_answer(UninstallAnswer(version=VERSION, dry_run=dry_run, left=left), form, lambda: Text(said))
+    return ExitCode.FAILED if left and not dry_run else ExitCode.OK

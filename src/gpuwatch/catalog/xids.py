@@ -62,8 +62,8 @@ class Xid:
     """One XID. xid_class: gpuwatch's, by `rule` (its name) and for `reason` (a clause for people).
 
     architectures: those of A100, H100, B100, GB200 that raise it.
-    recovery_driver: the driver branch (565 of R565) from which on the driver asks for a recovery action after it; None
-        where NVIDIA's catalog names none.
+    recovery_driver: the driver branch (565 of R565) from which on the driver asks for a recovery action after it; 0 for
+        every driver that knows the XID, None where NVIDIA's catalog does not say that it asks.
     """
 
     code: int
@@ -176,7 +176,8 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], origin: Mappi
         if verdict not in known:
             raise ValueError(f"{authority} has no verdict {verdict!r}; it has {', '.join(known)}")
         opinions.append({"authority": authority, **known[verdict]})
-    branch = re.search(r"\bR(\d+)", entry.get("recovery_action_since", ""))
-    recovery_driver = int(branch[1]) if branch else None
+    since = entry.get("recovery_action_since", "")
+    branch = re.search(r"\bR(\d+)", since)
+    recovery_driver = int(branch[1]) if branch else 0 if since else None
     concluded = {"xid_class": xid_class, "rule": rule, "reason": reason, "recovery_driver": recovery_driver}
     return msgspec.convert({**origin, **entry, **concluded, "others": opinions}, Xid)

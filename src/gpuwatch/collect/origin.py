@@ -13,7 +13,7 @@ from datetime import datetime
 from gpuwatch.collect.resolve import HostNames, host_of
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, GapKind, Schema
-from gpuwatch.telemetry.discovery import discover
+from gpuwatch.telemetry.discovery import Places, discover
 from gpuwatch.telemetry.labels import Labels, is_address, is_one_of, node_label
 from gpuwatch.telemetry.promql import any_of, none_of
 from gpuwatch.telemetry.samples import SampleStore
@@ -45,24 +45,26 @@ def find_origin(
 ) -> Origin:
     """The series of this cluster at `at`: those with the `matchers`; where there are none, with labels that are found.
     Without a cluster nothing can be told apart, and nothing is left out. matchers, trusted: see `Connection`."""
-    origin = _of_cluster(store, at, matchers)
+    wrote: Places = {}
+    origin = _of_cluster(store, at, matchers, wrote)
     if not matchers and origin.schema.signals:
         rows, gaps = places(store, at, origin.schema)
         chosen, unclear = _chosen(rows, HostNames(cluster))
         if chosen:
-            origin = _of_cluster(store, at, chosen)
+            wrote = {}
+            origin = _of_cluster(store, at, chosen, wrote)
         origin = replace(origin, gaps=(*origin.gaps, *gaps, *unclear))
-    return _of_exporters(origin, at, cluster, trusted) if cluster.known and origin.schema.signals else origin
+    return _of_exporters(origin, at, cluster, trusted, wrote) if cluster.known and origin.schema.signals else origin
 
 
-def _of_cluster(store: SampleStore, at: datetime, matchers: Mapping[str, str]) -> Origin:
+def _of_cluster(store: SampleStore, at: datetime, matchers: Mapping[str, str], wrote: Places) -> Origin:
     scoped = ScopedStore(store, cluster=tuple(any_of(label, [value]) for label, value in matchers.items()))
-    schema, gaps = discover(scoped, at)
+    schema, gaps = discover(scoped, at, wrote)
     return Origin(store=scoped, schema=replace(schema, matchers=dict(matchers)), gaps=gaps)
 
 
-def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: TrustedTargets) -> Origin:
-    found, gaps = targets(origin.store, at, origin.schema)
+def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: TrustedTargets, wrote: Places) -> Origin:
+    found, gaps = targets(origin.store, at, origin.schema, wrote)
     judge = _Judge(cluster)
     by_setting = {item for item in found if _is_set(item, trusted)}
     known = {item for item in found if judge.is_exporter(item)} | by_setting

@@ -13,6 +13,7 @@ from gpuwatch.catalog.xids import Xid, XidClass
 from gpuwatch.detect.fleet import Fleet, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.xid_events import XidEvent, applies
+from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Subject, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, Repair, RepairKind
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -25,6 +26,13 @@ _LAST_XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 REPAIR_TO_BE_SEEN = frozenset({64, 79, 140})
 """XIDs that the driver's 'no action' does not end: a card that was lost, and memory errors that were not recovered."""
 
+_DOUBLE_BIT_ERRORS = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
+_COUNTED = frozenset({48, 95, 171, 172})
+"""Double-bit errors, which the volatile count holds until the GPU is reset or its driver is loaded again."""
+
+_WITH_48 = frozenset({171, 172})
+"""They come with a 48 and say where it was, so the driver speaks of them as of a 48."""
+
 _MOST = 4096
 """Faults that are remembered."""
 _MOST_TIMES = 16
@@ -33,7 +41,7 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def fault_needs(_: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (RECOVERY, ENERGY)
+    return (RECOVERY, ENERGY, _DOUBLE_BIT_ERRORS)
 
 
 def remembered(
@@ -100,10 +108,18 @@ def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
 
 
 def _kept(fleet: Fleet, faults: Iterable[KnownFault]) -> tuple[KnownFault, ...]:
-    """Without those of GPUs that are long gone and those that were repaired long ago; open and new ones first."""
-    oldest = fleet.before(fleet.policy.fault_kept_seconds)
-    alive = [fault for fault in faults if fault.seen_at > oldest and (fault.open or fault.last_at > oldest)]
-    alive.sort(key=lambda fault: (not fault.open, -fault.last_at.timestamp(), fault.key))
+    """Without those of GPUs that are long gone, those that were repaired long ago, and programs' of another day. What
+    lasts comes first, then the newest."""
+    oldest, day = fleet.before(fleet.policy.fault_kept_seconds), fleet.snapshot.at - _DAY
+
+    def rank(fault: KnownFault) -> int:
+        known = fleet.xids.get(fault.code)
+        if known is not None and known.xid_class is XidClass.APPLICATION:
+            return 2 if fault.last_at > day else 3
+        return (0 if fault.open else 1) if fault.open or fault.last_at > oldest else 3
+
+    alive = [fault for fault in faults if fault.seen_at > oldest and rank(fault) < 3]
+    alive.sort(key=lambda fault: (rank(fault), -fault.last_at.timestamp(), fault.key))
     return tuple(alive[:_MOST])
 
 
@@ -199,7 +215,7 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
     """With the repair that was seen since it last came. before: only what is known to be earlier."""
     if not fault.open:
         return fault
-    for look in (_counters_began_anew, _rebooted, _exchanged, _called_off):
+    for look in (_counters_began_anew, _rebooted, _exchanged, _declared, _called_off):
         repair = look(fleet, gpu, fault)
         if repair is not None and (before is None or repair.at < before):
             fault = replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
@@ -211,8 +227,8 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
 
 
 def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are, and a smaller fall may
-    be a second exporter that is some seconds behind."""
+    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are. A smaller fall
+    may be a second exporter that is some seconds behind."""
     if gpu is None or not gpu.present or fault.kind is FindingKind.GPU_MISSING:
         return None
     falls = fleet.changes(Signal.ENERGY_JOULES_TOTAL).get(gpu.uuid, ())
@@ -220,7 +236,16 @@ def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFaul
     now = fleet.answers(ENERGY).of(gpu)
     if at is None and now is not None and fault.energy_joules is not None and now < fault.energy_joules / 2:
         at = fleet.snapshot.at
+    if fault.code in _COUNTED and fleet.answers(_DOUBLE_BIT_ERRORS).of(gpu) == 0 and _settled(fleet, fault):
+        at = at or fleet.snapshot.at
     return None if at is None else Repair(kind=RepairKind.RELOAD, at=at)
+
+
+def _settled(fleet: Fleet, fault: KnownFault) -> bool:
+    """Whether what is read now is of after the fault. The page that shows an XID first may hold other values of
+    before."""
+    seconds = 2 * (fleet.snapshot.telemetry_schema.interval_seconds or 60)
+    return (fleet.snapshot.at - fault.last_at).total_seconds() >= seconds
 
 
 def _rebooted(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
@@ -237,25 +262,34 @@ def _exchanged(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repa
     return Repair(kind=RepairKind.EXCHANGE, at=fleet.snapshot.at) if taken else None
 
 
+def _declared(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
+    """What a person wrote on the Node. A time that cannot be read, has no zone or is yet to come says nothing."""
+    node = fleet.nodes.get((gpu.lead.node if gpu is not None else None) or fault.node)
+    try:
+        at = datetime.fromisoformat(node.annotations.get(keys.REPAIRED_AT, "") if node is not None else "")
+    except ValueError:
+        return None
+    said = at.tzinfo is not None and fault.last_at < at <= fleet.snapshot.at
+    return Repair(kind=RepairKind.DECLARED, at=at) if said else None
+
+
 def _called_off(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
     """The driver asks for nothing, read after the fault; a missing GPU is back."""
     if gpu is None or not gpu.present:
         return None
-    if fault.kind is not FindingKind.GPU_MISSING:
-        # The page that shows the XID first may hold the recovery action of before.
-        settled = 2 * (fleet.snapshot.telemetry_schema.interval_seconds or 60)
-        early = (fleet.snapshot.at - fault.last_at).total_seconds() < settled
-        if early or fleet.answers(RECOVERY).of(gpu) != 0 or not _driver_ends(fleet.xids.get(fault.code), gpu):
-            return None
+    silent = fleet.answers(RECOVERY).of(gpu) == 0 and _settled(fleet, fault) and _driver_ends(fleet, fault.code, gpu)
+    if fault.kind is not FindingKind.GPU_MISSING and not silent:
+        return None
     return Repair(kind=RepairKind.RESET if fault.asked else RepairKind.CALLED_OFF, at=fleet.snapshot.at)
 
 
-def _driver_ends(xid: Xid | None, gpu: PhysicalGpu) -> bool:
-    """Whether 'no action' of this GPU's driver speaks of this XID."""
-    if xid is None or xid.code in REPAIR_TO_BE_SEEN:
+def _driver_ends(fleet: Fleet, code: int, gpu: PhysicalGpu) -> bool:
+    """Whether 'no action' of this GPU's driver speaks of this XID: it would ask for one after it."""
+    known = fleet.xids.get(48 if code in _WITH_48 else code)
+    if known is None or known.recovery_driver is None or code in REPAIR_TO_BE_SEEN:
         return False
     branch = re.match(r"\d+", gpu.lead.driver_version)
-    return branch is None or xid.recovery_driver is None or int(branch[0]) >= xid.recovery_driver
+    return branch is None or int(branch[0]) >= known.recovery_driver
 
 
 def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
@@ -264,8 +298,8 @@ def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
     space, _, name = workload.name.rpartition("/")
     space = space.rpartition("/")[2]
     parts = [part for part in re.split(r"[-.]", name) if not _GENERATED.fullmatch(part)]
-    pods = [pod for ref, pod in fleet.pods.items() if pod.images and fleet.workload_of(ref) == workload]
-    return tuple(sorted({f"{space}/{'-'.join(parts) or name}", *(f"{space} {' '.join(pod.images)}" for pod in pods)}))
+    images = (f"{space} {' '.join(each)}" for each in fleet.images.get(workload, ()))
+    return tuple(sorted({f"{space}/{'-'.join(parts) or name}", *images}))
 
 
 _GENERATED = re.compile(r".*\d.*|[bcdfghjklmnpqrstvwxz2456789]{5}")

@@ -248,6 +248,15 @@ class Fleet:
             return Subject(SubjectKind.WORKLOAD, found.workload)
         return Subject(SubjectKind.POD, pod)
 
+    @cached_property
+    def images(self) -> Mapping[Subject, set[tuple[str, ...]]]:
+        """The images of each workload's Pods."""
+        found: dict[Subject, set[tuple[str, ...]]] = defaultdict(set)
+        for ref, pod in self.pods.items():
+            if pod.images:
+                found[self.workload_of(ref)].add(pod.images)
+        return found
+
     def jobs_of(self, gpu: PhysicalGpu) -> frozenset[Subject]:
         return frozenset(self.workload_of(pod) for pod in gpu.pods)
 

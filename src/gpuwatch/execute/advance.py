@@ -7,6 +7,7 @@ killed in between leaves a step that was begun and is not done; the next process
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from gpuwatch.execute import steps as acts
 from gpuwatch.execute.policy import ExecutePolicy
@@ -23,17 +24,18 @@ from gpuwatch.execute.recheck import (
     stopped_by,
 )
 from gpuwatch.execute.requests import Request
-from gpuwatch.execute.steps import Blocked, Done, TargetState, as_json
+from gpuwatch.execute.steps import Blocked, Done, TargetState
 from gpuwatch.execute.targets import TAKEN_BACK
 from gpuwatch.frameworks.fights import who_wrote
 from gpuwatch.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.frameworks.move import move
 from gpuwatch.frameworks.objects import Object, Refused, condition
-from gpuwatch.frameworks.release import held_by, released, resumes_early, still_holds
+from gpuwatch.frameworks.release import as_json, held_by, released, resumes_early, still_holds
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import (
     ASKED_BACK,
+    ENDED,
     RUNNING_ELSEWHERE,
     ObjectRef,
     Pause,
@@ -63,7 +65,7 @@ class WantedInputs:
     target: ObjectRef | None = None
     around: bool = False
     sent: ObjectRef | None = None
-    waiter: PodRef = ""
+    waiter: ObjectRef | None = None
     view: bool = False
     budgets: bool = False
     others: bool = False
@@ -104,10 +106,8 @@ def idle(remediation: Remediation, now: datetime) -> bool:
     """True if there is nothing to do whatever the cluster's state. People's decisions do not wait for `next_at`."""
     if not remediation.phase.open:
         return not remediation.undoable
-    if _unknown(remediation) is not None:
-        return remediation.next_at is not None and now < remediation.next_at
     asked = remediation.undo_asked or (remediation.rejected and remediation.began_at is None)
-    if asked and remediation.phase is not Phase.UNDOING:
+    if asked and remediation.phase is not Phase.UNDOING and _unknown(remediation) is None:
         return False
     return remediation.next_at is not None and now < remediation.next_at
 
@@ -141,7 +141,9 @@ def needs(remediation: Remediation, now: datetime) -> WantedInputs:
             return WantedInputs(step.target)
         case Phase.VERIFYING:
             waiter = _waiter(remediation)
-            return WantedInputs(_verified_on(remediation), around=True, waiter=waiter, others=bool(waiter))
+            namespace, _, name = waiter.partition("/")
+            pod = ObjectRef("v1", "Pod", name, namespace) if waiter else None
+            return WantedInputs(_verified_on(remediation), around=True, waiter=pod, others=bool(waiter))
         case Phase.IN_EFFECT:
             tainted = remediation.proposal.action is ActionKind.TAINT_NODE
             return WantedInputs(_verified_on(remediation), view=tainted, others=tainted)
@@ -201,13 +203,14 @@ def failed(intent: Remediation, error: WriteError, now: datetime, policy: Execut
     if error.retry_after_seconds is not None:
         wait = max(wait, int(error.retry_after_seconds) + 1)
     later = _with_step(replace(intent, next_at=now + timedelta(seconds=wait)), tried)
-    if "call" in step.parameters:  # it is on its way; nothing waits for it
+    refused = error.failure in (Failure.FORBIDDEN, Failure.INVALID)
+    if "call" in step.parameters or (refused and "touch" in step.parameters):  # nothing waits for it
         return _passed(_with_step(intent, tried), now, error.message)
     unserved = error.status == 404 and error.failure is Failure.INVALID
     if step.kind is StepKind.DEVICE_TAINT and (unserved or error.failure is Failure.NOT_FOUND):
         return _without_device_taint(intent, step, now, policy)
     # NOT_FOUND is retried: the step reads the object again and decides what its absence means.
-    if error.failure not in (Failure.FORBIDDEN, Failure.INVALID) or intent.phase is Phase.UNDOING:
+    if not refused or intent.phase is Phase.UNDOING:
         return later  # an undo is never given up; people see the error
     if acts.optional(step):
         return _passed(_with_step(intent, tried), now, error.message)
@@ -279,7 +282,11 @@ def _notified(
         answer = Clearance.WAIT if found.passing else Clearance.GONE if found.gone else Clearance.REFUSED
         return _not_now(remediation, Check(answer, found.reason), now, policy)
     if check.waiter:
-        found = tuple(_for_waiter(step, check.waiter) for step in found)
+        waits = {"waiter": check.waiter}
+        found = tuple(
+            replace(step, parameters={**step.parameters, **waits}) if step.kind is StepKind.RELEASE else step
+            for step in found
+        )
     whole = {StepKind.RELEASE, StepKind.RESTART}.intersection(step.kind for step in found)
     if whole and (beside := others_of_owner(remediation.proposal, facts)):
         return _not_now(remediation, Check(Clearance.REFUSED, beside), now, policy)
@@ -294,12 +301,8 @@ def _notified(
 
 def _notified_at(remediation: Remediation) -> datetime | None:
     """Start of the current notification phase."""
-    found = None
-    for turn in reversed(remediation.history):
-        if turn.phase is not Phase.NOTIFIED:
-            break
-        found = turn.at
-    return found
+    turns = takewhile(lambda turn: turn.phase is Phase.NOTIFIED, reversed(remediation.history))
+    return min((turn.at for turn in turns), default=None)
 
 
 def _not_now(remediation: Remediation, check: Check, now: datetime, policy: ExecutePolicy) -> Transition:
@@ -357,6 +360,9 @@ def _acting(
         check = _cleared(remediation, inputs, now, policies, step)
         if check.answer is not Clearance.GO:
             return _stopped(remediation, step, check, now, policy)
+        if check.ended:
+            told = {**step.parameters, ENDED: ",".join(check.ended)}
+            remediation = _with_step(remediation, replace(step, parameters=told))
     if step.begun_at is None:
         gate = _gate(remediation, step, inputs, now, policy)
         if gate:
@@ -594,10 +600,6 @@ def _freed(remediation: Remediation, inputs: StepInputs, now: datetime, policies
 def _waiter(remediation: Remediation) -> PodRef:
     """The Pod that the release is for; '' if none."""
     return next((step.parameters["waiter"] for step in remediation.steps if "waiter" in step.parameters), "")
-
-
-def _for_waiter(step: Step, waiter: PodRef) -> Step:
-    return replace(step, parameters={**step.parameters, "waiter": waiter}) if step.kind is StepKind.RELEASE else step
 
 
 def _started(pod: Object | None) -> bool | None:

@@ -1,7 +1,7 @@
 """Reads what a Transition needs, stores its intent, writes once, stores the result. It neither sleeps nor retries."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -18,22 +18,24 @@ from gpuwatch.execute.advance import (
     idle,
     needs,
 )
+from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.precision import Place, Precision, precision_by_place
 from gpuwatch.execute.propose import propose
 from gpuwatch.execute.recheck import FreshFacts, LiveFacts
 from gpuwatch.execute.requests import SWEPT, Notify, rehearse, send, write
 from gpuwatch.execute.steps import DEVICE_TAINT_VERSIONS, TargetState
-from gpuwatch.execute.sweep import Orphan, held_objects, orphan
+from gpuwatch.execute.sweep import Orphan, held_objects, made, orphan
 from gpuwatch.execute.targets import left_alone
-from gpuwatch.frameworks import kueue, volcano
+from gpuwatch.frameworks import WRITTEN, kueue, volcano
 from gpuwatch.frameworks.fights import HORIZONTAL, KEDA, Surroundings, is_scaled
-from gpuwatch.frameworks.objects import Object, ref_of
+from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.decode import take_budget
 from gpuwatch.kube.kinds import BUDGET
-from gpuwatch.kube.writer import ClusterWriter, WriteError
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError, listed
+from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import ActionKind, Plan
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, RemediationId
-from gpuwatch.model.telemetry import Gap, GapKind, PodRef
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store.remediations import ConflictError, RefusedError, RemediationStore
 
 _OWNERS_DEEP = 6
@@ -41,6 +43,9 @@ _OWNERS_DEEP = 6
 
 _SWEPT_AT_ONCE = 10
 """Most writes of one sweep."""
+
+_MADE = ((DEVICE_TAINT_VERSIONS, "DeviceTaintRule", ""), (("bus.volcano.sh/v1alpha1",), "Command", ""))
+"""API versions, kind and Namespace of what gpuwatch makes of itself."""
 
 _POD_GROUPS = (volcano.POD_GROUP.api_version, volcano.POD_GROUP.kind)
 
@@ -109,49 +114,33 @@ class Executor:
         now: datetime,
         grace: timedelta,
     ) -> tuple[Orphan, ...]:
-        """Take back what stands on these objects, and on devices, without a Remediation. Returns what stood.
+        """Take back what stands on these objects, and what was made beside them, without a Remediation. Returns what
+        stood.
 
         since: when each was first seen so; kept by the caller. What the mark itself does not call expired waits for
-        `grace`, so that a slow store can catch up. Nothing is written
-        where a Remediation could not be understood or everything is paused.
+        `grace`, so that a slow store can catch up. Nothing is written where a Remediation could not be understood or
+        everything is paused.
         """
-        held, still = held_objects(known), self.store.gaps or self.store.paused().everything
-        found: list[Orphan] = []
-        written = 0
-        for ref in (*refs, *self._device_taints()):
-            if (ref.kind, ref.namespace, ref.name) in held:
-                continue
-            stands = None
-            try:
-                object_ = self.writer.get(ref)
-                stands = None if object_ is None else orphan(object_, now)
-                if stands is None:
-                    continue
-                found.append(stands)
-                waited = now - since.setdefault(stands.target, now) >= grace
-                if stands.request is None or still or not (stands.expired or waited) or written == _SWEPT_AT_ONCE:
-                    continue
-                written += 1
-                write(self.rehearsal, stands.request)
-                write(self.writer, stands.request)
-                self.writer.event(ref, at=now, reason=SWEPT, action="Sweep", note=f"{stands.reason} It was taken back.")
-            except WriteError as error:
-                what = "It was not read" if stands is None else f"{stands.reason} It was not taken back"
-                found = [
-                    *(each for each in found if each is not stands),
-                    Orphan(ref, f"{ref}: {what}: {error.message}"),
-                ]
+        still, found, written = bool(self.store.gaps) or self.store.paused().everything, [], 0
+        for each in orphans(self.writer, refs, tuple(known), now, self.policies.execute):
+            ripe = now - since.setdefault(each.target, now) >= grace or each.expired
+            writes = each.request is not None and ripe and not still and written < _SWEPT_AT_ONCE
+            written += writes
+            found.append(self._swept(each, now) if writes else each)
         for ref in set(since).difference(each.target for each in found):
             del since[ref]
         return tuple(found)
 
-    def _device_taints(self) -> Iterable[ObjectRef]:
-        for version in DEVICE_TAINT_VERSIONS:
-            with suppress(WriteError):
-                rules = self.writer.objects(version, "DeviceTaintRule")
-                if rules:
-                    return tuple(map(ref_of, rules))
-        return ()
+    def _swept(self, found: Orphan, now: datetime) -> Orphan:
+        assert found.request is not None
+        try:
+            write(self.rehearsal, found.request)
+            write(self.writer, found.request)
+            note = f"{found.reason} It was taken back."
+            self.writer.event(found.target, at=now, reason=SWEPT, action="Sweep", note=note)
+        except WriteError as error:
+            return Orphan(found.target, f"{found.reason} It was not taken back: {error.message}")
+        return found
 
     def _read(self) -> None:
         everything = self.store.all()
@@ -214,20 +203,17 @@ class Executor:
                 self._read()
             others = tuple(each for each in self._known.values() if each.id != remediation.id)
             measured = precision_by_place(others)
+        view = self.fresh() if wanted.view else None  # before what is read right before a step
         return StepInputs(
             pause=self.store.paused(),
-            state=self._state(remediation, wanted) if wanted.target is not None else TargetState(),
-            waiter=self._pod(wanted.waiter) if wanted.waiter else None,
-            view=self.fresh() if wanted.view else None,
+            state=self._state(remediation, wanted, view) if wanted.target is not None else TargetState(),
+            waiter=self.writer.get(wanted.waiter) if wanted.waiter else None,
+            view=view,
             others=others,
             measured=measured,
         )
 
-    def _pod(self, ref: PodRef) -> Object | None:
-        namespace, _, name = ref.partition("/")
-        return self.writer.get(ObjectRef("v1", "Pod", name, namespace))
-
-    def _state(self, remediation: Remediation, wanted: WantedInputs) -> TargetState:
+    def _state(self, remediation: Remediation, wanted: WantedInputs, view: FreshFacts | None) -> TargetState:
         """Raises WriteError if the object itself cannot be read."""
         assert wanted.target is not None
         found = self.writer.get(wanted.target)
@@ -236,7 +222,7 @@ class Executor:
             return TargetState(found, sent)
         main = remediation.proposal.objects[0]
         owner = found if wanted.target == main else self.writer.get(main)
-        live = self._live(remediation, wanted) if wanted.view else ""
+        live = "" if view is None else self._live(remediation, wanted, view.snapshot.cluster)
         if main.kind == "Node":
             return TargetState(found, sent, owner, live=live)
         surroundings = Surroundings() if found is None else read_surroundings(self.writer, found)
@@ -251,9 +237,9 @@ class Executor:
             live = replace(live, objects=(*live.objects, *near)) if pods is not None else "Its Pods could not be read."
         return TargetState(found, sent, owner, surroundings, pods, groups, live)
 
-    def _live(self, remediation: Remediation, wanted: WantedInputs) -> LiveFacts | str:
-        """Its Nodes, its Namespace, and the PodDisruptionBudgets that select what the step ends; or why they could not
-        be read."""
+    def _live(self, remediation: Remediation, wanted: WantedInputs, cluster: Cluster) -> LiveFacts | str:
+        """Its Nodes, its Namespace, what NoExecute would end, and the PodDisruptionBudgets that select what the step
+        ends; or why they could not be read."""
         namespace = remediation.namespace
         refs = [ObjectRef("v1", "Node", name) for name in remediation.proposal.nodes]
         refs += [ObjectRef("v1", "Namespace", namespace)] if namespace else []
@@ -261,13 +247,23 @@ class Executor:
             objects = tuple(item for ref in refs if (item := self.writer.get(ref)) is not None)
             if not wanted.budgets:
                 return LiveFacts(objects)
-            kept = self.writer.objects(f"{BUDGET.group}/{BUDGET.versions[0]}", BUDGET.kind, namespace)
+            if not namespace:
+                objects = (*objects, *self._on_nodes(remediation.proposal.nodes, cluster))
+            kept = self.writer.objects(BUDGET.api_version, BUDGET.kind, namespace)
             budgets = tuple(take_budget(msgspec.Raw(json.dumps(item).encode())) for item in kept)
         except msgspec.MsgspecError as error:
             return f"A PodDisruptionBudget could not be understood: {error}"
         except WriteError as error:
             return error.message
         return LiveFacts(objects, budgets, namespace)
+
+    def _on_nodes(self, nodes: Sequence[str], cluster: Cluster) -> Iterable[Object]:
+        """The Pods in the Namespaces of those on these Nodes, their owners, and all Namespaces. Raises WriteError."""
+        there = [pod for pod in cluster.pods if pod.node in nodes]
+        owners = {pod.workload for pod in there}
+        kinds = {("v1", "Namespace", ""), *(("v1", "Pod", pod.namespace) for pod in there)}
+        kinds |= {(each.api_version, each.kind, each.namespace) for each in cluster.workloads if each.id in owners}
+        return (item for kind in sorted(kinds) for item in self.writer.objects(*kind))
 
     def _pods_of(self, main: ObjectRef, told: Sequence[str]) -> tuple[Object, ...]:
         """Pods of the Namespace whose owner chain leads to `main`, and those with the given uids. Raises WriteError.
@@ -293,23 +289,47 @@ class Executor:
         return tuple(pod for pod in pods if pod["metadata"]["uid"] in told or follow(pod, main.namespace, _OWNERS_DEEP))
 
 
+def orphans(
+    writer: ClusterWriter, refs: Iterable[ObjectRef], known: Sequence[Remediation], now: datetime, policy: ExecutePolicy
+) -> Iterator[Orphan]:
+    """What stands on these objects, and what was made beside them, without a Remediation, and what could not be read.
+    A kind of ours that the account may not list is left out: who may not list it, may not make it either."""
+    held = held_objects(known)
+    for ref in refs:
+        if (ref.kind, ref.namespace, ref.name) in held:
+            continue
+        kind = WRITTEN.get((ref.api_version.rpartition("/")[0], ref.kind))
+        served = kind.api_versions if kind is not None else (ref.api_version,)
+        try:
+            read = (writer.get(replace(ref, api_version=each)) for each in served)
+            object_ = next(filter(None, read), None)
+        except WriteError as error:
+            yield Orphan(ref, f"{ref}: It was not read: {error.message}")
+            continue
+        found = None if object_ is None else orphan(object_, now, policy.hand_off_label)
+        if found is not None:
+            yield found
+    wanted = policy.hand_off_object
+    theirs = [((wanted["apiVersion"],), wanted["kind"], wanted["metadata"].get("namespace", ""))] if wanted else []
+    for api_versions, kind, namespace in (*_MADE, *theirs):
+        try:
+            yield from made(listed(writer, api_versions, kind, namespace), known)
+        except WriteError as error:
+            if kind == wanted.get("kind") or error.failure is not Failure.FORBIDDEN:
+                yield Orphan(ObjectRef("", kind, ""), f"{kind}: They were not read: {error.message}")
+
+
 def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:
     """Kueue's Workloads and Volcano's PodGroups in its Namespace, and its autoscalers if it can be scaled. Raises
     nothing: `unread` lists what could not be read."""
     namespace = object_["metadata"].get("namespace", "")
     found: list[Object] = []
     unread = []
-    try:
-        for version in kueue.WORKLOAD.versions:
-            workloads = writer.objects(f"{kueue.WORKLOAD.group}/{version}", kueue.WORKLOAD.kind, namespace)
-            if workloads:
-                found += workloads
-                break
-    except WriteError as error:
-        unread.append(error.message)
-    for api_version, kind in (_POD_GROUPS, *((HORIZONTAL, KEDA) if is_scaled(object_) else ())):
+    single = (_POD_GROUPS, *((HORIZONTAL, KEDA) if is_scaled(object_) else ()))
+    workloads = (kueue.WORKLOAD.api_versions, kueue.WORKLOAD.kind)
+    for api_versions, kind in (workloads, *(((api_version,), kind) for api_version, kind in single)):
         try:
-            found += writer.objects(api_version, kind, namespace)
+            found += listed(writer, api_versions, kind, namespace)
         except WriteError as error:
             unread.append(error.message)
     return Surroundings(tuple(found), tuple(unread))

@@ -131,18 +131,10 @@ class ExecutePolicy:
 
     def retry_after(self, attempts: int) -> int:
         """Seconds to wait after so many failed tries. No jitter, so that people and tests can predict it."""
-        return _doubled(self.retry_seconds, attempts, self.retry_max_seconds)
-
-    def failed_after(self, failures: int) -> int:
-        """Seconds for which a target is left alone after so many failures in a row."""
-        return _doubled(self.failure_backoff_seconds, failures, self.failure_backoff_max_seconds)
-
-    def obsolete_after(self, times: int) -> int:
-        """Seconds for which a target is left alone after so many obsolete, refused or expired Remediations in a row."""
-        return _doubled(self.obsolete_backoff_seconds, times, self.rejection_backoff_seconds)
+        return doubled(self.retry_seconds, attempts, self.retry_max_seconds)
 
 
-def _doubled(first: int, times: int, cap: int) -> int:
+def doubled(first: int, times: int, cap: int) -> int:
     return int(min(first * 2 ** min(max(times - 1, 0), 32), cap))
 
 

@@ -35,7 +35,7 @@ from gpuwatch.plan.draw import draw_plan, mode_of
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
 from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.plan.scheduling import tolerates
+from gpuwatch.plan.scheduling import stays
 from gpuwatch.plan.score import weigh
 
 
@@ -121,12 +121,13 @@ class Clearance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """waiter: the Pod that would now get the freed GPUs."""
+    """waiter: the Pod that would now get the freed GPUs. ended: the Namespace of each gang that NoExecute ends."""
 
     answer: Clearance
     reason: str = ""
     verified: Mapping[str, bool] | None = None
     waiter: PodRef = ""
+    ended: tuple[str, ...] = ()
 
 
 _ANSWERS = {
@@ -168,7 +169,8 @@ def recheck(
     changed = _changed(proposal, item.candidate, facts, begun)
     if changed:
         return Check(Clearance.GONE, changed)
-    if proposal.action is ActionKind.RELEASE_GANG and (beside := others_of_owner(proposal, facts)):
+    whole = proposal.action is ActionKind.RELEASE_GANG or (step is not None and step.kind is StepKind.RESTART)
+    if whole and (beside := others_of_owner(proposal, facts)):
         return Check(Clearance.REFUSED, beside)
     # Other items planned now are not in flight: the budget is checked below for this one alone.
     for nature, answer in _ANSWERS.items():
@@ -179,10 +181,12 @@ def recheck(
         return Check(Clearance.REFUSED, f"The mode is observe now. {item.mode_reason}")
     if not remediation.approved and Mode.SUGGEST in (item.mode, proposal.mode):
         return Check(Clearance.ASK, f"It waits for approval. {item.mode_reason}")
+    ended: tuple[str, ...] = ()
     if step is not None and step.parameters.get("effect") == "NoExecute":
         refused = no_execute_refused(remediation, facts, plan_policy)
         if refused:
             return Check(Clearance.WAIT, refused)
+        ended = tuple(each.namespace for each in ended_by_no_execute(proposal, facts))
     if not begun and item.timing.at is not None and item.timing.at > now:
         return Check(Clearance.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
     untainted = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
@@ -190,7 +194,7 @@ def recheck(
         return Check(Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put it back there.")
     full = () if begun else Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
-    return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter)
+    return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter, ended=ended)
 
 
 def stopped_by(
@@ -216,17 +220,7 @@ def rung_refused(
 ) -> str:
     """Why a taint in effect may not become stricter now; '' if it may."""
     proposal = remediation.proposal
-    node = Candidate(
-        action=proposal.action,
-        target=Subject(SubjectKind.NODE, proposal.nodes[0]),
-        findings=(),
-        devices=proposal.devices,
-        pods=(),
-        nodes=proposal.nodes,
-        pool=proposal.pool,
-        gpu_model=proposal.gpu_model,
-        gpus=proposal.gpus,
-    )
+    node = _on_node(proposal)
     # The rate limit does not apply: it began long ago.
     full = [refusal.reason for refusal in Ledger(facts, plan_policy).charge(node) if refusal.guard != "rate"]
     if full or (busy := occupied(remediation, others)):
@@ -314,37 +308,56 @@ def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
     return f"{others[0]} is of the same owner, and would go with it." if others else ""
 
 
-def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
-    """Why NoExecute may not evict the Pods of the Nodes; '' if the guards, modes and rates of their Namespaces allow
-    every eviction. NoExecute itself ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to
-    tolerate the taint."""
-    proposal = remediation.proposal
+def _on_node(proposal: Proposal) -> Candidate:
+    return Candidate(
+        action=proposal.action,
+        target=Subject(SubjectKind.NODE, proposal.nodes[0]),
+        findings=(),
+        devices=proposal.devices,
+        pods=(),
+        nodes=proposal.nodes,
+        pool=proposal.pool,
+        gpu_model=proposal.gpu_model,
+        gpus=proposal.gpus,
+    )
+
+
+def ended_by_no_execute(proposal: Proposal, facts: PlanFacts) -> list[Candidate]:
+    """An eviction of each gang, or of each owner without one, that has Pods with accelerators on the Nodes."""
     groups: dict[str, list[Pod]] = {}
     for pod in facts.snapshot.cluster.pods:
         if pod.node in proposal.nodes and pod.phase in ("Running", "Pending"):
             groups.setdefault(pod.gang or pod.workload, []).append(pod)
-    findings = tuple(name for name in proposal.findings if name in facts.findings_by_id)
+    groups = {key: facts.members.get(key) or pods for key, pods in sorted(groups.items())}
+    return [
+        replace(
+            _on_node(proposal),
+            action=ActionKind.EVICT_GANG,
+            target=Subject(SubjectKind.GANG if key in facts.gangs else SubjectKind.WORKLOAD, key),
+            findings=tuple(name for name in proposal.findings if name in facts.findings_by_id),
+            pods=tuple(sorted(pod.ref for pod in whole)),
+            nodes=tuple(sorted({pod.node for pod in whole if pod.node})),
+            namespace=whole[0].namespace,
+            gpus=facts.gpus(whole),
+        )
+        for key, whole in groups.items()
+    ]
+
+
+def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
+    """Why NoExecute may not evict the Pods of the Nodes; '' if the guards, modes and rates of their Namespaces allow
+    every eviction. NoExecute itself ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to
+    tolerate the taint for good."""
+    proposal = remediation.proposal
     if missing := unread(facts, ActionKind.EVICT_GANG):
         return missing  # there may be Pods here that no list has
     taints = [Taint(keys.DEGRADED, name, "NoExecute") for name in proposal.detectors]
     for pod in facts.snapshot.cluster.companions:
-        if pod.node in proposal.nodes and not all(tolerates(pod.placement.tolerations, each) for each in taints):
-            return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint and would end with it."
-    ledger = Ledger(facts, plan_policy)
-    for key, pods in sorted(groups.items()):
-        whole = facts.members.get(key) or pods
-        candidate = Candidate(
-            action=ActionKind.EVICT_GANG,
-            target=Subject(SubjectKind.GANG if key in facts.gangs else SubjectKind.WORKLOAD, key),
-            findings=findings,
-            devices=proposal.devices,
-            pods=tuple(sorted(pod.ref for pod in whole)),
-            nodes=tuple(sorted({pod.node for pod in whole if pod.node})),
-            namespace=whole[0].namespace,
-            pool=proposal.pool,
-            gpu_model=proposal.gpu_model,
-            gpus=facts.gpus(whole),
-        )
+        if pod.node in proposal.nodes and not all(stays(pod.placement.tolerations, each) for each in taints):
+            return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint for good and would end with it."
+    # Its own taint is an action too.
+    ledger = Ledger(replace(facts, history=(*facts.history, remediation)), plan_policy)
+    for candidate in ended_by_no_execute(proposal, facts):
         mode, why = mode_of(candidate, facts, plan_policy)
         if mode is not Mode.ENFORCE and not (mode is Mode.SUGGEST and remediation.approved):
             return f"{candidate.target} may not be moved in the mode {mode}: {why}"

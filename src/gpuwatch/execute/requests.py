@@ -11,15 +11,17 @@ from gpuwatch.model.remediation import ObjectRef, Remediation
 
 @dataclass(frozen=True, slots=True)
 class StatusPatch:
-    """For the subresource `status`. body: a strategic merge patch."""
+    """For the subresource `status`. body: a strategic merge patch. version: as in Patch."""
 
     target: ObjectRef
     body: Object
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
     pod: ObjectRef
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,8 @@ receiver accepts: THROTTLED if the action must wait, INVALID if it continues wit
 
 def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
     """Send the request as a dry run. Raises WriteError; nothing was changed then, not even with UNSURE."""
-    match request:
-        case EventNote() | Notice():
-            pass
-        case _:
-            write(rehearsal, request)
+    if not isinstance(request, EventNote | Notice):
+        write(rehearsal, request)
 
 
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
@@ -84,11 +83,11 @@ def write(writer: ClusterWriter, request: Patch | StatusPatch | Creation | Evict
     match request:
         case Patch(target, body, version):
             writer.patch(target, body, version=version)
-        case StatusPatch(target, body):
-            writer.patch(target, body, kind=PatchKind.STRATEGIC, subresource="status")
+        case StatusPatch(target, body, version):
+            writer.patch(target, body, kind=PatchKind.STRATEGIC, subresource="status", version=version)
         case Creation(object_):
             writer.create(object_)
-        case Eviction(pod):
-            writer.evict(pod)
+        case Eviction(pod, version):
+            writer.evict(pod, version=version)
         case Deletion(target):
             writer.delete(target)

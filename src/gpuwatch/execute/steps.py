@@ -18,10 +18,10 @@ from gpuwatch.execute.requests import CALLED, SCHEDULED, Deletion, EventNote, Ev
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload
 from gpuwatch.frameworks.framework import How
-from gpuwatch.frameworks.json_patch import ABSENT, value_at
+from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.frameworks.move import move, rollout
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, version_of
-from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore
+from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
@@ -32,6 +32,7 @@ DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resou
 RELEASED = "released"
 """In `Remediation.verified`: it holds no GPU and no quota any more."""
 
+_VERSIONED = frozenset({StepKind.TAINT, StepKind.CONDITION, StepKind.RELEASE, StepKind.RESTART, StepKind.EVICT})
 _OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
 
 
@@ -116,9 +117,9 @@ def call_steps(remediation: Remediation, why: str) -> tuple[Step, ...]:
 
 
 def touch_step(step: Step, now: datetime) -> Step | None:
-    """A change of the object's resourceVersion, so that a patch that another process may still have in hand comes too
-    late; None where the step is no patch with a version."""
-    if step.kind not in (StepKind.TAINT, StepKind.RELEASE, StepKind.RESTART) and "label" not in step.parameters:
+    """A change of the object's resourceVersion, so that a write that another process may still have in hand comes too
+    late; None where the step's write names no version, as whatever creates an object."""
+    if step.kind not in _VERSIONED and "label" not in step.parameters:
         return None
     text = f"What was begun at {_text(step.begun_at or now)} had no effect by {_text(now)}, and is looked at again."
     return Step(
@@ -372,7 +373,7 @@ def _annotate(object_: Object, annotations: Mapping[str, str | None]) -> Patch:
 
 def _notify(step: Step, object_: Object | None, remediation: Remediation) -> Built:
     if object_ is None and "call" not in step.parameters:
-        return _gone(step)
+        return Done() if "touch" in step.parameters else _gone(step)
     text = step.parameters["text"]
     match step.parameters["by"]:
         case "event":
@@ -427,7 +428,7 @@ def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
     mark = {
         "remediation": remediation.name,
         "reason": remediation.proposal.reason,
-        "expires": step.parameters["expires"],
+        **step.parameters,
     }
     taints = [taint for taint in _taints(node) if taint not in ours]
     body = {
@@ -468,7 +469,7 @@ def _condition(step: Step, node: Object | None, remediation: Remediation, now: d
         "lastTransitionTime": stamp,
         "lastHeartbeatTime": stamp,
     }
-    return PendingWrite(StatusPatch(ref_of(node), {"status": {"conditions": [condition]}}))
+    return PendingWrite(StatusPatch(ref_of(node), {"status": {"conditions": [condition]}}, version_of(node)))
 
 
 def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Built:
@@ -476,17 +477,21 @@ def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Buil
         return Done()
     label, value = step.parameters["label"], step.parameters["value"]
     now = (node["metadata"].get("labels") or {}).get(label)
-    path = f"/metadata/labels/{label.replace('~', '~0').replace('/', '~1')}"
+    path = pointer("metadata", "labels", label)
     if step.parameters.get("remove"):
         saved = next((item for item in remediation.saved if item.path == path), None)
-        if saved is None or now != value:
-            return Done("What others changed since is theirs." if saved else "")
-        before = json.loads(saved.before) if saved.before else None
-        return PendingWrite(Patch(ref_of(node), {"metadata": {"labels": {label: before}}}, version_of(node)))
+        if saved is None:
+            return Done()
+        body: Object = {"annotations": {keys.SAVED_STATE: None}} if keys.SAVED_STATE in _annotations(node) else {}
+        if now == value:
+            body["labels"] = {label: json.loads(saved.before) if saved.before else None}
+        over = Done("What others changed since is theirs.")
+        return PendingWrite(Patch(ref_of(node), {"metadata": body}, version_of(node))) if body else over
     if now == value:
         return Done()
     saved = Saved(target=step.target, path=path, before="" if now is None else json.dumps(now), after=json.dumps(value))
-    return PendingWrite(Patch(ref_of(node), {"metadata": {"labels": {label: value}}}, version_of(node)), (saved,))
+    body = {"labels": {label: value}, "annotations": {keys.SAVED_STATE: saved_state((saved,))}}
+    return PendingWrite(Patch(ref_of(node), {"metadata": body}, version_of(node)), (saved,))
 
 
 def _hand_over(step: Step, object_: Object | None, remediation: Remediation) -> Built:
@@ -529,7 +534,7 @@ def _free_device(rule: Object | None, remediation: Remediation) -> Built:
 def _evict(step: Step, pod: Object | None) -> Built:
     if pod is None or pod["metadata"].get("deletionTimestamp"):
         return Done()
-    return PendingWrite(Eviction(step.target))
+    return PendingWrite(Eviction(step.target, version_of(pod)))
 
 
 def _release(
@@ -598,11 +603,6 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
         return PendingWrite(first)
     following = tuple(replace(step, parameters={"part": "last"}, begun_at=None) for _ in more)
     return PendingWrite(first, (), following)
-
-
-def as_json(value: object) -> str:
-    """As stored in `Saved`: '' if there is no value."""
-    return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _text(at: datetime) -> str:

@@ -1,19 +1,20 @@
 """What stands of gpuwatch on an object that no Remediation holds any more, and the write that takes it back. Pure."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from gpuwatch.execute.requests import Deletion, StatusPatch
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object, Patch, ref_of, version_of
-from gpuwatch.frameworks.release import held_by
+from gpuwatch.frameworks import keys, kueue
+from gpuwatch.frameworks.json_patch import pointer
+from gpuwatch.frameworks.objects import Object, Patch, key_of, ref_of, version_of
+from gpuwatch.frameworks.release import MARKS, held_by
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.remediation import ObjectRef, Remediation
 
-MARKS = (keys.REMEDIATION, keys.TAINT, keys.SAVED_STATE, keys.NOTICE)
-"""Annotations that gpuwatch writes on what it changes."""
+_NOT_OURS = (ValueError, TypeError, KeyError, RecursionError)
+"""What an annotation that gpuwatch did not write may lead to when it is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,46 +44,72 @@ def suspects(cluster: Cluster) -> tuple[ObjectRef, ...]:
         or keys.DEGRADED in {taint.key for taint in each.taints}
         or (keys.CONDITION, "True") in {(item.type, item.status) for item in each.conditions}
     )
-    owners = (
-        ObjectRef(each.api_version, each.kind, each.name, each.namespace, each.uid)
-        for each in cluster.workloads
-        if not each.annotations.keys().isdisjoint(MARKS)
-    )
-    return (*nodes, *owners)
+    marked = (ObjectRef(each.api_version, each.kind, each.name, each.namespace, each.uid) for each in cluster.marked)
+    return (*nodes, *marked)
 
 
-def orphan(found: Object, now: datetime) -> Orphan | None:
-    """What stands on an object that no Remediation holds, as it was just read; one thing at a time."""
+def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | None:
+    """What stands on a Node or a workload that no Remediation holds, as it was just read; one thing at a time, and what
+    is a person's at last.
+
+    hand_off_label: `execute.hand_off_label`; no other label is touched."""
+    owned = any(each.get("controller") for each in found["metadata"].get("ownerReferences") or ())
+    if owned and key_of(found) != kueue.WORKLOAD.key:
+        return None  # a copy: Deployments hand their annotations on to ReplicaSets
     annotations = found["metadata"].get("annotations") or {}
-    ref, name, spec = ref_of(found), held_by(found), found.get("spec") or {}
+    ref, is_node = ref_of(found), found["kind"] == "Node"
     marks = {key: None for key in MARKS if key in annotations}
-    if ref.kind == "DeviceTaintRule":
-        ours = name and spec.get("taint", {}).get("key") == keys.DEGRADED
-        return Orphan(ref, f"The device taint {ref.name} has no Remediation.", Deletion(ref)) if ours else None
-    taints = (spec.get("taints") or []) if ref.kind == "Node" else []
-    others = [taint for taint in taints if taint.get("key") != keys.DEGRADED]
-    by, expires = _told(annotations.get(keys.TAINT, ""))
-    if keys.SAVED_STATE in marks:
-        reason = f"{ref} was changed by the Remediation {name}, which is gone: restore it and take our annotations off."
-        return Orphan(ref, reason)
-    if taints != others and (not name or by != name):
-        return Orphan(ref, f"{ref} has the taint {keys.DEGRADED} without our annotations: take it off by hand.")
+    told, expires = _told(annotations.get(keys.TAINT, ""))
+    taints = ((found.get("spec") or {}).get("taints") or []) if is_node else []
+    rest = [taint for taint in taints if (taint["key"], taint.get("value"), taint["effect"]) != told]
+    labels = _handed(found, hand_off_label) if is_node else None
+    changed = keys.SAVED_STATE in marks and labels is None
+    if changed:
+        marks = {key: None for key in marks if is_node and key != keys.SAVED_STATE}
     if marks:
-        rest = {"spec": {"taints": others or None}} if taints != others else {}
-        patch = Patch(ref, {"metadata": {"annotations": marks}, **rest}, version_of(found))
+        body: Object = {"metadata": {"annotations": marks, **({"labels": labels} if labels else {})}}
+        body |= {"spec": {"taints": rest or None}} if rest != taints else {}
         over = expires is not None and expires <= now
-        return Orphan(ref, f"{ref} has marks of a Remediation that is gone.", patch, over)
-    for each in (found.get("status") or {}).get("conditions") or () if ref.kind == "Node" else ():
-        if (each["type"], each["status"]) == (keys.CONDITION, "True"):
+        reason = f"{ref} has marks of a Remediation that is gone."
+        return Orphan(ref, reason, Patch(ref, body, version_of(found)), over)
+    for each in (found.get("status") or {}).get("conditions") or () if is_node else ():
+        ours = each.get("message", "").startswith("Remediation ")
+        if ours and (each["type"], each["status"]) == (keys.CONDITION, "True"):
             cleared = {"status": {"conditions": [{**each, "status": "False", "reason": "Cleared"}]}}
             return Orphan(ref, f"{ref} has our condition without a Remediation.", StatusPatch(ref, cleared))
+    if changed:
+        who = held_by(found) or "a Remediation"
+        return Orphan(ref, f"{ref} was changed by {who}, which is gone: restore it and take our annotations off.")
+    if keys.DEGRADED in {taint["key"] for taint in taints}:
+        return Orphan(ref, f"{ref} has a taint {keys.DEGRADED} that no annotation of ours names: take it off by hand.")
     return None
 
 
-def _told(text: str) -> tuple[str, datetime | None]:
-    """Whose taint it is and when it expires, as its annotation says; nothing where it cannot be understood."""
+def made(found: Iterable[Object], known: Iterable[Remediation]) -> tuple[Orphan, ...]:
+    """Objects of a kind of which gpuwatch makes some, that bear our mark, and of which no Remediation stands."""
+    held = {"", *(each.name for each in known if each.stands)}
+    lost = (ref_of(each) for each in found if held_by(each) not in held)
+    return tuple(Orphan(ref, f"{ref} has no Remediation.", Deletion(ref)) for ref in lost)
+
+
+def _told(text: str) -> tuple[tuple[str, str, str] | None, datetime | None]:
+    """Key, value and effect of our taint, and when it expires, as its annotation says; None where it cannot be
+    understood."""
     try:
         found = json.loads(text)
-        return found["remediation"], datetime.fromisoformat(found["expires"])
-    except (ValueError, TypeError, KeyError):
-        return "", None
+        expires = datetime.fromisoformat(found["expires"]).astimezone(UTC)
+        return (keys.DEGRADED, found["value"], found["effect"]), expires
+    except _NOT_OURS:
+        return None, None
+
+
+def _handed(node: Object, hand_off_label: str) -> Mapping[str, None] | None:
+    """The hand-off label to take off, as its own annotation says; None where a person has to."""
+    key, _, value = hand_off_label.partition("=")
+    try:
+        (saved,) = json.loads(node["metadata"]["annotations"][keys.SAVED_STATE])
+        ours = (saved["path"], saved["before"]) == (pointer("metadata", "labels", key), "")
+    except _NOT_OURS:
+        return None
+    now = (node["metadata"].get("labels") or {}).get(key)
+    return ({key: None} if now == value else {}) if ours else None

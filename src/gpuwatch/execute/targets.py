@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from gpuwatch.execute.policy import ExecutePolicy
+from gpuwatch.execute.policy import ExecutePolicy, doubled
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Proposal, Remediation
 
@@ -42,9 +42,9 @@ def _quiet_seconds(ended: list[Remediation], proposal: Proposal, policy: Execute
         return 0 if _about_more(proposal, last.proposal) else policy.rejection_backoff_seconds
     match last.phase:
         case Phase.FAILED:
-            return policy.failed_after(in_a_row)
+            return doubled(policy.failure_backoff_seconds, in_a_row, policy.failure_backoff_max_seconds)
         case Phase.OBSOLETE | Phase.REFUSED | Phase.EXPIRED:
-            return policy.obsolete_after(in_a_row)
+            return doubled(policy.obsolete_backoff_seconds, in_a_row, policy.rejection_backoff_seconds)
         case _:
             return 0  # the last one succeeded, so this is new
 

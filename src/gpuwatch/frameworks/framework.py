@@ -165,7 +165,11 @@ class Kind:
     @property
     def api_version(self) -> str:
         """Of the newest known version."""
-        return f"{self.group}/{self.versions[0]}" if self.group else self.versions[0]
+        return self.api_versions[0]
+
+    @property
+    def api_versions(self) -> tuple[str, ...]:
+        return tuple(f"{self.group}/{each}" if self.group else each for each in self.versions)
 
     @property
     def resource(self) -> str:

@@ -33,7 +33,11 @@ DEGRADED = f"{PREFIX}degraded"
 with another value than it wrote."""
 
 TAINT = f"{PREFIX}taint"
-"""Annotation beside the taint: JSON with the Remediation, the reason and when the taint expires."""
+"""Annotation beside the taint: JSON with the Remediation, the reason, the taint's value and effect, and when it
+expires."""
+
+ACCOUNT = f"{PREFIX}account"
+"""Label on the ClusterRoleBindings of gpuwatch's account; the guardrails and `uninstall` find it there."""
 
 LAST_STORM = f"{PREFIX}last-storm"
 """Annotation on gpuwatch's Lease: when too much last looked degraded or idle at once. It keeps the cool-down over a
@@ -46,7 +50,8 @@ CONDITION = "GPUDegraded"
 """Type of the Node condition that gpuwatch writes beside its taint, for other controllers."""
 
 SAVED_STATE = f"{PREFIX}saved-state"
-"""Annotation on a released owner, written in the same request: the changed fields' former values, as JSON."""
+"""Annotation on a released owner, and beside the hand-off label of a Node, written in the same request: the former
+values of what was changed, as JSON."""
 
 LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
 """Annotation on a Pod or its owner: time of the job's last checkpoint, such as 2026-01-31T18:00:00Z."""
@@ -54,6 +59,9 @@ LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
 GPU_MEMORY_NEED = f"{PREFIX}gpu-memory-need"
 """Annotation on a Pod, its owner or its Namespace: framebuffer that it needs per GPU, such as 12Gi. It counts where the
 need cannot be measured, because a framework takes a share of whatever device it gets."""
+
+REPAIRED_AT = f"{PREFIX}repaired-at"
+"""On a Node, by a person: when its GPUs were repaired, as 2026-01-31T18:00:00Z. Faults of before are over then."""
 
 EXPECTED_END = f"{PREFIX}expected-end"
 """Annotation on a Pod or its owner: when the job is expected to end by itself, in the same format."""

@@ -11,6 +11,9 @@ from gpuwatch.frameworks.json_patch import ABSENT, difference, parts, pointer, p
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of, version_of
 from gpuwatch.model.remediation import Saved
 
+MARKS = (keys.REMEDIATION, keys.TAINT, keys.SAVED_STATE, keys.NOTICE)
+"""Annotations that gpuwatch writes on what it changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -75,8 +78,7 @@ def release(object_: Object, *, remediation: str, at: datetime, kept: Sequence[S
     changed, saved = _changed(object_, rule.fields(object_, at))
     if rule.commands:
         changed = object_  # its controller changes it on the Command
-    told = [{"path": item.path, "before": item.before, "after": item.after} for item in saved]
-    for key, value in ((keys.REMEDIATION, remediation), (keys.SAVED_STATE, json.dumps(told, separators=(",", ":")))):
+    for key, value in ((keys.REMEDIATION, remediation), (keys.SAVED_STATE, saved_state(saved))):
         changed = put(changed, pointer("metadata", "annotations", key), value)
     patch = Patch(ref_of(object_), difference(object_, changed), version_of(object_))
     return Release((patch, Creation(rule.commands.release(object_, remediation))) if rule.commands else (patch,), saved)
@@ -107,7 +109,7 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
             left.append(item.path)
         elif rule.commands and rule.commands.obeyed(object_):
             resumes = True
-        elif _json(value_at(changed, item.path)) != item.after:
+        elif as_json(value_at(changed, item.path)) != item.after:
             left.append(item.path)
         elif item.before:
             changed = put(changed, item.path, json.loads(item.before))
@@ -197,7 +199,7 @@ def _changed(object_: Object, fields: Fields) -> tuple[Object, tuple[Saved, ...]
     changed, saved = object_, []
     for path, value in fields:
         before = value_at(object_, path)
-        saved.append(Saved(target=target, path=path, before=_json(before), after=_json(value)))
+        saved.append(Saved(target=target, path=path, before=as_json(before), after=as_json(value)))
         created = (parent for parent in _parents(path) if value_at(object_, parent) is ABSENT)
         saved.extend(Saved(target=target, path=parent, before="", after="{}") for parent in created)
         changed = put(changed, path, value)
@@ -208,6 +210,12 @@ def _parents(path: str) -> list[str]:
     """The parents that a release may have to create, innermost first."""
     names = parts(path)
     return [pointer(*names[:depth]) for depth in range(len(names) - 1, 1, -1)] if names[0] == "spec" else []
+
+
+def saved_state(saved: Sequence[Saved]) -> str:
+    """As it stands in the annotation beside the change."""
+    told = [{"path": item.path, "before": item.before, "after": item.after} for item in saved]
+    return json.dumps(told, separators=(",", ":"))
 
 
 def _holds_nothing(pod: Object) -> bool:
@@ -222,5 +230,5 @@ def _keeps_room(group: Object, uid: str) -> bool:
     return ours and value_at(group, "/status/phase") in ("Running", "Inqueue")
 
 
-def _json(value: object) -> str:
+def as_json(value: object) -> str:
     return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))

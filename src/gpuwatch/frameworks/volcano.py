@@ -133,8 +133,8 @@ VOLCANO = Framework(
                     release=_command("AbortJob"),
                     restore=_command("ResumeJob"),
                     obeyed=lambda job: value_at(job, _PHASE) in ("Aborting", "Aborted"),
-                    # Delete: an undo withdraws a Command that was not carried out yet.
-                    rights=tuple(("bus.volcano.sh", "commands", verb) for verb in ("create", "delete", "get")),
+                    # An undo withdraws a Command that was not carried out; a sweep, one without a Remediation.
+                    rights=tuple(("bus.volcano.sh", "commands", verb) for verb in ("create", "delete", "get", "list")),
                 ),
             ),
             move=MoveRule(choose=_move),

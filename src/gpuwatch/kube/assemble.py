@@ -7,11 +7,12 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from gpuwatch.frameworks import kueue
+from gpuwatch.frameworks import WRITTEN, kueue
 from gpuwatch.frameworks.framework import Kind
 from gpuwatch.frameworks.objects import KindKey
 from gpuwatch.frameworks.owner import Owner
 from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds
+from gpuwatch.frameworks.release import MARKS
 from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
 from gpuwatch.kube.decode import Listing, Take, take_budget, take_namespace
@@ -20,7 +21,7 @@ from gpuwatch.kube.owners import TakeOwner, read_owners
 from gpuwatch.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.workloads import climb_all, tie, tie_beside
-from gpuwatch.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread
+from gpuwatch.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread, Workload
 from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
@@ -103,6 +104,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
             pod for pod in tie_beside(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
         ),
         workloads=workloads,
+        marked=tuple(_marked((*index.by_uid.values(), *admitted.items))),
         gangs=gangs,
         budgets=tuple(budgets.items),
         namespaces=tuple(namespaces.items),
@@ -116,6 +118,15 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         unread=tuple(reading.unread.values()),
         known=pods.failure is None,
     )
+
+
+def _marked(owners: Iterable[Owner]) -> Iterable[Workload]:
+    for each in owners:  # a Deployment's ReplicaSets have copies of its annotations
+        top = each.controller is None or each.key == kueue.WORKLOAD.key
+        if top and not each.annotations.keys().isdisjoint(MARKS):
+            version, space = WRITTEN[each.key].api_version, each.namespace
+            id_ = f"{each.kind}/{space}/{each.name}"
+            yield Workload(id=id_, kind=each.kind, api_version=version, namespace=space, name=each.name, uid=each.uid)
 
 
 def _beside(held: Sequence[HeldPod], others: Sequence[OtherPod], nodes: Sequence[TakenNode]) -> list[HeldPod]:

@@ -135,21 +135,21 @@ class LiveWriter:
         version: str = "",
     ) -> Object:
         resource = self._known(ref.api_version, ref.kind)
-        named = {key: value for key, value in (("uid", ref.uid), ("resourceVersion", version)) if value}
+        named = _preconditions(ref, version)
         body = {**patch, "metadata": {**patch.get("metadata", {}), **named}} if named else dict(patch)
         question = _Question("patch", f"{ref}", resource.named(subresource), ref)
         path = resource.path(ref.namespace, ref.name, subresource)
         return self._write("PATCH", path, question, body, kind, _STRICT)
 
-    def evict(self, pod: ObjectRef) -> None:
+    def evict(self, pod: ObjectRef, *, version: str = "") -> None:
         resource = self._known("v1", "Pod")
         eviction: Object = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod.name, "namespace": pod.namespace},
         }
-        if pod.uid:
-            eviction["deleteOptions"] = {"preconditions": {"uid": pod.uid}}
+        if named := _preconditions(pod, version):
+            eviction["deleteOptions"] = {"preconditions": named}
         question = _Question("create", f"an eviction of {pod}", resource.named("eviction"), pod)
         self._write("POST", resource.path(pod.namespace, pod.name, "eviction"), question, eviction)
 
@@ -277,6 +277,10 @@ class LiveWriter:
     def _unsure(self, question: _Question, why: str) -> WriteError:
         message = f"Could not {question.verb} {question.what}: {why.rstrip('.')}."
         return WriteError(Failure.UNSURE, message, verb=question.verb, resource=question.resource)
+
+
+def _preconditions(ref: ObjectRef, version: str) -> Object:
+    return {key: value for key, value in (("uid", ref.uid), ("resourceVersion", version)) if value}
 
 
 def event_of(

@@ -40,7 +40,8 @@ def tolerations(spec: wire.PodSpec) -> tuple[Toleration, ...]:
 def _tolerations(items: tuple[wire.WireToleration, ...]) -> tuple[Toleration, ...]:
     # Cached: most Pods have the same few.
     return tuple(
-        Toleration(item.key or "", item.operator or "Equal", item.value or "", item.effect or "") for item in items
+        Toleration(t.key or "", t.operator or "Equal", t.value or "", t.effect or "", t.toleration_seconds is not None)
+        for t in items
     )
 
 

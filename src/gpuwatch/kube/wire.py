@@ -169,6 +169,7 @@ class WireToleration(Wire, frozen=True):
     operator: str | None = None
     value: str | None = None
     effect: str | None = None
+    toleration_seconds: int | None = None
 
 
 class NodeSelectorTerm(Wire, frozen=True):

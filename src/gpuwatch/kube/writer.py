@@ -4,7 +4,7 @@ Every write carries the uid of its object, so that it never changes another obje
 seven that state what is known afterwards.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -92,8 +92,9 @@ class ClusterWriter(Protocol):
         version: the resourceVersion that the object must still have. An unknown field is INVALID.
         """
 
-    def evict(self, pod: ObjectRef) -> None:
-        """Use the Eviction API, which respects PodDisruptionBudgets. The Pod may run on for its grace period."""
+    def evict(self, pod: ObjectRef, *, version: str = "") -> None:
+        """Use the Eviction API, which respects PodDisruptionBudgets. The Pod may run on for its grace period. version:
+        as in `patch`."""
 
     def delete(self, ref: ObjectRef) -> None:
         """Delete the object; its dependents are deleted in the background."""
@@ -105,3 +106,8 @@ class ClusterWriter(Protocol):
 
         reason, action: one word in CamelCase each. note: a sentence, cut at 1,000 bytes.
         """
+
+
+def listed(writer: ClusterWriter, api_versions: Iterable[str], kind: str, namespace: str = "") -> tuple[Object, ...]:
+    """Objects as the first of these versions shows them that shows any, since all show the same. Raises WriteError."""
+    return next(filter(None, (writer.objects(each, kind, namespace) for each in api_versions)), ())

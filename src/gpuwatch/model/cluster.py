@@ -34,12 +34,14 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """key '' with the operator Exists tolerates every taint, effect '' every effect."""
+    """key '' with the operator Exists tolerates every taint, effect '' every effect. ends: it has tolerationSeconds,
+    after which NoExecute ends the Pod."""
 
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +293,8 @@ class Cluster:
     # Pods without accelerators, of a Workload that owns some with, or on a Node with accelerators.
     companions: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
+    # Owners of the kinds that were read, and Kueue's Workloads, with a mark of gpuwatch, with Pods or without.
+    marked: tuple[Workload, ...] = ()
     gangs: tuple[Gang, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
     namespaces: tuple[Namespace, ...] = ()

@@ -13,6 +13,7 @@ class RepairKind(StrEnum):
     REBOOT = "reboot"  # the Node runs in another boot
     RELOAD = "reload"  # the GPU's counters began anew, as after a reset or a reload of its driver
     RESET = "reset"  # the driver had asked for a recovery action, and asks for none now
+    DECLARED = "declared"  # a person said so on the Node
     EXCHANGE = "exchange"  # another GPU is in its slot
     CALLED_OFF = "called_off"  # nothing was repaired: the driver asks for nothing, or the GPU came back by itself
 

@@ -41,6 +41,9 @@ RUNNING_ELSEWHERE = "running_elsewhere"
 ASKED_BACK = "asked_back"
 """In `Remediation.verified`: a person asked for it to be undone, and that was begun."""
 
+ENDED = "ended"
+"""In `Step.parameters` of a NoExecute taint: the Namespace of each gang that it ends, once per gang."""
+
 RemediationId = str
 """NAMESPACE/NAME for a workload, NAME for a Node. Names are unique within a Namespace only."""
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import ActionKind, BudgetUse, Candidate, Refusal
-from gpuwatch.model.remediation import Phase, Proposal, Remediation
+from gpuwatch.model.remediation import ENDED, Phase, Proposal, Remediation
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -47,14 +47,14 @@ def _scopes(pool: str, gpu_model: str) -> list[str]:
 def _harm(facts: PlanFacts, claims: bool = True) -> tuple[dict[str, int], Counter[str], dict[str, list[str]]]:
     """GPUs out of service or disturbed, by Node; those whose Nodes are gone, by scope; and reasons, by either.
 
-    claims: count Remediations before their first write, too. A Node's harm is at most its GPUs, so a taint and the gang
-    that moves off the Node count once.
+    claims: count Remediations before their first write, and open Nodes with our taint that have no record, too. A
+    Node's harm is at most its GPUs, so a taint and the gang that moves off the Node count once.
     """
     harmed: dict[str, int] = {}
     elsewhere: Counter[str] = Counter()
     reasons: dict[str, list[str]] = {}
     for node in facts.nodes.values():
-        if reason := facts.closed(node):
+        if reason := facts.kept_free(node.name) if claims else facts.closed(node):
             harmed[node.name] = facts.node_gpus(node)
             reasons.setdefault(node.name, []).append(reason)
     for item in facts.weighing:
@@ -92,6 +92,15 @@ def acted_at(remediation: Remediation) -> datetime | None:
     return remediation.proposal.created_at if unknown else remediation.began_at
 
 
+def _actions(item: Remediation) -> Iterable[tuple[str, datetime]]:
+    """Namespace and time of all that it did: of its action, and of each gang that its NoExecute ended."""
+    if (at := acted_at(item)) is not None:
+        yield item.proposal.namespace, at
+    for step in item.steps:
+        if step.begun_at is not None and ENDED in step.parameters:
+            yield from ((namespace, step.begun_at) for namespace in step.parameters[ENDED].split(","))
+
+
 class Ledger:
     """What is left of budgets and rates while one Plan is made, best candidates first."""
 
@@ -103,10 +112,13 @@ class Ledger:
         self._stands, _, _ = _harm(facts, claims=False)
         self._spent: Counter[str] = Counter()
         self._tainted: set[str] = set()
-        acted = [item for item in facts.history if (at := acted_at(item)) and facts.snapshot.at - at < RATE_WINDOW]
         self._begun: Counter[tuple[str, str]] = Counter()
-        for item in acted:
-            self._begun.update(_rates(item.proposal.namespace, {item.proposal.pool or "default"}))
+        for item in facts.history:
+            for namespace, at in _actions(item):
+                if facts.snapshot.at - at < RATE_WINDOW:
+                    self._begun.update(_rates(namespace, {item.proposal.pool or "default"}))
+        for name in facts.unrecorded:  # nothing says since when, so each counts until it is gone
+            self._begun.update(_rates("", {facts.pool(facts.nodes[name])}))
 
     @property
     def budgets(self) -> tuple[BudgetUse, ...]:
@@ -188,7 +200,7 @@ class Ledger:
                 for node in self._facts.nodes.values()
                 if self._facts.pool(node) == pool
                 and self._facts.node_gpus(node)
-                and not self._facts.closed(node)
+                and not self._facts.kept_free(node.name)
                 and node.name not in away
             ]
             if len(left) < must:
@@ -207,7 +219,8 @@ class Ledger:
                 where = f" in {kind} {name}" if name else ""
                 yield Refusal(
                     guard="rate",
-                    reason=f"{begun} actions{where} began in the last 60 min or are planned; "
+                    reason=f"{begun} actions{where} began in the last 60 min, are planned, or left a taint without a "
+                    "Remediation; "
                     f"{limits[kind]} may begin in an hour.",
                 )
 

@@ -309,13 +309,10 @@ def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tu
         if short is None:
             return drawn, ledger
         for name in mates[_party(short)]:
-            dropped[name] = found[name].refusals or (_needs_more(short.candidate.waiter, short.candidate.id),)
+            reason = f"Pod {short.candidate.waiter} needs {short.candidate.id} as well, which is refused."
+            dropped[name] = found[name].refusals or (Refusal(guard="demand", reason=reason),)
 
 
 def _party(item: PlanItem) -> tuple[PodRef, bool]:
     """Key of the releases that make room for one Pod together."""
     return item.candidate.waiter, item.mode is Mode.OBSERVE
-
-
-def _needs_more(waiter: PodRef, refused: str) -> Refusal:
-    return Refusal(guard="demand", reason=f"Pod {waiter} needs {refused} as well, which is refused.")

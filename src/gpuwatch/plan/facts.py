@@ -180,10 +180,6 @@ class PlanFacts:
         }
 
     @cached_property
-    def sick_nodes(self) -> frozenset[str]:
-        return frozenset(item.node for item in self.findings if item.verdict is Verdict.DEGRADED and item.node)
-
-    @cached_property
     def idle_pods(self) -> frozenset[PodRef]:
         return frozenset(ref for item in self.findings if item.verdict is Verdict.IDLE for ref in item.pods)
 
@@ -240,21 +236,30 @@ class PlanFacts:
             return f"{node.name} is taken back by its provider ({why})"
         return ""
 
-    def kept_free(self, name: str) -> bool:
-        """Is it out of service, or has it gpuwatch's taint with any effect (it begins as PreferNoSchedule)?"""
+    def kept_free(self, name: str) -> str:
+        """Why it is out of service, or that it has gpuwatch's taint with any effect (it begins as PreferNoSchedule),
+        whoever holds its record; '' else."""
         node = self.nodes.get(name)
-        return node is not None and (
-            bool(self.closed(node)) or any(taint.key == keys.DEGRADED for taint in node.taints)
-        )
+        if node is None:
+            return ""
+        tainted = keys.DEGRADED in {taint.key for taint in node.taints}
+        return self.closed(node) or (f"{name} has the taint {keys.DEGRADED}" if tainted else "")
+
+    @cached_property
+    def unrecorded(self) -> frozenset[str]:
+        """Nodes with gpuwatch's taint that no Remediation holds: its record is lost, or somebody else set the taint."""
+        tainted = {node.name for node in self.nodes.values() for taint in node.taints if taint.key == keys.DEGRADED}
+        return frozenset(tainted - self.tainted_by_us.keys())
 
     @cached_property
     def out_of_service(self) -> dict[str, str]:
-        """Node → why nothing should land there: closed, being tainted, or degraded."""
-        out = {node.name: reason for node in self.nodes.values() if (reason := self.closed(node))}
+        """Node → why nothing should land there: kept free, being tainted, or degraded."""
+        out = {name: reason for name in self.nodes if (reason := self.kept_free(name))}
         for name, remediation in self.tainted_by_us.items():
             out.setdefault(name, f"it is being tainted by {remediation}")
-        for name in self.sick_nodes:
-            out.setdefault(name, "it has a degraded GPU")
+        for item in self.findings:
+            if item.verdict is Verdict.DEGRADED and item.node:
+                out.setdefault(item.node, "it has a degraded GPU")
         return {name: reason.removeprefix(f"{name} ") for name, reason in out.items()}
 
     @cached_property

@@ -230,8 +230,6 @@ def _attribution(case: GuardCase) -> str | None:
 
 
 def _priority(case: GuardCase) -> str | None:
-    if case.candidate.action is ActionKind.TAINT_NODE:
-        return None
     for pod in case.facts.ended_by(case.candidate):
         if pod.priority >= case.policy.protected_priority:
             return f"Pod {pod.ref} has priority {pod.priority}, at or above {case.policy.protected_priority}."
@@ -258,8 +256,6 @@ def selected(budget: DisruptionBudget, pod: Pod) -> bool:
 
 
 def _disruption_budget(case: GuardCase) -> str | None:
-    if case.candidate.action is ActionKind.TAINT_NODE:
-        return None
     pods = case.facts.ended_by(case.candidate)
     for budget in case.facts.snapshot.cluster.budgets:
         hit = sum(1 for pod in pods if selected(budget, pod))
@@ -296,6 +292,8 @@ def _already_tainted(case: GuardCase) -> str | None:
         reason = case.facts.closed(node) if node is not None else ""
         if reason:
             return f"{reason} already; it takes no new Pods, and a taint or cordon of others stays."
+        if name in case.facts.unrecorded:
+            return f"{name} has the taint {keys.DEGRADED} already, and no Remediation holds it."
     return None
 
 

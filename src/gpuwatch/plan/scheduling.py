@@ -1,6 +1,6 @@
 """The scheduler's hard constraints of a Pod on a Node, without free resources (see landing)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwatch.model.cluster import Node, NodeTerm, Pod, PodTerm, Requirement, Spread, Taint, Toleration
 
@@ -36,6 +36,11 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
         and (item.operator == "Exists" or item.value == taint.value)
         for item in tolerations
     )
+
+
+def stays(tolerations: Sequence[Toleration], taint: Taint) -> bool:
+    """Does a Pod run on under this NoExecute taint? Of several tolerations the shortest time may count."""
+    return tolerates(tolerations, taint) and not tolerates((each for each in tolerations if each.ends), taint)
 
 
 def means(term: PodTerm, pod: Pod) -> bool:

@@ -51,11 +51,13 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
         )
     else:
         gain, harm = _affected(candidate, pods, loss, horizon, facts), _missed(candidate, facts, policy)
+    pool = candidate.pool or "default"
+    pool_gpus = facts.pool_gpus.get(pool, 0) if facts.nodes else facts.physical(facts.devices)
     return (
         Score(
             gained_gpu_hours=gain.gpu_hours,
             disrupted_gpu_hours=harm.gpu_hours,
-            pool_gpu_hours=_pool_gpus(candidate.pool, facts) * horizon,
+            pool_gpu_hours=pool_gpus * horizon,
             confidence_ratio=confidence,
             horizon_hours=horizon,
             gain_basis=gain.sentence,
@@ -182,7 +184,3 @@ def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> float:
         )
         missed += min(max(here - max(spare - facts.waiting_gpus, 0), 0), here)
     return missed
-
-
-def _pool_gpus(pool: str, facts: PlanFacts) -> int:
-    return facts.pool_gpus.get(pool or "default", 0) if facts.nodes else facts.physical(facts.devices)

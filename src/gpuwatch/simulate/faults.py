@@ -197,6 +197,8 @@ class FaultPlanter:
         elif traits.repair == "reset" and fault.end < self.plan.seconds:
             self._interrupt(fault.machine, cards, fault.end - 60, fault.end + 600)
             script.exporter_restarts.append(fault.end)
+            for card in cards:
+                script.cards[card].counter_resets.append(fault.end)
         if kind is FaultKind.DRIVER_RELOAD:
             self._interrupt(fault.machine, everyone, fault.start - 60, fault.end + 300)
         elif kind is FaultKind.HUNG:

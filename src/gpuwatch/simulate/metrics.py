@@ -45,10 +45,10 @@ class View:
         return self.plan.rng(purpose, self.machine.index, self.device.card.index)
 
     def counter(self, increments: Floats, start: float = 0.0, *, survives_reload: bool = False) -> Floats:
-        """Cumulative whole counts, reset at each driver reload unless the card stores them."""
+        """Cumulative whole counts, reset with the card and at each driver reload unless the card stores them."""
         total = np.cumsum(increments, dtype=np.float64) + start
         if not survives_reload:
-            for reset in sorted(self.state.script.counter_resets):
+            for reset in sorted((*self.state.script.counter_resets, *self.trouble.counter_resets)):
                 index = int(np.searchsorted(self.seconds, reset))
                 if 0 < index < len(total):
                     total[index:] -= total[index - 1]

@@ -23,6 +23,7 @@ class CardScript:
     steps: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     states: dict[str, list[tuple[float, float, float]]] = field(default_factory=lambda: defaultdict(list))
     watches: dict[str, list[tuple[float, float, float, str]]] = field(default_factory=lambda: defaultdict(list))
+    counter_resets: list[float] = field(default_factory=list)  # the card was reset
 
 
 @dataclass(kw_only=True)

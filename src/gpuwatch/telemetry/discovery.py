@@ -49,8 +49,13 @@ def by_labels(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
-def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]:
-    """The Schema of the hour before `at`.
+PLACE = ("instance", "job")
+Places = dict[str, set[tuple[str, str]]]
+"""Metric → instance and job of each target that has it now, or where none has, in the look-back."""
+
+
+def discover(store: SampleStore, at: datetime, places: Places | None = None) -> tuple[Schema, tuple[Gap, ...]]:
+    """The Schema of the hour before `at`. places: filled, where given, by the queries that are asked anyhow.
 
     SignalFound.scale is the catalog's, except where *_RATIO metrics are in percent. Where they are percent on some
     exporters and ratios on others, they are left out, with a Gap.
@@ -63,7 +68,7 @@ def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]
     if not spoken:
         return Schema(backend=store.description), (_nothing(store),)
     gaps: list[Gap] = []
-    found = _counted(store, spoken, at, gaps)
+    found = _counted(store, spoken, at, gaps, {} if places is None else places)
     samples: dict[str, list[AnswerRow]] = {}
     references: dict[str, MetricRow] = {}
     for vocabulary in dict.fromkeys(each.row.vocabulary for each in found):
@@ -98,6 +103,10 @@ def discover(store: SampleStore, at: datetime) -> tuple[Schema, tuple[Gap, ...]]
     return schema, tuple(gaps)
 
 
+def place_of(labels: door.Labels) -> tuple[str, str]:
+    return labels.get("instance", ""), labels.get("job", "")
+
+
 def _spoken(names: frozenset[str]) -> list[MetricRow]:
     """Rows whose metric exists; a metric of two vocabularies counts once, for the one that has other metrics here."""
     existing = [row for row in metric_rows() if row.metric in names]
@@ -114,19 +123,22 @@ def _spoken(names: frozenset[str]) -> list[MetricRow]:
     return list(chosen.values())
 
 
-def _counted(store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap]) -> list[_Found]:
+def _counted(
+    store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap], places: Places
+) -> list[_Found]:
     """Rows that have series. A row whose count failed is kept: its metric exists."""
     counts: dict[Selector, int] = {}
     open_selectors = list(dict.fromkeys(selector(row) for row in rows))
     unanswered: dict[Selector, TelemetryError] = {}
     # Series that have ended still show how the signal is exported, so the look-back is searched too.
     for function, window in ((Function.LAST, 0), (Function.LAST_IN_WINDOW, LOOKBACK_SECONDS)):
-        expressions = [Expression(each, function, window, combine=Combine.COUNT) for each in open_selectors]
+        expressions = [Expression(each, function, window, combine=Combine.COUNT, by=PLACE) for each in open_selectors]
         for chosen, answer in zip(open_selectors, store.evaluate_many(expressions, at), strict=True):
             if isinstance(answer, TelemetryError):
                 unanswered[chosen] = answer
             elif answer:
                 counts[chosen] = int(sum(row.value for row in answer))
+                places.setdefault(chosen.metric, set()).update(place_of(row.labels) for row in answer)
                 unanswered.pop(chosen, None)
         open_selectors = [each for each in open_selectors if each not in counts]
     if unanswered:

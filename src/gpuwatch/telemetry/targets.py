@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gpuwatch.model.telemetry import Gap, PodRef, Schema
 from gpuwatch.telemetry import labels as door
-from gpuwatch.telemetry.discovery import LOOKBACK_SECONDS, by_labels, selector
+from gpuwatch.telemetry.discovery import LOOKBACK_SECONDS, PLACE, Places, by_labels, place_of, selector
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.samples import Combine, Expression, Function, SampleStore, Selector, TelemetryError
@@ -15,7 +15,6 @@ from gpuwatch.telemetry.sightings import looked_back_metrics
 CLUSTER_LABELS = ("cluster", "cluster_name", "k8s_cluster", "k8s_cluster_name", "kubernetes_cluster")
 """Labels that tell clusters apart in one server: external labels of Prometheus and Thanos, and OpenTelemetry's."""
 
-_PLACE = ("instance", "job")
 UP_SECONDS = 86_400
 """How far back targets are looked for: the longest window of a health rule, so that a target that has ended is known
 as long as its samples count."""
@@ -33,31 +32,26 @@ class Target:
     has_devices: bool
 
 
-def targets(store: SampleStore, at: datetime, schema: Schema) -> tuple[tuple[Target, ...], tuple[Gap, ...]]:
-    """Targets with GPU metrics, and all targets in the last day of their jobs."""
-    shown, gaps = _rows(store, at, schema, _PLACE)
-    any_metric = [Selector(name) for name in dict.fromkeys(item.metric for item in schema.signals)]
-    wrote, more = _asked(store, at, any_metric, _PLACE, Function.LAST)
-    gaps += more
-    devices = {_place(row) for row in shown}
-    writing = devices | {_place(row) for row in wrote}
+def targets(
+    store: SampleStore, at: datetime, schema: Schema, wrote: Places
+) -> tuple[tuple[Target, ...], tuple[Gap, ...]]:
+    """Targets with GPU metrics, and all targets in the last day of their jobs. wrote: of `discover`."""
+    shown, gaps = _rows(store, at, schema, PLACE)
+    devices = {place_of(row) for row in shown}
+    writing = devices.union(*(wrote.get(item.metric, ()) for item in schema.signals))
     pods: dict[tuple[str, str], set[PodRef]] = {place: set() for place in writing}
     if jobs := sorted({job for _, job in pods if job}):
         chosen = Selector("up", (any_of("job", jobs),))
-        wanted = Expression(chosen, Function.LAST_IN_WINDOW, UP_SECONDS, by=(*_PLACE, "pod", "namespace"))
+        wanted = Expression(chosen, Function.LAST_IN_WINDOW, UP_SECONDS, by=(*PLACE, "pod", "namespace"))
         try:
             for row in store.evaluate(wanted, at):
-                own = pods.setdefault(_place(row.labels), set())
+                own = pods.setdefault(place_of(row.labels), set())
                 if pod := door.target({**row.labels, "__name__": "up"}):
                     own.add(pod)
         except TelemetryError as error:
             gaps.append(failed("targets of the exporters' jobs", error))
     found = (Target(*key, frozenset(own), key in writing, key in devices) for key, own in sorted(pods.items()))
     return tuple(found), tuple(gaps)
-
-
-def _place(labels: door.Labels) -> tuple[str, str]:
-    return labels.get("instance", ""), labels.get("job", "")
 
 
 def places(store: SampleStore, at: datetime, schema: Schema) -> tuple[list[door.Labels], tuple[Gap, ...]]:
@@ -71,15 +65,10 @@ def places(store: SampleStore, at: datetime, schema: Schema) -> tuple[list[door.
 
 
 def _rows(store: SampleStore, at: datetime, schema: Schema, by: Sequence[str]) -> tuple[list[door.Labels], list[Gap]]:
-    return _asked(store, at, [selector(row) for row in looked_back_metrics(schema)], by, Function.LAST_IN_WINDOW)
-
-
-def _asked(
-    store: SampleStore, at: datetime, selectors: Sequence[Selector], by: Sequence[str], function: Function
-) -> tuple[list[door.Labels], list[Gap]]:
-    """Distinct labels of the series, now or in the look-back."""
-    window = LOOKBACK_SECONDS if function is Function.LAST_IN_WINDOW else 0
-    wanted = [Expression(each, function, window, combine=Combine.COUNT, by=tuple(by)) for each in selectors]
+    """Distinct labels of the devices' series of the look-back."""
+    asked = (selector(row) for row in looked_back_metrics(schema))
+    look_back = (Function.LAST_IN_WINDOW, LOOKBACK_SECONDS)
+    wanted = [Expression(each, *look_back, combine=Combine.COUNT, by=tuple(by)) for each in asked]
     found: dict[tuple[tuple[str, str], ...], None] = {}
     gaps: list[Gap] = []
     for answer in store.evaluate_many(wanted, at) if wanted else ():

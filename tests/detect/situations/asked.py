@@ -44,7 +44,8 @@ def cycle(snapshot: Snapshot, memory: Memory) -> tuple[Concluded, Memory]:
     analysis = analyse(snapshot, POLICIES, PlanContext(storm_at=memory.storm_at, faults=faults))
     everything = assess(snapshot, POLICIES, everything=True, faults=faults)
     shown = frozenset(item.id for item in analysis.findings)
-    return Concluded(snapshot, everything, shown, analysis.plan), Memory(storm_at=analysis.plan.last_storm, faults=faults)
+    left = Memory(storm_at=analysis.plan.last_storm, faults=faults)
+    return Concluded(snapshot, everything, shown, analysis.plan), left
 
 
 def concluded(row: Row, folder: Path) -> Iterator[tuple[Moment, Concluded]]:
