@@ -28,7 +28,8 @@ from evaluation.scoring import Kept, Quality, added, kept_together, score_faults
 from gpuwatch.collect.collect import collect
 from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.simulate.fleet import SimulatedFleet
+from gpuwatch.model.decision import FindingKind
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_of
 from gpuwatch.simulate.writing import write_cluster, write_fleet
@@ -38,6 +39,8 @@ END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 CONTENDED = 4
 """Nodes of shared cards that are added to each fleet: for memory and link one each where the demand of those who
 contend is known, and one where it is not."""
+PARTIAL_GANGS = 8
+"""Gangs in a fleet of their own for each seed: two that are placed in part, six that only look like it."""
 _LIMIT_HOURS = NEVER_USED_LIMIT / timedelta(hours=1)
 
 
@@ -125,11 +128,23 @@ def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, polici
         every_hours=every_hours,
         moments=len(moments),
         faults=score_faults(fleet.truth, named, moments),
-        idle=classes,
+        idle=added([classes, gangs_of(seed, policies)]),
         misfits=score_misfits(fleet.truth, named, moments),
         baselines=baselines,
         kept=left,
     )
+
+
+def gangs_of(seed: int, policies: Policies) -> list[Quality]:
+    """How gangs that are placed in part are judged, beside others that only look like it; the rest of the fleet
+    works."""
+    plan = FleetPlan(seed=seed, end=END, gpus=128, days=2, idle_allocations=0, faults=(), partial_gangs=PARTIAL_GANGS)
+    fleet = build_fleet(plan)
+    moments = moments_of(fleet, 6)
+    with tempfile.TemporaryDirectory(prefix="gpuwatch-gangs-") as folder:
+        named = watch(fleet, moments, Path(folder), policies)
+    rows, _ = score_idle(fleet.truth, named, moments)
+    return [row for row in rows if row.kind == FindingKind.PARTIAL_GANG]
 
 
 def watch(fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, policies: Policies) -> list[Named]:

@@ -10,7 +10,8 @@ RBAC decides, resource.k8s.io is served, and `cluster.asked()` is the server's o
 there is no scheduler and no controller: what is created stays as it is, so that a test writes status itself, deletes
 only what has no finalizer, and gets no default ServiceAccounts. With `alive=True` the scheduler and the controllers
 run, and kwok plays the kubelets: Nodes become Ready, Pods are scheduled, run, and end when they are deleted. DRA device
-taints are on then. A Job's Pods go on running until something ends them.
+taints are on then, and the scheduler's own gangs: Pods that name a PodGroup are placed together. A Job's Pods go on
+running until something ends them.
 
 `parts/install` builds the programs of `cluster/{kubernetes,kwok}/go.mod`; nothing here builds or downloads.
 """
@@ -251,7 +252,7 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool 
             f"--service-account-key-file={_key(folder)}",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--endpoint-reconciler-type=none",  # it would refuse a loopback address
-            *(_DEVICE_TAINTS_SERVED if alive else _NO_ACCOUNTS),
+            *(_GATES_SERVED if alive else _NO_ACCOUNTS),
             *flags,
         ]
         programs: dict[str, Sequence[str | Path]] = {"kube-apiserver": command}
@@ -265,8 +266,8 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool 
 
 # It refuses Pods of a Namespace whose default account no controller has made yet.
 _NO_ACCOUNTS = ("--disable-admission-plugins=ServiceAccount",)
-_DEVICE_TAINTS = "--feature-gates=DRADeviceTaints=true,DRADeviceTaintRules=true"
-_DEVICE_TAINTS_SERVED = (_DEVICE_TAINTS, "--runtime-config=resource.k8s.io/v1beta2=true")
+_GATES = "--feature-gates=DRADeviceTaints=true,DRADeviceTaintRules=true,GenericWorkload=true,GangScheduling=true"
+_GATES_SERVED = (_GATES, "--runtime-config=resource.k8s.io/v1beta2=true,scheduling.k8s.io/v1alpha2=true")
 
 
 def _living(build: ControlPlaneBuild, cluster: ControlPlane) -> Iterator[tuple[str, list[str | Path]]]:
@@ -286,7 +287,7 @@ def _living(build: ControlPlaneBuild, cluster: ControlPlane) -> Iterator[tuple[s
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
             "--node-monitor-grace-period=5m",  # no Node dies in a test, but a busy machine's heartbeats are late
-            _DEVICE_TAINTS,
+            _GATES,
         ],
     )
     yield (
@@ -301,7 +302,7 @@ def _living(build: ControlPlaneBuild, cluster: ControlPlane) -> Iterator[tuple[s
             "--leader-elect=false",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
-            _DEVICE_TAINTS,
+            _GATES,
         ],
     )
     stages = cluster.folder / "stages.yaml"

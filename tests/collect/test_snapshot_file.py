@@ -110,6 +110,7 @@ def full() -> Snapshot:
                     images=("registry.acme.example/blackbox:1",),
                     workload="StatefulSet/team-x/fusion",
                     gang="StatefulSet/team-x/fusion",
+                    unscheduled='Unschedulable: persistentvolumeclaim "blackbox" not found',
                     claims=("fusion-claim",),
                     priority_class="acme-high",
                     placement=Placement(
@@ -219,7 +220,7 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
     assert changed.readings.promql == {
         "power_watts:last:0": 'max(x{$device, err="1", cluster="…", job=~"…", instance!~"…"})'
     }
-    assert device.untrusted == "(withheld)"
+    assert device.untrusted == pod.unscheduled == "(withheld)"
 
 
 def test_pseudonyms_cannot_be_guessed() -> None:

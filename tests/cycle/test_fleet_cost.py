@@ -115,6 +115,13 @@ def test_a_gang_is_idle_with_all_its_pods() -> None:
     assert found.cost["nlp", "allocated"] == 4.0
 
 
+def test_of_a_gang_in_part_those_cost_that_have_a_place() -> None:
+    waiting = team("nlp", 2, 1, on="", phase="Pending")
+    partial = replace(idle("nlp/train-0", "nlp/train-1", kind=SubjectKind.GANG), kind=FindingKind.PARTIAL_GANG)
+    found = costs([node()], [team("nlp", 2), waiting], partial)
+    assert (found.cost["nlp", "idle"], found.cost["nlp", "allocated"]) == (4.0, 0.0)
+
+
 def test_a_price_that_is_not_known_has_no_cost() -> None:
     found = costs([node(instance_type="unheard")], [team("nlp", 2)], idle("nlp/train-0"))
     assert (found.cost, found.saving) == ({}, {})

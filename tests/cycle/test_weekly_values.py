@@ -193,6 +193,19 @@ def test_idle_allocations_count_from_their_silence_within_the_week() -> None:
     assert team.use.projected_saving_gpu_hours_per_week == pytest.approx(168)
 
 
+def test_a_gang_in_part_is_hours_and_money_as_what_is_idle_otherwise() -> None:
+    left = idle("team-a/left", ("gpu-0",), START - timedelta(hours=5))
+    gang = replace(left, kind=FindingKind.PARTIAL_GANG, pods=("team-a/left", "team-a/without-a-place"))
+    found, usual = (report(hours(), (each,), devices=(device("gpu-0"),)) for each in (gang, left))
+    assert found.idle == (gang,)
+    assert found.fleet == usual.fleet
+    assert found.fleet.idle_gpu_hours > 0
+    assert found.fleet.saving is not None
+    assert found.fleet.saving > 0
+    for text in (weekly_html(found), weekly_markdown(found)):
+        assert "partial" in text
+
+
 def test_what_is_suspected_has_hours_and_money_of_its_own() -> None:
     looks = replace(
         idle("team-a/left", ("gpu-0", "gpu-1/1"), START - timedelta(hours=5)),

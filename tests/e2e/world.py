@@ -65,6 +65,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
         "long_window_seconds": 60,
         "min_silence_seconds": 20,
         "min_age_seconds": 30,
+        "partial_gang_seconds": 20,
         "power_floor_seconds": HISTORY_SECONDS,
     },
     "execute": {

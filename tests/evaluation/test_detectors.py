@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from evaluation.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
-from evaluation.detectors import Evaluation, evaluate, evaluation_json, main, parse_seeds, watch
+from evaluation.detectors import Evaluation, evaluate, evaluation_json, gangs_of, main, parse_seeds, watch
 from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
@@ -62,6 +62,14 @@ def test_every_pod_that_never_worked_is_named_within_two_hours(tmp_path: Path) -
         at = first_named(truth, named)
         assert at is not None, truth
         assert timedelta(minutes=90) <= at - truth.start <= NEVER_USED_LIMIT
+
+
+def test_gangs_in_part_are_named_and_what_looks_like_one_is_not() -> None:
+    (row,) = gangs_of(5, Policies())
+    assert row.kind == FindingKind.PARTIAL_GANG
+    assert row.planted == row.found == row.same_kind > 0
+    assert row.false_names == ()
+    assert max(row.delays_hours) <= 0.6  # half an hour after they began somebody looked
 
 
 def test_the_common_rule_names_pods_that_work_and_is_right_about_those_that_never_did(fleet: SimulatedFleet) -> None:

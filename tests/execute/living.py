@@ -75,6 +75,7 @@ class Fleet:
     now: datetime = START
     sick: set[str] = field(default_factory=set)
     idle: set[str] = field(default_factory=set)
+    idle_kind: FindingKind = FindingKind.ABANDONED
     busy: set[str] = field(default_factory=set)
     blind: bool = False  # telemetry gives no verdict on healthy devices
     dark: set[str] = field(default_factory=set)
@@ -488,7 +489,7 @@ class Fleet:
                     Finding(
                         rule="idle.abandoned",
                         family=Family.IDLE,
-                        kind=FindingKind.ABANDONED if idle else FindingKind.IN_USE,
+                        kind=self.idle_kind if idle else FindingKind.IN_USE,
                         subject=Subject(SubjectKind.POD, ref),
                         verdict=Verdict.IDLE if idle else Verdict.BUSY,
                         summary="idle for good" if idle else "works",

@@ -10,7 +10,9 @@ import pytest
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
+from gpuwatch.execute.precision import BUSY_AGAIN
 from gpuwatch.kube.writer import Failure, WriteError
+from gpuwatch.model.decision import FindingKind
 from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.store.remediations import RemediationStore
@@ -61,13 +63,21 @@ def test_the_waiter_that_starts_is_told(store: RemediationStore) -> None:
     assert fleet.pods("late")[0]["spec"]["nodeName"] == "n0"
 
 
-@pytest.mark.parametrize("on_demand", [True, False])
+@pytest.mark.parametrize(
+    ("settings_ask", "kind", "on_demand"),
+    [
+        (True, FindingKind.ABANDONED, True),
+        (False, FindingKind.ABANDONED, False),
+        (False, FindingKind.PARTIAL_GANG, True),  # such a gang is never released but for another
+    ],
+)
 def test_gpus_that_nobody_took_go_back_where_they_were_freed_for_nothing_else(
-    store: RemediationStore, on_demand: bool
+    store: RemediationStore, settings_ask: bool, kind: FindingKind, on_demand: bool
 ) -> None:
     fleet = crowded(chat=8)
+    fleet.idle_kind = kind
     before = fleet.find("chat")["spec"]
-    executor = begun(fleet, store, replace(ON_DEMAND, reclaim_only_on_demand=on_demand))
+    executor = begun(fleet, store, replace(ON_DEMAND, reclaim_only_on_demand=settings_ask))
     fleet.stuck = {"late"}  # its volume is somewhere else
     until_released(fleet, store, executor)
     freed = fleet.now
@@ -91,6 +101,20 @@ def test_gpus_that_nobody_took_go_back_where_they_were_freed_for_nothing_else(
     assert fleet.propose(executor) == ()  # it is left alone
     fleet.now += timedelta(days=1)
     assert len(fleet.propose(executor)) == 1
+
+
+@pytest.mark.parametrize("kind", [FindingKind.ABANDONED, FindingKind.PARTIAL_GANG])
+def test_a_gang_in_part_that_is_complete_by_now_was_not_named_wrongly(
+    store: RemediationStore, kind: FindingKind
+) -> None:
+    fleet = crowded(chat=8)
+    fleet.idle_kind = kind
+    executor = begun(fleet, store)
+    fleet.idle, fleet.busy = set(), {"chat"}
+    drive(fleet, executor, 0.5)
+    assert only(store).phase is Phase.OBSOLETE
+    assert any(turn.message.startswith("It works again") for turn in only(store).history)
+    assert only(store).verified == ({BUSY_AGAIN: True} if kind is FindingKind.ABANDONED else {})
 
 
 @pytest.mark.parametrize("gone", ["deleted", "ending", "ended", "elsewhere"])

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.frameworks import FRAMEWORKS, kueue, schedulers, volcano
-from gpuwatch.frameworks.owner import KubeflowRunPolicy, KubeflowSchedulingPolicy, Owner, OwnerSpec, Scaled
+from gpuwatch.frameworks.owner import (
+    KubeflowRunPolicy,
+    KubeflowSchedulingPolicy,
+    Owner,
+    OwnerSpec,
+    RayClusterSpec,
+    Scaled,
+)
 from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds, recognise
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, OwnerStatus
@@ -264,6 +271,22 @@ def test_a_ray_cluster_is_one_gang_only_where_it_says_so(value: str, whole: bool
     ray = controller("ray.io", "RayCluster", labels={"ray.io/gang-scheduling-enabled": value})
     found = recognise(member(chain=(ray,)), GangObjects())
     assert (found.id if found else None) == ("RayCluster/ml/top" if whole else None)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "needed"),
+    [
+        (None, 1 + 4 + 2 * 2),  # the head, and what the cluster starts with
+        (False, 1 + 4 + 2 * 2),
+        (True, 1 + 1 + 0),  # what the autoscaler keeps
+    ],
+)
+def test_a_ray_job_begins_with_the_workers_of_its_cluster(scaled: bool | None, needed: int) -> None:
+    groups = [Scaled(replicas=4, min_replicas=1), Scaled(replicas=2, num_of_hosts=2), Scaled()]
+    spec = OwnerSpec(ray_cluster_spec=RayClusterSpec(enable_in_tree_autoscaling=scaled, worker_group_specs=groups))
+    found = recognise(member(chain=(controller("ray.io", "RayJob", spec=spec),)), GangObjects())
+    assert found is not None
+    assert found.min_available == needed
 
 
 def test_only_the_groups_that_pods_name_are_listed() -> None:

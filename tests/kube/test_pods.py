@@ -37,6 +37,16 @@ def test_a_pod_without_accelerators_is_kept_apart_until_it_has_ended() -> None:
         assert taken(pod(containers=containers, status={"phase": "Failed"})) is None, "nothing of it is in use"
 
 
+def test_what_the_scheduler_says_of_a_pod_that_it_did_not_place() -> None:
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available."}
+    pending = {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}, said]}
+    assert held(pod(nodeName="", status=pending)).unscheduled == "Unschedulable: 0/1 nodes are available."
+    assert held(pod(status=pending)).unscheduled == ""  # it has a Node by now
+    assert held(pod(nodeName="", status={"phase": "Pending"})).unscheduled == ""  # nobody has looked at it
+    bare = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}
+    assert held(pod(nodeName="", status=bare)).unscheduled == "SchedulingGated: "
+
+
 @pytest.mark.parametrize("where", ["requests", "limits"])
 def test_requests_and_limits_both_keep_a_pod(where: str) -> None:
     assert held(pod(containers=[container(**{where: {"amd.com/gpu": "2"}})])).accelerators == {"amd.com/gpu": 2}

@@ -39,6 +39,7 @@ SHOWN: dict[str, set[str]] = {
     "idle.never_used": {"never"},
     "idle.abandoned": {"left"},
     "idle.model_loaded": {"left"},
+    "idle.partial_gang": {"torn"},
     "idle.host_bound": {"fed-slowly"},
     # By one query alone a Pod that was left looks like one that pauses.
     "idle.bursty": {"pauses", "left"},
@@ -206,7 +207,7 @@ def _shared_series() -> list[tuple[str, dict[str, str], Value]]:
         said = {"node": node, "condition": "XidCriticalError", "status": "true"}
         series.append(("kube_node_status_condition", said, always(1 if node == "n1" else 0)))
         series.append(("kube_node_labels", {"node": node, "label_nvidia_com_gpu_clique": clique}, always(1)))
-    for job, nodes in (("wide", ("n1", "n2")), ("near", ("n2", "n3"))):
+    for job, nodes in (("wide", ("n1", "n2")), ("near", ("n2", "n3")), ("torn", ("n1", "")), ("waits", ("", ""))):
         for number, node in enumerate(nodes):
             labels = {"namespace": "ml", "pod": f"{job}-{number}", "node": node}
             labels |= {"created_by_kind": "Job", "created_by_name": job}

@@ -525,6 +525,17 @@ def finding_cases(s: int) -> Iterator[Case]:
         {5: [{"kind": "telemetry_missing", "cluster": "c1"}]},
         ("telemetry_missing",),
     )
+    said = 'workload_namespace="team-a",workload_pod="train-0"'
+    gang = series("gpuwatch_finding", SELF, f'family="idle",kind="partial_gang",verdict="idle",{said}')
+    yield from edges(
+        "GpuwatchPartialGang",
+        30,
+        {gang: 0},
+        {gang: 1},
+        {"namespace": "team-a", "pod": "train-0"},
+        ("team-a/train-0",),
+    )
+    yield Case("not confirmed", "GpuwatchPartialGang", {gang.replace('"idle",w', '"unknown",w'): "1x60"}, {60: []})
     cost = series("gpuwatch_cost_per_hour", SELF, 'workload_namespace="team-a",state="idle",currency="USD"')
     yield from edges(
         "GpuwatchIdleWaste",

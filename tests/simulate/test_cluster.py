@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.detect.idle_partial_gang import partial_gangs
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, OwnerStatus, Sharing
+from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.writing import write_cluster
@@ -105,3 +107,26 @@ def test_gangs_budgets_and_priorities_are_read(fleet: SimulatedFleet, tmp_path: 
         assert cluster.priorities["serving"] == 100_000
     assert len(frameworks & {"JobSet", "Kubeflow Training", "Volcano"}) >= 2
     assert budgets > 0
+
+
+def test_gangs_in_part_are_there_and_what_looks_like_one(tmp_path: Path) -> None:
+    """One of each row of the table, as far as there is room; the others' Pods are as without them."""
+    plan = FleetPlan(seed=5, end=END, gpus=128, days=2, idle_allocations=0, faults=(), partial_gangs=8)
+    fleet = build_fleet(plan)
+    planted = [run for run in fleet.runs if any(not pod.places for pod in run.pods)]
+    told = {(run.idle, run.state) for run in planted}
+    assert {(FindingKind.PARTIAL_GANG, ""), (None, ""), (None, "pulling")} <= told
+    for run in planted:
+        at = plan.moment(max(run.start, 0.0) + 60)
+        write_cluster(fleet, tmp_path, at)
+        cluster = RecordedCluster(tmp_path).read(at)
+        refs = {f"{run.workload.namespace}/{pod.name}": pod for pod in run.pods}
+        mine = {pod.ref: pod for pod in cluster.pods if pod.ref in refs}
+        assert set(mine) == set(refs)
+        waiting = [pod for ref, pod in mine.items() if not refs[ref].places and pod.phase == "Pending"]
+        assert all(bool(pod.node) is (run.state == "pulling") for pod in waiting)
+        assert all("Insufficient nvidia.com/gpu" in pod.unscheduled for pod in waiting if not pod.node)
+        found = partial_gangs(cluster)
+        named = {pod.gang for pod in mine.values() if pod.gang in found}
+        waits = run.state not in ("pulling", "completed", "elastic", "leaving")
+        assert bool(named) is waits, run.note

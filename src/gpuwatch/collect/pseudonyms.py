@@ -160,6 +160,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
         "priority_class": "class",
         "workload": _PATH,
         "gang": _PATH,
+        "unscheduled": _withheld,
     },
     cluster.Placement: {"node_selector": _LABELS},
     cluster.Toleration: {"key": _Alias.taint, "value": "value"},

@@ -15,6 +15,7 @@ from gpuwatch.model.decision import (
     ActionKind,
     Analysis,
     Coverage,
+    Family,
     Finding,
     FindingKind,
     Severity,
@@ -26,6 +27,8 @@ from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Schema, Signal, WindowStat
 from gpuwatch.plan.draw import draw_plan
+from gpuwatch.plan.facts import PlanFacts
+from gpuwatch.plan.partial_gangs import explained
 from gpuwatch.plan.policy import PlanPolicy
 
 VERSION = 1
@@ -75,11 +78,12 @@ def assess(
     snapshot: Snapshot, policies: Policies, *, everything: bool = False, faults: FaultMemory | None = None
 ) -> tuple[Finding, ...]:
     """The rules' findings, unordered. everything: include HEALTHY and similar ones."""
-    return (
+    found = (
         *health.assess_health(snapshot, policies.health, everything=everything, xids=policies.xids, memory=faults),
         *idle.assess_idle(snapshot, policies.idle, everything=everything),
         *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=everything),
     )
+    return explained(PlanFacts(snapshot, found), policies.plan)
 
 
 def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:
@@ -174,8 +178,7 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
         if finding.kind in (FindingKind.HEALTH_UNKNOWN, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
         for device in finding.devices
     }
-    untold = (FindingKind.IDLE_UNKNOWN, FindingKind.SUSPECTED_IDLE)
-    idle_unknown = {ref for finding in unknown if finding.kind in untold for ref in finding.pods}
+    idle_unknown = {ref for finding in unknown if finding.family is Family.IDLE for ref in finding.pods}
     return Coverage(
         devices=len(snapshot.devices),
         devices_present=len(present),

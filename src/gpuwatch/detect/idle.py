@@ -8,14 +8,16 @@ agrees, and enough of it was observed.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from gpuwatch.detect.idle_holdings import Holdings, PodHolding, holdings_of
+from gpuwatch.detect.idle_partial_gang import PartialGang, judge_partial, partial_gangs
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.idle_signals import needs_of_rules
 from gpuwatch.detect.idle_verdict import UNTOLD, Allocation, IdleJudge, idle_unknown
 from gpuwatch.model.cluster import Gang
-from gpuwatch.model.decision import Finding, Snapshot, Subject, SubjectKind
+from gpuwatch.model.decision import Finding, Snapshot, Subject, SubjectKind, Verdict
 from gpuwatch.profile.silence import joined
 
 __all__ = ["IdlePolicy", "assess_idle", "needs_of_rules"]
@@ -29,17 +31,12 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
     """
     holdings = holdings_of(snapshot)
     calendar = holdings.calendar
-    if calendar is None:
-        return tuple(
-            replace(
-                idle_unknown(item.subject, UNTOLD, item.unseen),
-                devices=tuple(device.id for device in item.devices),
-                pods=item.pods,
-            )
-            for item in _allocations(holdings, snapshot, None)
-        )
-    judge = IdleJudge(snapshot, policy, SilenceModel(holdings, calendar, policy))
-    findings = [judge.judge(item) for item in _allocations(holdings, snapshot, judge)]
+    partial = partial_gangs(snapshot.cluster)
+    judge = IdleJudge(snapshot, policy, SilenceModel(holdings, calendar, policy)) if calendar is not None else None
+    judged = ((item, partial.get(item.subject.name)) for item in _allocations(holdings, snapshot, judge))
+    findings = [_judged(judge, item, found, snapshot.at) for item, found in judged]
+    if judge is None:
+        return tuple(findings)
     if everything:
         findings += [judge.judge(item) for holder in holdings.holders.values() for item in _devices(holder)]
     devices = {device.id: device for device in snapshot.devices}
@@ -48,6 +45,21 @@ def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = Fa
         found = idle_unknown(Subject(SubjectKind.DEVICE, name), text, ("the Pod that has it",))
         findings.append(replace(found, devices=(name,), node=devices[name].node))
     return tuple(findings)
+
+
+def _judged(judge: IdleJudge | None, item: Allocation, partial: PartialGang | None, at: datetime) -> Finding:
+    """judge: None without any history of activity."""
+    found = judge_partial(judge, item, partial, at) if partial is not None else None
+    if found is not None and (found.verdict is Verdict.IDLE or judge is None):
+        return found
+    if judge is None:
+        names = tuple(device.id for device in item.devices)
+        return replace(idle_unknown(item.subject, UNTOLD, item.unseen), devices=names, pods=item.pods)
+    usual = judge.judge(item)
+    if found is None or not usual.gpu_hours:
+        return found or usual
+    # Its silence is proven or suspected by itself, and its hours are counted so.
+    return replace(usual, summary=f"{usual.summary}; {found.summary}")
 
 
 def _allocations(holdings: Holdings, snapshot: Snapshot, judge: IdleJudge | None) -> Iterator[Allocation]:

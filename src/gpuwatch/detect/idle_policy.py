@@ -24,6 +24,9 @@ class IdlePolicy:
         steps; Prometheus itself looks back for five minutes.
     min_age_seconds: age before which no Pod is called idle, and at which one that never worked is. 90 min: Princeton's
         job_defense_shield warns again after 105 and cancels after 120.
+    partial_gang_seconds: time for which a gang must be placed in part, and its GPUs idle meanwhile, before it is named.
+        10 min: twice the time after which Kueue's waitForPodsReady evicts such a workload, as a Node with GPUs that an
+        autoscaler adds takes some minutes.
     recent_seconds: time since the last activity within which a Pod is in use. 30 min: the usual bound of other tools,
         which nearly every serving Pod exceeds every day.
     min_silence_seconds: shortest idle time of what has worked before. 2 h: a restore, an evaluation on the CPU or a
@@ -90,6 +93,7 @@ class IdlePolicy:
     max_staleness_seconds: int = 15 * _MINUTE
 
     min_age_seconds: int = 90 * _MINUTE
+    partial_gang_seconds: int = 10 * _MINUTE
     recent_seconds: int = 30 * _MINUTE
     min_silence_seconds: int = 2 * _HOUR
     exceed_chance_ratio: float = 0.005

@@ -58,11 +58,13 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
         ),
         *traffic,
     )
+    soonest = (WindowStat(signal, Statistic.MAX, policy.recent_seconds) for signal in CONFIRMING)
     memory = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
     return {
         "idle.never_used": silence,
         "idle.abandoned": silence,
         "idle.model_loaded": (*silence, memory),
+        "idle.partial_gang": (*silence, *soonest),
         "idle.in_use": use,
         "idle.bursty": use,
         "idle.host_bound": (
@@ -99,8 +101,8 @@ class DeviceSignals:
     def value(
         self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0, *, whole_gpu: bool = False
     ) -> float | None:
-        """The device's value; for a MIG instance its own, or with whole_gpu its GPU's."""
-        answers = self.readings.values.get(self._keys[signal, statistic, window_seconds], {})
+        """The device's value; for a MIG instance its own, or with whole_gpu its GPU's. None where unknown."""
+        answers = self.readings.values.get(self._keys.get((signal, statistic, window_seconds), ""), {})
         return answers.get(device.uuid if whole_gpu else device.id)
 
     def evidence(
@@ -177,11 +179,13 @@ class DeviceSignals:
     def second_opinion(self, devices: Sequence[Device], silent_seconds: float) -> SecondOpinion:
         """The other signals over the time in which the devices' engines were idle.
 
-        silent_seconds: that time; the longest window that fits into it counts.
+        silent_seconds: that time; the longest window that fits into it counts, or the shortest, of fewer signals.
         """
         window = self.policy.recent_window_seconds
         if silent_seconds >= self.policy.long_window_seconds:
             window = self.policy.long_window_seconds
+        elif silent_seconds < window:
+            window = self.policy.recent_seconds
         shown: tuple[Evidence, ...] = ()
         missing: list[str] = []
         for device in devices:

@@ -87,7 +87,7 @@ class IdleJudge:
         video = self.signals.video(item.devices)
         if video is not None:
             return self._working(item, "uses its video engines", (video,))
-        missing = self._blind(item, now)
+        missing = self.blind(item, now)
         if missing:
             return idle_unknown(item.subject, UNTOLD, missing)
         covered = now.coverage_ratio >= policy.min_coverage_ratio
@@ -114,7 +114,7 @@ class IdleJudge:
             return idle_unknown(item.subject, UNTOLD, missing)
         return self._explained(item, now, explanation)
 
-    def _blind(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
+    def blind(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
         policy = self.policy
         if item.unseen:
             return item.unseen

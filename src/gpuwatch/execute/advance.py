@@ -48,6 +48,7 @@ from gpuwatch.model.remediation import (
 )
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.completeness import unread
+from gpuwatch.plan.demand import on_demand
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -590,7 +591,7 @@ def _freed(remediation: Remediation, inputs: StepInputs, now: datetime, policies
         seen = replace(seen, deadline_at=now + timedelta(seconds=policy.verification_timeout_seconds))
     if seen.deadline_at is None or now < seen.deadline_at:
         return _wait(seen, f"Its GPUs are free; {name} has not started yet.", now, policy)
-    if policies.plan.reclaim_only_on_demand:
+    if on_demand(remediation.proposal.detectors, policies.plan):
         return _undo(seen, Phase.FAILED, f"{name} did not take what was freed for it alone.", now, policy)
     return Transition(
         _turned(_held(seen, now, policy), Phase.IN_EFFECT, f"Its GPUs are free; {name} did not take them.", now)

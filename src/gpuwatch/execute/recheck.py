@@ -17,6 +17,7 @@ from gpuwatch.model.decision import (
     Candidate,
     Family,
     Finding,
+    FindingKind,
     Mode,
     Plan,
     PlanItem,
@@ -237,7 +238,9 @@ def _gone(proposal: Proposal, view: FreshFacts) -> Check:
         and not set(finding.pods).isdisjoint(proposal.pods)
     )
     if proposal.action is ActionKind.RELEASE_GANG and busy:
-        return Check(Clearance.GONE, f"It works again ({busy[0]}).", {BUSY_AGAIN: True})
+        # A gang that was placed in part and is complete now was not named wrongly.
+        wrong = {BUSY_AGAIN: True} if proposal.detectors != (FindingKind.PARTIAL_GANG,) else None
+        return Check(Clearance.GONE, f"It works again ({busy[0]}).", wrong)
     unseen = _unseen(proposal, view)
     return Check(Clearance.WAIT, unseen) if unseen else Check(Clearance.GONE, "No finding calls for it any more.")
 

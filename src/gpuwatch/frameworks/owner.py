@@ -47,11 +47,20 @@ class KubeflowRunPolicy(Wire, frozen=True):
 
 
 class Scaled(Wire, frozen=True):
+    """replicas, num_of_hosts: of a Ray cluster's worker group."""
+
     min_replicas: int | None = None
+    replicas: int | None = None
+    num_of_hosts: int | None = None
 
 
 class LeaderWorkerTemplate(Wire, frozen=True):
     size: int | None = None
+
+
+class RayClusterSpec(Wire, frozen=True):
+    enable_in_tree_autoscaling: bool | None = None
+    worker_group_specs: list[Scaled] | None = None
 
 
 class PodSet(Wire, frozen=True):
@@ -81,6 +90,7 @@ class OwnerSpec(Wire, frozen=True):
     elastic_policy: Scaled | None = None  # PyTorchJob
     leader_worker_template: LeaderWorkerTemplate | None = None  # LeaderWorkerSet
     predictor: Scaled | None = None  # InferenceService
+    ray_cluster_spec: RayClusterSpec | None = None  # RayJob
     started: bool | None = None  # DevWorkspace
     min_available: int | None = None  # Volcano Job
     queue: str | None = None  # Volcano Job and PodGroup, KAI PodGroup

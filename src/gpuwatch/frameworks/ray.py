@@ -18,6 +18,7 @@ from gpuwatch.frameworks.framework import (
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, condition
+from gpuwatch.frameworks.owner import OwnerSpec
 from gpuwatch.model.cluster import Pod
 
 _TYPE = "ray.io/node-type"
@@ -60,6 +61,19 @@ def _stays(labels: Labels) -> str:
     return "A worker on several hosts cannot be moved Pod by Pod." if labels.get(_REPLICA) else ""
 
 
+def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
+    """The head and the workers that the cluster starts with; with KubeRay's autoscaler those that it keeps. A RayJob
+    begins once these run."""
+    found = spec.ray_cluster_spec if spec is not None else None
+    if found is None or found.worker_group_specs is None:
+        return None
+    scaled = found.enable_in_tree_autoscaling
+    groups = [
+        ((it.min_replicas if scaled else it.replicas) or 0, it.num_of_hosts or 1) for it in found.worker_group_specs
+    ]
+    return 1 + sum(count * hosts for count, hosts in groups)
+
+
 def _place(*path: str) -> Callable[[Sequence[Pod], Tree], Tree | None]:
     def place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
         cluster: Tree = {}
@@ -99,7 +113,9 @@ JOB = Framework(
         ),
     ),
     gang=GangRule(
-        named_by=("ray.io/originated-from-cr-name",), named_only_with=("ray.io/originated-from-crd", "RayJob")
+        named_by=("ray.io/originated-from-cr-name",),
+        named_only_with=("ray.io/originated-from-crd", "RayJob"),
+        minimum=_minimum,
     ),
     annotations=("ray.io/",),
 )

@@ -200,6 +200,7 @@ def _held(found: wire.WirePod) -> HeldPod:
         scheduler=spec.scheduler_name or "",
         restarts=sum(item.restart_count for item in status.container_statuses or ()),
         placement=placement(spec, meta.namespace, meta.labels or {}),
+        unscheduled="" if spec.node_name else _unscheduled(status),
     )
     group = spec.scheduling_group
     return HeldPod(
@@ -209,6 +210,11 @@ def _held(found: wire.WirePod) -> HeldPod:
         scheduling_group=(group.pod_group_name if group else None) or "",
         workload_ref=spec.workload_ref,
     )
+
+
+def _unscheduled(status: wire.PodStatus) -> str:
+    said = (item for item in status.conditions or () if item.type == "PodScheduled" and item.status == "False")
+    return next((f"{item.reason}: {item.message or ''}" for item in said), "")
 
 
 def _started(status: wire.PodStatus) -> datetime | None:

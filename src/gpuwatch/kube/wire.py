@@ -110,6 +110,7 @@ class WireCondition(Wire, frozen=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
+    message: str | None = None
     last_transition_time: datetime | None = None
 
 

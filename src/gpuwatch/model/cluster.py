@@ -185,7 +185,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A Pod that requests accelerators or has a claim for one. `accelerators` sums its containers' requests."""
+    """A Pod that requests accelerators or has a claim for one. `accelerators` sums its containers' requests.
+
+    unscheduled: reason and message of the condition PodScheduled, where the scheduler has not placed it.
+    """
 
     namespace: str
     name: str
@@ -210,6 +213,7 @@ class Pod:
     gang: str = ""  # Gang.id, '' where it belongs to none
     restarts: int = 0
     placement: Placement = Placement()
+    unscheduled: str = ""
 
     @property
     def ref(self) -> PodRef:

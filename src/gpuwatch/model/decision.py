@@ -103,6 +103,7 @@ class FindingKind(StrEnum):
     NEVER_USED = "never_used"  # idle since its Pod started
     ABANDONED = "abandoned"  # worked, and stopped for good
     MODEL_LOADED = "model_loaded"  # idle, with a loaded model in memory
+    PARTIAL_GANG = "partial_gang"  # holds GPUs while the rest of its gang waits to be placed
     HOST_BOUND = "host_bound"  # the GPU waits for the host: always busy, hardly loaded
     BURSTY = "bursty"  # idle now, as often before it worked again
     IN_USE = "in_use"  # it works

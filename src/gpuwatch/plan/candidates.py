@@ -100,7 +100,7 @@ def _group_candidate(
         namespace=pods[0].namespace,
         pool=facts.pool(node),
         gpu_model=node.gpu_product if node else "",
-        gpus=facts.gpus(pods),
+        gpus=facts.gpus(pod for pod in pods if pod.node),
         detectors=_detectors(findings),
     )
 

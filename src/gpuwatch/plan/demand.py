@@ -1,19 +1,26 @@
 """Pending Pods that could be scheduled if idle GPUs were released, and the fewest releases that they need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gpuwatch.model.cluster import Pod
-from gpuwatch.model.decision import ActionKind, PlanItem
+from gpuwatch.model.decision import ActionKind, FindingKind, PlanItem
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.landing import Nowhere, Room, unlike
+from gpuwatch.plan.policy import PlanPolicy
+
+
+def on_demand(detectors: Collection[str], policy: PlanPolicy) -> bool:
+    """Whether such a release needs a Pod that waits for it: a gang that is placed in part may still be completed."""
+    return policy.reclaim_only_on_demand or FindingKind.PARTIAL_GANG in detectors
 
 
 def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
     """Candidate.id of a release → the Pod that waits for it.
 
     items: releases without refusals. For each waiting group, in the scheduler's order: take the least harmful releases
-    until all of it can be placed, then drop those that it does not need, most harm first.
+    until all of it can be placed, then drop those that it does not need, most harm first. No gang is released for its
+    own Pods, or once room is made for them; of two that wait for each other's GPUs the one whose release loses less.
     """
     room = facts.ground.room.copy()
     left = sorted(
@@ -21,16 +28,41 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
         key=lambda item: (item.score.disrupted_gpu_hours, item.candidate.gpus, item.candidate.id),
     )
     chosen: dict[str, PodRef] = {}
-    for group in facts.ground.unsettled:
+    served: set[str] = set()
+    for first in facts.ground.unsettled:
+        group, gang = first, first[0].gang
+        if gang in served:
+            continue
         useful = frozenset(name for pod in unlike(group) for name in facts.bare_room.ever(pod))
-        needed = _needed(group, [item for item in left if useful.intersection(item.candidate.nodes)], room)
+        there = [item for item in left if useful.intersection(item.candidate.nodes)]
+        needed = _needed(group, [item for item in there if _gives_way(item, group, facts)], room)
         if needed is None:
             continue
+        own = next((item for item in left if item.candidate.target.name == gang), None)
+        if own is not None and (other := _instead(own, needed, facts, room)):
+            group, needed = other, [own]
         _places(group, needed, room, keep=True)
         waiter = min(pod.ref for pod in group)
         chosen.update((item.candidate.id, waiter) for item in needed)
-        left = [item for item in left if item not in needed]
+        served |= {group[0].gang, *(item.candidate.target.name for item in needed)} - {""}
+        left = [item for item in left if item.candidate.target.name not in served]
     return chosen
+
+
+def _gives_way(item: PlanItem, group: Sequence[Pod], facts: PlanFacts) -> bool:
+    """Whether it may be released for the group: it is not the same gang, nor one that waits with a higher priority."""
+    waits = FindingKind.PARTIAL_GANG in item.candidate.detectors
+    above = any(pod.priority > max(each.priority for each in group) for pod in facts.pods_of(item.candidate))
+    return item.candidate.target.name != group[0].gang and not (waits and above)
+
+
+def _instead(own: PlanItem, needed: list[PlanItem], facts: PlanFacts, room: Room) -> tuple[Pod, ...] | None:
+    """The waiting Pods of the one gang that is to be released, where releasing this one for them loses less."""
+    if len(needed) != 1 or needed[0].score.disrupted_gpu_hours <= own.score.disrupted_gpu_hours:
+        return None
+    waiting = (group for group in facts.ground.unsettled if group[0].gang == needed[0].candidate.target.name)
+    fits = (group for group in waiting if _gives_way(own, group, facts) and _places(group, [own], room) is not None)
+    return next(fits, None)
 
 
 def _needed(group: Sequence[Pod], offered: list[PlanItem], room: Room) -> list[PlanItem] | None:

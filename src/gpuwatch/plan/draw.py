@@ -27,7 +27,7 @@ from gpuwatch.model.telemetry import PodRef
 from gpuwatch.plan.brakes import brakes, last_storm
 from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
-from gpuwatch.plan.demand import waiters
+from gpuwatch.plan.demand import on_demand, waiters
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved
 from gpuwatch.plan.landing import Nowhere, Room
@@ -150,7 +150,7 @@ def _demanded(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> li
 def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem:
     if waiter:
         return replace(item, candidate=replace(item.candidate, waiter=waiter))
-    if policy.reclaim_only_on_demand and item.candidate.action is ActionKind.RELEASE_GANG:
+    if item.candidate.action is ActionKind.RELEASE_GANG and on_demand(item.candidate.detectors, policy):
         reason = "No pending Pod could be scheduled with what it frees, or others free it with less harm."
         return replace(item, refusals=(*item.refusals, Refusal(guard="demand", reason=reason)))
     return item
@@ -298,7 +298,7 @@ def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tu
             (
                 item
                 for item in drawn
-                if policy.reclaim_only_on_demand
+                if on_demand(item.candidate.detectors, policy)
                 and not item.admitted
                 and item.candidate.id not in dropped
                 and len(mates.get(_party(item), ())) > 1

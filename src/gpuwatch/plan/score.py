@@ -40,8 +40,9 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
     horizon = policy.horizon_hours
     if candidate.action in (ActionKind.RELEASE_GANG, ActionKind.RESIZE_WORKLOAD):
         # Of a resize, `gpus` are those that it frees.
-        by = "release" if candidate.action is ActionKind.RELEASE_GANG else "advised size"
-        freed = facts.gpu_shares(pods) if candidate.action is ActionKind.RELEASE_GANG and pods else candidate.gpus
+        releases = candidate.action is ActionKind.RELEASE_GANG
+        by = "release" if releases else "advised size"
+        freed = facts.gpu_shares(pod for pod in pods if pod.node) if releases and pods else candidate.gpus
         gain = _Term(freed, horizon, f"GPUs that the {by} frees")
         harm = _restart(candidate, moment, freed)
     elif candidate.action is ActionKind.EVICT_GANG:
@@ -107,7 +108,7 @@ def _restart(candidate: Candidate, moment: Moment, gpus: float) -> _Term:
         return _Term(0.0, 0.0, f"{moment.words.rstrip(',')}, the restart loses no work")
     gpus = gpus or 1.0
     what = (
-        "what it has loaded is loaded again once it is wanted, for which an hour is counted"
+        f"what it has loaded is loaded again once it is wanted, for which an hour is counted{moment.also}"
         if candidate.action is ActionKind.RELEASE_GANG
         else f"work that the restart loses, {moment.words}".rstrip(",")
     )

@@ -4,13 +4,14 @@ The cost of a moment is what waiting for it loses (times confidence), plus the w
 moves have a choice: a taint touches no Pod, and a release takes idle GPUs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.frameworks import OWNERS, keys
 from gpuwatch.frameworks.framework import Nature
 from gpuwatch.model.cluster import Pod
-from gpuwatch.model.decision import ActionKind, Candidate, Timing, TimingKind
+from gpuwatch.model.decision import ActionKind, Candidate, Finding, FindingKind, Timing, TimingKind
 from gpuwatch.model.telemetry import Activity
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
@@ -24,12 +25,13 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One choice. lost_gpu_hours: work that the restart loses."""
+    """One choice. lost_gpu_hours: work that the restart loses. also: what it contains beside the usual."""
 
     kind: TimingKind
     wait_hours: float
     lost_gpu_hours: float
     words: str
+    also: str = ""
 
 
 def chosen(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy, lost_per_hour: float) -> tuple[Moment, Timing]:
@@ -57,8 +59,11 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
         return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as no Pod is touched,")]
     if candidate.action is ActionKind.RELEASE_GANG:
         # Idle work loses only its start-up: a model is loaded again in well under an hour.
-        gpus = facts.gpu_shares(facts.pods_of(candidate)) or float(candidate.gpus)
-        return [Moment(TimingKind.NOW, 0.0, gpus, "now, as it is idle,")]
+        held = [pod for pod in facts.pods_of(candidate) if pod.node]
+        gpus = facts.gpu_shares(held) or float(candidate.gpus)
+        work = stopped_work(held, facts.findings_of(candidate), facts, policy)
+        also = f", and {work:.1f} GPU-hours of work since its last checkpoint before it stopped" if work else ""
+        return [Moment(TimingKind.NOW, 0.0, gpus + work, "now, as it is idle,", also)]
     pods = facts.pods_of(candidate)
     now = facts.snapshot.at
     lost = sum(restart_hours(pod, facts, policy) * facts.gpu_shares([pod]) for pod in pods)
@@ -90,15 +95,22 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
     return moments
 
 
-def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy) -> float:
-    """Hours of work that a restart of this Pod loses now: since its last checkpoint, else its age; capped."""
+def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFacts, policy: PlanPolicy) -> float:
+    """GPU-hours of unsaved work of a gang in part from before it stopped. 0 for what is idle otherwise: it is done."""
+    stops = [item.since for item in findings if item.kind is FindingKind.PARTIAL_GANG and item.since is not None]
+    return sum(restart_hours(pod, facts, policy, min(stops)) * facts.gpu_shares([pod]) for pod in held if stops)
+
+
+def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy, until: datetime | None = None) -> float:
+    """Hours of work that a restart of this Pod loses now: since its last checkpoint, else its age; capped. until: when
+    it stopped to work."""
     started = pod.started or pod.created
     told = _told(pod, keys.LAST_CHECKPOINT, facts)
     if told is not None and told <= facts.snapshot.at:
         started = max(told, started) if started is not None else told
     if started is None:
         return policy.restart_cost_cap_hours
-    age_hours = (facts.snapshot.at - started).total_seconds() / 3600
+    age_hours = ((until or facts.snapshot.at) - started).total_seconds() / 3600
     return min(max(age_hours, 0.0), policy.restart_cost_cap_hours)
 
 

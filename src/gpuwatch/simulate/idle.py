@@ -20,7 +20,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     uses: of the slots that may take it. kind: the kind of idleness; None: it only looks idle, being young, or using one
     of its devices alone. keeps: what stays on the device when it has stopped; memory needs the context too.
-    least_hours, most_hours: of work before it stops.
+    least_hours, most_hours: of work before it stops. waiting: Pods of the gang without a place, beside those that fill
+    the slot. state: see `Run`; 'starting' is made within the last minutes.
     """
 
     gpus: int
@@ -32,10 +33,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     keeps: Literal["", "context", "memory"] = ""
     least_hours: float = 0.0
     most_hours: float = 0.0
+    waiting: int = 0
+    state: str = ""
     note: str
 
 
-_WISHES = read_table("idle.csv", Wish)
+_WISHES = [wish for wish in read_table("idle.csv", Wish) if not wish.waiting]
+_GANGS = [wish for wish in read_table("idle.csv", Wish) if wish.waiting]
 
 
 def _behaviour(wish: Wish, rng: np.random.Generator) -> Behaviour:
@@ -43,8 +47,9 @@ def _behaviour(wish: Wish, rng: np.random.Generator) -> Behaviour:
     if wish.young:
         return Behaviour(activity=wish.activity, sm_level=0.7, warmup_seconds=float(rng.uniform(2400, 4800)))
     if wish.kind is None:
-        return Behaviour(activity=wish.activity, sm_level=float(rng.uniform(0.4, 0.8)), working_devices=1)
-    if wish.kind is FindingKind.NEVER_USED:
+        working = 1 if not wish.waiting else None
+        return Behaviour(activity=wish.activity, sm_level=float(rng.uniform(0.4, 0.8)), working_devices=working)
+    if wish.kind in (FindingKind.NEVER_USED, FindingKind.PARTIAL_GANG):
         return Behaviour(activity=wish.activity, memory_share=0.0, keeps_context=keeps_context)
     keeps_memory = wish.keeps == "memory"
     return Behaviour(
@@ -60,10 +65,11 @@ def _behaviour(wish: Wish, rng: np.random.Generator) -> Behaviour:
 
 def plant_idle(plan: FleetPlan, scheduler: Scheduler, slots: list[Slot], runs: list[Run]) -> list[Run]:
     """The runs with the planted ones; runs that overlap these are shortened, moved or dropped."""
-    rng = plan.rng("idle")
     wanted = round(plan.gpus / 64 * len(_WISHES)) if plan.idle_allocations is None else plan.idle_allocations
-    for number in range(wanted):
-        wish = _WISHES[number % len(_WISHES)]
+    idle, gangs = plan.rng("idle"), plan.rng("gangs")
+    wishes = [(_WISHES[number % len(_WISHES)], idle) for number in range(wanted)]
+    wishes += [(_GANGS[number % len(_GANGS)], gangs) for number in range(plan.partial_gangs)]
+    for wish, rng in wishes:
         fitting = [slot for slot in slots if slot.use in wish.uses and slot.size == wish.gpus]
         for _ in range(30 if fitting else 0):
             slot = fitting[int(rng.integers(len(fitting)))]
@@ -80,7 +86,7 @@ def plant_idle(plan: FleetPlan, scheduler: Scheduler, slots: list[Slot], runs: l
 def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng: np.random.Generator) -> Run:
     window = plan.seconds
     if wish.young:
-        start = window - float(rng.uniform(10, 50)) * 60
+        start = window - float(rng.uniform(10, 50)) * (10 if wish.state == "starting" else 60)
         end, idle_from = float("inf"), start
     else:
         scale = min(1.0, plan.days / 7)
@@ -107,7 +113,9 @@ def _planted(plan: FleetPlan, scheduler: Scheduler, wish: Wish, slot: Slot, rng:
     behaviour = _behaviour(wish, rng)
     if wish.kind in (FindingKind.ABANDONED, FindingKind.MODEL_LOADED):
         behaviour = replace(behaviour, stops_at_seconds=idle_from)
-    run = scheduler.run(workload, slot.seats, start, min(end, window + DAY), behaviour)
+    seats = (*slot.seats, *((),) * wish.waiting)
+    run = scheduler.run(workload, seats, start, min(end, window + DAY), behaviour)
+    run.state = wish.state
     run.idle, run.note, run.planted = wish.kind, wish.note, True
     if np.isfinite(behaviour.stops_at_seconds):
         # Its activity stops at its last work, not hours later, so that the idle time has one start.

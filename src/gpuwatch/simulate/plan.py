@@ -38,6 +38,7 @@ class FleetPlan:
     faults: faults to plant, in this order; None: every kind once for each 64 GPUs. One that finds no room
         (no fitting card or job) is left out, so `SimulatedFleet.truth` alone says what is there.
     oversized: workloads to put on far more GPU than they can use, as many as there is room for.
+    partial_gangs: gangs that are placed in part, or only look like it, to plant in the place of other jobs.
     """
 
     seed: int
@@ -52,6 +53,7 @@ class FleetPlan:
     idle_allocations: int | None = None
     faults: tuple[FaultKind, ...] | None = None
     oversized: int = 0
+    partial_gangs: int = 0
 
     def __post_init__(self) -> None:
         if self.end.tzinfo is None:
@@ -67,6 +69,7 @@ class FleetPlan:
             "gpus_per_node": 1 <= self.gpus_per_node <= 16,
             "extended_share": 0.0 <= self.extended_share <= 1.0,
             "oversized": self.oversized >= 0,
+            "partial_gangs": self.partial_gangs >= 0,
             "idle_allocations": self.idle_allocations is None or self.idle_allocations >= 0,
         }
         for field, valid in checks.items():

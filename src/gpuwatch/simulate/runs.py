@@ -74,7 +74,7 @@ class PodLife:
     @property
     def replica(self) -> int:
         """Its time-slicing replica; −1 for whole devices."""
-        return self.places[0].replica
+        return self.places[0].replica if self.places else -1
 
 
 @dataclass(kw_only=True)
@@ -82,7 +82,8 @@ class Run:
     """One life of Pods that start and end together: a gang, or one replica of a service.
 
     Seconds count from the window's start; `end` is inf if nothing ends it. `idle` is the planted kind of idleness,
-    from `idle_from` on; None if the workload keeps working.
+    from `idle_from` on; None if the workload keeps working. Pods without places wait for a Node. state: of
+    the first of these, 'pulling' or 'completed'; of all Pods 'leaving'; 'elastic' where they are not needed.
     """
 
     workload: SimulatedWorkload
@@ -95,12 +96,15 @@ class Run:
     idle: FindingKind | None = None
     idle_from: float = 0.0
     note: str = ""
+    state: str = ""
     planted: bool = False  # idle or a look-alike: faults avoid it
     failed_at: float | None = None
 
     def values(self, index: int = 0) -> dict[str, object]:
         """`SimulatedWorkload.values` of its Pod with this index."""
-        return self.workload.values(self.generation, len(self.pods), index)
+        placed = sum(bool(pod.places) for pod in self.pods)
+        needed = {"needed": placed if self.state == "elastic" else len(self.pods)}
+        return self.workload.values(self.generation, len(self.pods), index) | needed
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -15,7 +15,7 @@ from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.truth import REBOOT, Truth
 
-IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED)
+IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED, FindingKind.PARTIAL_GANG)
 MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
 SURE = ", proven"
 """Suffix to the kind of a misfit that the plan would act on: confidence of at least 0.8."""
@@ -56,7 +56,8 @@ def moments_of(fleet: SimulatedFleet, every_hours: float) -> list[datetime]:
     for truth in fleet.truth:
         if not truth.harmless:
             never = truth.kind is FindingKind.NEVER_USED
-            probes = _FAULT_PROBES if truth.fault else _NEVER_USED_PROBES if never else _IDLE_PROBES
+            soon = truth.fault or truth.kind is FindingKind.PARTIAL_GANG
+            probes = _FAULT_PROBES if soon else _NEVER_USED_PROBES if never else _IDLE_PROBES
             moments.update((truth.start + probe).replace(second=0) for probe in probes)
     return sorted(moment for moment in moments if first <= moment <= plan.end)
 

@@ -63,7 +63,7 @@ def allocation_truths(plan: FleetPlan, machines: tuple[Machine, ...], runs: Sequ
                 note=note,
                 harmless=harmless,
                 pods=(ref,),
-                nodes=(machines[pod.places[0].machine].name,),
+                nodes=tuple(machines[place.machine].name for place in pod.places[:1]),
                 workload=run.workload.id,
             )
 

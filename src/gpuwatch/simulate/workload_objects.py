@@ -124,15 +124,16 @@ def _owners(scene: Scene, run: Run, replicas: int) -> list[Object]:
 
 def _pod(scene: Scene, run: Run, number: int, pod: PodLife) -> Object:
     workload, form = run.workload, run.workload.form
-    machine = scene.machines[pod.places[0].machine]
+    places = pod.places or run.pods[0].places
+    machine = scene.machines[places[0].machine]
     values = run.values(number)
-    resources = Counter(resource_name(machine, place) for place in pod.places)
+    resources = Counter(resource_name(machine, place) for place in places)
     amounts = {name: str(count) for name, count in resources.items()}
     finished = scene.at >= run.end
     gone = any(begin + 340 <= scene.at < end for begin, end in scene.scripts[machine.index].node_down)
     owners = [item for item in _owners(scene, run, 1) if item["kind"] != "PodGroup"]
-    share = 1 if pod.replica >= 0 or pod.places[0].gi else 10
-    memory = {"memory": f"{12 * share * len(pod.places)}Gi"}
+    share = 1 if pod.replica >= 0 or places[0].gi else 10
+    memory = {"memory": f"{12 * share * len(places)}Gi"}
     begun = scene.stamp(run.start)
     state: Object = {"running": {"startedAt": begun}}
     if finished:
@@ -146,12 +147,12 @@ def _pod(scene: Scene, run: Run, number: int, pod: PodLife) -> Object:
         "created": scene.stamp(run.start - 8),
         "labels": {"app": workload.name} | fill(form.labels, values),
         "annotations": fill(form.annotations, values) or None,
-        "deleted": scene.stamp(scene.at) if gone else None,
+        "deleted": scene.stamp(scene.at) if gone or run.state == "leaving" else None,
         "owners": [_reference(owners[-1])] if owners else None,
         "node": machine.name,
         "container": workload.container,
         "image": workload.image,
-        "requests": {"cpu": str(share * len(pod.places))} | memory | amounts,
+        "requests": {"cpu": str(share * len(places))} | memory | amounts,
         "limits": amounts | memory,
         "restart_policy": "Never" if form.run_to_end else "Always",
         "scheduler": "volcano" if workload.framework == "VolcanoJob" else "default-scheduler",
@@ -159,11 +160,14 @@ def _pod(scene: Scene, run: Run, number: int, pod: PodLife) -> Object:
         "priority": priority if workload.priority_class else None,
         "phase": "Succeeded" if finished else "Running",
         "started": begun,
-        "address": f"10.44.{pod.places[0].machine % 250}.{10 + int(pod.uid[:4], 16) % 240}",
+        "address": f"10.44.{places[0].machine % 250}.{10 + int(pod.uid[:4], 16) % 240}",
         "ready": "False" if finished or gone else "True",
         "container_ready": not finished,
         "state": state,
     }
+    described["conditions"] = fill(OBJECTS["PodReady"], described)
+    if not pod.places and not finished:
+        described |= OBJECTS["PodWithoutPlace"][run.state if run.pods[number - 1].places else ""]
     item: Object = fill(OBJECTS["Pod"], described)
     return item
 

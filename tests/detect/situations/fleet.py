@@ -7,6 +7,7 @@ given:
             otherwise. mig: the profiles into which each GPU is cut; such instances are free.
   jobs:     name → {nodes: [a0], gpus: [0, 1], kind: Job, namespace: ml, image: …, from: 10m, until: 40m, load: train,
             memory_mib: 60000}. One Pod per Node; a Job of several Nodes is Indexed, so a gang. `from` may be negative.
+            waits: 2, so many more Pods that have no Node.
             load: train, or idle. Where jobs are given, only the Nodes that none of them uses get a Job of their own.
   alone:    true: no Job but those of `jobs`.
   metrics:  series in promtool's notation. A metric of dcgm-exporter is one series per GPU that `node` and `gpu` select
@@ -107,6 +108,7 @@ class Job:
     end: timedelta | None = None
     load: str = "train"
     memory_mib: float | None = None
+    waits: int = 0
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def pod(self, number: int) -> str:
@@ -473,8 +475,9 @@ class World:
                 continue
             begun = _stamp(START + job.begin)
             version = api_version(job.kind)
-            spec: dict[str, Any] = {"suspend": False, "parallelism": len(job.nodes), "completions": len(job.nodes)}
-            if len(job.nodes) > 1:
+            count = len(job.nodes) + job.waits
+            spec: dict[str, Any] = {"suspend": False, "parallelism": count, "completions": count}
+            if count > 1:
                 spec["completionMode"] = "Indexed"
             if job.kind != "Job":
                 spec = {"replicas": len(job.nodes)}
@@ -500,8 +503,9 @@ class World:
                     "spec": {"replicas": len(job.nodes)},
                 }
                 owner = ("apps/v1", "ReplicaSet", below)
-            for number, node in enumerate(job.nodes):
-                here = [gpu for gpu in self.gpus if gpu.node == node and job.holds(gpu) and not gpu.exchanged_for]
+            for number, node in enumerate((*job.nodes, *("",) * job.waits)):
+                at = node or job.nodes[0]
+                here = [gpu for gpu in self.gpus if gpu.node == at and job.holds(gpu) and not gpu.exchanged_for]
                 amounts = {"nvidia.com/gpu": str(len(here)), "cpu": str(8 * len(here)), "memory": f"{64 * len(here)}Gi"}
                 yield {
                     "apiVersion": "v1",
@@ -512,7 +516,7 @@ class World:
                         "ownerReferences": [_reference(*owner, job.namespace)],
                     },
                     "spec": {
-                        "nodeName": node,
+                        **({"nodeName": node} if node else {}),
                         "restartPolicy": "Never",
                         "containers": [
                             {"name": "main", "image": job.image, "resources": {"requests": amounts, "limits": amounts}}
@@ -522,8 +526,18 @@ class World:
                         "phase": "Running",
                         "startTime": begun,
                         "conditions": [{"type": "Ready", "status": "True"}],
-                    },
+                    }
+                    if node
+                    else {"phase": "Pending", "conditions": [_UNPLACED]},
                 }
+
+
+_UNPLACED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+}
 
 
 def _job(name: str, said: Mapping[str, Any]) -> Job:

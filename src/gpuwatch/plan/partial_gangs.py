@@ -1,0 +1,53 @@
+"""What keeps the rest of a gang that is placed in part from its place, and which of them wait for each other's GPUs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuwatch.model.cluster import Pod
+from gpuwatch.model.decision import Evidence, Finding, FindingKind
+from gpuwatch.plan.facts import PlanFacts
+from gpuwatch.plan.landing import Nowhere
+from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.plan.timing import stopped_work
+
+
+def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
+    """All findings; those of gangs that are placed in part with what the landing of their rest shows."""
+    partial = {item.subject.name: item for item in facts.findings if item.kind is FindingKind.PARTIAL_GANG}
+    rest = {group[0].gang: group for group in facts.waiting if group[0].gang in partial}
+    stuck = {name: reason for name, group in rest.items() if (reason := _stuck(group, facts))}
+    frees = {
+        name: [each for each in sorted(partial) if each != name and not _stuck(rest[name], facts, each)]
+        for name in stuck
+    }
+    told = {}
+    for name, item in partial.items():
+        evidence = [Evidence(signal="landing", value="nowhere", note=stuck[name])] if name in stuck else []
+        mutual = [other for other in frees.get(name, ()) if name in frees.get(other, ())]
+        text = ""
+        if mutual:
+            loss = {each: _loss(partial[each], facts, policy) for each in sorted((name, *mutual))}
+            least = min(loss, key=lambda each: loss[each])
+            text = f"; {' and '.join(loss)} wait for each other's GPUs, and the release of {least} loses least"
+            note = ", ".join(f"{each} loses {hours:.1f} GPU-hours" for each, hours in loss.items())
+            evidence.append(Evidence(signal="release_cost", value=loss[least], unit="GPU-hours", note=note))
+        elif frees.get(name):
+            text = f"; there would be room where {' or '.join(frees[name])} is placed in part"
+        elif name not in stuck:
+            text = "; by what is simulated there is room" if name in rest else "; they are not offered to a scheduler"
+        told[item.id] = replace(item, summary=item.summary + text, evidence=(*item.evidence, *evidence))
+    return tuple(told.get(item.id, item) for item in facts.findings)
+
+
+def _loss(item: Finding, facts: PlanFacts, policy: PlanPolicy) -> float:
+    """GPU-hours, as the plan weighs its release."""
+    held = [pod for pod in facts.members[item.subject.name] if pod.node]
+    return facts.gpu_shares(held) + stopped_work(held, [item], facts, policy)
+
+
+def _stuck(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> str:
+    """Why the group lands nowhere, once this gang is released; '' where it lands."""
+    room = facts.bare_room.copy()
+    room.without(pod.ref for pod in facts.members.get(released, ()))
+    found = room.land(group, tell=not released)
+    return found.reason if isinstance(found, Nowhere) else ""
