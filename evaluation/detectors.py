@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
+from evaluation.contention import contended_fleet
 from evaluation.patience import CHANCE_RATIO, waits_of
 from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle, score_misfits
 from gpuwatch.collect.collect import collect
@@ -107,7 +108,7 @@ def evaluate(
 
 def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, policies: Policies) -> Evaluation:
     """One fleet, in a folder that is removed afterwards."""
-    fleet = build_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days, contended=CONTENDED))
+    fleet = contended_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days), CONTENDED)
     moments = moments_of(fleet, every_hours)
     with tempfile.TemporaryDirectory(prefix="gpuwatch-fleet-") as folder:
         named = watch(fleet, moments, Path(folder), policies)

@@ -11,7 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from gpuwatch.app.cli import cli
-from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_fleet
+from gpuwatch.simulate.fault_kinds import FaultKind
+from gpuwatch.simulate.fleet import build_fleet
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.writing import write_fleet
 from parts.prometheus_server import ServerBuild, running
 from simulate.openmetrics import write_openmetrics
 

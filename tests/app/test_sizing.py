@@ -17,8 +17,9 @@ from click.testing import CliRunner, Result
 
 from deliver.receivers import webhook
 from gpuwatch.app.cli import cli
-from gpuwatch.simulate import FleetPlan, build_fleet, write_fleet
-from gpuwatch.simulate.fleet import SimulatedFleet
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.writing import write_fleet
 from parts.prometheus_server import ServerBuild, running
 from simulate.openmetrics import write_openmetrics
 

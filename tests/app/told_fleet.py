@@ -21,7 +21,10 @@ from gpuwatch.kube.followed import Followed
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.decision import Analysis
 from gpuwatch.model.remediation import Pause, Remediation
-from gpuwatch.simulate import FaultKind, FleetPlan, build_fleet, write_fleet
+from gpuwatch.simulate.fault_kinds import FaultKind
+from gpuwatch.simulate.fleet import build_fleet
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.writing import write_fleet
 from gpuwatch.telemetry.recording import open_recording
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)

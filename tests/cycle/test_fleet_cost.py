@@ -29,7 +29,9 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation
 from gpuwatch.model.telemetry import Device
-from gpuwatch.simulate import FleetPlan, build_fleet, write_cluster
+from gpuwatch.simulate.fleet import build_fleet
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.writing import write_cluster
 
 PRICES = PriceList([price()])  # 2 USD for an A100 and hour
 GPU = "nvidia.com/gpu"

@@ -16,7 +16,7 @@ from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
 from gpuwatch.frameworks.keys import DEGRADED, REMEDIATION, TAINT
-from gpuwatch.kube.live import api_client, connect
+from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import Failure, PatchKind, WriteError
 from gpuwatch.model.remediation import ObjectRef, Pause, Phase
@@ -218,7 +218,7 @@ def test_the_report_alone_can_be_applied_beside_it(administrator: Api, deployed:
 
 
 def test_reading_finds_nothing_forbidden(deployed: Path, store: RemediationStore) -> None:
-    cluster = connect(deployed).read(datetime.now(UTC))
+    cluster = LiveCluster(api_client(deployed)).read(datetime.now(UTC))
     assert cluster.known
     assert [gap for gap in cluster.gaps if gap.kind is GapKind.REFUSED] == []
     assert store.all() == ()

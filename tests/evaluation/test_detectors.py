@@ -14,7 +14,8 @@ from evaluation.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
 from evaluation.detectors import Evaluation, evaluate, evaluation_json, gangs_of, main, parse_seeds, watch
 from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, first_named, holds, moments_of
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)

@@ -9,9 +9,9 @@ import pytest
 
 from evaluation.patience import REST_SECONDS, wait_seconds, waits_of
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
-from gpuwatch.simulate.plan import DAY, HOUR
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Place, PodLife, Run, SimulatedWorkload
 
 # The window begins on a Monday at midnight.

@@ -9,8 +9,8 @@ import pytest
 
 from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle
 from gpuwatch.model.decision import Advice, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
-from gpuwatch.simulate import Truth
 from gpuwatch.simulate.scoring import Named, first_named, holds, named_of
+from gpuwatch.simulate.truth import Truth
 
 START = datetime(2026, 3, 10, tzinfo=UTC)
 

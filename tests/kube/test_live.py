@@ -16,7 +16,7 @@ import yaml
 from kubernetes.client import ApiClient, Configuration
 
 from gpuwatch.kube import kinds
-from gpuwatch.kube.live import LiveCluster, connect
+from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.kube.transport import Limits
@@ -439,10 +439,10 @@ def test_a_kubeconfig_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with live() as (server, _):
         file = tmp_path / "config"
         file.write_text(KUBECONFIG.replace("URL", server.url))
-        assert names(connect(file).read(NOW)) == ALL
+        assert names(LiveCluster(api_client(file)).read(NOW)) == ALL
         monkeypatch.setenv("KUBECONFIG", str(file))
-        assert names(connect().read(NOW)) == ALL
-        assert names(connect(None, "here").read(NOW)) == ALL
+        assert names(LiveCluster(api_client()).read(NOW)) == ALL
+        assert names(LiveCluster(api_client(None, "here")).read(NOW)) == ALL
         assert server.requests[-1].headers["authorization"] == "Bearer secret-token"
 
 
@@ -462,7 +462,7 @@ def test_an_unusable_kubeconfig_is_a_clear_error(
     if text is not None:
         file.write_text(text)
     with pytest.raises(ClusterError, match=said) as caught:
-        connect(file, context)
+        LiveCluster(api_client(file, context))
     assert str(file) in str(caught.value)
 
 
@@ -472,7 +472,7 @@ def test_without_kubeconfig_and_outside_of_a_pod_the_error_says_what_to_give(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError, match="--kubeconfig FILE, or --cluster DIR"):
-        connect()
+        LiveCluster(api_client())
 
 
 def test_a_broken_service_account_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +480,7 @@ def test_a_broken_service_account_is_a_clear_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(ClusterError, match="service account"):
-        connect()
+        LiveCluster(api_client())
 
 
 def test_pods_without_gpus_count_where_an_action_on_gpus_may_end_them() -> None:

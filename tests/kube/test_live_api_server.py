@@ -13,7 +13,7 @@ import yaml
 
 from cluster.api import Api, Object, Resource
 from cluster.control_plane import Asked, ControlPlane
-from gpuwatch.kube.live import connect
+from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus
@@ -112,7 +112,7 @@ def _kinds(gaps: tuple[Gap, ...]) -> list[tuple[GapKind, str]]:
 @pytest.fixture(scope="module")
 def live(observer: Path, recording: Path) -> Cluster:
     """Read by the observer, after the recording was made: what the lists of the recording saw, this one sees."""
-    return connect(observer).read(_now())
+    return LiveCluster(api_client(observer)).read(_now())
 
 
 def test_live_and_recorded_give_the_same_cluster(live: Cluster, recording: Path) -> None:
@@ -220,7 +220,7 @@ def test_large_lists_come_in_pages(live: Cluster, observer: Path, control_plane:
 def _asked_by_a_read(kubeconfig: Path, control_plane: ControlPlane) -> list[Asked]:
     """The server's own log of one read. Its last list is of ResourceSlices; the log follows the answer."""
     before = len(control_plane.asked())
-    connect(kubeconfig).read(_now())
+    LiveCluster(api_client(kubeconfig)).read(_now())
     wait_until(
         lambda: "resourceslices" in {item.resource for item in control_plane.asked()[before:]},
         lambda: f"the audit log misses the end of the read: {control_plane.asked()[before:]}",
@@ -293,7 +293,7 @@ def test_a_list_that_is_refused_costs_only_itself(
     resource: str, allowed: Callable[[str, Callable[[str], bool]], Path], live: Cluster
 ) -> None:
     kubeconfig = allowed(f"without-{resource}", lambda name: name != resource)
-    cluster = connect(kubeconfig).read(_now())
+    cluster = LiveCluster(api_client(kubeconfig)).read(_now())
     group = LISTED[resource]
     (refused,) = (gap for gap in cluster.gaps if gap.kind is GapKind.REFUSED)
     assert refused.what == (f"{resource}.{group}" if group else resource)
@@ -332,7 +332,7 @@ def test_a_list_that_is_refused_costs_only_itself(
 def test_an_account_with_next_to_no_rights_gets_the_little_it_may_see(
     allowed: Callable[[str, Callable[[str], bool]], Path], live: Cluster
 ) -> None:
-    cluster = connect(allowed("only-namespaces", lambda name: name == "namespaces")).read(_now())
+    cluster = LiveCluster(api_client(allowed("only-namespaces", lambda name: name == "namespaces"))).read(_now())
     assert replace(cluster, gaps=(), unread=Cluster().unread) == Cluster(namespaces=live.namespaces)
     assert not cluster.known
     # Without Pods no owner is asked for, and this cluster does not serve Kueue.
@@ -352,7 +352,7 @@ def test_an_account_with_next_to_no_rights_gets_the_little_it_may_see(
 
 def test_without_any_right_there_is_an_error_that_names_all_of_them(live: Cluster, control_plane: ControlPlane) -> None:
     with pytest.raises(ClusterError) as error:
-        connect(control_plane.user("stranger")).read(_now())
+        LiveCluster(api_client(control_plane.user("stranger"))).read(_now())
     message = str(error.value)
     for resource in ("nodes", "pods", "namespaces", "poddisruptionbudgets", "priorityclasses"):
         assert f"grant the verb `list` on `{resource}`" in message
@@ -362,5 +362,5 @@ def test_without_any_right_there_is_an_error_that_names_all_of_them(live: Cluste
 
 def test_a_token_that_is_not_accepted_is_an_error_without_the_token(control_plane: ControlPlane) -> None:
     with pytest.raises(ClusterError, match="credentials are not accepted") as error:
-        connect(control_plane.kubeconfig("nobody", "a-token-that-ended")).read(_now())
+        LiveCluster(api_client(control_plane.kubeconfig("nobody", "a-token-that-ended"))).read(_now())
     assert "a-token-that-ended" not in str(error.value)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -242,5 +243,5 @@ def test_a_quiet_week_fires_nothing(newest_prometheus: ServerBuild, tmp_path: Pa
     whole = build_fleet(plan)
     training = [run for run in whole.runs if run.behaviour.activity is WorkKind.TRAINING]
     assert len(training) > 20
-    fleet = SimulatedFleet(plan, whole.machines, training, list(whole.scripts), [])
+    fleet = replace(whole, runs=training)
     assert fired(newest_prometheus, fleet, FILES, tmp_path, step_seconds=300, look_minutes=LOOK_MINUTES) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuwatch.simulate import SimulatedFleet
+from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.telemetry.series import RecordedSeries, is_stale
 
 

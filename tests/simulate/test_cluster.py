@@ -12,7 +12,9 @@ from gpuwatch.detect.idle_partial_gang import partial_gangs
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, OwnerStatus, Sharing
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet, write_cluster
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.writing import write_cluster
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 MOMENTS = [END - timedelta(hours=hours) for hours in (0, 37, 90, 150)]

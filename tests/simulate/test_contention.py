@@ -9,21 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluation.contention import BUSY_RATIO, contended_fleet
 from evaluation.detectors import watch
 from evaluation.scoring import score_misfits
 from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import FleetPlan, SimulatedFleet, Truth, build_fleet
-from gpuwatch.simulate.contention import BUSY_RATIO, dram_peak
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.scoring import MISFIT_KINDS, SURE, Named
+from gpuwatch.simulate.states import dram_peak
+from gpuwatch.simulate.truth import Truth
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
 def fleet() -> SimulatedFleet:
-    return build_fleet(FleetPlan(seed=21, end=END, gpus=4, days=2, contended=4, faults=(), idle_allocations=0))
+    return contended_fleet(FleetPlan(seed=21, end=END, gpus=4, days=2, faults=(), idle_allocations=0), 4)
 
 
 def sharing(fleet: SimulatedFleet, truth: Truth) -> list[Run]:
@@ -80,7 +83,7 @@ def test_a_card_shows_the_sum_or_its_peak(fleet: SimulatedFleet) -> None:
 
 def test_the_rest_of_a_fleet_is_the_same_with_and_without() -> None:
     plain = build_fleet(FleetPlan(seed=4, end=END, gpus=16, days=1))
-    more = build_fleet(FleetPlan(seed=4, end=END, gpus=16, days=1, contended=2))
+    more = contended_fleet(FleetPlan(seed=4, end=END, gpus=16, days=1), 2)
     new = {machine.name for machine in more.machines} - {machine.name for machine in plain.machines}
     assert len(new) == 2
     assert plain.truth == tuple(truth for truth in more.truth if not new & set(truth.nodes))

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from gpuwatch.model.decision import FindingKind
-from gpuwatch.simulate import FaultKind, FleetPlan, SimulatedFleet, Truth, build_fleet
+from gpuwatch.simulate.fault_kinds import FaultKind
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.physics import HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.truth import Truth
 from gpuwatch.telemetry.series import is_stale
 
 END = datetime(2026, 3, 12, 6, tzinfo=UTC)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from gpuwatch.model.decision import FindingKind, SubjectKind
-from gpuwatch.simulate import FleetPlan, SimulatedFleet, Truth, build_fleet
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.truth import Truth
 from gpuwatch.telemetry.series import is_stale
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.simulate import FleetPlan, SimulatedFleet, build_fleet, write_fleet
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.writing import write_fleet
 from gpuwatch.telemetry.discovery import discover
 from gpuwatch.telemetry.inventory import take_inventory
 from gpuwatch.telemetry.openmetrics import parse

@@ -49,6 +49,7 @@ from parts.go_tools import in_ci
 from parts.prometheus_server import ServerBuild, dump_openmetrics, running, thanos_query
 from telemetry import promql_oracle
 from telemetry.conformance_data import BEGIN, INTERVAL, MARKED, NOW, SERIES, Known, as_openmetrics
+from telemetry.timeline import at_steps
 
 pytestmark = pytest.mark.prometheus
 
@@ -216,7 +217,7 @@ def test_grid(
     for metric in METRICS:
         question = expression(function, parameter, metric, by=by, combine=Combine.AVG, offset=offset)
         expected, found = (
-            store.grid(question, moment(begin), moment(NOW), step) for store in (server.store, recording)
+            store.grid(question, at_steps(moment(begin), moment(NOW), step)) for store in (server.store, recording)
         )
         assert_equal(values_at(found), values_at(expected), recording.render(question))
 
@@ -310,7 +311,8 @@ def test_series_with_staleness_markers(
     around = (0, -1, -29.999, -30, -45, -90, -120, -570, -571, -599.999, -600, -600.001, -630, -900)
     assert sum(assert_same_answers(server.store, recording, questions, NOW + shift) for shift in around) > 60
     grids = [
-        values_at(store.grid(questions[0], moment(NOW - 900), moment(NOW), 15)) for store in (recording, server.store)
+        values_at(store.grid(questions[0], at_steps(moment(NOW - 900), moment(NOW), 15)))
+        for store in (recording, server.store)
     ]
     assert_equal(*grids, str(questions[0]))
 
@@ -426,11 +428,11 @@ def test_what_real_scrapes_leave_behind(newest_prometheus: ServerBuild, tmp_path
                 wait_for(gpus)
                 time.sleep(1.1)
             end = datetime.now(UTC)
-            expected = store.grid(last, begin, end, 1)
+            expected = store.grid(last, at_steps(begin, end, 1))
             counted = store.evaluate(Expression(Selector("g"), Function.COUNT, 60, by=("gpu",)), end)
     (tmp_path / "dump.om").write_text(dumped(newest_prometheus, data))
     opened = open_recording([tmp_path / "dump.om"])
-    assert_equal(values_at(opened.grid(last, begin, end, 1)), values_at(expected), "g")
+    assert_equal(values_at(opened.grid(last, at_steps(begin, end, 1))), values_at(expected), "g")
     assert opened.evaluate(Expression(Selector("g"), Function.COUNT, 60, by=("gpu",)), end) == counted
     assert [gap.detail.partition(" single")[0] for gap in opened.problems] == ["1"]
     lived = {one.labels["gpu"]: len(one.times) for one in expected}

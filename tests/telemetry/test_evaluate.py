@@ -19,6 +19,7 @@ from gpuwatch.telemetry.samples import Combine, Expression, Function, Selector
 from gpuwatch.telemetry.series import RecordedSeries, mark_stale
 from telemetry import promql_oracle
 from telemetry.promql_oracle import Samples
+from telemetry.timeline import at_steps
 
 BASE_MS = 1_760_000_400_000
 
@@ -117,7 +118,7 @@ def test_a_grid_is_one_evaluation_after_another(
 ) -> None:
     if not any(value is not None for samples in columns for _, value in samples):
         return
-    grid = store(columns).grid(expression, moment(at_ms), moment(at_ms + 12_500), step)
+    grid = store(columns).grid(expression, at_steps(moment(at_ms), moment(at_ms + 12_500), step))
     found = {one.labels["i"]: dict(zip(one.times, one.values, strict=True)) for one in grid}
     for index, samples in enumerate(columns):
         for each_ms in range(at_ms, at_ms + 12_501, step * 1000):
@@ -151,7 +152,7 @@ def test_series_of_one_group_become_one_value(columns: list[Samples], combine: C
 def test_a_large_grid_is_answered_in_blocks_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [[(BASE_MS + 1000 * second, float(second % 13 + series)) for second in range(200)] for series in range(3)]
     expression = Expression(Selector("m"), Function.MAX, 7, by=("half",))
-    ask = expression, moment(BASE_MS), moment(BASE_MS + 199_000), 1
+    ask = expression, at_steps(moment(BASE_MS), moment(BASE_MS + 199_000), 1)
     whole = store(columns).grid(*ask)
     monkeypatch.setattr(recording, "_CELLS_AT_ONCE", 10)
     assert store(columns).grid(*ask) == whole

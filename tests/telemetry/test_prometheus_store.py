@@ -26,6 +26,7 @@ from gpuwatch.telemetry.samples import (
 )
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running, thanos_query
+from telemetry.timeline import at_steps
 
 NOW = 1_760_000_400  # a multiple of 60
 AT = datetime.fromtimestamp(NOW, UTC)
@@ -132,7 +133,7 @@ def test_the_look_back_is_left_open_and_honours_staleness(store: PrometheusStore
 
 def test_grids_have_the_same_look_back(store: PrometheusStore) -> None:
     question = Expression(Selector("look", (Matcher("age", MatchOp.EQUAL, "300"),)), Function.LAST)
-    [series] = store.grid(question, AT - timedelta(seconds=120), AT, 60)
+    [series] = store.grid(question, at_steps(AT - timedelta(seconds=120), AT, 60))
     assert list(series.times) == [NOW - 120, NOW - 60]
 
 
@@ -272,8 +273,8 @@ def test_one_question_that_is_too_large_for_a_single_node_costs_one_answer(prome
 def test_a_grid_is_the_answers_at_its_times(store: PrometheusStore, small_url: str) -> None:
     question = Expression(Selector("util"), Function.MAX, 600, by=("node", "gpu"))
     start = AT - timedelta(hours=1)
-    undivided = store.grid(question, start, AT, 300)
-    divided = PrometheusStore(Connection(url=small_url)).grid(question, start, AT, 300, PARTITION)
+    undivided = store.grid(question, at_steps(start, AT, 300))
+    divided = PrometheusStore(Connection(url=small_url)).grid(question, at_steps(start, AT, 300), PARTITION)
 
     def comparable(grid: list[Series]) -> dict[tuple[tuple[str, str], ...], tuple[list[float], list[float]]]:
         return {tuple(sorted(series.labels.items())): (list(series.times), list(series.values)) for series in grid}
@@ -288,7 +289,7 @@ def test_a_grid_is_the_answers_at_its_times(store: PrometheusStore, small_url: s
 
 def test_a_grid_of_more_steps_than_the_server_allows_is_put_together(store: PrometheusStore) -> None:
     question = Expression(Selector("total"), Function.LAST)
-    [series] = store.grid(question, AT - timedelta(seconds=12_000), AT, 1)
+    [series] = store.grid(question, at_steps(AT - timedelta(seconds=12_000), AT, 1))
     # From the first sample on, one answer a second.
     assert list(series.times) == [float(second) for second in range(NOW - 360, NOW + 1)]
     assert series.values[0] == 10
@@ -298,7 +299,7 @@ def test_a_grid_of_more_steps_than_the_server_allows_is_put_together(store: Prom
 def test_a_grid_keeps_the_fractions_of_its_moments(store: PrometheusStore) -> None:
     question = Expression(Selector("total"), Function.COUNT, 60)
     start = datetime.fromtimestamp(NOW - 120 + 0.5, UTC)
-    [series] = store.grid(question, start, AT, 60)
+    [series] = store.grid(question, at_steps(start, AT, 60))
     assert list(series.times) == [NOW - 119.5, NOW - 59.5]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from gpuwatch.telemetry.samples import (
     SampleStore,
     Selector,
     Series,
+    Steps,
     TelemetryError,
 )
 from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
@@ -110,6 +111,12 @@ def _values(samples: list[tuple[float, float | None]]) -> FloatArray:
     return values
 
 
+def at_steps(start: datetime, end: datetime, step_seconds: int) -> Steps:
+    """The steps that end at start, start + step, … ≤ end."""
+    step = timedelta(seconds=step_seconds)
+    return Steps(start - step, step_seconds, (end - start) // step + 1)
+
+
 class Witness:
     """A store that refuses some questions, and keeps those that it was asked."""
 
@@ -153,16 +160,9 @@ class Witness:
                 answers.append(error)
         return answers
 
-    def grid(
-        self,
-        expression: Expression,
-        start: datetime,
-        end: datetime,
-        step_seconds: int,
-        partition: Partition | None = None,
-    ) -> list[Series]:
+    def grid(self, expression: Expression, steps: Steps, partition: Partition | None = None) -> list[Series]:
         self._ask(expression, partition)
-        return self._store.grid(expression, start, end, step_seconds, partition)
+        return self._store.grid(expression, steps, partition)
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
         self.raw_selectors.append(selector)

@@ -29,14 +29,13 @@ class TimeParameter(click.ParamType[datetime]):
 
 
 def parse_moment(text: str) -> datetime:
-    """Parses ISO 8601 with a zone, or seconds since the epoch, into UTC. Raises ValueError for anything else.
+    """Parses ISO 8601 with a zone, or seconds since the epoch, into UTC. Raises ValueError for anything else, such as a
+    time without a zone (whose six o'clock would it be?).
 
     >>> parse_moment("2026-01-31T18:00Z").isoformat()
     '2026-01-31T18:00:00+00:00'
     >>> parse_moment("1773114089").isoformat()
     '2026-03-10T03:41:29+00:00'
-
-    ValueError where it is neither, or has no zone (whose six o'clock would it be?).
     """
     try:
         return datetime.fromtimestamp(float(text), UTC)
@@ -175,13 +174,7 @@ def explain(subject: str, form: str, state: Path | None, days: float, **sources:
 @_format("table", "json", "yaml", "csv", "patch", text="'patch' prints what owners would change, as YAML.")
 @_rows
 def recommend(
-    form: str,
-    rows: int,
-    namespace: str | None,
-    workload: str | None,
-    state: Path | None,
-    days: float,
-    **sources: Any,
+    form: str, rows: int, namespace: str | None, workload: str | None, state: Path | None, days: float, **sources: Any
 ) -> None:
     """What each workload really needs: a MIG slice, another GPU, a share or fewer GPUs, how fast it would run there,
     what that saves, and the exact change. Where the evidence does not suffice, why, and what would resolve it."""
@@ -304,9 +297,7 @@ def run(log_format: Any, **sources: Any) -> None:
 _remediations = _options(
     _kubeconfig,
     click.option(
-        "--controller-namespace",
-        metavar="NAME",
-        help="Where gpuwatch runs; the pause is there.  [default: gpuwatch]",
+        "--controller-namespace", metavar="NAME", help="Where gpuwatch runs; the pause is there.  [default: gpuwatch]"
     ),
     _config,
 )

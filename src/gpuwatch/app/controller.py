@@ -26,7 +26,7 @@ from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
 from gpuwatch.cycle.analysis import PlanContext, analyse, proofs, remember
-from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
+from gpuwatch.cycle.fleet_cost import advice_counts, fleet_cost
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.precision import poor, precision_by_place
@@ -183,10 +183,7 @@ class Controller:
     def _modes(self) -> tuple[tuple[str, Mode], ...]:
         plan = self.settings.plan
         kinds = (kind for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD)
-        return (
-            *((str(kind), plan.mode(kind)) for kind in kinds),
-            *((str(scope), scope.mode) for scope in plan.scopes),
-        )
+        return (*((str(kind), plan.mode(kind)) for kind in kinds), *((str(scope), scope.mode) for scope in plan.scopes))
 
     def take(self) -> None:
         """Reload the settings, and open their sources. If that raises, nothing changes."""
@@ -204,6 +201,8 @@ class Controller:
     def analyse(self) -> None:
         """Analyse the fleet and store proposals. A replica that does not lead only checks whether its sources
         answer."""
+        from gpuwatch.app.sizing import price_list
+
         if not self._leading():
             self._stand_by()
             return
@@ -218,7 +217,7 @@ class Controller:
                 known = store.all()
         self._metrics.leads.set(1)
         self._metrics.analysed(analysis)
-        self._metrics.costs(self._costs(analysis))
+        self._metrics.costs(fleet_cost(analysis, price_list(self.settings), self._advice))
         self._metrics.remembered(known, pause, _now())
         self.seen = Seen(analysis=analysis, remediations=known, pause=pause)
         self._cycles += 1
@@ -301,11 +300,6 @@ class Controller:
         self._led = leads
         self._metrics.leads.set(leads)
         return leads
-
-    def _costs(self, analysis: Analysis) -> FleetCost:
-        from gpuwatch.app.sizing import price_list
-
-        return fleet_cost(analysis, price_list(self.settings), self._advice)
 
     def _stand_by(self) -> None:
         with self._looking:

@@ -23,7 +23,7 @@ from gpuwatch.report.tables import analysis_tables
 from gpuwatch.report.words import duration, plural, short_uuid
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, moments_of, named_of
+from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, holds, moments_of, named_of
 from gpuwatch.simulate.truth import Truth
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
@@ -130,7 +130,7 @@ def _compare(
         table.add_column(column, overflow="fold")
     found = 0
     # A workload that ended before the first analysis cannot be found.
-    seen = [truth for truth in planted if any(_visible(truth, at) for at in moments)]
+    seen = [truth for truth in planted if any(holds(truth, at) for at in moments)]
     before: tuple[object, ...] = ()
     why: list[str] = []
     for truth in sorted(seen, key=lambda item: (not item.fault, item.start, item.subject.name, item.kind)):
@@ -164,7 +164,3 @@ def _on(truth: Truth) -> FoldedName:
     if truth.subject.kind is SubjectKind.DEVICE:
         return FoldedName("/".join((*truth.nodes[:1], short_uuid(truth.subject.name))))
     return FoldedName(truth.subject.name)
-
-
-def _visible(truth: Truth, at: datetime) -> bool:
-    return truth.start <= at and (truth.end is None or at < truth.end)

@@ -179,11 +179,7 @@ class Election:
         return self._writer.patch(ref_of(found), {"spec": spec}, version=version_of(found))
 
     def _held(self) -> Object:
-        return {
-            "holderIdentity": self.identity,
-            "leaseDurationSeconds": self._lease_seconds,
-            "renewTime": self._now(),
-        }
+        return {"holderIdentity": self.identity, "leaseDurationSeconds": self._lease_seconds, "renewTime": self._now()}
 
     def _now(self) -> str:
         return self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -132,8 +132,7 @@ class Metrics:
         states = ((state,) for state in ("known", "reporting", "allocated"))
         self._replace("gpuwatch_devices", dict(zip(states, counted, strict=True)))
         self._replace(
-            "gpuwatch_unknown",
-            {("device_health",): coverage.health_unknown, ("pod_use",): coverage.idle_unknown},
+            "gpuwatch_unknown", {("device_health",): coverage.health_unknown, ("pod_use",): coverage.idle_unknown}
         )
         self._replace("gpuwatch_device_health_unknown", health_unknown(analysis))
         notable = worst_first(item for item in analysis.findings if item.notable)

@@ -106,11 +106,11 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
         from gpuwatch.kube.recorded import RecordedCluster
 
         return RecordedCluster(options["cluster"])
-    from gpuwatch.kube.live import connect
+    from gpuwatch.kube.live import LiveCluster, api_client
     from gpuwatch.kube.reader import ClusterError
 
     try:
-        return connect(options["kubeconfig"], options["context"])
+        return LiveCluster(api_client(options["kubeconfig"], options["context"]))
     except ClusterError:
         if options["kubeconfig"] or options["context"]:
             raise

@@ -41,11 +41,7 @@ class Origin:
 
 
 def find_origin(
-    store: SampleStore,
-    at: datetime,
-    cluster: Cluster,
-    matchers: Mapping[str, str] = {},
-    trusted: TrustedTargets = (),
+    store: SampleStore, at: datetime, cluster: Cluster, matchers: Mapping[str, str] = {}, trusted: TrustedTargets = ()
 ) -> Origin:
     """The series of this cluster at `at`: those with the `matchers`; where there are none, with labels that are found.
     Without a cluster nothing can be told apart, and nothing is left out. matchers, trusted: see `Connection`."""

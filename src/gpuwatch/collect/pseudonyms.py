@@ -12,24 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias, TypeVar
 
-from gpuwatch.model.cluster import (
-    ClaimedDevice,
-    Cluster,
-    DisruptionBudget,
-    Gang,
-    Namespace,
-    Node,
-    NodeTerm,
-    Placement,
-    Pod,
-    PodTerm,
-    Requirement,
-    Spread,
-    Taint,
-    Toleration,
-    Unread,
-    Workload,
-)
+from gpuwatch.model import cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import ActivityHistory, Device, DeviceId, Exporter, Gap, PodRun, Readings, StateChange
 
@@ -113,13 +96,13 @@ def _each(rule: Callable[[_Alias, Any], Any]) -> _Rule:
     return lambda alias, items: tuple(rule(alias, item) for item in items)
 
 
-def _requirement(alias: _Alias, item: Requirement) -> Requirement:
+def _requirement(alias: _Alias, item: cluster.Requirement) -> cluster.Requirement:
     if _PLAIN.match(item.key):
         return item
     return replace(item, key=alias("key", item.key), values=alias.of(item.values, "value"))
 
 
-def _field(alias: _Alias, item: Requirement) -> Requirement:
+def _field(alias: _Alias, item: cluster.Requirement) -> cluster.Requirement:
     """On a field of the Node, which is its name."""
     return replace(item, values=alias.of(item.values, "node"))
 
@@ -161,15 +144,15 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
     StateChange: {"device": _DEVICE},
     PodRun: {"pod": _REF, "node": "node", "created_by": _PATH, "images": "image"},
     Gap: {"what": _withheld, "detail": _withheld},
-    Cluster: {
+    cluster.Cluster: {
         "priorities": lambda alias, item: {alias("class", name): value for name, value in item.items()},
         "exporter_nodes": _nodes_of("target"),
         "exporter_pods": _each(_REF),
         "node_addresses": _nodes_of("address"),
     },
-    Node: {**_META, "name": "node", "boot_id": "boot", "pool": "pool"},
-    Taint: {"key": _Alias.taint, "value": "value"},
-    Pod: {
+    cluster.Node: {**_META, "name": "node", "boot_id": "boot", "pool": "pool"},
+    cluster.Taint: {"key": _Alias.taint, "value": "value"},
+    cluster.Pod: {
         **_NAMED,
         **_META,
         "node": "node",
@@ -180,17 +163,17 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
         "gang": _PATH,
         "unscheduled": _withheld,
     },
-    Placement: {"node_selector": _LABELS},
-    Toleration: {"key": _Alias.taint, "value": "value"},
-    NodeTerm: {"labels": _each(_requirement), "fields": _each(_field)},
-    PodTerm: {**_SELECTOR, "topology_key": _Alias.label, "namespaces": "ns"},
-    Spread: {**_SELECTOR, "topology_key": _Alias.label},
-    Workload: {**_NAMED, **_META, "id": _PATH, "queue": "queue"},
-    Gang: {"id": _PATH, "workload": _PATH, "namespace": "ns", "pods": _each(_REF)},
-    DisruptionBudget: {**_NAMED, "match_labels": _LABELS, "match_expressions": _each(_expression)},
-    Namespace: {"name": "ns", "labels": _LABELS, "annotations": _LABELS},
-    Unread: {"namespace": "ns", "why": lambda *_: "The reason is left out."},
-    ClaimedDevice: {"claim": _REF, "pool": "pool", "device": _DEVICE},
+    cluster.Placement: {"node_selector": _LABELS},
+    cluster.Toleration: {"key": _Alias.taint, "value": "value"},
+    cluster.NodeTerm: {"labels": _each(_requirement), "fields": _each(_field)},
+    cluster.PodTerm: {**_SELECTOR, "topology_key": _Alias.label, "namespaces": "ns"},
+    cluster.Spread: {**_SELECTOR, "topology_key": _Alias.label},
+    cluster.Workload: {**_NAMED, **_META, "id": _PATH, "queue": "queue"},
+    cluster.Gang: {"id": _PATH, "workload": _PATH, "namespace": "ns", "pods": _each(_REF)},
+    cluster.DisruptionBudget: {**_NAMED, "match_labels": _LABELS, "match_expressions": _each(_expression)},
+    cluster.Namespace: {"name": "ns", "labels": _LABELS, "annotations": _LABELS},
+    cluster.Unread: {"namespace": "ns", "why": lambda *_: "The reason is left out."},
+    cluster.ClaimedDevice: {"claim": _REF, "pool": "pool", "device": _DEVICE},
 }
 """By class the rules of its fields. A field without one stays as it is, but for objects of these classes in it."""
 

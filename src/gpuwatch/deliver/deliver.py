@@ -139,11 +139,7 @@ def _meant_for(report: Report, policy: DeliveryPolicy) -> Report:
 
 
 def _send(
-    report: Report,
-    policy: DeliveryPolicy,
-    progress: Progress,
-    course: Course,
-    silent: set[str] | None = None,
+    report: Report, policy: DeliveryPolicy, progress: Progress, course: Course, silent: set[str] | None = None
 ) -> Report:
     """silent: destinations that failed in this run; those that fail now are added."""
     by_name = {target.name: target for target in destinations(policy)}

@@ -13,15 +13,12 @@ from gpuwatch.frameworks.framework import (
     MoveRule,
     Nature,
     Never,
-    ReleaseRule,
     Template,
     untried,
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, Refused, number
 from gpuwatch.frameworks.owner import Owner
-
-_TO_ZERO = ReleaseRule(fields=common.sets("/spec/replicas", 0), holds=common.counts("/status/replicas"), scaled=True)
 
 
 def _others_missing(owner: Object, there: Sequence[Object], chosen: Sequence[Object]) -> str:
@@ -65,7 +62,7 @@ STATEFUL_SET = Framework(
             nature=Nature.SERVES,
             independent=True,
             pod_suffix=r"\d+",
-            release=_TO_ZERO,
+            release=common.TO_ZERO,
             move=MoveRule(choose=_move_of_stateful_set, one_by_one=True),
             template=Template(common.under("template", "spec")),
         ),
@@ -83,7 +80,7 @@ APPS = Framework(
             nature=Nature.SERVES,
             independent=True,
             pod_suffix=r"[a-z0-9]{1,10}-[a-z0-9]{5}",
-            release=_TO_ZERO,
+            release=common.TO_ZERO,
             move=MoveRule(choose=_move_of_deployment),
             template=Template(common.under("template", "spec")),
         ),

@@ -1,12 +1,9 @@
 """AppWrapper (CodeFlare): contains a whole gang. Suspending it deletes the wrapped objects; resuming recreates them."""
 
-from collections.abc import Sequence
-
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Nature, ReleaseRule, Template, Tree
+from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Nature, ReleaseRule, Template
 from gpuwatch.frameworks.json_patch import pointer, value_at
 from gpuwatch.frameworks.objects import KindKey, Object, key_of, number
-from gpuwatch.model.cluster import Pod
 
 _CONTROLLER = "workload.codeflare.dev/appwrapper-controller"
 _RETRY_LIMIT = pointer("metadata", "annotations", "workload.codeflare.dev.appwrapper/retryLimit")
@@ -75,15 +72,6 @@ def _holds(wrapper: Object) -> str:
     return "" if phase == "Suspended" else f"/status/phase is {phase}"
 
 
-def _ended(wrapper: Object) -> bool:
-    return bool(value_at(wrapper, "/status/phase") == "Succeeded")
-
-
-def _place(_: Sequence[Pod], _pod_spec: Tree) -> Tree | None:
-    """The component that created the Pods is unknown."""
-    return None
-
-
 APP_WRAPPER = Framework(
     name="AppWrapper",
     kinds=(
@@ -98,12 +86,12 @@ APP_WRAPPER = Framework(
                 holds=_holds,
                 refuses=_refuses,
                 loses=_loses,
-                ended=_ended,
+                ended=lambda wrapper: bool(value_at(wrapper, "/status/phase") == "Succeeded"),
             ),
             # It fails for good when a Pod fails that it wraps directly, and counts the failures of other Pods.
             move=WHOLE,
             template=Template(
-                _place,
+                lambda *_: None,  # the component that created the Pods is unknown
                 frozen=True,
                 note="What is changed in the objects that it made is lost when it is suspended.",
             ),

@@ -16,13 +16,9 @@ from gpuwatch.frameworks.framework import (
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, number
-from gpuwatch.frameworks.owner import Owner, OwnerSpec
+from gpuwatch.frameworks.owner import Owner
 
 _NEW_JOBS_ONLY = Never("A CronJob's suspension holds back new Jobs only.")
-
-
-def _parallelism(spec: OwnerSpec) -> int:
-    return 1 if spec.parallelism is None else spec.parallelism
 
 
 def _move(job: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
@@ -44,8 +40,7 @@ def _replaces_terminating(job: Object) -> bool:
 
 
 def _indexed(owner: Owner) -> str:
-    gang = owner.spec.completion_mode == "Indexed" and owner.replicas != 1
-    return "spec.completionMode Indexed" if gang else ""
+    return "spec.completionMode Indexed" if owner.spec.completion_mode == "Indexed" and owner.replicas != 1 else ""
 
 
 BATCH = Framework(
@@ -55,7 +50,7 @@ BATCH = Framework(
             "batch",
             "Job",
             ("v1",),
-            replicas=_parallelism,
+            replicas=lambda spec: 1 if spec.parallelism is None else spec.parallelism,
             suspended=common.suspend,
             nature=Nature.ENDS,
             pod_suffix=r"(\d+-)?[a-z0-9]{5}",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from gpuwatch.frameworks.framework import Fields, How, Labels, MovePlan, Tree
+from gpuwatch.frameworks.framework import Fields, How, Labels, MovePlan, ReleaseRule, Tree
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, condition, number, ref_of
 from gpuwatch.frameworks.owner import OwnerSpec
@@ -61,6 +61,9 @@ def managed_by_another(object_: Object) -> str:
     if isinstance(manager, str) and manager != "kubernetes.io/job-controller":
         return f"{manager} runs it, not the Job controller."
     return ""
+
+
+TO_ZERO = ReleaseRule(fields=sets("/spec/replicas", 0), holds=counts("/status/replicas"), scaled=True)
 
 
 def label(pod: Object, name: str) -> str:

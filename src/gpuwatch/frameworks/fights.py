@@ -61,7 +61,7 @@ def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refu
         for item in surroundings.of(kueue.WORKLOAD.key)
         if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
     ]
-    going = [item for item in admitted if not _finished(item)]
+    going = [item for item in admitted if condition(item, "Finished") is not True]
     if len(going) == 1:
         return going[0]
     if len(going) > 1:
@@ -183,7 +183,3 @@ def _manages(entry: Mapping[str, Any], path: str) -> bool:
             return False
         here = here[f"f:{name}"]
     return True
-
-
-def _finished(workload: Object) -> bool:
-    return condition(workload, "Finished") is True

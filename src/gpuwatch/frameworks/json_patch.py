@@ -44,14 +44,11 @@ def value_at(document: object, path: str) -> Any:
 
 def put(document: Any, path: str, value: object) -> Any:
     """A copy with the value set; missing parent objects are created. Lists are not entered."""
-    return _put(document, parts(path), value)
-
-
-def _put(document: Any, names: tuple[str, ...], value: object) -> Any:
-    if not names:
+    if not path:
         return value
+    name, *below = parts(path)
     here = document if isinstance(document, Mapping) else {}
-    return {**here, names[0]: _put(here.get(names[0]), names[1:], value)}
+    return {**here, name: put(here.get(name), pointer(*below), value)}
 
 
 def removed(document: Any, path: str) -> Any:

@@ -16,12 +16,7 @@ from gpuwatch.frameworks.framework import (
 )
 from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.frameworks.objects import Object, Refused
-from gpuwatch.frameworks.owner import OwnerSpec
 from gpuwatch.model.cluster import Pod
-
-
-def _replicas(spec: OwnerSpec) -> int | None:
-    return spec.predictor.min_replicas if spec.predictor is not None else None
 
 
 def _refuses(object_: Object) -> str:
@@ -59,7 +54,7 @@ KSERVE = Framework(
             "serving.kserve.io",
             "InferenceService",
             ("v1beta1",),
-            replicas=_replicas,
+            replicas=lambda spec: spec.predictor.min_replicas if spec.predictor is not None else None,
             nature=Nature.SERVES,
             independent=True,
             release=ReleaseRule(fields=common.sets("/spec/predictor/minReplicas", 0), refuses=_refuses),

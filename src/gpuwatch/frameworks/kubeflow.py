@@ -35,10 +35,6 @@ _RUN_POLICY = ReleaseRule(
 )
 
 
-def _suspended(spec: OwnerSpec, _: Labels) -> bool:
-    return spec.run_policy is not None and bool(spec.run_policy.suspend)
-
-
 def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
     if spec is None:
         return None
@@ -86,7 +82,7 @@ def _kind(
         "kubeflow.org",
         kind,
         versions,
-        suspended=_suspended,
+        suspended=lambda spec, _: spec.run_policy is not None and bool(spec.run_policy.suspend),
         nature=Nature.ENDS,
         release=release,
         move=move,

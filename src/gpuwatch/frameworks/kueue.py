@@ -16,16 +16,15 @@ def _refuses(object_: Object) -> str:
     return ""
 
 
-def _holds(object_: Object) -> str:
-    return "Kueue still reserves its quota" if condition(object_, "QuotaReserved") else ""
-
-
 WORKLOAD = Kind(
     "kueue.x-k8s.io",
     "Workload",
     ("v1beta2", "v1beta1"),
     release=ReleaseRule(
-        fields=common.sets("/spec/active", False), holds=_holds, refuses=_refuses, ended=common.ends("Finished")
+        fields=common.sets("/spec/active", False),
+        holds=lambda object_: "Kueue still reserves its quota" if condition(object_, "QuotaReserved") else "",
+        refuses=_refuses,
+        ended=common.ends("Finished"),
     ),
     move=WHOLE,
 )

@@ -11,7 +11,6 @@ from gpuwatch.frameworks.framework import (
     MovePlan,
     MoveRule,
     Nature,
-    ReleaseRule,
     Template,
     Tree,
 )
@@ -56,9 +55,7 @@ LEADER_WORKER_SET = Framework(
             ("v1",),
             replicas=common.replicas,
             nature=Nature.SERVES,
-            release=ReleaseRule(
-                fields=common.sets("/spec/replicas", 0), holds=common.counts("/status/replicas"), scaled=True
-            ),
+            release=common.TO_ZERO,
             move=MoveRule(choose=_move),
             template=Template(_place),
         ),

@@ -3,10 +3,9 @@
 from datetime import UTC, datetime
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import Fields, Framework, Kind, Labels, Nature, Never, ReleaseRule, Template, untried
+from gpuwatch.frameworks.framework import Fields, Framework, Kind, Nature, Never, ReleaseRule, Template, untried
 from gpuwatch.frameworks.json_patch import pointer
 from gpuwatch.frameworks.objects import Object
-from gpuwatch.frameworks.owner import OwnerSpec
 
 _STOPPED = "kubeflow-resource-stopped"
 _LOST = Never("A session's state is lost when it is moved.")
@@ -16,14 +15,6 @@ def _stop(_: Object, at: datetime) -> Fields:
     return ((pointer("metadata", "annotations", _STOPPED), at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),)
 
 
-def _is_stopped(_: OwnerSpec, annotations: Labels) -> bool:
-    return _STOPPED in annotations
-
-
-def _not_started(spec: OwnerSpec, _: Labels) -> bool:
-    return spec.started is False
-
-
 NOTEBOOKS = Framework(
     name="Notebook",
     kinds=(
@@ -31,7 +22,7 @@ NOTEBOOKS = Framework(
             "kubeflow.org",
             "Notebook",
             ("v1", "v1beta1"),
-            suspended=_is_stopped,
+            suspended=lambda _, annotations: _STOPPED in annotations,
             nature=Nature.SESSION,
             independent=True,
             pod_suffix=r"\d+",
@@ -52,7 +43,7 @@ NOTEBOOKS = Framework(
             "workspace.devfile.io",
             "DevWorkspace",
             ("v1alpha2",),
-            suspended=_not_started,
+            suspended=lambda spec, _: spec.started is False,
             nature=Nature.SESSION,
             release=untried("DevWorkspace"),
             move=_LOST,

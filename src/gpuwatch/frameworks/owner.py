@@ -68,12 +68,8 @@ class PodSet(Wire, frozen=True):
     min_count: int | None = None
 
 
-class GangMinimum(Wire, frozen=True):
-    min_count: int | None = None
-
-
 class GangPolicy(Wire, frozen=True):
-    gang: GangMinimum | None = None
+    gang: PodSet | None = None
 
 
 class NamedGroup(Wire, frozen=True):

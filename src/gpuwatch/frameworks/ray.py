@@ -9,7 +9,6 @@ from gpuwatch.frameworks.framework import (
     GangRule,
     Kind,
     Labels,
-    MovePlan,
     MoveRule,
     Nature,
     Never,
@@ -46,10 +45,6 @@ def _job_holds(object_: Object) -> str:
     return "" if not told or told == "Suspended" else f"/status/jobDeploymentStatus is {told}"
 
 
-def _job_ended(object_: Object) -> bool:
-    return value_at(object_, "/status/jobDeploymentStatus") in ("Complete", "Failed")
-
-
 def _cluster_holds(object_: Object) -> str:
     told = condition(object_, "RayClusterSuspended")
     if told is False:
@@ -77,10 +72,6 @@ def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
         ((it.min_replicas if scaled else it.replicas) or 0, it.num_of_hosts or 1) for it in found.worker_group_specs
     ]
     return 1 + sum(count * hosts for count, hosts in groups)
-
-
-def _move_workers(_: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
-    return common.evict(chosen)
 
 
 def _place(*path: str) -> Callable[[Sequence[Pod], Tree], Tree | None]:
@@ -112,7 +103,10 @@ JOB = Framework(
             suspended=common.suspend,
             nature=Nature.ENDS,
             release=ReleaseRule(
-                fields=common.sets("/spec/suspend", True), holds=_job_holds, refuses=_job_refuses, ended=_job_ended
+                fields=common.sets("/spec/suspend", True),
+                holds=_job_holds,
+                refuses=_job_refuses,
+                ended=lambda job: value_at(job, "/status/jobDeploymentStatus") in ("Complete", "Failed"),
             ),
             move=WHOLE,
             template=Template(_place("rayClusterSpec"), frozen=True),
@@ -153,7 +147,7 @@ CLUSTER = Framework(
             independent=True,
             # KubeRay resumes a suspended RayCluster on false; without the field it stays suspended.
             release=ReleaseRule(fields=common.sets("/spec/suspend", True), holds=_cluster_holds, unset=False),
-            move=MoveRule(choose=_move_workers, stays=_stays),
+            move=MoveRule(choose=lambda _, _there, chosen: common.evict(chosen), stays=_stays),
             template=Template(_place(), note="Running Pods keep what they have: delete them."),
         ),
     ),

@@ -78,7 +78,7 @@ def release(object_: Object, *, remediation: str, at: datetime, kept: Sequence[S
     changed, saved = _changed(object_, rule.fields(object_, at))
     if rule.commands:
         changed = object_  # its controller changes it on the Command
-    for key, value in _marks(remediation, saved).items():
+    for key, value in ((keys.REMEDIATION, remediation), (keys.SAVED_STATE, saved_state(saved))):
         changed = put(changed, pointer("metadata", "annotations", key), value)
     patch = Patch(ref_of(object_), difference(object_, changed), version_of(object_))
     return Release((patch, Creation(rule.commands.release(object_, remediation))) if rule.commands else (patch,), saved)
@@ -102,7 +102,8 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
     changed: Object = object_
     left = []
     resumes = False
-    own = _own_paths(rule.fields(object_, datetime.fromtimestamp(0, UTC)))
+    fields = rule.fields(object_, datetime.fromtimestamp(0, UTC))
+    own = {each for path, _ in fields for each in (path, *_parents(path))}
     for item in saved:
         if item.path not in own:
             left.append(item.path)
@@ -209,15 +210,6 @@ def _parents(path: str) -> list[str]:
     """The parents that a release may have to create, innermost first."""
     names = parts(path)
     return [pointer(*names[:depth]) for depth in range(len(names) - 1, 1, -1)] if names[0] == "spec" else []
-
-
-def _own_paths(fields: Fields) -> set[str]:
-    """All that a release with these fields writes, but for its annotations."""
-    return {each for path, _ in fields for each in (path, *_parents(path))}
-
-
-def _marks(remediation: str, saved: Sequence[Saved]) -> dict[str, str]:
-    return {keys.REMEDIATION: remediation, keys.SAVED_STATE: saved_state(saved)}
 
 
 def saved_state(saved: Sequence[Saved]) -> str:

@@ -10,7 +10,6 @@ from gpuwatch.frameworks.framework import (
     Framework,
     GangRule,
     Kind,
-    Labels,
     MovePlan,
     MoveRule,
     Nature,
@@ -21,10 +20,10 @@ from gpuwatch.frameworks.framework import (
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, number
-from gpuwatch.frameworks.owner import OwnerSpec
 from gpuwatch.model.cluster import Pod
 
 _PHASE = "/status/state/phase"
+_ENDED = ("Completed", "Terminated", "Failed", "Terminating", "Completing")
 _RETRIES = 3  # Volcano's default of spec.maxRetry
 _TASK = "volcano.sh/task-spec"
 _AT_THE_END = {"PodEvicted", "PodFailed", "*"}  # events that an eviction raises
@@ -44,14 +43,6 @@ def _refuses(object_: Object) -> str:
 def _holds(object_: Object) -> str:
     phase = value_at(object_, _PHASE)
     return "" if phase == "Aborted" else f"{_PHASE} is {phase}"
-
-
-def _ended(object_: Object) -> bool:
-    return value_at(object_, _PHASE) in ("Completed", "Terminated", "Failed", "Terminating", "Completing")
-
-
-def _obeyed(object_: Object) -> bool:
-    return value_at(object_, _PHASE) in ("Aborting", "Aborted")
 
 
 def _command(action: str) -> Callable[[Object, str], Object]:
@@ -81,10 +72,6 @@ def _command(action: str) -> Callable[[Object, str], Object]:
         }
 
     return make
-
-
-def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
-    return spec.min_available if spec is not None else None
 
 
 def _move(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
@@ -141,11 +128,11 @@ VOLCANO = Framework(
                 fields=common.sets(_PHASE, "Aborted"),
                 holds=_holds,
                 refuses=_refuses,
-                ended=_ended,
+                ended=lambda job: value_at(job, _PHASE) in _ENDED,
                 commands=Commands(
                     release=_command("AbortJob"),
                     restore=_command("ResumeJob"),
-                    obeyed=_obeyed,
+                    obeyed=lambda job: value_at(job, _PHASE) in ("Aborting", "Aborted"),
                     # An undo withdraws a Command that was not carried out; a sweep, one without a Remediation.
                     rights=tuple(("bus.volcano.sh", "commands", verb) for verb in ("create", "delete", "get", "list")),
                 ),
@@ -154,7 +141,9 @@ VOLCANO = Framework(
             template=Template(_place, frozen=True),
         ),
     ),
-    gang=GangRule(named_by=("volcano.sh/job-name",), minimum=_minimum),
+    gang=GangRule(
+        named_by=("volcano.sh/job-name",), minimum=lambda spec, _: spec.min_available if spec is not None else None
+    ),
     groups=PodGroups(
         POD_GROUP, ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name"), common.min_member
     ),

@@ -1,6 +1,6 @@
 """Reads a cluster, live or recorded, and writes to one. Only this room imports the Kubernetes client.
 
-    live.connect ─▶ LiveCluster ──────┐ raw JSON of each object        ┌─ nodes, pods, claims
+    live.LiveCluster ─────────────────┐ raw JSON of each object        ┌─ nodes, pods, claims
     recorded.RecordedCluster ─────────┴─▶ assemble ─▶ wire (Structs) ─▶┤─ owners ─▶ gangs
                                                                        └─ Cluster, gaps listed
 

@@ -42,11 +42,6 @@ class LiveCluster:
             raise ClusterError(f"{self.description}: {error}") from error
 
 
-def connect(kubeconfig: Path | None = None, context: str | None = None) -> LiveCluster:
-    """Arguments and errors are those of `api_client`."""
-    return LiveCluster(api_client(kubeconfig, context))
-
-
 def api_client(kubeconfig: Path | None = None, context: str | None = None) -> ApiClient:
     """A client that a reader and a writer may share.
 

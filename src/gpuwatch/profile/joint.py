@@ -445,10 +445,7 @@ def _days_together(sides: Sequence[Sequence[DayUse]], until: datetime, usage_day
 
 
 def _asked(
-    table: Table,
-    keys: Sequence[WorkloadKey | None],
-    numbers: Mapping[WorkloadKey, int],
-    pods: Mapping[PodRef, Pod],
+    table: Table, keys: Sequence[WorkloadKey | None], numbers: Mapping[WorkloadKey, int], pods: Mapping[PodRef, Pod]
 ) -> dict[int, tuple[float | None, float | None]]:
     """Host CPU cores and memory that the newest Pod of each workload requests, where known."""
     found: dict[int, tuple[datetime, float | None, float | None]] = {}

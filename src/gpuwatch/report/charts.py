@@ -118,12 +118,7 @@ def _held_and_busy(
 
 
 def _days(
-    svg: ET.Element,
-    start: datetime,
-    end: datetime,
-    across: Callable[[datetime], float],
-    top: float,
-    bottom: float,
+    svg: ET.Element, start: datetime, end: datetime, across: Callable[[datetime], float], top: float, bottom: float
 ) -> None:
     """A tick at each midnight, with as many labels as fit."""
     day = start.replace(hour=0, minute=0, second=0, microsecond=0)

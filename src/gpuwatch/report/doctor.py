@@ -1,6 +1,7 @@
 """The diagnosis: which sources are connected, which exporters there are, and which metrics each rule lacks."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -17,6 +18,9 @@ from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
 from gpuwatch.report.layout import new_grid
 from gpuwatch.report.tables import gap_row, other_gaps
 from gpuwatch.report.words import duration, plural
+
+_USUAL = ("dcgm",)
+"""The vocabulary to name where no exporter was found."""
 
 # The exporter replaces its defaults by a custom list, so a list that enables more has to repeat them.
 _SERVICE_MONITOR = """\
@@ -90,22 +94,18 @@ def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: st
     )
 
 
-def _vocabularies(schema: Sequence[str]) -> Sequence[str]:
-    return schema or ("dcgm",)
-
-
 def _enabling(vocabularies: Sequence[str], missing: Sequence[Signal]) -> tuple[str, ...]:
     lines: dict[str, None] = {}
     for signal in missing:
         for row in rows_for(signal):
-            if row.vocabulary in _vocabularies(vocabularies):
+            if row.vocabulary in (vocabularies or _USUAL):
                 lines[row.exporter_line or row.metric] = None
     return tuple(lines)
 
 
 def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:
     """A whole counter list for dcgm-exporter: its defaults and what the rules lack; '' without such an exporter."""
-    vocabulary = next((name for name in _vocabularies(schema.vocabularies) if name.startswith("dcgm")), "")
+    vocabulary = next((name for name in schema.vocabularies or _USUAL if name.startswith("dcgm")), "")
     if not vocabulary:
         return ""
     lines = ["# Counter list for dcgm-exporter. It replaces the default list, so the defaults are repeated here."]
@@ -165,16 +165,12 @@ def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:
     if not cluster.known:
         return [("cluster", "not read")]
     gpu_nodes = sum(1 for node in cluster.nodes if node.accelerators)
+    gangs = Counter(sorted(gang.framework for gang in cluster.gangs))
     return [
         ("nodes", f"{len(cluster.nodes)}, {gpu_nodes} with accelerators"),
         ("GPU Pods", f"{len(cluster.pods)} of {plural(len(cluster.workloads), 'workload')}"),
-        ("gangs", _counted([gang.framework for gang in cluster.gangs])),
+        ("gangs", ", ".join(f"{count} {name}" for name, count in gangs.items()) or "none"),
     ]
-
-
-def _counted(names: Sequence[str]) -> str:
-    counts: Mapping[str, int] = {name: names.count(name) for name in sorted(set(names))}
-    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
 def diagnosis_tables(item: Diagnosis) -> RenderableType:

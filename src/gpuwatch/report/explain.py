@@ -38,7 +38,11 @@ class SubjectExplanation:
 
 def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> SubjectExplanation:
     """Raises UnknownSubject. concluded: all findings of the Snapshot, HEALTHY ones included."""
-    devices, pods, facts = _find(snapshot, subject)
+    kind, slash, name = subject.partition("/")
+    finders = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
+    if not slash or kind.lower() not in finders:
+        raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {', '.join(finders)}")
+    devices, pods, facts = finders[kind.lower()](snapshot, name)
     order = list(_STYLE)
     findings = (item for item in concluded if _concerns(item, devices, pods))
     return SubjectExplanation(
@@ -85,14 +89,6 @@ def _planned(item: PlanItem, subject: str, devices: set[DeviceId], pods: set[Pod
 
 
 Found = tuple[set[DeviceId], set[PodRef], list[tuple[str, str]]]
-
-
-def _find(snapshot: Snapshot, subject: str) -> Found:
-    kind, slash, name = subject.partition("/")
-    finders = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
-    if not slash or kind.lower() not in finders:
-        raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {', '.join(finders)}")
-    return finders[kind.lower()](snapshot, name)
 
 
 def _known(what: str, name: str, names: Iterable[str]) -> UnknownSubject:

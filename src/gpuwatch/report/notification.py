@@ -12,8 +12,7 @@ def notification(remediation: Remediation) -> tuple[str, str]:
     title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
     steps = (*remediation.steps[remediation.step :][:1], *remediation.steps)  # the one that is under way first
     said = next(
-        (step.parameters["text"] for step in steps if step.kind is StepKind.NOTIFY and step.parameters),
-        proposal.reason,
+        (step.parameters["text"] for step in steps if step.kind is StepKind.NOTIFY and step.parameters), proposal.reason
     )
     lines = [
         escaped(said.removeprefix(f"{remediation.name}: ")),

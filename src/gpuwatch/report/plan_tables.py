@@ -110,7 +110,7 @@ def _lines(item: PlanItem, findings: Mapping[str, Finding], at: datetime) -> Ite
     yield "worth", worth(item.score)
     yield from worth_bases(item.score)
     then = item.timing.at
-    when = "" if then is None else f"{_moment(then)}, in {_until(then, at)}. "
+    when = "" if then is None else f"{f'{then:%a %Y-%m-%d %H:%M %Z}'.rstrip()}, in {_until(then, at)}. "
     yield "when", f"{when}{item.timing.reason or ('Now.' if then is None else '')}".rstrip()
     if candidate.relief_gpus is not None:
         yield "relieves", f"others, by {candidate.relief_gpus:.1f} GPUs' worth of work"
@@ -267,7 +267,3 @@ def _score(score: Score) -> str:
 
 def _until(then: datetime, now: datetime) -> str:
     return duration(max((then - now).total_seconds(), 0.0))
-
-
-def _moment(at: datetime) -> str:
-    return f"{at:%a %Y-%m-%d %H:%M} {at.tzname() or ''}".rstrip()

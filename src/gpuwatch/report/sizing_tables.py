@@ -1,7 +1,6 @@
 """Right-sizing and the MIG plan as tables for a terminal. Pure: returns what rich renders, prints nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import yaml
@@ -10,20 +9,10 @@ from rich.markup import escape
 from rich.text import Text
 
 from gpuwatch.advise.recommend import by_worth
-from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, NodeMigChange, Option, Recommendation
+from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
-from gpuwatch.report.weekly_words import (
-    ABSTAINED,
-    PROJECTED,
-    TIER,
-    abstained,
-    gpu_hours,
-    money,
-    percent,
-    saving,
-    speed,
-)
+from gpuwatch.report.weekly_words import ABSTAINED, PROJECTED, TIER, abstained, gpu_hours, money, percent, saving, speed
 from gpuwatch.report.words import listed, plural, quantity, short_uuid
 
 _EXAMPLES = 3
@@ -43,22 +32,15 @@ def patch_yaml(change: Change) -> str:
         "apiVersion": change.api_version,
         "kind": change.kind,
         **patch,
-        "metadata": {**_mapping(patch.get("metadata")), **metadata},
+        "metadata": {**(patch.get("metadata") or {}), **metadata},
     }
     order = ["apiVersion", "kind", "metadata"]
     ordered = {name: document[name] for name in order} | document
     return comments + _yaml(ordered)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def recommend_tables(
-    recommendations: Sequence[Recommendation],
-    abstentions: Sequence[Abstention],
-    *,
-    rows: int = 30,
+    recommendations: Sequence[Recommendation], abstentions: Sequence[Abstention], *, rows: int = 30
 ) -> RenderableType:
     """One line per workload that should change, most money first, then why the others stay as they are."""
     ordered = sorted(recommendations, key=by_worth)
@@ -123,7 +105,10 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
         table = new_table(
             f"GPUs to cut anew ({len(plan.changes)})", "Node", "GPU", "now", "after", "Pods that leave first"
         )
-        for change in _in_order(plan)[:rows]:
+        place = {node: index for index, node in enumerate(plan.order)}
+        # In the order of draining; other Nodes last.
+        drained = sorted(plan.changes, key=lambda item: (place.get(item.node, len(place)), item.node, item.index))
+        for change in drained[:rows]:
             table.add_row(
                 FoldedName(change.node),
                 FoldedName(f"{change.index} {short_uuid(change.device)}"),
@@ -170,7 +155,7 @@ def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
     for name, width in (("speed", 11), ("saves a week, projected", 14)):
         next(column for column in table.columns if column.header == name).min_width = width
     for item in ordered[:rows]:
-        saved = item.chosen.projected_saving_per_week
+        saved, cost = item.chosen.projected_saving_per_week, item.current.projected_cost_per_week
         table.add_row(
             _workload(item.key),
             Group(
@@ -183,18 +168,13 @@ def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
             ),
             Group(
                 Text(money(saved, currency), style="magenta" if saved is None else "bold"),
-                *_of_cost(item),
+                # Today's cost, for the same week as the saving.
+                *([Text(f"of {money(cost, currency)}", style="dim")] if cost is not None else []),
                 Text(f"{gpu_hours(item.chosen.projected_saving_gpu_hours_per_week)} GPU-h", style="dim"),
             ),
             escape(item.reason),
         )
     return table
-
-
-def _of_cost(item: Recommendation) -> list[RenderableType]:
-    """Today's cost, for the same week as the saving."""
-    cost = item.current.projected_cost_per_week
-    return [] if cost is None else [Text(f"of {money(cost, item.currency)}", style="dim")]
 
 
 def _workload(key: WorkloadKey) -> RenderableType:
@@ -233,10 +213,7 @@ def _advice_facts(item: Recommendation) -> Iterable[tuple[str, RenderableType]]:
         ),
     )
     yield "Basis", f"{TIER[chosen.speed.tier]}, {percent(item.confidence_ratio)} sure"
-    yield (
-        "Saves",
-        f"{saving(chosen, currency)} a week, projected. {PROJECTED}",
-    )
+    yield ("Saves", f"{saving(chosen, currency)} a week, projected. {PROJECTED}")
     yield (
         "As now",
         f"costs {money(item.current.projected_cost_per_week, currency)} a week, projected; "
@@ -284,12 +261,6 @@ def _verdict(option: Option, item: Recommendation | Abstention) -> RenderableTyp
 
 def _fragmentation(ratio: float | None) -> str:
     return "nothing free" if ratio is None else percent(ratio)
-
-
-def _in_order(plan: MigPlan) -> list[NodeMigChange]:
-    """In the order of draining; other Nodes last."""
-    place = {node: index for index, node in enumerate(plan.order)}
-    return sorted(plan.changes, key=lambda change: (place.get(change.node, len(place)), change.node, change.index))
 
 
 def _slices(profiles: Sequence[str]) -> FoldedName:

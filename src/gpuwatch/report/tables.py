@@ -7,16 +7,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from gpuwatch.model.decision import (
-    Analysis,
-    Evidence,
-    Family,
-    Finding,
-    FindingKind,
-    Severity,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import Analysis, Evidence, Family, Finding, FindingKind, Severity, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Device, Gap, GapKind
 from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.report.plan_tables import called, plan_parts, plan_summary

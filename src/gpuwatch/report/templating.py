@@ -1,20 +1,23 @@
 """The templates of the reports and of the status page, and the filters by which they write values."""
 
 import re
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, pass_context, select_autoescape
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from gpuwatch.model.sizing import Option
-from gpuwatch.model.weekly import WeeklyReport, WorkloadUse
+from gpuwatch.model.weekly import WeeklyReport
 from gpuwatch.report import charts
 from gpuwatch.report import weekly_words as say
 from gpuwatch.report.plan_tables import short_worth
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.tables import evidence_line, other_gaps
 from gpuwatch.report.words import ago, escaped, plural, quantity, short_uuid
+
+T = TypeVar("T")
 
 
 def weekly_text(name: str, report: WeeklyReport, **more: object) -> str:
@@ -46,13 +49,13 @@ def template(name: str) -> Template:
         evidence=evidence_line,
         hours=say.gpu_hours,
         known=_known,
-        money=_money,
+        money=_in_currency(say.money),
         percent=say.percent,
         plural=plural,
         saves_and_costs=short_worth,
-        saved=_saved,
-        saving=_saving,
-        size=_size,
+        saved=_in_currency(say.saved),
+        saving=_in_currency(say.saving),
+        size=lambda value: say.UNKNOWN if value is None else quantity(value, "bytes"),
         speed=say.speed,
         text=escaped,
         workload_name=say.workload_name,
@@ -73,20 +76,11 @@ def _code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text))))  # noqa: S704
 
 
-@pass_context
-def _money(context: Context, value: float | None) -> str:
-    return say.money(value, context["report"].currency)
+def _in_currency(said: Callable[[T, str], str]) -> Callable[[Context, T], str]:
+    """The same as a filter, in the report's currency."""
 
+    @pass_context
+    def in_currency(context: Context, value: T) -> str:
+        return said(value, context["report"].currency)
 
-@pass_context
-def _saved(context: Context, use: WorkloadUse | None) -> str:
-    return say.saved(use, context["report"].currency)
-
-
-@pass_context
-def _saving(context: Context, option: Option) -> str:
-    return say.saving(option, context["report"].currency)
-
-
-def _size(value: float | None) -> str:
-    return say.UNKNOWN if value is None else quantity(value, "bytes")
+    return in_currency

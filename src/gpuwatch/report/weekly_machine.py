@@ -1,6 +1,7 @@
 """The weekly report as JSON with its schema, and as CSV files. Complete, never cut."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from gpuwatch.model.sizing import Recommendation
@@ -40,6 +41,9 @@ def _workloads(report: WeeklyReport) -> str:
     def advice(use: WorkloadUse) -> str:
         return "change" if use.recommendation else use.abstention.kind if use.abstention else "not_profiled"
 
+    def chosen(field: str) -> Callable[[WorkloadUse], Any]:
+        return lambda use: attrgetter(f"chosen.{field}")(use.recommendation) if use.recommendation else None
+
     def reason(use: WorkloadUse) -> str | None:
         said = use.recommendation or use.abstention
         return said.reason if said else None
@@ -51,13 +55,9 @@ def _workloads(report: WeeklyReport) -> str:
         "currency": lambda _: report.currency,
         **fields("saving_gpu_hours", "idle_gpu_hours"),
         "advice": advice,
-        "advised_target": lambda use: use.recommendation.chosen.target.name if use.recommendation else None,
-        "projected_saving_per_week": lambda use: (
-            use.recommendation.chosen.projected_saving_per_week if use.recommendation else None
-        ),
-        "projected_saving_gpu_hours_per_week": lambda use: (
-            use.recommendation.chosen.projected_saving_gpu_hours_per_week if use.recommendation else None
-        ),
+        "advised_target": chosen("target.name"),
+        "projected_saving_per_week": chosen("projected_saving_per_week"),
+        "projected_saving_gpu_hours_per_week": chosen("projected_saving_gpu_hours_per_week"),
         "reason": reason,
         "resolve": lambda use: None if use.recommendation or not use.abstention else use.abstention.resolve,
     }

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
+import yaml
+
+from gpuwatch.catalog.tables import checked, packaged
 from gpuwatch.cycle.weekly_actions import NOT_READ
 from gpuwatch.model.remediation import Phase
 from gpuwatch.model.sizing import (
@@ -28,53 +32,19 @@ PROJECTED = (
 )
 """The basis of all numbers a week (`gpuwatch.advise.money.pod_hours_per_week`)."""
 
-TIER = {
-    EvidenceTier.SM: "SM activity",
-    EvidenceTier.POWER: "board power",
-    EvidenceTier.ENGINE: "engine activity",
-    EvidenceTier.UTILISATION: "GPU_UTIL only",
-}
 
-ABSTAINED = {
-    AbstentionKind.RIGHT_SIZED: ("Right-sized", "Nothing cheaper is fast enough: as now is the answer."),
-    AbstentionKind.UNCERTAIN: ("Not sure enough", "The likely speed would do, the pessimistic one does not."),
-    AbstentionKind.VETOED: ("Not allowed", "What would do is ruled out by something that it needs."),
-    AbstentionKind.MEMORY_ELASTIC: ("Memory need not known", "It seems to fill whatever card it gets."),
-    AbstentionKind.SIGNALS: ("Measure first", "Utilisation alone cannot tell how much of a GPU is needed."),
-    AbstentionKind.COVERAGE: ("Measured too little", "Too much of its time has no sample."),
-    AbstentionKind.YOUNG: ("Too young", "Too few hours or runs were seen."),
-    AbstentionKind.IDLE: ("Idle", "Nothing ran: release it rather than resize it."),
-    AbstentionKind.UNKNOWN_GPU: ("GPU not known", "The catalog has no facts about its GPU."),
-    AbstentionKind.UNKNOWN_OWNER: ("Owner not known", "It is not known what would have to be changed."),
-    AbstentionKind.MOVED: ("Moved already", "It runs on something else by now; this use is history."),
-    AbstentionKind.FAILED: ("Not worked out", "gpuwatch failed on these; the rest of the report stands."),
-}
-"""Heading and meaning of each kind, in the order in which reports show them."""
+class _Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """weekly_words.yaml. abstained: heading and meaning, in the order in which reports show them."""
 
-OUTCOME = {
-    OutcomeVerdict.HIT: "hit",
-    OutcomeVerdict.MISS: "miss",
-    OutcomeVerdict.WAITING: "waiting",
-    OutcomeVerdict.UNKNOWN: "not measured",
-}
+    tier: dict[EvidenceTier, str]
+    abstained: dict[AbstentionKind, tuple[str, str]]
+    outcome: dict[OutcomeVerdict, str]
+    became: dict[Phase, str]
 
 
-BECAME = {
-    Phase.PROPOSED: "waits for approval",
-    Phase.NOTIFIED: "owners notified",
-    Phase.ACTING: "under way",
-    Phase.VERIFYING: "done, not verified yet",
-    Phase.IN_EFFECT: "done, and stands",
-    Phase.UNDOING: "being taken back",
-    Phase.SUCCEEDED: "done",
-    Phase.FAILED: "failed",
-    Phase.UNDONE: "taken back",
-    Phase.REJECTED: "rejected",
-    Phase.EXPIRED: "expired",
-    Phase.REFUSED: "refused",
-    Phase.OBSOLETE: "obsolete",
-}
-"""Outcome of an action, by phase."""
+_FILE = "weekly_words.yaml"
+_WORDS = checked(yaml.safe_load(packaged(_FILE, "gpuwatch.report")), _Words, _FILE)
+TIER, ABSTAINED, OUTCOME, BECAME = _WORDS.tier, _WORDS.abstained, _WORDS.outcome, _WORDS.became
 
 
 def abstained(found: Sequence[Abstention]) -> list[tuple[str, str, list[Abstention]]]:

@@ -116,11 +116,7 @@ class Hours:
 
 
 def load_devices(
-    behaviour: Behaviour,
-    memory_mib: list[float],
-    hours: Hours,
-    born_seconds: float,
-    rng: np.random.Generator,
+    behaviour: Behaviour, memory_mib: list[float], hours: Hours, born_seconds: float, rng: np.random.Generator
 ) -> list[Load]:
     """Loads of all devices of one run, which work in step where the kind is synchronous.
 

@@ -67,10 +67,6 @@ def card_models(text: str, file: str) -> tuple[CardModel, ...]:
 
 A100, H100, L4, T4 = card_models(packaged("cards.csv", "gpuwatch.simulate"), "cards.csv")
 
-# The same card with the link's rate of packets including headers, which the counter measures: 92 % of 15.75 GB/s
-# (Neugebauer et al., SIGCOMM 2018).
-_LINKED_T4 = msgspec.structs.replace(T4, pcie_bytes_per_second=14.5e9)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
@@ -95,10 +91,7 @@ def _instances(*profiles: str) -> tuple[Instance, ...]:
     return tuple(made)
 
 
-MIG_LAYOUTS = (
-    _instances("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"),
-    _instances(*["1g.10gb"] * 7),
-)
+MIG_LAYOUTS = (_instances("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"), _instances(*["1g.10gb"] * 7))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +160,7 @@ _BLOCK = (
 
 
 def build_machines(plan: FleetPlan) -> tuple[Machine, ...]:
-    """Exactly `plan.gpus` cards: blocks of 64 repeated, the last node smaller where they do not fit. Contended nodes
-    come after them."""
+    """Exactly `plan.gpus` cards: blocks of 64 repeated, the last node smaller where they do not fit."""
     rng = plan.rng("machines")
     machines: list[Machine] = []
     counts: dict[str, int] = {}
@@ -185,16 +177,11 @@ def build_machines(plan: FleetPlan) -> tuple[Machine, ...]:
             extended = credit >= 1.0
             credit -= float(extended)
             counts[model.label] = counts.get(model.label, 0) + 1
-            machines.append(_machine(plan, rng, len(machines), role, model, size, counts[model.label], extended))
-    rng = plan.rng("contended-machines")
-    for number in range(plan.contended):
-        # The long list of metrics, which has the link's generation and width.
-        at = counts.get(T4.label, 0) + number + 1
-        machines.append(_machine(plan, rng, len(machines), "contended", _LINKED_T4, 4, at, extended=True))
+            machines.append(make_machine(plan, rng, len(machines), role, model, size, counts[model.label], extended))
     return tuple(machines)
 
 
-def _machine(
+def make_machine(
     plan: FleetPlan,
     rng: np.random.Generator,
     index: int,

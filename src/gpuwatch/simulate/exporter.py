@@ -16,26 +16,12 @@ from gpuwatch.simulate.metrics import LINK_METRICS, METRICS, Metric, View
 from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
 from gpuwatch.simulate.script import CardScript, Span, inside
 from gpuwatch.simulate.states import DeviceState, MachineState
+from gpuwatch.simulate.tables import NAMES
 from gpuwatch.telemetry.series import RecordedSeries, mark_stale
 
 JOB, NAMESPACE, CONTAINER = "nvidia-dcgm-exporter", "gpu-operator", "nvidia-dcgm-exporter"
 _XID_WINDOW_SECONDS = 300.0
 _WATCHES = ("PCIE", "NVLINK", "PMU", "MCU", "MEM", "SM", "INFOROM", "THERMAL", "POWER", "DRIVER", "ALL")
-_XID_MESSAGES = {
-    0: "No Error",
-    13: "Graphics Engine Exception",
-    31: "GPU memory page fault",
-    43: "GPU stopped processing",
-    45: "Preemptive cleanup, due to previous errors -- Most likely to see when running multiple cuda applications "
-    "and hitting a DBE",
-    48: "Double Bit ECC Error",
-    63: "ECC page retirement or row remapping recording event",
-    64: "ECC page retirement or row remapper recording failure",
-    79: "GPU has fallen off the bus",
-    119: "GSP RPC Timeout",
-    154: "GPU Recovery Action Changed",
-}
-
 
 _Samples: TypeAlias = tuple[NDArray[np.int64], Mask]
 """Positions of a series' samples, and which of them are staleness markers."""
@@ -67,7 +53,11 @@ class MachineExporter:
         self.up = prometheus_up & ~self._down()
         absent = [state.script.cards.get(card.index, CardScript()).absent for card in self.machine.cards]
         self.cards_up = [self.up & ~inside(self.seconds, spans) for spans in absent]
-        self.profiled = [self._profiled(card.index) for card in self.machine.cards]
+        # Without the minutes in which a user's profiler holds the performance counters.
+        taken = [
+            _now_and_then(plan, 0.02, 600, 3600, "profiler", self.machine.index, card) for card in range(len(absent))
+        ]
+        self.profiled = [up & ~inside(self.seconds, spans) for up, spans in zip(self.cards_up, taken, strict=True)]
         self.rows = [row for device in state.devices for row in self._rows(device)]
         self._samples: dict[tuple[int, bool], _Samples] = {}
 
@@ -79,18 +69,8 @@ class MachineExporter:
             down |= inside(self.seconds, [(float(at), float(at + rng.exponential(1.5 * self.plan.interval_seconds)))])
         return down
 
-    def _profiled(self, card: int) -> Mask:
-        """Without the minutes in which a user's profiler holds the performance counters."""
-        taken = _now_and_then(self.plan, 0.02, 600, 3600, "profiler", self.machine.index, card)
-        return self.cards_up[card] & ~inside(self.seconds, taken)
-
     def _target_labels(self) -> dict[str, str]:
-        return {
-            "job": JOB,
-            "instance": self.machine.exporter_address,
-            "service": JOB,
-            "endpoint": "gpu-metrics",
-        }
+        return {"job": JOB, "instance": self.machine.exporter_address, "service": JOB, "endpoint": "gpu-metrics"}
 
     def _device_labels(self, device: DeviceState) -> dict[str, str]:
         machine, card = self.machine, device.card
@@ -177,7 +157,7 @@ class MachineExporter:
         for row in self.rows:
             codes = self._last_xid(row.view.trouble)
             for code in np.unique(codes[codes >= 0]):
-                labels = row.labels | {"err_code": str(code), "err_msg": _XID_MESSAGES.get(int(code), "Unknown Error")}
+                labels = row.labels | {"err_code": str(code), "err_msg": NAMES.xids.get(int(code), "Unknown Error")}
                 yield from self._series(name, labels, codes, row.mask & (codes == code))
 
     def _last_xid(self, trouble: CardScript) -> Floats:

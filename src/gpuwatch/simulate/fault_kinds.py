@@ -64,9 +64,5 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     harmless: bool = False
     note: str
 
-    @property
-    def fails_watch(self) -> bool:
-        return self.watch_status >= 20
-
 
 FAULTS: Mapping[FaultKind, Traits] = {traits.kind: traits for traits in read_table("faults.csv", Traits)}

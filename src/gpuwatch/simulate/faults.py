@@ -34,8 +34,6 @@ class FaultPlanter:
         self.scripts = [MachineScript() for _ in machines]
         self.faults: list[Fault] = []
         self._taken: dict[tuple[int, int], list[Span]] = {}
-        # Contended nodes are last and have no other fault.
-        self._ordinary = sum(machine.role != "contended" for machine in machines)
 
     def plant(self) -> None:
         for kind in self._wanted():
@@ -72,7 +70,7 @@ class FaultPlanter:
             return Fault(kind=kind, machine=-1, cards=(), start=start, end=start + lasting, strength=strength)
         if traits.follows_job:
             return self._on_job(kind, start, lasting, strength)
-        machine = self.machines[int(rng.integers(self._ordinary))]
+        machine = self.machines[int(rng.integers(len(self.machines)))]
         if traits.extended and not machine.extended:
             return None
         if kind is FaultKind.NVLINK_ERRORS and not machine.model.nvlink_megabytes_per_second:

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from gpuwatch.simulate.behaviour import Load
 from gpuwatch.simulate.cards import Machine, build_machines
-from gpuwatch.simulate.contention import Shared, fill_contended
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
 from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.faults import FaultPlanter
@@ -24,26 +23,30 @@ from gpuwatch.simulate.schedule import Scheduler
 from gpuwatch.simulate.script import MachineScript
 from gpuwatch.simulate.states import MachineState, play_machine, run_loads
 from gpuwatch.simulate.symptoms import Fault
-from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths, reboot_truths, shared_truth
+from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths, reboot_truths
 from gpuwatch.simulate.workload_objects import Scene, workload_objects
 from gpuwatch.telemetry.series import RecordedSeries
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedFleet:
-    """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards."""
+    """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards.
+
+    scheduler: which drew the workloads, for whoever adds more. more_truths: of what was added.
+    """
 
     plan: FleetPlan
     machines: tuple[Machine, ...]
     runs: Sequence[Run]
     scripts: Sequence[MachineScript]
     faults: Sequence[Fault]
-    oversized: tuple[str, ...] = ()  # Workload.ids
-    shared: Sequence[Shared] = ()
+    oversized: tuple[str, ...]  # Workload.ids
+    scheduler: Scheduler
+    more_truths: tuple[Truth, ...] = ()
 
     @cached_property
     def truth(self) -> tuple[Truth, ...]:
-        truths = list(allocation_truths(self.plan, self.machines, self.runs))
+        truths = [*allocation_truths(self.plan, self.machines, self.runs), *self.more_truths]
         for fault in self.faults:
             state = None
             if fault.kind is FaultKind.OVERHEATING:
@@ -51,7 +54,6 @@ class SimulatedFleet:
             truths.extend(fault_truths(self.plan, self.machines, fault, state))
         for machine, script in zip(self.machines, self.scripts, strict=True):
             truths.extend(reboot_truths(self.plan, machine, script.reboots))
-        truths.extend(shared_truth(self.plan, self.machines, each) for each in self.shared)
         return tuple(sorted(truths, key=lambda truth: (truth.start, truth.kind, truth.subject.name)))
 
     def _states(self, machines: list[Machine]) -> Iterator[MachineState]:
@@ -92,7 +94,7 @@ class SimulatedFleet:
 
 
 def build_fleet(plan: FleetPlan) -> SimulatedFleet:
-    """The fleet of this plan: cards, workloads, idle allocations, faults and contended cards, in this order."""
+    """The fleet of this plan: cards, workloads, idle allocations and faults, in this order."""
     machines = build_machines(plan)
     scheduler = Scheduler(plan, machines, plan.rng("schedule"))
     slots = scheduler.slots()
@@ -100,7 +102,4 @@ def build_fleet(plan: FleetPlan) -> SimulatedFleet:
     planter = FaultPlanter(plan, machines, scheduler, runs)
     planter.plant()
     oversized = make_oversized(plan, machines, planter.runs)
-    contended, shared = fill_contended(plan, machines, scheduler)
-    return SimulatedFleet(
-        plan, machines, [*planter.runs, *contended], planter.scripts, planter.faults, oversized, shared
-    )
+    return SimulatedFleet(plan, machines, planter.runs, planter.scripts, planter.faults, oversized, scheduler)

@@ -8,12 +8,11 @@ import numpy as np
 
 from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
-from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.schedule import Scheduler, Slot
 from gpuwatch.simulate.states import last_active
-from gpuwatch.simulate.tables import read_table
+from gpuwatch.simulate.tables import NAMES, read_table
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,6 @@ As in a real cluster, a StatefulSet's owner has no series, so a Notebook's delet
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -45,11 +44,11 @@ def _owners(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
         owner = _owner_labels(chain[-1]) if chain else {}
         yield "kube_pod_owner", namespace | {"pod": pod.name, "uid": pod.uid} | owner
     # An object without an owner has its row too, with empty labels (kube-state-metrics, internal/store/job.go).
-    for parent, child in pairwise((None, *chain)):
-        owner = _owner_labels(parent) if parent is not None else {}
-        if child is not None and child.kind == "ReplicaSet":
+    for number, child in enumerate(chain):
+        owner = _owner_labels(chain[number - 1]) if number else {}
+        if child.kind == "ReplicaSet":
             yield "kube_replicaset_owner", namespace | {"replicaset": child.name} | owner
-        elif child is not None and child.kind == "Job":
+        elif child.kind == "Job":
             yield "kube_job_owner", namespace | {"job_name": child.name} | owner
 
 

@@ -172,11 +172,6 @@ def _pcie(direction: str, part: float) -> Values:
     return values
 
 
-def _memory_reserved(view: View) -> Floats:
-    reserved = 30.0 if view.device.instance is not None else float(view.machine.model.reserved_mib)
-    return np.full(len(view.seconds), reserved)
-
-
 def _energy(view: View) -> Floats:
     start = view.rng("energy-start").uniform(2e11, 4e12)
     return view.counter(np.diff(view.sensors.energy_joules, prepend=0.0) * 1000.0, start)
@@ -192,11 +187,6 @@ def _throttle(times: Callable[[Sensors], Floats], purpose: str) -> Values:
     return values
 
 
-def _brake_nanoseconds(view: View) -> Floats:
-    braking = (view.sensors.reasons & HW_POWER_BRAKE) > 0
-    return view.counter(np.where(braking, 0.97e9 * view.plan.interval_seconds, 0.0))
-
-
 _VALUES: Mapping[str, Values] = {
     "sm_clock": lambda v: v.sensors.sm_clock_mhz,
     "memory_clock": lambda v: v.sensors.memory_clock_mhz,
@@ -208,13 +198,17 @@ _VALUES: Mapping[str, Values] = {
     "clock_reasons": lambda v: v.sensors.reasons.astype(np.float64),
     "thermal_throttle": _throttle(lambda sensors: sensors.thermal_seconds, "thermal-ns"),
     "power_throttle": _throttle(lambda sensors: sensors.power_cap_seconds, "power-ns"),
-    "brake_nanoseconds": _brake_nanoseconds,
+    "brake_nanoseconds": lambda v: v.counter(
+        np.where((v.sensors.reasons & HW_POWER_BRAKE) > 0, 0.97e9 * v.plan.interval_seconds, 0.0)
+    ),
     "util": _util,
     "memory_copy_util": _memory_copy_util,
     "zero": lambda v: np.zeros(len(v.seconds)),
     "memory_used": lambda v: np.rint(v.device.load.memory_mib),
     "memory_free": lambda v: v.machine.memory_mib(v.device.instance) - np.rint(v.device.load.memory_mib),
-    "memory_reserved": _memory_reserved,
+    "memory_reserved": lambda v: np.full(
+        len(v.seconds), 30.0 if v.device.instance is not None else float(v.machine.model.reserved_mib)
+    ),
     "nvlink": lambda v: np.rint(v.device.load.link * v.machine.model.nvlink_megabytes_per_second),
     "engine": _ratio("engine", 3e-5),
     "sm": _ratio("sm", 1e-5),

@@ -39,8 +39,6 @@ class FleetPlan:
         (no fitting card or job) is left out, so `SimulatedFleet.truth` alone says what is there.
     oversized: workloads to put on far more GPU than they can use, as many as there is room for.
     partial_gangs: gangs that are placed in part, or only look like it, to plant in the place of other jobs.
-    contended: nodes of 4 shared T4 cards to add to `gpus`, on which workloads are in each other's way, or nearly; the
-        rest of the fleet is the same without them.
     """
 
     seed: int
@@ -56,7 +54,6 @@ class FleetPlan:
     faults: tuple[FaultKind, ...] | None = None
     oversized: int = 0
     partial_gangs: int = 0
-    contended: int = 0
 
     def __post_init__(self) -> None:
         if self.end.tzinfo is None:
@@ -73,7 +70,6 @@ class FleetPlan:
             "extended_share": 0.0 <= self.extended_share <= 1.0,
             "oversized": self.oversized >= 0,
             "partial_gangs": self.partial_gangs >= 0,
-            "contended": self.contended >= 0,
             "idle_allocations": self.idle_allocations is None or self.idle_allocations >= 0,
         }
         for field, valid in checks.items():

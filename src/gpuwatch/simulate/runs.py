@@ -113,9 +113,9 @@ class Run:
     def alive(self, seconds: float) -> bool:
         return self.start <= seconds < self.end
 
-    def touches(self, machine: int, cards: frozenset[int] | None = None) -> bool:
-        """Whether any Pod holds one of the machine's cards (None: any of them)."""
-        return any(p.machine == machine and (cards is None or p.card in cards) for p in self.places)
+    def touches(self, machine: int, cards: frozenset[int]) -> bool:
+        """Whether any Pod holds one of these cards of the machine."""
+        return any(place.machine == machine and place.card in cards for place in self.places)
 
 
 def resource_name(machine: Machine, place: Place) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 from gpuwatch.simulate.behaviour import SM_LEVELS, Behaviour, WorkKind
 from gpuwatch.simulate.cards import Machine, make_suffix, make_uid
 from gpuwatch.simulate.forms import fill
-from gpuwatch.simulate.names import NAMES
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Place, PodLife, Run, SimulatedWorkload, resource_name
+from gpuwatch.simulate.tables import NAMES
 
 FOREVER = float("inf")
 
@@ -43,14 +43,12 @@ class Scheduler:
         self._levels = float(self.rng.random())
 
     def slots(self) -> list[Slot]:
-        """How the machines are divided, by their role; contended ones are filled by themselves."""
+        """How the machines are divided, by their role."""
         slots: list[Slot] = []
         service = 0
         served = ("", 0, "")
         waiting: list[Machine] = []
         for machine in self.machines:
-            if machine.role == "contended":
-                continue
             if machine.role == "gang":
                 waiting.append(machine)
                 if len(waiting) == 2:
@@ -278,9 +276,7 @@ class Scheduler:
             NAMES.images["batch"],
         )
         behaviour = Behaviour(
-            activity=WorkKind.BATCH,
-            sm_level=float(rng.uniform(0.4, 0.8)),
-            memory_share=float(rng.uniform(0.3, 0.7)),
+            activity=WorkKind.BATCH, sm_level=float(rng.uniform(0.4, 0.8)), memory_share=float(rng.uniform(0.3, 0.7))
         )
         start = float(rng.uniform(-hours, 0)) * HOUR
         number = 0

@@ -71,22 +71,19 @@ def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
         # A single recent failed scrape only has the advice to watch; it does not claim an outage.
         absent = finding.kind in ABSENCES and finding.notable and finding.advice is Advice.FIX_MONITORING
         if broken or absent or finding.verdict in (Verdict.IDLE, Verdict.MISFIT):
+            on = finding.subject.kind.value
             one = Named(
                 at=at,
                 kind=finding.kind.value,
                 subject=str(finding.subject),
-                devices=frozenset(finding.devices) | _device(finding),
+                devices=frozenset(finding.devices) | ({finding.subject.name} if on == "device" else set()),
                 pods=frozenset(finding.pods),
-                node=finding.node or (finding.subject.name if finding.subject.kind.value == "node" else ""),
+                node=finding.node or (finding.subject.name if on == "node" else ""),
             )
             named.append(one)
             if finding.verdict is Verdict.MISFIT and finding.confidence_ratio >= PlanPolicy().min_confidence_ratio:
                 named.append(replace(one, kind=f"{one.kind}{SURE}"))
     return named
-
-
-def _device(finding: Finding) -> frozenset[DeviceId]:
-    return frozenset({finding.subject.name}) if finding.subject.kind.value == "device" else frozenset()
 
 
 def holds(truth: Truth, at: datetime, back: timedelta = timedelta()) -> bool:

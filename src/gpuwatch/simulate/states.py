@@ -6,7 +6,6 @@ import numpy as np
 
 from gpuwatch.simulate.behaviour import CONTEXT_MIB, Hours, Load, load_devices
 from gpuwatch.simulate.cards import Card, Instance, Machine
-from gpuwatch.simulate.contention import at_peak, dram_peak
 from gpuwatch.simulate.physics import Sensors, simulate_sensors
 from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
 from gpuwatch.simulate.runs import Place, Run
@@ -86,6 +85,17 @@ def last_active(plan: FleetPlan, machines: tuple[Machine, ...], run: Run) -> flo
     return float((first + int(active[-1]) + 1) * plan.interval_seconds)
 
 
+def dram_peak(plan: FleetPlan, machine: Machine, card: int) -> float:
+    """The highest DRAM activity that kernels reach on this card, about 0.8."""
+    return float(np.clip(plan.rng("dram-peak", machine.index, card).normal(0.8, 0.03), 0.7, 0.9))
+
+
+def _at_peak(ratio: Floats, peak: float, rng: np.random.Generator) -> Floats:
+    """The measured part of a demand: at most the peak, which varies by a few percent."""
+    seen: Floats = np.minimum(ratio, peak * rng.normal(1.0, 0.02, len(ratio)))
+    return seen
+
+
 def play_machine(
     plan: FleetPlan, machine: Machine, script: MachineScript, placed: list[tuple[Run, int, dict[Place, Load]]]
 ) -> MachineState:
@@ -112,8 +122,8 @@ def play_machine(
     if machine.role == "contended":
         for device in devices:
             rng = plan.rng("at-peak", machine.index, device.card.index)
-            device.load.dram = at_peak(device.load.dram, dram_peak(plan, machine, device.card.index), rng)
-            device.load.pcie = at_peak(device.load.pcie, 1.0, rng)
+            device.load.dram = _at_peak(device.load.dram, dram_peak(plan, machine, device.card.index), rng)
+            device.load.pcie = _at_peak(device.load.pcie, 1.0, rng)
     cards = []
     for card in machine.cards:
         mine = [device for device in devices if device.card is card]
@@ -135,14 +145,9 @@ def _add(total: Load, load: Load, first: int, last: int) -> None:
     """Add the work of another Pod on the same device: engines overlap, memory adds up."""
     at = slice(first, last)
     total.engine[at] = 1.0 - (1.0 - total.engine[at]) * (1.0 - load.engine)
-    for mine, theirs in (
-        (total.sm, load.sm),
-        (total.tensor, load.tensor),
-        (total.dram, load.dram),
-        (total.link, load.link),
-        (total.pcie, load.pcie),
-    ):
-        mine[at] = np.minimum(mine[at] + theirs, 1.0)
+    for name in ("sm", "tensor", "dram", "link", "pcie"):
+        mine = getattr(total, name)
+        mine[at] = np.minimum(mine[at] + getattr(load, name), 1.0)
     total.memory_mib[at] += load.memory_mib
     total.context[at] |= load.context
 

@@ -1,8 +1,9 @@
-"""The tables of this room: each row of a CSV file is one Struct."""
+"""The data files of this room: CSV files, of which each row is one Struct, and the names of a simulated fleet."""
 
 from typing import TypeVar, get_origin, get_type_hints
 
 import msgspec
+import yaml
 
 from gpuwatch.catalog.tables import checked, packaged, read_csv
 
@@ -21,3 +22,17 @@ def read_table(file: str, kind: type[T]) -> tuple[T, ...]:
         values = {column: cell.split(";") if column in tuples else cell for column, cell in given.items()}
         found.append(checked(values, kind, row.place, strict=False))
     return tuple(found)
+
+
+class Names(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """workloads, images: by kind of work. xids: the exporter's text of each code."""
+
+    teams: tuple[str, ...]
+    products: tuple[str, ...]
+    people: tuple[str, ...]
+    workloads: dict[str, tuple[str, ...]]
+    images: dict[str, str]
+    xids: dict[int, str]
+
+
+NAMES = checked(yaml.safe_load(packaged("names.yaml", "gpuwatch.simulate")), Names, "names.yaml")

@@ -10,7 +10,6 @@ from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.simulate.behaviour import WorkKind
 from gpuwatch.simulate.cards import Machine
-from gpuwatch.simulate.contention import Shared
 from gpuwatch.simulate.fault_kinds import FAULTS, FaultKind
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
@@ -84,21 +83,6 @@ def _allocation(run: Run) -> tuple[FindingKind, float, str, bool]:
     return FindingKind.IN_USE, run.start, "a job that works until it ends", True
 
 
-def shared_truth(plan: FleetPlan, machines: tuple[Machine, ...], shared: Shared) -> Truth:
-    machine = machines[shared.machine]
-    device = machine.cards[shared.card].uuid
-    return Truth(
-        kind=shared.kind,
-        subject=Subject(SubjectKind.DEVICE, device),
-        start=plan.moment(shared.start),
-        end=plan.until(shared.end),
-        devices=(device,),
-        note=shared.note,
-        harmless=not shared.contended,
-        nodes=(machine.name,),
-    )
-
-
 def fault_truths(
     plan: FleetPlan, machines: tuple[Machine, ...], fault: Fault, state: MachineState | None
 ) -> Iterator[Truth]:
@@ -124,7 +108,7 @@ def fault_truths(
         if fault.kind is FaultKind.ROW_REMAP_PENDING and not machine.extended:
             # It only shows in the count of remapped rows and XID 63; a successful remap is no fault.
             return
-        if machine.has_health_watches and traits.fails_watch:
+        if machine.has_health_watches and traits.watch_status >= 20:
             kinds += (FindingKind.DCGM_HEALTH,)
         on_node = fault.kind in (FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE, FaultKind.POWER_BRAKE)
         subject = Subject(SubjectKind.NODE, machine.name) if on_node else Subject(SubjectKind.DEVICE, devices[0])

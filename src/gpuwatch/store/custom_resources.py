@@ -2,19 +2,11 @@
 descriptions in crd_fields.yaml."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from typing import Any
 
-from gpuwatch.model.remediation import (
-    Phase,
-    Proposal,
-    Remediation,
-    RemediationId,
-    Saved,
-    Step,
-    Turn,
-    misplaced,
-)
+from gpuwatch.model.remediation import Phase, Proposal, Remediation, RemediationId, Saved, Step, Turn, misplaced
 from gpuwatch.model.sizing import AbstentionKind
 from gpuwatch.store.api_form import FormError
 from gpuwatch.store.conditions import ApiCondition, conditions
@@ -70,19 +62,15 @@ def parts_of(remediation: Remediation, generation: int = 0) -> tuple[Remediation
     status = RemediationStatus(
         observed_generation=generation,
         conditions=conditions(remediation, generation) if generation else (),
-        phase=remediation.phase,
-        steps=remediation.steps,
-        step=remediation.step,
-        saved=remediation.saved,
-        history=remediation.history,
-        next_at=remediation.next_at,
-        deadline_at=remediation.deadline_at,
-        attempts=remediation.attempts,
-        verified=remediation.verified,
-        clean_since=remediation.clean_since,
-        undo_to=remediation.undo_to,
+        **_progress(remediation),
     )
     return RemediationSpec(proposal=remediation.proposal), status
+
+
+def _progress(of: Remediation | RemediationStatus) -> dict[str, Any]:
+    """The fields that a Remediation and its status share: all but those for other readers."""
+    names = {each.name for each in fields(RemediationStatus)} - {"observed_generation", "conditions"}
+    return {name: getattr(of, name) for name in names}
 
 
 def remediation_of(at: RemediationId, version: str, spec: RemediationSpec, status: RemediationStatus) -> Remediation:
@@ -91,22 +79,12 @@ def remediation_of(at: RemediationId, version: str, spec: RemediationSpec, statu
     found = Remediation(
         name=name,
         proposal=spec.proposal,
-        phase=status.phase,
         approved=spec.approved,
         approved_by=spec.approved_by,
         rejected=spec.rejected,
         undo_asked=spec.undo,
         finding_correct=spec.finding_correct,
-        steps=status.steps,
-        step=status.step,
-        saved=status.saved,
-        history=status.history,
-        next_at=status.next_at,
-        deadline_at=status.deadline_at,
-        attempts=status.attempts,
-        verified=status.verified,
-        clean_since=status.clean_since,
-        undo_to=status.undo_to,
+        **_progress(status),
         version=version,
     )
     wrong = misplaced(found, namespace)

@@ -17,16 +17,7 @@ from gpuwatch.model.sizing import Outcome, Recommendation, Target
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
 from gpuwatch.store import StoreError
-from gpuwatch.store.codec import (
-    VERSION,
-    DamagedError,
-    FutureError,
-    StoredRow,
-    decode,
-    encode,
-    is_from_the_future,
-    row,
-)
+from gpuwatch.store.codec import VERSION, DamagedError, FutureError, StoredRow, decode, encode, is_from_the_future, row
 from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, told, usable
 
 KEPT = timedelta(days=400)
@@ -71,12 +62,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        db: sqlite3.Connection,
-        path: Path,
-        wait_seconds: float,
-        gaps: Iterable[Gap],
-        written: Callable[[], None],
+        self, db: sqlite3.Connection, path: Path, wait_seconds: float, gaps: Iterable[Gap], written: Callable[[], None]
     ) -> None:
         self._db = db
         self._written = written
@@ -268,7 +254,9 @@ class Store:
             self._refuse_future_rows()
             for each in recommendations:
                 self._record(each)
-            self._forget(_micros(now - KEPT))
+            gone = (_micros(now - KEPT),)
+            self._db.execute("DELETE FROM advice_body WHERE id IN (SELECT id FROM advice WHERE last_at < ?)", gone)
+            self._db.execute("DELETE FROM advice WHERE last_at < ?", gone)
 
     def _record(self, given: Recommendation) -> None:
         names, at = _names(given.key), _micros(given.at)
@@ -299,10 +287,6 @@ class Store:
             f"(SELECT version, digest, body FROM profile WHERE {_IS_KEY}) WHERE id = ?",
             (*names, number),
         )
-
-    def _forget(self, before: int) -> None:
-        self._db.execute("DELETE FROM advice_body WHERE id IN (SELECT id FROM advice WHERE last_at < ?)", (before,))
-        self._db.execute("DELETE FROM advice WHERE last_at < ?", (before,))
 
     def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
         """Advice to evaluate, oldest first: each container's last advice, one for each GPU model at that time; and all

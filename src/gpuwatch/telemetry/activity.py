@@ -38,9 +38,9 @@ from gpuwatch.telemetry.samples import (
     Partition,
     SampleStore,
     Series,
+    Steps,
     TelemetryError,
 )
-from gpuwatch.telemetry.series import Steps
 
 _POINTS_AT_ONCE = 500_000
 
@@ -102,7 +102,7 @@ class _Activity:
             window = self.steps.step_seconds
             expression = Expression(selector(row, *only), Function.MAX, window, combine=Combine.MAX, by=by)
             try:
-                answer = self.steps.ask(self.store, expression, partition)
+                answer = self.store.grid(expression, self.steps, partition)
             except TelemetryError as error:
                 self.errors.setdefault(row.metric, error)
                 continue

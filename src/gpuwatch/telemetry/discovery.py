@@ -236,7 +236,11 @@ def _percentages(
     if not any(value > _PERCENT_FROM for value in values):
         return frozenset(), frozenset()
     if any(0 < value < 1 for value in values):
-        gaps.append(_two_scales(list(metrics)))
+        detail = (
+            "percentages on some exporters and ratios on others (DCGM 4.6 and 4.7 give them different units), so they "
+            "are left out; bring all exporters to one version"
+        )
+        gaps.append(Gap(kind=GapKind.IMPLAUSIBLE, what=f"metrics {', '.join(metrics)}", detail=detail))
         return frozenset(), frozenset(metrics)
     return frozenset(metrics), frozenset()
 
@@ -263,13 +267,4 @@ def _unidentified(row: MetricRow) -> Gap:
         what=f"vocabulary {row.vocabulary}",
         detail=f"no series of {row.metric} has the label {labels[row.vendor]}, so that devices cannot be told apart; "
         "look for a labeldrop in the metricRelabelings of its ServiceMonitor",
-    )
-
-
-def _two_scales(metrics: Sequence[str]) -> Gap:
-    return Gap(
-        kind=GapKind.IMPLAUSIBLE,
-        what=f"metrics {', '.join(metrics)}",
-        detail="percentages on some exporters and ratios on others (DCGM 4.6 and 4.7 give them different units), so "
-        "they are left out; bring all exporters to one version",
     )

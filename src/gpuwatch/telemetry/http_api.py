@@ -139,7 +139,7 @@ class ApiSession(requests.Session):
         try:
             answer = _VECTOR.decode(response.content)
             rows = [
-                AnswerRow(known(text := bytes(item.metric)) or self._shared_labels(text), float(item.value.value))
+                AnswerRow(known(text := bytes(item.metric)) or self._shared_labels(text), float(item.value[1]))
                 for item in answer.data.result
                 if item.value is not None
             ]
@@ -257,14 +257,9 @@ def _existing(name: str, path: str) -> str:
     return path
 
 
-class _Sample(msgspec.Struct, array_like=True, gc=False):
-    time: float
-    value: str
-
-
 class _VectorItem(msgspec.Struct, gc=False):
     metric: msgspec.Raw
-    value: _Sample | None = None  # a native histogram has none
+    value: tuple[float, str] | None = None  # a native histogram has none
 
 
 class _Vector(msgspec.Struct):

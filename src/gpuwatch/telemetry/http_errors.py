@@ -90,7 +90,11 @@ def outcome_of_answer(response: requests.Response, place: str, asked: str) -> En
         return Failed(_redirected(response, about))
     if status == HTTPStatus.OK:
         return _no_result(response, envelope, about)
-    return _by_status(status, response.headers, about)
+    other = "see the server's log" if status >= 500 else "check the query and the address"
+    kind, todo = _BY_STATUS.get(status, (QueryFailed, other))
+    error = kind(about.says(f"answers {status} {responses.get(status, '')}".rstrip(), todo))
+    again = status == 429 or status >= 500
+    return Failed(error, again, _retry_after(response.headers) if again else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +129,6 @@ _BY_STATUS: Mapping[int, tuple[type[TelemetryError], str]] = {
     504: (StoreUnreachable, _LATER),
 }
 """What an answer with this status means, and what to do."""
-
-
-def _by_status(status: int, headers: Mapping[str, str], about: _About) -> Failed:
-    other = "see the server's log" if status >= 500 else "check the query and the address"
-    kind, todo = _BY_STATUS.get(status, (QueryFailed, other))
-    error = kind(about.says(f"answers {status} {responses.get(status, '')}".rstrip(), todo))
-    again = status == 429 or status >= 500
-    return Failed(error, again, _retry_after(headers) if again else 0.0)
 
 
 def _no_result(response: requests.Response, envelope: Envelope | None, about: _About) -> Failed:

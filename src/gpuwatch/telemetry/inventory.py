@@ -190,9 +190,7 @@ def _node_label(rows: Sequence[door.Labels]) -> tuple[str, list[str]]:
 
 
 def _exporters(
-    sightings: Mapping[DeviceId, Sighting],
-    ups: Mapping[str, bool],
-    known_instances: frozenset[str],
+    sightings: Mapping[DeviceId, Sighting], ups: Mapping[str, bool], known_instances: frozenset[str]
 ) -> tuple[tuple[Exporter, ...], dict[str, str]]:
     """Exporters of the look-back, and those that were replaced: old instance → new instance.
 

@@ -21,6 +21,7 @@ from gpuwatch.telemetry.samples import (
     QueryFailed,
     Selector,
     Series,
+    Steps,
     TelemetryError,
 )
 
@@ -123,24 +124,14 @@ class PrometheusStore:
             for question, expression in zip(questions, expressions, strict=True)
         ]
 
-    def grid(
-        self,
-        expression: Expression,
-        start: datetime,
-        end: datetime,
-        step_seconds: int,
-        partition: Partition | None = None,
-    ) -> list[Series]:
-        if step_seconds <= 0:
-            raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
-        dialect = self._probed_dialect(end)
-        steps = math.floor((end - start).total_seconds() / step_seconds) + 1
+    def grid(self, expression: Expression, steps: Steps, partition: Partition | None = None) -> list[Series]:
+        dialect = self._probed_dialect(steps.end)
         questions: list[PartitionedQuery[list[Series]]] = []
-        for first in range(0, steps, _STEPS_AT_ONCE):
-            count = min(_STEPS_AT_ONCE, steps - first)
-            begin = start + timedelta(seconds=first * step_seconds)
-            ask = _asking(partial(self._query_range, begin, count, step_seconds), expression, partition, dialect)
-            held = _samples(expression, partition, count, step_seconds)
+        for number in range(0, steps.count, _STEPS_AT_ONCE):
+            count = min(_STEPS_AT_ONCE, steps.count - number)
+            begin = steps.first + timedelta(seconds=number * steps.step_seconds)
+            ask = _asking(partial(self._query_range, begin, count, steps.step_seconds), expression, partition, dialect)
+            held = _samples(expression, partition, count, steps.step_seconds)
             most = min(self._connection.max_samples_per_query, _POINTS_AT_ONCE * held / count)
             # Parts of a range answer can be merged only if it keeps the Node label.
             kept = expression.by is None or (partition is not None and partition.label in expression.by)

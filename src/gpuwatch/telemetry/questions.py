@@ -55,9 +55,6 @@ class Question:
     pieces: bool
     plausible: tuple[float, float]
 
-    def counts_of(self, *only: Matcher) -> Expression:
-        return replace(self.counts, selector=selector(self.row, *only))
-
 
 def in_si(raw: Raw, scale: float) -> Raw:
     """raw × scale; divides where only that is exact (35 / 100 is 0.35, 35 · 0.01 is not)."""

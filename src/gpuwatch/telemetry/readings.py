@@ -6,13 +6,14 @@ samples than fit into the window one after the other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias
 
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, Readings, Schema, Scope, Vendor, WindowStat
 from gpuwatch.telemetry import labels as door
 from gpuwatch.telemetry.answers import LevelAnswers, Samples, Trouble
+from gpuwatch.telemetry.discovery import selector
 from gpuwatch.telemetry.gaps import missing
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.pieces import RowKey, row_key
@@ -43,11 +44,7 @@ class _PendingStat:
 
 
 def read_stats(
-    store: SampleStore,
-    stats: Sequence[WindowStat],
-    at: datetime,
-    schema: Schema,
-    inventory: Inventory,
+    store: SampleStore, stats: Sequence[WindowStat], at: datetime, schema: Schema, inventory: Inventory
 ) -> tuple[Readings, tuple[Gap, ...]]:
     """All stats of the inventory's devices. A signal that fails or is missing is a Gap."""
     reader = _StatReader(store, at, schema, inventory)
@@ -145,7 +142,7 @@ class _StatReader:
             for each, devices in level.unweighted():
                 needed.setdefault(each.counts, (each, set()))[1].update(devices)
         restricted = {
-            plain: asks.counts_of(*self._inventory.matching(devices))
+            plain: replace(plain, selector=selector(asks.row, *self._inventory.matching(devices)))
             for plain, (asks, devices) in needed.items()
             if plain not in answers
         }

@@ -15,7 +15,7 @@ from gpuwatch.telemetry.evaluate import Matrix, grouped, per_series, reach_ms
 from gpuwatch.telemetry.loaded_metric import LoadedMetric
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, render
 from gpuwatch.telemetry.recording_part import RecordingPart, contradiction, gap, opened
-from gpuwatch.telemetry.samples import AnswerRow, Expression, Partition, Selector, Series, TelemetryError
+from gpuwatch.telemetry.samples import AnswerRow, Expression, Partition, Selector, Series, Steps, TelemetryError
 from gpuwatch.telemetry.series import IntArray, joined
 
 _CACHE_BYTES = 512 * 1024 * 1024
@@ -117,17 +117,8 @@ class RecordingStore:
                 answers[index] = error
         return [answers[index] for index in range(len(expressions))]
 
-    def grid(
-        self,
-        expression: Expression,
-        start: datetime,
-        end: datetime,
-        step_seconds: int,
-        partition: Partition | None = None,
-    ) -> list[Series]:
-        if step_seconds <= 0:
-            raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
-        ends_ms = np.arange(_milliseconds(start), _milliseconds(end) + 1, step_seconds * 1000, dtype=np.int64)
+    def grid(self, expression: Expression, steps: Steps, partition: Partition | None = None) -> list[Series]:
+        ends_ms = _milliseconds(steps.first) + np.arange(steps.count, dtype=np.int64) * steps.step_seconds * 1000
         labels, answers = self._answers(expression, ends_ms, partition)
         times = ends_ms / 1000
         return [

@@ -20,11 +20,13 @@ Labels of answers never include the metric's name.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from gpuwatch.model.telemetry import Gap, GapKind
 
@@ -128,6 +130,33 @@ class Partition:
     interval_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps (start + i·step, start + (i+1)·step] for i below count."""
+
+    start: datetime
+    step_seconds: int
+    count: int
+
+    @property
+    def first(self) -> datetime:
+        """The end of the first step."""
+        return self.start + timedelta(seconds=self.step_seconds)
+
+    @property
+    def end(self) -> datetime:
+        return self.start + timedelta(seconds=self.count * self.step_seconds)
+
+    def values(self, series: Series) -> npt.NDArray[np.float64]:
+        """A series of `SampleStore.grid` as one value for each step; NaN where it has none."""
+        if len(series.times) == self.count:
+            return np.array(series.values, np.float64)
+        values = np.full(self.count, np.nan)
+        passed = (np.asarray(series.times, np.float64) - self.start.timestamp()) / self.step_seconds
+        values[np.rint(passed).astype(np.int64) - 1] = series.values
+        return values
+
+
 class SampleStore(Protocol):
     """Holds samples. No method uses samples later than `at`.
 
@@ -149,15 +178,8 @@ class SampleStore(Protocol):
     ) -> "list[list[AnswerRow] | TelemetryError]":
         """Answers in the order of the expressions, queried a few at a time."""
 
-    def grid(
-        self,
-        expression: Expression,
-        start: datetime,
-        end: datetime,
-        step_seconds: int,
-        partition: Partition | None = None,
-    ) -> list[Series]:
-        """The expression at start, start + step, … ≤ end: a range query."""
+    def grid(self, expression: Expression, steps: Steps, partition: Partition | None = None) -> list[Series]:
+        """The expression at the end of each step: a range query."""
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
         """Stored samples of (start, end]; for few series only."""

@@ -13,6 +13,7 @@ from gpuwatch.telemetry.samples import (
     SampleStore,
     Selector,
     Series,
+    Steps,
     TelemetryError,
 )
 
@@ -44,15 +45,8 @@ class ScopedStore:
     ) -> list[list[AnswerRow] | TelemetryError]:
         return self.store.evaluate_many([self._scoped(each) for each in expressions], at, partition)
 
-    def grid(
-        self,
-        expression: Expression,
-        start: datetime,
-        end: datetime,
-        step_seconds: int,
-        partition: Partition | None = None,
-    ) -> list[Series]:
-        return self.store.grid(self._scoped(expression), start, end, step_seconds, partition)
+    def grid(self, expression: Expression, steps: Steps, partition: Partition | None = None) -> list[Series]:
+        return self.store.grid(self._scoped(expression), steps, partition)
 
     def raw(self, selector: Selector, start: datetime, end: datetime) -> list[Series]:
         return self.store.raw(self._selector(selector), start, end)

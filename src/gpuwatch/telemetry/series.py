@@ -6,46 +6,16 @@ is a value. NumPy, Arrow and Parquet keep their bits unless something computes w
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from gpuwatch.telemetry.samples import Expression, Partition, SampleStore, Series
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _STALE_BITS = 0x7FF0000000000002
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps (start + i·step, start + (i+1)·step] for i below count."""
-
-    start: datetime
-    step_seconds: int
-    count: int
-
-    @property
-    def end(self) -> datetime:
-        return self.start + timedelta(seconds=self.count * self.step_seconds)
-
-    def ask(self, store: SampleStore, expression: Expression, partition: Partition | None) -> list[Series]:
-        """The expression at the end of each step."""
-        first = self.start + timedelta(seconds=self.step_seconds)
-        return store.grid(expression, first, self.end, self.step_seconds, partition)
-
-    def values(self, series: Series) -> FloatArray:
-        """A series of `ask` as one value for each step; NaN where it has none."""
-        if len(series.times) == self.count:
-            return np.array(series.values, np.float64)
-        values = np.full(self.count, np.nan)
-        passed = (np.asarray(series.times, np.float64) - self.start.timestamp()) / self.step_seconds
-        values[np.rint(passed).astype(np.int64) - 1] = series.values
-        return values
 
 
 def mark_stale(values: FloatArray, where: BoolArray) -> None:
@@ -148,7 +118,10 @@ def joined(parts: Iterable[tuple[Mapping[str, str], IntArray, FloatArray]]) -> t
             order = np.argsort(times_ms, kind="stable")
             times_ms, values = times_ms[order], values[order]
             repeated = times_ms[1:] == times_ms[:-1]
-            differs = repeated & ~_same(values[1:], values[:-1])
+            left, right = values[1:], values[:-1]
+            # NaN values equal each other; staleness markers equal only each other.
+            alike = (left == right) | (np.isnan(left) & np.isnan(right) & (is_stale(left) == is_stale(right)))
+            differs = repeated & ~alike
             if differs.any():
                 first = int(times_ms[int(np.argmax(differs))])
                 conflicts.append(Conflict(dict(identity), int(differs.sum()), first))
@@ -165,9 +138,3 @@ def stacked(labels: Sequence[Mapping[str, str]], columns: Sequence[tuple[IntArra
     times_ms = np.concatenate([np.empty(0, np.int64), *(times for times, _ in columns)])
     values = np.concatenate([np.empty(0, np.float64), *(numbers for _, numbers in columns)])
     return MetricSamples(tuple(labels), starts, times_ms, values)
-
-
-def _same(left: FloatArray, right: FloatArray) -> BoolArray:
-    """Whether samples are equal. NaN values equal each other; staleness markers equal only each other."""
-    alike: BoolArray = (left == right) | (np.isnan(left) & np.isnan(right) & (is_stale(left) == is_stale(right)))
-    return alike

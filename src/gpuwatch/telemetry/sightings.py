@@ -62,12 +62,7 @@ _BEFORE = "devices ahead of the look-back"
 
 
 def sight(
-    store: SampleStore,
-    schema: Schema,
-    at: datetime,
-    lookback_seconds: int,
-    lost_seconds: int,
-    gaps: list[Gap],
+    store: SampleStore, schema: Schema, at: datetime, lookback_seconds: int, lost_seconds: int, gaps: list[Gap]
 ) -> tuple[dict[DeviceId, Sighting], _Repeated]:
     """Devices of (at − look-back, at], and those of (at − lost, at] on hosts or exporters that have others now: a whole
     machine that has been gone for longer was removed. Devices of an earlier MIG layout of a present GPU are left out. A
@@ -85,8 +80,9 @@ def sight(
         for row in looked_back
     ]
     questions += [
-        Expression(selector(row), Function.LAST, offset_seconds=offset, by=_place_labels(row.vendor))
+        Expression(selector(row), Function.LAST, offset_seconds=offset, by=place)
         for row in first
+        for place in [by_labels(door.IDENTITY_LABELS[row.vendor], door.NODE_LABELS, ("instance",))]
         for offset in offsets
     ]
     answers = store.evaluate_many(questions, at) if questions else []
@@ -135,10 +131,6 @@ def _lost(
         if gone := _gone(metric, (row for row in answer if not places.isdisjoint(_places(row.labels))), known):
             lost.setdefault(selector(metric), (metric, set()))[1].update(gone)
     return list(lost.values())
-
-
-def _place_labels(vendor: Vendor) -> tuple[str, ...]:
-    return by_labels(door.IDENTITY_LABELS[vendor], door.NODE_LABELS, ("instance",))
 
 
 def _presence_metrics(schema: Schema) -> list[MetricRow]:

@@ -18,8 +18,8 @@ from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.questions import found_rows, in_raw_unit
-from gpuwatch.telemetry.samples import Expression, Function, Matcher, SampleStore, TelemetryError
-from gpuwatch.telemetry.series import FloatArray, Steps
+from gpuwatch.telemetry.samples import Expression, Function, Matcher, SampleStore, Steps, TelemetryError
+from gpuwatch.telemetry.series import FloatArray
 from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 from gpuwatch.telemetry.windows import aligned, rate_window
 
@@ -27,20 +27,11 @@ SLOWED_BITS = 0x8 | 0x20 | 0x40 | 0x80
 """NVML's clock event reasons that are faults: hardware slowdown, software and hardware thermal slowdown, power brake. A
 software power cap (0x4) at full load is normal."""
 
-_SIGNALS = (
-    Signal.THERMAL_THROTTLE_SECONDS_TOTAL,
-    Signal.HW_POWER_BRAKE_SECONDS_TOTAL,
-    Signal.CLOCK_EVENT_REASONS_BITS,
-)
+_SIGNALS = (Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Signal.CLOCK_EVENT_REASONS_BITS)
 
 
 def throttled_shares(
-    store: SampleStore,
-    start: datetime,
-    end: datetime,
-    step_seconds: int,
-    schema: Schema,
-    inventory: Inventory,
+    store: SampleStore, start: datetime, end: datetime, step_seconds: int, schema: Schema, inventory: Inventory
 ) -> tuple[Mapping[str, "array[float]"], tuple[Gap, ...]]:
     """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1.
 
@@ -92,7 +83,7 @@ class _Shares:
                     selector(row, only), Function.FRACTION_BITS, window, parameter=SLOWED_BITS, by=kept
                 )
             # The store takes the subquery's step, the sampling interval, from the partition.
-            for series in self.steps.ask(self.store, question, self.inventory.partition):
+            for series in self.store.grid(question, self.steps, self.inventory.partition):
                 if (ids := door.ids(series.labels, row.vendor)) is None:
                     continue
                 shares = self.steps.values(series)

@@ -21,8 +21,17 @@ from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.questions import found_rows, in_si
-from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, SampleStore, Series, TelemetryError
-from gpuwatch.telemetry.series import BoolArray, FloatArray, Steps
+from gpuwatch.telemetry.samples import (
+    Combine,
+    Expression,
+    Function,
+    Matcher,
+    SampleStore,
+    Series,
+    Steps,
+    TelemetryError,
+)
+from gpuwatch.telemetry.series import BoolArray, FloatArray
 
 PEAKS = {Signal.MEMORY_USED_BYTES: Function.MAX, Signal.MEMORY_FREE_BYTES: Function.MIN}
 """Exceptions to the mean: peak memory decides what fits. Free memory is lowest when used memory peaks, so that the two
@@ -167,7 +176,7 @@ class _Grid:
         expression = self._expression(signal, row, only)
         try:
             known = self._answers.pop(expression, None)
-            answer = known or self.steps.ask(self.store, expression, self.inventory.partition)
+            answer = known or self.store.grid(expression, self.steps, self.inventory.partition)
         except TelemetryError as error:
             self._errors.setdefault(signal, error)
             return set()
@@ -331,7 +340,9 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
         (holder, own), *_ = held.holders.items()
         there = {signal: values for signal, values in own.items() if not np.isnan(values).all()}
         return [(holder, 0, next(iter(there.values())).size, False, there)] if there else []
-    seen = {holder: _any_sample(values) for holder, values in held.holders.items()}
+    seen: dict[_HolderKey, BoolArray] = {
+        holder: np.logical_not(np.isnan([*values.values()]).all(axis=0)) for holder, values in held.holders.items()
+    }
     count = next(iter(seen.values())).size
     none = np.zeros(count, np.bool_)
     pods = [mask for holder, mask in seen.items() if holder != _NOBODY]
@@ -373,10 +384,6 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
             values[signal] = np.where(mask, each, np.nan)
         found.extend((holder, begin, end, flag, values) for begin, end, flag in _runs(mask, shared, taken))
     return sorted(found, key=lambda stretch: (stretch[1], stretch[0]))
-
-
-def _any_sample(values: Mapping[Signal, FloatArray]) -> BoolArray:
-    return np.logical_not(np.isnan(np.stack(list(values.values()))).all(axis=0))
 
 
 def _together(masks: Sequence[BoolArray]) -> BoolArray:

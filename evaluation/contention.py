@@ -5,30 +5,40 @@ computes; what a card shows is the sum of it, or its peak where the sum is more.
 than the peak. The fleet around them has no part in it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
 import numpy as np
 
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
-from gpuwatch.simulate.cards import Machine
-from gpuwatch.simulate.names import NAMES
-from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan, Floats
+from gpuwatch.simulate.cards import T4, Machine, make_machine
+from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import FOREVER, Scheduler
+from gpuwatch.simulate.script import MachineScript
+from gpuwatch.simulate.states import dram_peak
+from gpuwatch.simulate.tables import NAMES
+from gpuwatch.simulate.truth import Truth
 
 BUSY_RATIO = 0.87
 """Share of the time in which such a Pod computes, as `WorkKind.BATCH` has it: 0.9 of it between pauses of 25 s, four an
 hour."""
 
+# The same card with the link's rate of packets including headers, which the counter measures: 92 % of 15.75 GB/s
+# (Neugebauer et al., SIGCOMM 2018).
+_LINKED_T4 = msgspec.structs.replace(T4, pcie_bytes_per_second=14.5e9)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Shared:
+class _Shared:
     """Workloads on one card from `start` to `end`, in seconds; contended: they ask for more than it has."""
 
     kind: FindingKind
-    machine: int
     card: int
     start: float
     end: float
@@ -36,41 +46,59 @@ class Shared:
     note: str
 
 
-def dram_peak(plan: FleetPlan, machine: Machine, card: int) -> float:
-    """The highest DRAM activity that kernels reach on this card, about 0.8."""
-    return float(np.clip(plan.rng("dram-peak", machine.index, card).normal(0.8, 0.03), 0.7, 0.9))
+def contended_fleet(plan: FleetPlan, nodes: int) -> SimulatedFleet:
+    """The fleet of this plan and so many nodes of 4 shared T4 cards, on which workloads are in each other's way, or
+    nearly. The rest of the fleet is the same without them.
 
-
-def at_peak(ratio: Floats, peak: float, rng: np.random.Generator) -> Floats:
-    """The measured part of a demand: at most the peak, which varies by a few percent."""
-    seen: Floats = np.minimum(ratio, peak * rng.normal(1.0, 0.02, len(ratio)))
-    return seen
-
-
-def fill_contended(
-    plan: FleetPlan, machines: tuple[Machine, ...], scheduler: Scheduler
-) -> tuple[list[Run], list[Shared]]:
-    """Runs of the contended machines, in turn of memory bandwidth and of the link.
-
-    On each: two workloads that contend for a day or two; two that do not, with a demand anywhere below the peak. On
-    every second pair of machines both that contend have another Pod with a card to itself; on the others there is a
-    workload near the peak beside one that hardly does anything, and two more that do not contend.
+    The nodes take turns with memory bandwidth and the link. On each: two workloads that contend for a day or two; two
+    that do not, with a demand anywhere below the peak. On every second pair of nodes both that contend have another Pod
+    with a card to itself; on the others there is a workload near the peak beside one that hardly does anything, and two
+    more that do not contend.
     """
+    fleet = build_fleet(plan)
+    rng = plan.rng("contended-machines")
+    there = sum(machine.model.label == T4.label for machine in fleet.machines)
+    first = len(fleet.machines)
+    machines = tuple(
+        # The long list of metrics, which has the link's generation and width.
+        make_machine(plan, rng, first + number, "contended", _LINKED_T4, 4, there + number + 1, extended=True)
+        for number in range(nodes)
+    )
+    outages = [(fault.start, fault.end) for fault in fleet.faults if fault.machine < 0]
     runs: list[Run] = []
-    shared: list[Shared] = []
-    mine = [machine for machine in machines if machine.role == "contended"]
-    for number, machine in enumerate(mine):
+    truths: list[Truth] = []
+    for number, machine in enumerate(machines):
         kind = FindingKind.PCIE_CONTENTION if number % 2 else FindingKind.HBM_CONTENTION
-        for run, where in _machine(plan, scheduler, machine, kind, alone=number // 2 % 2 == 0):
+        for run, where in _machine(plan, fleet.scheduler, machine, kind, alone=number // 2 % 2 == 0):
             runs.append(run)
             if where is not None:
-                shared.append(where)
-    return runs, shared
+                truths.append(_truth(plan, machine, where))
+    return replace(
+        fleet,
+        machines=(*fleet.machines, *machines),
+        runs=[*fleet.runs, *runs],
+        scripts=[*fleet.scripts, *(MachineScript(exporter_down=list(outages)) for _ in machines)],
+        more_truths=tuple(truths),
+    )
+
+
+def _truth(plan: FleetPlan, machine: Machine, shared: _Shared) -> Truth:
+    device = machine.cards[shared.card].uuid
+    return Truth(
+        kind=shared.kind,
+        subject=Subject(SubjectKind.DEVICE, device),
+        start=plan.moment(shared.start),
+        end=plan.until(shared.end),
+        devices=(device,),
+        note=shared.note,
+        harmless=not shared.contended,
+        nodes=(machine.name,),
+    )
 
 
 def _machine(
     plan: FleetPlan, scheduler: Scheduler, machine: Machine, kind: FindingKind, *, alone: bool
-) -> Iterator[tuple[Run, Shared | None]]:
+) -> Iterator[tuple[Run, _Shared | None]]:
     rng = plan.rng("contended", machine.index)
     window = plan.seconds
     scale = min(1.0, plan.days / 7)
@@ -102,7 +130,7 @@ def _machine(
     first, second = pair(0, float(rng.uniform(1.15, 1.6)), float(rng.uniform(0.42, 0.58)))
     yield from ((run, None) for run in on(0, first, -DAY, FOREVER, *([1] if alone else [])))
     note = "two workloads on one card that together ask for more than its peak"
-    contended = Shared(kind=kind, machine=machine.index, card=0, start=start, end=end, contended=True, note=note)
+    contended = _Shared(kind=kind, card=0, start=start, end=end, contended=True, note=note)
     for number, run in enumerate(on(0, second, start, end, *([2] if alone else []))):
         yield run, contended if number == 0 else None
     # Workloads that do not contend.
@@ -110,13 +138,13 @@ def _machine(
         first, second = pair(card, float(rng.uniform(0.3, 1.0)), float(rng.uniform(0.2, 0.8)))
         yield from ((run, None) for run in on(card, first, -DAY, FOREVER))
         note = "two workloads on one card that together ask for less than its peak"
-        innocent = Shared(kind=kind, machine=machine.index, card=card, start=0, end=window, contended=False, note=note)
+        innocent = _Shared(kind=kind, card=card, start=0, end=window, contended=False, note=note)
         yield from ((run, innocent) for run in on(card, second, -DAY, FOREVER))
     if not alone:
         first, second = pair(1, float(rng.uniform(0.9, 1.0)), 0.99)
         yield from ((run, None) for run in on(1, first, -DAY, FOREVER))
         note = "a workload near the peak beside one that hardly does anything"
-        harmless = Shared(kind=kind, machine=machine.index, card=1, start=0, end=window, contended=False, note=note)
+        harmless = _Shared(kind=kind, card=1, start=0, end=window, contended=False, note=note)
         yield from ((run, harmless) for run in on(1, second, -DAY, FOREVER))
 
 
