@@ -173,6 +173,6 @@ BREAKS: Mapping[str, Broken] = {
     "no_sweep": Broken(no_sweep, ("ends",), ("lost_taint",)),
     "read_before": Broken(read_before, ("opt_out", "namespace", "disruption"), ("in_between", "use"), first=10),
     "late_writes": Broken(late_writes, ("late",), ("given_up", "given_up", "use"), first=20),
-    "reservations": Broken(reservations, ("budget",), ("health",)),
+    "reservations": Broken(reservations, ("budget",), ("use", "use"), first=10),
 }
 """What is taken out, by a name for it."""

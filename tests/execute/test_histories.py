@@ -21,7 +21,7 @@ foreign     No taint of others is touched.
 own_fields  A write changes the fields of its adapter alone.
 recorded    Every action is recorded, before it is done, with what it changes.
 late        A write of a process that stood still lands in a Remediation that still reckons with it, or not at all; what
-            creates an object has no precondition in the API, and is swept.
+            creates an object has no precondition in the API, and is swept. A late Volcano Command may stop its Job before.
 bounded     A gang that was stopped to run again does so in time, or a person is called.
 ends        Every mark of gpuwatch ends: when all is undone, the specs are the same and nothing of ours is left.
 """
@@ -168,6 +168,7 @@ class History:
         self.theirs: dict[str, list[dict[str, str]]] = {f"n{i}": [] for i in range(self.fleet.nodes)}
         self.node_labels = {name: self.fleet.node(name)["metadata"].get("labels") or {} for name in self.theirs}
         self.own_doing: set[str] = set()
+        self.late_command = False
         self.forged: set[str] = set()
         self.late_ones = False
         self.fault: tuple[str, bool] | None = None
@@ -579,7 +580,7 @@ class History:
         (workload,) = self.fleet.cluster.objects(KUEUE, "Workload")
         holds("ends", not workload["metadata"].get("annotations"), workload)
         runs = self.fleet._owner("batch")["status"]["state"]["phase"] in ("Running", "Pending", "Restarting")
-        holds("ends", runs or "batch" in self.own_doing, "batch does not run")
+        holds("ends", runs or self.late_command or "batch" in self.own_doing, "batch does not run")
         for api_version, kind in (("bus.volcano.sh/v1alpha1", "Command"), ("repair.example.com/v1", "Repair")):
             holds("ends", not self.fleet.cluster.objects(api_version, kind), f"a {kind} is left")
         for name, taints in self.theirs.items():
@@ -927,8 +928,9 @@ class Hostile(History):
         kept = self.store.get(name)
         what = self.fleet.process.thaw()
         conditional = (kind.disrupts or kind is StepKind.CONDITION) and not what.startswith(("Command", "Repair"))
-        if what.startswith("Repair") and not (kept and kept.phase.open):
-            self.late_repairs = True
+        if not (kept and kept.phase.open):
+            self.late_repairs |= what.startswith("Repair")
+            self.late_command |= what.startswith("Command")
         if what and conditional:
             reckons = kept is not None and kept.phase.open
             holds("late", reckons, f"{what} landed, and its Remediation is {kept and kept.phase}")

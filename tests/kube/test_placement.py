@@ -38,7 +38,7 @@ def test_tolerations_and_the_node_selector() -> None:
     assert found.node_selector == {"gpu": "h100"}
     assert found.tolerations == (
         Toleration("", "Exists"),
-        Toleration("nvidia.com/gpu", "Equal", "present", "NoSchedule"),
+        Toleration("nvidia.com/gpu", "Equal", "present", "NoSchedule", ends=True),  # after its five seconds
     )
 
 

@@ -103,7 +103,7 @@ def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Res
     left = []
     resumes = False
     fields = rule.fields(object_, datetime.fromtimestamp(0, UTC))
-    own = {each for path, _ in fields for each in (path, *_parents(path))}
+    own = _own_paths(fields)
     for item in saved:
         if item.path not in own:
             left.append(item.path)
@@ -204,6 +204,11 @@ def _changed(object_: Object, fields: Fields) -> tuple[Object, tuple[Saved, ...]
         saved.extend(Saved(target=target, path=parent, before="", after="{}") for parent in created)
         changed = put(changed, path, value)
     return changed, tuple(saved)
+
+
+def _own_paths(fields: Fields) -> set[str]:
+    """All that a release with these fields writes, but for its annotations."""
+    return {each for path, _ in fields for each in (path, *_parents(path))}
 
 
 def _parents(path: str) -> list[str]:
