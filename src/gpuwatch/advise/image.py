@@ -11,7 +11,6 @@ from gpuwatch.frameworks.keys import COMPUTE_CAPABILITIES
 
 # The first whose tensor cores have the format: NVIDIA's CUDA Programming Guide, "Compute Capabilities".
 _FORMATS = {"BF16": 8.0, "FP8": 8.9, "FP4": 10.0}
-_FIRST_SPECIFIC = 9.0  # sm_90a and later such targets; their code runs on no other compute capability
 
 
 def lost_formats(now: Gpu, target: Gpu) -> list[str]:
@@ -29,19 +28,15 @@ def condition(now: Gpu, target: Gpu, allowed: Iterable[str], annotated: Iterable
     """A sentence; '' where the image runs on `target`, or where `allowed` or the first annotation names it."""
     told = next((texts[COMPUTE_CAPABILITIES] for _, texts in annotated if COMPUTE_CAPABILITIES in texts), "")
     have, need = now.compute_capability, target.compute_capability
-    if built_for(target) in {*allowed, *(name.strip() for name in told.split(","))}:
+    if built_for(target) in {built_for(now), *allowed, *(name.strip() for name in told.split(","))}:
         return ""
     if have is None or need is None:
-        same = now.architecture == target.architecture
-        return "" if same else f"Only if the image is built for {target.architecture}."
+        return f"Only if the image is built for {target.architecture}."
     if int(have) == int(need) and have <= need:
         return ""
-    found = [f"Only if the image carries {_sm(need)}, or PTX that the driver can compile for it"]
+    now_sm, target_sm = (f"sm_{capability}".replace(".", "") for capability in (have, need))
+    found = [f"Only if the image carries {target_sm}, or PTX that the driver can compile for it"]
     found += [f"{name} is not available" for name in lost_formats(now, target)]
-    if have >= _FIRST_SPECIFIC:
-        found.append(f"kernels for {_sm(have)}a do not run")
+    # The targets for one compute capability alone begin with sm_90a.
+    found += [f"kernels for {now_sm}a do not run"] if have >= 9.0 else []
     return f"{'; '.join(found)}."
-
-
-def _sm(capability: float) -> str:
-    return f"sm_{capability}".replace(".", "")

@@ -2,8 +2,7 @@
 
 A saving never spans more time than the cost beside it: it is the advised change's share of the workload's cost in the
 period, plus the price of the hours in which an allocation was idle. So it is never more than the cost, and workloads
-add up to teams, and teams to the fleet; a change with a condition saves nothing here. The saving per week is a
-separate projection.
+add up to teams, and teams to the fleet. The saving per week is a separate projection.
 """
 
 from collections import defaultdict
@@ -42,8 +41,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Savings:
-    """By namespace: in the period, projected to a week, the same of changes with a condition alone, and the idle
-    hours within the period."""
+    """By namespace: in the period, projected to a week (apart: with a condition), and the idle hours in the period."""
 
     in_span: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     projected: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
@@ -138,8 +136,7 @@ def held_by(
 
 
 def _with_saving(item: WorkloadUse, idle_gpu_hours: float, price: float | None) -> WorkloadUse:
-    """The advised change saves its share of the hours that were not idle; of idle ones all is saved. One with a
-    condition saves nothing yet."""
+    """A change without a condition saves its share of the hours that were not idle; of idle ones all is saved."""
     idle = min(idle_gpu_hours, item.allocated_gpu_hours)
     worked = item.allocated_gpu_hours - idle
     advice = item.recommendation

@@ -175,13 +175,11 @@ def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
 
 
 def _total(what: str, items: Sequence[Recommendation], currency: str) -> str:
-    savings = [item.chosen.projected_saving_per_week for item in items]
-    known = [saved for saved in savings if saved is not None]
+    known = [saved for item in items if (saved := item.chosen.projected_saving_per_week) is not None]
     hours = gpu_hours(sum(item.chosen.projected_saving_gpu_hours_per_week for item in items))
-    text = (
-        f"{what}: {money(sum(known) if known or not items else None, currency)} and {hours} GPU-hours a week, projected"
-    )
-    return text + (f" (price unknown of {len(items) - len(known)})" if known and len(known) < len(items) else "")
+    amount = money(sum(known) if known or not items else None, currency)
+    unknown = f" (price unknown of {len(items) - len(known)})" if known and len(known) < len(items) else ""
+    return f"{what}: {amount} and {hours} GPU-hours a week, projected{unknown}"
 
 
 def _workload(key: WorkloadKey) -> RenderableType:

@@ -112,9 +112,8 @@ def saving(option: Option, currency: str) -> str:
 
 def conditional(use: Use, currency: str) -> str:
     """Projected saving per week of the changes with a condition, which no other sum has; '' without any."""
-    hours = use.projected_conditional_saving_gpu_hours_per_week
-    amount = money(use.projected_conditional_saving_per_week, currency)
-    return f"{amount}, {gpu_hours(hours)} GPU-hours" if hours else ""
+    amount, hours = use.projected_conditional_saving_per_week, use.projected_conditional_saving_gpu_hours_per_week
+    return f"{money(amount, currency)}, {gpu_hours(hours)} GPU-hours" if hours else ""
 
 
 def saved(use: WorkloadUse | None, currency: str) -> str:
