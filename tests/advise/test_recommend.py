@@ -347,7 +347,44 @@ def test_a_faster_and_cheaper_model_wins_in_money():
     busy = profile(JOB, cells=[cell(0.95, 0.9, dram_active_ratio=0.5, tensor_active_ratio=0.3)], peak_gib=38.0)
     found = advised(answer(busy, world=world, prices=[price(), price("h100", "H100-SXM5-80GB", per_hour=8.0)]))
     assert found.chosen.target.gpu_model == "H100-SXM5-80GB"
-    assert any("image has to be built for it" in text for text in found.caveats)
+    assert found.condition == "Only if the image carries sm_90, or PTX that the driver can compile for it."
+    assert found.reason.startswith(f"{found.condition} 1 × H100-SXM5-80GB in h100 keeps ")
+    assert "If that is so, say it: annotation gpuwatch.dev/compute-capabilities with 9.0." in found.caveats
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "setting", "conditional"),
+    [
+        ("owner", "8.0,9.0", (), False),
+        ("owner", " 9.0 ", (), False),
+        ("pod", "9.0", (), False),
+        ("owner", "8.0", (), True),
+        ("owner", "sm_90", (), True),
+        ("owner", None, ("8.0", "9.0"), False),
+        ("owner", "8.0", ("9.0",), False),
+        ("owner", None, ("8.0",), True),
+    ],
+)
+def test_who_knows_the_image_removes_the_condition(where, text, setting, conditional):
+    told = {} if text is None else {"gpuwatch.dev/compute-capabilities": text}
+    train = owner(JOB, "batch/v1", annotations=told if where == "owner" else {})
+    running = pod(JOB, annotations=told if where == "pod" else {})
+    world = cluster([node(), node("h-0", "NVIDIA-H100-80GB-HBM3", instance_type="h100")], [train], [running])
+    busy = profile(JOB, cells=[cell(0.95, 0.9, dram_active_ratio=0.5, tensor_active_ratio=0.3)], peak_gib=38.0)
+    found = advised(
+        answer(
+            busy,
+            world=world,
+            prices=[price(), price("h100", "H100-SXM5-80GB", per_hour=8.0)],
+            policy=AdvicePolicy(compute_capabilities=setting),
+        )
+    )
+    assert bool(found.condition) is conditional
+    assert found.reason.startswith("Only if") is conditional
+
+
+def test_a_slice_of_the_same_model_has_no_condition():
+    assert advised(answer(profile())).condition == ""
 
 
 # --- gangs ---------------------------------------------------------------------------------------------------------

@@ -198,6 +198,8 @@ def test_utilisation_alone_is_measured_first(coarse):
         ("NVIDIA-GB200", "GB200", {"allow_arm_hosts": True}, False),
         ("Tesla-T4", "T4", {}, True),
         ("Tesla-T4", "T4", {"allow_older_architecture": True}, False),
+        ("Tesla-P100-PCIE-16GB", "P100-PCIE-16GB", {}, True),
+        ("Tesla-V100-SXM2-16GB", "V100-SXM2-16GB", {}, True),
         ("NVIDIA-L4", "L4", {}, False),
     ],
 )

@@ -94,6 +94,25 @@ def test_published_figures() -> None:
     assert t4.mig_family == ""
 
 
+def test_compute_capability_is_known_of_every_nvidia_gpu_and_of_no_other() -> None:
+    # NVIDIA's architectures by major version; its GPUs have it in the page of CUDA GPUs.
+    majors = {
+        "pascal": {6},
+        "volta": {7},
+        "turing": {7},
+        "ampere": {8},
+        "ada": {8},
+        "hopper": {9},
+        "blackwell": {10, 12},
+    }
+    for gpu in gpus():
+        assert (gpu.compute_capability is not None) is (gpu.vendor is Vendor.NVIDIA), gpu.name
+        if gpu.compute_capability is not None:
+            assert int(gpu.compute_capability) in majors[gpu.architecture], gpu.name
+            assert "compute capability: " in gpu.source, gpu.name
+            assert (gpu.compute_capability == 8.9) is (gpu.architecture == "ada"), gpu.name
+
+
 def test_mig_families_fit_the_memory() -> None:
     used = {gpu.mig_family for gpu in gpus() if gpu.mig_family}
     assert used == set(families())
@@ -161,9 +180,9 @@ def test_every_model_of_the_real_pages_and_nodes_is_known() -> None:
 
 HEADER = (
     "name,vendor,aliases,memory_bytes,memory_bandwidth_bytes_per_second,fp16_dense_flops_per_second,"
-    "power_limit_watts,link_bytes_per_second,mig_family,architecture,idle_power_watts,has_encoder,source,checked\n"
+    "power_limit_watts,link_bytes_per_second,mig_family,architecture,compute_capability,idle_power_watts,has_encoder,source,checked\n"
 )
-GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,,sheet,2026-11-21\n"
+GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,,,sheet,2026-11-21\n"
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,8 @@ def test_advice_saves_by_the_hour_and_less_where_the_work_runs_slowly() -> None:
     likely = found.saving["team", kind, "likely"]
     assert likely == pytest.approx((notebook.chosen.projected_saving_per_week or 0.0) / 168)
     assert found.saving["team", kind, "pessimistic"] == likely  # it has no end, so it takes no longer
+    unsure = replace(notebook, condition="Only if the image carries sm_120.")
+    assert ("team", kind, "likely") not in costs([node()], [pod()], advice=[unsure]).saving
     world = cluster(workloads=[owner("Job/team/train", "batch/v1")], pods=[pod("Job/team/train", "train-0")])
     job = advised(answer(profile("Job/team/train", cells=(cell(0.5, 0.05),)), world=world))
     speed = job.chosen.speed

@@ -337,6 +337,20 @@ def test_a_saving_is_of_the_same_time_as_the_cost_and_the_week_is_a_projection()
     assert team.projected_saving_per_week == pytest.approx(168)
 
 
+def test_a_saving_with_a_condition_is_in_no_sum_but_its_own() -> None:
+    sure, unsure = half(), replace(half(), condition="Only if the image carries sm_120.")
+    with_it = report(hours(72, allocated_gpu_hours=1.0), profiles=(used(3),), advice=(unsure,))
+    without = report(hours(72, allocated_gpu_hours=1.0), profiles=(used(3),), advice=(sure,))
+    for use in (with_it.fleet, with_it.teams[0].use):
+        assert (use.saving, use.saving_gpu_hours) == (0, 0)
+        assert (use.projected_saving_per_week, use.projected_saving_gpu_hours_per_week) == (0, 0)
+        assert use.projected_conditional_saving_per_week == pytest.approx(168)
+        assert use.projected_conditional_saving_gpu_hours_per_week == pytest.approx(84)
+    assert (with_it.workloads[0].saving, with_it.workloads[0].saving_gpu_hours) == (0, 0)
+    assert without.fleet.projected_conditional_saving_per_week == 0
+    assert without.fleet.projected_conditional_saving_gpu_hours_per_week == 0
+
+
 def test_a_change_saves_nothing_of_the_hours_that_were_idle_as_they_are_saved_already() -> None:
     silent = idle("team-a/chat-0", ("GPU-1",), END - timedelta(hours=24))
     world = Cluster(pods=(Pod(namespace="team-a", name="chat-0", phase="Running", workload=CHAT.workload),))

@@ -70,6 +70,22 @@ def test_the_dearest_comes_first_and_unknown_prices_are_said_so() -> None:
     assert "unknown" in text.partition("a/hours")[2]
 
 
+def test_savings_with_a_condition_are_counted_apart() -> None:
+    sure = recommendation("Job/a/sure", projected_saving_per_week=500.0, projected_saving_gpu_hours_per_week=100.0)
+    unsure = replace(
+        recommendation("Job/a/unsure", projected_saving_per_week=200.0, projected_saving_gpu_hours_per_week=40.0),
+        condition="Only if the image carries sm_120.",
+    )
+    text = shown(recommend_tables([sure, unsure], []))
+    assert "1 change: 500 USD and 100.0 GPU-hours a week, projected" in text
+    assert "1 more only on a condition: 200 USD and 40.0 GPU-hours a week, projected" in text
+    assert "700 USD" not in text
+    assert "condition" not in shown(recommend_tables([sure], []))
+    alone = shown(recommend_tables([unsure], []))
+    assert "0 changes: 0 USD and 0.0 GPU-hours a week, projected" in alone
+    assert "1 more only on a condition: 200 USD" in alone
+
+
 def test_abstentions_are_grouped_with_their_count_and_examples() -> None:
     text = shown(recommend_tables([], [abstention(AbstentionKind.YOUNG, f"Job/vision/run-{n}") for n in range(5)]))
     assert "Changes  none for 5 workloads" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,6 +11,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from gpuwatch.model.weekly import WeeklyReport
+from gpuwatch.report.weekly_html import weekly_html
 from gpuwatch.report.weekly_markdown import ROWS_SHOWN, weekly_markdown, weekly_summary
 from report.weekly_example import HOSTILE, LONG, empty_report, free_report, full_report, huge_report
 
@@ -75,6 +78,34 @@ def test_every_table_has_as_many_cells_in_each_row() -> None:
             assert cells == width
         width = cells
     assert len(rows) > 40
+
+
+@pytest.mark.parametrize("form", [weekly_markdown, weekly_html])
+def test_a_saving_with_a_condition_is_shown_apart(form: Callable[[WeeklyReport], str]) -> None:
+    report = full_report()
+    apart = {"projected_conditional_saving_per_week": 321.0, "projected_conditional_saving_gpu_hours_per_week": 45.6}
+    change = replace(report.top_changes[0], condition="Only if the image carries sm_120.")
+    workloads = tuple(
+        replace(item, recommendation=change) if item.recommendation == report.top_changes[0] else item
+        for item in report.workloads
+    )
+    given = replace(
+        report,
+        fleet=replace(report.fleet, **apart),
+        teams=(replace(report.teams[0], use=replace(report.teams[0].use, **apart)), *report.teams[1:]),
+        workloads=workloads,
+        top_changes=(change, *report.top_changes[1:]),
+    )
+    text = form(given)
+    assert "Changes with a condition would save 321 USD, 45.6 GPU-hours more a week, projected." in text
+    assert "Only on conditions, on top: 1 change, 321 USD, 45.6 GPU-hours" in text
+    assert text.count("on conditions 321 USD, 45.6 GPU-hours") == 1  # of the team
+    assert text.count("(on a condition)") == 1
+    assert weekly_summary(given).count("(on a condition)") == 1
+    plain = form(report)
+    assert "on conditions" not in plain
+    assert "(on a condition)" not in plain
+    assert "Changes with a condition" not in plain
 
 
 def test_nothing_measured_is_unknown() -> None:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from gpuwatch.advise.demand import SpeedPolicy
+from gpuwatch.advise.image import built_for
 from gpuwatch.advise.memory import MemoryPolicy
+from gpuwatch.catalog.gpus import gpus
 from gpuwatch.model.bounds import named, require
 
 _GIB = 2**30
@@ -40,6 +42,8 @@ class AdvicePolicy:
     moved_after_hours: age from which an ended profile is ignored, if the same container runs elsewhere.
     allow_vendor_change, allow_arm_hosts, allow_older_architecture: whether a target that needs another container
         image, or lacks BF16 while the present card has it, may be advised.
+    compute_capabilities: those on which every workload's image runs, such as ["8.0", "12.0"] (an architecture for other
+        vendors' GPUs); advice to such a GPU has no condition.
     """
 
     speed: SpeedPolicy = field(default_factory=SpeedPolicy)
@@ -67,6 +71,7 @@ class AdvicePolicy:
     allow_vendor_change: bool = False
     allow_arm_hosts: bool = False
     allow_older_architecture: bool = False
+    compute_capabilities: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ratios = [name for name in named(self, "_ratio") if name != "penalty_ratio"]
@@ -84,4 +89,6 @@ class AdvicePolicy:
         )
         require(self, "advice.", amounts, lambda value: 0 <= value < float("inf"), "a finite number, 0 or more")
         require(self, "advice.", ("min_runs",), lambda value: value >= 1, "1 or more")
+        known = "compute capabilities of GPU models, such as '8.0'"
+        require(self, "advice.", ("compute_capabilities",), lambda names: {*names} <= {*map(built_for, gpus())}, known)
         require(self, "advice.", ("max_partners",), lambda value: value >= 2, "2 or more")

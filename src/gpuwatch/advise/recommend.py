@@ -12,6 +12,7 @@ from gpuwatch.advise.change import change
 from gpuwatch.advise.choice import best_of, ranked
 from gpuwatch.advise.facts import Facts, gather
 from gpuwatch.advise.host import host_share
+from gpuwatch.advise.image import built_for, condition
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.options import options_of, partners
 from gpuwatch.advise.policy import AdvicePolicy
@@ -19,6 +20,7 @@ from gpuwatch.advise.ready import Ready, prepare
 from gpuwatch.advise.targets import gpu_of
 from gpuwatch.advise.together import together
 from gpuwatch.catalog.instances import CURRENCY, InstanceType
+from gpuwatch.frameworks.keys import COMPUTE_CAPABILITIES
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Finding
 from gpuwatch.model.sizing import Abstention, AbstentionKind, EvidenceTier, Option, Recommendation, Target, TargetKind
@@ -107,6 +109,7 @@ def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation
     order = ranked(item, facts)
     others = [option for option in order if option.allowed and option is not chosen]
     days = item.confidence_days
+    only_if = condition(item.gpu, gpu_of(chosen.target), policy.compute_capabilities, facts.annotated(item.key))
     return Recommendation(
         key=item.key,
         at=facts.at,
@@ -120,9 +123,10 @@ def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation
         change=change(item.key, item.now, chosen.target, facts),
         doing_nothing_cost_per_week=chosen.projected_saving_per_week,
         doing_nothing_gpu_hours_per_week=chosen.projected_saving_gpu_hours_per_week,
-        reason=_reason(item, chosen, facts.prices.currency),
+        reason=f"{only_if} {_reason(item, chosen, facts.prices.currency)}".lstrip(),
         currency=facts.prices.currency,
-        caveats=_caveats(item, chosen, facts),
+        caveats=_caveats(item, chosen, facts, only_if),
+        condition=only_if,
     )
 
 
@@ -139,7 +143,7 @@ def _reason(item: Ready, chosen: Option, currency: str) -> str:
     )
 
 
-def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
+def _caveats(item: Ready, chosen: Option, facts: Facts, only_if: str) -> tuple[str, ...]:
     target = chosen.target
     offers = facts.capability(gpu_of(target), target.mig_profile), facts.capability(item.gpu, item.key.mig_profile)
     found = list(dict.fromkeys(sentence for offer in offers for sentence in offer.assumed))
@@ -155,7 +159,7 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
     if item.tier is EvidenceTier.ENGINE:
         found.append("How many SMs were used was not measured; engine activity is an upper bound. Export SM_ACTIVE.")
     if target.kind is TargetKind.MODEL:
-        found += _model_caveats(item, target, facts)
+        found += _model_caveats(item, target, facts, only_if)
     else:
         share = host_share(item.profile, facts)
         if share is not None and share.gpus > target.gpu_share_ratio * target.gpus_per_pod:
@@ -170,14 +174,10 @@ def _caveats(item: Ready, chosen: Option, facts: Facts) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _model_caveats(item: Ready, target: Target, facts: Facts) -> list[str]:
+def _model_caveats(item: Ready, target: Target, facts: Facts, only_if: str) -> list[str]:
     found = [f"Prices: {item.now.price_source}; {target.price_source}."]
-    there = gpu_of(target)
-    if there.architecture != item.gpu.architecture:
-        found.append(
-            f"{there.name} is {there.architecture}, not {item.gpu.architecture}: the image has to be built for it, and "
-            "a number format that only one of them has (FP8, FP4) changes the comparison."
-        )
+    if only_if:
+        found.append(f"If that is so, say it: annotation {COMPUTE_CAPABILITIES} with {built_for(gpu_of(target))}.")
     if not facts.nodes_of.get(target.gpu_model):
         known = {"CPUs": target.host_cpu_cores, "memory": target.host_memory_bytes}
         unknown = " and ".join(what for what, have in known.items() if have is None)

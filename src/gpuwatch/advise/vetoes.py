@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpuwatch.advise.facts import Facts, in_service
 from gpuwatch.advise.host import host_share, share_of
+from gpuwatch.advise.image import lost_formats
 from gpuwatch.advise.money import instance_type_of
 from gpuwatch.advise.rounding import rounded_apart
 from gpuwatch.catalog.gpus import Gpu
@@ -18,8 +19,6 @@ from gpuwatch.model.workload_profile import WorkloadProfile
 
 _GIB = 2**30
 
-# No BF16 on the tensor cores: models trained in BF16 overflow or fall back to FP32.
-_WITHOUT_BF16 = frozenset({"pascal", "volta", "turing"})
 _ARM_HOSTS = ("GH200", "GB200", "GB300")  # NVIDIA's Grace superchips
 
 
@@ -168,8 +167,8 @@ def _container_image(case: VetoCase) -> str | None:
         return f"{target.name} is made by {target.vendor}, not {now.vendor}: it needs another container image."
     if _arm(target) and not _arm(now) and not policy.allow_arm_hosts:
         return f"{target.name} sits on an Arm host: it needs another container image."
-    older = target.architecture in _WITHOUT_BF16 and now.architecture not in _WITHOUT_BF16
-    if older and target.vendor is now.vendor and not policy.allow_older_architecture:
+    # Models trained in BF16 overflow without it, or fall back to FP32.
+    if "BF16" in lost_formats(now, target) and not policy.allow_older_architecture:
         return f"{target.name} ({target.architecture}) has no BF16, which {now.name} has and the workload may use."
     return None
 

@@ -20,7 +20,7 @@ class Gpu:
     power_limit_watts: the board's default limit. link_bytes_per_second: NVLink, xGMI or RoCE, both directions together.
     mig_family: for `gpuwatch.catalog.mig.geometry`; '' without MIG. architecture: the compile target of images, as GPU
     Feature Discovery's nvidia.com/gpu.family (ada for ada-lovelace) or AMD's CDNA generation.
-    idle_power_watts: measured on an idle GPU of this model. has_encoder: NVENC.
+    compute_capability: NVIDIA's, major.minor. idle_power_watts: measured on an idle GPU. has_encoder: NVENC.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Gpu:
     link_bytes_per_second: float | None
     mig_family: str
     architecture: str
+    compute_capability: float | None
     idle_power_watts: float | None
     has_encoder: bool | None
     source: str

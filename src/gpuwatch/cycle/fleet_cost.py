@@ -240,10 +240,10 @@ def _claimed_gpus(cluster: Cluster, devices: Mapping[str, Device]) -> dict[str, 
 def _add_advised(
     saving: dict[tuple[str, str, str], float], recommendations: Iterable[Recommendation], idle: set[str]
 ) -> None:
-    """idle: workloads with an idle Pod; their saving is counted as a release."""
+    """idle: workloads with an idle Pod; their saving is counted as a release. Changes with a condition do not count."""
     for item in recommendations:
         likely, pessimistic = _savings_per_week(item)
-        if likely is None or pessimistic is None or item.key.workload in idle:
+        if likely is None or pessimistic is None or item.condition or item.key.workload in idle:
             continue
         key = (item.key.namespace, str(item.chosen.target.kind))
         saving[*key, Confidence.LIKELY] += likely / HOURS_PER_WEEK

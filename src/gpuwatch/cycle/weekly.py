@@ -67,6 +67,7 @@ def assemble_weekly(
         sum(team.use.idle_gpu_hours for team in teams),
         _sum(savings.in_span.values()),
         _sum(savings.projected.values()),
+        _sum(savings.conditional.values()),
     )
     fleet = replace(
         fleet,
@@ -185,7 +186,7 @@ def _teams(
     for row in rows:
         if row.namespace:
             by_namespace[row.namespace].append(row)
-    for namespace in {*savings.in_span, *savings.projected}:
+    for namespace in {*savings.in_span, *savings.projected, *savings.conditional}:
         by_namespace.setdefault(namespace, [])  # nothing allocated in this period, but with advice
     advised = Counter(item.key.namespace for item in recommendations)
     allocations = Counter(namespace_of(finding) for finding in idle)
@@ -199,6 +200,7 @@ def _teams(
             savings.idle_gpu_hours[namespace],
             savings.in_span[namespace],
             savings.projected[namespace],
+            savings.conditional[namespace],
         )
         teams.append(
             TeamUse(
@@ -212,7 +214,7 @@ def _teams(
     return tuple(sorted(teams, key=lambda team: (-team.use.allocated_gpu_hours, team.namespace)))
 
 
-def _with_savings(use: Use, idle_gpu_hours: float, in_span: Sum, projected: Sum) -> Use:
+def _with_savings(use: Use, idle_gpu_hours: float, in_span: Sum, projected: Sum, conditional: Sum) -> Use:
     return replace(
         use,
         idle_gpu_hours=idle_gpu_hours,
@@ -220,6 +222,8 @@ def _with_savings(use: Use, idle_gpu_hours: float, in_span: Sum, projected: Sum)
         saving_gpu_hours=in_span.gpu_hours,
         projected_saving_per_week=projected.known_cost,
         projected_saving_gpu_hours_per_week=projected.gpu_hours,
+        projected_conditional_saving_per_week=conditional.known_cost,
+        projected_conditional_saving_gpu_hours_per_week=conditional.gpu_hours,
     )
 
 

@@ -41,10 +41,11 @@ class Sum:
 
 @dataclass(slots=True)
 class Savings:
-    """By namespace: in the period, projected to a week, and the idle hours within the period."""
+    """By namespace: in the period, projected to a week (apart: with a condition), and the idle hours in the period."""
 
     in_span: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     projected: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    conditional: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     idle_gpu_hours: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
@@ -135,12 +136,13 @@ def held_by(
 
 
 def _with_saving(item: WorkloadUse, idle_gpu_hours: float, price: float | None) -> WorkloadUse:
-    """The advised change saves its share of the hours that were not idle; of idle ones all is saved."""
+    """A change without a condition saves its share of the hours that were not idle; of idle ones all is saved."""
     idle = min(idle_gpu_hours, item.allocated_gpu_hours)
     worked = item.allocated_gpu_hours - idle
-    hours, money = (0.0, 0.0) if item.recommendation is None else saving_ratios(item.recommendation)
+    advice = item.recommendation
+    hours, money = (0.0, 0.0) if advice is None or advice.condition else saving_ratios(advice)
     saved: float | None = 0.0
-    if item.recommendation is not None or idle:
+    if advice is not None or idle:
         unknown = price is None or (money is None and not idle)
         saved = None if unknown or price is None else price * (idle + (money or 0.0) * worked)
     return replace(item, idle_gpu_hours=idle, saving_gpu_hours=idle + hours * worked, saving=saved)
@@ -318,7 +320,7 @@ def _project(
 ) -> None:
     for item in recommendations:
         chosen = item.chosen
-        savings.projected[item.key.namespace].add(
+        (savings.conditional if item.condition else savings.projected)[item.key.namespace].add(
             chosen.projected_saving_gpu_hours_per_week, chosen.projected_saving_per_week
         )
     for part in parts:

@@ -60,6 +60,10 @@ GPU_MEMORY_NEED = f"{PREFIX}gpu-memory-need"
 """Annotation on a Pod, its owner or its Namespace: framebuffer that it needs per GPU, such as 12Gi. It counts where the
 need cannot be measured, because a framework takes a share of whatever device it gets."""
 
+COMPUTE_CAPABILITIES = f"{PREFIX}compute-capabilities"
+"""Annotation on a Pod, its owner or its Namespace: compute capabilities on which its image runs and computes as it
+should, such as 8.0,12.0 (other vendors' architecture, such as cdna3). Advice to such GPUs has no condition."""
+
 REPAIRED_AT = f"{PREFIX}repaired-at"
 """On a Node, by a person: when its GPUs were repaired, as 2026-01-31T18:00:00Z. Faults of before are over then."""
 

@@ -142,7 +142,8 @@ class Recommendation:
 
     options: all that were compared, best first, vetoed ones last. runner_up: the next best allowed one.
     doing_nothing_cost_per_week, doing_nothing_gpu_hours_per_week: waste of a week without a change, projected as in the
-    options. currency: of all money in it, ISO 4217.
+    options. condition: what has to be true of the image before it can run there, which telemetry does not tell; its
+    saving is counted apart. currency: of all money in it, ISO 4217.
     """
 
     key: WorkloadKey
@@ -160,6 +161,7 @@ class Recommendation:
     reason: str
     caveats: tuple[str, ...] = ()
     currency: str = "USD"
+    condition: str = ""
 
 
 class AbstentionKind(StrEnum):

@@ -16,9 +16,10 @@ class Use:
 
     allocatable ≥ allocated ≥ busy ≥ sm. All money but the projections is of the report's time.
     wasted_cost: price of allocated time without engine activity; for the fleet, that of free time too.
-    saving, saving_gpu_hours: what all advised changes would have saved in the report's time, plus the time in which
-    allocations were proven idle; never more than cost and allocated_gpu_hours.
+    saving, saving_gpu_hours: what all changes that are advised without a condition would have saved in the report's
+    time, plus the time in which allocations were proven idle; never more than cost and allocated_gpu_hours.
     projected_saving_per_week, projected_saving_gpu_hours_per_week: the same for a coming week of the same use.
+    projected_conditional_saving_…: what the changes with a condition (`Recommendation.condition`) would save on top.
     """
 
     allocatable_gpu_hours: float | None
@@ -34,6 +35,8 @@ class Use:
     saving_gpu_hours: float = 0.0
     projected_saving_per_week: float | None = None
     projected_saving_gpu_hours_per_week: float = 0.0
+    projected_conditional_saving_per_week: float | None = None
+    projected_conditional_saving_gpu_hours_per_week: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

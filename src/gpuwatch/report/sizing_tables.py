@@ -143,14 +143,11 @@ def _yaml(value: object) -> str:
 
 def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
     currency = ordered[0].currency
-    known = [
-        item.chosen.projected_saving_per_week for item in ordered if item.chosen.projected_saving_per_week is not None
-    ]
-    total = sum(item.chosen.projected_saving_gpu_hours_per_week for item in ordered)
-    title = f"{plural(len(ordered), 'change')}: {money(sum(known) if known else None, currency)} and "
-    title += f"{gpu_hours(total)} GPU-hours a week, projected"
-    if known and len(known) < len(ordered):
-        title += f" (price unknown of {len(ordered) - len(known)})"
+    sure = [item for item in ordered if not item.condition]
+    conditional = [item for item in ordered if item.condition]
+    title = _total(plural(len(sure), "change"), sure, currency)
+    if conditional:
+        title += "\n" + _total(f"{len(conditional)} more only on a condition", conditional, currency)
     table = new_table(title, "workload", "now → advised", "speed", "saves a week, projected", "why")
     for name, width in (("speed", 11), ("saves a week, projected", 14)):
         next(column for column in table.columns if column.header == name).min_width = width
@@ -175,6 +172,14 @@ def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
             escape(item.reason),
         )
     return table
+
+
+def _total(what: str, items: Sequence[Recommendation], currency: str) -> str:
+    known = [saved for item in items if (saved := item.chosen.projected_saving_per_week) is not None]
+    hours = gpu_hours(sum(item.chosen.projected_saving_gpu_hours_per_week for item in items))
+    amount = money(sum(known) if known or not items else None, currency)
+    unknown = f" (price unknown of {len(items) - len(known)})" if known and len(known) < len(items) else ""
+    return f"{what}: {amount} and {hours} GPU-hours a week, projected{unknown}"
 
 
 def _workload(key: WorkloadKey) -> RenderableType:

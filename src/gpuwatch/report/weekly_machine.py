@@ -74,6 +74,7 @@ def _teams(report: WeeklyReport) -> str:
         **fields("cost", "wasted_cost", "saving", "projected_saving_per_week", of="use"),
         "currency": lambda _: report.currency,
         **fields("saving_gpu_hours", "projected_saving_gpu_hours_per_week", of="use"),
+        **fields("projected_conditional_saving_per_week", "projected_conditional_saving_gpu_hours_per_week", of="use"),
         **fields("recommendations", "idle_allocations"),
         "gpu_hours_by_model": lambda team: " ".join(
             f"{model}={csv_cell(hours)}" for model, hours in team.gpu_models.items()
@@ -106,7 +107,7 @@ def _recommendations(report: WeeklyReport) -> str:
         "saving_gpu_hours": lambda item: uses[item.key].saving_gpu_hours,
         **fields("projected_saving_gpu_hours_per_week", of="chosen"),
         "runner_up": lambda item: item.runner_up.target.name if item.runner_up else None,
-        **fields("reason"),
+        **fields("condition", "reason"),
         "caveats": lambda item: " ".join(item.caveats),
         "change_yaml": lambda item: patch_yaml(item.change),
     }

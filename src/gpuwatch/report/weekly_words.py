@@ -110,6 +110,12 @@ def saving(option: Option, currency: str) -> str:
     return f"{amount}, {gpu_hours(option.projected_saving_gpu_hours_per_week)} GPU-hours"
 
 
+def conditional(use: Use, currency: str) -> str:
+    """Projected saving per week of the changes with a condition, which no other sum has; '' without any."""
+    amount, hours = use.projected_conditional_saving_per_week, use.projected_conditional_saving_gpu_hours_per_week
+    return f"{money(amount, currency)}, {gpu_hours(hours)} GPU-hours" if hours else ""
+
+
 def saved(use: WorkloadUse | None, currency: str) -> str:
     """The possible saving in the report's period, and the cost."""
     if use is None:
@@ -288,7 +294,8 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     """The figures for a head of platform: allocation, use, money wasted, money savable, time lost. A trend is None
     where either week is unknown."""
     use, before, currency = report.fleet, report.previous, report.currency
-    changes = sum(1 for item in report.workloads if item.recommendation is not None)
+    advised = [item.recommendation for item in report.workloads if item.recommendation is not None]
+    changes = sum(1 for item in advised if not item.condition)
     held = busy = wasted = lost = None
     if before is not None:
         held = points_trend(allocated_ratio(use), allocated_ratio(before), more_is_good=True)
@@ -303,6 +310,8 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
         f"{money(use.projected_saving_per_week, currency)}, "
         f"{gpu_hours(use.projected_saving_gpu_hours_per_week)} GPU-hours"
     )
+    if more := conditional(use, currency):
+        savable += f". Only on conditions, on top: {plural(len(advised) - changes, 'change')}, {more}"
     allocated = f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.allocatable_gpu_hours)} GPU-hours"
     worked = f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}"
     paid = f"of {money(use.cost, currency)}; GPUs that were idle or free"
