@@ -145,6 +145,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
             _or_none(len(snapshot.pod_runs), "Pods", "kube-state-metrics has no requests of accelerators"),
         ),
         ("boots of Nodes", _or_none(len(snapshot.boots), "Nodes", "no node_exporter with a Node's address")),
+        ("InfiniBand ports", _or_none(len(snapshot.infiniband), "Nodes", "no node_exporter shows any")),
     ]
 
 
