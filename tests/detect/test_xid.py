@@ -541,6 +541,18 @@ class TestCommonCause:
         )
         assert len(finding.devices) == 16
 
+    @pytest.mark.parametrize("code", [155, 145])
+    def test_links_of_one_workload_are_no_programs_fault(self, code: int) -> None:
+        fleet = machines(2, 8, model="NVIDIA B200", pods=True)
+        state = cluster(pods=[pod("pod-0", workload="Job/ns/train"), pod("pod-1", workload="Job/ns/train")])
+        [finding] = findings(scene(fleet, changes=fleet_xids(fleet, code), state=state)).values()
+        assert (finding.verdict, finding.severity, finding.advice) == (
+            Verdict.UNKNOWN,
+            Severity.WARNING,
+            Advice.WATCH,
+        )
+        assert "what they share, such as a switch" in finding.summary
+
     @pytest.mark.parametrize(("seconds", "together"), [(300.0, True), (301.0, False)])
     def test_minutes_are_five(self, seconds: float, together: bool) -> None:
         fleet = machines(1, 2, pods=True)

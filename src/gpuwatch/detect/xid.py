@@ -350,6 +350,8 @@ def _words(cause: CommonCause) -> str:
     where = f"{gpus} GPUs on {cause.homes} machine{'s' if cause.homes > 1 else ''} raised it together{place}"
     if cause.fatal:
         return f"{where}: a switch, power, cooling or a driver is the likelier cause than each GPU, and no program is"
+    if cause.code in XID_COMPONENTS:
+        return f"{where}: what they share, such as a switch, is the likelier cause than each GPU, and no program is"
     if cause.subject.kind is not SubjectKind.FLEET:
         return f"{where}, all of {cause.subject}: one cause, and not each GPU's hardware"
     return f"{where}: a job, a rollout, a driver or the site is the likelier cause than each GPU's hardware"
@@ -377,7 +379,10 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             for cause in found
         ]
         catalog = [_catalog(cause.known) for cause in found if cause.known is not None]
-        nobodys = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE)
+        # What is about a part of the hardware (an NVLink, the PCIe link) is no program's to mend.
+        nobodys = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE) or any(
+            cause.code in XID_COMPONENTS for cause in found
+        )
         fatal = any(cause.fatal for cause in found)
         only_application = all(
             cause.known is not None and cause.known.xid_class is XidClass.APPLICATION for cause in found
