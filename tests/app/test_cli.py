@@ -153,6 +153,7 @@ def test_doctor_says_which_sources_beside_the_exporters_there_are(tmp_path: Path
 
     assert facts(PAGE)["ends of Pods"].startswith("none: kube-state-metrics has no requests")
     assert facts(PAGE)["boots of Nodes"].startswith("none: ")
+    assert facts(PAGE)["InfiniBand ports"] == "none: no node_exporter shows any"
     more = tmp_path / "more.prom"
     request = 'kube_pod_container_resource_requests{namespace="ml",pod="a",node="n",resource="nvidia_com_gpu"} 1\n'
     more.write_text(PAGE.read_text(encoding="utf-8") + request, encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.resolve import boot_times, resolve_nodes
+from gpuwatch.collect.resolve import boot_times, infiniband_ports, resolve_nodes
 from gpuwatch.model.cluster import Cluster, Node
 from gpuwatch.model.telemetry import Device, Exporter, GapKind, Vendor
 from telemetry.timeline import AT, NOW, Timeline, Witness
@@ -92,3 +92,35 @@ def test_boots_of_nodes_by_the_address_of_their_node_exporter(tmp_path: Path) ->
     }
     refusing = Witness(timeline.store(tmp_path), lambda _: True)
     assert [gap.what for gap in boot_times(refusing, AT, CLUSTER)[1]] == ["boots of Nodes"]
+
+
+def test_ports_of_nodes_by_the_address_of_their_node_exporter(tmp_path: Path) -> None:
+    timeline = Timeline()
+    for instance in ("10.0.1.7:9100", "10.9.9.9:9100"):  # the second is a Pod's address
+        port = {"instance": instance, "device": "mlx5_0", "port": "1", "node": "gpu-2"}
+        timeline.add("node_infiniband_state_id", port, 1)
+        timeline.add("node_infiniband_rate_bytes_per_second", port, 5e10)
+    found, gaps = infiniband_ports(timeline.store(tmp_path), AT, CLUSTER)
+    assert gaps == ()
+    assert found == {
+        "ip-10-0-1-7.ec2.internal": {
+            "mlx5_0/1": {
+                "node_infiniband_state_id:max:300": 1.0,
+                "node_infiniband_state_id:max:21600": 1.0,
+                "node_infiniband_rate_bytes_per_second:max:300": 5e10,
+                "node_infiniband_rate_bytes_per_second:max:21600": 5e10,
+            }
+        }
+    }
+    refusing = Witness(timeline.store(tmp_path), lambda _: True)
+    assert infiniband_ports(refusing, AT, CLUSTER)[0] == {}
+    assert [gap.what for gap in infiniband_ports(refusing, AT, CLUSTER)[1]] == ["InfiniBand ports"]
+
+
+def test_without_ports_one_question_is_asked(tmp_path: Path) -> None:
+    timeline = Timeline()
+    timeline.add("node_boot_time_seconds", {"instance": "gpu-2:9100"}, NOW)
+    asked: list[object] = []
+    witness = Witness(timeline.store(tmp_path), lambda expression: bool(asked.append(expression)))
+    assert infiniband_ports(witness, AT, CLUSTER) == ({}, ())
+    assert len(asked) == 1

@@ -100,6 +100,7 @@ def full() -> Snapshot:
             ),
         ),
         boots={"gpu-1.acme.example": AT},
+        infiniband={"gpu-1.acme.example": {"mlx5_0/1": {"node_infiniband_state_id:max:300": 4.0}}},
         cluster=Cluster(
             nodes=(
                 Node(
@@ -234,7 +235,8 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
     assert device.untrusted == pod.unscheduled == "(withheld)"
     (run,) = changed.pod_runs
     assert (run.pod, run.node, run.reasons) == (pod.ref, pod.node, ("Error",))
-    assert list(changed.boots) == [pod.node]
+    assert list(changed.boots) == list(changed.infiniband) == [pod.node]
+    assert changed.infiniband[pod.node or ""] == full().infiniband["gpu-1.acme.example"]
 
 
 def test_pseudonyms_cannot_be_guessed() -> None:

@@ -36,6 +36,7 @@ SHOWN: dict[str, set[str]] = {
     "health.presence: telemetry_missing": {""},
     "health.hung": {"stuck"},
     "health.pod_failures": {"died"},
+    "health.infiniband": {"went down"},
     "health.health_unknown": {"mute"},
     "idle.never_used": {"never"},
     "idle.abandoned": {"left"},
@@ -217,6 +218,8 @@ def _shared_series() -> list[tuple[str, dict[str, str], Value]]:
         series.append(("kube_pod_info", {"namespace": "ml", "pod": pod, "node": node}, always(1)))
         phase = {"namespace": "ml", "pod": pod, "phase": "Failed"}
         series.append(("kube_pod_status_phase", phase, lambda age, failed=failed: failed if age > HOUR else None))
+    for port, state in (("went down", lambda age: 1 if age < HOUR else 4), ("up", always(4)), ("unused", always(1))):
+        series.append(("node_infiniband_state_id", {"node": port, "device": "mlx5_0", "port": "1"}, state))
     return series
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpuwatch.collect.origin import TrustedTargets, find_origin, untrusted
-from gpuwatch.collect.resolve import boot_times, resolve_nodes
+from gpuwatch.collect.resolve import boot_times, infiniband_ports, resolve_nodes
 from gpuwatch.detect.needs import TelemetryNeeds
 from gpuwatch.kube.reader import ClusterError, ClusterReader
 from gpuwatch.model.cluster import Cluster
@@ -115,7 +115,8 @@ def _read_telemetry(
     progress("reading how Pods with accelerators ended")
     runs, found = pod_runs(telemetry, at, needs.pod_runs_seconds)
     boots, more = boot_times(telemetry, at, snapshot.cluster)
-    gaps += (*found, *more)
+    ports, failures = infiniband_ports(telemetry, at, snapshot.cluster)
+    gaps += (*found, *more, *failures)
     return replace(
         snapshot,
         telemetry_schema=schema,
@@ -126,6 +127,7 @@ def _read_telemetry(
         changes=tuple(changes),
         pod_runs=runs,
         boots=boots,
+        infiniband=ports,
         # A signal may be missing from several queries.
         gaps=tuple(dict.fromkeys(gaps)),
     )

@@ -127,7 +127,7 @@ _NAMED: Mapping[str, _Rule] = {"namespace": "ns", "name": "name"}
 _META: Mapping[str, _Rule] = {"uid": "uid", "labels": _LABELS, "annotations": _LABELS}
 _SELECTOR: Mapping[str, _Rule] = {"match_labels": _LABELS, "match_expressions": _each(_requirement)}
 _RULES: Mapping[type, Mapping[str, _Rule]] = {
-    Snapshot: {"boots": lambda alias, item: {alias("node", name): at for name, at in item.items()}},
+    Snapshot: dict.fromkeys(("boots", "infiniband"), lambda alias, of: {alias("node", name): of[name] for name in of}),
     Device: {
         "id": _DEVICE,
         "uuid": "GPU",

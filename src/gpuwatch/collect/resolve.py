@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from gpuwatch.detect.infiniband import STATISTICS
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind
 from gpuwatch.telemetry.gaps import failed
@@ -102,6 +103,28 @@ def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict
             found[node].add(row.value)
     agreed = {node: min(times) for node, times in found.items() if max(times) - min(times) < _SAME_BOOT_SECONDS}
     return {node: datetime.fromtimestamp(seconds, UTC) for node, seconds in agreed.items()}, ()
+
+
+def infiniband_ports(
+    store: SampleStore, at: datetime, cluster: Cluster
+) -> tuple[dict[str, dict[str, dict[str, float]]], tuple[Gap, ...]]:
+    """`Snapshot.infiniband`; a target's Node as in `boot_times`. Where no port is found, one question was asked."""
+    names = HostNames(cluster)
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for statistic in STATISTICS:
+        metric, function, seconds = statistic.split(":")
+        asked = Expression(Selector(metric), Function(function), int(seconds), by=("instance", "device", "port"))
+        try:
+            rows = store.evaluate(asked, at)
+        except TelemetryError as error:
+            return {}, (failed("InfiniBand ports", error),)
+        for row in rows:
+            if node := names.certain("", row.labels.get("instance", "")):
+                name = f"{row.labels.get('device', '')}/{row.labels.get('port', '')}"
+                found.setdefault(node, {}).setdefault(name, {})[statistic] = row.value
+        if not found:
+            break
+    return found, ()
 
 
 def _names(cluster: Cluster) -> dict[str, str | None]:

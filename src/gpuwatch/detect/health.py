@@ -6,6 +6,7 @@ exported, a window has too few samples, peers are missing) never causes an actio
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.detect import board, fabric, link, memory, throttle, verdict
@@ -14,6 +15,7 @@ from gpuwatch.detect.fault_memory import came_back, fault_needs, remembered, wit
 from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
+from gpuwatch.detect.infiniband import infiniband
 from gpuwatch.detect.node_conditions import said_by_others
 from gpuwatch.detect.pod_failures import pod_failures
 from gpuwatch.detect.presence import Presence, presence, presence_needs
@@ -60,6 +62,7 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
         "health.xid": (*xid_needs(policy), *fault_needs(policy)),
         "health.presence": presence_needs(policy),
         "health.pod_failures": (),
+        "health.infiniband": (),
         "health.hung": hung_needs(policy),
     }
 
@@ -139,11 +142,10 @@ def assess_health(
     conclusions, jobs = hung(fleet, against)
     take_shared(jobs)
     take(lambda gpu: conclusions[gpu.uuid])
-    alive = "Pods that live prove no GPU healthy"
-    take(
-        lambda gpu: fleet.unknown(gpu, FindingKind.POD_FAILURES, alive, ["a place where Pods of several programs die"])
-    )
-    findings += [*pod_failures(fleet), *_untold(fleet, told, gone)]
+    well, place = "Pods that live and ports that work prove no GPU healthy", ["a place where they do not"]
+    for kind in (FindingKind.POD_FAILURES, FindingKind.INFINIBAND):
+        take(partial(fleet.unknown, kind=kind, summary=well, missing=place))
+    findings += [*pod_failures(fleet), *infiniband(fleet), *_untold(fleet, told, gone)]
     return tuple(findings)
 
 

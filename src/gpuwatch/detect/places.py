@@ -1,12 +1,12 @@
 """What machines share (NVLink switches, a rack, a site), and slowdowns of a whole place, which no one GPU explains."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from gpuwatch.detect.fleet import FLEET, Fleet, PhysicalGpu, conclude
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Subject, Verdict
 
 PLACES = (
     "nvidia.com/gpu.clique",
@@ -75,21 +75,20 @@ def _slow_place(place: str, machines: dict[str, list[PhysicalGpu]]) -> SlowPlace
 
 
 def slowed_together(
-    kind: FindingKind, said: Sequence[str], gpus: Iterable[PhysicalGpu], severity: Severity, **shown: Any
+    kind: FindingKind, said: list[str], gpus: Iterable[PhysicalGpu], severity: Severity, on: Subject = FLEET, **of: Any
 ) -> list[Finding]:
     """One finding on what many GPUs share, since a subject has one of a kind; none where nothing is said."""
     if not said:
         return []
     return [
         conclude(
-            FLEET,
+            on,
             kind,
             Verdict.UNKNOWN,
             "; ".join(said),
             severity=severity,
             advice=Advice.WATCH if severity is Severity.INFO else Advice.INSPECT,
-            missing=["a GPU that is slowed while the others of its place and model are not"],
             gpus=gpus,
-            **shown,
+            **{"missing": ["a GPU that is slowed while the others of its place and model are not"], **of},
         )
     ]

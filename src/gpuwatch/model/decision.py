@@ -33,6 +33,8 @@ class Snapshot:
     changes: tuple[StateChange, ...] = ()
     pod_runs: tuple[PodRun, ...] = ()
     boots: Mapping[str, datetime] = field(default_factory=dict)  # Node → when it booted
+    # Node → device/port → statistic of node_exporter → value
+    infiniband: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     cluster: Cluster = Cluster()
     gaps: tuple[Gap, ...] = ()
 
@@ -101,6 +103,7 @@ class FindingKind(StrEnum):
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
     NODE_CONDITION = "node_condition"  # another detector says by a condition that the Node or its GPUs are broken
     FABRIC = "fabric"  # Fabric Manager, fabric health, NVSwitches, IMEX, or access between GPUs
+    INFINIBAND = "infiniband"  # a port of the Node's InfiniBand or RoCE is down, slow or has many errors
     COMMON_CAUSE = "common_cause"  # one cause (switch, rack, power, cooling) behind the faults of several GPUs
     SLOW_GPU = "slow_gpu"  # slower than its peers at the same work
     # idle: the classes of an allocation

@@ -140,11 +140,9 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
             f"{sum(1 for device in devices if device.node)} on a verified Node, "
             f"{sum(1 for device in devices if device.untrusted)} not trusted",
         ),
-        (
-            "ends of Pods",
-            _or_none(len(snapshot.pod_runs), "Pods", "kube-state-metrics has no requests of accelerators"),
-        ),
+        ("ends of Pods", _or_none(len(snapshot.pod_runs), "Pods", "kube-state-metrics has no requests of devices")),
         ("boots of Nodes", _or_none(len(snapshot.boots), "Nodes", "no node_exporter with a Node's address")),
+        ("InfiniBand ports", _or_none(len(snapshot.infiniband), "Nodes", "no node_exporter shows any")),
     ]
 
 
