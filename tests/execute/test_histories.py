@@ -21,7 +21,7 @@ foreign     No taint of others is touched.
 own_fields  A write changes the fields of its adapter alone.
 recorded    Every action is recorded, before it is done, with what it changes.
 late        A write of a process that stood still lands in a Remediation that still reckons with it, or not at all; what
-            creates an object has no precondition in the API, and is swept. A late Volcano Command may stop its Job before.
+            creates an object has no precondition in the API, and is swept. A late Volcano Command may stop its Job.
 bounded     A gang that was stopped to run again does so in time, or a person is called.
 ends        Every mark of gpuwatch ends: when all is undone, the specs are the same and nothing of ours is left.
 """
