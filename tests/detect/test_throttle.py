@@ -328,6 +328,13 @@ class TestPowerExplainsHeat:
         shown = findings(self.world(duty=0.6), everything=True)["thermal_throttle:device/gpu-0-0"]
         assert shown.verdict is Verdict.HEALTHY
 
+    def test_whether_the_hardware_slows_it_is_not_known_without_the_bits(self) -> None:
+        snapshot = self.world(duty=0.6)
+        values = {name: each for name, each in snapshot.readings.values.items() if name != HEAT.hardware.key}
+        blind = replace(snapshot, readings=replace(snapshot.readings, values=values))
+        shown = findings(blind, everything=True)["thermal_throttle:device/gpu-0-0"]
+        assert (shown.verdict, shown.missing) == (Verdict.UNKNOWN, ("clock_event_reasons_bits",))
+
     def test_the_hottest_of_such_a_model_is_named_all_the_same(self) -> None:
         found = findings(self.world(duty=0.6, odd=15.0))
         assert found["thermal_throttle:device/gpu-2-5"].verdict is Verdict.DEGRADED

@@ -1,4 +1,4 @@
-"""What a Pod takes of its host, counted in GPUs: whoever has the CPUs of two GPUs frees neither by a smaller slice."""
+"""What a Pod takes of its host, counted in GPUs: a Pod with the CPUs of two GPUs frees no GPU by a smaller slice."""
 
 from typing import NamedTuple
 

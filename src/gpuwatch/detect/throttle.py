@@ -112,7 +112,9 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     kind = FindingKind.THERMAL_THROTTLE
     policy = fleet.policy
     answers = list(map(fleet.answers, thermal_needs(policy)))
-    seconds, seconds_both, bits, bits_both, _, events, margin, temperature, _, _, power, busy, *_, memory = answers
+    seconds, seconds_both, bits, bits_both, _, events, margin, temperature, _, _, power, busy, hardware, memory = (
+        answers
+    )
     reporting = fleet.reporting(policy.window_seconds)
     duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
     proxy = _heat_and_clock(fleet)
@@ -131,6 +133,9 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         if gpu in place_of:
             return fleet.unknown(gpu, kind, f"slowed by heat, as {place_of[gpu]}", _ALONE)
         duty, excess = duties.get(gpu), hotter.get(gpu)
+        if gpu in as_its_model and excess is None and hardware.of(gpu) is None:
+            missing = [Signal.CLOCK_EVENT_REASONS_BITS]  # without them a site that is too hot looks the same
+            return fleet.unknown(gpu, kind, "slowed by heat as most busy GPUs of its model", missing)
         if gpu in as_its_model and excess is None:
             return fleet.healthy(gpu, kind, "slowed by heat as most busy GPUs of its model", bits, confidence_ratio=0.5)
         if excess is not None and gpu not in slowed:
