@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, find_control_plane, running
 from dashboards import rendering
@@ -15,6 +16,10 @@ from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
 from parts.operator_server import OperatorBuild, find_operator
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
+
+# How long one example takes is no property of the code: on a busy machine the default of 0.2 s fails by chance.
+settings.register_profile("gpuwatch", parent=settings.get_profile(settings.get_current_profile_name()), deadline=None)
+settings.load_profile("gpuwatch")
 
 
 def _not_to_be_had(what: str, remedy: str = "tests/parts/install --all puts it in place") -> None:

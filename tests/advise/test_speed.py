@@ -92,7 +92,7 @@ TARGETS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(cells(), min_size=1, max_size=5), st.booleans(), st.booleans())
 def test_low_likely_and_high_are_in_order_and_within_what_the_capabilities_allow(
     some: list[Cell], coarse: bool, told: bool
@@ -108,7 +108,7 @@ def test_low_likely_and_high_are_in_order_and_within_what_the_capabilities_allow
         assert one.low_ratio <= 1.0 + 1e-9  # the pessimistic end never promises to be faster
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(cells(), min_size=1, max_size=5))
 def test_more_of_the_same_card_is_never_predicted_slower(some: list[Cell]) -> None:
     order = [SLICES[kind] for kind in ("1g", "2g", "3g", "4g", "7g")]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.catalog.mig import MigGeometry, MigPlacement, families, geometry, maximal, parse_mig, placement_sets
@@ -78,7 +78,6 @@ def test_every_set_is_valid(family: str) -> None:
         assert all(p.start in f.starts for p, f in zip(placed, profiles, strict=True) if f)
 
 
-@settings(deadline=None)  # each example lists every set anew
 @given(st.data())
 def test_taking_an_instance_away_leaves_a_valid_set(data: st.DataObject) -> None:
     gpu = of(data.draw(st.sampled_from(["A100-40GB", "A30-24GB"])))

@@ -447,7 +447,7 @@ def fleets(draw: st.DrawFn) -> WeeklyReport:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(fleets())
 def test_savings_never_exceed_costs_and_workloads_add_up_to_teams_and_teams_to_the_fleet(found: WeeklyReport) -> None:
     def within(saving: float | None, cost: float | None) -> bool:

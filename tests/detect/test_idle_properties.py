@@ -24,7 +24,7 @@ ends = st.integers(min_value=0, max_value=400)
 kinds = st.sampled_from(["Deployment", "Job", "Notebook"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=activities, silent=ends, place=st.integers(min_value=0), kind=kinds)
 def test_work_in_the_silence_never_makes_a_pod_idle(text: str, silent: int, place: int, kind: str) -> None:
     text = (text + "." * silent)[-3 * A_DAY + 1 :]
@@ -37,7 +37,7 @@ def test_work_in_the_silence_never_makes_a_pod_idle(text: str, silent: int, plac
     assert idle(text, kind=kind) or not idle(worked, kind=kind)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=activities, silent=ends, holes=st.sets(st.integers(min_value=0, max_value=3 * A_DAY)), kind=kinds)
 def test_a_silent_step_turned_unknown_never_makes_a_pod_idle(
     text: str, silent: int, holes: set[int], kind: str
@@ -47,14 +47,14 @@ def test_a_silent_step_turned_unknown_never_makes_a_pod_idle(
     assert idle(text, kind=kind) or not idle(unknown, kind=kind)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(text=activities, other=activities, last=st.sampled_from("#?"), kind=kinds)
 def test_one_device_that_works_or_is_unknown_keeps_the_gang(text: str, other: str, last: str, kind: str) -> None:
     kept = other[:-3] + last * 3
     assert not idle(text, kept, kind=kind, gang="gang")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(text=activities, steps=st.integers(min_value=1, max_value=POLICY.min_age_seconds // 300 - 1), kind=kinds)
 def test_nothing_is_idle_before_the_minimum_age(text: str, steps: int, kind: str) -> None:
     assert not idle((text + "." * 20)[-steps:], kind=kind)

@@ -370,7 +370,7 @@ _values = st.recursive(
 _objects = st.dictionaries(st.text("ab~/", min_size=1, max_size=3), _values, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(SAMPLES), _objects, st.dictionaries(st.text("ab~/.", min_size=1, max_size=4), st.text(max_size=5))
 )
@@ -393,7 +393,7 @@ def test_whatever_the_spec_it_comes_back_byte_for_byte(
     assert text(again["metadata"].get("annotations", {})) == text(before["metadata"].get("annotations", {}))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(_objects, _objects)
 def test_a_difference_makes_the_one_of_the_other(before: Object, after: Object) -> None:
     assert text(merged(before, difference(before, after))) == text(after)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.model.cluster import Taint
@@ -270,7 +270,6 @@ def harmed(plan: Plan, state: Snapshot, before: set[str]) -> int:
     return sum(gpus for name, gpus in taken.items() if name not in before)
 
 
-@settings(deadline=None)  # a busy machine
 @given(**scenario)
 def test_no_budget_is_exceeded_and_more_harm_in_flight_never_admits_more(
     idle_pods: set[int],
@@ -309,7 +308,6 @@ def test_no_budget_is_exceeded_and_more_harm_in_flight_never_admits_more(
     assert then <= more
 
 
-@settings(deadline=None)  # a busy machine
 @given(begun=st.integers(0, 6), extra=st.integers(0, 3), wanted=st.sets(st.integers(0, 9)))
 def test_no_rate_is_exceeded_and_more_history_never_admits_more(begun: int, extra: int, wanted: set[int]) -> None:
     state, findings = fleet(sorted(wanted))

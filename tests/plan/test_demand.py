@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.model.cluster import Gang, Node, Placement, Pod
@@ -127,7 +127,6 @@ def test_a_gang_waits_as_a_whole() -> None:
     assert released(draw_plan(state, findings, ON_DEMAND)) == {"a": "ml/g0", "b": "ml/g0"}
 
 
-@settings(deadline=None)  # a busy machine
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=6),
     asks=st.lists(st.integers(1, 8), max_size=3),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.frameworks import keys
@@ -526,7 +526,6 @@ def test_bounds_out_of_range_are_refused_by_name(field: str, value: float) -> No
         PlanPolicy(**{field: value})  # type: ignore[arg-type]
 
 
-@settings(deadline=None)  # a busy machine
 @given(
     held=st.lists(st.booleans(), min_size=24, max_size=24),
     sick_gpus=st.sets(st.integers(0, 23), max_size=6),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.model.cluster import (
@@ -281,7 +281,6 @@ def test_who_waits_and_in_which_order() -> None:
 sizes = st.lists(st.integers(1, 8), min_size=1, max_size=4)
 
 
-@settings(deadline=None)  # a busy machine
 @given(
     free=st.lists(st.integers(0, 8), min_size=1, max_size=3),
     asks=sizes,

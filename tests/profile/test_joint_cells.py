@@ -38,7 +38,7 @@ def finest() -> np.typing.NDArray[np.int64]:
     return np.full(3, FINEST, dtype=np.int64)
 
 
-quiet = settings(max_examples=60, deadline=None, derandomize=True)
+quiet = settings(max_examples=60, derandomize=True)
 
 
 @quiet

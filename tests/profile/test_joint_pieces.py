@@ -112,7 +112,7 @@ def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
     }
 
 
-quiet = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+quiet = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
 @pytest.mark.parametrize("policy", [LOOSE, TIGHT], ids=["loose", "tight"])

@@ -16,7 +16,7 @@ from gpuwatch.store.store import KEPT, Store
 from store.values import DAY, HOUR, T0, advice, any_of, applied, book, key, outcome, profile, without_options
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     recommendations=st.lists(any_of(Recommendation), max_size=3, unique_by=lambda each: (each.key.workload, each.at)),
     applied_at=any_of(datetime),

@@ -47,7 +47,7 @@ def test_sqlite_is_a_store(tmp_path: Path) -> None:
     assert store.gaps == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(one=books(), other=books())
 def test_any_book_comes_back(one: ProfileBook, other: ProfileBook) -> None:
     with TemporaryDirectory() as folder:

@@ -74,7 +74,7 @@ def has_no_word_in_json(value: object) -> bool:
     return any(map(has_no_word_in_json, slots))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(Written.flatmap(any_of))
 def test_any_part_comes_back(part: Any) -> None:
     if has_no_word_in_json(part):
@@ -88,7 +88,7 @@ def test_any_part_comes_back(part: Any) -> None:
         assert found == part
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(any_of(RemediationStatus), any_of(RemediationStatus))
 def test_a_patch_makes_the_new_of_the_old_and_keeps_what_it_does_not_know(
     old: RemediationStatus, new: RemediationStatus

@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.telemetry import evaluate, recording
@@ -94,7 +94,6 @@ def expressions(functions: st.SearchStrategy[Function]) -> st.SearchStrategy[Exp
 
 
 @pytest.mark.parametrize("function", Function)
-@settings(deadline=None)  # on a busy machine one example takes longer than the default of 0.2 s
 @given(data=st.data())
 def test_every_function_of_every_series(function: Function, data: st.DataObject) -> None:
     columns: list[Samples] = data.draw(st.lists(one_series, min_size=1, max_size=4))

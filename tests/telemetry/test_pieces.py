@@ -35,7 +35,7 @@ def answers(timeline: Timeline) -> list[float]:
         return [readings.values[stat.key][uuid(1)] for stat in STATISTICS]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     values=st.lists(st.integers(0, 100), min_size=60, max_size=60),
     cuts=st.sets(st.integers(1, 59), max_size=6),

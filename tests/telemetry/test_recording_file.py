@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -67,7 +67,6 @@ def test_a_metric_of_many_samples_is_spread_over_row_groups(tmp_path: Path, monk
     same(RecordingFile(tmp_path / "large.parquet").read("a"), written)
 
 
-@settings(deadline=None)  # writes files
 @given(
     st.lists(
         st.integers(0, 40).flatmap(

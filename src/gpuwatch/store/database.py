@@ -242,6 +242,14 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+def stat_if_there(path: Path) -> os.stat_result | None:
+    """One call, since another process may move the file aside between two."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
 def move_aside(path: Path, found: os.stat_result) -> Path | None:
     """Rename the damaged file and SQLite's other files to `….damaged-<n>`, so that a person can inspect them.
 
@@ -255,11 +263,8 @@ def move_aside(path: Path, found: os.stat_result) -> Path | None:
     try:
         # One process at a time, and only the file that was checked: by now a new one may have its name.
         fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            now = path.stat()
-        except FileNotFoundError:
-            return None
-        if (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino):
+        now = stat_if_there(path)
+        if now is None or (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino):
             return None
         aside = next(
             name

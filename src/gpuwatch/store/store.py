@@ -18,7 +18,7 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
 from gpuwatch.store import StoreError
 from gpuwatch.store.codec import VERSION, DamagedError, FutureError, StoredRow, decode, encode, is_from_the_future, row
-from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, told, usable
+from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, stat_if_there, told, usable
 
 KEPT = timedelta(days=400)
 """Minimum retention of advice: a year, and the month that is compared with the one a year ago."""
@@ -94,7 +94,7 @@ class Store:
         path = usable(path)
         found_gaps = list(gaps)
         while True:
-            found = path.stat() if path.exists() else None
+            found = stat_if_there(path)
             try:
                 return cls(connected(path, wait_seconds), path, wait_seconds, found_gaps, written)
             except DamagedFileError as damage:
