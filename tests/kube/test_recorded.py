@@ -107,8 +107,8 @@ def test_kinds_without_use_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'{"kind": "List",\n  "items": [}\n', "line 2, column 13"),
-        (b'{"kind": "List", "items": [', "line 1, column 28"),
+        (b'{"kind": "List",\n  "items": [}\n', "line 2 column 13"),
+        (b'{"kind": "List", "items": [', "line 1 column 28"),
         (b'{"kind": "\xff"}', "not UTF-8"),
         (b'{"kind": "List", "items": 5}', "$.items"),
         (b'{"items": [{"spec": {}}]}', "no `kind`"),
@@ -159,7 +159,7 @@ def test_a_folder_without_anything_of_use_says_what_to_put_there(tmp_path: Path,
 
 def test_a_folder_of_broken_files_says_why(tmp_path: Path) -> None:
     (tmp_path / "pods.json").write_text("{")
-    with pytest.raises(ClusterError, match=r"file pods\.json: line 1, column 2"):
+    with pytest.raises(ClusterError, match=r"file pods\.json: line 1 column 2"):
         read(tmp_path)
 
 

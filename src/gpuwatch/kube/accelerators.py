@@ -27,13 +27,9 @@ def is_accelerator(resource: str) -> bool:
 
 def names_accelerator(spec: PodSpec) -> bool:
     """Whether any container requests an accelerator. Cheaper than `pod_requests`; most Pods request none."""
-    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
-        asked = container.resources
-        if asked is not None and (
-            any(map(is_accelerator, asked.requests or ())) or any(map(is_accelerator, asked.limits or ()))
-        ):
-            return True
-    return False
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    asked = (container.resources for container in containers if container.resources is not None)
+    return any(is_accelerator(name) for each in asked for name in (*(each.requests or ()), *(each.limits or ())))
 
 
 def _requests(container: Container) -> Quantities:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -64,6 +64,7 @@ class _Question:
     on: ObjectRef | None = None
 
 
+@dataclass
 class LiveWriter:
     """Reads and writes single objects of a running cluster.
 
@@ -72,25 +73,16 @@ class LiveWriter:
     sent.
     """
 
-    def __init__(
-        self,
-        api_client: ApiClient,
-        *,
-        lease_check: LeaseCheck = lambda: None,
-        instance: str = MANAGER,
-        limits: Limits = DEFAULT_LIMITS,
-        dry_run: bool = False,
-    ) -> None:
-        self._client = api_client
-        self._lease_check = lease_check
-        self._instance = instance
-        self._limits = limits
-        self._served: dict[str, dict[str, _Resource]] = {}
-        self._dry_run = dry_run
+    api_client: ApiClient
+    _: KW_ONLY
+    lease_check: LeaseCheck = lambda: None
+    instance: str = MANAGER
+    limits: Limits = DEFAULT_LIMITS
+    dry_run: bool = False
 
-    @property
-    def description(self) -> str:
-        return f"Kubernetes at {address(self._client)}{' (dry run)' if self._dry_run else ''}"
+    def __post_init__(self) -> None:
+        self.description = f"Kubernetes at {address(self.api_client)}{' (dry run)' if self.dry_run else ''}"
+        self._served: dict[str, dict[str, _Resource]] = {}
 
     def get(self, ref: ObjectRef) -> Object | None:
         resource = self._resource(ref.api_version, ref.kind)
@@ -105,7 +97,7 @@ class LiveWriter:
         if resource is None:
             return ()
         question = _Question("list", f"{resource.named()} in {namespace or 'all Namespaces'}", resource.named())
-        asked = {"limit": str(self._limits.page_size), **({"labelSelector": labels} if labels else {})}
+        asked = {"limit": str(self.limits.page_size), **({"labelSelector": labels} if labels else {})}
         found: list[Object] = []
         token = ""
         while True:
@@ -156,7 +148,7 @@ class LiveWriter:
     def delete(self, ref: ObjectRef) -> None:
         resource = self._known(ref.api_version, ref.kind)
         options: Object = {"propagationPolicy": "Background"}
-        if self._dry_run:
+        if self.dry_run:
             options["dryRun"] = ["All"]  # for a DELETE with a body the server ignores query parameters
         if ref.uid:
             options["preconditions"] = {"uid": ref.uid}
@@ -166,10 +158,10 @@ class LiveWriter:
     def event(
         self, regarding: ObjectRef, *, at: datetime, reason: str, action: str, note: str, warning: bool = False
     ) -> None:
-        if self._dry_run:
+        if self.dry_run:
             return
         event = event_of(regarding, at=at, reason=reason, action=action, note=note, warning=warning)
-        event["reportingInstance"] = self._instance[:128]
+        event["reportingInstance"] = self.instance[:128]
         try:
             self.create(event)
         except WriteError as error:
@@ -224,8 +216,8 @@ class LiveWriter:
         media_type: str = JSON,
         params: Mapping[str, str] | None = None,
     ) -> Object:
-        self._lease_check()
-        dry = {"dryRun": "All"} if self._dry_run else {}
+        self.lease_check()
+        dry = {"dryRun": "All"} if self.dry_run else {}
         try:
             return self._ask(method, path, question, {**(params or {}), **dry}, body, media_type)
         except WriteError as error:
@@ -254,10 +246,10 @@ class LiveWriter:
         body: object = None,
         media_type: str = JSON,
     ) -> Object:
-        timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
+        timeout = (self.limits.connect_timeout_seconds, self.limits.read_timeout_seconds)
         try:
             answer = ask(
-                self._client, path, params or {}, timeout, method=method, body=body, media_type=str(media_type)
+                self.api_client, path, params or {}, timeout, method=method, body=body, media_type=str(media_type)
             )
             content: bytes = answer.read()
         except ApiException as error:

@@ -135,7 +135,7 @@ def _lost(
 
 def _presence_metrics(schema: Schema) -> list[MetricRow]:
     """Per vocabulary, the metric with most rows, then those of `_PRESENCE`; each once."""
-    by_key = {(row.vocabulary, row.metric, row.signal): row for row in metric_rows()}
+    by_key = {(str(row.vocabulary), row.metric, row.signal): row for row in metric_rows()}
     chosen: dict[Selector, MetricRow] = {}
     for vocabulary in schema.vocabularies:
         found = [each for each in schema.signals if each.vocabulary == vocabulary]
