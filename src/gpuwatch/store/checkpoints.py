@@ -73,10 +73,7 @@ def store_in_cluster(
 
 class _Checkpoints:
     def __init__(self, writer: ClusterWriter, namespace: str, path: Path, state: str = STATE) -> None:
-        self._writer = writer
-        self._state = state
-        self._namespace = namespace
-        self._path = path
+        self._writer, self._namespace, self._path, self._state = writer, namespace, path, state
         self._version = ""  # of `state`; '' if there is none
         self._schema = SCHEMA  # of the pieces
         self._pieces: tuple[str, ...] = ()

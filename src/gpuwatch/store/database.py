@@ -89,29 +89,21 @@ def usable(path: Path) -> Path:
     """The path without links, as SQLite names its other files. Raises StoreError."""
     try:
         path = path.expanduser().resolve()
-        mode = _mode(path)
-        if mode is not None and not stat.S_ISREG(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        found = stat_if_there(path)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
             raise StoreError(f"{path}: the state is kept in a file, and this is {kind}; name a file")
         if not path.parent.is_dir():
             raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
     for each in (path, path.parent):
-        # Another process may make the file, or move it aside, between two of these looks.
-        if _mode(each) is not None and not os.access(each, os.W_OK, effective_ids=True) and _mode(each) is not None:
+        # Another process may create the file, or move it aside, between two of these calls.
+        if stat_if_there(each) and not os.access(each, os.W_OK, effective_ids=True) and stat_if_there(each):
             raise StoreError(
                 f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
             )
     return path
-
-
-def _mode(path: Path) -> int | None:
-    """One stat call, because another process may move a damaged file aside. None: no file."""
-    try:
-        return path.stat().st_mode
-    except FileNotFoundError:
-        return None
 
 
 def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
@@ -226,15 +218,15 @@ def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
     if code in _HELD:
         pids = holders(path)
         who = f"process {', '.join(map(str, pids))} holds it" if pids else "another process holds it"
-        return f"{who} since more than {wait_seconds:g} s; wait for it or end it, and run again"
+        return f"{who} for more than {wait_seconds:g} s; wait for it or end it, and run again"
     if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
         return f"the file is damaged ({error}); move it away, or put back a copy"
     return {
         sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or name another file",
-        sqlite3.SQLITE_FULL: "the disk is full; what was kept before is whole. Make room and run again",
-        sqlite3.SQLITE_IOERR: f"the disk failed ({error}); what was kept before is whole. Check the disk and its room",
+        sqlite3.SQLITE_FULL: "the disk is full; the state of the last run is whole. Make room and run again",
+        sqlite3.SQLITE_IOERR: f"the disk failed ({error}); the state of the last run is whole. Check the disk",
         sqlite3.SQLITE_CANTOPEN: f"{error}; make the file and its folder readable and writable, or name another file",
-    }.get(code, f"{error}; if it stays so, move the file away, or put back a copy")
+    }.get(code, f"{error}; if this persists, move the file away, or put back a copy")
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -243,7 +235,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def stat_if_there(path: Path) -> os.stat_result | None:
-    """One call, since another process may move the file aside between two."""
+    """None without a file. One call: between two, another process may move the file aside."""
     try:
         return path.stat()
     except FileNotFoundError:

@@ -3,11 +3,10 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar, get_type_hints
 
 import msgspec
@@ -54,7 +53,7 @@ K = TypeVar("K", bound=tuple[object, ...])
 V = TypeVar("V")
 
 
-class Store:
+class Store(AbstractContextManager["Store"]):
     """Profiles, advice and known faults, for one thread. Every method raises StoreError; writes are atomic.
 
     Several processes on one machine may use the file; its WAL mode does not work on network file systems. The last
@@ -114,15 +113,7 @@ class Store:
                     )
                     found_gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"state {path}", detail=detail))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._db.close()
 
     @property

@@ -10,6 +10,7 @@ without a change of state. Events behind a windowed count come from occurrences.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
@@ -111,47 +112,42 @@ def _suspects(
 ) -> frozenset[DeviceId]:
     """Devices with two values in the window, or with another value or none in the window before it."""
     by = door.IDENTITY_LABELS[row.vendor]
-    chosen = selector(row)
-    questions = [
-        Expression(chosen, Function.MIN, looked_at, combine=Combine.MIN, by=by),
-        Expression(chosen, Function.MAX, looked_at, combine=Combine.MAX, by=by),
-        Expression(chosen, Function.LAST_IN_WINDOW, looked_at, offset_seconds=looked_at, combine=Combine.MAX, by=by),
-    ]
-    answers: list[Mapping[DeviceId, float]] = []
-    for answer, extreme in zip(store.evaluate_many(questions, at, inventory.partition), (min, max, max), strict=True):
-        if isinstance(answer, TelemetryError):
-            raise answer
-        values: dict[DeviceId, float] = {}
-        for each in answer:
-            device = _device(each, row)
-            if device is not None:
-                values[device] = extreme(values.get(device, each.value), each.value)
-        answers.append(values)
-    lowest, highest, before = answers
+    lowest = Expression(selector(row), Function.MIN, looked_at, combine=Combine.MIN, by=by)
+    highest = replace(lowest, function=Function.MAX, combine=Combine.MAX)
+    earlier = replace(highest, function=Function.LAST_IN_WINDOW, offset_seconds=looked_at)
+    lows, highs, before = _by_device(store, row, (lowest, highest, earlier), at, inventory)
     return frozenset(
         device
-        for device, low in lowest.items()
+        for device, low in lows.items()
         # Only zeros, and nothing before them: no event yet.
-        if low != highest.get(device) or (before[device] != low if device in before else low != 0)
+        if low != highs.get(device) or (before[device] != low if device in before else low != 0)
     )
 
 
 def _fallen(
     store: SampleStore, row: MetricRow, at: datetime, looked_at: int, inventory: Inventory
 ) -> frozenset[DeviceId]:
-    """Devices whose counter is now below half of what it had reached within the window."""
-    by, chosen = door.IDENTITY_LABELS[row.vendor], selector(row)
-    questions = [
-        Expression(chosen, function, window, combine=Combine.MAX, by=by)
-        for function, window in ((Function.MAX, looked_at), (Function.LAST, 0))
-    ]
-    answers: list[dict[DeviceId, float]] = []
-    for answer in store.evaluate_many(questions, at, inventory.partition):
+    """Devices whose counter is now below half of its maximum in the window."""
+    by = door.IDENTITY_LABELS[row.vendor]
+    highest = Expression(selector(row), Function.MAX, looked_at, combine=Combine.MAX, by=by)
+    newest = replace(highest, function=Function.LAST, window_seconds=0)
+    highs, last = _by_device(store, row, (highest, newest), at, inventory)
+    return frozenset(device for device, value in last.items() if value < highs.get(device, value) / 2)
+
+
+def _by_device(
+    store: SampleStore, row: MetricRow, questions: Sequence[Expression], at: datetime, inventory: Inventory
+) -> Iterator[dict[DeviceId, float]]:
+    """The answer to each question, by device. Raises TelemetryError."""
+    for question, answer in zip(questions, store.evaluate_many(questions, at, inventory.partition), strict=True):
         if isinstance(answer, TelemetryError):
             raise answer
-        answers.append({device: each.value for each in answer if (device := _device(each, row)) is not None})
-    highest, last = answers
-    return frozenset(device for device, value in last.items() if value < highest.get(device, value) / 2)
+        extreme = min if question.combine is Combine.MIN else max
+        values: dict[DeviceId, float] = {}
+        for each in answer:
+            if (device := _device(each, row)) is not None:
+                values[device] = extreme(values.get(device, each.value), each.value)
+        yield values
 
 
 def _device(of: AnswerRow | Series, row: MetricRow) -> DeviceId | None:
@@ -170,7 +166,7 @@ def _add(samples: dict[float, float], series: Series, row: MetricRow, device: De
 
 
 def _transitions(
-    device: DeviceId, signal: Signal, samples: Mapping[float, float], begin: float, *, falls_only: bool = False
+    device: DeviceId, signal: Signal, samples: Mapping[float, float], begin: float, *, falls_only: bool
 ) -> Iterator[StateChange]:
     before: float | None = None
     for time, value in sorted(samples.items()):

@@ -23,6 +23,7 @@ from gpuwatch.telemetry.samples import (
     Series,
     Steps,
     TelemetryError,
+    unix_seconds,
 )
 
 _POINTS_AT_ONCE = 250_000
@@ -45,20 +46,14 @@ class PrometheusStore:
     """
 
     def __init__(self, connection: Connection) -> None:
+        self.description = f"Prometheus at {connection.url}"
         self._connection = connection
         self._session = ApiSession(connection)
         self._client = connect(connection, self._session)
         self._asker = Asker(connection.concurrency)
         self._lock = threading.Lock()
         self._dialect: Dialect | None = None
-
-    @property
-    def description(self) -> str:
-        return f"Prometheus at {self._connection.url}"
-
-    @property
-    def end(self) -> None:
-        return None
+        self.end = None
 
     @property
     def problems(self) -> tuple[Gap, ...]:
@@ -229,6 +224,4 @@ def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
 
 
 def _unix(at: datetime) -> str:
-    if at.tzinfo is None:
-        raise ValueError(f"{at}: a moment without a time zone; say which, for example with tzinfo=UTC")
-    return f"{at.timestamp():.3f}"
+    return f"{unix_seconds(at):.3f}"

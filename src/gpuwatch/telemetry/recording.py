@@ -15,7 +15,16 @@ from gpuwatch.telemetry.evaluate import Matrix, grouped, per_series, reach_ms
 from gpuwatch.telemetry.loaded_metric import LoadedMetric
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, render
 from gpuwatch.telemetry.recording_part import RecordingPart, contradiction, gap, opened
-from gpuwatch.telemetry.samples import AnswerRow, Expression, Partition, Selector, Series, Steps, TelemetryError
+from gpuwatch.telemetry.samples import (
+    AnswerRow,
+    Expression,
+    Partition,
+    Selector,
+    Series,
+    Steps,
+    TelemetryError,
+    unix_seconds,
+)
 from gpuwatch.telemetry.series import IntArray, joined
 
 _CACHE_BYTES = 512 * 1024 * 1024
@@ -64,24 +73,17 @@ class RecordingStore:
     """SampleStore over recorded samples; `open_recording` makes one. Not thread-safe."""
 
     def __init__(self, description: str, parts: Sequence[RecordingPart], problems: Iterable[Gap] = ()) -> None:
-        self._description = description
+        self.description = description
         self._parts = tuple(parts)
         self._problems = dict.fromkeys(problems)
         self._loaded: dict[str, LoadedMetric] = {}
-        self._end_ms = max(span[1] for part in parts for span in part.spans_ms.values() if span)
-
-    @property
-    def description(self) -> str:
-        return self._description
+        end_ms = max(span[1] for part in parts for span in part.spans_ms.values() if span)
+        self.end = datetime.fromtimestamp(end_ms / 1000, UTC)
 
     @property
     def problems(self) -> tuple[Gap, ...]:
         """What could not be read. Contradictions between files are added when their metric is first read."""
         return tuple(self._problems)
-
-    @property
-    def end(self) -> datetime:
-        return datetime.fromtimestamp(self._end_ms / 1000, UTC)
 
     def clock_skew_seconds(self, at: datetime) -> None:  # noqa: ARG002 - a file has no clock
         return None
@@ -187,7 +189,7 @@ class RecordingStore:
                 (piece.labels[index], *piece.part(index)) for piece in pieces for index in range(len(piece.labels))
             )
             if conflicts:  # each once, however often the metric is read
-                self._problems[contradiction(self._description, metric, conflicts)] = None
+                self._problems[contradiction(self.description, metric, conflicts)] = None
         loaded = LoadedMetric(samples, [kept.samples.times_ms for kept in self._loaded.values()])
         # Metrics are read in the same order in each cycle. The oldest ones stay, so that some are found again; evicting
         # the least recently used would evict each metric just before its next use.
@@ -210,6 +212,4 @@ def _bytes(loaded: Iterable[LoadedMetric]) -> int:
 
 
 def _milliseconds(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        raise ValueError("a datetime without a time zone; say which, for example datetime.now(UTC)")
-    return round(moment.timestamp() * 1000)
+    return round(unix_seconds(moment) * 1000)

@@ -157,6 +157,13 @@ class Steps:
         return values
 
 
+def unix_seconds(moment: datetime) -> float:
+    """Raises ValueError for a datetime without a time zone, which would mean this machine's."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment}: a moment without a time zone; say which, for example with tzinfo=UTC")
+    return moment.timestamp()
+
+
 class SampleStore(Protocol):
     """Holds samples. No method uses samples later than `at`.
 

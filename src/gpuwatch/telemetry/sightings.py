@@ -166,7 +166,7 @@ def _all_labels(vendor: Vendor) -> tuple[str, ...]:
         door.HOLDER_LABELS[vendor],
         ("pod", "namespace", "container", "instance", "job"),
         door.NODE_LABELS,
-        door.DESCRIPTION_LABELS[vendor],
+        door.LABELS.description[vendor],
     )
 
 

@@ -30,19 +30,13 @@ from gpuwatch.telemetry.samples import (
     Series,
     Steps,
     TelemetryError,
+    unix_seconds,
 )
 from gpuwatch.telemetry.series import BoolArray, FloatArray
 
 PEAKS = {Signal.MEMORY_USED_BYTES: Function.MAX, Signal.MEMORY_FREE_BYTES: Function.MIN}
 """Exceptions to the mean: peak memory decides what fits. Free memory is lowest when used memory peaks, so that the two
 still add up to the card's size."""
-
-_MODEL_LABELS: Mapping[Vendor, tuple[str, ...]] = {
-    Vendor.NVIDIA: ("modelName", "model_name", "GPU_I_PROFILE"),
-    Vendor.AMD: ("card_series", "card_model"),
-    Vendor.INTEL: ("dev_name", "hw_name"),
-    Vendor.GAUDI: (),
-}
 
 _HolderKey: TypeAlias = tuple[str, str]
 """Pod and container; both '' for a free device."""
@@ -53,9 +47,13 @@ _NOBODY = ("", "")
 
 def aligned(moment: datetime, step_seconds: int) -> datetime:
     """The last multiple of the step, in Unix time, at or before the moment."""
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment}: a moment without a time zone; say which, for example with tzinfo=UTC")
-    return datetime.fromtimestamp(math.floor(moment.timestamp() / step_seconds) * step_seconds, UTC)
+    return datetime.fromtimestamp(math.floor(unix_seconds(moment) / step_seconds) * step_seconds, UTC)
+
+
+def aligned_steps(start: datetime, end: datetime, step_seconds: int) -> Steps:
+    """The whole steps between these moments, both `aligned`."""
+    begin, until = aligned(start, step_seconds), aligned(end, step_seconds)
+    return Steps(begin, step_seconds, round((until - begin).total_seconds()) // step_seconds)
 
 
 def held_windows(
@@ -88,11 +86,10 @@ def held_windows(
             raise ValueError(f"{row.signal} is a {row.kind}, which has no mean over a window; ask for its changes")
     if step_seconds <= 0:
         raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
-    begin, until = aligned(start, step_seconds), aligned(end, step_seconds)
-    count = round((until - begin).total_seconds()) // step_seconds
-    if count <= 0:
+    steps = aligned_steps(start, end, step_seconds)
+    if steps.count <= 0:
         return (), ()
-    grid = _Grid(store, inventory, Steps(begin, step_seconds, count))
+    grid = _Grid(store, inventory, steps)
     gaps: list[Gap] = []
     asked: list[tuple[Signal, list[tuple[MetricRow, SignalFound]]]] = []
     for signal in dict.fromkeys(signals):
@@ -215,7 +212,7 @@ class _Grid:
         by = by_labels(
             door.IDENTITY_LABELS[row.vendor],
             door.HOLDER_LABELS[row.vendor],
-            _MODEL_LABELS[row.vendor],
+            [name for name in door.LABELS.description[row.vendor] if name in (*door.LABELS.model, "GPU_I_PROFILE")],
             slots,
             # Parts of a range answer can be merged only if it keeps the partition's label.
             (partition.label,) if partition else (),
@@ -235,7 +232,7 @@ class _Grid:
                 (identity.id, identity.profile or ""),
                 identity.uuid,
                 (holder.pod, holder.container) if holder else _NOBODY,
-                door.first(labels, door.MODEL_LABELS),
+                door.first(labels, door.LABELS.model),
             )
         self._places[key] = (labels, place)
         return place
