@@ -26,7 +26,6 @@ _CONTROLLER = "gpuwatch.dev/controller"
 _STRICT = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
 _NOTE_BYTES = 1000  # the API accepts 1,024 bytes as an Event's note
 _REASON_CHARACTERS = 600
-_BUDGET_NAME = re.compile(r"disruption budget (\S+) ")
 # Strict decoding errors quote the whole object, and a Pod's environment may hold secrets.
 _LONG_QUOTE = re.compile(r'"(?:[^"\\]|\\.){80,}"')
 
@@ -323,13 +322,11 @@ def _explained(question: _Question, error: ApiException) -> WriteError:
     elif failure is Failure.FORBIDDEN and " cannot " in reason:  # otherwise a quota or webhook refused, not RBAC
         resource, _, group = question.resource.partition(".")
         advice = f" Grant the verb `{question.verb}` on `{resource}` of API group {group or 'core'!r}."
-    named = _BUDGET_NAME.search(budget)
     return WriteError(
         failure,
         f"Could not {question.verb} {question.what}: the API server answered {status} ({reason}).{advice}",
         verb=question.verb,
         resource=question.resource,
-        budget=named[1] if named else "",
         retry_after_seconds=wait,
         status=status,
     )

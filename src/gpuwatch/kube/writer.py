@@ -41,7 +41,6 @@ class WriteError(Exception):
     """One request failed. The message has the request, the reason and what to do, and no secret.
 
     verb, resource: as in RBAC rules (`patch`, `jobs.batch`); what to grant after FORBIDDEN.
-    budget: after BUDGET, the PodDisruptionBudget's name if the server gave it.
     retry_after_seconds: if the server gave a time.
     status: HTTP status, 0 without an answer.
     """
@@ -51,7 +50,6 @@ class WriteError(Exception):
     _: KW_ONLY
     verb: str = ""
     resource: str = ""
-    budget: str = ""
     retry_after_seconds: float | None = None
     status: int = 0
 

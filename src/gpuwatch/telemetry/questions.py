@@ -80,7 +80,6 @@ def device_labels(row: MetricRow) -> tuple[str, ...]:
 
 
 def piece_labels(row: MetricRow) -> tuple[str, ...]:
-    """Labels that identify a device and a piece of its series."""
     return by_labels(
         door.IDENTITY_LABELS[row.vendor],
         row.variant_labels,

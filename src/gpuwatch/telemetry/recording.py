@@ -33,11 +33,10 @@ _CELLS_AT_ONCE = 4_000_000
 
 
 def open_recording(paths: Sequence[Path], at: datetime | None = None) -> "RecordingStore":
-    """Opens files and folders as one recording.
+    """Opens files and folders as one recording. The store's `problems` name what could not be read.
 
-    The time of samples without a timestamp is `at`, else the time of the file's last change. What cannot be read is in
-    the store's `problems`. Raises TelemetryError for a named file that cannot be read at all, and where no sample is
-    found.
+    at: the time of samples without a timestamp; by default that of the file's last change. Raises TelemetryError where
+    a named file is unreadable, and where no sample is found.
     """
     parts: list[RecordingPart] = []
     problems: list[Gap] = []
