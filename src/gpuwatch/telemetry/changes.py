@@ -1,11 +1,9 @@
-"""Changes of state-like signals: when an XID or a recovery action took a new value.
+"""Changes of signals that hold a state, such as the newest XID or a recovery action.
 
-A cumulative counter has one kind of change: it fell by more than half, so it began anew. A smaller fall may be a second
-exporter that is some seconds behind.
-
-Cheap queries about all devices find where something changed; raw samples are read for those devices only.
-A device has one state across all its series: a new Pod, or another err_code label of an XID row, starts a new series
-without a change of state. Events behind a windowed count come from occurrences.py.
+Of a counter, a fall by more than half is a change: it began anew. A smaller fall may come from a second exporter that
+is some seconds behind. Cheap queries about all devices find where something changed; raw samples are read for those
+devices only. A device has one state across all its series, because a new Pod, or another err_code label of an XID row,
+starts a new series without a change of state. Events behind a windowed count come from occurrences.py.
 """
 
 import math
@@ -37,12 +35,11 @@ def state_changes(
     schema: Schema,
     inventory: Inventory,
 ) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
-    """Transitions within (at − window, at], by time. The device of a PHYSICAL signal is the GPU's UUID.
+    """Changes within (at − window, at], by time. The device of a PHYSICAL signal is the GPU's UUID.
 
-    `before` is the last value before the change, from up to one more window earlier, else None. A first value of 0 is
-    no transition: nothing has happened yet. Of simultaneous rows the greatest value counts.
-    A windowed count changes with each event that begins to be counted: `before` and `after` are the least numbers of
-    events of the variant since the window began.
+    before: the last value before the change, from up to one more window earlier, else None. A first value of 0 is no
+    change. Of simultaneous rows the greatest value counts. A windowed count changes with each new event; its `before`
+    and `after` are the least numbers of events of the variant since the window began.
     """
     changes: list[StateChange] = []
     gaps: list[Gap] = []

@@ -1,7 +1,5 @@
-"""Discovery: the vocabularies, signals, labels and sampling interval that telemetry has here, as a Schema.
-
-An absent signal is left out of the Schema; only the absence of all of them is a Gap.
-"""
+"""Discovery: the vocabularies, signals, labels and sampling interval that telemetry has here, as a Schema. An absent
+signal is left out of the Schema; only the absence of all of them is a Gap."""
 
 import statistics
 from collections.abc import Sequence
@@ -55,11 +53,9 @@ Places = dict[str, set[tuple[str, str]]]
 
 
 def discover(store: SampleStore, at: datetime, places: Places | None = None) -> tuple[Schema, tuple[Gap, ...]]:
-    """The Schema of the hour before `at`. places: filled, where given, by the queries that are asked anyhow.
-
-    SignalFound.scale is the catalog's, except where *_RATIO metrics are in percent. Where they are percent on some
-    exporters and ratios on others, they are left out, with a Gap.
-    """
+    """The Schema of the hour before `at`. places: filled by the queries that are sent anyway. SignalFound.scale is the
+    catalog's, except where *_RATIO metrics are in percent. Where they are percent on some exporters and ratios on
+    others, they are left out, with a Gap."""
     try:
         names = store.metric_names(at, LOOKBACK_SECONDS)
     except TelemetryError as error:
@@ -212,11 +208,9 @@ def _interval(
 def _percentages(
     store: SampleStore, found: Sequence[_Found], at: datetime, gaps: list[Gap]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Metrics named ratio that are in percent, and those whose unit is unknown.
-
-    DCGM changed the unit of all of them in one release, so they are judged together. Percentages are integers, so a
-    maximum between 0 and 1 is a ratio; 0 and 1 are ambiguous.
-    """
+    """Metrics named ratio that are in percent, and those whose unit is unknown. DCGM changed the unit of all of them in
+    one release, so they are judged together. Percentages are integers, so a maximum between 0 and 1 is a ratio; 0 and 1
+    are ambiguous."""
     metrics = {
         each.row.metric: each.row
         for each in found

@@ -1,8 +1,6 @@
 """The Prometheus HTTP API: requests with credentials and retries, and answers decoded in little memory.
-
 `prometheus_api_client` builds the requests. Its session is replaced, because it has no POST bodies, no warnings and
-only one kind of exception.
-"""
+only one kind of exception."""
 
 import logging
 import os
@@ -39,11 +37,10 @@ def connect(connection: Connection, session: "ApiSession") -> PrometheusConnect:
 
 
 class ApiSession(requests.Session):
-    """HTTP session with one server; thread-safe.
+    """HTTP session with one server; thread-safe. Raises TelemetryError where a file of the connection is missing.
 
-    warnings: warnings in answers (Thanos: stores that did not answer), each once, newest last.
-    date: the Date header of the newest answer.
-    Raises TelemetryError where a file of the connection is missing.
+    warnings: in answers (Thanos: stores that did not answer), each once, newest last. date: the newest answer's Date
+    header.
     """
 
     def __init__(self, connection: Connection) -> None:

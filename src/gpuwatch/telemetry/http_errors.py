@@ -1,4 +1,4 @@
-"""Turns a failed answer of the API into a TelemetryError, and tells whether a retry makes sense.
+"""Turns a failed answer of the API into a TelemetryError, and says whether a retry may succeed.
 
 The texts of limits are those of Prometheus (promql/engine.go), Thanos (pkg/store/limiter.go, bucket.go), Mimir and
 Cortex (their runbooks' err-mimir-… identifiers and the older texts) and VictoriaMetrics (lib/storage, app/vmselect).
@@ -72,7 +72,7 @@ def _opened(content: bytes) -> Envelope | None:
 
 
 def outcome_of_answer(response: requests.Response, place: str, asked: str) -> Envelope | Failed:
-    """The envelope of a result, or the failure. `place` and `asked` go into messages; neither holds a secret."""
+    """The envelope of a result, or the failure. place, asked: for messages, without secrets."""
     status, content = response.status_code, response.content
     envelope = _opened(content)
     if status == HTTPStatus.OK and envelope is not None and envelope.status == "success":
@@ -128,7 +128,6 @@ _BY_STATUS: Mapping[int, tuple[type[TelemetryError], str]] = {
     503: (StoreUnreachable, _LATER),
     504: (StoreUnreachable, _LATER),
 }
-"""What an answer with this status means, and what to do."""
 
 
 def _no_result(response: requests.Response, envelope: Envelope | None, about: _About) -> Failed:

@@ -75,8 +75,8 @@ def identity(labels: Labels, vendor: Vendor) -> Identity | None:
     """The device, or None where the labels do not identify one (for example after a labeldrop of UUID).
 
     NVIDIA and Gaudi: UUID, for MIG with the GPU-instance id. AMD: gpu_uuid where it is exported, else host, serial
-    number and GPU id; a GPU in DPX, QPX or CPX mode is its serial number with one device per partition.
-    Intel: uuid, else host and PCI address; tiles are one device.
+    number and GPU id; a GPU in DPX, QPX or CPX mode is its serial number with one device per partition. Intel: uuid,
+    else host and PCI address.
     """
     if vendor is Vendor.AMD:
         return _amd(labels)
@@ -125,10 +125,10 @@ def _amd(labels: Labels) -> Identity | None:
 def holder(labels: Labels, vendor: Vendor, targets: frozenset[PodRef] = frozenset()) -> Holder | None:
     """The Pod that holds the device, or None for a free device.
 
-    With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, but a row
-    without a workload has the scrape target's own Pod there, which holds nothing. `targets` are the Pods known to be
-    exporters (see `target`): neither they nor earlier Pods of the same DaemonSet hold a device. Without targets, the
-    exporters' usual names decide.
+    With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, where a row
+    without a workload has the scrape target's own Pod instead. targets: Pods known to be exporters (see `target`);
+    neither they nor earlier Pods of the same DaemonSet hold a device. Without targets, the exporters' usual names
+    decide.
     """
     for pod_label, namespace_label, container_label in LABELS.pods[vendor]:
         if not (pod := labels.get(pod_label)):
@@ -194,10 +194,8 @@ def first(labels: Labels, names: Iterable[str]) -> str:
 
 
 def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:
-    """Matchers that select exactly this device's rows; empty where `identity` is None.
-
-    The first one alone selects the rows of the physical GPU and perhaps those of its neighbours.
-    """
+    """Matchers that select exactly this device's rows; empty where `identity` is None. The first one alone selects the
+    rows of the physical GPU and perhaps those of its neighbours."""
     if vendor is Vendor.AMD and not labels.get("gpu_uuid"):
         names: tuple[str, ...] = ("hostname", "serial_number", "gpu_id", "gpu_partition_id")
     elif vendor is Vendor.AMD:

@@ -38,12 +38,9 @@ _STEPS_AT_ONCE = 10_000
 
 
 class PrometheusStore:
-    """SampleStore over HTTP; thread-safe.
-
-    The constructor sends nothing; it raises TelemetryError where a file that the connection names is missing. A probe
-    before the first query finds the server's dialect, so that Prometheus 2, Prometheus 3 and VictoriaMetrics give the
-    same answers.
-    """
+    """SampleStore over HTTP; thread-safe. The constructor sends nothing; it raises TelemetryError where a file that the
+    connection names is missing. A probe before the first query finds the server's dialect, so that Prometheus 2,
+    Prometheus 3 and VictoriaMetrics give the same answers."""
 
     def __init__(self, connection: Connection) -> None:
         self.description = f"Prometheus at {connection.url}"
@@ -151,11 +148,9 @@ class PrometheusStore:
         )
 
     def _probed_dialect(self, at: datetime) -> Dialect:
-        """The server's dialect, probed once: a value at each whole minute, in a window of two minutes.
-
-        Prometheus 2 finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two,
-        as it counts the change to the first value.
-        """
+        """The server's dialect, probed once: a value at each whole minute, in a window of two minutes. Prometheus 2
+        finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two, as it counts
+        the change to the first value."""
         with self._lock:
             if self._dialect is None:
                 minute = datetime.fromtimestamp(float(_unix(at)) // 60 * 60, UTC)

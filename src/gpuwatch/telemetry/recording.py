@@ -1,8 +1,6 @@
-"""Recorded files as a SampleStore: Parquet recordings, exposition text and saved answers of Prometheus' API.
-
-Expressions have the semantics of Prometheus 3 (see evaluate.py). Files may be gzipped. Several files, or a folder, are
-one recording; where two files have a sample of one series at one time, the file named later wins.
-"""
+"""Recorded files as a SampleStore: Parquet recordings, exposition text and saved answers of Prometheus' API, gzipped or
+not. Expressions have the semantics of Prometheus 3 (see evaluate.py). Several files, or a folder, are one recording;
+where two files have a sample of one series at one time, the file named later wins."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime

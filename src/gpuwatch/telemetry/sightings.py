@@ -248,11 +248,8 @@ def _add_missing(
     unsure: Collection[str],
     at: datetime,
 ) -> None:
-    """Adds devices whose GPU is not `present`.
-
-    The query of present rows failed for the `unsure` vocabularies: their devices count as present where they were seen
-    within the look-back of an instant query.
-    """
+    """Adds devices whose GPU is not `present`. The query of present rows failed for the `unsure` vocabularies: their
+    devices count as present where they were seen within the look-back of an instant query."""
     found: dict[DeviceId, Sighting] = {}
     for metric, answer in newest:
         for row in answer:

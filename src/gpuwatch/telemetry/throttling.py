@@ -1,7 +1,5 @@
-"""Throttling, window by window: under the same load a throttled GPU shows as busier than a healthy one.
-
-As in changes.py, one cheap query finds the devices that were throttled, and windows are queried for those only.
-"""
+"""Throttling, window by window: under the same load a throttled GPU shows as busier than a healthy one. As in
+changes.py, a cheap query finds the devices that were throttled, and windows are queried for those only."""
 
 import math
 from array import array
@@ -33,12 +31,10 @@ _SIGNALS = (Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.HW_POWER_BRAKE_SECONDS
 def throttled_shares(
     store: SampleStore, start: datetime, end: datetime, step_seconds: int, schema: Schema, inventory: Inventory
 ) -> tuple[Mapping[str, "array[float]"], tuple[Gap, ...]]:
-    """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1.
-
-    Windows as in held_windows. The share is the greatest of the throttle counters and of the share of samples with a
-    reason of SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. A Gap where no exporter has
-    any of these signals.
-    """
+    """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1. Windows as in
+    held_windows. The share is the greatest of the throttle counters and of the share of samples with a reason of
+    SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. A Gap where no exporter has any of these
+    signals."""
     steps = aligned_steps(start, end, step_seconds)
     found = [pair for signal in _SIGNALS for pair in found_rows(signal, schema)]
     if steps.count <= 0:

@@ -1,8 +1,6 @@
-"""Windows: means over aligned windows for every device and container that held it.
-
-One range query per metric covers all devices and holders; a window without samples is NaN. A Pod that leaves or comes
-within a window has the mean of its own samples.
-"""
+"""Windows: means over aligned windows for every device and container that held it. One range query per metric covers
+all devices and holders; a window without samples is NaN. In a window in which a Pod comes or leaves, the mean is over
+the Pod's own samples."""
 
 import math
 from array import array
@@ -72,14 +70,14 @@ def held_windows(
     Raises ValueError for states and codes, which have no mean.
 
     NaN is a window without a sample of the holder; the windows before its first and after its last sample belong to it
-    unless another holder has one there. If another holder came in between, there are two HeldWindows. The
-    HeldWindows of a holder that came after the first window begins at least one window earlier. Shared time (two
-    holders, both in two consecutive windows; in a single one they may be consecutive) has HeldWindows of its own. Where
-    an exporter writes rows per process beside the device's row, a sole holder has the device's value. A PHYSICAL signal
-    of a MIG instance comes from its own row, else from other rows of the GPU.
+    unless another holder has one there. If another holder came in between, there are two HeldWindows. The HeldWindows
+    of a holder that came after the first window begins at least one window earlier. Shared time (two holders, both in
+    two consecutive windows; in a single one they may be consecutive) has HeldWindows of its own. Where an exporter
+    writes rows per process beside the device's row, a sole holder has the device's value. A PHYSICAL signal of a MIG
+    instance comes from its own row, else from other rows of the GPU.
 
-    If no row names a Pod, the holder is the only one of `inventory.devices[].pods`, else nobody, with a Gap. The node
-    is the inventory's `Device.node`. A signal that fails is a Gap and missing in the windows.
+    If no row names a Pod, the holder is the only one of `inventory.devices[].pods`, else none, with a Gap. A signal
+    that fails is a Gap and missing in the windows.
     """
     for row in (row for signal in signals for row in rows_for(signal)):
         if row.kind not in ("gauge", "counter"):
@@ -138,7 +136,7 @@ class _Grid:
 
     def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
         """Queries one level of preference after the other, until no device is left. kept: metrics that another signal
-        needs too."""
+        needs."""
         answered: set[str] = set()
         for preference in sorted({row.preference for row, _ in found}):
             before = frozenset(answered)
@@ -393,11 +391,9 @@ def _together(masks: Sequence[BoolArray]) -> BoolArray:
 
 
 def _runs(mask: BoolArray, shared: BoolArray, taken: BoolArray) -> Iterator[tuple[int, int, bool]]:
-    """Stretches of a holder's windows (begin, end, shared), cut where `shared` changes or others held the device.
-
-    A stretch includes windows before and after it in which nobody was seen, up to the next `taken` one. The first
-    stretch begins at least one window early, unless it begins with window 0, to show that the holder came then.
-    """
+    """Stretches of a holder's windows (begin, end, shared), cut where `shared` changes or others held the device. A
+    stretch includes windows before and after it without a holder, up to the next `taken` one. The first stretch begins
+    at least one window early, unless it begins with window 0, to show that the holder came then."""
     there = np.flatnonzero(mask)
     flags = shared[there]
     # Taken windows between two adjacent elements of `there`, exclusive.
