@@ -134,8 +134,6 @@ def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
 
 
 def plausible_range(signal: Signal) -> tuple[float, float]:
-    """Lowest and highest possible value in SI units, both included; `ranges.csv` has the reasons.
-
-    A value outside is no measurement but a blank sentinel (DCGM leaks values near 2^63) or a fault of the exporter.
-    """
+    """Lowest and highest possible value in SI units, both included; `ranges.csv` has the reasons. A value outside is no
+    measurement but a blank sentinel (DCGM leaks values near 2^63) or a fault of the exporter."""
     return _ranges()[signal]

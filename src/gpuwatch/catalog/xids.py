@@ -1,7 +1,7 @@
 """XIDs: NVIDIA's catalog, other authorities' verdicts, and what gpuwatch concludes from the number alone.
 
-`xids.json` has the numbers, NVIDIA's actions and the verdicts, each with its source. It also has gpuwatch's own class
-where a comparison of nine authorities gives one; they do not agree. The other classes follow from NVIDIA's action.
+`xids.json` has the numbers, NVIDIA's actions and the verdicts, each with its source, and gpuwatch's own class where a
+comparison of nine authorities, which disagree, gives one. The other classes follow from NVIDIA's action.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""Replaces the names in a Snapshot by pseudonyms, the same name by the same one, so that it can be shared.
+"""Replaces each name in a Snapshot by a pseudonym, always the same one, so that the Snapshot can be shared.
 
 Kept: GPU models, MIG profiles, kinds, resource names, and label keys and values of the vendors' and Kubernetes' own
-vocabulary. Replaced: names of Nodes, Pods, containers, namespaces, owners, queues, pools, images, addresses, GPU
-UUIDs, and every other label key and value. The key is random and not kept, so that a guessed name cannot be checked.
+vocabulary. Replaced: names of Nodes, Pods, containers, namespaces, owners, queues, pools, images, addresses, GPU UUIDs,
+and every other label key and value. The key is random and not kept, so that a guessed name cannot be checked.
 """
 
 import hashlib
@@ -175,7 +175,8 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
     cluster.Unread: {"namespace": "ns", "why": lambda *_: "The reason is left out."},
     cluster.ClaimedDevice: {"claim": _REF, "pool": "pool", "device": _DEVICE},
 }
-"""By class the rules of its fields. A field without one stays as it is, but for objects of these classes in it."""
+"""By class, the rules of its fields. A field without one stays as it is; objects of these classes in it are
+replaced."""
 
 
 def _readings(item: Readings, scoped: Collection[str], alias: _Alias) -> Readings:

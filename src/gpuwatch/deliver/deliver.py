@@ -82,11 +82,9 @@ def deliver_again(
 def deliver_pending(
     policy: DeliveryPolicy, outbox: Path, progress: Progress, course: Course = AT_ONCE
 ) -> tuple[Delivery, ...]:
-    """Sends reports that earlier runs could not, to the destinations configured when each was written.
-
-    Reports that were never tried go first. A destination that fails is skipped for the rest of this run, so that it
-    delays the others only once.
-    """
+    """Sends reports that earlier runs could not, to the destinations configured when each was written. Reports that
+    were never tried go first. A destination that fails is skipped for the rest of this run, so that it delays the
+    others only once."""
     found: list[Delivery] = []
     if not outbox.is_dir():
         return ()

@@ -1,8 +1,6 @@
-"""The outbox: a folder per report with its files and a small state file, so that a kill at any line loses nothing.
-
-A report appears in the outbox by one rename, complete and on disk. From then on only its state file changes, each time
-by a rename. A report not recorded as sent is sent again, so a destination gets it at least once.
-"""
+"""The outbox: a folder per report with its files and a small state file, so that a kill at any line loses nothing. A
+report appears in the outbox by one rename, complete and on disk. From then on only its state file changes, each time by
+a rename. A report not recorded as sent is sent again, so a destination gets it at least once."""
 
 import fcntl
 import hashlib
@@ -80,10 +78,8 @@ def locked(outbox: Path, name: str = ".lock") -> Iterator[None]:
 
 
 def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markdown: str, identity: str = "") -> Report:
-    """Puts a report into the outbox, unless it is there. ValueError for an invalid file name.
-
-    identity: identifies the report whatever its content; the first content stays.
-    """
+    """Puts a report into the outbox, unless it is there. identity: of the report whatever its content; the first
+    content stays. ValueError for an invalid file name."""
     for name in files:
         if not _FILE_NAME.fullmatch(name) or name == _STATE:
             raise ValueError(f"{name!r} is not a valid name for a report's file; use letters, digits, dots and dashes")

@@ -38,12 +38,9 @@ def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Listing(Generic[T]):
-    """The answer to one list.
-
-    failure: why the list is incomplete; then `items` is empty, and absence of an object proves nothing.
-    bad: objects that could not be decoded and are left out; bad_places: namespace/name of each, '' if unknown.
-    version, resource_version: for a live list, the API version served and where a watch continues.
-    """
+    """The answer to one list. failure: why it is incomplete; then `items` is empty, and absence of an object proves
+    nothing. bad: Gaps of objects that could not be decoded; bad_places: their namespace/name, '' if unknown. version,
+    resource_version: of a live list, the API version served and where a watch continues."""
 
     items: list[T] = field(default_factory=list)
     failure: Gap | None = None
@@ -61,11 +58,7 @@ class BadObjects:
     named: list[str] = field(default_factory=list)
     places: set[str] = field(default_factory=set)
 
-    def add(self, raw: msgspec.Raw, source: str, error: Exception) -> None:
-        """source: file or page, for messages."""
-        self.add_text(_name(raw), f" ({source}): {error}")
-
-    def add_text(self, place: str, why: str) -> None:
+    def add(self, place: str, why: str) -> None:
         """place: namespace/name, '' if unknown. why: what follows it in the message."""
         self.count += 1
         self.places.add(place)
@@ -80,18 +73,19 @@ class BadObjects:
 
 
 def take_all(objects: Iterable[tuple[msgspec.Raw, str]], take: Take[T], into: list[T], bad: BadObjects) -> None:
-    """Decode (object, place) pairs one by one, so that a bad object loses no other."""
-    for raw, place in objects:
+    """Decodes (object, its file or page) one by one, so that a bad object loses no other."""
+    for raw, source in objects:
         try:
             taken = take(raw)
         except (msgspec.DecodeError, ValueError) as error:
-            bad.add(raw, place, error)
+            bad.add(place_of(raw), f" ({source}): {error}")
             continue
         if taken is not None:
             into.append(taken)
 
 
-def _name(raw: msgspec.Raw) -> str:
+def place_of(raw: msgspec.Raw) -> str:
+    """namespace/name, '' if unknown."""
     try:
         meta = decode_named(raw).metadata
     except UNDECODABLE:

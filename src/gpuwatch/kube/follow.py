@@ -156,7 +156,7 @@ class Follow:
         bad = BadObjects()
         for item in held:
             if item.error:
-                bad.add_text(item.place, f": {item.error}")
+                bad.add(item.place, f": {item.error}")
         values = [item.value for item in held if not item.error]
         if self.keep.chosen:
             values = [value for value in map(take, map(msgspec.Raw, values)) if value is not None]

@@ -1,8 +1,6 @@
-"""A running cluster that is listed once and then watched.
-
-The reading thread lists, one resource after the other, only what is not watched: at the first read, after a watch was
-lost, and where watching is forbidden. Each resource has a thread that only reads its watch.
-"""
+"""A running cluster that is listed once and then watched. Each resource has a thread that only reads its watch. The
+reading thread lists, one resource after the other, only what is not watched: at the first read, after a watch was lost,
+and where watching is forbidden."""
 
 import logging
 import threading
@@ -45,10 +43,8 @@ class Followed:
 
 
 class FollowedCluster:
-    """Reads the same Cluster as `LiveCluster` with a fraction of the traffic; needs the verbs list and watch.
-
-    A resource that may not be watched is listed at each read. One read at a time; others wait.
-    """
+    """Reads the same Cluster as `LiveCluster` with a fraction of the traffic; needs the verbs list and watch. A
+    resource that may not be watched is listed at each read. One read at a time; others wait."""
 
     def __init__(
         self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS, patience: Patience = DEFAULT_PATIENCE

@@ -39,11 +39,8 @@ class LiveCluster:
 
 
 def api_client(kubeconfig: Path | None = None, context: str | None = None) -> ApiClient:
-    """A client that a reader and a writer may share.
-
-    kubeconfig: a file; by default $KUBECONFIG, else ~/.kube/config, else the Pod's service account. Raises ClusterError
-    when none exists or it cannot be used.
-    """
+    """A client that a reader and a writer may share. kubeconfig: a file; by default $KUBECONFIG, else ~/.kube/config,
+    else the Pod's service account. Raises ClusterError when none exists or it cannot be used."""
     settings = Configuration()
     settings.connection_pool_maxsize = _CONNECTIONS
     settings.retries = False  # `transport` retries

@@ -1,7 +1,5 @@
 """Writes to a running cluster: plain JSON over the official client's transport, with preconditions and timeouts.
-
-Nothing is retried here: only the caller knows whether a retry is safe.
-"""
+Nothing is retried here: only the caller knows whether a retry is safe."""
 
 import hashlib
 import json

@@ -17,7 +17,7 @@ from gpuwatch.frameworks.framework import Kind
 from gpuwatch.frameworks.objects import KindKey
 from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.assemble import read_cluster
-from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, decode_named, take_all
+from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, decode_named, place_of, take_all
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.cluster import Cluster, FactKind, Unread
 from gpuwatch.model.telemetry import Gap, GapKind
@@ -131,7 +131,7 @@ class _Recording:
             try:
                 self._add(raw, kind, page.api_version, file)
             except (msgspec.DecodeError, ValueError) as error:
-                bad.add(raw, f"file {file}", error)
+                bad.add(place_of(raw), f" (file {file}): {error}")
         self.gaps += bad.gaps(f"file {file}")
 
     def _add(self, raw: msgspec.Raw, kind: str, api_version: str, file: str) -> None:

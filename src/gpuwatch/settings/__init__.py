@@ -1,8 +1,6 @@
-"""Settings: the policies of the rooms, filled from a YAML file and `GPUWATCH_*` variables.
-
-Precedence: command line, environment variables, file, defaults in the rooms. Unknown keys and variables are errors: a
-typo in a budget must not become the default budget.
-"""
+"""Settings: the policies of the rooms, filled from a YAML file and `GPUWATCH_*` variables. Precedence: command line,
+environment variables, file, defaults in the rooms. Unknown keys and variables are errors: a typo in a budget must not
+become the default budget."""
 
 import dataclasses
 import difflib

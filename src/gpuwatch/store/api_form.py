@@ -1,11 +1,10 @@
 """Dataclasses as Kubernetes API objects: camelCase names, and no field for a default or None.
 
 Types: dataclasses, tuples, Mappings with text keys (kept as they are), enums (in CamelCase: `taint_node` is TaintNode),
-times, texts, numbers, and None beside any of them.
-
-The API conventions allow no floats, because clients round them differently. A float is a text in the form of
-resource.Quantity that converts back exactly. A field that is a number or a text has two names, `value` and `valueText`.
-A number that is not finite becomes text there, and in an optional field it is left out.
+times, texts, numbers, and None beside any of them. The API conventions allow no floats, because clients round them
+differently. A float is a text in the form of resource.Quantity that converts back exactly. A field that is a number or
+a text has two names, `value` and `valueText`. A number that is not finite becomes text there, and in an optional field
+it is left out.
 """
 
 import math

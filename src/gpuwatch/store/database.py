@@ -4,13 +4,16 @@ import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+import msgspec
+import yaml
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from gpuwatch.catalog.tables import checked, packaged
 from gpuwatch.store import StoreError
 
 SCHEMA = 3
@@ -24,53 +27,16 @@ WAIT_SECONDS = 30.0
 
 _APPLICATION = 0x47505557  # 'GPUW'
 
-# The bodies come last, so that keys and digests are read without them.
-_SINCE_1 = {
-    "book": """CREATE TABLE book (
-        field TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
-    "profile": """CREATE TABLE profile (
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (workload, container, gpu_model, mig_profile))""",
-    # Times are microseconds since 1970.
-    "usage": """CREATE TABLE usage (
-        hour INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
-    "advice_body": """CREATE TABLE advice_body (
-        id INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        profile_version INTEGER, profile_digest BLOB, profile BLOB)""",
-}
-_ADVICE_1 = """CREATE TABLE advice (
-        id INTEGER PRIMARY KEY,
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        at INTEGER NOT NULL, last_at INTEGER NOT NULL, target BLOB NOT NULL,
-        UNIQUE (workload, container, gpu_model, mig_profile, at))"""
-_OUTCOME_1 = """CREATE TABLE outcome (
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        recommended_at INTEGER NOT NULL, applied_at INTEGER,
-        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))"""
-# last_at changes with every run, so that it stands apart from the bodies. applied_at is null where nothing was applied.
-_ADVICE_2 = _ADVICE_1.replace("target BLOB NOT NULL,", "target BLOB NOT NULL, applied_at INTEGER,")
-_FAULT_3 = """CREATE TABLE fault (
-        uuid TEXT NOT NULL, kind TEXT NOT NULL, code INTEGER NOT NULL,
-        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL, PRIMARY KEY (uuid, kind, code))"""
 
-TABLES: Mapping[int, Mapping[str, str]] = {
-    1: {**_SINCE_1, "advice": _ADVICE_1, "outcome": _OUTCOME_1},
-    2: {**_SINCE_1, "advice": _ADVICE_2},
-    3: {**_SINCE_1, "advice": _ADVICE_2, "fault": _FAULT_3},
-}
+class _Tables(msgspec.Struct):
+    schemas: Mapping[int, Mapping[str, str]]
+    upgrades: Mapping[int, Sequence[str]]
+
+
+_READ = checked(yaml.safe_load(packaged("tables.yaml", "gpuwatch.store")), _Tables, "tables.yaml")
+TABLES = _READ.schemas
 """Statements by schema and table."""
 
-_FROM_1 = (
-    "ALTER TABLE advice RENAME TO advice_1",
-    _ADVICE_2,
-    "INSERT INTO advice SELECT a.*, o.applied_at FROM advice_1 AS a LEFT JOIN outcome AS o ON a.at = o.recommended_at "
-    "AND a.workload = o.workload AND a.container = o.container AND a.gpu_model = o.gpu_model "
-    "AND a.mig_profile = o.mig_profile",
-    "DROP TABLE advice_1",
-    "DROP TABLE outcome",
-)
 # Errors that mean a damaged file while it is checked. The statements are fixed, so that SQLITE_ERROR (an unknown file
 # format) and SQLITE_CONSTRAINT (two rows with one key) come from the file too.
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR})
@@ -183,7 +149,7 @@ def _bring_up_to_date(db: sqlite3.Connection) -> None:
     if not version:
         make_tables(db, SCHEMA)
     elif version != SCHEMA:  # else another process was faster
-        for statement in (*(_FROM_1 if version == 1 else ()), _FAULT_3):
+        for statement in _READ.upgrades[version]:
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {SCHEMA}")
     db.execute("COMMIT")
@@ -243,11 +209,9 @@ def stat_if_there(path: Path) -> os.stat_result | None:
 
 
 def move_aside(path: Path, found: os.stat_result) -> Path | None:
-    """Rename the damaged file and SQLite's other files to `….damaged-<n>`, so that a person can inspect them.
-
-    found: stat of `path` when the damage was found. Returns the new name, or None when another process was faster.
-    Raises OSError.
-    """
+    """Renames the damaged file and SQLite's other files to `….damaged-<n>`, so that a person can inspect them. found:
+    stat of `path` when the damage was found. Returns the new name, or None when another process was faster. Raises
+    OSError."""
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

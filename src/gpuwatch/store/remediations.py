@@ -1,7 +1,6 @@
 """Remediations as custom resources, and the pause as a ConfigMap in the controller's Namespace.
 
 A workload's Remediation is in the workload's Namespace, a Node's is a NodeRemediation; so RBAC controls who may decide.
-
 gpuwatch writes status and people write spec, so that neither overwrites the other. The pause is a ConfigMap because the
 person on call can write in gpuwatch's Namespace but seldom to the whole cluster, and because it must work without the
 custom resource definitions.
@@ -127,10 +126,8 @@ class RemediationStore:
         return None if found is None else _understood(found)
 
     def create(self, remediation: Remediation) -> Remediation:
-        """Store a new Remediation without its decisions. Returns it with its version, or an existing one with this id.
-
-        If the process is killed meanwhile, either nothing is stored, or only the proposal in phase PROPOSED.
-        """
+        """Stores a new Remediation without its decisions. Returns it with its version, or an existing one with this id.
+        If the process is killed meanwhile, either nothing is stored, or only the proposal in phase PROPOSED."""
         at = remediation.id
         if wrong := misplaced(remediation, remediation.namespace):
             raise RefusedError(f"Remediation {at} cannot be stored: {wrong}")
@@ -159,10 +156,8 @@ class RemediationStore:
             return kept
 
     def save(self, remediation: Remediation) -> Remediation:
-        """Store its progress, without proposal and decisions. Returns it with its new version.
-
-        Raises ConflictError unless the stored version is `remediation.version`; so a new decision is a conflict.
-        """
+        """Stores its progress, without proposal and decisions. Returns it with its new version. Raises ConflictError
+        unless the stored version is `remediation.version`; so a new decision is a conflict."""
         _form(remediation.id, parts_of(remediation)[1])  # raises before any request
         found = self._get(remediation.id)
         if found is None or version_of(found) != remediation.version:

@@ -2,8 +2,7 @@
 signal is left out of the Schema; only the absence of all of them is a Gap."""
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from gpuwatch.catalog.metrics import MetricRow, metric_rows
@@ -27,14 +26,6 @@ _SERIES_FOR_INTERVAL = 9
 _PERCENT_FROM = 1.5
 """A *_RATIO metric above this is in whole percent (DCGM 4.6 has the new name as an alias of the integer percent):
 no ratio reaches it, and 2 % is the smallest percentage above it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A catalog row whose metric exists. rows: its series now, else in the look-back."""
-
-    row: MetricRow
-    rows: int
 
 
 def selector(row: MetricRow, *more: Matcher) -> Selector:
@@ -67,25 +58,25 @@ def discover(store: SampleStore, at: datetime, places: Places | None = None) -> 
     found = _counted(store, spoken, at, gaps, {} if places is None else places)
     samples: dict[str, list[AnswerRow]] = {}
     references: dict[str, MetricRow] = {}
-    for vocabulary in dict.fromkeys(each.row.vocabulary for each in found):
-        reference = max((each for each in found if each.row.vocabulary == vocabulary), key=_as_reference).row
+    for vocabulary in dict.fromkeys(row.vocabulary for row in found):
+        reference = max((row for row in found if row.vocabulary == vocabulary), key=lambda row: _rank(row, found[row]))
         labelled = _labelled(store, reference, at, gaps)
         if labelled is not None and not labelled:
             gaps.append(_unidentified(reference))
         if labelled:
             samples[vocabulary], references[vocabulary] = labelled, reference
-    found = [each for each in found if each.row.vocabulary in samples]
+    found = {row: count for row, count in found.items() if row.vocabulary in samples}
     percent, unclear = _percentages(store, found, at, gaps)
     signals = tuple(
         SignalFound(
-            signal=each.row.signal,
-            vocabulary=each.row.vocabulary,
-            metric=each.row.metric,
-            scale=each.row.scale * (0.01 if each.row.metric in percent else 1.0),
-            devices=each.rows,
+            signal=row.signal,
+            vocabulary=row.vocabulary,
+            metric=row.metric,
+            scale=row.scale * (0.01 if row.metric in percent else 1.0),
+            devices=count,
         )
-        for each in found
-        if each.row.metric not in unclear
+        for row, count in found.items()
+        if row.metric not in unclear
     )
     everywhere = [(references[vocabulary].vendor, row) for vocabulary, answer in samples.items() for row in answer]
     schema = Schema(
@@ -121,8 +112,9 @@ def _spoken(names: frozenset[str]) -> list[MetricRow]:
 
 def _counted(
     store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap], places: Places
-) -> list[_Found]:
-    """Rows that have series. A row whose count failed is kept: its metric exists."""
+) -> dict[MetricRow, int]:
+    """Rows that have series, and how many, now or else in the look-back. A row whose count failed is kept: its metric
+    exists."""
     counts: dict[Selector, int] = {}
     open_selectors = list(dict.fromkeys(selector(row) for row in rows))
     unanswered: dict[Selector, TelemetryError] = {}
@@ -141,18 +133,13 @@ def _counted(
         first, error = next(iter(unanswered.items()))
         others = f" and {len(unanswered) - 1} other metrics" if len(unanswered) > 1 else ""
         gaps.append(failed(f"series of {first.metric}{others}", error))
-    return [
-        _Found(row, counts.get(selector(row), 0))
-        for row in rows
-        if selector(row) in counts or selector(row) in unanswered
-    ]
+    return {row: counts.get(each, 0) for row in rows if (each := selector(row)) in counts or each in unanswered}
 
 
-def _as_reference(found: _Found) -> tuple[bool, bool, bool, int, bool]:
-    """Sort key: the greatest is the metric that most devices have, once each. Its labels stand for the exporter's."""
-    row = found.row
+def _rank(row: MetricRow, series: int) -> tuple[bool, bool, bool, int, bool]:
+    """Highest for the metric that most devices have, once each. Its labels stand for the exporter's."""
     names_gpus = row.scope is not Scope.MACHINE
-    return (names_gpus, not row.variant_label, row.combine not in ("sum", "avg"), found.rows, row.default_exported)
+    return (names_gpus, not row.variant_label, row.combine not in ("sum", "avg"), series, row.default_exported)
 
 
 def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap]) -> list[AnswerRow] | None:
@@ -206,15 +193,15 @@ def _interval(
 
 
 def _percentages(
-    store: SampleStore, found: Sequence[_Found], at: datetime, gaps: list[Gap]
+    store: SampleStore, found: Iterable[MetricRow], at: datetime, gaps: list[Gap]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Metrics named ratio that are in percent, and those whose unit is unknown. DCGM changed the unit of all of them in
     one release, so they are judged together. Percentages are integers, so a maximum between 0 and 1 is a ratio; 0 and 1
     are ambiguous."""
     metrics = {
-        each.row.metric: each.row
-        for each in found
-        if each.row.metric.endswith("_RATIO") and "_PROF_" not in each.row.metric and each.row.scale == 1
+        row.metric: row
+        for row in found
+        if row.metric.endswith("_RATIO") and "_PROF_" not in row.metric and row.scale == 1
     }
     expressions = [
         Expression(selector(row), Function.MAX, LOOKBACK_SECONDS, by=door.IDENTITY_LABELS[row.vendor])

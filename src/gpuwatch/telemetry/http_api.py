@@ -121,11 +121,11 @@ class ApiSession(requests.Session):
         self._note(outcome.warnings or [], response)
         try:
             if url.endswith("/rules"):
-                groups = _RULES.decode(outcome.data).groups or []
-                return DecodedResponse([rule.name for group in groups for rule in group.rules or []])
+                groups = _RULES.decode(outcome.data)["groups"] or []
+                return DecodedResponse([str(rule["name"]) for group in groups for rule in group.get("rules") or []])
             names = "/label/" in url
             return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, KeyError) as error:
             message = (
                 f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
             )
@@ -280,19 +280,7 @@ class _RawResult(msgspec.Struct):
     result: msgspec.Raw
 
 
-class _Rule(msgspec.Struct):
-    name: str
-
-
-class _RuleGroup(msgspec.Struct):
-    rules: list[_Rule] | None = None
-
-
-class _Rules(msgspec.Struct):
-    groups: list[_RuleGroup] | None
-
-
-_RULES = msgspec.json.Decoder(_Rules)
+_RULES = msgspec.json.Decoder(dict[str, list[dict[str, Any]] | None])
 _RESULT = msgspec.json.Decoder(_RawResult)
 _VECTOR = msgspec.json.Decoder(_VectorAnswer)
 _LABELS = msgspec.json.Decoder(dict[str, str])

@@ -4,6 +4,7 @@ The texts of limits are those of Prometheus (promql/engine.go), Thanos (pkg/stor
 Cortex (their runbooks' err-mimir-… identifiers and the older texts) and VictoriaMetrics (lib/storage, app/vmselect).
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,17 +65,12 @@ class Envelope(msgspec.Struct):
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 
 
-def _opened(content: bytes) -> Envelope | None:
-    try:
-        return _ENVELOPE.decode(content)
-    except msgspec.MsgspecError:
-        return None
-
-
 def outcome_of_answer(response: requests.Response, place: str, asked: str) -> Envelope | Failed:
     """The envelope of a result, or the failure. place, asked: for messages, without secrets."""
     status, content = response.status_code, response.content
-    envelope = _opened(content)
+    envelope = None
+    with contextlib.suppress(msgspec.MsgspecError):
+        envelope = _ENVELOPE.decode(content)
     if status == HTTPStatus.OK and envelope is not None and envelope.status == "success":
         return envelope
     if envelope is not None and envelope.status == "error":

@@ -105,10 +105,10 @@ class _PageReader:
         fields = text[cut:].split()
         if not 1 <= len(fields) <= 2:
             raise ValueError("not a metric, its value and perhaps a timestamp")
-        value = _number(fields[0])
+        value = float(fields[0])
         time = math.nan
         if len(fields) == 2:
-            time = _number(fields[1])
+            time = float(fields[1])
             if not abs(time) < _LATEST_MS:
                 raise ValueError(f"{fields[1]} is no timestamp")
         if text[:cut] not in self.columns:
@@ -183,13 +183,6 @@ def _column(head: str, label: re.Pattern[str]) -> _Column | None:
 
 def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], text) if "\\" in text else text
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
 
 
 def _shortened(text: str) -> str:

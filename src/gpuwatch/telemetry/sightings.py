@@ -5,6 +5,7 @@ so it covers only devices that are not present now. Before the look-back, instan
 twice as long ago as the one before: they find every device that was present for at least as long as it has been gone.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
@@ -108,12 +109,10 @@ def sight(
 
 def _offsets(lookback_seconds: int, lost_seconds: int) -> list[int]:
     """Moments before the look-back, in seconds before now, up to lost_seconds."""
-    offsets = []
-    offset = 2 * lookback_seconds
-    while offset < lost_seconds:
-        offsets.append(offset)
-        offset *= 2
-    return [*offsets, lost_seconds] if lost_seconds > lookback_seconds else []
+    if lost_seconds <= lookback_seconds:
+        return []
+    doubled = (lookback_seconds * 2**times for times in itertools.count(1))
+    return [*itertools.takewhile(lambda offset: offset < lost_seconds, doubled), lost_seconds]
 
 
 def _places(labels: door.Labels) -> set[tuple[str, str]]:
