@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.catalog.xids import xids as catalog
@@ -355,13 +356,10 @@ def _both(before: Schema | None, now: Schema) -> tuple[Schema, tuple[Gap, ...]]:
 
 
 def _above(shares: Sequence[float], bound: float, start: datetime, step: int) -> Iterator[tuple[datetime, datetime]]:
-    begin: int | None = None
-    for index, share in enumerate((*shares, 0.0)):
-        if share > bound:
-            begin = index if begin is None else begin
-        elif begin is not None:
-            yield start + timedelta(seconds=begin * step), start + timedelta(seconds=index * step)
-            begin = None
+    for above, part in groupby(range(len(shares)), key=lambda index: shares[index] > bound):
+        if above:
+            indices = list(part)
+            yield start + timedelta(seconds=indices[0] * step), start + timedelta(seconds=(indices[-1] + 1) * step)
 
 
 def _past_owners(past: Mapping[PodRef, PastPod], live: Mapping[PodRef, str]) -> dict[PodRef, str]:
