@@ -78,7 +78,7 @@ class Xid:
     rule: str
     reason: str
     source: str
-    checked: date | None  # when somebody last looked at NVIDIA's row; None for an operator's own XID
+    checked: date | None  # when a person last looked at NVIDIA's row; None for an operator's own XID
 
 
 @cache

@@ -91,7 +91,7 @@ def resolve_nodes(
 
 def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict[str, datetime], tuple[Gap, ...]]:
     """When each Node booted, by node_exporter's node_boot_time_seconds. A target counts for the Node with its address,
-    whatever its labels say; a Node with two contradictory targets is left out."""
+    even if its labels differ; a Node with two contradictory targets is left out."""
     try:
         rows = store.evaluate(Expression(Selector("node_boot_time_seconds"), Function.LAST, by=("instance",)), at)
     except TelemetryError as error:

@@ -78,7 +78,7 @@ def locked(outbox: Path, name: str = ".lock") -> Iterator[None]:
 
 
 def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markdown: str, identity: str = "") -> Report:
-    """Puts a report into the outbox, unless it is there. identity: of the report whatever its content; the first
+    """Puts a report into the outbox, unless it is there. identity: of the report, with any content; the first
     content stays. ValueError for an invalid file name."""
     for name in files:
         if not _FILE_NAME.fullmatch(name) or name == _STATE:

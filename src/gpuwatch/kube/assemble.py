@@ -52,7 +52,7 @@ class _ReadProgress:
             self.answered += 1
         elif not (optional and found.failure.kind is GapKind.NOT_SERVED):
             self.gaps.append(found.failure)
-            # Not served at all is known, and empty: Pods may have the label of a PodGroup that nobody serves.
+            # A kind that is not served has no objects: Pods may have the label of a PodGroup without its controller.
             if not (fact is FactKind.GANGS and found.failure.kind is GapKind.NOT_SERVED):
                 self.lose(fact, ("",), found.failure.detail)
         return found

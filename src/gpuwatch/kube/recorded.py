@@ -35,7 +35,7 @@ _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class RecordedCluster:
-    """Reads every file below the folder, whatever its name: a List or single objects, as JSON or YAML (also with
+    """Reads every file below the folder, of any name: a List or single objects, as JSON or YAML (also with
     several documents), gzipped or not. If files overlap, an object's highest resourceVersion counts."""
 
     def __init__(self, folder: Path) -> None:

@@ -198,12 +198,6 @@ def _quantity(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def _number(data: Any, where: str) -> float:
-    if isinstance(data, str) and _QUANTITY.fullmatch(data):
-        return float(data)
-    raise FormError(f"{where} is {data!r}, which is no number in a text, such as '0.5'")
-
-
 def _read(data: Any, kind: Any, where: str) -> Any:
     if is_dataclass(kind):
         return from_api(data, cast(type[Any], kind), where)
@@ -219,7 +213,9 @@ def _read(data: Any, kind: Any, where: str) -> Any:
             raise FormError(f"{where} is no object")
         return {key: _read(each, item, f"{where}[{key}]") for key, each in data.items()}
     if kind is NumberOrText or kind is float:
-        return _number(data, where)
+        if isinstance(data, str) and _QUANTITY.fullmatch(data):
+            return float(data)
+        raise FormError(f"{where} is {data!r}, which is no number in a text, such as '0.5'")
     return _scalar(data, kind, where)
 
 

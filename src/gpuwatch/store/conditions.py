@@ -97,7 +97,7 @@ def _approved(remediation: Remediation, phases: Sequence[Phase], why: str, *, no
     if remediation.rejected and now:
         return ConditionStatus.FALSE, "Rejected", "A person rejected it."
     if remediation.approved and (now or phase is not Phase.PROPOSED):
-        return ConditionStatus.TRUE, "Approved", f"Approved by {remediation.approved_by or 'somebody'}."
+        return ConditionStatus.TRUE, "Approved", f"Approved by {remediation.approved_by or 'a person'}."
     if phase is Phase.PROPOSED:
         if remediation.proposal.mode is Mode.ENFORCE and len(phases) == 1:
             return ConditionStatus.UNKNOWN, PENDING, "It is not looked at yet."

@@ -42,7 +42,7 @@ FINAL_KEPT = timedelta(days=90)
 """Minimum retention of final Remediations: a quarter's audit, and longer than the window of any rate limit."""
 
 FINAL_AT_MOST = 1000
-"""Beyond this number the oldest final ones are deleted whatever their age: each is an object in etcd."""
+"""Beyond this number the oldest final ones are deleted at any age: each is an object in etcd."""
 
 
 class ConflictError(StoreError):
@@ -162,7 +162,7 @@ class RemediationStore:
         found = self._get(remediation.id)
         if found is None or version_of(found) != remediation.version:
             raise ConflictError(
-                f"Remediation {remediation.id} {'is gone' if found is None else 'was written by somebody else'} "
+                f"Remediation {remediation.id} {'is gone' if found is None else 'was changed'} "
                 "since it was read; read it again"
             )
         return self._write(found, remediation)

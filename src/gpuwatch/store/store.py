@@ -70,7 +70,7 @@ class Store(AbstractContextManager["Store"]):
         # Values last read or written, with their digests, so that an unchanged value is not encoded again.
         self._profiles: dict[_Names, tuple[WorkloadProfile, bytes]] = {}
         self._hours: dict[tuple[int], tuple[tuple[UsageHour, ...], bytes]] = {}
-        # Keys of damaged rows, which are written again whatever their digest.
+        # Keys of damaged rows, which are written again even with an equal digest.
         self._damaged: set[tuple[object, ...]] = set()
 
     @classmethod

@@ -143,20 +143,18 @@ def _over_steps(
         return steps[high - 1] * step_ms / 1000
     newest = np.append(steps[1:] != steps[:-1], True)
     newest[samples.starts[1:][samples.starts[1:] > 0] - 1] = True  # the last sample of its series
-    seen, true = _running_count(newest), _running_count(newest & _holds(expression, samples.values))
+    assert expression.parameter is not None
+    if expression.function is Function.FRACTION_ABOVE:
+        holds = samples.values > expression.parameter
+    else:
+        holds = _any_bit(samples.values, int(expression.parameter))
+    seen, true = _running_count(newest), _running_count(newest & holds)
     share: FloatArray = (true[high] - true[low]) / (seen[high] - seen[low])
     return share
 
 
 def _running_count(mask: BoolArray) -> IntArray:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
-
-
-def _holds(expression: Expression, values: FloatArray) -> BoolArray:
-    assert expression.parameter is not None
-    if expression.function is Function.FRACTION_ABOVE:
-        return values > expression.parameter
-    return _any_bit(values, int(expression.parameter))
 
 
 def _any_bit(values: FloatArray, mask: int) -> BoolArray:

@@ -231,7 +231,10 @@ def _authentication(connection: Connection) -> AuthBase | None:
 def _authorities(connection: Connection) -> str | bool:
     if connection.insecure_skip_verify:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        _log.warning("insecure_skip_verify: anybody can pass for Prometheus at %s", connection.url)
+        _log.warning(
+            "insecure_skip_verify: the identity of Prometheus at %s is not verified",
+            connection.url,
+        )
         return False
     if connection.ca_file:
         return _existing("ca_file", connection.ca_file)

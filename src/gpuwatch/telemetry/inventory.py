@@ -71,7 +71,7 @@ def take_inventory(
     exporter_pods: Collection[PodRef] = (),
 ) -> Inventory:
     """Devices of (at − look-back, at], and those of (at − lost, at] whose machine has other devices now. exporter_pods:
-    Pods that hold no device, whatever telemetry says. A query that fails is a Gap."""
+    Pods that hold no device, even if telemetry says so. A query that fails is a Gap."""
     gaps: list[Gap] = []
     sightings, repeated = sight(store, schema, at, lookback_seconds, lost_seconds, gaps)
     every_labels = [labels for sighting in sightings.values() for labels in sighting.rows()]

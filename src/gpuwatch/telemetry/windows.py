@@ -40,7 +40,7 @@ _HolderKey: TypeAlias = tuple[str, str]
 """Pod and container; both '' for a free device."""
 _DeviceKey: TypeAlias = tuple[DeviceId, str]
 """A device and its MIG profile: after a change of the layout another instance may have the same id."""
-_NOBODY = ("", "")
+_FREE = ("", "")
 
 
 def aligned(moment: datetime, step_seconds: int) -> datetime:
@@ -229,7 +229,7 @@ class _Grid:
             place = _RowTarget(
                 (identity.id, identity.profile or ""),
                 identity.uuid,
-                (holder.pod, holder.container) if holder else _NOBODY,
+                (holder.pod, holder.container) if holder else _FREE,
                 door.first(labels, door.LABELS.model),
             )
         self._places[key] = (labels, place)
@@ -267,12 +267,12 @@ class _Grid:
                 held.holders = {holder: next(iter(held.holders.values()))}
                 given += 1
         detail = (
-            f"no row from {self.steps.start:%Y-%m-%d %H:%M} on names a Pod: either nobody held a GPU, or the exporter "
-            "does not say who did (dcgm-exporter: DCGM_EXPORTER_KUBERNETES=true and its Pod's access to "
+            f"no row from {self.steps.start:%Y-%m-%d %H:%M} on names a Pod: either all GPUs were free, or the exporter "
+            "does not name the Pods (dcgm-exporter: DCGM_EXPORTER_KUBERNETES=true and its Pod's access to "
             "/var/lib/kubelet/pod-resources; check also that no relabelling drops the labels)"
         )
         if given:
-            detail += f"; the windows of {given} devices are counted for the Pod that has them now"
+            detail += f"; the windows of {given} devices are counted for the Pod that holds them now"
         yield Gap(kind=GapKind.SIGNAL_MISSING, what="Pods of devices", detail=detail)
 
     def gaps(self) -> Iterator[Gap]:
@@ -340,9 +340,9 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
     }
     count = next(iter(seen.values())).size
     none = np.zeros(count, np.bool_)
-    pods = [mask for holder, mask in seen.items() if holder != _NOBODY]
+    pods = [mask for holder, mask in seen.items() if holder != _FREE]
     holders = np.sum(pods, axis=0) if pods else np.zeros(count, np.int64)
-    idle = seen.get(_NOBODY, none)
+    idle = seen.get(_FREE, none)
     shared = _together(pods) if len(pods) > 1 else none
     if count == 1 and len(pods) > 1:
         shared = holders > 1  # a single window does not show consecutive holders
@@ -351,9 +351,9 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
     if count == 1:
         beside = idle & (holders > 0) & per_process
     if pods and idle.any():
-        seen[_NOBODY] = idle & (holders == 0)
+        seen[_FREE] = idle & (holders == 0)
     taken = np.logical_or.reduce(list(seen.values()))
-    of_device = held.holders.get(_NOBODY, {})
+    of_device = held.holders.get(_FREE, {})
     rows = (*held.holders.values(), board)
     exported = [
         signal
@@ -370,7 +370,7 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
             each = own.get(signal)
             if each is None:
                 each = np.full(count, np.nan)
-            if holder != _NOBODY and signal in of_device:
+            if holder != _FREE and signal in of_device:
                 sole = beside & (holders == 1)
                 each = np.where(sole, np.fmax(each, of_device[signal]), each)
                 each = np.where(mask & np.isnan(each), of_device[signal], each)
