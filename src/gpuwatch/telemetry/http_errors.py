@@ -8,15 +8,14 @@ import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.client import responses
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import requests
-from urllib3.exceptions import HTTPError
+from urllib3 import Retry
+from urllib3.exceptions import HTTPError, InvalidHeader
 
 from gpuwatch.telemetry.samples import QueryFailed, QueryTooLarge, StoreRefused, StoreUnreachable, TelemetryError
 
@@ -193,19 +192,10 @@ def _reason(error: BaseException) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    value = headers.get("Retry-After", "").strip()
-    if value.isdigit():
-        return float(value)
     try:
-        until = parsedate_to_datetime(value)
-        sent = parsedate_to_datetime(headers.get("Date", ""))
-    except ValueError:
+        return float(Retry().parse_retry_after(headers.get("Retry-After", "0")))
+    except InvalidHeader:
         return 0.0
-    return max(0.0, (_aware(until) - _aware(sent)).total_seconds())
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _text(content: bytes) -> str:

@@ -167,8 +167,6 @@ class RecordingStore:
             ends = ends_ms[begin : begin + at_once]
             answers = per_series(metric.samples, metric.markers, chosen, expression, ends, step_ms)
             blocks.append(answers if expression.by is None else grouped(answers, group, expression.combine))
-        if len(blocks) == 1:
-            return labels, blocks[0]
         return labels, Matrix(
             np.concatenate([block.values for block in blocks], axis=1),
             np.concatenate([block.present for block in blocks], axis=1),
