@@ -78,13 +78,14 @@ def discover(store: SampleStore, at: datetime, places: Places | None = None) -> 
         for row, count in found.items()
         if row.metric not in unclear
     )
+    widest = max(samples, key=lambda vocabulary: len(samples[vocabulary]), default="")
     everywhere = [(references[vocabulary].vendor, row) for vocabulary, answer in samples.items() for row in answer]
     schema = Schema(
         vocabularies=tuple(samples),
         signals=signals,
         node_labels=tuple(name for name in door.NODE_LABELS if any(row.labels.get(name) for _, row in everywhere)),
         pod_labels=_pod_labels(everywhere),
-        interval_seconds=_interval(store, references, samples, at, gaps),
+        interval_seconds=_interval(store, references[widest], samples[widest], at, gaps) if samples else 0.0,
         backend=store.description,
     )
     return schema, tuple(gaps)
@@ -163,20 +164,10 @@ def _pod_labels(rows: Sequence[tuple[Vendor, AnswerRow]]) -> str:
     return "native" if any(door.holder(row.labels, vendor) for vendor, row in rows) else ""
 
 
-def _interval(
-    store: SampleStore,
-    references: dict[str, MetricRow],
-    samples: dict[str, list[AnswerRow]],
-    at: datetime,
-    gaps: list[Gap],
-) -> float:
+def _interval(store: SampleStore, row: MetricRow, rows: Sequence[AnswerRow], at: datetime, gaps: list[Gap]) -> float:
     """Median seconds between samples of a few devices across the fleet; 0 where no series has two samples."""
-    if not samples:
-        return 0.0
-    vocabulary = max(samples, key=lambda name: len(samples[name]))
-    row = references[vocabulary]
     devices = sorted(
-        {tuple(door.device_matchers(each.labels, row.vendor)) for each in samples[vocabulary]},
+        {tuple(door.device_matchers(each.labels, row.vendor)) for each in rows},
         key=lambda matchers: [matcher.value for matcher in matchers],
     )
     step = max(1, len(devices) // _SERIES_FOR_INTERVAL)
