@@ -6,14 +6,13 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import resources
 from itertools import count
 from pathlib import Path
 
 import msgspec
-import yaml
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from gpuwatch.catalog.tables import checked, packaged
 from gpuwatch.store import StoreError
 
 SCHEMA = 3
@@ -33,7 +32,7 @@ class _Tables(msgspec.Struct):
     upgrades: Mapping[int, Sequence[str]]
 
 
-_READ = checked(yaml.safe_load(packaged("tables.yaml", "gpuwatch.store")), _Tables, "tables.yaml")
+_READ = msgspec.yaml.decode(resources.files("gpuwatch.store").joinpath("tables.yaml").read_bytes(), type=_Tables)
 TABLES = _READ.schemas
 """Statements by schema and table."""
 
