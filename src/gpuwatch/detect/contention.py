@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 
-from gpuwatch.detect.fleet import conclude
+from gpuwatch.detect.fleet import conclude, measured
 from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
@@ -325,17 +325,8 @@ class Contention:
     def _evidence(self, device: Device, load: _Load, *, mean: bool = False, note: str = "") -> Evidence:
         medians, means, _ = _traffic(load.signal, self._policy.window_seconds)
         asked = means if mean else medians
-        return Evidence(
-            signal=load.signal.value,
-            value="no answer" if load.value is None else load.value,
-            unit=load.signal.unit,
-            statistic=asked.statistic.value if asked.parameter is None else f"{asked.statistic}({asked.parameter:g})",
-            window_seconds=asked.window_seconds,
-            comparison=">=" if load.peak is not None else "",
-            bound=self._policy.saturated_ratio * load.peak if load.peak is not None else None,
-            promql=self._snapshot.readings.query(asked, device),
-            note=note,
-        )
+        comparison, bound = (">=", self._policy.saturated_ratio * load.peak) if load.peak is not None else ("", None)
+        return measured(self._snapshot.readings, asked, device, load.value, comparison, bound, note)
 
     def _unknown(self, device: Device, kind: FindingKind, *missing: str) -> Finding:
         summary = "whether its workloads are in each other's way cannot be told"

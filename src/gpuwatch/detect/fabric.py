@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
@@ -38,7 +39,7 @@ def fabric_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     return (
         WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.MAX, policy.window_seconds),
         WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.LAST),
-        *(WindowStat(signal, Statistic.LAST) for signal in (*states, Signal.IMEX_DAEMON_CODE)),
+        *stats(Statistic.LAST, 0, *states, Signal.IMEX_DAEMON_CODE),
     )
 
 

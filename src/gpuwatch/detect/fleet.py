@@ -25,7 +25,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Readings, Signal, StateChange, Statistic, WindowStat
 
 HEALTHY_CONFIDENCE = 0.9
 """Of a rule that had all its signals and found nothing; the rest is for faults that these signals do not show. A rule
@@ -155,22 +155,42 @@ class GpuAnswers:
         note: str = "",
     ) -> Evidence:
         """This answer as evidence. value: what was computed from it, if anything; `note` says how."""
-        stat = self.stat
-        measured = value if value is not None else self.of(gpu)
-        return Evidence(
-            signal=stat.signal.value,
-            value="no answer" if measured is None else measured,
-            unit=stat.signal.unit if unit is None else unit,
-            statistic=stat.statistic.value if stat.parameter is None else f"{stat.statistic}({stat.parameter:g})",
-            window_seconds=stat.window_seconds,
-            comparison=comparison,
-            bound=bound,
-            peers_median=None if peers is None else peers.median,
-            peers=0 if peers is None else peers.count,
-            at=at,
-            promql=self.snapshot.readings.query(stat, gpu.lead),
-            note=note,
-        )
+        value = self.of(gpu) if value is None else value
+        found = measured(self.snapshot.readings, self.stat, gpu.lead, value, comparison, bound, note)
+        if peers is not None:
+            found = replace(found, peers_median=peers.median, peers=peers.count)
+        return replace(found, at=at, unit=found.unit if unit is None else unit)
+
+
+def measured(
+    readings: Readings,
+    stat: WindowStat,
+    device: Device,
+    value: float | str | None,
+    comparison: str = "",
+    bound: float | str | None = None,
+    note: str = "",
+) -> Evidence:
+    """The answer to a statistic for one device as evidence, with the query by which a person can check it."""
+    return Evidence(
+        signal=stat.signal.value,
+        value="no answer" if value is None else value,
+        unit=stat.signal.unit,
+        statistic=stat.statistic.value if stat.parameter is None else f"{stat.statistic}({stat.parameter:g})",
+        window_seconds=stat.window_seconds,
+        comparison=comparison,
+        bound=bound,
+        promql=readings.query(stat, device),
+        note=note,
+    )
+
+
+class Grade(NamedTuple):
+    """How grave a fault is, what to do about it, and how sure it is."""
+
+    severity: Severity
+    advice: Advice
+    confidence_ratio: float
 
 
 class Fleet:
@@ -347,10 +367,23 @@ class Fleet:
 
     @staticmethod
     def undecided(
-        gpu: PhysicalGpu, kind: FindingKind, summary: str, evidence: Iterable[Evidence], missing: str
+        gpu: PhysicalGpu,
+        kind: FindingKind,
+        summary: str,
+        evidence: Iterable[Evidence],
+        *missing: str,
+        severity: Severity = Severity.INFO,
     ) -> Finding:
         """A possible fault, and the data that would decide."""
-        return conclude(gpu, kind, Verdict.UNKNOWN, summary, advice=Advice.WATCH, evidence=evidence, missing=[missing])
+        more: dict[str, Any] = {"severity": severity, "advice": Advice.WATCH, "evidence": evidence}
+        return conclude(gpu, kind, Verdict.UNKNOWN, summary, missing=missing, **more)
+
+    @staticmethod
+    def degraded(
+        gpu: PhysicalGpu, kind: FindingKind, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
+    ) -> Finding:
+        """A DEGRADED finding on a GPU. more: as for `conclude`."""
+        return conclude(gpu, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
 
 
 def conclude(
@@ -402,21 +435,6 @@ def conclude(
         relief_gpus=relief_gpus or {},
         components=COMPONENTS.get(kind, ()) if components is None else tuple(components),
     )
-
-
-class Grade(NamedTuple):
-    """How grave a fault is, what to do about it, and how sure it is."""
-
-    severity: Severity
-    advice: Advice
-    confidence_ratio: float
-
-
-def degraded(
-    gpu: PhysicalGpu, kind: FindingKind, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
-) -> Finding:
-    """A DEGRADED finding on a GPU. more: as for `conclude`."""
-    return conclude(gpu, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
 
 
 def _model(gpu: PhysicalGpu) -> Hashable:

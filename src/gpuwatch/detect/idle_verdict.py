@@ -262,17 +262,9 @@ class IdleJudge:
         return (self.snapshot.at - item.started).total_seconds()
 
     def _memory(self, item: Allocation, used: float, device: Device) -> Evidence:
-        bound = float(self.policy.model_bytes)
-        return self.signals.evidence(
-            device,
-            Signal.MEMORY_USED_BYTES,
-            Statistic.LAST,
-            0,
-            used,
-            comparison=">=" if used >= bound else "<",
-            bound=bound,
-            note="the most of its devices" if len(item.devices) > 1 else "",
-        )
+        stat, bound = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST), float(self.policy.model_bytes)
+        note = "the most of its devices" if len(item.devices) > 1 else ""
+        return self.signals.evidence(device, stat, used, ">=" if used >= bound else "<", bound, note)
 
     def _activity(
         self, item: Allocation, now: SilenceNow, explanation: Explanation | None, comparison: str

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuwatch.model.telemetry import Signal, WindowStat
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,11 @@ class TelemetryNeeds:
     inventory_seconds: int = 3600
     lost_seconds: int = 24 * 3600
     pod_runs_seconds: int = 6 * 3600
+
+
+def stats(statistic: Statistic, window_seconds: int, *signals: Signal) -> tuple[WindowStat, ...]:
+    """The same statistic of several signals."""
+    return tuple(WindowStat(signal, statistic, window_seconds) for signal in signals)
 
 
 def statistics(rules: Mapping[str, tuple[WindowStat, ...]]) -> tuple[WindowStat, ...]:

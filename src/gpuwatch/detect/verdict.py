@@ -6,18 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuwatch.catalog.dcgm_errors import DcgmError, dcgm_error
-from gpuwatch.detect.fleet import (
-    FLEET,
-    SUSPECTED,
-    Conclusion,
-    Fleet,
-    GpuAnswers,
-    Grade,
-    Judge,
-    PhysicalGpu,
-    conclude,
-    degraded,
-)
+from gpuwatch.detect.fleet import FLEET, SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
@@ -80,17 +69,13 @@ def recovery_action(fleet: Fleet) -> Judge:
         evidence = [now.evidence(gpu, comparison="!=", bound=0.0, at=since)]
         if code in _ACTIONS:
             words, grade = _ACTIONS[code]
-            return degraded(gpu, kind, f"the driver asks to {words}", grade, evidence, since=since)
+            return fleet.degraded(gpu, kind, f"the driver asks to {words}", grade, evidence, since=since)
         if code == _BY_DRIVER:
-            summary = (
-                "the driver asks to recover the IMEX domain, which is no GPU, or if it is 580 to reset the GPU's bus"
-            )
-            return fleet.undecided(
-                gpu, kind, summary, evidence, "the version of the driver, which decides what 5 means"
-            )
+            summary = "the driver asks to recover the IMEX domain (no GPU), or as version 580 to reset the GPU's bus"
+            return fleet.undecided(gpu, kind, summary, evidence, "the driver's version, which decides what 5 means")
         summary = f"the driver asks for recovery action {code:g}, which is newer than this catalog"
-        unclear = fleet.undecided(gpu, kind, summary, evidence, f"the meaning of recovery action {code:g}")
-        return replace(unclear, severity=Severity.WARNING)
+        missing = f"the meaning of recovery action {code:g}"
+        return fleet.undecided(gpu, kind, summary, evidence, missing, severity=Severity.WARNING)
 
     return judge
 
@@ -217,8 +202,8 @@ def _failed(
         # It may be a fault of the GPU or of what is around it, so it confirms nothing either.
         names = " and ".join(f"{each.watch} ({each.code or 'no code'})" for each in failed)
         summary = f"DCGM's health watch {names} failed, by an error that is not in the catalog"
-        unclear = fleet.undecided(gpu, kind, summary, evidence, "what the error means: dcgmi health --check")
-        return replace(unclear, severity=Severity.WARNING)
+        missing = "what the error means: dcgmi health --check"
+        return fleet.undecided(gpu, kind, summary, evidence, missing, severity=Severity.WARNING)
     failed = understood
     # The driver outranks the watch but where no reset cures: none asked for is none due, a drain comes before a reset.
     lasts = [each for each in failed if each.meaning.advice in _BEYOND_RESET]
@@ -241,7 +226,7 @@ def _failed(
     summary = "DCGM's health watch " + " and ".join(f"{each.watch} ({each.meaning.words})" for each in causes)
     summary += " failed" if causes[0].status >= DCGM_FAIL else " warns"
     summary += "" if lasting else ", but not through the whole window"
-    return degraded(
+    return fleet.degraded(
         gpu,
         kind,
         summary + (", though the driver asks for no recovery" if contradicted else ""),
@@ -280,7 +265,7 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return fleet.undecided(gpu, kind, f"{summary}, but not through the whole window", facts, missing)
         # AMD's default calls a GPU unhealthy for one uncorrectable error, hence no more than 0.8.
         grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8)
-        return degraded(gpu, kind, summary, grade, facts, since=fleet.before(fleet.policy.window_seconds))
+        return fleet.degraded(gpu, kind, summary, grade, facts, since=fleet.before(fleet.policy.window_seconds))
 
     name = "the vendor's own verdict"
     return judge, [_authority(fleet, kind, name, bad, len(asked), now)] if everywhere else []

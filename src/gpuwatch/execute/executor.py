@@ -178,21 +178,20 @@ class Executor:
     def _carry_out(self, remediation: Remediation, move: Transition, now: datetime) -> Remediation:
         if move.request is None or move.then is None:
             return self.store.save(move.intent)
-        policy = self.policies.execute
         try:
             rehearse(self.rehearsal, move.request)
         except WriteError as error:
             index = move.intent.step
             step = replace(move.intent.steps[index], begun_at=remediation.steps[index].begun_at)
             unsaid = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
-            return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, policy))
+            return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, self.policies))
         kept = self.store.save(move.intent)
         if not move.under_any_pause and self.store.paused().stops(gives_back=move.under_pause):
             return self.store.save(replace(remediation, version=kept.version))
         try:
             send(self.writer, move.request, kept, self.notify, now)
         except WriteError as error:
-            return self.store.save(failed(kept, error, now, policy))
+            return self.store.save(failed(kept, error, now, self.policies))
         return self.store.save(replace(move.then, version=kept.version))
 
     def _inputs(self, remediation: Remediation, wanted: WantedInputs) -> StepInputs:
