@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.frameworks import OWNERS, keys
+from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.framework import Nature
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, FindingKind, Timing, TimingKind
@@ -126,8 +126,7 @@ def _told(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
 
 
 def _endless(pods: list[Pod], facts: PlanFacts) -> bool:
-    owners = [facts.workloads.get(pod.workload) for pod in pods]
-    kinds = [OWNERS.get(owner.key) if owner is not None else None for owner in owners]
+    kinds = [facts.kind_of(pod.workload) for pod in pods]
     return bool(kinds) and all(kind is not None and kind.nature is Nature.SERVES for kind in kinds)
 
 
