@@ -182,6 +182,14 @@ class Kind:
         return f"{prefix}/{version}/{self.plural}"
 
 
+def reported(
+    group: str, kind: str, versions: tuple[str, ...], nature: Nature | None, never: Never | None = None, **more: Any
+) -> Kind:
+    """A kind that is never written. never: why, by default because it was not tried. more: other fields of Kind."""
+    never = never or untried(kind)
+    return Kind(group, kind, versions, nature=nature, release=never, move=never, **more)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangRule:
     """How the Pods of a controller form gangs.

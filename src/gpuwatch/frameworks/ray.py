@@ -15,6 +15,7 @@ from gpuwatch.frameworks.framework import (
     ReleaseRule,
     Template,
     Tree,
+    reported,
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, condition
@@ -83,12 +84,7 @@ def _place(*path: str) -> Callable[[Sequence[Pod], Tree], Tree | None]:
             cluster["headGroupSpec"] = template
         if names:
             cluster["workerGroupSpecs"] = [{"groupName": name, **template} for name in names]
-        if not cluster:
-            return None
-        tree: Tree = cluster
-        for step in reversed(path):
-            tree = {step: tree}
-        return {"spec": tree}
+        return common.under(*path)(pods, cluster) if cluster else None
 
     return place
 
@@ -122,14 +118,13 @@ JOB = Framework(
 SERVICE = Framework(
     name="RayService",
     kinds=(
-        Kind(
+        reported(
             "ray.io",
             "RayService",
             ("v1",),
+            Nature.SERVES,
+            _ONLINE,
             metadata_only=True,
-            nature=Nature.SERVES,
-            release=_ONLINE,
-            move=_ONLINE,
             template=Template(_place("rayClusterConfig")),
         ),
     ),
