@@ -1,12 +1,11 @@
 """Workloads that share a GPU and need more memory bandwidth, or more of its link to the host, than it has.
 
 A shared GPU's counters show its load, but not whose it is. The demand of a workload is known only where another of its
-Pods has a GPU of the same model to itself; without that the contention is only suspected. Time-sliced Pods take turns:
-at the peak each has the full bandwidth for its turns, which costs it as much as a part of it all the time.
+Pods has a GPU of the same model to itself; without that, contention is only suspected. Time-sliced Pods take turns at
+full bandwidth, which costs them as much as a part of the bandwidth all the time.
 
-MIG instances are left out: they have memory bandwidth of their own, and their traffic to the host is not exported. So
-are GPUs of one Node that may share a PCIe switch, as telemetry does not show which do: `everything` lists them as
-UNKNOWN.
+MIG instances are left out: each has its own memory bandwidth, and their traffic to the host is not exported. GPUs of
+one Node that may share a PCIe switch are UNKNOWN (with `everything`), as telemetry does not show which do.
 """
 
 from collections import defaultdict
@@ -55,14 +54,11 @@ _LINK = (Signal.PCIE_LINK_GENERATION, Signal.PCIE_LINK_WIDTH_LANES)
 class MisfitPolicy:
     """When Pods contend for a shared GPU.
 
-    window_seconds: time over which traffic is judged, and for which Pods must have shared a GPU. 1 h: a move costs
-        more than a busy quarter of an hour.
+    window_seconds: time over which traffic is judged and Pods must share the GPU. 1 h: a move costs some of it.
     min_coverage_ratio: share of the window's samples below which the verdict is UNKNOWN. 0.8, as for idleness.
-    dram_peak_ratio: DRAM activity that kernels reach at most. 0.8: NVIDIA's guide to DCGM's profiling metrics; 1.0
-        would be a transfer in every cycle.
-    pcie_peak_ratio: share of a link's rate (after its encoding) for packets (headers and payload, as DCGM counts
-        them). 0.92: 57.88 of 62.96 Gbit/s; flow control and acknowledgements take the rest (Neugebauer et al.,
-        SIGCOMM 2018).
+    dram_peak_ratio: highest DRAM activity of kernels. 0.8: NVIDIA's guide to DCGM's profiling metrics.
+    pcie_peak_ratio: share of a link's rate (after its encoding) for packets, as DCGM counts them. 0.92: 57.88 of 62.96
+        Gbit/s; flow control and acknowledgements take the rest (Neugebauer et al., SIGCOMM 2018).
     saturated_ratio: share of such a peak from which a GPU is saturated. 0.9: the peaks of GPUs and access patterns
         differ by as much, and queues are long at nine tenths of a capacity.
     """
@@ -121,8 +117,7 @@ class Contention:
         self._settled = snapshot.at - timedelta(seconds=policy.window_seconds)
 
     def findings(self) -> Iterable[Finding]:
-        """One per kind and saturated shared GPU; with everything, each conclusion on each shared GPU, and UNKNOWN ones
-        on Nodes."""
+        """One per kind and saturated shared GPU; with everything, one per shared GPU, and UNKNOWN ones on Nodes."""
         for device in self._snapshot.devices:
             whole = device.present and device.vendor is Vendor.NVIDIA and device.mig_instance is None
             for kind in SIGNALS if whole and len(set(device.pods)) > 1 else ():
@@ -301,8 +296,7 @@ class Contention:
                 yield from self._across_node(node, devices, len(owners))
 
     def _across_node(self, node: str, devices: Sequence[Device], workloads: int) -> Iterable[Finding]:
-        """GPUs of one Node and several workloads whose traffic with the host would saturate one port of a PCIe
-        switch."""
+        """GPUs of several workloads whose traffic with the host would saturate one port of a PCIe switch."""
         for signal in SIGNALS[FindingKind.PCIE_CONTENTION]:
             loads = [(self._answer(item, signal, mean=True), self._peak(item, signal)) for item in devices]
             known = [(value, peak) for value, peak in loads if value is not None and peak is not None]

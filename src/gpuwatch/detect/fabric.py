@@ -52,8 +52,7 @@ class _Sign(NamedTuple):
 
 
 def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """What DCGM fails of the fabric. One finding for a machine on which most GPUs show it, and one for an NVLink domain
-    with several such Nodes."""
+    """Faults of the fabric as DCGM fails them: per GPU, per machine with most GPUs failed, per NVLink domain."""
     highest, manager, health, mask, switch, access, imex = map(fleet.answers, fabric_needs(fleet.policy))
     training = _training(fleet, manager, highest)
     peers_of = fleet.peers(access.of)
@@ -149,8 +148,7 @@ def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[Phy
 def by_domain(
     fleet: Fleet, kind: FindingKind, what: str, sick: Iterable[PhysicalGpu]
 ) -> tuple[list[Finding], set[str]]:
-    """One finding for each NVLink domain with sick GPUs on several Nodes, which its switches explain, and the UUIDs of
-    those GPUs."""
+    """One finding per NVLink domain with sick GPUs on several Nodes (its switches explain them), and their UUIDs."""
     domains: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in sick:
         node = fleet.nodes.get(gpu.lead.node or "")

@@ -28,8 +28,7 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Readings, Signal, StateChange, Statistic, WindowStat
 
 HEALTHY_CONFIDENCE = 0.9
-"""Of a rule that had all its signals and found nothing; the rest is for faults that these signals do not show. A rule
-that had a weaker signal gives less."""
+"""Of a rule that had all its signals and found nothing: some faults these signals do not show."""
 
 SUSPECTED = 0.6
 """Of a fault that one unconfirmed sign shows, or that has another likely explanation. It is below
@@ -42,8 +41,7 @@ Conclusion: TypeAlias = Finding | Verdict
 """A rule's result for one GPU: a bare Verdict (HEALTHY or UNKNOWN) where no Finding is wanted."""
 
 REPORTING_SIGNALS = (Signal.GPU_TEMPERATURE_CELSIUS, Signal.POWER_WATTS)
-"""Every exporter exports one of them for every card, so their samples show when a card reported. Counters and states
-come from the same scrape."""
+"""Every exporter has one of them for each card, so their samples show when a card and its counters reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,8 +308,7 @@ class Fleet:
     ) -> Callable[[PhysicalGpu], Peers | None]:
         """The cohort of each GPU: GPUs of the same model, and of the same `kin` where given.
 
-        None where the model is unknown or the cohort too small. any_model: then all GPUs of the vendor, for values
-        that do not depend on the model.
+        None where the model is unknown or the cohort too small; with any_model then all GPUs of the vendor.
         """
         cohorts: dict[Hashable, list[float]] = defaultdict(list)
         key = _model if kin is None else lambda gpu: (_model(gpu), kin(gpu))

@@ -156,9 +156,8 @@ def _limit(gpu: PhysicalGpu, limits: GpuAnswers) -> float | None:
 def _idle_power(
     fleet: Fleet, busy_highest: GpuAnswers, power_average: GpuAnswers, power_past: GpuAnswers
 ) -> Callable[[PhysicalGpu, float | None], tuple[float, str] | None]:
-    """A card's power at idle, in watts, by its limit, and its source: the median of idle allocated cards of its model
-    (a loaded context takes some watts), of idle free ones, its own lowest of the past hours, or the catalog's,
-    whichever is known first."""
+    """A card's power at idle in watts, by its limit, and the source: the median of idle allocated cards of its model (a
+    context takes some watts), of idle free ones, its own lowest, or the catalog's; the first that is known."""
     policy = fleet.policy
     held: dict[str, list[float]] = defaultdict(list)
     free: dict[str, list[float]] = defaultdict(list)

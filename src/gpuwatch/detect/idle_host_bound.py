@@ -16,11 +16,10 @@ from gpuwatch.profile.silence import ACTIVE, Lane
 def host_bound(
     signals: DeviceSignals, policy: IdlePolicy, devices: Sequence[Device], lane: Lane, step_seconds: int, *, batch: bool
 ) -> tuple[str, tuple[Evidence, ...]] | None:
-    """How these devices wait for their host, as part of a sentence, with the evidence; None where they do not, or where
-    it is unknown.
+    """How these devices wait for their host, as part of a sentence, and the evidence; None where unknown or not so.
 
-    batch: a job always has work, so its host causes a low mean. A service with few requests, or a person's work, looks
-        the same; there only much PCIe traffic shows it.
+    batch: a job always has work, so a low mean is its host's fault. A service may just have few requests: it also needs
+        much PCIe traffic.
     """
     window = policy.long_window_seconds
     recent = lane[-(window // step_seconds) :]

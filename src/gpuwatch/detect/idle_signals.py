@@ -40,8 +40,7 @@ class SecondOpinion:
 
 def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
     """The statistics that each rule (`Finding.rule`) reads, besides the history of activity. One of power, memory
-    activity and copy utilisation is enough. Without memory in use, a loaded model and an abandoned device look the
-    same."""
+    activity and copy utilisation is enough. Memory in use tells a loaded model from an abandoned device."""
     recent, long = policy.recent_window_seconds, policy.long_window_seconds
     use = (*stats(Statistic.MAX, policy.recent_seconds, Signal.BUSY_RATIO), *stats(Statistic.MAX, recent, *_VIDEO))
     traffic = stats(Statistic.AVG, long, *_PCIE)
@@ -123,8 +122,7 @@ class DeviceSignals:
         return sum(known) if known else None
 
     def recent_work(self, devices: Iterable[Device]) -> Evidence | None:
-        """The first device whose engine was active recently. All devices have this statistic; only some have a
-        history."""
+        """The first device whose engine was active recently. Unlike the history, all devices have this statistic."""
         return self._above(devices, (Signal.BUSY_RATIO,), self.policy.recent_seconds, self.policy.active_ratio)
 
     def video(self, devices: Iterable[Device]) -> Evidence | None:

@@ -24,8 +24,7 @@ class Allocation:
     """A gang, a Pod or a device to judge.
 
     lane: its devices' activity as one. started: of its youngest Pod; None where unknown or before the history.
-    ambiguous: other Pods work on one of its devices. unseen: missing data. notes: further facts for people, as
-        sentences without a full stop.
+    ambiguous: other Pods work on one of its devices. unseen: missing data. notes: for people, without a full stop.
     """
 
     subject: Subject
@@ -213,8 +212,7 @@ class IdleJudge:
         return round(hours * sum(gpu_share(device) for device in item.devices), 2)
 
     def _class(self, item: Allocation, now: SilenceNow, used_bytes: float | None) -> tuple[FindingKind, str]:
-        """A loaded model decides, as a release costs its reload. A context alone costs nothing to release, so what
-        never worked stays 'never used' with one."""
+        """A loaded model decides, as its reload costs time. A context alone leaves 'never used' as it is."""
         policy = self.policy
         never = not now.active_before and item.started is not None
         plain = FindingKind.NEVER_USED if never else FindingKind.ABANDONED

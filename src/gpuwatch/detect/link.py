@@ -154,8 +154,7 @@ def _pool(fleet: Fleet, gpu: PhysicalGpu) -> Hashable:
 
 def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """Error rates at which DCGM fails a link. They seldom cost speed (Imbue: 'do not seem to impact training'), so the
-    GPU must also exceed its peers, or move less than they do; both raise the confidence. One finding for an NVLink
-    domain with such GPUs on several Nodes."""
+    GPU must also exceed its peers or move less than they do. An NVLink domain is one finding."""
     kind = FindingKind.NVLINK_ERRORS
     policy = fleet.policy
     *counters, traffic, up = map(fleet.answers, nvlink_needs(policy))

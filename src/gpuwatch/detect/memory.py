@@ -49,8 +49,7 @@ def page_retirement_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 
 def ecc(fleet: Fleet) -> Judge:
-    """New uncorrectable errors, or more corrected ones than the peers have. Lifetime counters survive reboots, so only
-    their increase counts."""
+    """New uncorrectable errors, or more corrected ones than peers have. Of lifetime counters the increase counts."""
     kind = FindingKind.ECC
     policy = fleet.policy
     window = policy.change_window_seconds
@@ -99,8 +98,8 @@ def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> 
     other work goes on, and the reset can wait ('Response to Uncorrectable Contained ECC Errors'). Where nothing says
     that it got out, no job that runs is ended for it.
 
-    The driver's recovery action outranks its XIDs, these the architecture. NVIDIA's workflow of XID 48: with 63, drain
-    and reset; alone, reset.
+    The driver's recovery action outranks XIDs, these the architecture. NVIDIA on XID 48: with 63 drain, then reset;
+    alone reset.
     """
     pending, recovery, last_xid, new_rows = telling
     action, code, contained, grade = recovery.of(gpu), last_xid.of(gpu), None, _WHEN_IDLE

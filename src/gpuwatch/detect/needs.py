@@ -12,11 +12,9 @@ class TelemetryNeeds:
 
     activity_window_seconds, activity_step_seconds: the history that idleness is learnt from, and its resolution.
     activity_bound_ratio: engine activity above which a step counts as active.
-    suspect_window_seconds: only devices without activity in it, and devices of Workloads like theirs, need the long
-        history. 0 reads the history of all devices.
+    suspect_window_seconds: only devices idle in it, and those of like Workloads, need the long history. 0: all do.
     inventory_seconds: a device seen within it is reported as missing when it vanishes.
-    lost_seconds: the same for a device on a machine whose other devices report. After that only the Node's capacity
-        shows the loss.
+    lost_seconds: the same where other devices of the machine report. Later only the Node's capacity shows the loss.
     pod_runs_seconds: over which ends of Pods are compared. 6 h: a few starts of jobs that die at once.
     """
 

@@ -30,8 +30,7 @@ def shared_place(fleet: Fleet, nodes: Collection[str | None]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlowPlace:
-    """Machines of which at least half of the GPUs are slowed at once. place: as `key=value`; '' where no label of their
-    Nodes names one."""
+    """Machines of which at least half of the GPUs are slowed at once. place: `key=value`; '' without a label for it."""
 
     place: str
     machines: tuple[str, ...]

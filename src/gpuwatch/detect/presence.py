@@ -129,8 +129,7 @@ def _machines(fleet: Fleet) -> list[_Machine]:
 
 
 def _left_the_cluster(fleet: Fleet, machine: _Machine) -> bool:
-    """Whether the Node was scaled down or replaced. False where the hosts of telemetry do not resolve to Nodes at all:
-    there an unknown host means nothing."""
+    """Whether the Node was scaled down or replaced. False where telemetry's hosts do not resolve to Nodes at all."""
     if not fleet.snapshot.cluster.known or machine.node is not None:
         return False
     return any(gpu.lead.node is not None for gpu in fleet.present)

@@ -91,8 +91,7 @@ def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
 
 
 def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[[PhysicalGpu], _Duty | None]:
-    """By GPU the highest duty of the measures, each given for one window and for two; None where no measure has enough
-    samples."""
+    """By GPU the highest duty of the measures, each for one window and for two; None without enough samples of any."""
     double = 2 * fleet.policy.window_seconds
     seen = [
         fleet.covered(double, [now.stat.signal])
@@ -352,8 +351,8 @@ def _of_job_or_model(
 
 
 def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """The power brake, or a hardware slowdown without a reason, in two consecutive windows; and one finding on the
-    places that brake as a whole."""
+    """The power brake, or a hardware slowdown without a reason, in two windows in a row. A whole place is one
+    finding."""
     kind = FindingKind.POWER_BRAKE
     policy = fleet.policy
     seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal, _, events = map(

@@ -196,8 +196,7 @@ class _Judged:
         return [each for each in found if not each.components or part in each.components]
 
     def _degraded(self, known: Xid, title: str, signs: list[Finding]) -> Finding:
-        """The XID and its signs. The driver decides where it speaks; else the graver of what shows the same event, but
-        what is contained can wait."""
+        """The XID and its signs. The driver's advice comes first, then the gravest; a contained error can wait."""
         fatal = known.xid_class is XidClass.FATAL
         parts = (XID_COMPONENTS[known.code],) if known.code in XID_COMPONENTS else ()
         driver = [sign for sign in signs if sign.kind is FindingKind.RECOVERY_ACTION]

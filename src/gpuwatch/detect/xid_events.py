@@ -64,8 +64,7 @@ class XidEvent:
 
     code: the number, or the text where an exporter wrote something else. known: its row of the catalog.
     times: as far as the gauge or the windowed count shows them.
-    doubtful: it may be older than the window: the gauge's first sample had it, or a windowed count that may have begun
-        before.
+    doubtful: it may be older than the window: the gauge's first sample had it, or the windowed count began before.
     workloads: those that had the GPU at these times, or have it now where no time is known.
     fault: what is remembered of it; None of what is no fault of the hardware.
     """

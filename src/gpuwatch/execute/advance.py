@@ -58,10 +58,9 @@ WAITER_STARTED = "waiter_started"
 
 @dataclass(frozen=True, slots=True)
 class WantedInputs:
-    """What `advance` needs. target: the object to read, with its surroundings if `around`. sent: the Command of the
-    step. waiter: the Pod that the release is for. view: fresh facts, and with `around` what stands around it, with the
-    PodDisruptionBudgets if `budgets`. others: read all other Remediations; latest: as they are now, not as they were
-    when the run began."""
+    """What `advance` needs. target: the object to read, with its surroundings if `around`. sent: the step's Command.
+    waiter: the Pod that the release is for. view: fresh facts. budgets: PodDisruptionBudgets, with `around`. others:
+    all other Remediations; latest: as they are now, else as they were when the run began."""
 
     target: ObjectRef | None = None
     around: bool = False
@@ -172,8 +171,7 @@ _ENDS = {Clearance.OBJECTED: Phase.REJECTED, Clearance.GONE: Phase.OBSOLETE}
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One Remediation and what its next Transition is decided by. In its methods `of` is the Remediation to go on with;
-    None for `remediation` itself."""
+    """One Remediation and what its next Transition depends on. of: the Remediation to go on with, if it changed."""
 
     remediation: Remediation
     inputs: StepInputs
@@ -355,8 +353,7 @@ class Course:
         return replace(self, remediation=remediation)._step()
 
     def _cleared(self, step: Step | None = None) -> Check:
-        """Rechecks everything on fresh facts and on the objects as they were just read. Every step that disrupts passes
-        here. What could not be read permits nothing."""
+        """Rechecks everything on fresh facts. All steps that disrupt pass here. What was not read permits nothing."""
         view, live = self.inputs.view, self.inputs.state.live
         if view is None:
             return Check(Clearance.WAIT, "The facts that it rests on were not read.")
@@ -534,8 +531,7 @@ class Course:
         return self._turn(Phase.IN_EFFECT, f"Its GPUs are free; {name} did not take them.", self._held(seen))
 
     def _held(self, remediation: Remediation) -> Remediation:
-        """Enters IN_EFFECT. A taint's expiry counts from its first effect, so that a stricter effect does not extend
-        it."""
+        """Enters IN_EFFECT. A taint expires by its first effect, so that a stricter one does not extend it."""
         policy = self.policy
         taints = [step for step in remediation.steps if step.kind in _TAINTS]
         if remediation.proposal.action is ActionKind.TAINT_NODE:

@@ -114,12 +114,10 @@ class Executor:
         now: datetime,
         grace: timedelta,
     ) -> tuple[Orphan, ...]:
-        """Take back what stands on these objects, and what was made beside them, without a Remediation. Returns what
-        stood.
+        """Remove what stands on these objects, or was made beside them, without a Remediation. Returns what stood.
 
-        since: when each was first seen so; kept by the caller. What the mark itself does not call expired waits for
-        `grace`, so that a slow store can catch up. Nothing is written where a Remediation could not be understood or
-        everything is paused.
+        since: when each was first seen so; the caller keeps it. What its own mark does not call expired waits for
+        `grace`, as a store may lag. Nothing is written while a Remediation is not understood, or all is paused.
         """
         still, found, written = bool(self.store.gaps) or self.store.paused().everything, [], 0
         for each in orphans(self.writer, refs, tuple(known), now, self.policies.execute):
@@ -148,11 +146,9 @@ class Executor:
         self._known.update((each.id, each) for each in everything)
 
     def run_once(self, at: RemediationId, now: datetime) -> Remediation | None:
-        """Take one Remediation one step further, with at most one write to the cluster. Returns it as stored; None if
-        the id is unknown.
+        """Take one Remediation one step further, with at most one write. Returns it as stored; None if unknown.
 
-        Raises StoreError if the store does not answer, and whatever `fresh` and `notify` raise: nothing more was done
-        then, and the next run continues from there. A failed write is recorded in the Remediation.
+        Raises StoreError, and what `fresh` and `notify` raise; the next run goes on there. A failed write is recorded.
         """
         after = self._step(at, now)
         if after is not None and self._known:

@@ -44,8 +44,7 @@ class Precision:
     def trusted(self, bound: float) -> bool:
         """May gpuwatch act on its findings without a person?
 
-        With enough outcomes the lower bound has to reach `bound`. With so few that even a perfect record could not
-        reach it, the upper bound has to.
+        The lower bound has to reach `bound`; the upper one, where even a perfect record of so few outcomes could not.
 
         >>> Precision(16, 0).trusted(0.8), Precision(15, 0).trusted(0.8), Precision(14, 2).trusted(0.8)
         (True, True, False)
@@ -104,8 +103,7 @@ def poor(measured: Mapping[Place, Precision], bound: float) -> Mapping[Place, fl
 def distrusted(remediation: Remediation, measured: Mapping[Place, Precision], bound: float) -> str:
     """Why this proposal's detectors may only suggest; '' if one of them may do more.
 
-    A detector has to be trusted by the outcomes of the proposal's own Namespace and by those of Nodes: who decides in
-    one Namespace decides nothing for others.
+    A detector is trusted by the outcomes of the proposal's own Namespace and of Nodes; other Namespaces do not count.
     """
     namespace = remediation.proposal.namespace
     records = {

@@ -89,8 +89,7 @@ class FreshFacts:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """What was read right before a step that disrupts. budgets: those of the Namespace `budgets_of`, of all where it is
-    ''; None where the step ends no Pod."""
+    """Read right before a step that disrupts. budgets: of the Namespace `budgets_of` ('': all); None if no Pod ends."""
 
     objects: tuple[Object, ...] = ()
     budgets: tuple[DisruptionBudget, ...] | None = None
@@ -142,8 +141,8 @@ def recheck(
     measured: Mapping[Place, Precision],
     step: Step | None = None,
 ) -> Check:
-    """Checks everything that must hold before a step that disrupts. others: all stored Remediations but this one. step:
-    None before its first step."""
+    """Checks what must hold before a step that disrupts. others: other Remediations. step: None before the first
+    one."""
     proposal, begun = remediation.proposal, remediation.began_at is not None
     if remediation.rejected:
         return Check(Clearance.OBJECTED, "A person rejected it.")
@@ -248,8 +247,7 @@ def _unseen(proposal: Proposal, view: FreshFacts) -> str:
 
 
 _OF_THE_WHOLE = ("worth_it", "already_tainted")
-"""Guards of a whole action. They would refuse the rest of one that has begun, which is worth less, and whose Node has
-our taint."""
+"""Guards of a whole action. The rest of one that has begun is worth less, and its Node has our taint."""
 
 
 def _for_step(item: PlanItem, step: Step, facts: PlanFacts, plan_policy: PlanPolicy) -> PlanItem:
@@ -331,9 +329,8 @@ def ended_by_no_execute(proposal: Proposal, facts: PlanFacts) -> list[Candidate]
 
 
 def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
-    """Why NoExecute may not end the Pods of the Nodes; '' if the guards, modes and rates of their Namespaces allow it
-    for every gang. NoExecute itself ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to
-    tolerate the taint without a time limit."""
+    """Why NoExecute may not end the Pods of the Nodes; '' if guards, modes and rates allow it for every gang. NoExecute
+    ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to tolerate the taint for ever."""
     proposal = remediation.proposal
     if missing := unread(facts, ActionKind.EVICT_GANG):
         return missing  # there may be Pods here that no list has
@@ -363,8 +360,7 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
     """The health of tainted devices. Proof: each of the taint's detectors finds each device HEALTHY, and no finding is
     against a device of the Node. Missing data proves nothing.
 
-    A device unknown to telemetry counts as exchanged if its Node shows as many GPUs as when it was tainted; then each
-    GPU of the Node has to be healthy.
+    A device unknown to telemetry counts as exchanged if its Node shows all its GPUs; then each has to be healthy.
     """
     on_nodes = {device.id for name in proposal.nodes for device in facts.devices_of_node.get(name, ())}
     mine = set(proposal.devices)

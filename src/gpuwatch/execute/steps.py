@@ -523,8 +523,7 @@ def _release(step: Step, object_: Object, remediation: Remediation, surroundings
 
 
 def _withdraw(state: TargetState, remediation: Remediation, now: datetime) -> Built:
-    """Volcano deletes a Command before it carries it out, so whoever deletes it first decides. If it is gone already,
-    wait for its effect until the deadline."""
+    """Volcano deletes a Command before it carries it out. One that is gone may take effect until the deadline."""
     if state.sent is not None:
         return PendingWrite(Deletion(ref_of(state.sent)))
     if state.object is None or obeyed(state.object):

@@ -19,8 +19,7 @@ _NOT_OURS = (ValueError, TypeError, KeyError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """reason: what stands. request: removes it; None where a person has to, since nothing proves that it is ours.
-    expired: the mark itself says so."""
+    """reason: what stands. request: removes it; None where nothing proves that it is ours. expired: by its own mark."""
 
     target: ObjectRef
     reason: str
@@ -91,8 +90,7 @@ def made(found: Iterable[Object], known: Iterable[Remediation]) -> tuple[Orphan,
 
 
 def _told(text: str) -> tuple[tuple[str, str, str] | None, datetime | None]:
-    """Key, value and effect of our taint, and when it expires, as its annotation says; None where it cannot be
-    understood."""
+    """Key, value, effect and expiry of our taint, as its annotation says; None where it cannot be understood."""
     try:
         found = json.loads(text)
         expires = datetime.fromisoformat(found["expires"]).astimezone(UTC)

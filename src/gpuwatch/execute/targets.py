@@ -64,8 +64,7 @@ def _about_more(proposal: Proposal, declined: Proposal) -> bool:
 
 
 def same_target(mine: Proposal, other: Proposal) -> bool:
-    """Would both write to one object, or disrupt one Pod? A tainted Node and a gang that moves off it do not
-    conflict."""
+    """Would both write to one object, or disrupt one Pod? A tainted Node and a gang that leaves it do not conflict."""
     if mine.action is other.action and mine.target == other.target:
         return True
     if not set(mine.objects).isdisjoint(other.objects):

@@ -10,8 +10,7 @@ from gpuwatch.frameworks.objects import Object, Patch, Refused, key_of, ref_of, 
 
 
 def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> MovePlan | Refused:
-    """How to move the Pods with the uids `wanted`. pods: all Pods of this owner. object_: the top owner, or the Kueue
-    Workload that manages it."""
+    """How to move the Pods with the uids `wanted`. pods: all of the owner. object_: the top owner or Kueue Workload."""
     there = [pod for pod in pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
     chosen = [pod for pod in there if pod["metadata"].get("uid") in wanted]
     if not chosen:

@@ -63,8 +63,7 @@ def _stays(labels: Labels) -> str:
 
 
 def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
-    """The head and the workers that the cluster starts with; with KubeRay's autoscaler those that it keeps. A RayJob
-    begins once these run."""
+    """The head and the workers that a RayJob starts with; with KubeRay's autoscaler the least that it keeps."""
     found = spec.ray_cluster_spec if spec is not None else None
     if found is None or found.worker_group_specs is None:
         return None

@@ -18,8 +18,7 @@ RATE_WINDOW = timedelta(hours=1)
 
 
 def budgets(facts: PlanFacts, policy: PlanPolicy) -> dict[str, BudgetUse]:
-    """One budget per pool and per GPU model. Taints of anybody and Remediations in flight count against it, each GPU
-    once."""
+    """One budget per pool and per GPU model. Taints of anybody and Remediations in flight count, each GPU once."""
     harmed, elsewhere, reasons = _harm(facts)
     scopes: dict[str, list[Node]] = {}
     for node in facts.nodes.values():

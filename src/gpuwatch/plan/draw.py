@@ -50,8 +50,7 @@ def draw_plan(
     """Every candidate with its score and all reasons against it, best first; budgets are spent in that order.
 
     history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
-    precision: (Namespace, '' for Nodes; detector) → lower bound of its measured precision. storm_at: `Plan.last_storm`
-    of the previous plan.
+    precision: (Namespace, '' for Nodes; detector) → its lower bound. storm_at: `Plan.last_storm` of the previous plan.
     """
     facts = PlanFacts(
         snapshot, findings, tuple(history), tuple(recommendations), alerts, pause, dict(precision or {}), storm_at
@@ -87,8 +86,7 @@ def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanIte
 
 
 def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
-    """The mildest of the policy's mode for each of its pools, its Namespace's mode, and the mode that its detectors'
-    precision allows; and the reason."""
+    """The mildest mode: by policy for its pools, by its Namespace, by its detectors' precision; and the reason."""
     if candidate.action is ActionKind.RESIZE_WORKLOAD:
         return Mode.OBSERVE, "Sizes are their owner's to change; gpuwatch never writes them."
     nodes = [facts.nodes[name] for name in candidate.nodes if name in facts.nodes]

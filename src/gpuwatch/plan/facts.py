@@ -163,8 +163,8 @@ class PlanFacts:
 
     @cached_property
     def weighing(self) -> tuple[Remediation, ...]:
-        """Remediations that keep GPUs out of service or disturb their users, or are about to. A release or move that is
-        verified no longer counts; a taint does."""
+        """Remediations that keep GPUs out of service or disturb users, or are about to; without verified releases and
+        moves."""
         return tuple(
             item
             for item in self.history

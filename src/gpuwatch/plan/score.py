@@ -19,8 +19,7 @@ _LOSS_IS = "the share of a slower GPU's hours that counts as lost"
 
 
 def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Score, Timing]:
-    """The score of a candidate at its cheapest moment, with its inputs in GPU-hours over the policy's horizon; and that
-    moment.
+    """The score of a candidate at its cheapest moment, in GPU-hours over the policy's horizon; and that moment.
 
     Worked example (a test): a pool of eight 8-GPU Nodes. Pods of one GPU hold seven of them; the last one has a GPU off
     the bus (CRITICAL, confidence 0.9) and seven free GPUs. Its taint gains 1 × 24 h × 0.9 and takes away 7 GPUs without
@@ -122,8 +121,7 @@ def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Ter
 
 
 def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float, facts: PlanFacts) -> _Term:
-    """GPUs lost while the Node takes Pods: the largest of its degraded GPUs, the GPUs of the gangs on them, and the
-    expected gang that would land there."""
+    """GPUs lost while the Node takes Pods, the most of: its degraded GPUs, the gangs on them, the expected gang."""
     here = float(facts.physical(candidate.devices))
     # A degraded GPU harms every member of the gang that waits for it.
     gangs = {pod.gang for pod in pods if pod.gang}

@@ -102,8 +102,7 @@ def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFa
 
 
 def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy, until: datetime | None = None) -> float:
-    """Hours of work that a restart of this Pod loses now: since its last checkpoint, else its age; capped. until: when
-    it stopped to work."""
+    """Hours of work that a restart of this Pod loses, capped: from its last checkpoint or start to `until` or now."""
     started = pod.started or pod.created
     told = _told(pod, keys.LAST_CHECKPOINT, facts)
     if told is not None and told <= facts.snapshot.at:

@@ -33,8 +33,7 @@ from gpuwatch.profile.joint_usage import merge_usage, usage_hours
 _AT_START_SECONDS = 600.0
 """After start-up; by then a framework that fills the card has filled it."""
 _STILL_THERE = timedelta(hours=1)
-"""Runs seen this recently before the newest one are always kept, so that the next update joins a running Pod to its run
-instead of counting it again."""
+"""Runs seen this long before the newest one are kept, so that the next update joins a running Pod to its run."""
 _COARSE_RATIO = 0.1
 """Share of windows with GPU_UTIL alone above which a profile's busy ratio is coarse."""
 
@@ -49,8 +48,8 @@ def update_book(
 ) -> ProfileBook:
     """The book with these windows added. They are newer than the book and have one step.
 
-    owners: Pod → Workload.id; a Pod without one is a workload of its own. pods: present and past Pods. Windows without
-    a Pod count for the fleet's usage only.
+    owners: Pod → Workload.id; a Pod without one is its own workload. pods: present and past Pods. Windows without a Pod
+    count for the fleet's usage only.
     """
     windows = by_life([item for item in windows if item.values], pods)
     if not windows:
@@ -117,8 +116,7 @@ def _with_owners(
 def merge(one: WorkloadProfile, other: WorkloadProfile, policy: ProfilePolicy) -> WorkloadProfile:
     """Both as one profile, in either order: of two periods, or of different Pods.
 
-    `pods` is the mean over both periods, as if they did not overlap. Raises ValueError for different keys or different
-    half-lives.
+    `pods` is the mean, as if the periods did not overlap. ValueError where keys or half-lives differ.
     """
     if one.key != other.key:
         raise ValueError(f"the profiles of {one.key} and of {other.key} cannot be one")
