@@ -13,7 +13,7 @@ from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grad
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.heat import Excess, excess_heat
 from gpuwatch.detect.needs import stats
-from gpuwatch.detect.places import slow_places, slowed_together
+from gpuwatch.detect.places import slow_places, together_finding
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
@@ -177,7 +177,7 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     shared = [*place_of, *(gpu for gpus in usual.values() for gpu in gpus)]
     shown = [_duty_evidence(gpu, slowed[gpu], policy.thermal_duty_ratio) for gpu in shared if gpu in slowed][:1]
     since = fleet.before(2 * policy.window_seconds)
-    return judge, slowed_together(kind, said, shared, severity, evidence=shown, since=since)
+    return judge, together_finding(kind, said, shared, severity, evidence=shown, since=since)
 
 
 _NOT_SLOWED = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
@@ -391,4 +391,4 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     said = [f"{place} are under the power brake at once: look at their power feed, not at each GPU" for place in places]
     shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of][:1]
     since = fleet.before(2 * policy.window_seconds)
-    return judge, slowed_together(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)
+    return judge, together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)

@@ -1,14 +1,14 @@
 """Verdicts of others: the driver's recovery action, DCGM's health watches, a vendor's own health state."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gpuwatch.catalog.dcgm_errors import DcgmError, dcgm_error
-from gpuwatch.detect.fleet import FLEET, SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.detect.places import together_finding
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 DCGM_FAIL = 20
@@ -144,11 +144,8 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return fleet.unknown(gpu, kind, summary, [f"what else {names} has: dcgmi health --check"])
         return fleet.healthy(gpu, kind, "every watch passes", confidence_ratio=0.8)
 
-    found = [
-        _authority(fleet, kind, f"DCGM's health watch {name}", gpus, len(watched[name]), now)
-        for name, gpus in sorted(everywhere.items())
-    ]
-    return judge, [_merged(found)] if found else []
+    checks = {f"DCGM's health watch {name}": (gpus, watched[name]) for name, gpus in sorted(everywhere.items())}
+    return judge, _authority(fleet, kind, checks, now)
 
 
 _ONE_GPU = ("a failure of some GPUs and not of the fleet",)
@@ -160,33 +157,24 @@ def _fleet_wide(fleet: Fleet, bad: Sequence[PhysicalGpu], of: Sequence[PhysicalG
 
 
 def _authority(
-    fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[PhysicalGpu], total: int, answers: GpuAnswers
-) -> Finding:
-    """A check that fails on a large part of the fleet at once is the likelier fault."""
-    bound, note = fleet.policy.fleet_wide_ratio, f"share of the GPUs that have {name}"
-    share = answers.evidence(bad[0], len(bad) / total, unit="ratio", comparison=">=", bound=bound, note=note)
-    return conclude(
-        FLEET,
-        kind,
-        Verdict.UNKNOWN,
-        f"{name} fails on {len(bad)} of {total} GPUs at once: a matter of the check, or of what all share",
-        severity=Severity.WARNING,
-        advice=Advice.FIX_MONITORING,
-        evidence=[share],
-        missing=_ONE_GPU,
-        gpus=bad,
-    )
+    fleet: Fleet,
+    kind: FindingKind,
+    checks: Mapping[str, tuple[Sequence[PhysicalGpu], Sequence[PhysicalGpu]]],
+    answers: GpuAnswers,
+) -> list[Finding]:
+    """One finding on all checks that fail on a large part of the fleet at once: the check is the likelier fault.
 
-
-def _merged(found: Sequence[Finding]) -> Finding:
-    """One finding for all watches: a subject has one finding of a kind."""
-    return replace(
-        found[0],
-        summary="; ".join(item.summary for item in found),
-        evidence=tuple(evidence for item in found for evidence in item.evidence),
-        devices=tuple(dict.fromkeys(device for item in found for device in item.devices)),
-        pods=tuple(dict.fromkeys(pod for item in found for pod in item.pods)),
-    )
+    checks: name → the GPUs that fail it, and those that have it."""
+    bound, said, evidence = fleet.policy.fleet_wide_ratio, [], []
+    for name, (bad, of) in checks.items():
+        said.append(
+            f"{name} fails on {len(bad)} of {len(of)} GPUs at once: a matter of the check, or of what all share"
+        )
+        share, note = len(bad) / len(of), f"share of the GPUs that have {name}"
+        evidence.append(answers.evidence(bad[0], share, unit="ratio", comparison=">=", bound=bound, note=note))
+    gpus = dict.fromkeys(gpu for bad, _ in checks.values() for gpu in bad)
+    more: dict[str, Any] = {"advice": Advice.FIX_MONITORING, "evidence": evidence, "missing": _ONE_GPU}
+    return together_finding(kind, said, gpus, Severity.WARNING, **more)
 
 
 def _failed(
@@ -267,5 +255,4 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8)
         return fleet.degraded(gpu, kind, summary, grade, facts, since=fleet.before(fleet.policy.window_seconds))
 
-    name = "the vendor's own verdict"
-    return judge, [_authority(fleet, kind, name, bad, len(asked), now)] if everywhere else []
+    return judge, _authority(fleet, kind, {"the vendor's own verdict": (bad, asked)} if everywhere else {}, now)
