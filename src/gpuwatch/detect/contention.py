@@ -169,40 +169,35 @@ class Contention:
         ]
         words = " and ".join(_WORDS[load.signal] for load in over or full)
         names = f"{len(here)} workloads ({', '.join(sorted(here)[:3])}{', …' if len(here) > 3 else ''})"
+        unclear = [key for key in sorted(here) if any(key not in asked[load.signal] for load in full)]
+        suspected = conclude(
+            device,
+            kind,
+            Verdict.MISFIT,
+            f"{names} share it and {words} is at its peak; how much each of them asks for is not known",
+            family=Family.MISFIT,
+            since=self._settled,
+            advice=Advice.WATCH,
+            confidence_ratio=0.5,
+            evidence=evidence,
+            missing=[f"what {key} asks for with a GPU of this model to itself" for key in unclear],
+        )
         if not over:
-            return conclude(
-                device,
-                kind,
-                Verdict.MISFIT,
-                f"{names} share it and {words} is at its peak; who of them asks for how much telemetry does not tell",
-                family=Family.MISFIT,
-                since=self._settled,
-                advice=Advice.WATCH,
-                confidence_ratio=0.5,
-                evidence=evidence,
-                missing=[
-                    f"what {key} asks for with a GPU of this model to itself"
-                    for key in sorted(here)
-                    if any(key not in asked[load.signal] for load in full)
-                ],
-            )
+            return suspected
         for load in over:
             for key, (amount, alone) in sorted(asked[load.signal].items()):
                 note = f"what {key} asks for here, by the least of its Pods with a GPU to itself"
                 evidence.append(self._evidence(alone, _Load(load.signal, amount, None), mean=True, note=note))
         lost = self._lost(over, asked)
-        return conclude(
-            device,
-            kind,
-            Verdict.MISFIT,
-            f"{names} share it and together ask for more of {words} than there is: {lost:.0%} of their speed is lost",
-            family=Family.MISFIT,
-            since=self._settled,
+        return replace(
+            suspected,
+            summary=f"{names} share it and ask for more of {words} than there is: {lost:.0%} of their speed is lost",
             severity=Severity.WARNING,
             advice=Advice.REBALANCE,
             # The demand is that of other Pods of the workload, which may do other work.
             confidence_ratio=0.85,
-            evidence=evidence,
+            evidence=tuple(evidence),
+            missing=(),
             relief_gpus={key: lost - self._lost(over, asked, without=key) for key in sorted(here)},
         )
 
@@ -212,15 +207,9 @@ class Contention:
     ) -> float:
         """Share of their speed that the workloads lose because they get the peak instead of what they need. A lower
         bound: a mean hides moments of demand above the peak."""
-        return max(
-            (
-                1 - load.peak / total
-                for load in over
-                if load.peak is not None
-                and (total := sum(each for key, (each, _) in asked[load.signal].items() if key != without)) > load.peak
-            ),
-            default=0.0,
-        )
+        totals = [sum(each for key, (each, _) in asked[load.signal].items() if key != without) for load in over]
+        short = zip(((load.peak or 0.0) for load in over), totals, strict=True)
+        return max((1 - peak / total for peak, total in short if total > peak), default=0.0)
 
     def _lasts(self, pod: Pod) -> bool:
         return pod.started is not None and pod.started <= self._settled

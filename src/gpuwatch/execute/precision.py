@@ -117,7 +117,6 @@ def distrusted(remediation: Remediation, measured: Mapping[Place, Precision], bo
         return ""
     name, worst = min(records.items(), key=lambda item: (item[1].upper_ratio, item[0]))
     where = f" in Namespace {namespace} or on Nodes" if namespace else " on Nodes"
-    return (
-        f"{name} was right in {worst.successes} of {worst.outcomes} verified outcomes{where} "
-        f"(95 %: {worst.lower_ratio:.2f} to {worst.upper_ratio:.2f}); {bound:.2f} is needed to act without a person."
-    )
+    measured_as = f"(95 %: {worst.lower_ratio:.2f} to {worst.upper_ratio:.2f})"
+    told = f"{name} was right in {worst.successes} of {worst.outcomes} verified outcomes{where} {measured_as}"
+    return f"{told}; {bound:.2f} is needed to act without a person."
