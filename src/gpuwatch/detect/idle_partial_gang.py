@@ -32,7 +32,8 @@ CAUSES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PartialGang:
-    """needed: Pods that have to be placed, with accelerators or without; placed: how many are. since: when it stuck."""
+    """needed: Pods that have to be placed, those without accelerators included; placed: those that are. since: when the
+    last one was placed and another waited."""
 
     holding: tuple[Pod, ...]
     waiting: tuple[Pod, ...]
@@ -42,7 +43,8 @@ class PartialGang:
 
 
 def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
-    """Gang.id → gangs with some Pods on accelerators, some waiting for a Node, and fewer placed than needed."""
+    """Gang.id → gangs of which some Pods hold accelerators, some wait for a Node, and too few are placed; those whose
+    times are known."""
     members: dict[str, list[Pod]] = defaultdict(list)
     for pod in (*cluster.pods, *cluster.companions):
         members[pod.gang].append(pod)

@@ -114,10 +114,12 @@ class Executor:
         now: datetime,
         grace: timedelta,
     ) -> tuple[Orphan, ...]:
-        """Remove what stands on these objects, or was made beside them, without a Remediation. Returns what stood.
+        """Take back what stands on these objects, and what was made beside them, without a Remediation. Returns what
+        stood.
 
-        since: when each was first seen so; the caller keeps it. What its own mark does not call expired waits for
-        `grace`, as a store may lag. Nothing is written while a Remediation is not understood, or all is paused.
+        since: when each was first seen so; kept by the caller. What the mark itself does not call expired waits for
+        `grace`, so that a slow store can catch up. Nothing is written where a Remediation could not be understood or
+        everything is paused.
         """
         still, found, written = bool(self.store.gaps) or self.store.paused().everything, [], 0
         for each in orphans(self.writer, refs, tuple(known), now, self.policies.execute):
