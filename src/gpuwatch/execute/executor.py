@@ -148,11 +148,9 @@ class Executor:
         self._known.update((each.id, each) for each in everything)
 
     def run_once(self, at: RemediationId, now: datetime) -> Remediation | None:
-        """Take one Remediation one step further, with at most one write to the cluster. Returns it as stored; None if
-        the id is unknown.
+        """Take one Remediation one step further, with at most one write. Returns it as stored; None if unknown.
 
-        Raises StoreError if the store does not answer, and whatever `fresh` and `notify` raise: nothing more was done
-        then, and the next run continues from there. A failed write is recorded in the Remediation.
+        Raises StoreError, and what `fresh` and `notify` raise; the next run goes on there. A failed write is recorded.
         """
         after = self._step(at, now)
         if after is not None and self._known:
@@ -178,21 +176,20 @@ class Executor:
     def _carry_out(self, remediation: Remediation, move: Transition, now: datetime) -> Remediation:
         if move.request is None or move.then is None:
             return self.store.save(move.intent)
-        policy = self.policies.execute
         try:
             rehearse(self.rehearsal, move.request)
         except WriteError as error:
             index = move.intent.step
             step = replace(move.intent.steps[index], begun_at=remediation.steps[index].begun_at)
             unsaid = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
-            return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, policy))
+            return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, self.policies))
         kept = self.store.save(move.intent)
         if not move.under_any_pause and self.store.paused().stops(gives_back=move.under_pause):
             return self.store.save(replace(remediation, version=kept.version))
         try:
             send(self.writer, move.request, kept, self.notify, now)
         except WriteError as error:
-            return self.store.save(failed(kept, error, now, policy))
+            return self.store.save(failed(kept, error, now, self.policies))
         return self.store.save(replace(move.then, version=kept.version))
 
     def _inputs(self, remediation: Remediation, wanted: WantedInputs) -> StepInputs:

@@ -1,4 +1,4 @@
-"""What stands of gpuwatch on an object that no Remediation holds any more, and the write that takes it back. Pure."""
+"""Marks, taints and conditions of gpuwatch without a Remediation, and the write that removes each. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -19,8 +19,7 @@ _NOT_OURS = (ValueError, TypeError, KeyError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """reason: what stands. request: takes it back; None where a person has to, since nothing proves that it is ours.
-    expired: by what the mark itself says."""
+    """reason: what stands. request: removes it; None where nothing proves that it is ours. expired: by its own mark."""
 
     target: ObjectRef
     reason: str
@@ -49,10 +48,8 @@ def suspects(cluster: Cluster) -> tuple[ObjectRef, ...]:
 
 
 def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | None:
-    """What stands on a Node or a workload that no Remediation holds, as it was just read; one thing at a time, and what
-    is a person's at last.
-
-    hand_off_label: `execute.hand_off_label`; no other label is touched."""
+    """What stands on a Node or a workload that no Remediation holds, as just read: one thing at a time, those that need
+    a person last. hand_off_label: `execute.hand_off_label`; no other label is removed."""
     owned = any(each.get("controller") for each in found["metadata"].get("ownerReferences") or ())
     if owned and key_of(found) != kueue.WORKLOAD.key:
         return None  # a copy: Deployments hand their annotations on to ReplicaSets
@@ -93,8 +90,7 @@ def made(found: Iterable[Object], known: Iterable[Remediation]) -> tuple[Orphan,
 
 
 def _told(text: str) -> tuple[tuple[str, str, str] | None, datetime | None]:
-    """Key, value and effect of our taint, and when it expires, as its annotation says; None where it cannot be
-    understood."""
+    """Key, value, effect and expiry of our taint, as its annotation says; None where it cannot be understood."""
     try:
         found = json.loads(text)
         expires = datetime.fromisoformat(found["expires"]).astimezone(UTC)

@@ -18,8 +18,7 @@ Right = tuple[str, str, str]
 
 
 class Nature(StrEnum):
-    """ENDS: runs to completion. SERVES: runs until stopped, for callers; a restart while idle loses nothing. SESSION:
-    a person works with it."""
+    """ENDS: runs to completion. SERVES: until stopped; an idle restart loses nothing. SESSION: a person uses it."""
 
     ENDS = "ends"
     SERVES = "serves"
@@ -49,8 +48,7 @@ def no_reason(_: object) -> str:
 class Commands:
     """A release by creating an object (a Command), whose result shows in the owner's status.
 
-    release, restore: (owner, Remediation's name) → the object to create. obeyed: whether the owner's controller has
-    begun to carry out the release.
+    release, restore: (owner, Remediation's name) → the object to create. obeyed: its controller has begun to obey it.
     """
 
     release: Callable[[Object, str], Object]
@@ -103,9 +101,8 @@ CYCLE = MovePlan(How.CYCLE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRule:
-    """How the Pods of an object are moved to other Nodes. choose: (object, its live Pods, those to move) → plan.
-    stays: why a Pod with these labels is never moved. one_by_one: Pods outside of a gang move one at a time, while all
-    others are ready."""
+    """How the Pods of an object move to other Nodes. choose: (object, its live Pods, those to move) → plan. stays: why
+    a Pod with these labels is never moved. one_by_one: Pods without a gang move singly, while all others are ready."""
 
     choose: Callable[[Object, Sequence[Object], Sequence[Object]], MovePlan | Refused] = lambda *_: CYCLE
     stays: Callable[[Labels], str] = no_reason
@@ -180,6 +177,14 @@ class Kind:
         """URL path of the list in all namespaces."""
         prefix = f"/apis/{self.group}" if self.group else "/api"
         return f"{prefix}/{version}/{self.plural}"
+
+
+def reported(
+    group: str, kind: str, versions: tuple[str, ...], nature: Nature | None, never: Never | None = None, **more: Any
+) -> Kind:
+    """A kind that is never written. never: why, by default because it was not tried. more: other fields of Kind."""
+    never = never or untried(kind)
+    return Kind(group, kind, versions, nature=nature, release=never, move=never, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

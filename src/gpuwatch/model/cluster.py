@@ -84,8 +84,7 @@ class Spread:
 class Placement:
     """Hard constraints on where the scheduler may place a Pod, without preferences.
 
-    node_terms: one of them has to match; () allows any Node. gated: the Pod has scheduling gates, so it does not wait
-    for free resources.
+    node_terms: one of them has to match; () allows any Node. gated: scheduling gates hold it back, not resources.
     """
 
     tolerations: tuple[Toleration, ...] = ()
