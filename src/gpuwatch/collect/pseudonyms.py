@@ -169,7 +169,7 @@ _RULES: Mapping[type, Mapping[str, _Rule]] = {
     cluster.PodTerm: {**_SELECTOR, "topology_key": _Alias.label, "namespaces": "ns"},
     cluster.Spread: {**_SELECTOR, "topology_key": _Alias.label},
     cluster.Workload: {**_NAMED, **_META, "id": _PATH, "queue": "queue"},
-    cluster.Gang: {"id": _PATH, "workload": _PATH, "namespace": "ns", "pods": _each(_REF)},
+    cluster.Gang: {"id": _PATH, "workload": _PATH, "namespace": "ns", "pods": _each(_REF), "unscheduled": _withheld},
     cluster.DisruptionBudget: {**_NAMED, "match_labels": _LABELS, "match_expressions": _each(_expression)},
     cluster.Namespace: {"name": "ns", "labels": _LABELS, "annotations": _LABELS},
     cluster.Unread: {"namespace": "ns", "why": lambda *_: "The reason is left out."},
