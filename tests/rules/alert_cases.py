@@ -166,7 +166,7 @@ def new_xid_cases(
         yield case(name, f"50x9 {gap} 50x400", f"{code}x9 {gap} {code}x400", ends)
 
 
-def hardware_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
+def hardware_cases(s: int) -> Iterator[Case]:
     yield from simple("GpuUncorrectableEcc", 0, "gpu:gpu_ecc_uncorrected:increase1h", (0, 1), {}, "1 new")
     reload, lately = (
         series("gpu:gpu_ecc_uncorrected_since_reload:max", CARD),
@@ -573,7 +573,7 @@ def finding_cases(s: int) -> Iterator[Case]:
     )
 
 
-def itself_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
+def itself_cases(s: int) -> Iterator[Case]:
     info, down = series("gpuwatch_build_info", SELF, 'version="1"'), "GpuwatchDown"
     yield Case("up", down, {info: "1x90"}, {90: []})
     yield Case("never there", down, {"other": "1x90"}, {14: [], 15: [{}]})
