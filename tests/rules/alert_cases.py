@@ -573,7 +573,7 @@ def finding_cases(s: int) -> Iterator[Case]:
     )
 
 
-def itself_cases(s: int) -> Iterator[Case]:
+def itself_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
     info, down = series("gpuwatch_build_info", SELF, 'version="1"'), "GpuwatchDown"
     yield Case("up", down, {info: "1x90"}, {90: []})
     yield Case("never there", down, {"other": "1x90"}, {14: [], 15: [{}]})
