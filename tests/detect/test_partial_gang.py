@@ -181,11 +181,11 @@ def test_members_that_were_never_made_are_missing() -> None:
     finding = found(never_made())
     assert (finding.kind, finding.verdict) == (FindingKind.PARTIAL_GANG, Verdict.IDLE)
     assert finding.summary == (
-        "2 of the 4 Pods that it needs are placed; not placed for 20 min: 2, of which 2 were never made; its GPUs do "
-        "nothing meanwhile"
+        "2 of the 4 Pods that it needs are placed; not placed for 20 min: 2 (2 never made); its GPUs do nothing "
+        "meanwhile"
     )
     assert found(with_minimum(torn(20), 4)).summary.startswith(
-        "2 of the 4 Pods that it needs are placed; not placed for 20 min: 2, of which 1 were never made, kept"
+        "2 of the 4 Pods that it needs are placed; not placed for 20 min: 2 (1 never made), kept"
     )
     nothing(never_made(needed=2))
     assert found(never_made(5)).kind is FindingKind.IDLE_UNKNOWN
@@ -206,7 +206,7 @@ def test_the_gangs_own_object_says_what_keeps_the_rest_away() -> None:
     state = never_made()
     gangs = tuple(replace(gang, unscheduled=said) for gang in state.cluster.gangs)
     finding = found(replace(state, cluster=replace(state.cluster, gangs=gangs)))
-    assert "2 were never made, kept from it by quota, as its scheduler says" in finding.summary
+    assert "2 (2 never made), kept from it by quota, as its scheduler says" in finding.summary
     assert finding.evidence[0].note == said
 
 

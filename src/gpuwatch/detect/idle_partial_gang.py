@@ -134,7 +134,7 @@ def _shown(
     kept_by = " or ".join(causes(partial.waiting, partial.said))
     text = f"{partial.placed} of the {partial.needed} Pods that it needs are placed; not placed for "
     text += f"{spoken((at - partial.since).total_seconds())}: {len(partial.waiting) + partial.unmade}"
-    text += f", of which {partial.unmade} were never made" if partial.unmade else ""
+    text += f" ({partial.unmade} never made)" if partial.unmade else ""
     text += f", kept from it by {kept_by}, as its scheduler says" if kept_by else ""
     waits = [f"{pod.ref}: {pod.unscheduled}" for pod in partial.waiting[:1] if pod.unscheduled]
     note = "; ".join((*waits, *([partial.said] if partial.said else [])))
