@@ -7,7 +7,7 @@ import msgspec
 
 from gpuwatch.frameworks.framework import Kind
 from gpuwatch.frameworks.objects import KindKey
-from gpuwatch.frameworks.owner import Owner, OwnerRef, OwnerSpec, Wire
+from gpuwatch.frameworks.owner import Owner, OwnerRef, OwnerSpec, OwnerState, Wire
 from gpuwatch.kube.decode import Listing, own_annotations
 from gpuwatch.kube.kinds import LISTED_OWNERS
 from gpuwatch.kube.pods import HeldPod
@@ -22,6 +22,7 @@ _MAX_DEPTH = 12
 class WireOwner(Wire, frozen=True):
     metadata: Metadata
     spec: OwnerSpec = OwnerSpec()
+    status: OwnerState = OwnerState()
 
 
 _decoder = msgspec.json.Decoder(WireOwner)
@@ -69,6 +70,7 @@ class TakeOwner:
             spec=spec,
             replicas=kind.replicas(spec) if kind.replicas else None,
             suspended=kind.suspended(spec, meta.annotations or {}) if kind.suspended else None,
+            unscheduled=kind.unscheduled(found.status) if kind.unscheduled else "",
         )
 
 
