@@ -1,0 +1,36 @@
+"""Helm and what checks charts beside it, helm-unittest and kubeconform: where they are.
+
+`parts/install` puts them in place; nothing here builds or downloads.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from parts.go_tools import GoTools
+
+VERSION = "v4.3.1"
+HELM_TOOLS = GoTools(
+    Path(__file__).parent / "helm",
+    # Without a version Helm calls itself v4.3, and a chart cannot be tested against it.
+    ("-trimpath", f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={VERSION}"),
+)
+
+
+@dataclass(frozen=True)
+class HelmBuild:
+    """unittest: helm-unittest, which runs without Helm."""
+
+    helm: Path
+    unittest: Path
+    kubeconform: Path
+
+
+def find_helm() -> HelmBuild | None:
+    """What parts/install built; None where it did not."""
+    folder = HELM_TOOLS.folder
+    build = HelmBuild(folder / "helm", folder / "helm-unittest", folder / "kubeconform")
+    programs = (build.helm, build.unittest, build.kubeconform)
+    return build if all(os.access(program, os.X_OK) for program in programs) else None
