@@ -1,9 +1,10 @@
-"""A kubelet for tests, beside kwok's, that really runs what a Pod says: each container as a process of this machine.
+"""A kubelet for tests, beside kwok's, that really runs what Pods say: each container as a process of this machine.
 
 It takes from the Pod object what a kubelet takes: command, arguments, environment, and as files at their mount paths
-ConfigMaps, Secrets, empty folders and the token of its ServiceAccount. Of the image it knows the entry point alone,
-which is this checkout's `gpuwatch`. A Pod has no network of its own here, so its port is another one than it says.
-What a container may use and which user it is are not looked at: `make image` runs the image itself.
+ConfigMaps, Secrets, empty folders and the token of its ServiceAccount. A process ends with its Pod; one of a Deployment
+that ends by itself is begun again; a Pod of a Job ends as its process ended. Of the image it knows the entry point
+alone, which is this checkout's `gpuwatch`. A Pod has no network of its own here, so its port is another one than it
+says. What a container may use and which user it is are not looked at: `make image` runs the image itself.
 
 A view of the file system of its own needs Linux.
 """
@@ -15,6 +16,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -27,18 +29,18 @@ from typing import Any
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane
-from parts.gpuwatch_run import GpuwatchRun, asked, begun
-from parts.processes import free_port, wait_until
+from parts.gpuwatch_run import GpuwatchRun
+from parts.processes import free_port
 
 _ENTRY_POINT = [sys.executable, "-m", "gpuwatch.app.cli"]
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A Pod of a Job that has run. account: of its ServiceAccount."""
+    """A container that has ended by itself. owner: the Job or ReplicaSet of its Pod. account: its ServiceAccount."""
 
-    job: str
+    owner: str
     account: str
     exit_code: int
     output: str
@@ -46,90 +48,107 @@ class Ended:
 
 @dataclass(frozen=True)
 class Kubelet:
-    """folder: for the files of its Pods. ended: the Pods of Jobs that it has run, in their order."""
+    """folder: for the files of its Pods. replicas: the main containers that run now, by Pod. ended: in their order."""
 
     cluster: ControlPlane
     api: Api
     folder: Path
+    replicas: dict[str, GpuwatchRun] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
 
     @contextmanager
-    def serving(self, pod: Object, seconds: float = 120) -> Iterator[GpuwatchRun]:
-        """The Pod's container until the block ends, from when its readiness probe is answered with success."""
-        (container,) = pod["spec"]["containers"]
-        probe, port = container["readinessProbe"]["httpGet"]["path"], free_port()
-        log = self.folder / f"{pod['metadata']['name']}.log"
-        environment = {**self._environment(pod, container), "GPUWATCH_RUN__LISTEN_PORT": str(port)}
-        with begun(self._command(pod, container, environment), log, environment, self.folder) as process:
-            wait_until(
-                lambda: process.poll() is not None or asked(port, probe)[0] == 200,
-                lambda: f"{probe} is answered with {asked(port, probe)}: {log.read_text()[-3000:]}",
-                seconds,
-            )
-            assert process.poll() is None, log.read_text()[-3000:]
-            yield GpuwatchRun(process, port, log)
-
-    @contextmanager
-    def jobs(self, namespace: str) -> Iterator[None]:
-        """Pods of Jobs in this Namespace run until the block ends, and end as their processes end."""
+    def running(self, namespace: str) -> Iterator[None]:
+        """The Pods of this Namespace run until the block ends. Raises RuntimeError then where one could not."""
         stop = threading.Event()
         failed: list[Exception] = []
+        threads: dict[str, threading.Thread] = {}
 
-        def work() -> None:
-            seen: set[str] = set()
+        def keep(pod: Object) -> None:
+            try:
+                self._run(pod, stop)
+            except Exception as error:  # noqa: BLE001 - told below; a thread's own is lost
+                failed.append(error)
+
+        def look() -> None:
             while not stop.wait(_LOOK_SECONDS):
-                try:
-                    for pod in self.pods(namespace, "Job"):
-                        if pod["metadata"]["uid"] not in seen:
-                            seen.add(pod["metadata"]["uid"])
-                            self._run(pod)
-                except Exception as error:  # noqa: BLE001 - told below; a thread's own is lost
-                    failed.append(error)
+                answer = self.api.answer("GET", f"/api/v1/namespaces/{namespace}/pods")
+                for pod in answer.json()["items"] if answer.ok else ():
+                    uid = pod["metadata"]["uid"]
+                    if uid not in threads and pod["status"].get("phase") == "Running":
+                        threads[uid] = threading.Thread(target=keep, args=(pod,), name=uid, daemon=True)
+                        threads[uid].start()
 
-        thread = threading.Thread(target=work, name="kubelet", daemon=True)
-        thread.start()
+        looking = threading.Thread(target=look, name="kubelet", daemon=True)
+        looking.start()
         try:
             yield
         finally:
             stop.set()
-            thread.join(60)
+            for thread in (looking, *threads.values()):
+                thread.join(60)
         if failed:
-            raise RuntimeError(f"the kubelet failed {len(failed)} times; first: {failed[0]}") from failed[0]
+            raise RuntimeError(f"{len(failed)} Pods could not be run; first: {failed[0]}") from failed[0]
 
-    def pods(self, namespace: str, owner: str) -> list[Object]:
-        """Those that kwok made run and that nobody ends, of owners of this kind."""
-        return [
-            pod
-            for pod in self.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
-            if pod["status"].get("phase") == "Running"
-            and "deletionTimestamp" not in pod["metadata"]
-            and owner in (each["kind"] for each in pod["metadata"].get("ownerReferences", ()))
-        ]
+    def _run(self, pod: Object, stop: threading.Event) -> None:
+        """Its containers one after the other, the last one again and again unless it is a Job's."""
+        metadata, spec = pod["metadata"], pod["spec"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
-    def _run(self, pod: Object) -> None:
-        """Its containers, one after the other; then its status says how they ended."""
-        code, output = 0, ""
-        for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
-            environment = self._environment(pod, container)
-            command = self._command(pod, container, environment)
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            code, output = done.returncode, output + done.stdout + done.stderr
-            if code != 0:
-                break
-        metadata = pod["metadata"]
-        self.ended.append(Ended(metadata["ownerReferences"][0]["name"], _account(pod), code, output))
+        def wanted() -> bool:
+            answer = self.api.answer("GET", path)
+            gone = answer.status_code == 404 or "deletionTimestamp" in answer.json()["metadata"]
+            return not gone and not stop.is_set()
+
+        (owner,) = metadata["ownerReferences"]
+        containers = [*spec.get("initContainers", ()), *spec["containers"]]
+        while wanted():
+            code: int | None = 0
+            for container in containers:
+                log = self.folder / f"{metadata['name']}-{container['name']}.log"
+                code = self._container(pod, container, log, wanted)
+                if code is None:
+                    return
+                self.ended.append(Ended(owner["name"], _account(pod), code, log.read_text()))
+                if code != 0:
+                    break
+            if owner["kind"] == "Job":
+                self._finish(pod, path, code or 0)
+                return
+            stop.wait(2.0)
+
+    def _container(self, pod: Object, container: Object, log: Path, wanted: Any) -> int | None:
+        """Its exit code; None where the Pod was taken away."""
+        port = free_port()
+        environment = {**self._environment(pod, container), "GPUWATCH_RUN__LISTEN_PORT": str(port)}
+        command, name = self._command(pod, container, environment), pod["metadata"]["name"]
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=self.folder)
+        if "readinessProbe" in container:
+            self.replicas[name] = GpuwatchRun(process, port, log)
+        try:
+            while process.poll() is None:
+                if not wanted():
+                    process.send_signal(signal.SIGTERM)
+                    process.wait(pod["spec"].get("terminationGracePeriodSeconds", 30))
+                    return None
+                time.sleep(_LOOK_SECONDS)
+            return process.returncode
+        finally:
+            self.replicas.pop(name, None)
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
+
+    def _finish(self, pod: Object, path: str, code: int) -> None:
+        """What a kubelet says of a Pod whose containers have ended."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        terminated = {
-            "exitCode": code, "reason": "Error" if code else "Completed", "startedAt": moment, "finishedAt": moment
-        }  # fmt: skip
+        why = "Error" if code else "Completed"
+        terminated = {"exitCode": code, "reason": why, "startedAt": moment, "finishedAt": moment}
         container = pod["spec"]["containers"][0]
-        state = {
-            "name": container["name"], "image": container["image"], "imageID": "", "ready": False,
-            "restartCount": 0, "state": {"terminated": terminated},
-        }  # fmt: skip
+        state = {"name": container["name"], "image": container["image"], "imageID": "", "ready": False}
+        state |= {"restartCount": 0, "state": {"terminated": terminated}}
         status = {"status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": [state]}}
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
-        answer = self.api.answer("PATCH", path, status, content_type="application/merge-patch+json")
+        answer = self.api.answer("PATCH", f"{path}/status", status, content_type="application/merge-patch+json")
         assert answer.ok or answer.status_code == 404, answer.text
 
     def _environment(self, pod: Object, container: Object) -> dict[str, str]:
