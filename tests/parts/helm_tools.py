@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,3 +35,25 @@ def find_helm() -> HelmBuild | None:
     build = HelmBuild(folder / "helm", folder / "helm-unittest", folder / "kubeconform")
     programs = (build.helm, build.unittest, build.kubeconform)
     return build if all(os.access(program, os.X_OK) for program in programs) else None
+
+
+@dataclass(frozen=True)
+class Helm:
+    """Helm as a person uses it; nothing of the machine's own configuration is read. folder: for what it keeps."""
+
+    program: Path
+    kubeconfig: Path | str
+    namespace: str
+    folder: Path
+
+    def __call__(self, *arguments: str | Path) -> str:
+        """What it says. Fails the test where that is an error."""
+        done = self.attempted(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def attempted(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        environment = {f"HELM_{name.upper()}_HOME": str(self.folder / name) for name in ("cache", "config", "data")}
+        environment |= {"KUBECONFIG": str(self.kubeconfig), "HELM_NAMESPACE": self.namespace}
+        command = [str(each) for each in (self.program, *arguments)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
