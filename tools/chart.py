@@ -5,6 +5,7 @@ python -m tools.chart [--check]: writes the files, or compares them and exits wi
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import yaml
 
 from tools import generated
+from tools.rules import alerts, recorded
 
 DEPLOY = generated.ROOT / "deploy"
 CHART = DEPLOY / "chart" / "gpuwatch"
@@ -35,7 +37,26 @@ def files() -> dict[Path, str]:
     made = {f"files/{name}.yaml": _objects(sources) for name, sources in OBJECTS.items()}
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     made["files/defaults.yaml"] = HEAD.format("values.yaml") + yaml.safe_dump(defaults, sort_keys=False)
+    made["files/rules.yaml"] = HEAD.format("tools/rules") + _rules()
+    for dashboard in sorted((generated.ROOT / "dashboards").glob("*.json")):
+        made[f"files/dashboards/{dashboard.name}"] = json.dumps(json.loads(dashboard.read_text()), sort_keys=True) + "\n"
     return {CHART / name: text for name, text in made.items()}
+
+
+def _rules() -> str:
+    """The recording rules by vendor, and all alerts with what values can change in them."""
+    recording = {group["name"].removeprefix("gpuwatch-"): group for group in recorded.rule_groups()}
+    listed = [
+        {"name": f"gpuwatch-{name}", "rules": [_alert(alert) for alert in group]}
+        for name, group in alerts.listed().items()
+    ]
+    return yaml.safe_dump({"recording": recording, "alerts": listed}, sort_keys=False, width=100_000)
+
+
+def _alert(alert: alerts.Alert) -> dict[str, Any]:
+    rule = alerts.rule(alert)
+    severity = rule.pop("labels")["severity"]
+    return {**rule, "severity": severity, "optional": bool(alert.optional_because)}
 
 
 def _objects(sources: list[str]) -> str:

@@ -224,35 +224,37 @@ prometheus.url is not set, and no Service of a Prometheus was found (`helm templ
   Mimir                                    --set prometheus.url=http://mimir-nginx.NAMESPACE.svc/prometheus --set prometheus.headers.X-Scope-OrgID=TENANT
 {{- end }}
 
-{{/* What the controller and the jobs share: the Pod's own settings, one container's, its mounts, its volumes. */}}
-{{- define "gpuwatch.pod" -}}
-serviceAccountName: {{ include "gpuwatch.account" . }}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets:
+{{/* Labels and annotations of Pods of a component. */}}
+{{- define "gpuwatch.podMetadata" -}}
+labels:
+  {{- include "gpuwatch.selector" . | nindent 2 }}
+  {{- with mustMerge (dict) .root.Values.podLabels .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with mustMerge (dict) .root.Values.podAnnotations .root.Values.commonAnnotations (default dict .annotations) }}
+annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.podSecurityContext }}
+{{- end }}
+
+{{/* What all Pods share: the Pod's own settings, one container's, its mounts, its volumes. */}}
+{{- define "gpuwatch.pod" -}}
+serviceAccountName: {{ default (include "gpuwatch.account" .root) .account }}
+{{- with .root.Values }}
+{{- range $field := list "imagePullSecrets" "priorityClassName" "nodeSelector" "tolerations" "dnsConfig" }}
+{{- with get $.root.Values $field }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .podSecurityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- with .Values.nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.dnsConfig }}
-dnsConfig:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- if .Values.hostNetwork }}
+{{- if .hostNetwork }}
 hostNetwork: true
 dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -325,4 +327,39 @@ storageClassName: {{ . }}
 resources:
   requests:
     storage: {{ .size }}
+{{- end }}
+
+{{/* template of a Job: `container` is its name, `args` its command; `claim` is mounted at /var/lib/gpuwatch. */}}
+{{- define "gpuwatch.jobTemplate" -}}
+metadata:
+  {{- include "gpuwatch.podMetadata" . | nindent 2 }}
+spec:
+  {{- include "gpuwatch.pod" . | nindent 2 }}
+  restartPolicy: Never
+  containers:
+    - name: {{ .container }}
+      {{- include "gpuwatch.container" .root | nindent 6 }}
+      args:
+        {{- toYaml .args | nindent 8 }}
+      env:
+        - name: POD_NAMESPACE
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.namespace
+        {{- with .root.Values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      volumeMounts:
+        {{- include "gpuwatch.mounts" .root | nindent 8 }}
+        {{- if .claim }}
+        - name: state
+          mountPath: /var/lib/gpuwatch
+        {{- end }}
+  volumes:
+    {{- include "gpuwatch.volumes" .root | nindent 4 }}
+    {{- with .claim }}
+    - name: state
+      persistentVolumeClaim:
+        claimName: {{ . }}
+    {{- end }}
 {{- end }}
