@@ -48,7 +48,7 @@ def _rules() -> str:
     recording = {group["name"].removeprefix("gpuwatch-"): group for group in recorded.rule_groups()}
     listed = [
         {"name": f"gpuwatch-{name}", "rules": [_alert(alert) for alert in group]}
-        for name, group in alerts.listed().items()
+        for name, group in alerts.read(yaml.safe_load(alerts.LIST.read_text()), keep_threshold=True).items()
     ]
     return yaml.safe_dump({"recording": recording, "alerts": listed}, sort_keys=False, width=100_000)
 
@@ -56,7 +56,8 @@ def _rules() -> str:
 def _alert(alert: alerts.Alert) -> dict[str, Any]:
     rule = alerts.rule(alert)
     severity = rule.pop("labels")["severity"]
-    return {**rule, "severity": severity, "optional": bool(alert.optional_because)}
+    threshold = {} if alert.threshold is None else {"threshold": alert.threshold}
+    return {**rule, "severity": severity, "optional": bool(alert.optional_because), **threshold}
 
 
 def _objects(sources: list[str]) -> str:
