@@ -329,37 +329,42 @@ resources:
     storage: {{ .size }}
 {{- end }}
 
-{{/* template of a Job: `container` is its name, `args` its command; `claim` is mounted at /var/lib/gpuwatch. */}}
+{{/* template of a Job, and spec of a Pod that ends: `container` is its name, `args` its command; `claim` is mounted at
+/var/lib/gpuwatch. */}}
 {{- define "gpuwatch.jobTemplate" -}}
 metadata:
   {{- include "gpuwatch.podMetadata" . | nindent 2 }}
 spec:
-  {{- include "gpuwatch.pod" . | nindent 2 }}
-  restartPolicy: Never
-  containers:
-    - name: {{ .container }}
-      {{- include "gpuwatch.container" .root | nindent 6 }}
-      args:
-        {{- toYaml .args | nindent 8 }}
-      env:
-        - name: POD_NAMESPACE
-          valueFrom:
-            fieldRef:
-              fieldPath: metadata.namespace
-        {{- with .root.Values.extraEnv }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
-      volumeMounts:
-        {{- include "gpuwatch.mounts" .root | nindent 8 }}
-        {{- if .claim }}
-        - name: state
-          mountPath: /var/lib/gpuwatch
-        {{- end }}
-  volumes:
-    {{- include "gpuwatch.volumes" .root | nindent 4 }}
-    {{- with .claim }}
-    - name: state
-      persistentVolumeClaim:
-        claimName: {{ . }}
-    {{- end }}
+  {{- include "gpuwatch.jobPod" . | nindent 2 }}
+{{- end }}
+
+{{- define "gpuwatch.jobPod" -}}
+{{ include "gpuwatch.pod" . }}
+restartPolicy: Never
+containers:
+  - name: {{ .container }}
+    {{- include "gpuwatch.container" .root | nindent 4 }}
+    args:
+      {{- toYaml .args | nindent 6 }}
+    env:
+      - name: POD_NAMESPACE
+        valueFrom:
+          fieldRef:
+            fieldPath: metadata.namespace
+      {{- with .root.Values.extraEnv }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+    volumeMounts:
+      {{- include "gpuwatch.mounts" .root | nindent 6 }}
+      {{- if .claim }}
+      - name: state
+        mountPath: /var/lib/gpuwatch
+      {{- end }}
+volumes:
+  {{- include "gpuwatch.volumes" .root | nindent 2 }}
+  {{- with .claim }}
+  - name: state
+    persistentVolumeClaim:
+      claimName: {{ . }}
+  {{- end }}
 {{- end }}
