@@ -1,9 +1,9 @@
 """A kubelet for tests, beside kwok's, that really runs what Pods say: each container as a process of this machine.
 
 It takes from the Pod object what a kubelet takes: command, arguments, environment, and as files at their mount paths
-ConfigMaps, Secrets, empty folders and the token of its ServiceAccount. A process ends with its Pod; one of a Deployment
-that ends by itself is begun again; a Pod of a Job ends as its process ended. Of the image it knows the entry point
-alone, which is this checkout's `gpuwatch`. A Pod has no network of its own here, so its port is another one than it
+ConfigMaps, Secrets, empty folders and the token of its ServiceAccount. A process ends with its Pod, and one that ends by
+itself is begun again or ends its Pod, as restartPolicy says. Of the image it knows the entry point alone, which is this
+checkout's `gpuwatch`. A Pod has no network of its own here, so its port is another one than it
 says. What a container may use and which user it is are not looked at: `make image` runs the image itself.
 
 A view of the file system of its own needs Linux.
@@ -38,9 +38,9 @@ _LOOK_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Ended:
-    """A container that has ended by itself. owner: the Job or ReplicaSet of its Pod. account: its ServiceAccount."""
+    """A container that has ended by itself. account: of its ServiceAccount."""
 
-    owner: str
+    pod: str
     account: str
     exit_code: int
     output: str
@@ -90,7 +90,7 @@ class Kubelet:
             raise RuntimeError(f"{len(failed)} Pods could not be run; first: {failed[0]}") from failed[0]
 
     def _run(self, pod: Object, stop: threading.Event) -> None:
-        """Its containers one after the other, the last one again and again unless it is a Job's."""
+        """Its containers one after the other, the last one as often as its Pod wants."""
         metadata, spec = pod["metadata"], pod["spec"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
@@ -99,7 +99,6 @@ class Kubelet:
             gone = answer.status_code == 404 or "deletionTimestamp" in answer.json()["metadata"]
             return not gone and not stop.is_set()
 
-        (owner,) = metadata["ownerReferences"]
         containers = [*spec.get("initContainers", ()), *spec["containers"]]
         while wanted():
             code: int | None = 0
@@ -108,10 +107,10 @@ class Kubelet:
                 code = self._container(pod, container, log, wanted)
                 if code is None:
                     return
-                self.ended.append(Ended(owner["name"], _account(pod), code, log.read_text()))
+                self.ended.append(Ended(metadata["name"], _account(pod), code, log.read_text()))
                 if code != 0:
                     break
-            if owner["kind"] == "Job":
+            if spec["restartPolicy"] == "Never":
                 self._finish(pod, path, code or 0)
                 return
             stop.wait(2.0)
