@@ -177,7 +177,10 @@ def _dashboards() -> dict[str, Path]:
 
 def _rules() -> str:
     """The recording rules by vendor, and all alerts with what values can change in them."""
-    recording = {group["name"].removeprefix("gpuwatch-"): group for group in recorded.rule_groups()}
+    recording = [
+        {"vendor": group["name"].removeprefix("gpuwatch-recording-"), "group": group}
+        for group in recorded.rule_groups()
+    ]
     listed = [
         {"name": f"gpuwatch-{name}", "rules": [_alert(alert) for alert in group]}
         for name, group in alerts.read(yaml.safe_load(alerts.LIST.read_text()), keep_threshold=True).items()
