@@ -62,6 +62,10 @@ class Chart:
     ) -> dict[Key, Object]:
         return by_key(yaml.load_all(self.template(values, *arguments, apis=apis), Loader=yaml.CSafeLoader))
 
+    def few(self, values: Mapping[str, Any], *arguments: str) -> dict[Key, Object]:
+        """Without definitions and policies, which are most of it, for tests of other things."""
+        return self.objects({"crds": {"install": False}, "guardrails": {"enabled": False}, **values}, *arguments)
+
     def refused(self, values: Mapping[str, Any]) -> str:
         """Why it does not render."""
         done = self.run("template", "gpuwatch", CHART, values={"prometheus": {"url": URL}, **values})
@@ -271,7 +275,7 @@ ALWAYS = {"observe", "controller"}
 def test_the_mode_decides_settings_and_roles_together(
     values: dict[str, Any], modes: str, roles: set[str] | None, helm_chart: Chart, tmp_path: Path
 ) -> None:
-    made = helm_chart.objects(values)
+    made = helm_chart.few(values)
     assert role_names(made) == (ALWAYS | roles if roles is not None else set())
     kinds = (ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG)
     assert settings(made, tmp_path).plan.modes == dict(zip(kinds, map(Mode, modes.split()), strict=True))
@@ -304,7 +308,7 @@ def test_settings_reach_gpuwatch(helm_chart: Chart, tmp_path: Path) -> None:
         },
         "rbac": {"roles": ["taint"]},
     }
-    made = helm_chart.objects(values)
+    made = helm_chart.few(values)
     found = settings(made, tmp_path)
     assert (found.currency, found.plan.budget_ratio) == ("EUR", 0.05)
     assert found.plan.modes[ActionKind.RESIZE_WORKLOAD] is Mode.SUGGEST
@@ -337,7 +341,10 @@ def test_names_and_namespaces_are_the_releases(helm_chart: Chart) -> None:
     }
     for (kind, namespace, name), each in helm_chart.objects(values).items():
         fixed = kind.startswith(("ValidatingAdmission", "CustomResource")) or name == "gpuwatch-pause"
-        assert name.startswith("watcher") is not (fixed or kind == "ServiceAccount" and name == "keeper"), (kind, name)
+        assert name.startswith("watcher") is not (fixed or (kind == "ServiceAccount" and name == "keeper")), (
+            kind,
+            name,
+        )
         assert namespace in ("", "gpu-ops")
         assert each["metadata"]["labels"]["team"] == "gpu"
         for subject in each.get("subjects", ()):
@@ -348,7 +355,7 @@ def test_names_and_namespaces_are_the_releases(helm_chart: Chart) -> None:
 
 
 def test_the_longest_name_is_short_enough_for_every_object(helm_chart: Chart) -> None:
-    made = helm_chart.objects({**yaml.safe_load(EVERYTHING.read_text()), "fullnameOverride": "x" * 60})
+    made = helm_chart.few({**yaml.safe_load(EVERYTHING.read_text()), "fullnameOverride": "x" * 60})
     for kind, _, name in made:
         if kind not in ("CustomResourceDefinition",):
             assert len(name) <= (52 if kind == "CronJob" else 63), name
@@ -356,7 +363,7 @@ def test_the_longest_name_is_short_enough_for_every_object(helm_chart: Chart) ->
 
 def test_alerts_are_changed_one_by_one(helm_chart: Chart) -> None:
     def found(rules: dict[str, Any], **more: Any) -> dict[str, Object]:
-        made = helm_chart.objects({"prometheusRule": {"enabled": True, "rules": rules, **more}})
+        made = helm_chart.few({"prometheusRule": {"enabled": True, "rules": rules, **more}})
         groups = made["PrometheusRule", "gpuwatch", "gpuwatch-alerts"]["spec"]["groups"]
         return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
@@ -379,13 +386,16 @@ def test_alerts_are_changed_one_by_one(helm_chart: Chart) -> None:
     assert (hot["for"], hot["keep_firing_for"], hot["labels"]) == ("5m", "1h", {"severity": "critical"})
     assert hot["annotations"]["runbook_url"] == "https://wiki.example.org/gpu/GpuTemperatureHigh.md"
     assert not [rule for rule in (*usual.values(), *changed.values()) if alerts.THRESHOLD in str(rule)]
-    only = helm_chart.objects({"prometheusRule": {"enabled": True, "vendors": ["amd"], "alerts": False}})
+    only = helm_chart.few({"prometheusRule": {"enabled": True, "vendors": ["amd"], "alerts": False}})
     (rule,) = (each for (kind, _, _), each in only.items() if kind == "PrometheusRule")
-    assert [group["name"] for group in rule["spec"]["groups"]] == ["gpuwatch-recording-amd", "gpuwatch-recording-totals"]
+    assert [group["name"] for group in rule["spec"]["groups"]] == [
+        "gpuwatch-recording-amd",
+        "gpuwatch-recording-totals",
+    ]
 
 
 def test_dashboards_are_those_of_the_folder(helm_chart: Chart) -> None:
-    made = helm_chart.objects({"grafanaDashboards": {"enabled": True, "perDashboard": {"gpuwatch-money": False}}})
+    made = helm_chart.few({"grafanaDashboards": {"enabled": True, "perDashboard": {"gpuwatch-money": False}}})
     found = {}
     for (_, _, name), each in made.items():
         if "-dashboard-" in name:
@@ -410,7 +420,7 @@ def test_what_only_some_clusters_serve_is_left_out_elsewhere(helm_chart: Chart) 
 def test_a_network_policy_names_what_is_reached_and_denies_the_rest(helm_chart: Chart) -> None:
     def egress(url: str, **given: Any) -> list[Any]:
         policy = {"enabled": True, "egress": given}
-        made = helm_chart.objects({"prometheus": {"url": url}, "networkPolicy": policy})
+        made = helm_chart.few({"prometheus": {"url": url}, "networkPolicy": policy})
         spec = made["NetworkPolicy", "gpuwatch", "gpuwatch"]["spec"]
         assert spec["policyTypes"] == ["Ingress", "Egress"]
         assert spec["ingress"] == []
@@ -430,18 +440,18 @@ def test_a_network_policy_names_what_is_reached_and_denies_the_rest(helm_chart: 
 
 def test_values_of_an_older_chart_get_what_came_since(helm_chart: Chart, tmp_path: Path) -> None:
     """As `helm upgrade --reuse-values` does it: no default of this chart is merged in."""
-    whole = helm_chart.objects({})
-    assert whole == helm_chart.objects({}, "--set", "uninstall=null,networkPolicy=null,report=null,service=null,rbac=null")
+    whole = helm_chart.few({})
+    assert whole == helm_chart.few({}, "--set", "uninstall=null,networkPolicy=null,report=null,service=null,rbac=null")
     kept = "grafanaDashboards.operator=null,prometheusRule.vendors=null,podDisruptionBudget.minAvailable=null"
-    assert whole == helm_chart.objects({}, "--set", kept)
+    assert whole == helm_chart.few({}, "--set", kept)
     # What is taken away of a whole stays away.
-    without = helm_chart.objects({}, "--set", "resources.limits=null,livenessProbe=null")
+    without = helm_chart.few({}, "--set", "resources.limits=null,livenessProbe=null")
     (spec,) = pod_specs(without["Deployment", "gpuwatch", "gpuwatch"])
     assert set(spec["containers"][0]["resources"]) == {"requests"}
 
 
 def test_every_pod_meets_the_strictest_standard(helm_chart: Chart) -> None:
-    made = helm_chart.objects(yaml.safe_load(EVERYTHING.read_text()))
+    made = helm_chart.few(yaml.safe_load(EVERYTHING.read_text()))
     pods = [(key, spec) for key, each in made.items() for spec in pod_specs(each)]
     assert {key[0] for key, _ in pods} == {"Deployment", "CronJob", "Job", "Pod"}
     for key, spec in pods:
@@ -454,16 +464,18 @@ def test_every_pod_meets_the_strictest_standard(helm_chart: Chart) -> None:
 
 
 def test_every_template_is_reached(helm_chart: Chart) -> None:
-    written = helm_chart.template(yaml.safe_load(EVERYTHING.read_text()), apis=(OPERATOR, "grafana.integreatly.org/v1beta1"))
+    written = helm_chart.template(
+        yaml.safe_load(EVERYTHING.read_text()), apis=(OPERATOR, "grafana.integreatly.org/v1beta1")
+    )
     reached = set(re.findall(r"^# Source: gpuwatch/templates/(\S+)", written, re.MULTILINE))
     templates = (CHART / "templates").rglob("*.yaml")
     assert reached == {path.relative_to(CHART / "templates").as_posix() for path in templates}
 
 
 def test_the_removal_needs_no_right_that_stays(helm_chart: Chart) -> None:
-    made = helm_chart.objects({})
+    made = helm_chart.few({})
     for (kind, _, name), each in made.items():
         if name.endswith("-uninstall"):
             assert each["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete", kind
-    assert not [key for key in helm_chart.objects({"uninstall": {"enabled": False}}) if key[2].endswith("-uninstall")]
+    assert not [key for key in helm_chart.few({"uninstall": {"enabled": False}}) if key[2].endswith("-uninstall")]
     assert GROUP in str(made["ClusterRole", "", "gpuwatch-uninstall"]["rules"])
