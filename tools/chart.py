@@ -84,9 +84,9 @@ def schema(defaults: Mapping[str, Any], comments: Mapping[str, str]) -> dict[str
     more = yaml.safe_load(VALUE_TYPES.read_text())
     known = {
         **more["schemas"],
-        **dict.fromkeys(more["whole"], {"type": "object"}),
-        **dict.fromkeys(more["texts"], {"type": "object", "additionalProperties": {"type": "string"}}),
-        **dict.fromkeys(more["words"], {"type": "array", "items": {"type": "string"}}),
+        **{key: {"type": "object"} for key in more["whole"]},
+        **{key: {"type": "object", "additionalProperties": {"type": "string"}} for key in more["texts"]},
+        **{key: {"type": "array", "items": {"type": "string"}} for key in more["words"]},
         "settings": settings,
         "prometheusRule.rules": _closed({alert.name: _changes(alert) for alert in alerts.alerts()}),
         "prometheusRule.vendors": {"items": {"enum": [vendor.value for vendor in Vendor]}},
@@ -155,7 +155,11 @@ def _stripped(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     left = {"title", "description", *(["default"] if isinstance(schema.get("default"), dict) else [])}
-    return {name: _stripped(each) for name, each in schema.items() if name not in left or isinstance(each, dict) and name != "default"}
+    return {
+        name: _stripped(each)
+        for name, each in schema.items()
+        if name not in left or (isinstance(each, dict) and name != "default")
+    }
 
 
 def _table(defaults: Mapping[str, Any], comments: Mapping[str, str]) -> str:
@@ -177,7 +181,10 @@ def _dashboards() -> dict[str, Path]:
 
 def _rules() -> str:
     """The recording rules by vendor, and all alerts with what values can change in them."""
-    recording = {group["name"].removeprefix("gpuwatch-recording-"): group for group in recorded.rule_groups()}
+    recording = [
+        {"vendor": group["name"].removeprefix("gpuwatch-recording-"), "group": group}
+        for group in recorded.rule_groups()
+    ]
     listed = [
         {"name": f"gpuwatch-{name}", "rules": [_alert(alert) for alert in group]}
         for name, group in alerts.read(yaml.safe_load(alerts.LIST.read_text()), keep_threshold=True).items()

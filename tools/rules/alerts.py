@@ -111,7 +111,9 @@ def read(source: dict[str, dict[str, Any]], *, keep_threshold: bool = False) -> 
     pieces = Pieces({"new_xid": new_xid, "fatal_xid": fatal_xid, "host": host, "nvlink": nvlink})
     for name, text in source["pieces"].items():
         pieces.add(name, text)
-    groups = {group: [_alert(each, pieces, keep_threshold) for each in alerts] for group, alerts in source["groups"].items()}
+    groups = {
+        group: [_alert(each, pieces, keep_threshold) for each in alerts] for group, alerts in source["groups"].items()
+    }
     pieces.demand_use()
     return groups
 

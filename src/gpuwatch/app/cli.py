@@ -413,7 +413,8 @@ def resume(**where: Any) -> None:
 def uninstall(form: str, yes: bool, dry_run: bool, crds: bool, timeout: int, **where: Any) -> None:
     """Pause, give back what is held, and delete Remediations, marks, profiles and state; says what is left, and why.
 
-    Without --scale-down, scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where something is left.
+    Without --scale-down, scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where
+    something is left.
     """
     from gpuwatch.app.uninstall import run_uninstall
 
