@@ -246,7 +246,7 @@ def test_each_action_has_its_rights_and_no_others(
 
 def test_enforcing_taints_it_taints_a_degraded_node(helm: Helm, kubelet: Kubelet, living: World) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause"
-    assert living.api.answer("PATCH", path, {"data": None}, content_type=MERGE).ok
+    assert living.api.answer("PATCH", path, {"data": {"paused": "false", "reason": None}}, content_type=MERGE).ok
     wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(kubelet))
     (proposed,) = living.remediations("taint_node")  # in mode suggest, so that a person decides
     done = living.command("approve", proposed["metadata"]["name"], "--controller-namespace", NAMESPACE)
