@@ -1,10 +1,10 @@
 """A kubelet for tests, beside kwok's, that really runs what Pods say: each container as a process of this machine.
 
 It takes from the Pod object what a kubelet takes: command, arguments, environment, and as files at their mount paths
-ConfigMaps, Secrets, empty folders and the token of its ServiceAccount. A process ends with its Pod; one of a Deployment
-that ends by itself is begun again; a Pod of a Job ends as its process ended. Of the image it knows the entry point
-alone, which is this checkout's `gpuwatch`. A Pod has no network of its own here, so its port is another one than it
-says. What a container may use and which user it is are not looked at: `make image` runs the image itself.
+ConfigMaps, Secrets, empty folders and the token of its ServiceAccount. A process ends with its Pod. One that ends by
+itself is begun again or ends its Pod, as restartPolicy says. Of the image it knows the entry point alone, which is this
+checkout's `gpuwatch`. A Pod has no network of its own here, so its port is another one than it says. What a container
+may use and which user it is are not looked at: `make image` runs the image itself.
 
 A view of the file system of its own needs Linux.
 """
@@ -12,6 +12,7 @@ A view of the file system of its own needs Linux.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -22,9 +23,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cluster.api import Api, Object
@@ -38,9 +39,9 @@ _LOOK_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Ended:
-    """A container that has ended by itself. owner: the Job or ReplicaSet of its Pod. account: its ServiceAccount."""
+    """A container that has ended by itself. account: of its ServiceAccount."""
 
-    owner: str
+    pod: str
     account: str
     exit_code: int
     output: str
@@ -56,7 +57,7 @@ class Kubelet:
     replicas: dict[str, GpuwatchRun] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
 
-    @contextmanager
+    @contextlib.contextmanager
     def running(self, namespace: str) -> Iterator[None]:
         """The Pods of this Namespace run until the block ends. Raises RuntimeError then where one could not."""
         stop = threading.Event()
@@ -90,7 +91,7 @@ class Kubelet:
             raise RuntimeError(f"{len(failed)} Pods could not be run; first: {failed[0]}") from failed[0]
 
     def _run(self, pod: Object, stop: threading.Event) -> None:
-        """Its containers one after the other, the last one again and again unless it is a Job's."""
+        """Its containers one after the other, the last one as often as its Pod wants."""
         metadata, spec = pod["metadata"], pod["spec"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
@@ -99,7 +100,6 @@ class Kubelet:
             gone = answer.status_code == 404 or "deletionTimestamp" in answer.json()["metadata"]
             return not gone and not stop.is_set()
 
-        (owner,) = metadata["ownerReferences"]
         containers = [*spec.get("initContainers", ()), *spec["containers"]]
         while wanted():
             code: int | None = 0
@@ -108,10 +108,10 @@ class Kubelet:
                 code = self._container(pod, container, log, wanted)
                 if code is None:
                     return
-                self.ended.append(Ended(owner["name"], _account(pod), code, log.read_text()))
+                self.ended.append(Ended(metadata["name"], _account(pod), code, log.read_text()))
                 if code != 0:
                     break
-            if owner["kind"] == "Job":
+            if spec["restartPolicy"] == "Never":
                 self._finish(pod, path, code or 0)
                 return
             stop.wait(2.0)
@@ -243,6 +243,14 @@ def _field(pod: Object, path: str) -> str:
 def _expanded(text: str, environment: Mapping[str, str]) -> str:
     """$(NAME) is the variable's value, or stays where there is none."""
     return re.sub(r"\$\(([A-Za-z_][\w.-]*)\)", lambda found: environment.get(found[1], found[0]), text)
+
+
+def can_run() -> bool:
+    """Whether this machine lets a process have a view of the file system of its own."""
+    with TemporaryDirectory() as folder, contextlib.suppress(FileNotFoundError):
+        try_it = _seeing({Path("/etc/gpuwatch-test"): Path(folder)}, Path(folder) / "view", ["true"])
+        return subprocess.run(try_it, capture_output=True, check=False).returncode == 0
+    return False
 
 
 def _seeing(mounts: Mapping[Path, Path], scratch: Path, command: list[str]) -> list[str]:

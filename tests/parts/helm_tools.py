@@ -54,6 +54,6 @@ class Helm:
 
     def attempted(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         environment = {f"HELM_{name.upper()}_HOME": str(self.folder / name) for name in ("cache", "config", "data")}
-        environment |= {"KUBECONFIG": str(self.kubeconfig), "HELM_NAMESPACE": self.namespace}
+        environment |= {"HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfig), "HELM_NAMESPACE": self.namespace}
         command = [str(each) for each in (self.program, *arguments)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
