@@ -286,7 +286,7 @@ def test_what_cannot_be_given_back_keeps_the_release(helm: Helm, kubelet: Kubele
     assert "`gpuwatch resume` first" in kubelet.ended[-1].output
     assert living.taints(FAULTY) != []
     rights(living.api, OBSERVE, SUGGEST, TAINT)
-    assert living.api.answer("PATCH", path, {"data": None}, content_type=MERGE).ok
+    assert living.api.answer("PATCH", path, {"data": {"paused": "false"}}, content_type=MERGE).ok
 
 
 def test_uninstalling_leaves_no_taint_no_mark_and_no_finalizer(helm: Helm, kubelet: Kubelet, living: World) -> None:
