@@ -231,6 +231,7 @@ def test_every_value_is_explained_and_no_other_is_taken(helm_chart: Chart) -> No
         ({"mode": "enforce"}, "set enforce.taint, enforce.evict or enforce.release"),
         ({"persistence": {"enabled": True}}, "persistence.enabled needs replicas: 1"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name"),
+        ({"terminationGracePeriodSeconds": 25}, "settings.run.shutdown_timeout_seconds"),
         ({"ingress": {"enabled": True}}, "ingress.hosts"),
         ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs"),
         (
@@ -479,3 +480,17 @@ def test_the_removal_needs_no_right_that_stays(helm_chart: Chart) -> None:
             assert each["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete", kind
     assert not [key for key in helm_chart.few({"uninstall": {"enabled": False}}) if key[2].endswith("-uninstall")]
     assert GROUP in str(made["ClusterRole", "", "gpuwatch-uninstall"]["rules"])
+
+
+def test_the_values_that_its_page_shows_are_taken(helm_chart: Chart) -> None:
+    page = (CHART / "README.md").read_text(encoding="utf-8")
+    files = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert files
+    for file in files:
+        kinds = {key[0] for key in helm_chart.few(yaml.safe_load(file))}
+        assert {"ServiceMonitor", "PrometheusRule"} <= kinds
+    shown = [given.rstrip("`.,").replace("'", "") for given in re.findall(r"--set (\S+)", page)]
+    shown += re.findall(r"`([a-z]+\.[A-Za-z.]+=[a-z0-9]+)`", page)
+    assert len(shown) >= 5
+    for given in shown:
+        helm_chart.few({}, "--set", given)

@@ -258,7 +258,7 @@ def test_each_action_has_its_rights_and_no_others(
 
 def test_what_a_person_approved_is_done(helm: Helm, kubelet: Kubelet, living: World) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause"
-    assert living.api.answer("PATCH", path, {"data": None}, content_type=MERGE).ok
+    assert living.api.answer("PATCH", path, {"data": {"paused": "false", "reason": None}}, content_type=MERGE).ok
     wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(kubelet))
     (proposed,) = living.remediations("taint_node")  # in mode suggest, so that a person decides
     done = living.command("approve", proposed["metadata"]["name"], "--controller-namespace", NAMESPACE)
@@ -286,7 +286,7 @@ def test_what_cannot_be_given_back_keeps_the_release(helm: Helm, kubelet: Kubele
     assert "`gpuwatch resume` first" in kubelet.ended[-1].output
     assert living.taints(FAULTY) != []
     rights(living.api, OBSERVE, SUGGEST, TAINT)
-    assert living.api.answer("PATCH", path, {"data": None}, content_type=MERGE).ok
+    assert living.api.answer("PATCH", path, {"data": {"paused": "false"}}, content_type=MERGE).ok
 
 
 def test_uninstalling_leaves_no_taint_no_mark_and_no_finalizer(helm: Helm, kubelet: Kubelet, living: World) -> None:

@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from cluster.api import Api, Object
-from cluster.control_plane import ControlPlaneBuild, running
+from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import CRDS, apply, documents
-from deploy.test_chart import EVERYTHING, OPERATOR, PLACES, VERSIONS, Chart, by_key, helm_chart
-from parts.helm_tools import HelmBuild
+from deploy.test_chart import CHART, EVERYTHING, OPERATOR, PLACES, VERSIONS, Chart, by_key, helm_chart
+from parts.helm_tools import Helm, HelmBuild
 from parts.operator_server import OperatorBuild, definitions
 from parts.processes import wait_until
 
@@ -31,14 +31,19 @@ NOT_SERVED = {"GrafanaDashboard", "HTTPRoute"}
 
 
 @pytest.fixture(scope="module")
-def server(control_plane_build: ControlPlaneBuild, operator_build: OperatorBuild) -> Iterator[Api]:
+def plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
     with running(control_plane_build) as started:
-        api = Api(started.administrator)
-        apply(api, documents(CRDS))
-        apply(api, definitions(operator_build))
-        for name in ("gpuwatch", "monitoring"):
-            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        yield api
+        yield started
+
+
+@pytest.fixture(scope="module")
+def server(plane: ControlPlane, operator_build: OperatorBuild) -> Api:
+    api = Api(plane.administrator)
+    apply(api, documents(CRDS))
+    apply(api, definitions(operator_build))
+    for name in ("gpuwatch", "monitoring", "metrics"):
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return api
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +155,43 @@ def test_what_is_left_out_of_the_validation_is_rendered(helm_chart: Chart) -> No
         yaml.load_all(helm_chart.template(everything(), apis=(OPERATOR, GRAFANA)), Loader=yaml.CSafeLoader)
     )
     assert {key[0] for key in made} >= NOT_SERVED
+
+
+def service(namespace: str, called: str, port: int, port_name: str, **labels: str) -> Object:
+    named = {f"app.kubernetes.io/{label}": value for label, value in labels.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": called, "namespace": namespace, "labels": named},
+        "spec": {"ports": [{"name": port_name, "port": port}]},
+    }
+
+
+def test_the_only_prometheus_of_the_cluster_is_found(
+    server: Api, plane: ControlPlane, helm_build: HelmBuild, tmp_path: Path
+) -> None:
+    helm = Helm(helm_build.helm, plane.administrator, "gpuwatch", tmp_path)
+    install = ("install", "fleet", CHART, "--dry-run=server", "--set", "crds.install=false")
+    none = helm.attempted(*install)
+    assert none.returncode != 0
+    assert "kubectl get services -A | grep" in none.stderr
+    server.create(service("monitoring", "grafana", 3000, "http-web", name="grafana"))
+    server.create(service("monitoring", "prometheus-operated", 9090, "http-web"))
+    (written,) = (
+        each
+        for each in yaml.safe_load_all(helm(*install).partition("MANIFEST:")[2].partition("NOTES:")[0])
+        if each and each["metadata"]["name"] == "fleet-gpuwatch-settings"
+    )
+    settings = yaml.safe_load(written["data"]["settings.yaml"])
+    assert settings["prometheus"] == {"url": "http://prometheus-operated.monitoring.svc:9090"}
+    server.create(service("metrics", "prometheus-server", 80, "http", name="prometheus", component="server"))
+    several = helm.attempted(*install)
+    assert several.returncode != 0
+    assert "--set prometheus.url=http://prometheus-operated.monitoring.svc:9090" in several.stderr
+    assert "--set prometheus.url=http://prometheus-server.metrics.svc:80" in several.stderr
+    # What was found once is kept.
+    before = {"settings.yaml": "prometheus: {url: 'http://prometheus-operated.monitoring.svc:9090'}"}
+    metadata = {"name": "fleet-gpuwatch-settings", "namespace": "gpuwatch"}
+    server.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": before})
+    kept = helm.attempted(*install)
+    assert "cannot be imported into the current release" in kept.stderr  # as Helm did not make it; it was rendered

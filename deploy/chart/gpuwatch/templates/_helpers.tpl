@@ -184,6 +184,7 @@ them. `keepNames`: under their own, as there is one set in a cluster. The accoun
 {{- toYaml $settings -}}
 {{- end }}
 
+{{/* The Prometheus that is given, else the only one that the cluster has. */}}
 {{- define "gpuwatch.prometheusUrl" -}}
 {{- if .Values.prometheus.url -}}
 {{- .Values.prometheus.url -}}
@@ -204,6 +205,11 @@ them. `keepNames`: under their own, as there is one set in a cluster. The accoun
 {{- end -}}
 {{- end -}}
 {{- $urls := keys $found | sortAlpha -}}
+{{- /* An upgrade keeps the one that was found before. */ -}}
+{{- $before := dig "data" "settings.yaml" "" (lookup "v1" "ConfigMap" (include "gpuwatch.namespace" .) (include "gpuwatch.settingsMap" .)) | fromYaml -}}
+{{- with dig "prometheus" "url" "" $before -}}
+{{- $urls = list . -}}
+{{- end -}}
 {{- if eq (len $urls) 1 -}}
 {{- first $urls -}}
 {{- else if $urls -}}
