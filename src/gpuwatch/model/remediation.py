@@ -16,7 +16,7 @@ from gpuwatch.model.telemetry import DeviceId, PodRef
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectRef:
-    """An object of the API server. uid: '' where unknown; a write with a uid reaches no other object of that name."""
+    """An object of the API server. uid: '' before it exists; a write with one reaches no other object of that name."""
 
     api_version: str
     kind: str
