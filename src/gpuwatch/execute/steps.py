@@ -250,7 +250,7 @@ def undo_steps(remediation: Remediation, now: datetime) -> tuple[Step, ...]:
     process may still write are touched. After the end of a Remediation they cover what a late write may have left."""
     undone: dict[tuple[StepKind, ObjectRef], Step] = {}
 
-    def undo(kind: StepKind, target: ObjectRef, **parameters: str) -> None:
+    def undo(kind: StepKind, target: ObjectRef, /, **parameters: str) -> None:
         undone[kind, target] = Step(kind=kind, target=target, parameters=parameters)
 
     done = [step for step in remediation.steps if step.done_at is not None or step.begun_at is not None]
