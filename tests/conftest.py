@@ -94,7 +94,7 @@ def operator_build() -> OperatorBuild:
 
 @pytest.fixture(scope="session")
 def helm_build() -> HelmBuild:
-    """Helm, helm-unittest and kubeconform."""
+    """Helm, and kubeconform."""
     found = find_helm()
     if found is None:
         _not_to_be_had("Helm")

@@ -1,4 +1,4 @@
-"""Helm and what checks charts beside it, helm-unittest and kubeconform: where they are.
+"""Helm, and kubeconform, which holds what a chart renders to schemas: where they are, and Helm as a person uses it.
 
 `parts/install` puts them in place; nothing here builds or downloads.
 """
@@ -22,19 +22,15 @@ HELM_TOOLS = GoTools(
 
 @dataclass(frozen=True)
 class HelmBuild:
-    """unittest: helm-unittest, which runs without Helm."""
-
     helm: Path
-    unittest: Path
     kubeconform: Path
 
 
 def find_helm() -> HelmBuild | None:
     """What parts/install built; None where it did not."""
     folder = HELM_TOOLS.folder
-    build = HelmBuild(folder / "helm", folder / "helm-unittest", folder / "kubeconform")
-    programs = (build.helm, build.unittest, build.kubeconform)
-    return build if all(os.access(program, os.X_OK) for program in programs) else None
+    build = HelmBuild(folder / "helm", folder / "kubeconform")
+    return build if all(os.access(program, os.X_OK) for program in (build.helm, build.kubeconform)) else None
 
 
 @dataclass(frozen=True)
