@@ -14,6 +14,7 @@ from parts.alertmanager_server import AlertmanagerBuild, find_alertmanager
 from parts.appwrapper_controller import AppWrapperBuild, find_appwrapper
 from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
+from parts.image import Image, built, missing
 from parts.operator_server import OperatorBuild, find_operator
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
 
@@ -126,6 +127,15 @@ def renderer() -> Path:
         _not_to_be_had("npm", "install Node.js 20 or newer")
     assert npm is not None
     return rendering.built(npm)
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    """The image of deploy/Dockerfile, built where it is not yet."""
+    lacks = missing()
+    if lacks:
+        _not_to_be_had("The image", f"this machine lacks {', '.join(lacks)}; tests/parts/install --image installs it")
+    return built()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by them
