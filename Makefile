@@ -64,11 +64,13 @@ HISTORIES ?= 3000
 histories: $(STAMP)  ## Thousands of random histories of what acts: HISTORIES=3000
 	HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -n auto -v tests/execute/test_histories.py
 
-lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that generated files are up to date
+lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, Dockerfile and workflows, and that generated files are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
+	$(BIN)/hadolint deploy/Dockerfile
+	$(BIN)/zizmor --quiet --offline .github
 	$(BIN)/gpuwatch schema | diff -u docs/analysis-v1.schema.json - \
 		|| { echo "docs/analysis-v1.schema.json is out of date: make schema"; exit 1; }
 	$(BIN)/python -m tools.names --check

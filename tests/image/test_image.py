@@ -191,9 +191,7 @@ def test_the_controller_runs_as_its_deployment_says(image: Image, living: World,
     print(f"ready after {ready_seconds:.1f} s, ended {ended_seconds:.1f} s after SIGTERM")
 
 
-def test_without_a_folder_to_write_to_it_is_not_ready_and_says_why(
-    image: Image, living: World, tmp_path: Path
-) -> None:
+def test_without_a_folder_to_write_to_it_is_not_ready_and_says_why(image: Image, living: World, tmp_path: Path) -> None:
     """As a Pod without fsGroup, whose emptyDir is root's."""
     port = free_port()
     pod = {**in_a_pod(living, tmp_path, port), "writable": ["/tmp"]}

@@ -1,4 +1,4 @@
-"""The image of deploy/Dockerfile: built with buildah on a Debian that mmdebstrap makes, unpacked with umoci, run with runc.
+"""The image of deploy/Dockerfile, built by buildah on a Debian that mmdebstrap makes, unpacked by umoci, run by runc.
 
 So no container engine, no daemon and no image of others is needed, but Debian and root. An image is built once for the
 files that it is made of; it lies outside the checkout, and the one before is deleted. `python -m parts.image` builds it
