@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster image test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards situations lock clean
+.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards situations lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,10 @@ image: $(STAMP)  ## The container image on a Debian of its own: built, held to i
 	$(BIN)/python tests/parts/install --image
 	PYTHONPATH=tests $(BIN)/python -m parts.image
 	$(BIN)/python -m pytest -m image tests/image
+
+sbom: image  ## The bill of materials of that image, CycloneDX, into out/
+	@mkdir -p out
+	PYTHONPATH=tests $(BIN)/python -c 'from parts.image import built; print(built().rootfs)' | xargs $(BIN)/python -m tools.sbom > out/sbom.cdx.json
 
 screenshots: $(STAMP)  ## Pictures of the dashboards, with Grafana's own components, into docs/images/
 	$(BIN)/python tests/parts/install
