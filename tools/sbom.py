@@ -1,9 +1,9 @@
 """The bill of materials of an image: `python -m tools.sbom ROOTFS > sbom.cdx.json` writes CycloneDX.
 
 ROOTFS is the image's unpacked file system. What is listed is what its package databases list: Debian's packages in
-/var/lib/dpkg/status, Python's in the `*.dist-info` folders of gpuwatch's environment. What no database names has no entry:
-the libraries inside Python's wheels (OpenBLAS, Arrow's own), and Python itself where it is no Debian package, as in the
-public Python images.
+/var/lib/dpkg/status, Python's in the `*.dist-info` folders of gpuwatch's environment. What no database names has no
+entry: the libraries inside Python's wheels (OpenBLAS, Arrow's own), and Python itself where it is no Debian package, as
+in the public Python images.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GitHub's workflows: valid, and nothing in them changes without a commit here. They have never run: docs/releasing.md."""
+"""GitHub's workflows: valid, and no action in them changes without a commit here. None has run: docs/releasing.md."""
 
 from __future__ import annotations
 
