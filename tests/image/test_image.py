@@ -22,6 +22,7 @@ from parts.gpuwatch_run import GpuwatchRun
 from parts.image import MAX_COMPRESSED_BYTES, Image, container
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild
+from tools.sbom import bill
 
 pytestmark = [pytest.mark.image, pytest.mark.slow]
 
@@ -57,6 +58,12 @@ def test_what_is_not_needed_to_run_is_not_in_it(image: Image) -> None:
     assert [name for name in ours if any(part in name for part in ("arrow_flight", "arrow_s3", "aiohttp"))] == []
     settings = image.config
     assert (settings["User"], settings["Entrypoint"]) == ("65532:65532", ["gpuwatch"])
+
+
+def test_its_bill_of_materials_lists_what_is_in_it(image: Image) -> None:
+    listed = {each["purl"].partition("@")[0] for each in json.loads(bill(image.rootfs))["components"]}
+    assert {"pkg:deb/debian/libc6", "pkg:deb/debian/python3-minimal", "pkg:pypi/numpy", "pkg:pypi/kubernetes"} <= listed
+    assert not {"pkg:pypi/aiohttp", "pkg:pypi/pip"} & listed
 
 
 def test_every_module_of_gpuwatch_finds_what_it_imports(image: Image, tmp_path: Path) -> None:
