@@ -172,14 +172,15 @@ class World:
         return str(answer.json()["status"]["userInfo"]["username"])
 
     def remediations(self, action: str = "", target: str = "") -> list[Object]:
-        """Of workloads and of Nodes. action: as the settings name it; '' for all."""
+        """Of workloads and of Nodes. action: as the settings name it; '' for all. target: the whole name of what it is
+        about, as one name may begin another's; '' for all."""
         named = camel_enum(ActionKind(action)) if action else ""
         return [
             item
             for path in (REMEDIATIONS, NODE_REMEDIATIONS)
             for item in self.api.get(path)["items"]
             if item["spec"]["proposal"]["action"] == (named or item["spec"]["proposal"]["action"])
-            and target in item["spec"]["proposal"]["target"]
+            and target in ("", item["spec"]["proposal"]["target"].rpartition("/")[2])
         ]
 
     def newest(self, action: str, target: str) -> Object | None:
@@ -294,9 +295,11 @@ def told(asked: Asked) -> str:
 
 
 @contextmanager
-def world(cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: list[Object]) -> Iterator[World]:
-    """The cluster with these Nodes, gpuwatch's base manifests but for its Deployment, and a Prometheus that scrapes
-    the Nodes."""
+def world(
+    cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: list[Object], *, installed: bool = True
+) -> Iterator[World]:
+    """The cluster with these Nodes, gpuwatch's base manifests but for its Deployment if it is to be `installed`, and a
+    Prometheus that scrapes the Nodes."""
     with ExitStack() as stack:
         pages = stack.enter_context(exporters())
         scraping = [pages.scrape_config(JOB), pages.scrape_config(TENANTS_JOB)]
@@ -305,7 +308,8 @@ def world(cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: 
         base = [
             item for item in documents(DEPLOY / "base") if item["kind"] not in ("Deployment", "PodDisruptionBudget")
         ]
-        apply(api, map(marked, base))
+        if installed:
+            apply(api, map(marked, base))
         api.create(marked({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
         for item in nodes:
             api.create(marked(item))

@@ -102,8 +102,8 @@ def test_out_of_order_samples_are_sorted_and_contradictions_reported(tmp_path: P
     (gap,) = opened.problems
     assert (gap.kind, gap.what) == (GapKind.BAD_INPUT, str(tmp_path / "a.om"))
     assert gap.detail == (
-        '1 samples of g are given again with another value, the first at 2026-03-01T11:59:00+00:00 for {a="1",b="2"}; '
-        "the value given last is taken"
+        '1 samples of g occur twice with different values, the first at 2026-03-01T11:59:00+00:00 for {a="1",b="2"}; '
+        "the last value counts"
     )
 
 
@@ -147,7 +147,7 @@ def test_a_bad_file_in_a_folder_is_a_gap_and_the_others_are_read(tmp_path: Path)
     [
         ("none.prom", None, "none.prom does not exist; name a recording"),
         ("empty.prom", b"", "empty.prom has no samples; give a recording"),
-        ("title.prom", b"Only a title\n", "has no samples.*line 1: 'a' is no number"),
+        ("title.prom", b"Only a title\n", "has no samples.*line 1: could not convert string to float: 'a'"),
         ("binary", b"\x7fELF\0\0\0\0", "binary is neither Parquet nor text"),
         ("cut.parquet", b"PAR1 and then nothing", "cut.parquet is cut off or damaged"),
         ("cut.gz", gzip.compress(b"g 1\n", mtime=0)[:12], "cut.gz has no samples .the file is cut off or damaged"),

@@ -18,6 +18,9 @@ from tools.rules.recorded import first_of
 
 LIST = Path(__file__).with_name("alerts.yaml")
 
+THRESHOLD = "<< threshold >>"
+"""Stands in an expression for the number that a user may change."""
+
 
 class Alert(
     msgspec.Struct,
@@ -35,6 +38,7 @@ class Alert(
     summary: str
     description: str
     why: str
+    threshold: float | None = None
     optional_because: str = ""
     keep_firing: str = ""
 
@@ -85,36 +89,34 @@ def host(expr: str) -> str:
     return first_of(expr, "node", NODE_LABELS)
 
 
-def nvlink(kind: str, label: str, per_minute: int) -> str:
-    """Links count by GPU and link. Rows of a link say `gpu_uuid` in the older list."""
-    name = f"DCGM_FI_DEV_NVLINK_{kind}_ERROR"
-    rows = host(f"(rate({name}_COUNT_TOTAL[15m]) or rate({name}_TOTAL[15m]))")
-    total = f'sum by (cluster, node, UUID) (label_replace({rows}, "UUID", "$1", "gpu_uuid", "(.+)"))'
-    return f'label_replace({total} * 60 > {per_minute}, "errors", "{label}", "", "")'
-
-
 @cache
 def listed() -> dict[str, list[Alert]]:
     """Group → its alerts."""
     return read(yaml.safe_load(LIST.read_text()))
 
 
-def read(source: dict[str, dict[str, Any]]) -> dict[str, list[Alert]]:
-    """The alerts of alerts.yaml with their pieces. What is wrong in it is a ValueError that names the alert."""
-    pieces = Pieces({"new_xid": new_xid, "fatal_xid": fatal_xid, "host": host, "nvlink": nvlink})
+def read(source: dict[str, dict[str, Any]], *, keep_threshold: bool = False) -> dict[str, list[Alert]]:
+    """The alerts of alerts.yaml with their pieces. What is wrong in it is a ValueError that names the alert.
+
+    keep_threshold: THRESHOLD stays, for the chart to put a number there.
+    """
+    pieces = Pieces({"new_xid": new_xid, "fatal_xid": fatal_xid, "host": host})
     for name, text in source["pieces"].items():
         pieces.add(name, text)
-    groups = {group: [_alert(each, pieces) for each in alerts] for group, alerts in source["groups"].items()}
+    groups = {
+        group: [_alert(each, pieces, keep_threshold) for each in alerts] for group, alerts in source["groups"].items()
+    }
     pieces.demand_use()
     return groups
 
 
-def _alert(given: dict[str, Any], pieces: Pieces) -> Alert:
+def _alert(given: dict[str, Any], pieces: Pieces, keep_threshold: bool) -> Alert:
     where = f"alert {given.get('alert')}"
     alert = checked(given, Alert, where)
+    here = {} if alert.threshold is None else {"threshold": THRESHOLD if keep_threshold else f"{alert.threshold:g}"}
     texts = {name: getattr(alert, name) for name in ("expr", "summary", "description")}
     return msgspec.structs.replace(
-        alert, **{name: pieces.put_in(text, f"{where}, {name}") for name, text in texts.items()}
+        alert, **{name: pieces.put_in(text, f"{where}, {name}", **here) for name, text in texts.items()}
     )
 
 

@@ -115,7 +115,7 @@ _sources = _options(
 _profiles = _options(
     _state(
         "SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without one the "
-        "whole history is, every time."
+        "whole history is, every time. `explain` counts the faults that `run` remembers there."
     ),
     click.option(
         "--days",
@@ -142,12 +142,13 @@ def cli() -> None:
 @_sources
 @_format("table", "json", "yaml", "csv", text="For people or for machines.")
 @_rows
+@_state("State file of `gpuwatch run` in this cluster: the faults that it remembers count.")
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
-def analyze(form: str, rows: int, fail_on_findings: bool, **sources: Any) -> None:
+def analyze(form: str, rows: int, fail_on_findings: bool, state: Path | None, **sources: Any) -> None:
     """Findings with their evidence, and the plan: what is degraded, what is idle, and what is worth doing about it."""
     from gpuwatch.app.commands import run_analyze
 
-    sys.exit(run_analyze(form, rows, fail_on_findings, sources))
+    sys.exit(run_analyze(form, rows, fail_on_findings, state, sources))
 
 
 @cli.command()
@@ -233,14 +234,15 @@ def report(
 @_sources
 @_format("table", "json", "yaml")
 @_file("--csv-out", "Write the exporter's counter CSV there.")
-def doctor(form: str, csv_out: Path | None, **sources: Any) -> None:
+@click.option("--allow-limited", is_flag=True, help="Exit with 0 where rules lack signals and all sources can be read.")
+def doctor(form: str, csv_out: Path | None, allow_limited: bool, **sources: Any) -> None:
     """What is connected, what telemetry speaks, and which rule lacks which signal, with the lines that enable it.
 
     Exit code: 0 all rules have what they can use, 1 a source cannot be read, 4 a rule lacks signals.
     """
     from gpuwatch.app.commands import run_doctor
 
-    sys.exit(run_doctor(form, csv_out, sources))
+    sys.exit(run_doctor(form, csv_out, sources, allow_limited=allow_limited))
 
 
 @cli.command()
@@ -407,11 +409,13 @@ def resume(**where: Any) -> None:
 @click.option("--crds", is_flag=True, help="Delete the custom resource definitions too, once nothing is left.")
 @click.option("--timeout", type=click.IntRange(1), default=900, show_default=True, metavar="SECONDS")
 @click.option("--account", metavar="NAMESPACE:NAME", help="Whose rights to use.  [default: as bound]")
+@click.option("--scale-down", metavar="DEPLOYMENT", help="Scale gpuwatch's Deployment to 0 first.")
 @_format("table", "json", "yaml")
 def uninstall(form: str, yes: bool, dry_run: bool, crds: bool, timeout: int, **where: Any) -> None:
     """Pause, give back what is held, and delete Remediations, marks, profiles and state; says what is left, and why.
 
-    Scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where something is left.
+    Without --scale-down, scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where
+    something is left.
     """
     from gpuwatch.app.uninstall import run_uninstall
 

@@ -21,18 +21,16 @@ _KEYS = ("class", "reason", "description")
 
 
 def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]:
-    """The catalog's XIDs with the operator's classes, and a Gap for each invalid entry, which is ignored.
-
-    Each entry needs `class` (fatal, corroborate, application, ignore) and `reason`.
-    An XID that the catalog lacks needs a `description` too.
-    """
+    """The catalog's XIDs with the operator's classes, and a Gap for each invalid entry, which is ignored. Each entry
+    needs `class` (fatal, corroborate, application, ignore) and `reason`; an XID that the catalog lacks needs a
+    `description` too."""
     found = dict(xids())
     gaps = []
     entries: Mapping[object, object] = {}
     try:
         entries = operators_file(path, _entries)
     except CatalogError as refused:
-        gaps.append(bad_input(str(path), f"{refused.problem}. The catalog's classes stand"))
+        gaps.append(bad_input(str(path), f"{refused.problem}. The catalog's classes apply"))
     for code, entry in entries.items():
         if type(code) is not int or code < 1:
             gaps.append(

@@ -113,13 +113,14 @@ class Executor:
         since: dict[ObjectRef, datetime],
         now: datetime,
         grace: timedelta,
+        later: Iterable[ObjectRef] = (),
     ) -> tuple[Orphan, ...]:
         """Take back what stands on these objects, and what was made beside them, without a Remediation. Returns what
         stood.
 
         since: when each was first seen so; kept by the caller. What the mark itself does not call expired waits for
-        `grace`, so that a slow store can catch up. Nothing is written where a Remediation could not be understood or
-        everything is paused.
+        `grace`, so that a slow store can catch up. later: what another sweep reads. Nothing is written where a
+        Remediation could not be understood or everything is paused.
         """
         still, found, written = bool(self.store.gaps) or self.store.paused().everything, [], 0
         for each in orphans(self.writer, refs, tuple(known), now, self.policies.execute):
@@ -127,7 +128,7 @@ class Executor:
             writes = each.request is not None and ripe and not still and written < _SWEPT_AT_ONCE
             written += writes
             found.append(self._swept(each, now) if writes else each)
-        for ref in set(since).difference(each.target for each in found):
+        for ref in set(since).difference((each.target for each in found), later):
             del since[ref]
         return tuple(found)
 

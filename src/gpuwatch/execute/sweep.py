@@ -1,9 +1,11 @@
 """Marks, taints and conditions of gpuwatch without a Remediation, and the write that removes each. Pure."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 from gpuwatch.execute.requests import Deletion, StatusPatch
 from gpuwatch.frameworks import keys, kueue
@@ -12,6 +14,9 @@ from gpuwatch.frameworks.objects import Object, Patch, key_of, ref_of, version_o
 from gpuwatch.frameworks.release import MARKS, held_by
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.remediation import ObjectRef, Remediation
+
+_AT_ONCE = 100
+"""Most workloads of one Namespace that one sweep reads, each by a request of its own."""
 
 _NOT_OURS = (ValueError, TypeError, KeyError, RecursionError)
 """What an annotation that gpuwatch did not write may lead to when it is decoded."""
@@ -45,6 +50,29 @@ def suspects(cluster: Cluster) -> tuple[ObjectRef, ...]:
     )
     marked = (ObjectRef(each.api_version, each.kind, each.name, each.namespace, each.uid) for each in cluster.marked)
     return (*nodes, *marked)
+
+
+def in_turn(
+    refs: Iterable[ObjectRef], known: Iterable[Remediation], turn: int
+) -> tuple[tuple[ObjectRef, ...], tuple[ObjectRef, ...]]:
+    """Those to read now, and those to read in later turns.
+
+    All Nodes, and `_AT_ONCE` workloads of each Namespace, one of each Namespace after the other: who may annotate
+    objects of a Namespace delays that Namespace alone. turn: one more each time.
+    """
+    held = held_objects(known)
+    spaces: dict[str, list[ObjectRef]] = defaultdict(list)
+    for ref in refs:
+        if (ref.kind, ref.namespace, ref.name) not in held:
+            spaces[ref.namespace].append(ref)
+    nodes, later = spaces.pop("", []), []
+    for name, found in spaces.items():
+        start = turn * _AT_ONCE % len(found) if len(found) > _AT_ONCE else 0
+        turned = [*found[start:], *found[:start]]
+        spaces[name], rest = turned[:_AT_ONCE], turned[_AT_ONCE:]
+        later += rest
+    mixed = (ref for level in zip_longest(*spaces.values()) for ref in level if ref is not None)
+    return (*nodes, *mixed), tuple(later)
 
 
 def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | None:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from gpuwatch.frameworks.json_patch import ABSENT
 from gpuwatch.frameworks.objects import KindKey, Object, Refused
-from gpuwatch.frameworks.owner import Owner, OwnerSpec
+from gpuwatch.frameworks.owner import Owner, OwnerSpec, OwnerState
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.remediation import ObjectRef
 
@@ -133,8 +133,9 @@ class Kind:
     without versions is not listed, so that its Pods have an owner of an unknown kind.
 
     metadata_only: only the metadata is read. replicas, suspended: read from the spec, the latter also from annotations;
-    None where the kind has neither. independent: its Pods do not need each other, unless its framework makes them a
-    gang. pod_suffix: pattern of what the controller appends to its own name in its Pods' names.
+    None where the kind has neither. unscheduled: why its Pods are not placed, by its status. independent: its Pods do
+    not need each other, unless its framework makes them a gang. pod_suffix: pattern of what the controller appends to
+    its own name in its Pods' names.
     """
 
     group: str
@@ -144,6 +145,7 @@ class Kind:
     metadata_only: bool = False
     replicas: Callable[[OwnerSpec], int | None] | None = None
     suspended: Callable[[OwnerSpec, Labels], bool] | None = None
+    unscheduled: Callable[[OwnerState], str] | None = None
     nature: Nature | None = None
     independent: bool = False
     pod_suffix: str = ""

@@ -69,10 +69,8 @@ class Lists:
         self._lost = False
 
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """All objects of the kind, page by page; only what `take` returns stays in memory.
-
-        Raises ListError when the first request finds the server unreachable or the credentials refused.
-        """
+        """All objects of the kind, page by page; only what `take` returns stays in memory. Raises ListError when the
+        first request finds the server unreachable or the credentials refused."""
         self._discover()
         try:
             for candidate in self._versions(kind, version):
@@ -123,8 +121,8 @@ class Lists:
                 if error.status != 410:
                     raise
         detail = (
-            f"The list expired on the way {self._limits.restarts + 1} times (410): the API server forgets it sooner "
-            "than it is read."
+            f"The list expired {self._limits.restarts + 1} times while it was read (410): the API server keeps "
+            "it for too short a time."
         )
         raise ListError(GapKind.QUERY_FAILED, detail)
 
@@ -200,11 +198,9 @@ def ask(
     body: object = None,
     media_type: str = JSON,
 ) -> Any:
-    """Send one request. Returns the client's RESTResponse with its body unread.
-
-    timeout: seconds to connect, and between two reads. media_type: of the body. Raises ApiException for any status but
-    2xx, and urllib3's HTTPError when no answer comes.
-    """
+    """Sends one request. Returns the client's RESTResponse with its body unread. timeout: seconds to connect, and
+    between two reads. media_type: of the body. Raises ApiException for any status but 2xx, and urllib3's HTTPError
+    without an answer."""
     untyped: Any = client
     request = untyped.param_serialize(
         method,

@@ -57,11 +57,9 @@ class Watch:
         self._stopped = threading.Event()
 
     def events(self, position: Position, seconds: float, grace_seconds: float) -> Iterator[wire.Event]:
-        """Events after the position. The iterator ends when the server ends the watch in order.
-
-        seconds: the requested duration. grace_seconds: how much longer the server may take or send nothing.
-        Raises BrokenError and LostError. Event types and objects are not validated.
-        """
+        """Events after the position, until the server ends the watch in order. seconds: the requested duration.
+        grace_seconds: how much longer the server may take or send nothing. Raises BrokenError and LostError. Event
+        types and objects are not validated."""
         parameters = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -111,7 +109,7 @@ class Watch:
             if length > _LONGEST_LINE_BYTES:
                 raise LostError(f"a line of the watch has more than {_LONGEST_LINE_BYTES} bytes")
             if time.monotonic() > end:
-                raise BrokenError("it went on for longer than it was asked to")
+                raise BrokenError("the server did not end it in time")
         if length:
             raise BrokenError("it ended in the middle of an event")
 

@@ -140,7 +140,8 @@ class Change:
 class Recommendation:
     """A recommended change: the pessimistic end of `chosen.speed` meets target_speed_ratio, and nothing vetoes it.
 
-    options: all that were compared, best first, vetoed ones last. runner_up: the next best allowed one.
+    options: all that were compared, best first, vetoed ones last. runner_up: the next best allowed one; beside one with
+    a condition the best that needs none, where that is worth a change.
     doing_nothing_cost_per_week, doing_nothing_gpu_hours_per_week: waste of a week without a change, projected as in the
     options. condition: what has to be true of the image before it can run there, which telemetry does not tell; its
     saving is counted apart. currency: of all money in it, ISO 4217.

@@ -1,8 +1,6 @@
-"""WorkloadProfile objects: measurements and advice in the workload's Namespace, for people.
-
-gpuwatch itself reads its Store. An object is written when its advice changes and once a day. Writing each hour's
-measurements would be three writes a second at 10,000 workloads.
-"""
+"""WorkloadProfile objects: measurements and advice in the workload's Namespace, for people; gpuwatch itself reads its
+Store. An object is written when its advice changes and once a day: hourly writes would be three a second at 10,000
+workloads."""
 
 import json
 import re
@@ -39,11 +37,9 @@ def publish(
     recommendations: Iterable[Recommendation] = (),
     abstentions: Iterable[Abstention] = (),
 ) -> tuple[Gap, ...]:
-    """Update the objects from the book, and delete those of workloads that are not in it.
-
-    One that cannot be written, for example because its Namespace is gone, is a Gap. Raises StoreError when the existing
-    objects cannot be listed.
-    """
+    """Updates the objects from the book, and deletes those of workloads that are not in it. One that cannot be
+    written, for example because its Namespace is gone, is a Gap. Raises StoreError when the existing objects cannot
+    be listed."""
     try:
         there = {
             (each["metadata"]["namespace"], each["metadata"]["name"]): each
@@ -65,14 +61,14 @@ def publish(
         try:
             _write(writer, key, found, status)
         except (WriteError, FormError) as error:
-            gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"profile of {key}", detail=f"It is not shown: {error}"))
+            gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"profile of {key}", detail=f"It is not written: {error}"))
     for object_ in there.values():
         try:
             writer.delete(ref_of(object_))
         except WriteError as error:
             name = f"{object_['metadata']['namespace']}/{object_['metadata']['name']}"
             gaps.append(
-                Gap(kind=GapKind.BAD_INPUT, what=f"workload profile {name}", detail=f"It is left over: {error}")
+                Gap(kind=GapKind.BAD_INPUT, what=f"workload profile {name}", detail=f"It could not be deleted: {error}")
             )
     return tuple(gaps)
 
