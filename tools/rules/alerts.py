@@ -89,14 +89,6 @@ def host(expr: str) -> str:
     return first_of(expr, "node", NODE_LABELS)
 
 
-def nvlink(kind: str, label: str, per_minute: int) -> str:
-    """Links count by GPU and link. Rows of a link say `gpu_uuid` in the older list."""
-    name = f"DCGM_FI_DEV_NVLINK_{kind}_ERROR"
-    rows = host(f"(rate({name}_COUNT_TOTAL[15m]) or rate({name}_TOTAL[15m]))")
-    total = f'sum by (cluster, node, UUID) (label_replace({rows}, "UUID", "$1", "gpu_uuid", "(.+)"))'
-    return f'label_replace({total} * 60 > {per_minute}, "errors", "{label}", "", "")'
-
-
 @cache
 def listed() -> dict[str, list[Alert]]:
     """Group → its alerts."""
@@ -108,7 +100,7 @@ def read(source: dict[str, dict[str, Any]], *, keep_threshold: bool = False) -> 
 
     keep_threshold: THRESHOLD stays, for the chart to put a number there.
     """
-    pieces = Pieces({"new_xid": new_xid, "fatal_xid": fatal_xid, "host": host, "nvlink": nvlink})
+    pieces = Pieces({"new_xid": new_xid, "fatal_xid": fatal_xid, "host": host})
     for name, text in source["pieces"].items():
         pieces.add(name, text)
     groups = {
