@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards situations lock clean
+.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards chart situations lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -80,6 +80,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, Dockerfile 
 	$(BIN)/python -m tools.names --check
 	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
+	$(BIN)/python -m tools.chart --check
 	$(BIN)/python -m tools.situations --check
 
 format: $(STAMP)  ## Format the code
@@ -111,6 +112,9 @@ rules: $(STAMP)  ## Write rules/*.yaml for Prometheus, and the same as Prometheu
 
 dashboards: $(STAMP)  ## Write dashboards/, the Grafana dashboards
 	$(BIN)/python -m tools.dashboards
+
+chart: $(STAMP)  ## Write what the Helm chart has from deploy/, rules/, dashboards/ and the settings: after the targets above
+	$(BIN)/python -m tools.chart
 
 situations: $(STAMP)  ## Write docs/situations.md from the rows of tests/detect/situations
 	$(BIN)/python -m tools.situations

@@ -14,6 +14,7 @@ from parts.alertmanager_server import AlertmanagerBuild, find_alertmanager
 from parts.appwrapper_controller import AppWrapperBuild, find_appwrapper
 from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
+from parts.helm_tools import HelmBuild, find_helm
 from parts.image import Image, built, missing
 from parts.operator_server import OperatorBuild, find_operator
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
@@ -89,6 +90,16 @@ def operator_build() -> OperatorBuild:
     found = find_operator()
     if found is None:
         _not_to_be_had("The Prometheus Operator")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def helm_build() -> HelmBuild:
+    """Helm, and kubeconform."""
+    found = find_helm()
+    if found is None:
+        _not_to_be_had("Helm")
     assert found is not None
     return found
 
