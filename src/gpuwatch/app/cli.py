@@ -74,6 +74,13 @@ def _file(name: str, text: str) -> Callable[[F], F]:
     return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=text)
 
 
+_output = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write CSV or Parquet there.  [default: standard output]",
+)
 _rows = click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
 _prometheus = click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
 _kubeconfig = _options(
@@ -140,14 +147,15 @@ def cli() -> None:
 
 @cli.command()
 @_sources
-@_format("table", "json", "yaml", "csv", text="For people or for machines.")
+@_format("table", "json", "yaml", "csv", "parquet", text="For people or for machines.")
+@_output
 @_rows
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
-def analyze(form: str, rows: int, fail_on_findings: bool, **sources: Any) -> None:
+def analyze(form: str, output: Path | None, rows: int, fail_on_findings: bool, **sources: Any) -> None:
     """Findings with their evidence, and the plan: what is degraded, what is idle, and what is worth doing about it."""
     from gpuwatch.app.commands import run_analyze
 
-    sys.exit(run_analyze(form, rows, fail_on_findings, sources))
+    sys.exit(run_analyze(form, output, rows, fail_on_findings, sources))
 
 
 @cli.command()
@@ -171,16 +179,24 @@ def explain(subject: str, form: str, state: Path | None, days: float, **sources:
 @_profiles
 @click.option("-n", "--namespace", metavar="NAME", help="Only workloads of this namespace.")
 @click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
-@_format("table", "json", "yaml", "csv", "patch", text="'patch' prints what owners would change, as YAML.")
+@_format("table", "json", "yaml", "csv", "parquet", "patch", text="'patch' prints what owners would change, as YAML.")
+@_output
 @_rows
 def recommend(
-    form: str, rows: int, namespace: str | None, workload: str | None, state: Path | None, days: float, **sources: Any
+    form: str,
+    output: Path | None,
+    rows: int,
+    namespace: str | None,
+    workload: str | None,
+    state: Path | None,
+    days: float,
+    **sources: Any,
 ) -> None:
     """What each workload really needs: a MIG slice, another GPU, a share or fewer GPUs, how fast it would run there,
     what that saves, and the exact change. Where the evidence does not suffice, why, and what would resolve it."""
     from gpuwatch.app.sizing_commands import run_recommend
 
-    sys.exit(run_recommend(form, rows, namespace, workload, state, days, sources))
+    sys.exit(run_recommend(form, output, rows, namespace, workload, state, days, sources))
 
 
 @cli.command("mig-plan")
@@ -212,7 +228,14 @@ def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: A
 )
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
 @_state("SQLite file that keeps the profiles and the advice given.")
-@_format("summary", "markdown", "json", text="What is printed; the folder always has HTML, Markdown, JSON and CSV.")
+@_format(
+    "summary",
+    "markdown",
+    "json",
+    "parquet",
+    text="What is printed; the folder always has HTML, Markdown, JSON and CSV. 'parquet' adds the CSV files' tables as "
+    "Parquet to it, and prints the summary.",
+)
 def report(
     form: str,
     start: datetime | None,

@@ -1,6 +1,5 @@
 """What each command does: open the sources, take a Snapshot, decide, print. Returns the exit code."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -12,8 +11,8 @@ from rich.console import Console
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
 from gpuwatch.app.sizing import size
-from gpuwatch.app.sources import open_sources, take_snapshot
-from gpuwatch.app.terminal import print_answer, remark, reported
+from gpuwatch.app.sources import open_sources, take_snapshot, unreadable
+from gpuwatch.app.terminal import TABLES, check_output, print_answer, remark, reported, write_table
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import analyse, assess
@@ -23,24 +22,24 @@ from gpuwatch.kube.writer import WriteError
 from gpuwatch.model.decision import Verdict
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
-from gpuwatch.model.telemetry import GapKind
 from gpuwatch.report.doctor import diagnose, diagnosis_tables
 from gpuwatch.report.explain import explain, explanation_tables, workloads_of
-from gpuwatch.report.machine import findings_to_csv
+from gpuwatch.report.machine import FINDINGS
 from gpuwatch.report.remediation_tables import pause_text
 from gpuwatch.report.tables import analysis_tables
 
 
 @reported
-def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[str, Any]) -> int:
+def run_analyze(form: str, output: Path | None, rows: int, fail_on_findings: bool, options: Mapping[str, Any]) -> int:
+    check_output(form, output)
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     analysis = analyse(snapshot, opened.policies)
-    if form == "csv":
-        sys.stdout.write(findings_to_csv(analysis.findings))
+    if form in TABLES:
+        write_table(FINDINGS, analysis.findings, form, output)
     else:
         print_answer(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows))
-    if not snapshot.devices and any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in snapshot.gaps):
+    if unreadable(snapshot):
         return ExitCode.FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
     return ExitCode.FOUND if fail_on_findings and found else ExitCode.OK

@@ -6,7 +6,7 @@ zero; `unpriced` counts its GPUs.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -16,9 +16,9 @@ from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.frameworks import ends
 from gpuwatch.model.cluster import Cluster, Node, Pod, Sharing
-from gpuwatch.model.decision import Analysis, Finding, FindingKind, Verdict
+from gpuwatch.model.decision import Analysis, Family, Finding, FindingKind, Verdict
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
-from gpuwatch.model.telemetry import Device, PodRef
+from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 
 NO_POOL = "default"
 """The pool of a Node without one, as in a plan."""
@@ -59,15 +59,70 @@ class FleetCost:
     currency: str = CURRENCY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One Pod and the GPUs that it has now. gpus: physical ones, with fractions. use: the kind of the finding that
+    doubts their use, such as never_used or idle_unknown; '' without one. cost_per_hour: None without a known price."""
+
+    pod: PodRef
+    workload: str
+    node: str
+    pool: str
+    gpu_model: str
+    gpus: float
+    state: CostState
+    use: str
+    cost_per_hour: float | None
+    devices: tuple[DeviceId, ...]
+
+    @property
+    def namespace(self) -> str:
+        return self.pod.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _NodeCost:
     """A Node with GPUs: how many are allocatable, what each Pod has, and the price of one for an hour."""
 
+    node: str
     gpu_model: str
     pool: str
     allocatable: float
     taken: Mapping[PodRef, float]
     price: float | None
+
+
+def allocations(analysis: Analysis, prices: PriceList) -> tuple[Allocation, ...]:
+    """Every Pod that has GPUs, by Node. Empty without a cluster."""
+    idle, suspected = _idle_pods(analysis.findings), _suspected_pods(analysis.findings)
+    # Reversed, because the gravest finding comes first, and the last one stays.
+    idle_family = [item for item in reversed(analysis.findings) if item.family is Family.IDLE]
+    use = {ref: str(item.kind) for item in idle_family for ref in item.pods}
+    workload = {pod.ref: pod.workload for pod in analysis.cluster.pods}
+    devices: dict[PodRef, list[DeviceId]] = defaultdict(list)
+    for device in analysis.devices:
+        for ref in device.pods:
+            devices[ref].append(device.id)
+    return tuple(
+        Allocation(
+            pod=ref,
+            workload=workload[ref],
+            node=place.node,
+            pool=place.pool,
+            gpu_model=place.gpu_model,
+            gpus=count,
+            state=_state(ref, idle, suspected),
+            use=use.get(ref, ""),
+            cost_per_hour=None if place.price is None else count * place.price,
+            devices=tuple(devices[ref]),
+        )
+        for place in _places(analysis.cluster, analysis.devices, prices)
+        for ref, count in place.taken.items()
+    )
+
+
+def _state(ref: PodRef, idle: Container[PodRef], suspected: Container[PodRef]) -> CostState:
+    return CostState.IDLE if ref in idle else CostState.SUSPECTED if ref in suspected else CostState.ALLOCATED
 
 
 def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[Recommendation] = ()) -> FleetCost:
@@ -89,8 +144,7 @@ def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[
         for ref, count in place.taken.items():
             namespace = ref.partition("/")[0]
             allocated[namespace, *kind] += count
-            state = CostState.IDLE if ref in idle else CostState.SUSPECTED if ref in suspected else CostState.ALLOCATED
-            parts.append((namespace, state, count))
+            parts.append((namespace, _state(ref, idle, suspected), count))
             if ref in idle and place.price is not None:
                 saving[namespace, RELEASE, Confidence.LIKELY] += count * place.price
                 saving[namespace, RELEASE, Confidence.PESSIMISTIC] += count * place.price * idle[ref]
@@ -195,6 +249,7 @@ def _place(
         total = capacity
     gpu = find_gpu(node.gpu_product or next((device.model for device in devices if device.model), ""))
     return _NodeCost(
+        node=node.name,
         gpu_model=gpu.name if gpu is not None else node.gpu_product,
         pool=node.pool or NO_POOL,
         # A GPU that the device plugin withdraws stays with the Pod that has it.
