@@ -1,7 +1,4 @@
-"""gpuwatch: GPU observability and remediation for Kubernetes.
-
-For people who think in frames: `gpuwatch.read(source).findings()` is a pandas DataFrame; see `read` and docs/frames.md.
-"""
+"""gpuwatch: GPU observability and remediation for Kubernetes. `gpuwatch.read` gives the results as DataFrames."""
 
 from typing import TYPE_CHECKING, Any
 

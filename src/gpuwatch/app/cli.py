@@ -81,6 +81,15 @@ _output = click.option(
     metavar="FILE",
     help="Write CSV or Parquet there.  [default: standard output]",
 )
+
+
+def _check_output(form: str, output: Path | None) -> None:
+    if output is not None and form not in ("csv", "parquet"):
+        raise click.UsageError(f"--output is for --format csv and parquet; for {form}, redirect with > FILE.")
+    if output is None and form == "parquet" and sys.stdout.isatty():
+        raise click.UsageError("A terminal cannot show Parquet; give --output FILE.")
+
+
 _rows = click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
 _prometheus = click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
 _kubeconfig = _options(
@@ -155,6 +164,7 @@ def analyze(form: str, output: Path | None, rows: int, fail_on_findings: bool, *
     """Findings with their evidence, and the plan: what is degraded, what is idle, and what is worth doing about it."""
     from gpuwatch.app.commands import run_analyze
 
+    _check_output(form, output)
     sys.exit(run_analyze(form, output, rows, fail_on_findings, sources))
 
 
@@ -196,6 +206,7 @@ def recommend(
     what that saves, and the exact change. Where the evidence does not suffice, why, and what would resolve it."""
     from gpuwatch.app.sizing_commands import run_recommend
 
+    _check_output(form, output)
     sys.exit(run_recommend(form, output, rows, namespace, workload, state, days, sources))
 
 
@@ -224,18 +235,12 @@ def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: A
     default=Path("reports"),
     show_default=True,
     metavar="DIR",
-    help="Each report becomes a folder in it; what could not be sent waits there for the next run.",
+    help="Each report becomes a folder in it, with HTML, Markdown, JSON and CSV; what could not be sent waits there for "
+    "the next run.",
 )
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
 @_state("SQLite file that keeps the profiles and the advice given.")
-@_format(
-    "summary",
-    "markdown",
-    "json",
-    "parquet",
-    text="What is printed; the folder always has HTML, Markdown, JSON and CSV. 'parquet' adds the CSV files' tables as "
-    "Parquet to it, and prints the summary.",
-)
+@_format("summary", "markdown", "json", "parquet", text="Printed form; 'parquet' adds Parquet to the folder's files.")
 def report(
     form: str,
     start: datetime | None,

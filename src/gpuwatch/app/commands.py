@@ -12,7 +12,7 @@ from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import open_sources, take_snapshot, unreadable
-from gpuwatch.app.terminal import TABLES, check_output, print_answer, remark, reported, write_table
+from gpuwatch.app.terminal import TABLES, print_answer, remark, reported, write_table
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import analyse, assess
@@ -31,7 +31,6 @@ from gpuwatch.report.tables import analysis_tables
 
 @reported
 def run_analyze(form: str, output: Path | None, rows: int, fail_on_findings: bool, options: Mapping[str, Any]) -> int:
-    check_output(form, output)
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     analysis = analyse(snapshot, opened.policies)

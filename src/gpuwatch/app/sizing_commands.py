@@ -16,7 +16,7 @@ from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, open_sources
-from gpuwatch.app.terminal import TABLES, check_output, print_answer, remark, reported, write_table
+from gpuwatch.app.terminal import TABLES, print_answer, remark, reported, write_table
 from gpuwatch.app.terminal import output as console
 from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.deliver.deliver import deliver, deliver_pending
@@ -64,7 +64,6 @@ def run_recommend(
     days: float,
     options: Mapping[str, Any],
 ) -> int:
-    check_output(form, output)
     opened, sized = _sized(state, timedelta(days=days), options)
 
     def wanted(item: Recommendation | Abstention | Outcome) -> bool:
@@ -158,9 +157,9 @@ def run_report(
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
     if form == "parquet":
-        from gpuwatch.report.frames import parquets
+        from gpuwatch.report.frames import to_parquet
 
-        files |= parquets(weekly_tables(report))
+        files |= {f"{name}.parquet": to_parquet(*table) for name, table in weekly_tables(report).items()}
 
     tell = partial(remark, style="dim")
     policy = settings.delivery if send else DeliveryPolicy()

@@ -63,14 +63,6 @@ TABLES = ("csv", "parquet")
 """Forms that hold one table and no more."""
 
 
-def check_output(form: str, output: Path | None) -> None:
-    """Before the long part. Raises SourceError where the form cannot go there."""
-    if output is not None and form not in TABLES:
-        raise SourceError(f"--output takes --format {' or '.join(TABLES)}; redirect --format {form} with > FILE")
-    if output is None and form == "parquet" and sys.stdout.isatty():
-        raise SourceError("a terminal cannot show Parquet: give --output FILE")
-
-
 def write_table(columns: Columns[T], rows: Sequence[T], form: str, output: Path | None) -> None:
     """form: one of TABLES. output: None for standard output."""
     if form == "csv":
