@@ -235,8 +235,7 @@ def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: A
     default=Path("reports"),
     show_default=True,
     metavar="DIR",
-    help="Each report becomes a folder in it, with HTML, Markdown, JSON and CSV; what could not be sent waits there for "
-    "the next run.",
+    help="Each report becomes a folder in it: HTML, Markdown, JSON, CSV; what could not be sent waits there.",
 )
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
 @_state("SQLite file that keeps the profiles and the advice given.")
