@@ -1,4 +1,4 @@
-"""What is imported is declared, explained, and not imported before it is needed."""
+"""What is imported is declared, explained, and not imported before it is needed; one version."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch import __version__
 from gpuwatch.app import cli
 from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.model.decision import Snapshot
@@ -79,6 +80,16 @@ def test_each_dependency_has_a_line_that_says_what_for_and_what_else_was_conside
     told = [name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row[0])]
     assert sorted(told) == sorted(DECLARED)
     assert all(len(row) == 3 and row[1].strip() and row[2].strip() for row in rows)
+
+
+def test_images_and_charts_have_the_version_of_the_package() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    found = {
+        version
+        for text in texts
+        for version in re.findall(r"""gpuwatch:(\d[\w.]*)|^appVersion: ["']?([\w.]+)""", text, flags=re.MULTILINE)
+    }
+    assert {"".join(version) for version in found} == {__version__}
 
 
 def test_help_needs_click_alone() -> None:
