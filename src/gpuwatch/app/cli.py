@@ -131,7 +131,7 @@ _sources = _options(
 _profiles = _options(
     _state(
         "SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without one the "
-        "whole history is, every time."
+        "whole history is, every time. `explain` counts the faults that `run` remembers there."
     ),
     click.option(
         "--days",
@@ -159,13 +159,16 @@ def cli() -> None:
 @_format("table", "json", "yaml", "csv", "parquet", text="For people or for machines.")
 @_output
 @_rows
+@_state("State file of `gpuwatch run` in this cluster: the faults that it remembers count.")
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
-def analyze(form: str, output: Path | None, rows: int, fail_on_findings: bool, **sources: Any) -> None:
+def analyze(
+    form: str, output: Path | None, rows: int, fail_on_findings: bool, state: Path | None, **sources: Any
+) -> None:
     """Findings with their evidence, and the plan: what is degraded, what is idle, and what is worth doing about it."""
     from gpuwatch.app.commands import run_analyze
 
     _check_output(form, output)
-    sys.exit(run_analyze(form, output, rows, fail_on_findings, sources))
+    sys.exit(run_analyze(form, output, rows, fail_on_findings, state, sources))
 
 
 @cli.command()

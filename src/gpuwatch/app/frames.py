@@ -11,6 +11,7 @@ import msgspec
 import pandas as pd
 from rich.console import Console
 
+from gpuwatch.app.commands import known_faults
 from gpuwatch.app.sizing import Sized, price_list, size
 from gpuwatch.app.sizing_commands import week_of
 from gpuwatch.app.sources import SourceError, open_sources, take_snapshot, unreadable
@@ -116,29 +117,24 @@ def read(
         if cluster or no_cluster or at or state:
             raise SourceError(f"{saved.source} stands for itself: leave out cluster, at and state")
         return saved
-    options: dict[str, Any] = {
-        "prometheus": url,
-        "kubeconfig": None,
-        "context": None,
-        "no_cluster": no_cluster,
-        "at": at,
-    }
+    options = dict[str, Any](prometheus=url, kubeconfig=None, context=None, no_cluster=no_cluster, at=at)
     options["telemetry"] = tuple(Path(each) for each in given if each != url)
     options["cluster"] = None if cluster is None else Path(cluster)
     opened = open_sources(options, settings)
     snapshot = take_snapshot(opened, Console(stderr=True))
     if unread := unreadable(snapshot):
         raise SourceError(f"{opened.description}: {unread.detail}")
+    kept, length = settings.state if state is None else Path(state), timedelta(days=days)
+    context = analysed.PlanContext(faults=known_faults(kept, opened, snapshot))
 
     def profile() -> tuple[Sized, WeeklyReport]:
-        kept, length = settings.state if state is None else Path(state), timedelta(days=days)
         sized = size(replace(opened, snapshot=snapshot), kept, length, Console(stderr=True))
         return sized, week_of(opened, sized, length)
 
     return Frames(
         source=opened.description,
         settings=settings,
-        analysis=analysed.analyse(snapshot, opened.policies),
+        analysis=analysed.analyse(snapshot, opened.policies, context),
         profile=profile if opened.store else None,
     )
 
