@@ -38,7 +38,6 @@ PROMETHEUS: Object = {
 }
 LABELLED = {"enabled": True, "additionalLabels": {"release": STACK}}
 VALUES = {
-    "prometheus": {"url": "http://prometheus-operated.monitoring.svc:9090"},
     "serviceMonitor": {**LABELLED, "interval": "15s", "targetLabels": ["team"]},
     "podMonitor": {**LABELLED, "metricRelabelings": [{"action": "labeldrop", "regex": "never"}]},
     "prometheusRule": {**LABELLED, "rules": {"GpuwatchDown": {"for": "7m", "labels": {"team": "sre"}}}},
@@ -47,8 +46,10 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Generated:
-    """configuration: Prometheus', as the operator wrote it. folder: with the files that it names. rules: by group."""
+    """settings: gpuwatch's own. configuration: Prometheus', as the operator wrote it. folder: with the files that it
+    names. rules: by group."""
 
+    settings: dict[str, Any]
     configuration: dict[str, Any]
     folder: Path
     rules: dict[str, list[dict[str, Any]]]
@@ -74,9 +75,11 @@ def generated(
         for name in (NAMESPACE, "monitoring"):
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         helm = Helm(helm_build.helm, cluster.administrator, NAMESPACE, folder)
-        helm("install", "fleet", DEPLOY / "chart" / "gpuwatch", "--values", values)
         with running_operator(operator_build, cluster.administrator) as log:
             api.create(PROMETHEUS)
+            service = "/api/v1/namespaces/monitoring/services/prometheus-operated"
+            wait_until(lambda: api.answer("GET", service).ok, lambda: log.read_text()[-2000:])
+            helm("install", "fleet", DEPLOY / "chart" / "gpuwatch", "--values", values)
             wait_until(lambda: len(written(api)) == 2, lambda: f"{written(api)}\n{log.read_text()[-2000:]}")
         texts = written(api)
         rules = folder / "rules"
@@ -88,7 +91,10 @@ def generated(
         (place,) = yaml.safe_load(text)["rule_files"]
         (folder / "prometheus.yaml").write_text(text.replace(place, f"{rules}/*.yaml"))
         groups = [group for file in texts["rules"].values() for group in yaml.safe_load(file)["groups"]]
-        yield Generated(yaml.safe_load(text), folder, {group["name"]: group["rules"] for group in groups})
+        own = api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/fleet-gpuwatch-settings")["data"]["settings.yaml"]
+        yield Generated(
+            yaml.safe_load(own), yaml.safe_load(text), folder, {group["name"]: group["rules"] for group in groups}
+        )
 
 
 def written(api: Api) -> dict[str, dict[str, str]]:
@@ -103,6 +109,10 @@ def written(api: Api) -> dict[str, dict[str, str]]:
     if rules.ok and rules.json().get("data"):
         found["rules"] = rules.json()["data"]
     return found
+
+
+def test_it_found_the_prometheus_of_the_operator(generated: Generated) -> None:
+    assert generated.settings["prometheus"] == {"url": "http://prometheus-operated.monitoring.svc:9090"}
 
 
 def test_promtool_accepts_what_the_operator_makes(
