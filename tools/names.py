@@ -77,24 +77,24 @@ SETTINGS_HEAD = """\
 # Settings
 
 Settings stand in a YAML file (`--config FILE`) or in variables: `plan.budget_ratio` is also
-`GPUWATCH_PLAN__BUDGET_RATIO`. A variable wins over the file. gpuwatch refuses a name that is not here and says which one
-it is. `make names` writes this page from the code; CI fails where the two differ.
+`GPUWATCH_PLAN__BUDGET_RATIO`. A variable wins over the file. gpuwatch refuses a name that is not here, and
+says which one it is. `make names` writes this page from the code; CI fails where the two differ.
 
 ```yaml
 prometheus:
   url: https://mimir.example/prometheus
   bearer_token_file: /var/run/secrets/mimir/token
   headers: {X-Scope-OrgID: gpu-team}
-  matchers: {cluster: eu-1}                # where the server has several clusters; see telemetry.md
+  matchers: {cluster: eu-1}                # with several clusters in one server; telemetry.md
 plan:
-  budget_ratio: 0.05                       # share of a pool that may be out of service or disturbed at once
-xid_overrides: /etc/gpuwatch/xids.yaml     # your own classes of XIDs; see rules.md
-prices: /etc/gpuwatch/prices.csv           # your own prices of instance types, over the catalog's list prices
-currency: USD                              # of all sums; prices in another currency do not count
-state: /var/lib/gpuwatch/state.sqlite      # profiles and advice, so that a run reads only what is new
-delivery:                                  # of reports; see delivery.md
+  budget_ratio: 0.05                       # of a pool, out of service or disturbed
+xid_overrides: /etc/gpuwatch/xids.yaml     # your own classes of XIDs; rules.md
+prices: /etc/gpuwatch/prices.csv           # your own prices of instance types
+currency: USD                              # of all sums
+state: /var/lib/gpuwatch/state.sqlite      # profiles and advice between runs
+delivery:                                  # of reports; delivery.md
   s3_bucket: gpu-reports
-  urls: ["env:SLACK_URL"]                  # Apprise URLs; secrets stay in variables or files
+  urls: ["env:SLACK_URL"]                  # a variable with an Apprise URL
 ```
 
 The meaning of a bound says where its default comes from. [rules.md](rules.md) has each bound beside its rule.
