@@ -229,7 +229,7 @@ def health_fleet(seed: int) -> HealthFleet:
     """About 40 machines of four or eight GPUs, some 220 GPUs, over one and a half days."""
     site = _Site(FleetPlan(seed=seed, end=END, gpus=1, days=DAYS, vocabulary="mixed", faults=(), idle_allocations=0))
     scenes = [*_SCENES]
-    site.rng.shuffle(scenes)  # type: ignore[arg-type]
+    site.rng.shuffle(scenes)
     for scene in scenes:
         scene(site)
     site.label()
@@ -682,7 +682,7 @@ def _infiniband(site: _Site) -> None:
     switch = whole[int(rng.integers(len(whole)))]
     # Beside the leaf, so that each place has a cause of its own; one a leaf, as two are half of it.
     free = [machines[int(rng.integers(len(machines)))] for machines in whole if machines is not switch]
-    rng.shuffle(free)  # type: ignore[arg-type]
+    rng.shuffle(free)
     down, flaps, slow, noisy, once, few = free[:6]
     fades = timedelta(hours=6.5)
 

@@ -7,6 +7,7 @@ and with every action allowed: what is right to do does not depend on a budget.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,6 +76,11 @@ class SceneScore:
     found: int
     too_far: int
     delays_hours: tuple[float, ...] = ()
+
+    @property
+    def delay_hours(self) -> float | None:
+        """The median delay; None where nothing was found."""
+        return statistics.median(self.delays_hours) if self.delays_hours else None
 
 
 def evaluate_health(seed: int) -> tuple[list[Quality], list[SceneScore], int]:
