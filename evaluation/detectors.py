@@ -27,7 +27,16 @@ from evaluation.contention import contended_fleet
 from evaluation.health_fleets import Right
 from evaluation.health_rules import SceneScore, evaluate_health, scenes_together
 from evaluation.patience import CHANCE_RATIO, waits_of
-from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle, score_misfits
+from evaluation.scoring import (
+    Kept,
+    Quality,
+    added,
+    kept_together,
+    named_with_misfits,
+    score_faults,
+    score_idle,
+    score_misfits,
+)
 from gpuwatch.collect.collect import collect
 from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.kube.recorded import RecordedCluster
@@ -35,7 +44,7 @@ from gpuwatch.model.decision import Finding, FindingKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_of
+from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_as
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
 from gpuwatch.telemetry.series import RecordedSeries
@@ -187,10 +196,10 @@ def suspected_of(seed: int, policies: Policies) -> tuple[list[Quality], Kept]:
     return score_idle(fleet.truth, named, moments, FindingKind.SUSPECTED_IDLE.value)
 
 
-def _suspected(at: datetime, findings: Iterable[Finding]) -> Iterator[Named]:
+def _suspected(at: datetime, findings: Sequence[Finding]) -> Iterator[Named]:
     for finding in findings:
         if finding.kind is FindingKind.SUSPECTED_IDLE:
-            yield Named(at=at, kind=finding.kind.value, subject=str(finding.subject), pods=frozenset(finding.pods))
+            yield named_as(at, finding)
 
 
 def watch(
@@ -198,7 +207,7 @@ def watch(
     moments: Sequence[datetime],
     folder: Path,
     policies: Policies,
-    taken: Callable[[datetime, Iterable[Finding]], Iterable[Named]] = named_of,
+    taken: Callable[[datetime, Sequence[Finding]], Iterable[Named]] = named_with_misfits,
 ) -> list[Named]:
     """Runs the whole path at each moment, over files as a user has them. taken: from the findings of each moment."""
     write_fleet(fleet, folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.contention import BUSY_RATIO, contended_fleet
+from evaluation.contention import BUSY_RATIO, contended_fleet, dram_peak
 from evaluation.detectors import watch
 from evaluation.scoring import score_misfits
 from gpuwatch.cycle.analysis import Policies
@@ -18,7 +18,6 @@ from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.scoring import MISFIT_KINDS, SURE, Named
-from gpuwatch.simulate.states import dram_peak
 from gpuwatch.simulate.truth import Truth
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
