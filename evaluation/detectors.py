@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -89,21 +89,23 @@ def evaluate(
     policies: Policies | None = None,
     jobs: int = 1,
     progress: Callable[[str], None] = lambda _: None,
+    special: bool = True,
 ) -> Evaluation:
     """Plays the fleets of these seeds and adds up how they were judged.
 
     every_hours: distance of the regular moments, from the second day on; each planted fault and idle allocation adds
-    one of its own. jobs: fleets at a time, each in a process. A fleet of 64 GPUs and a week takes some minutes.
+    one of its own. jobs: fleets at a time, each in a process. special: with `special_fleets` of each seed. A seed takes
+    some minutes.
     """
     parts: list[Evaluation] = []
     if jobs == 1:
         for seed in seeds:
             progress(f"fleet {seed}")
-            parts.append(evaluate_fleet(seed, gpus, days, every_hours, policies or Policies()))
+            parts.append(evaluate_fleet(seed, gpus, days, every_hours, policies or Policies(), special))
     else:
         with ProcessPoolExecutor(jobs) as pool:
             waiting = {
-                pool.submit(evaluate_fleet, seed, gpus, days, every_hours, policies or Policies()): seed
+                pool.submit(evaluate_fleet, seed, gpus, days, every_hours, policies or Policies(), special): seed
                 for seed in seeds
             }
             for done in as_completed(waiting):
@@ -127,17 +129,18 @@ def evaluate(
     )
 
 
-def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, policies: Policies) -> Evaluation:
-    """One fleet, in a folder that is removed afterwards."""
+def evaluate_fleet(
+    seed: int, gpus: int, days: float, every_hours: float, policies: Policies, special: bool = True
+) -> Evaluation:
+    """One fleet, in a folder that is removed afterwards, and the `special_fleets` of its seed."""
     fleet = contended_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days), CONTENDED)
     moments = moments_of(fleet, every_hours)
     with tempfile.TemporaryDirectory(prefix="gpuwatch-fleet-") as folder:
         named = watch(fleet, moments, Path(folder), policies)
-    health, scenes, health_moments = evaluate_health(seed)
-    suspected, kept_by_suspicion = suspected_of(seed, policies)
+    more = special_fleets(seed, policies) if special else Special()
     waits = waits_of(fleet)
     classes, kept = score_idle(fleet.truth, named, moments, waits=waits)
-    baselines, left = [], [kept, kept_by_suspicion]
+    baselines, left = [], [kept, *more.kept]
     rules = (COMMON_RULE, SIX_HOURS)
     fixed = list(fixed_rules(fleet, moments, rules))
     for rule in rules:
@@ -151,14 +154,30 @@ def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, polici
         every_hours=every_hours,
         moments=len(moments),
         faults=score_faults(fleet.truth, named, moments),
-        idle=added([classes, gangs_of(seed, policies), suspected]),
+        idle=added([classes, more.idle]),
         misfits=score_misfits(fleet.truth, named, moments),
         baselines=baselines,
         kept=left,
-        health=health,
-        scenes=scenes,
-        health_moments=health_moments,
+        health=more.health,
+        scenes=more.scenes,
+        health_moments=more.moments,
     )
+
+
+class Special(NamedTuple):
+    """As in Evaluation, of the special fleets of a seed."""
+
+    idle: Sequence[Quality] = ()
+    kept: Sequence[Kept] = ()
+    health: Sequence[Quality] = ()
+    scenes: Sequence[SceneScore] = ()
+    moments: int = 0
+
+
+def special_fleets(seed: int, policies: Policies) -> Special:
+    """Fleets for what the regular one does not have: gangs in part, exporters with one signal, and `health_fleets`."""
+    suspected, kept = suspected_of(seed, policies)
+    return Special([*gangs_of(seed, policies), *suspected], [kept], *evaluate_health(seed))
 
 
 def gangs_of(seed: int, policies: Policies) -> list[Quality]:
@@ -319,7 +338,8 @@ def print_evaluation(result: Evaluation, console: Console) -> None:
             cells += [str(pods), str(named), _share(named / pods if pods else None)]
         spared.add_row(kept.rule, *cells)
     console.print(spared)
-    _print_health(result, console)
+    if result.scenes:
+        _print_health(result, console)
     console.print(
         "recall: of what was planted; GPU-h: of the hours that it lasted, those after it was named; precision: of what "
         "was named; delay: median from the start to the first moment that named it, and the longest, as moments lie up "
@@ -381,16 +401,19 @@ def parse_seeds(text: str) -> list[int]:
 @click.option("--gpus", default=64, show_default=True, help="GPUs of each fleet.")
 @click.option("--days", default=7.0, show_default=True)
 @click.option("--every-hours", default=2.0, show_default=True, help="Distance of the regular moments.")
-@click.option("--jobs", default=2, show_default=True, help="Fleets at a time.")
+@click.option("--jobs", default=2, show_default=True, help="Seeds at a time.")
+@click.option("--special/--no-special", default=True, show_default=True, help="With the fleets of special faults.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(seeds: str, gpus: int, days: float, every_hours: float, jobs: int, form: str) -> None:
+def main(seeds: str, gpus: int, days: float, every_hours: float, jobs: int, special: bool, form: str) -> None:
     """Precision and recall of every kind of finding, over simulated fleets whose truth is known."""
     try:
         chosen = parse_seeds(seeds)
     except ValueError as error:
         raise click.BadParameter(f"{seeds!r} is no list of seeds: write 1000-1004 or 1000,1003") from error
     told = Console(stderr=True)
-    result = evaluate(chosen, gpus, days, every_hours, jobs=min(jobs, len(chosen)), progress=told.print)
+    result = evaluate(
+        chosen, gpus, days, every_hours, jobs=min(jobs, len(chosen)), progress=told.print, special=special
+    )
     if form == "json":
         json.dump(evaluation_json(result), sys.stdout, indent=1)
         sys.stdout.write("\n")

@@ -225,15 +225,15 @@ def _host(machine: Machine) -> dict[str, str]:
     return {"instance": f"{machine.address}:9100", "job": "node-exporter"}
 
 
-def health_fleet(seed: int) -> HealthFleet:
-    """About 40 machines of four or eight GPUs, some 220 GPUs, over one and a half days."""
+def health_fleet(seed: int, scenes: Sequence[Callable[[_Site], None]] = ()) -> HealthFleet:
+    """About 45 machines of four or eight GPUs, some 240 GPUs, over one and a half days; or with these scenes alone."""
     site = _Site(FleetPlan(seed=seed, end=END, gpus=1, days=DAYS, vocabulary="mixed", faults=(), idle_allocations=0))
-    scenes = [*_SCENES]
-    site.rng.shuffle(scenes)
-    for scene in scenes:
+    shuffled = list(scenes or _SCENES)
+    site.rng.shuffle(shuffled)
+    for scene in shuffled:
         scene(site)
     site.label()
-    for on_nodes in (_node_conditions, _infiniband):
+    for on_nodes in () if scenes else (_node_conditions, _infiniband):
         on_nodes(site)
     return HealthFleet(
         plan=site.plan,
@@ -378,7 +378,7 @@ class _Site:
 # The fabric between GPUs
 
 
-def _links_not_trained(site: _Site) -> None:
+def links_not_trained(site: _Site) -> None:
     machine, span = site.machine(size=8), site.span()
     for card in site.cards(machine):
         card.states["fabric_manager"].append((*span, 4.0))
@@ -462,7 +462,7 @@ def _nvlink5(site: _Site) -> None:
 # The board, its power and its heat
 
 
-def _board(site: _Site) -> None:
+def board(site: _Site) -> None:
     kind = FindingKind.BOARD
     machine, span = site.machine(), site.span()
     card = site.one(machine)
@@ -523,7 +523,7 @@ def _repaired(site: _Site) -> None:
     site.case("after a reboot that was seen", kind, [machine], (end + 1.5 * HOUR, FOREVER), Right.NOTHING, [card])
 
 
-def _not_repaired(site: _Site) -> None:
+def not_repaired(site: _Site) -> None:
     """DCGM's host engine starts anew, so the gauge forgets the XID; the GPU was not reset."""
     machine, (begin, _) = site.machine(), site.span()
     card, kind = site.one(machine), FindingKind.XID
@@ -537,7 +537,7 @@ def _not_repaired(site: _Site) -> None:
     site.case("the same, eight hours later, forgotten by the exporter", kind, [machine], late, Right.MOVED, [card])
 
 
-def _contained(site: _Site) -> None:
+def contained(site: _Site) -> None:
     machine, span = site.machine(), site.span()
     card = site.one(machine)
     script = site.cards(machine, [card])[0]
@@ -716,17 +716,17 @@ def _infiniband(site: _Site) -> None:
 
 
 _SCENES: tuple[Callable[[_Site], None], ...] = (
-    _links_not_trained,
+    links_not_trained,
     _manager_not_started,
     _needs_no_manager,
     _fabric_unhealthy,
     _imex,
     _nvlink5,
-    _board,
+    board,
     _rack,
     _repaired,
-    _not_repaired,
-    _contained,
+    not_repaired,
+    contained,
     _pods,
     _gangs,
 )
