@@ -158,8 +158,8 @@ def evaluate_fleet(
         misfits=score_misfits(fleet.truth, named, moments),
         baselines=baselines,
         kept=left,
-        health=more.health,
-        scenes=more.scenes,
+        health=list(more.health),
+        scenes=list(more.scenes),
         health_moments=more.moments,
     )
 
