@@ -349,7 +349,19 @@ def test_a_faster_and_cheaper_model_wins_in_money():
     assert found.chosen.target.gpu_model == "H100-SXM5-80GB"
     assert found.condition == "Only if the image carries sm_90, or PTX that the driver can compile for it."
     assert found.reason.startswith(f"{found.condition} 1 × H100-SXM5-80GB in h100 keeps ")
+    assert "Without a condition" not in found.reason  # nothing else is fast enough
     assert "If that is so, say it: annotation gpuwatch.dev/compute-capabilities with 9.0." in found.caveats
+
+
+def test_beside_a_condition_stands_the_best_that_needs_none():
+    nodes = [node(), node("h-0", "NVIDIA-H100-80GB-HBM3", instance_type="h100")]
+    prices = [price(), price("h100", "H100-SXM5-80GB", per_hour=0.01)]
+    found = advised(answer(profile(), world=cluster(nodes), prices=prices))
+    assert (found.chosen.target.gpu_model, bool(found.condition)) == ("H100-SXM5-80GB", True)
+    assert found.runner_up is not None
+    assert found.runner_up.target.gpu_model == A100
+    assert f". Without a condition: {found.runner_up.target.name} keeps " in found.reason
+    assert found.reason.endswith("GPU-hours a week.")
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import threading
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from detect.builders import AT
 from detect.test_fault_memory import HOUR, moved, quiet, raised
+from gpuwatch.app.cli import cli
 from gpuwatch.app.controller import Controller, Writers
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.sources import Opened
+from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import Policies, assess
 from gpuwatch.kube.writer import ClusterWriter
 from gpuwatch.model.decision import Snapshot, Verdict
@@ -22,6 +26,7 @@ from gpuwatch.model.faults import FaultMemory
 from gpuwatch.settings import Settings
 from gpuwatch.settings.run_policy import ControllerPolicy
 from gpuwatch.store import StoreError
+from gpuwatch.store.store import Store
 from kube.memory_cluster import MemoryCluster
 from store.test_checkpoints import Killed
 
@@ -54,6 +59,39 @@ def test_a_restart_forgets_nothing(place: str, tmp_path: Path) -> None:
     assert verdict(repaired, cycle(process(tmp_path, cluster), repaired)) is Verdict.HEALTHY
     after = quiet(by=7 * HOUR, boot="two")
     assert verdict(after, cycle(process(tmp_path, cluster), after)) is Verdict.HEALTHY
+
+
+def test_a_command_counts_what_the_controllers_file_remembers(tmp_path: Path) -> None:
+    def xids(*more: str | Path) -> list[tuple[str, str]]:
+        arguments = ["analyze", "--telemetry", moment, "--format", "json", *more]
+        result = CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        found = [item for item in json.loads(result.stdout)["findings"] if item["kind"] == "xid"]
+        return [(item["subject"]["name"], item["verdict"]) for item in found]
+
+    def explained(*more: str | Path) -> str:
+        arguments = ["explain", "device/gpu-0", "--telemetry", moment, *more]
+        result = CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        return " ".join(result.stdout.split())
+
+    cycle(process(tmp_path, None), raised(79))
+    kept, moment = tmp_path / "state.sqlite", tmp_path / "later.snapshot"
+    with Store.open(kept) as store:
+        before = store.load_faults()
+    save_snapshot(quiet(by=5 * HOUR), moment)
+    assert xids() == []
+    assert xids("--state", tmp_path / "none.sqlite") == []
+    assert not (tmp_path / "none.sqlite").exists()
+    assert xids("--state", kept) == [("gpu-0", "degraded")]
+    assert "a single run remembers none from before it" in explained()
+    assert "a single run" not in explained("--state", kept)
+    assert "XID 79" in explained("--state", kept)
+    # What came later than the moment is not known in it.
+    save_snapshot(quiet(by=-5 * HOUR), moment)
+    assert xids("--state", kept) == []
+    with Store.open(kept) as store:
+        assert store.load_faults() == before
 
 
 def test_killed_at_any_line_nothing_is_lost(tmp_path: Path) -> None:

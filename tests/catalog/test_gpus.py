@@ -189,7 +189,7 @@ GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,,,sheet,2026-11-21\n"
     ("rows", "complaint"),
     [
         (GOOD + GOOD.replace("X1,", "X2,", 1), r"gpus.csv, line 3: 'x1.*' names X1 already"),
-        (GOOD.replace("1000", "1e3"), r"gpus.csv, line 2: column 'memory_bytes' is '1e3'; expected a whole number"),
+        (GOOD.replace("1000", "1.5"), r"gpus.csv, line 2: column 'memory_bytes' is '1.5'; expected a whole number"),
         (GOOD.replace(",70,,,", ",70,,A100,"), r"gpus.csv, line 2: column 'mig_family' is 'A100', which mig.json"),
         (GOOD.replace("nvidia,NV", "nvidea,NV"), r"gpus.csv, line 2: column 'vendor' is 'nvidea'; expected one of"),
         (GOOD.replace(",sheet", ","), r"gpus.csv, line 2: column 'source' is empty"),
@@ -199,7 +199,7 @@ GOOD = "X1,nvidia,NVIDIA X1;X1 Pro,1000,2000,,70,,,hopper,,,,sheet,2026-11-21\n"
             r"line 2: column 'checked' is 'today'; expected a date such as",
         ),
         (GOOD.replace("hopper", ""), r"gpus.csv, line 2: column 'architecture' is empty"),
-        ("", r"gpus.csv: no rows"),
+        ("", r"gpus.csv: the table has no rows"),
     ],
 )
 def test_a_malformed_row_is_named(rows: str, complaint: str) -> None:

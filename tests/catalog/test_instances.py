@@ -256,10 +256,10 @@ def test_a_bad_size_of_a_host_is_named(tmp_path: Path, cells: str, complaint: st
         ("x,NVIDIA L4,0.5,0.8,USD,2026-09-01,", "column 'gpu_count' is '0.5'; expected a whole number"),
         ("x,NVIDIA L4,1,-1,USD,2026-09-01,", "column 'price_per_hour' is -1"),
         ("x,NVIDIA L4,1,cheap,USD,2026-09-01,", "column 'price_per_hour' is 'cheap'; expected a number"),
-        ("x,NVIDIA L4,1,nan,USD,2026-09-01,", "column 'price_per_hour' is nan; expected a finite number"),
+        ("x,NVIDIA L4,1,nan,USD,2026-09-01,", "column 'price_per_hour' is 'nan'; expected a number"),
         ("x,NVIDIA L4,1,0.8,USD,last week,", "column 'price_date' is 'last week'; expected a date such as"),
         ("x,NVIDIA L4,1,0.8,USD", "5 cells where the header has 7"),
-        (GOOD.strip(), "dgx-h100 in region * stands twice; keep one (the first counts)"),
+        (GOOD.strip(), "dgx-h100 in region * has a row already; keep one (the first counts)"),
     ],
 )
 def test_a_bad_row_is_named_and_the_others_count(tmp_path: Path, row: str, complaint: str) -> None:
@@ -303,7 +303,7 @@ def test_the_catalogs_own_file_may_have_no_bad_row() -> None:
     header += ",vcpus,host_memory_bytes,host_source,host_checked\n"
     row = "x,aws,us-east-1,L4,1,0.8,USD,2026-09-01,list,,,,\n"
     assert parse_instances(header + row, "instances.csv")[0].gpu == "L4"
-    with pytest.raises(CatalogError, match=r"instances.csv, line 3: x in region us-east-1 stands twice"):
+    with pytest.raises(CatalogError, match=r"instances.csv, line 3: \('x', 'us-east-1'\) has a row already"):
         parse_instances(header + row + row, "instances.csv")
     with pytest.raises(CatalogError, match=r"instances.csv, line 2: the price is in EUR"):
         parse_instances(header + row.replace("USD", "EUR"), "instances.csv")

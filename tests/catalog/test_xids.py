@@ -154,7 +154,8 @@ def test_a_malformed_table_is_named() -> None:
     authorities = {"eks": {"verdicts": {"event": {"acts": False, "text": "EKS: an event only"}}}}
 
     def table(*entries: dict[str, object]) -> str:
-        return json.dumps({"source": "s", "checked": "2026-11-21", "authorities": authorities, "xids": entries})
+        shared = {"source": "s", "checked": "2026-11-21", "acts": {}, "authorities": authorities}
+        return json.dumps({**shared, "xids": entries})
 
     assert parse_xids(table(entry), "x.json")[1].xid_class is XidClass.IGNORE
     for broken, complaint in (

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 BOARDS: dict[str, dict[str, Any]] = {
     path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "dashboards").glob("gpuwatch-*.json"))
 }
-SERIES = re.compile(r"\b(?:(?:device|gpu|node|namespace|cluster):\w+:\w+|gpuwatch_\w+|kube_\w+|process_\w+|ALERTS\b)")
+SERIES = re.compile(
+    r"\b(?:(?:device|gpu|gpu_kind|node|namespace|cluster):\w+:\w+|gpuwatch_\w+|kube_\w+|process_\w+|ALERTS\b)"
+)
 """Names of series in PromQL."""
 
 

@@ -28,12 +28,13 @@ NOT_TOLD = [
     # Fleets whose names begin so, why they lack the series, and the series.
     (("amd", "intel", "gaudi"), "the catalog knows no metric for it but NVIDIA's", {
         "gpu:gpu_xid:last", "gpu:gpu_recovery_action:max", "gpu:gpu_row_remap_failed:max",
-        "gpu:gpu_nvlink_errors:rate15m", "gpu:gpu_thermal_throttle_ratio:rate15m",
+        "gpu:gpu_nvlink_errors:rate15m", "gpu_kind:gpu_nvlink_errors:rate15m", "gpu:gpu_thermal_throttle_ratio:rate15m",
         "gpu:gpu_power_brake_ratio:rate15m",
     }),
     (("dcgm-default-list",), "not in dcgm-exporter's default list", {
         "device:gpu_sm_active_ratio:max", "gpu:gpu_ecc_corrected:rate1h", "gpu:gpu_ecc_uncorrected:increase1h",
-        "gpu:gpu_ecc_uncorrected_since_reload:max", "gpu:gpu_nvlink_errors:rate15m", "gpu:gpu_recovery_action:max",
+        "gpu:gpu_ecc_uncorrected_since_reload:max", "gpu:gpu_nvlink_errors:rate15m",
+        "gpu_kind:gpu_nvlink_errors:rate15m", "gpu:gpu_recovery_action:max",
         "gpu:gpu_power_brake_ratio:rate15m", "gpu:gpu_power_limit_watts:max", "gpu:gpu_row_remap_pending:max",
         "gpu:gpu_thermal_throttle_ratio:rate15m",
     }),
@@ -79,6 +80,7 @@ EMPTY = {
         ("gpuwatch-workload", "Idle findings"), ("gpuwatch-workload", "What would be saved"),
         ("gpuwatch-workload", "Would be saved"),
     )},
+    (("stopped",), ("gpuwatch-health", "Nodes")): "without any telemetry one finding of the fleet stands for all Nodes",
     (("quiet",), ("gpuwatch-health", "Memory errors")): NO_FAULT,
     (("quiet",), ("gpuwatch-health", "XIDs")): NO_FAULT,
     (tuple(name for name in FLEETS if name != "stopped"), ("gpuwatch-nodes", "Missing GPUs")):

@@ -171,6 +171,45 @@ def test_a_minimum_that_is_placed_waits_for_nobody() -> None:
     assert found(with_minimum(torn(20), 3)).verdict is Verdict.IDLE
 
 
+def never_made(minutes: float = 20, *, needed: int = 4) -> Snapshot:
+    """Two Pods hold a GPU each; the others that the gang needs do not exist."""
+    members = [holder(f"torn-{n}", steps((".", minutes / 60))) for n in range(2)]
+    return with_minimum(world(*members, bystander()), needed)
+
+
+def test_members_that_were_never_made_are_missing() -> None:
+    finding = found(never_made())
+    assert (finding.kind, finding.verdict) == (FindingKind.PARTIAL_GANG, Verdict.IDLE)
+    assert finding.summary == (
+        "2 of the 4 Pods that it needs are placed; not placed for 20 min: 2 (2 never made); its GPUs do nothing "
+        "meanwhile"
+    )
+    assert found(with_minimum(torn(20), 4)).summary.startswith(
+        "2 of the 4 Pods that it needs are placed; not placed for 20 min: 2 (1 never made), kept"
+    )
+    nothing(never_made(needed=2))
+    assert found(never_made(5)).kind is FindingKind.IDLE_UNKNOWN
+
+
+def test_members_that_come_later_are_not_missing() -> None:
+    """Of a gang that starts, or that lost a Pod, the rest may be made in a moment."""
+    nothing(with_pods(never_made(), torn_1={"phase": "Pending", "node": "node-pull"}))
+    state = never_made()
+    for phase in ("Failed", "Succeeded"):
+        ended = Pod(namespace="ml", name="torn-2", phase=phase, workload="Job/ml/torn")
+        nothing(replace(state, cluster=replace(state.cluster, pods=(*state.cluster.pods, ended))))
+        nothing(replace(state, cluster=replace(state.cluster, companions=(ended,))))
+
+
+def test_the_gangs_own_object_says_what_keeps_the_rest_away() -> None:
+    said = "Workload job-torn: QuotaReserved=False, Pending: couldn't assign flavors: insufficient unused quota"
+    state = never_made()
+    gangs = tuple(replace(gang, unscheduled=said) for gang in state.cluster.gangs)
+    finding = found(replace(state, cluster=replace(state.cluster, gangs=gangs)))
+    assert "2 (2 never made), kept from it by quota, as its scheduler says" in finding.summary
+    assert finding.evidence[0].note == said
+
+
 def test_pods_without_gpus_count_as_their_framework_counts_them() -> None:
     """A head or a launcher is one of the Pods that have to be placed."""
     head = Pod(namespace="ml", name="head", node="node-cpu", phase="Running", gang=GANG, workload="Job/ml/torn")

@@ -104,3 +104,31 @@ def test_gangs_that_are_scheduled_as_gangs_are_never_named(allowed: World) -> No
     time.sleep(30)  # longer than idle.partial_gang_seconds
     assert placed(living, "then") == (0, 3)
     assert told(living, settings) == {}
+
+
+def test_a_gang_whose_other_pods_a_quota_refuses_is_named(allowed: World) -> None:
+    living = allowed
+    quotas = "/api/v1/namespaces/team-a/resourcequotas"
+    counted = "requests.nvidia.com/gpu"
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few", "namespace": "team-a"}}
+    living.api.create({**quota, "spec": {"hard": {counted: "1000"}}})
+    try:
+        living.until(lambda: counted in (living.api.get(f"{quotas}/few").get("status") or {}).get("used", {}))
+        used = int(living.api.get(f"{quotas}/few")["status"]["used"][counted])
+        body = {"spec": {"hard": {counted: str(used + 8)}}}
+        done = living.api.answer("PATCH", f"{quotas}/few", body, content_type="application/merge-patch+json")
+        assert done.ok, done.text
+        living.until(lambda: living.api.get(f"{quotas}/few")["status"]["hard"] == body["spec"]["hard"])
+        for number in range(2):
+            living.node(f"few-{number}", "few")
+        living.fleet.idle.add("few")
+        living.api.create(gang("few", pool="few", gpus=4, copies=3))
+        living.until(lambda: placed(living, "few") == (2, 2))
+        settings = living.settings("few")
+        living.until(lambda: [item["verdict"] for item in told(living, settings).values()] == ["idle"], seconds=90)
+        (item,) = told(living, settings).values()
+        assert item["summary"].startswith("2 of the 3 Pods that it needs are placed; ")
+        assert ": 1 (1 never made); " in item["summary"]
+    finally:
+        living.api.answer("DELETE", f"{quotas}/few")
+        living.api.answer("DELETE", "/apis/batch/v1/namespaces/team-a/jobs/few?propagationPolicy=Background")

@@ -172,14 +172,15 @@ class World:
         return str(answer.json()["status"]["userInfo"]["username"])
 
     def remediations(self, action: str = "", target: str = "") -> list[Object]:
-        """Of workloads and of Nodes. action: as the settings name it; '' for all."""
+        """Of workloads and of Nodes. action: as the settings name it; '' for all. target: the whole name of what it is
+        about, as one name may begin another's; '' for all."""
         named = camel_enum(ActionKind(action)) if action else ""
         return [
             item
             for path in (REMEDIATIONS, NODE_REMEDIATIONS)
             for item in self.api.get(path)["items"]
             if item["spec"]["proposal"]["action"] == (named or item["spec"]["proposal"]["action"])
-            and target in item["spec"]["proposal"]["target"]
+            and target in ("", item["spec"]["proposal"]["target"].rpartition("/")[2])
         ]
 
     def newest(self, action: str, target: str) -> Object | None:

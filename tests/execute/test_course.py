@@ -802,7 +802,7 @@ def test_evictions_that_find_no_opening_end_at_the_deadline(store: RemediationSt
 
     def refuse(verb: str, what: str, done: bool) -> None:
         if "eviction" in what:
-            raise WriteError(Failure.BUDGET, "no", budget="web")
+            raise WriteError(Failure.BUDGET, "no")
 
     fleet.rehearsal.interfere = refuse
     drive(fleet, executor, 3)

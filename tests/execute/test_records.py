@@ -11,7 +11,7 @@ from execute.hostile import HostileFleet
 from execute.living import ENFORCE, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.sweep import Orphan, suspects
+from gpuwatch.execute.sweep import Orphan, in_turn, suspects
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.objects import Object
 from gpuwatch.kube.writer import Failure, WriteError
@@ -133,6 +133,47 @@ def test_a_taint_without_a_record_goes_after_its_grace_and_is_shown_before() -> 
     assert "True" not in [
         each["status"] for each in fleet.node("n0")["status"]["conditions"] if each["type"] == keys.CONDITION
     ]
+    assert since == {}
+
+
+def jobs(namespace: str, count: int) -> list[ObjectRef]:
+    return [ObjectRef("batch/v1", "Job", f"job-{n}", namespace) for n in range(count)]
+
+
+def test_who_marks_thousands_of_its_own_objects_delays_its_own_namespace_alone() -> None:
+    node = ObjectRef("v1", "Node", "n0")
+    flood, other = jobs("evil", 2050), jobs("ml", 3)
+    seen: set[ObjectRef] = set()
+    for turn in range(21):
+        now, later = in_turn([node, *flood, *other], (), turn)
+        assert len(now) == 1 + 100 + 3
+        assert now[0] == node
+        # Writes are few: each Namespace's first one comes early.
+        assert set(other) <= set(now[1:7])
+        assert {each.namespace for each in later} == {"evil"}
+        assert {*now, *later} == {node, *flood, *other}
+        seen.update(now)
+    assert seen == {node, *flood, *other}
+    assert in_turn(other, (), 7) == (tuple(other), ())
+
+
+def test_what_a_remediation_holds_takes_no_turn() -> None:
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    store, _, _ = in_effect(fleet)
+    assert in_turn([ObjectRef("v1", "Node", "n0"), *jobs("ml", 1)], store.all(), 0) == (tuple(jobs("ml", 1)), ())
+
+
+def test_what_waits_for_a_later_sweep_is_not_forgotten() -> None:
+    """Its grace goes on."""
+    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
+    _, executor, _ = gone(fleet)
+    since: dict[ObjectRef, datetime] = {}
+    (left,) = sweep(fleet, executor, since)
+    began = dict(since)
+    fleet.now += timedelta(seconds=60)
+    assert executor.sweep((), executor.store.all(), since, fleet.now, GRACE, [left.target]) == ()
+    assert since == began
+    assert executor.sweep((), executor.store.all(), since, fleet.now, GRACE) == ()
     assert since == {}
 
 

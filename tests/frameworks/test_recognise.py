@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuwatch.frameworks import FRAMEWORKS, kueue, schedulers, volcano
@@ -15,6 +17,8 @@ from gpuwatch.frameworks.owner import (
     Scaled,
 )
 from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds, recognise
+from gpuwatch.kube.kinds import LISTED_OWNERS
+from gpuwatch.kube.owners import TakeOwner
 from gpuwatch.kube.recorded import RecordedCluster
 from gpuwatch.model.cluster import Cluster, OwnerStatus
 
@@ -76,10 +80,8 @@ EXPECTED: dict[str, dict[str, tuple[str, int, int | None, str]]] = {
         "Kueue/ml/ranked-9c": ("StatefulSet/ml/ranked", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
         "Kueue/ml/unread": ("RayCluster/ml/unread", 2, None, "label kueue.x-k8s.io/queue-name of RayCluster"),
     },
-    "job.yaml": {"Job/ml/indexed": ("Job/ml/indexed", 2, None, "spec.completionMode Indexed")},
-    "statefulset.yaml": {
-        "StatefulSet/ml/ranks": ("StatefulSet/ml/ranks", 2, None, "spec.podManagementPolicy Parallel")
-    },
+    "job.yaml": {"Job/ml/indexed": ("Job/ml/indexed", 2, 2, "spec.completionMode Indexed")},
+    "statefulset.yaml": {"StatefulSet/ml/ranks": ("StatefulSet/ml/ranks", 2, 2, "spec.podManagementPolicy Parallel")},
     "serving.json": {},
     "notebooks.yaml": {},
     "alone.yaml": {},
@@ -264,6 +266,86 @@ def test_a_group_of_one_that_a_scheduler_made_for_a_child_does_not_make_the_gang
 def test_gangs_by_convention(group: str, kind: str, spec: OwnerSpec, replicas: int, is_gang: bool) -> None:
     chain = (controller(group, kind, spec=spec, replicas=replicas),)
     assert (recognise(member(chain=chain), GangObjects()) is not None) is is_gang
+
+
+def minimum_of(kind: str, spec: dict[str, object], **more: object) -> int | None:
+    """As it is read from the object that the API server gives."""
+    version, _, name = kind.rpartition("/")
+    known = {item.kind: item for item in LISTED_OWNERS.values() if item.group == version.partition("/")[0]}[name]
+    metadata = {"name": "top", "namespace": "ml", "uid": "uid-top"}
+    text = json.dumps({"apiVersion": version, "kind": name, "metadata": metadata, "spec": spec})
+    owner = TakeOwner(known)(msgspec.Raw(text.encode()))
+    assert owner is not None
+    found = recognise(member(chain=(owner,), **more), GangObjects())
+    assert found is not None
+    return found.min_available
+
+
+def of_jobs(*jobs: dict[str, object], **spec: object) -> int | None:
+    return minimum_of("jobset.x-k8s.io/v1alpha2/JobSet", {**spec, "replicatedJobs": list(jobs)})
+
+
+def test_a_job_set_needs_the_pods_of_all_its_jobs() -> None:
+    leader = {"name": "leader"}
+    workers = {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4, "completions": 3}}}
+    assert of_jobs(leader, workers) == 1 + 2 * 3
+    # What is made after others is not meant to be there yet.
+    assert of_jobs(leader, {**workers, "dependsOn": [{"name": "leader", "status": "Ready"}]}) is None
+    assert of_jobs(leader, workers, startupPolicy={"startupPolicyOrder": "InOrder"}) is None
+    assert of_jobs(leader, workers, startupPolicy={"startupPolicyOrder": "AnyOrder"}) == 7
+    indexed = {"completionMode": "Indexed", "parallelism": 8}
+    assert minimum_of("batch/v1/Job", indexed) == 8
+    assert minimum_of("batch/v1/Job", {**indexed, "completions": 6}) == 6
+
+
+def test_workers_that_wait_for_their_leader_are_not_needed_yet() -> None:
+    size = {"annotations": {"leaderworkerset.sigs.k8s.io/size": "4"}}
+    group = {"labels": {"leaderworkerset.sigs.k8s.io/group-index": "0"}}
+    kind = "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"
+    assert minimum_of(kind, {"startupPolicy": "LeaderCreated"}, **size, **group) == 4
+    assert minimum_of(kind, {"startupPolicy": "LeaderReady"}, **size, **group) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "conditions", "said"),
+    [
+        (
+            "kueue.json",
+            "Workload",
+            [
+                {"type": "Admitted", "status": "False", "reason": "NoReservation", "message": "no reservation"},
+                {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "insufficient quota"},
+            ],
+            "Workload job-admitted-1a2b: QuotaReserved=False, Pending: insufficient quota",
+        ),
+        ("kueue.json", "Workload", [{"type": "Admitted", "status": "True", "reason": "Admitted"}], ""),
+        (
+            "volcano.json",
+            "PodGroup",
+            [{"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources", "message": "1/3 tasks"}],
+            "PodGroup simulate-1: Unschedulable=True, NotEnoughResources: 1/3 tasks",
+        ),
+        (
+            "volcano.json",
+            "PodGroup",
+            [{"type": "Scheduled", "status": "True", "reason": "tasks in gang are ready"}],
+            "",
+        ),
+    ],
+)
+def test_what_the_gangs_own_object_says(
+    tmp_path: Path, file: str, kind: str, conditions: list[dict[str, str]], said: str
+) -> None:
+    recorded = json.loads((EXAMPLES / file).read_text())
+    items = [item for item in recorded["items"] if item["kind"] == kind][:1]
+    if not items:
+        group = {"name": "simulate-1", "namespace": "ml"}
+        items = [{"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": kind, "metadata": group}]
+        recorded["items"] += items
+    items[0]["status"] = {"conditions": conditions}
+    (tmp_path / file).write_text(json.dumps(recorded))
+    gangs = RecordedCluster(tmp_path).read(NOW).gangs
+    assert [gang.unscheduled for gang in gangs if gang.unscheduled] == [said] * bool(said)
 
 
 @pytest.mark.parametrize(("value", "whole"), [("true", True), ("", True), ("false", False)])

@@ -174,7 +174,7 @@ class MemoryCluster:
                 name, allowed = item["metadata"]["name"], item.get("status", {}).get("disruptionsAllowed", 0)
                 if allowed < 1:
                     message = f"Cannot evict pod as it would violate the pod's disruption budget {name}"
-                    raise _refused(Failure.BUDGET, "create", what, resource, message, 429, budget=name)
+                    raise _refused(Failure.BUDGET, "create", what, resource, message, 429)
                 # A new object, as writers that only rehearse share the stored ones.
                 self.put({**item, "status": {**item["status"], "disruptionsAllowed": allowed - 1}})
             if version and found["metadata"]["resourceVersion"] != version:  # asked last, as the API server does
@@ -308,4 +308,4 @@ def _refused(
     failure: Failure, verb: str, what: str, resource: str, said: str, status: int, *, budget: str = ""
 ) -> WriteError:
     message = f"Could not {verb} {what}: {said.rstrip('.')}."
-    return WriteError(failure, message, verb=verb, resource=resource, budget=budget, status=status)
+    return WriteError(failure, message, verb=verb, resource=resource, status=status)

@@ -350,7 +350,9 @@ def test_silence_is_listed_anew_and_told(caplog: pytest.LogCaptureFixture) -> No
         assert here.lists(PODS) == 2
     told = [record.message for record in caplog.records if record.message.startswith("pods")]
     assert len(told) == 1
-    assert told[0].startswith("pods are listed anew: nothing was heard of them for more than 1.5 s (no answer from")
+    assert told[0].startswith(
+        "pods are listed again: no event, bookmark or orderly end for more than 1.5 s (no answer from"
+    )
 
 
 def test_silence_on_both_sides_of_the_bound() -> None:
@@ -376,7 +378,7 @@ def test_watches_that_end_at_once_are_no_news(caplog: pytest.LogCaptureFixture) 
         assert 2 <= tries < 3 + (time.monotonic() - began) / 0.1  # spaced by at least 0.1 s
         here.reader.read(NOW)
         assert here.lists(PODS) == 2
-    assert "(it was ended before its time)" in caplog.text
+    assert "(the server ended the watch too early)" in caplog.text
 
 
 # Nothing to go on from
@@ -395,9 +397,9 @@ def test_watches_that_end_at_once_are_no_news(caplog: pytest.LogCaptureFixture) 
         (ended(b'{"kind": "PodList", "items": []}\n'), "unknown type ''"),
         (ended(event("RENAMED", pod("x"), 5)), "unknown type 'RENAMED'"),
         (ended(b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "5"}}}\n'), "without a name"),
-        (ended(b'{"type": "ADDED", "object": {"metadata": 5}}\n'), "an event that is none"),
-        (ended(b'{"type": "BOOKMARK", "object": {}}\n'), "does not tell its resourceVersion"),
-        (ended(event("ADDED", pod("x"), 0)), "does not tell its resourceVersion"),
+        (ended(b'{"type": "ADDED", "object": {"metadata": 5}}\n'), "an event without a valid object"),
+        (ended(b'{"type": "BOOKMARK", "object": {}}\n'), "without a resourceVersion"),
+        (ended(event("ADDED", pod("x"), 0)), "without a resourceVersion"),
         (ended(bookmark(50), bookmark(49)), "went back, from 50 to 49"),
     ],
 )
@@ -466,7 +468,7 @@ def test_a_refusal_that_comes_late_is_told_once_however_often_it_is_looked(caplo
             here.reader.read(NOW)
             time.sleep(0.02)
         assert here.lists(PODS) >= 3
-    assert caplog.text.count("pods are listed anew") == 1
+    assert caplog.text.count("pods are listed again") == 1
 
 
 # The same gaps as a listing reader
@@ -606,7 +608,7 @@ def test_a_list_of_the_same_moment_confirms(caplog: pytest.LogCaptureFixture) ->
         exact = [item.query for item in here.server.asked(PODS) if "resourceVersionMatch" in item.query]
         assert exact == [{"limit": "2", "resourceVersion": "33", "resourceVersionMatch": "Exact"}]
         assert (here.of("pods").drifted, here.of("pods").lists) == (0, 2)
-    assert "pods: 2 are as a list of the same moment tells" in caplog.text
+    assert "pods: all 2 equal a list of the same resourceVersion" in caplog.text
     assert "WARNING" not in caplog.text
 
 
@@ -619,7 +621,7 @@ def test_drift_is_corrected_counted_and_told(caplog: pytest.LogCaptureFixture) -
         time.sleep(0.4)
         assert here.reader.read(NOW) == here.listing.read(NOW)
         assert (here.of("pods").drifted, here.of("nodes").drifted) == (3, 0)
-    assert "pods are listed anew: 3 of 3 were not as a list of the same moment tells" in caplog.text
+    assert "pods are listed again: 3 of 3 differ from a list of the same resourceVersion" in caplog.text
 
 
 def test_a_moment_that_is_forgotten_is_listed_anew_and_one_that_is_not_answered_is_tried_again() -> None:

@@ -228,7 +228,7 @@ def test_what_the_server_has_forgotten_is_listed_anew(
             _compact(plane)
     assert "while-the-line-was-down" in {pod.name for pod in pair.same().pods}
     assert pair.lists("pods") == 2
-    told = [record.message for record in caplog.records if record.message.startswith("pods are listed anew")]
+    told = [record.message for record in caplog.records if record.message.startswith("pods are listed again")]
     assert len(told) == 1
     assert "too old resource version" in told[0]
     assert {item.drifted for item in pair.reader.followed()} == {0}
@@ -275,6 +275,6 @@ def test_without_the_verb_watch_it_lists_each_time_and_says_so_once(
                 lambda: all(item.age_seconds > 0.2 for item in reader.followed()), lambda: str(reader.followed())
             )
         reader.close()
-    told = [record.message for record in caplog.records if record.message.startswith("pods are listed anew")]
+    told = [record.message for record in caplog.records if record.message.startswith("pods are listed again")]
     assert len(told) == 1
     assert "grant the verb `watch` on `pods` of API group 'core'" in told[0]

@@ -169,8 +169,8 @@ def test_pods_are_as_the_api_server_stored_them(live: Cluster) -> None:
 def test_gangs_come_from_owners_and_labels(live: Cluster) -> None:
     assert {gang.id: (len(gang.pods), gang.min_available) for gang in live.gangs} == {
         f"JobSet/{FIRST}/pretrain": (2, None),
-        f"Job/{FIRST}/sweep": (2, None),
-        f"StatefulSet/{FIRST}/shard": (2, None),
+        f"Job/{FIRST}/sweep": (2, 2),
+        f"StatefulSet/{FIRST}/shard": (2, 2),
         f"Kueue-pod-group/{FIRST}/pair": (2, 2),
         f"Volcano/{FIRST}/not-served-here": (1, None),
     }

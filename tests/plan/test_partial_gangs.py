@@ -202,10 +202,20 @@ def test_of_three_in_a_ring_one_is_released() -> None:
         ring.append(([replace(each, placement=wants) if not each.node else each for each in pods], gang))
     scene = state(*ring, nodes=kinds)
     told = findings(scene)
-    assert [item.summary.rpartition("; ")[2] for item in told] == [
-        f"there would be room where JobSet/ml/g{(i + 1) % 3} is placed in part" for i in range(3)
-    ]
+    text = "JobSet/ml/g0 and JobSet/ml/g1 and JobSet/ml/g2 wait for each other's GPUs, and the release of JobSet/ml/g0"
+    assert [item.summary.rpartition("; ")[2] for item in told] == [f"{text} loses least"] * 3
     assert drawn(scene) == {"g1": "ml/g0-w0"}
+
+
+def test_one_whose_other_pods_were_never_made_waits_for_no_place() -> None:
+    pods, gang = torn("big", {"n0": 8}, [])
+    (item,) = findings(state((pods, gang)))
+    assert item.summary == "placed in part"
+    # Whoever wants its GPUs is told, and gets them.
+    scene = state((pods, gang), SMALL)
+    told = {item.subject.name: item.summary for item in findings(scene)}
+    assert told["JobSet/ml/small"] == "placed in part; there would be room where JobSet/ml/big is placed in part"
+    assert drawn(scene) == {"big": "ml/small-w0"}
 
 
 def test_one_that_only_waits_for_another_is_no_deadlock() -> None:

@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuwatch.catalog.xids import XidClass, xids
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.link import nvlink_needs
+from gpuwatch.model.telemetry import Statistic
 from rules.promtool import Case
 
 CARD = 'cluster="c1",node="gpu-1",UUID="GPU-a",gpu="0",modelName="H100"'
@@ -163,7 +166,7 @@ def new_xid_cases(
         yield case(name, f"50x9 {gap} 50x400", f"{code}x9 {gap} {code}x400", ends)
 
 
-def hardware_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
+def hardware_cases(s: int) -> Iterator[Case]:
     yield from simple("GpuUncorrectableEcc", 0, "gpu:gpu_ecc_uncorrected:increase1h", (0, 1), {}, "1 new")
     reload, lately = (
         series("gpu:gpu_ecc_uncorrected_since_reload:max", CARD),
@@ -235,39 +238,6 @@ def hardware_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
             {4: [], 5: [check]},
             (*CARD_SAYS, "PCIE"),
         )
-        for kind in ("REPLAY", "RECOVERY", "CRC_FLIT", "CRC_DATA"):
-            for form in ("COUNT_TOTAL", "TOTAL"):
-                link = series(
-                    f"DCGM_FI_DEV_NVLINK_{kind}_ERROR_{form}",
-                    raw.replace("UUID=", "gpu_uuid=" if form == "TOTAL" else "UUID="),
-                    'link="1"',
-                )
-                few, many = (6000, 6000.5) if "CRC" in kind else (1, 1.01)
-                label = {**THE_CARD, "errors": kind.lower().replace("crc_", "CRC ")}
-                name = f"{spelling} {kind} {form}"
-                yield Case(f"{name} below", "GpuNvlinkErrors", {link: f"5000000+{few}x60"}, {60: []})
-                yield Case(
-                    name,
-                    "GpuNvlinkErrors",
-                    {link: f"5000000+{many}x60"},
-                    {28: [], 29: [label]},
-                    ("GPU-a", "gpu-1", "errors a minute"),
-                )
-                burst = "90000000" if "CRC" in kind else "100"
-                yield Case(
-                    f"{name} one burst",
-                    "GpuNvlinkErrors",
-                    {link: f"0x19 {burst}x60"},
-                    {m: [] for m in (20, 33, 34, 35, 36)},
-                )
-                double = f"{int(burst) * 2}"
-                yield Case(
-                    f"{name} again and again",
-                    "GpuNvlinkErrors",
-                    {link: f"0x19 {burst}x{14 - s} {double}x60"},
-                    {34: [], 35: [label]},
-                )
-                yield Case(f"{name} restart", "GpuNvlinkErrors", {link: "500x30 0x30"}, {60: []})
         for name in ("DCGM_FI_DEV_GPU_TEMP_LIMIT", "DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS"):
             for model, least in (("H100", -2), ("NVIDIA GB200", -2), ("NVIDIA B200", -3), ("B200", -3)):
                 rows = raw.replace("H100", model)
@@ -295,7 +265,42 @@ def hardware_cases(s: int) -> Iterator[Case]:  # noqa: PLR0915
     yield from simple("GpuThermalThrottle", 15, "gpu:gpu_thermal_throttle_ratio:rate15m", (0.1, 0.1001), {}, "10.01%")
     yield from simple("GpuPowerBrake", 15, "gpu:gpu_power_brake_ratio:rate15m", (0.1, 0.1001), {}, "10.01%")
     yield from simple("GpuTemperatureHigh", 10, "gpu:gpu_temperature_celsius:max", (85, 85.5), {}, "85.5 °C")
+    yield from nvlink_cases(s)
     yield from simple("GpuPcieReplays", 30, "gpu:gpu_pcie_replays:rate15m", (0.512, 0.513), {}, "31 PCIe")
+
+
+def nvlink_cases(s: int) -> Iterator[Case]:
+    """Every counter that gpuwatch's own rule has, by how its detector names it, a second."""
+    name = "gpu_kind:gpu_nvlink_errors:rate15m"
+    policy = HealthPolicy()
+    for need in nvlink_needs(policy):
+        kind = need.signal.removeprefix("nvlink_").removesuffix("_total")
+        if need.statistic is not Statistic.INCREASE or kind == need.signal.removesuffix("_total"):
+            continue
+        rate, label = series(name, CARD, f'kind="{kind}"'), {**THE_CARD, "kind": kind}
+        if kind in ("failed_recoveries", "link_downs"):
+            # One within 15 minutes, recorded for as long. It fires while a second window still has it.
+            seen = f"0x19 {1 / 900}x14 0x60"
+            yield Case(f"{kind} none", "GpuNvlinkErrors", {rate: "0x60"}, {60: []})
+            last = 49 - s
+            yield Case(
+                kind,
+                "GpuNvlinkErrors",
+                {rate: seen},
+                {34: [], 35: [label], last: [label], last + 1: []},
+                (*CARD_SAYS, "0.0667", kind.replace("_", " "), "a minute"),
+            )
+            continue
+        bound = 60 * policy.nvlink_crc_errors_per_second if "crc" in kind else policy.nvlink_errors_per_minute
+        yield Case(f"{kind} below", "GpuNvlinkErrors", {rate: f"{bound / 60}x60"}, {60: []})
+        yield Case(f"{kind} burst", "GpuNvlinkErrors", {rate: f"0x19 {2 * bound / 60}x14 0x60"}, {34: [], 35: []})
+        yield Case(
+            kind,
+            "GpuNvlinkErrors",
+            {rate: f"{1.01 * bound / 60}x20 0x9"},
+            {14: [], 15: [label], 20: [label], 21: []},
+            (*CARD_SAYS, kind.replace("_", " "), "a minute"),
+        )
 
 
 def presence_cases(s: int) -> Iterator[Case]:
@@ -354,6 +359,27 @@ def presence_cases(s: int) -> Iterator[Case]:
         {**lost, count: "2x400", 'node:gpus:count{cluster="c2",node="gpu-1"}': "2x99 1x300"},
         {150: []},
     )
+    # One of four is for virtual machines, which the Node says by what it has: 3 GPUs, and 1 for them.
+    for resource in ("pgpu", "GH100_H100_SXM5_80GB", "AD102GL_L40S"):
+        capacity = {
+            series("kube_node_status_capacity", f'cluster="c1",node="gpu-1",resource="nvidia_com_{name}",job="ksm"'): n
+            for name, n in ((resource, "0x99 1x900"), ("gpu", "4x99 3x900"))
+        }
+        counted = {**lost, count: "4x99 3x900"}
+        yield Case(f"{resource} for a VM", "GpuMissing", {**counted, **capacity}, {110: [], 400: []})
+        yield Case(
+            f"{resource} for a VM, and one more is gone",
+            "GpuMissing",
+            {**counted, count: "4x99 2x900", **capacity},
+            {110: gone},
+        )
+        gpus = next(name for name in capacity if "nvidia_com_gpu" in name)
+        yield Case(
+            f"{resource} before, and the Node still counts four", "GpuMissing", {**counted, **capacity, gpus: "4x999"},
+            {110: gone},
+        )  # fmt: skip
+    other_resource = series("kube_node_status_capacity", 'cluster="c1",node="gpu-1",resource="nvidia_com_mig_1g_10gb"')
+    yield Case("MIG instances are for no VM", "GpuMissing", {**lost, other_resource: "7x999"}, {110: gone})
     # The fall of the count is seen for six hours as well.
     later = {**lost, count: "2x199 1x900"}
     yield Case("the count fell later", "GpuMissing", later, {459 - s: gone, 460 - s: []})

@@ -129,6 +129,10 @@ def every_expected(**more: object) -> dict[str, dict[str, float]]:
     """What one whole GPU with one Pod gives in every vocabulary, with `more` labels on all of it."""
     cluster = {name: value for name, value in more.items() if name == "cluster"}
     expected = {record: {card(**more): float(value)} for record, value in OF_DEVICE.items()}
+    expected["gpu_kind:gpu_nvlink_errors:rate15m"] = {
+        card(kind=kind, **more): 0.2
+        for kind in ("crc_flit_errors", "crc_data_errors", "replay_errors", "recovery_errors")
+    }
     expected["device:gpu_workload:info"] = {card(namespace="team-a", pod="train-0", container="main", **more): 1.0}
     averages = {"gpus:count": 1.0, "gpu_engine_active_ratio:avg": 0.5}
     for level, label, values in (
@@ -195,13 +199,21 @@ def test_every_recorded_series_in_every_vocabulary(
 
 
 @pytest.mark.parametrize(
-    "metric", ["COUNT_RX_SYMBOL_ERRORS", "RX_SYMBOL_ERROR_TOTAL", "COUNT_LINK_RECOVERY_FAILED_EVENTS"]
+    ("metric", "kind"),
+    [
+        ("COUNT_RX_SYMBOL_ERRORS", "rx_symbol_errors"),
+        ("RX_SYMBOL_ERROR_TOTAL", "rx_symbol_errors"),
+        ("COUNT_LINK_RECOVERY_FAILED_EVENTS", "failed_recoveries"),
+        ("PPCNT_PHYSICAL_LINK_DOWN_COUNTER", "link_downs"),
+    ],
 )
 def test_the_counters_of_nvlink_5_are_link_errors_too(
-    prometheus_build: ServerBuild, tmp_path: Path, metric: str
+    prometheus_build: ServerBuild, tmp_path: Path, metric: str, kind: str
 ) -> None:
     series = [dcgm(f"DEV_NVLINK_{metric}", "5+6x180"), dcgm("DEV_NVLINK_COUNT_EFFECTIVE_ERRORS", "0+3x180")]
-    check(prometheus_build, tmp_path, Case(series, {"gpu:gpu_nvlink_errors:rate15m": {card(): 0.3}}))
+    kinds = {card(kind=kind): 0.2, card(kind="effective_errors"): 0.1}
+    expected = {"gpu:gpu_nvlink_errors:rate15m": {card(): 0.3}, "gpu_kind:gpu_nvlink_errors:rate15m": kinds}
+    check(prometheus_build, tmp_path, Case(series, expected))
 
 
 def test_a_cluster_label_tells_nodes_of_the_same_name_apart(prometheus_build: ServerBuild, tmp_path: Path) -> None:

@@ -155,13 +155,15 @@ class InCluster:
         probes = (remediation("probe"), of_team("probe"))
 
         def take_anything(expected: bool) -> bool:
-            """A changed definition counts a moment later."""
+            """A changed definition counts a moment later, and lists are refused (429) until its new storage has read
+            what there is."""
             paths = (f"{path_of(each.id)}/status?dryRun=All" for each in probes)
             answers = [
                 self.api.answer("PATCH", path, {"status": {"phase": "Resting"}}, content_type=MERGE).ok
                 for path in paths
             ]
-            return answers == [expected] * len(probes)
+            lists = [self.api.answer("GET", path).ok for path in (REMEDIATIONS, NODE_REMEDIATIONS)]
+            return answers == [expected] * len(probes) and all(lists)
 
         def put(definitions: list[Object], expected: bool) -> None:
             with self.opened() as store:

@@ -177,7 +177,7 @@ def test_disk_full(path: Path) -> None:
             lambda: store.save_book(book(count=200, tag=2.0)),
             lambda: store.record_advice([advice(profile(each).key) for each in range(200)]),
         ):
-            with pytest.raises(StoreError, match=r"the disk is full; what was kept before is whole\. Make room"):
+            with pytest.raises(StoreError, match=r"the disk is full; the state of the last run is whole\. Make room"):
                 write()
         assert store.load_book() == (book(count=12), ())
         assert len(store.advice_given()) == 1
@@ -213,7 +213,7 @@ def test_writing_fails_in_the_middle(path: Path) -> None:
         check=True,
     )
     assert "writing profiles: the disk" in done.stdout
-    assert "what was kept before is whole" in done.stdout
+    assert "the state of the last run is whole" in done.stdout
     assert _loaded(path) == book(count=12)
 
 
@@ -246,7 +246,7 @@ def test_held_by_another_process(path: Path) -> None:
         ) as told:
             store.save_book(book(tag=2.0))
         if Path("/proc/locks").exists():
-            assert f"process {pid} holds it since more than 0.2 s" in str(told.value)
+            assert f"process {pid} holds it for more than 0.2 s" in str(told.value)
     assert _loaded(path) == book(count=12)
 
 

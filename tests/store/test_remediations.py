@@ -157,7 +157,7 @@ def test_those_need_attention_that_something_may_happen_to(store: RemediationSto
 def test_who_read_an_older_version_loses(store: RemediationStore) -> None:
     created = store.create(remediation())
     store.save(replace(created, attempts=1))
-    with pytest.raises(ConflictError, match="written by somebody else"):
+    with pytest.raises(ConflictError, match="was changed since it was read"):
         store.save(replace(created, attempts=7))
     with pytest.raises(ConflictError):
         store.save(replace(created, version="", attempts=7))

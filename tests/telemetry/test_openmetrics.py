@@ -66,7 +66,7 @@ def test_titles_rulers_and_repeated_help_do_not_stop_the_page() -> None:
     series, problems = read(text)
     assert [one[0] for one in series] == ["a", "b"]
     assert [line for line, _ in problems] == [1, 3]
-    assert "'1g.5gb' is no number" in problems[0][1]
+    assert "could not convert string to float: '1g.5gb'" in problems[0][1]
     assert problems[0][1].endswith("the line is skipped: Active 1g.5gb")
 
 
@@ -76,8 +76,8 @@ def test_titles_rulers_and_repeated_help_do_not_stop_the_page() -> None:
         ("a", "not a metric, its value"),
         ('a{gpu="0"}', "not a metric, its value"),
         ("a 1 2 3", "not a metric, its value"),
-        ("a one", "'one' is no number"),
-        ("a 1 soon", "'soon' is no number"),
+        ("a one", "could not convert string to float: 'one'"),
+        ("a 1 soon", "could not convert string to float: 'soon'"),
         ("a 1 NaN", "NaN is no timestamp"),
         ("a 1 1e15", "1e15 is no timestamp"),
         ('a{gpu="0" 1', "not a metric with its labels"),

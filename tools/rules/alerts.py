@@ -85,14 +85,6 @@ def host(expr: str) -> str:
     return first_of(expr, "node", NODE_LABELS)
 
 
-def nvlink(kind: str, label: str, per_minute: int) -> str:
-    """Links count by GPU and link. Rows of a link say `gpu_uuid` in the older list."""
-    name = f"DCGM_FI_DEV_NVLINK_{kind}_ERROR"
-    rows = host(f"(rate({name}_COUNT_TOTAL[15m]) or rate({name}_TOTAL[15m]))")
-    total = f'sum by (cluster, node, UUID) (label_replace({rows}, "UUID", "$1", "gpu_uuid", "(.+)"))'
-    return f'label_replace({total} * 60 > {per_minute}, "errors", "{label}", "", "")'
-
-
 @cache
 def listed() -> dict[str, list[Alert]]:
     """Group → its alerts."""
@@ -101,7 +93,7 @@ def listed() -> dict[str, list[Alert]]:
 
 def read(source: dict[str, dict[str, Any]]) -> dict[str, list[Alert]]:
     """The alerts of alerts.yaml with their pieces. What is wrong in it is a ValueError that names the alert."""
-    pieces = Pieces({"new_xid": new_xid, "fatal_xid": fatal_xid, "host": host, "nvlink": nvlink})
+    pieces = Pieces({"new_xid": new_xid, "fatal_xid": fatal_xid, "host": host})
     for name, text in source["pieces"].items():
         pieces.add(name, text)
     groups = {group: [_alert(each, pieces) for each in alerts] for group, alerts in source["groups"].items()}

@@ -20,7 +20,9 @@ from typing import Any
 from gpuwatch.catalog.gpus import gpu_share_ratio, gpus
 from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
 from gpuwatch.catalog.mig import geometry
-from gpuwatch.model.telemetry import Signal, Vendor
+from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.link import nvlink_needs
+from gpuwatch.model.telemetry import Signal, Statistic, Vendor
 from gpuwatch.telemetry.labels import EXPORTER_CONTAINERS, EXPORTER_POD, NODE_LABELS
 
 CARD = ("cluster", "node", "UUID", "gpu", "modelName")
@@ -55,26 +57,12 @@ SIGNALS = {
 }
 """Recorded series that hold one signal each; a vendor whose exporter lacks the signal records none."""
 
-NVLINK = (
-    Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL,
-    Signal.NVLINK_CRC_DATA_ERRORS_TOTAL,
-    Signal.NVLINK_REPLAY_ERRORS_TOTAL,
-    Signal.NVLINK_RECOVERY_ERRORS_TOTAL,
-)
-NVLINK_5 = (
-    Signal.NVLINK_RX_SYMBOL_ERRORS_TOTAL,
-    Signal.NVLINK_RX_MALFORMED_PACKETS_TOTAL,
-    Signal.NVLINK_RX_DROPPED_PACKETS_TOTAL,
-    Signal.NVLINK_RX_ERRORS_TOTAL,
-    Signal.NVLINK_RX_REMOTE_ERRORS_TOTAL,
-    Signal.NVLINK_RX_GENERAL_ERRORS_TOTAL,
-    Signal.NVLINK_INTEGRITY_ERRORS_TOTAL,
-    Signal.NVLINK_EFFECTIVE_ERRORS_TOTAL,
-    Signal.NVLINK_LINK_RECOVERIES_TOTAL,
-    Signal.NVLINK_FAILED_RECOVERIES_TOTAL,
-)
-"""Of which a page of a GB200 is known (NVIDIA/dcgm-exporter#581). NVLink 4 has none of them, and NVLink 5 none of the
-above."""
+NVLINK = [
+    need.signal
+    for need in nvlink_needs(HealthPolicy())
+    if need.statistic is Statistic.INCREASE and need.signal.startswith("nvlink_")
+]
+"""Counters of errors and of lost links, which gpuwatch's own rule compares as well."""
 
 PRESENT = {
     # What says that a device is there, and who holds it: in every default list, and on every row of a device. AMD
@@ -111,7 +99,7 @@ def _of_vendor(vendor: Vendor) -> dict[str, str]:
             rules[record] = expression
     if vendor is Vendor.NVIDIA:
         rules["device:gpu_memory_total_bytes:max"] += _total_of_parts()
-        rules["gpu:gpu_nvlink_errors:rate15m"] = _nvlink_errors()
+        rules["gpu_kind:gpu_nvlink_errors:rate15m"] = _nvlink_errors()
     return rules
 
 
@@ -180,21 +168,22 @@ def _total_of_parts() -> str:
 
 
 def _nvlink_errors() -> str:
-    """Per second, over all links and kinds of error. Rows of a link name the card in labels of their own.
+    """Per second and kind of error, over all links. Rows of a link name the card in labels of their own.
 
-    A card has 18 links with four counters each, so links are added up before any label is rewritten.
+    A card has 18 links with many counters each, so links are added up before any label is rewritten.
     """
     names = ("cluster", *NODE_LABELS, "UUID", "gpu_uuid", "gpu", "modelName", "model_name")
     kinds = []
-    for signal in (*NVLINK, *NVLINK_5):
+    for signal in NVLINK:
         added = (
             f"sum by ({_list(names)}) (max by ({_list((*names, 'nvlink'))}) (rate({row.metric}[15m])))"
             for row in _rows(Vendor.NVIDIA, signal)
         )
         rows = _label_join(_either(added), "UUID", "", ("UUID", "gpu_uuid"))
         rows = _label_join(rows, "modelName", "", ("modelName", "model_name"))
-        kinds.append(_replace(_reduced("max", CARD, Vendor.NVIDIA, rows), "kind", str(signal), "", ""))
-    return f"sum by ({_list(CARD)}) (\n{_indented(_either(kinds))}\n)"
+        kind = signal.removeprefix("nvlink_").removesuffix("_total")
+        kinds.append(_replace(_reduced("max", CARD, Vendor.NVIDIA, rows), "kind", kind, "", ""))
+    return _either(kinds)
 
 
 # Labels: each vendor's own become DCGM's, except for the host, which becomes `node`
@@ -390,6 +379,7 @@ increase(gpu:gpu_ecc_uncorrected_ever:max[1h])
 or
 increase(gpu:gpu_ecc_uncorrected_since_reload:max[1h])""",
     "gpu:gpu_ecc_corrected:rate1h": "rate(gpu:gpu_ecc_corrected_since_reload:max[1h])",
+    "gpu:gpu_nvlink_errors:rate15m": f"sum by ({_C}) (gpu_kind:gpu_nvlink_errors:rate15m)",
     "gpu:gpu_pcie_replays:rate15m": "rate(gpu:gpu_pcie_replays_since_reload:max[15m])",
     "gpu:gpu_thermal_throttle_ratio:rate15m": "rate(gpu:gpu_thermal_throttle_seconds:max[15m])",
     "gpu:gpu_power_brake_ratio:rate15m": "rate(gpu:gpu_power_brake_seconds:max[15m])",

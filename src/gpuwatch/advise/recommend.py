@@ -9,7 +9,7 @@ from datetime import datetime
 
 from gpuwatch.advise.abstain import abstention
 from gpuwatch.advise.change import change
-from gpuwatch.advise.choice import best_of, ranked
+from gpuwatch.advise.choice import best_of, ranked, worth_it
 from gpuwatch.advise.facts import Facts, gather
 from gpuwatch.advise.host import host_share
 from gpuwatch.advise.image import built_for, condition
@@ -109,13 +109,18 @@ def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation
     order = ranked(item, facts)
     others = [option for option in order if option.allowed and option is not chosen]
     days = item.confidence_days
-    only_if = condition(item.gpu, gpu_of(chosen.target), policy.compute_capabilities, facts.annotated(item.key))
+
+    def only(option: Option) -> str:
+        return condition(item.gpu, gpu_of(option.target), policy.compute_capabilities, facts.annotated(item.key))
+
+    only_if = only(chosen)
+    sure = [option for option in others if only_if and worth_it(item, option, policy) and not only(option)]
     return Recommendation(
         key=item.key,
         at=facts.at,
         current=item.current,
         chosen=chosen,
-        runner_up=others[0] if others else None,
+        runner_up=next(iter((*sure, *others)), None),
         options=tuple(order),
         memory=item.memory,
         target_speed_ratio=policy.target_speed_ratio,
@@ -123,14 +128,25 @@ def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation
         change=change(item.key, item.now, chosen.target, facts),
         doing_nothing_cost_per_week=chosen.projected_saving_per_week,
         doing_nothing_gpu_hours_per_week=chosen.projected_saving_gpu_hours_per_week,
-        reason=f"{only_if} {_reason(item, chosen, facts.prices.currency)}".lstrip(),
+        reason=" ".join(
+            filter(None, (only_if, _reason(item, chosen, facts.prices.currency), *_second(item, sure, facts)))
+        ),
         currency=facts.prices.currency,
         caveats=_caveats(item, chosen, facts, only_if),
         condition=only_if,
     )
 
 
+def _second(item: Ready, sure: Sequence[Option], facts: Facts) -> list[str]:
+    """The best that needs no condition, beside one that does."""
+    return [f"Without a condition: {_saves(item, option, facts.prices.currency)}" for option in sure[:1]]
+
+
 def _reason(item: Ready, chosen: Option, currency: str) -> str:
+    return f"{_saves(item, chosen, currency)} {chosen.speed.basis}"
+
+
+def _saves(item: Ready, chosen: Option, currency: str) -> str:
     speed = chosen.speed
     hours = f"{chosen.projected_saving_gpu_hours_per_week:.1f} {item.gpu.name} GPU-hours"
     saving, cost = chosen.projected_saving_per_week, item.current.projected_cost_per_week
@@ -139,7 +155,7 @@ def _reason(item: Ready, chosen: Option, currency: str) -> str:
     verb = "free" if not money else "save"
     return (
         f"{chosen.target.name} keeps {speed.likely_ratio:.2f} of the speed ({speed.low_ratio:.2f} at worst) and is "
-        f"projected to {verb} {money}{hours} a week. {speed.basis}"
+        f"projected to {verb} {money}{hours} a week."
     )
 
 

@@ -115,7 +115,7 @@ _sources = _options(
 _profiles = _options(
     _state(
         "SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without one the "
-        "whole history is, every time."
+        "whole history is, every time. `explain` counts the faults that `run` remembers there."
     ),
     click.option(
         "--days",
@@ -142,12 +142,13 @@ def cli() -> None:
 @_sources
 @_format("table", "json", "yaml", "csv", text="For people or for machines.")
 @_rows
+@_state("State file of `gpuwatch run` in this cluster: the faults that it remembers count.")
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
-def analyze(form: str, rows: int, fail_on_findings: bool, **sources: Any) -> None:
+def analyze(form: str, rows: int, fail_on_findings: bool, state: Path | None, **sources: Any) -> None:
     """Findings with their evidence, and the plan: what is degraded, what is idle, and what is worth doing about it."""
     from gpuwatch.app.commands import run_analyze
 
-    sys.exit(run_analyze(form, rows, fail_on_findings, sources))
+    sys.exit(run_analyze(form, rows, fail_on_findings, state, sources))
 
 
 @cli.command()

@@ -12,15 +12,16 @@ from rich.console import Console
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
 from gpuwatch.app.sizing import size
-from gpuwatch.app.sources import open_sources, take_snapshot
+from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import print_answer, remark, reported
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
-from gpuwatch.cycle.analysis import analyse, assess
+from gpuwatch.cycle.analysis import PlanContext, analyse, assess, remember
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import WriteError
-from gpuwatch.model.decision import Verdict
+from gpuwatch.model.decision import Snapshot, Verdict
+from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import GapKind
@@ -29,13 +30,14 @@ from gpuwatch.report.explain import explain, explanation_tables, workloads_of
 from gpuwatch.report.machine import findings_to_csv
 from gpuwatch.report.remediation_tables import pause_text
 from gpuwatch.report.tables import analysis_tables
+from gpuwatch.store.store import Store
 
 
 @reported
-def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[str, Any]) -> int:
+def run_analyze(form: str, rows: int, fail_on_findings: bool, state: Path | None, options: Mapping[str, Any]) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    analysis = analyse(snapshot, opened.policies)
+    analysis = analyse(snapshot, opened.policies, PlanContext(faults=_known_faults(state, opened, snapshot)))
     if form == "csv":
         sys.stdout.write(findings_to_csv(analysis.findings))
     else:
@@ -44,6 +46,18 @@ def run_analyze(form: str, rows: int, fail_on_findings: bool, options: Mapping[s
         return ExitCode.FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
     return ExitCode.FOUND if fail_on_findings and found else ExitCode.OK
+
+
+def _known_faults(state: Path | None, opened: Opened, snapshot: Snapshot) -> FaultMemory | None:
+    """What the controller's state file remembers of faults up to this Snapshot, with what the Snapshot shows; None
+    without such a file. Nothing is stored."""
+    kept = state or opened.settings.state
+    if kept is None or not kept.exists():
+        return None
+    with Store.open(kept) as store:
+        stored = store.load_faults()
+    known = tuple(each for each in stored.faults if each.since <= snapshot.at)
+    return remember(snapshot, opened.policies, replace(stored, faults=known))
 
 
 _FEW_DEVICES = 256
@@ -57,7 +71,8 @@ def run_explain(subject: str, form: str, state: Path | None, days: float, option
     context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
     for gap in gaps:
         remark(f"{gap.what}: {gap.detail}")
-    concluded = assess(snapshot, opened.policies, everything=True)
+    context = replace(context, faults=_known_faults(state, opened, snapshot))
+    concluded = assess(snapshot, opened.policies, everything=True, faults=context.faults)
     explanation = explain(snapshot, subject, concluded, analyse(snapshot, opened.policies, context).plan)
     workloads = workloads_of(snapshot, explanation)
     if workloads and opened.store is not None:

@@ -32,7 +32,7 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.precision import poor, precision_by_place
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.execute.requests import PROPOSED
-from gpuwatch.execute.sweep import Orphan, suspects
+from gpuwatch.execute.sweep import Orphan, in_turn, suspects
 from gpuwatch.frameworks import keys
 from gpuwatch.kube.followed import Followed, FollowedCluster
 from gpuwatch.kube.live import LiveCluster
@@ -62,6 +62,8 @@ _STEPS_AT_ONCE = 12
 """Most steps of one Remediation in one run; the longest course, a device taint with all its steps, has fewer."""
 
 _WEEK = timedelta(days=7)
+_NAMED_LEFTOVERS = 50
+"""Most objects without a Remediation that the page names one by one."""
 
 
 class UnreachableError(Exception):
@@ -104,6 +106,7 @@ class Controller:
         self._good_at: float | None = None
         self._wrong = "no cycle has ended yet"
         self._left: tuple[Orphan, ...] = ()
+        self._unread_marks = self._sweeps = 0
         self._left_since: dict[ObjectRef, datetime] = {}
         self._led = False
         self._cycles = 0
@@ -170,7 +173,7 @@ class Controller:
             leads=leads,
             leader=election.holder if election is not None else "",
             modes=self._modes(),
-            complaints=(*unwell, *self.unready(), *(each.reason for each in self._left if leads)),
+            complaints=(*unwell, *self.unready(), *(self._leftovers() if leads else ())),
             jobs=jobs,
             analysis=seen.analysis,
             remediations=seen.remediations,
@@ -243,10 +246,21 @@ class Controller:
             if self._seen is not None:
                 cluster = self._seen[1].snapshot.cluster
                 grace = timedelta(seconds=self.settings.execute.orphan_grace_seconds)
-                self._left = executor.sweep(suspects(cluster), known, self._left_since, _now(), grace)
-                self._metrics.left_behind(len(self._left))
+                turn, later = in_turn(suspects(cluster), known, self._sweeps)
+                self._sweeps += 1
+                self._left = executor.sweep(turn, known, self._left_since, _now(), grace, later)
+                self._unread_marks = len(later)
+                self._metrics.left_behind(len(self._left) + self._unread_marks)
         self._metrics.remembered(known, pause, _now())
         self.seen = replace(self.seen, remediations=known, pause=pause)
+
+    def _leftovers(self) -> Iterator[str]:
+        """What stands without a Remediation, as far as a person can read it."""
+        yield from (each.reason for each in self._left[:_NAMED_LEFTOVERS])
+        if len(self._left) > _NAMED_LEFTOVERS:
+            yield f"{len(self._left) - _NAMED_LEFTOVERS} more objects have a mark of gpuwatch and no Remediation."
+        if self._unread_marks:
+            yield f"{self._unread_marks} objects with a mark of gpuwatch and no Remediation are read in later sweeps."
 
     def forget(self) -> None:
         if not self._leading():

@@ -1,16 +1,16 @@
-"""What an incident of DCGM's health watches means, by its error code, else by its watch: `dcgm_errors.csv`."""
+"""Meanings of the incidents of DCGM's health watches, by error code or by watch: `dcgm_errors.csv`."""
 
 from dataclasses import dataclass
 from functools import cache
 
-from gpuwatch.catalog.tables import columns_of, packaged, read_csv
+from gpuwatch.catalog.tables import Row, columns_of, keyed, packaged
 from gpuwatch.model.decision import Advice, Component, Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmError:
-    """remembered: DCGM keeps it after the repair that the advice names, until its host engine restarts. shown_from: the
-    status from which it is a finding: 20 (fail), 10 for what only ever warns, 255 for what never is."""
+    """remembered: DCGM shows it after the advised repair too, until its host engine restarts. shown_from: the lowest
+    status that is a finding: 20 (fail); 10 for an error that only warns; 255 for one that is never a finding."""
 
     code: str
     components: tuple[Component, ...]
@@ -30,6 +30,8 @@ def dcgm_error(watch: str, code: str) -> DcgmError:
 
 @cache
 def dcgm_errors() -> dict[str, DcgmError]:
-    rows = read_csv(packaged("dcgm_errors.csv"), "dcgm_errors.csv", columns_of(DcgmError))
-    found = (row.as_(DcgmError, components=tuple(map(Component, row.optional("components").split()))) for row in rows)
-    return {each.code: each for each in found}
+    def error(row: Row) -> DcgmError:
+        return row.as_(DcgmError, components=tuple(map(Component, row.optional("components").split())))
+
+    file = "dcgm_errors.csv"
+    return keyed(packaged(file), file, columns_of(DcgmError), error, lambda one: one.code)

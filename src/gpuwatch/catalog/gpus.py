@@ -98,7 +98,7 @@ def parse_gpus(text: str, file: str) -> tuple[Gpu, ...]:
             owners[spelling] = gpu.name
         found.append(gpu)
     if not found:
-        raise CatalogError(file, "no rows; the table is empty")
+        raise CatalogError(file, "the table has no rows")
     return tuple(found)
 
 

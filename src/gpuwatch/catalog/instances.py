@@ -20,9 +20,9 @@ from gpuwatch.catalog.tables import (
     bad_input,
     columns_of,
     csv_row,
+    keyed,
     operators_file,
     packaged,
-    read_csv,
 )
 from gpuwatch.model.telemetry import Gap
 
@@ -68,7 +68,7 @@ class InstanceType:
     vcpus: int | None = None
     host_memory_bytes: int | None = None
     host_source: str = ""  # of these two
-    host_checked: date | None = None  # None where the operator told them, or nobody did
+    host_checked: date | None = None  # None for the operator's figures and for unknown ones
 
     @property
     def price_per_gpu_hour(self) -> float:
@@ -99,7 +99,7 @@ def instance_types() -> tuple[InstanceType, ...]:
 def instance_types_with_overrides(
     path: Path, currency: str = CURRENCY
 ) -> tuple[tuple[InstanceType, ...], tuple[Gap, ...]]:
-    """The operator's rows, then the catalog's types, and a Gap for each row that could not be used.
+    """The operator's rows, then the catalog's types; and a Gap for each row that could not be used.
 
     The file is a CSV with a header, or a YAML list of mappings, with the columns name, gpu (any name that the GPU table
     has), gpu_count, price_per_hour, currency, price_date, and optionally vendor, region (default '*'), source, vcpus,
@@ -112,21 +112,23 @@ def instance_types_with_overrides(
     for row in rows:
         try:
             one = _with_host(_instance(_completed(row, str(path)), currency))
-            _add(one, own, row)
+            if _place(one) in own:
+                raise row.error(f"{one.name} in region {one.region} has a row already; keep one (the first counts)")
+            own[_place(one)] = one
         except CatalogError as refused:
             gaps.append(bad_input(refused.place, refused.problem))
     everywhere = {name for name, region in own if region == ANY_REGION}
-    kept = (one for one in instance_types() if one.name not in everywhere and (one.name, one.region) not in own)
+    kept = (one for one in instance_types() if one.name not in everywhere and _place(one) not in own)
     return (*own.values(), *kept), tuple(gaps)
 
 
 def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
     """Raises CatalogError that names file and line."""
-    found: dict[tuple[str, str], InstanceType] = {}
-    for row in read_csv(text, file, _COLUMNS):
-        one = _instance(row, CURRENCY)
-        _add(one, found, row)
-    return tuple(found.values())
+    return tuple(keyed(text, file, _COLUMNS, lambda row: _instance(row, CURRENCY), _place).values())
+
+
+def _place(one: InstanceType) -> tuple[str, str]:
+    return one.name, one.region
 
 
 def _with_host(one: InstanceType) -> InstanceType:
@@ -146,12 +148,6 @@ def _reserved(size: float, brackets: _Brackets) -> float:
         total += max(min(size, end) - begin, 0.0) * ratio
         begin = end
     return total
-
-
-def _add(one: InstanceType, found: dict[tuple[str, str], InstanceType], row: Row) -> None:
-    if (one.name, one.region) in found:
-        raise row.error(f"{one.name} in region {one.region} stands twice; keep one (the first counts)")
-    found[one.name, one.region] = one
 
 
 def _instance(row: Row, wanted: str) -> InstanceType:

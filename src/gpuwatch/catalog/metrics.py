@@ -13,14 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from typing import Literal
 
-from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
+from gpuwatch.catalog.tables import CatalogError, Row, columns_of, keyed, packaged, read_csv
 from gpuwatch.model.telemetry import Scope, Signal, Vendor
-
-VOCABULARIES = ("dcgm", "dcgm49", "amd", "xpum1", "xpumd2", "gaudi")
-KINDS = ("gauge", "counter", "state", "window")
-COMBINES = ("max", "avg", "sum", "min")
-VARIANT_LABELS = ("xid", "health_watch;health_error_code", "clock_event")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,26 +25,26 @@ class MetricRow:
 
     kind: 'gauge', 'counter', 'state' (a code or truth value: the last one counts) or 'window' (a count over the
         exporter's own window; it falls again). The exporter's TYPE is ignored.
-    preference: 1 first; devices without a row of preference 1 use 2, and so on.
+    preference: a device's value comes from the metric with the lowest number that has the device.
     combine: how several rows of one device become one value: 'max', 'avg', 'sum' or 'min'. Rows repeat on MIG
         instances and for the Pods that share a GPU, so 'sum' is right only for parts (tiles) of a device.
-    variant_label: the label whose values are separate, or several with ';' between them, as between their values.
+    variant_label: the label, or labels separated by ';', whose values are kept apart. Several values are joined by ';'.
     matchers: label=value pairs that select the rows.
     zero_means_absent: AMD exports a power of 0 on every partition but the first.
     default_exported: in the exporter's default list.
     exporter_line: the line for dcgm-exporter's counter CSV that enables the metric; '' for other exporters.
     """
 
-    vocabulary: str
+    vocabulary: Literal["dcgm", "dcgm49", "amd", "xpum1", "xpumd2", "gaudi"]
     vendor: Vendor
     metric: str
     signal: Signal
     scale: float
-    kind: str
+    kind: Literal["gauge", "counter", "state", "window"]
     scope: Scope
     preference: int
-    combine: str
-    variant_label: str
+    combine: Literal["max", "avg", "sum", "min"]
+    variant_label: Literal["", "xid", "health_watch;health_error_code", "clock_event"]
     matchers: tuple[tuple[str, str], ...]
     zero_means_absent: bool
     default_exported: bool
@@ -67,26 +63,17 @@ class MetricRow:
 
 def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
     """Raises CatalogError that names file and line."""
-    rows = tuple(_metric_row(row) for row in read_csv(text, file, columns_of(MetricRow)))
-    seen: set[tuple[object, ...]] = set()
-    for number, row in enumerate(rows, 1):
-        key = (row.vocabulary, row.metric, row.signal, row.matchers)
-        if key in seen:
-            raise CatalogError(
-                f"{file}, row {number}", f"{row.metric} for {row.signal} stands twice in {row.vocabulary}; keep one"
-            )
-        seen.add(key)
-    return rows
+    rows = keyed(text, file, columns_of(MetricRow), _metric_row, _identity)
+    return tuple(rows.values())
+
+
+def _identity(row: MetricRow) -> str:
+    return " ".join((row.vocabulary, row.metric, row.signal, *map("=".join, row.matchers)))
 
 
 def _metric_row(row: Row) -> MetricRow:
     found = row.as_(
         MetricRow,
-        vocabulary=row.one_of("vocabulary", VOCABULARIES),
-        signal=row.parse("signal", Signal, "a member of Signal"),
-        kind=row.one_of("kind", KINDS),
-        combine=row.one_of("combine", COMBINES),
-        variant_label=row.one_of("variant_label", VARIANT_LABELS, empty=True),
         matchers=_matchers(row),
         exporter_line=row.optional("exporter_line"),
     )
@@ -132,12 +119,11 @@ def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
     """Raises CatalogError that names file and line, also where a signal has no bounds or two."""
     ranges: dict[Signal, tuple[float, float]] = {}
     for row in read_csv(text, file, ("signal", "minimum", "maximum", "reason", "checked")):
-        signal = row.parse("signal", Signal, "a member of Signal")
-        low, high = row.number("minimum"), row.number("maximum")
+        signal, low, high = row.cell("signal", Signal), row.cell("minimum", float), row.cell("maximum", float)
         row.text("reason")
-        row.day("checked")
+        row.cell("checked", date)
         if signal in ranges:
-            raise row.error(f"{signal} stands twice; keep one")
+            raise row.error(f"{signal} has a row already; keep one")
         if not low < high:
             raise row.error(f"the minimum {low:g} is not below the maximum {high:g}")
         ranges[signal] = (low, high)
@@ -148,8 +134,6 @@ def parse_ranges(text: str, file: str) -> dict[Signal, tuple[float, float]]:
 
 
 def plausible_range(signal: Signal) -> tuple[float, float]:
-    """Lowest and highest possible value in SI units, both included; `ranges.csv` has the reasons.
-
-    A value outside is no measurement but a blank sentinel (DCGM leaks values near 2^63) or a fault of the exporter.
-    """
+    """Lowest and highest possible value in SI units, both included; `ranges.csv` has the reasons. A value outside is no
+    measurement but a blank sentinel (DCGM leaks values near 2^63) or a fault of the exporter."""
     return _ranges()[signal]

@@ -50,7 +50,7 @@ class MigGeometry:
     compute_total: int
     profiles: tuple[MigProfile, ...]
     source: str
-    checked: date  # when somebody last looked at the source
+    checked: date  # when a person last looked at the source
 
     def profile(self, name: str) -> MigProfile | None:
         """By its name or its resource suffix (1g.5gb+me, 1g.5gb.me) in any driver's spelling; None where there is none.

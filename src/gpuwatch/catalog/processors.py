@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache
 
-from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
+from gpuwatch.catalog.tables import Row, columns_of, keyed, packaged
 
 # 16 lanes, both directions together, after line coding, at 8, 16 and 32 GT/s.
 _PCIE_BYTES_PER_SECOND = {3: 31.5e9, 4: 63e9, 5: 126e9}
@@ -36,24 +36,17 @@ def processors() -> Mapping[str, Processor]:
 
 def parse_processors(text: str, file: str) -> dict[str, Processor]:
     """Raises CatalogError that names file and line."""
-    found: dict[str, Processor] = {}
     cells = {"pcie_bytes_per_second": "pcie_generation"}  # the other columns are the fields
-    for row in read_csv(text, file, tuple(cells.get(name, name) for name in columns_of(Processor))):
-        one = _processor(row)
-        if one.name in found:
-            raise row.error(f"{one.name!r} has a row already; one model has one")
-        found[one.name] = one
-    if not found:
-        raise CatalogError(file, "no rows; the table is empty")
-    return found
+    columns = tuple(cells.get(name, name) for name in columns_of(Processor))
+    return keyed(text, file, columns, _processor, lambda one: one.name)
 
 
 def _processor(row: Row) -> Processor:
-    generation = row.whole("pcie_generation")
+    generation = row.cell("pcie_generation", int)
     if generation not in _PCIE_BYTES_PER_SECOND:
         known = ", ".join(str(one) for one in _PCIE_BYTES_PER_SECOND)
         raise row.error(f"column 'pcie_generation' is {generation}; expected one of {known}")
-    whole = row.whole("multiprocessors")
+    whole = row.cell("multiprocessors", int)
     slices = {}
     for part in filter(None, row.optional("slice_multiprocessors").split(";")):
         kind, _, count = part.partition(":")

@@ -1,15 +1,15 @@
-"""Reads and checks the data files beside the code, row by row.
+"""Reads the data files beside the code and checks every row.
 
-Each row of the catalog has its source and the day on which somebody last looked at it (`checked`).
+Each row of the catalog names its source, and the day on which a person last looked at it (`checked`).
 """
 
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import date
-from enum import Enum
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -34,7 +34,7 @@ class CatalogError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of one row. place: where it stands ('metrics.csv, line 3'), for error messages."""
+    """The cells of one row. place: file and line ('metrics.csv, line 3'), for error messages."""
 
     place: str
     cells: Mapping[str, str]
@@ -51,52 +51,40 @@ class Row:
     def optional(self, column: str) -> str:
         return self.cells[column].strip()
 
-    def parse(self, column: str, convert: Callable[[str], T], expected: str) -> T:
+    def cell(self, column: str, kind: Any) -> Any:
+        """The cell as this type. It may be empty where the type includes None or ''."""
+        if not self.optional(column) and {type(None), ""}.intersection(get_args(kind)):
+            return "" if "" in get_args(kind) else None
         value = self.text(column)
         try:
-            return convert(value)
-        except ValueError:
-            raise self.error(f"column {column!r} is {value!r}; expected {expected}") from None
-
-    def number(self, column: str) -> float:
-        value = self.parse(column, float, "a number")
-        if not math.isfinite(value):
-            raise self.error(f"column {column!r} is {value}; expected a finite number")
-        return value
-
-    def whole(self, column: str) -> int:
-        return self.parse(column, int, "a whole number")
-
-    def day(self, column: str) -> date:
-        return self.parse(column, date.fromisoformat, "a date such as 2026-08-03")
-
-    def one_of(self, column: str, allowed: tuple[str, ...], *, empty: bool = False) -> str:
-        value = self.optional(column) if empty else self.text(column)
-        if value not in allowed and not (empty and not value):
-            raise self.error(f"column {column!r} is {value!r}; expected one of {', '.join(allowed)}")
-        return value
+            found = msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError:
+            found = math.nan
+        if isinstance(found, float) and not math.isfinite(found):
+            raise self.error(f"column {column!r} is {value!r}; expected {_expected(kind)}")
+        return found
 
     def as_(self, kind: type[T], /, **given: Any) -> T:
-        """The row as this dataclass: each cell becomes the field of its column by the field's type; only a cell of
-        `float | None` or the like may be empty. given: fields that are more than their cell."""
+        """The row as this dataclass. Each cell is converted to the type of the field with the column's name. A cell may
+        be empty only where that type includes None. given: fields that are set to these values instead."""
         make: Callable[..., T] = kind
         types = {name: field for name, field in _field_types(make).items() if name not in given}
-        return make(**given, **{name: self._cell(name, field) for name, field in types.items()})
-
-    def _cell(self, column: str, kind: Any) -> object:
-        if get_args(kind):  # float | None
-            return self._cell(column, get_args(kind)[0]) if self.optional(column) else None
-        if kind is bool:
-            return bool(self.parse(column, ("false", "true").index, "true or false"))
-        if issubclass(kind, Enum):
-            return self.parse(column, kind, f"one of {', '.join(kind)}")
-        read: Callable[[str], object] = {str: self.text, int: self.whole, float: self.number, date: self.day}[kind]
-        return read(column)
+        return make(**given, **{name: self.cell(name, field) for name, field in types.items()})
 
 
 @cache
 def _field_types(row: Callable[..., object]) -> Mapping[str, Any]:
     return get_type_hints(row)
+
+
+_EXPECTED = {int: "a whole number", float: "a number", date: "a date such as 2026-08-03", bool: "true or false"}
+
+
+def _expected(kind: Any) -> str:
+    bare = next((each for each in get_args(kind) if each in _EXPECTED), kind)
+    if bare in _EXPECTED:
+        return _EXPECTED[bare]
+    return textwrap.shorten(f"one of {', '.join(get_args(kind) or kind)}", 120, placeholder=" …")
 
 
 def columns_of(row: type) -> tuple[str, ...]:
@@ -105,7 +93,7 @@ def columns_of(row: type) -> tuple[str, ...]:
 
 
 def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
-    """Raises CatalogError for a missing, unknown or doubled column and for a ragged row."""
+    """Raises CatalogError for a missing, unknown or repeated column, and for a row of another length."""
     lines = csv.reader(text.splitlines())
     header = [cell.strip() for cell in next(lines, [])]
     missing = [column for column in columns if column not in header]
@@ -120,6 +108,20 @@ def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
         if not any(cell.strip() for cell in cells):
             continue
         yield csv_row(f"{file}, line {lines.line_num}", header, cells)
+
+
+def keyed(
+    text: str, file: str, columns: tuple[str, ...], make: Callable[[Row], T], key: Callable[[T], Hashable]
+) -> dict[Any, T]:
+    """The rows of a table by their key. Raises CatalogError as `read_csv` and `make` do, and for a repeated key."""
+    found: dict[Any, T] = {}
+    for row in read_csv(text, file, columns):
+        one = make(row)
+        if found.setdefault(key(one), one) is not one:
+            raise row.error(f"{key(one)} has a row already; keep one")
+    if not found:
+        raise CatalogError(file, "the table has no rows")
+    return found
 
 
 def csv_row(place: str, header: list[str], cells: list[str]) -> Row:
@@ -149,7 +151,7 @@ def checked(value: object, kind: type[T], place: str, *, strict: bool = True) ->
 
 
 def operators_file(path: Path, read: Callable[[str], T]) -> T:
-    """What `read` makes of the text of an operator's file. Raises CatalogError that says why it cannot be used."""
+    """Applies `read` to the text of an operator's file. Raises CatalogError with the reason where it is unusable."""
     try:
         return read(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:

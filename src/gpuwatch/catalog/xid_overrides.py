@@ -21,11 +21,9 @@ _KEYS = ("class", "reason", "description")
 
 
 def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]:
-    """The catalog's XIDs with the operator's classes, and a Gap for each invalid entry, which is ignored.
-
-    Each entry needs `class` (fatal, corroborate, application, ignore) and `reason`.
-    An XID that the catalog lacks needs a `description` too.
-    """
+    """The catalog's XIDs with the operator's classes, and a Gap for each invalid entry, which is ignored. Each entry
+    needs `class` (fatal, corroborate, application, ignore) and `reason`; an XID that the catalog lacks needs a
+    `description` too."""
     found = dict(xids())
     gaps = []
     entries: Mapping[object, object] = {}

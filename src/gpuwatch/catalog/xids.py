@@ -1,7 +1,7 @@
 """XIDs: NVIDIA's catalog, other authorities' verdicts, and what gpuwatch concludes from the number alone.
 
-`xids.json` has the numbers, NVIDIA's actions and the verdicts, each with its source. It also has gpuwatch's own class
-where a comparison of nine authorities gives one; they do not agree. The other classes follow from NVIDIA's action.
+`xids.json` has the numbers, NVIDIA's actions and the verdicts, each with its source, and gpuwatch's own class where a
+comparison of nine authorities, which disagree, gives one. The other classes follow from NVIDIA's action.
 """
 
 import re
@@ -61,7 +61,8 @@ class Opinion:
 class Xid:
     """One XID. xid_class: gpuwatch's, by `rule` (its name) and for `reason` (a clause for people).
 
-    architectures: those of A100, H100, B100, GB200 that raise it.
+    architectures: those of A100, H100, B100, GB200 that raise it. acts: whether NVIDIA's action is on the GPU or its
+    Node; None where that depends on more than the number.
     recovery_driver: the driver branch (565 of R565) from which on the driver asks for a recovery action after it; 0 for
         every driver that knows the XID, None where NVIDIA's catalog does not say that it asks.
     """
@@ -73,10 +74,11 @@ class Xid:
     others: tuple[Opinion, ...]
     xid_class: XidClass
     recovery_driver: int | None = None
+    acts: bool | None = None
     rule: str
     reason: str
     source: str
-    checked: date | None  # when somebody last looked at NVIDIA's row; None for an operator's own XID
+    checked: date | None  # when a person last looked at NVIDIA's row; None for an operator's own XID
 
 
 @cache
@@ -90,24 +92,11 @@ def conflicts(xid: Xid) -> str:
     >>> conflicts(xids()[109])[:60]
     'NVIDIA: RESET_GPU; the device plugin ignores it; NVSentinel:'
     """
-    stances = {opinion.acts for opinion in xid.others} | {_NVIDIA_ACTS.get(xid.action)}
-    if not {True, False} <= stances:
+    if not {True, False} <= {xid.acts, *(opinion.acts for opinion in xid.others)}:
         return ""
     action = "no action given" if xid.action is XidAction.NONE_GIVEN else xid.action.value
     return "; ".join((f"NVIDIA: {action}", *(opinion.text for opinion in xid.others)))
 
-
-_NVIDIA_ACTS: Mapping[XidAction, bool] = {
-    XidAction.RESTART_APP: False,
-    XidAction.IGNORE: False,
-    XidAction.RESET_GPU: True,
-    XidAction.RESTART_BM: True,
-    XidAction.RESTART_VM: True,
-    XidAction.CHECK_MECHANICALS: True,
-    XidAction.CONTACT_SUPPORT: True,
-    XidAction.WORKFLOW_XID_48: True,
-}
-"""Whether NVIDIA's immediate action is on GPU or Node. The other actions depend on more than the number."""
 
 _RULES = {
     XidClass.FATAL: "fatal on sight",
@@ -146,13 +135,11 @@ def parse_xids(text: str, file: str) -> dict[int, Xid]:
     found: dict[int, Xid] = {}
     where = "the top level"
     try:
-        origin = {"source": tables["source"], "checked": tables["checked"]}
-        authorities = tables["authorities"]
         for position, entry in enumerate(tables["xids"], 1):
             where = f"entry {position}"
             code = _new_code(entry["code"], found)
             where = f"XID {code}"
-            found[code] = _xid(entry, authorities, origin)
+            found[code] = _xid(entry, tables)
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         what = f"{problem.args[0]!r} is missing; add it" if isinstance(problem, KeyError) else str(problem)
         raise CatalogError(f"{file}, {where}", what) from None
@@ -167,12 +154,12 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
     return code
 
 
-def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], origin: Mapping[str, str]) -> Xid:
+def _xid(entry: Mapping[str, Any], tables: Mapping[str, Any]) -> Xid:
     action = XidAction(entry["action"])
     xid_class, rule, reason = _classify(entry, action)
     opinions = []
     for authority, verdict in entry["others"].items():
-        known = authorities[authority]["verdicts"]
+        known = tables["authorities"][authority]["verdicts"]
         if verdict not in known:
             raise ValueError(f"{authority} has no verdict {verdict!r}; it has {', '.join(known)}")
         opinions.append({"authority": authority, **known[verdict]})
@@ -180,4 +167,5 @@ def _xid(entry: Mapping[str, Any], authorities: Mapping[str, Any], origin: Mappi
     branch = re.search(r"\bR(\d+)", since)
     recovery_driver = int(branch[1]) if branch else 0 if since else None
     concluded = {"xid_class": xid_class, "rule": rule, "reason": reason, "recovery_driver": recovery_driver}
-    return msgspec.convert({**origin, **entry, **concluded, "others": opinions}, Xid)
+    shared = {"source": tables["source"], "checked": tables["checked"], "acts": tables["acts"].get(action)}
+    return msgspec.convert({**shared, **entry, **concluded, "others": opinions}, Xid)

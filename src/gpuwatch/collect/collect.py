@@ -1,5 +1,5 @@
-"""Reads telemetry and the cluster once into a Snapshot. Both are optional: without telemetry there are no findings, and
-without a cluster no Pod's owner is known, so the plan refuses everything."""
+"""Reads telemetry and the cluster once into a Snapshot. Both are optional: without telemetry there are no findings;
+without a cluster no Pod's owner is known, so the plan refuses every action."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -38,8 +38,7 @@ def collect(
     matchers: Mapping[str, str] = {},
     trusted: TrustedTargets = (),
 ) -> Snapshot:
-    """The Snapshot of this moment. What could not be read is a Gap, not an exception. matchers, trusted: see
-    `Connection`."""
+    """The Snapshot of this moment. What could not be read is a Gap. matchers, trusted: see `Connection`."""
     state, gaps = _read_cluster(cluster, at, progress)
     snapshot = Snapshot(at=at, cluster=state, gaps=tuple(gaps))
     if telemetry is None:
@@ -136,11 +135,9 @@ def _read_telemetry(
 def _histories_wanted(
     inventory: Inventory, readings: Readings, suspects_stat: WindowStat, needs: TelemetryNeeds
 ) -> frozenset[DeviceId] | None:
-    """Devices whose long history is needed; None for all.
-
-    A device that was active within the suspect window is in use, so only inactive ones need their history, and a sample
-    of the busy ones serves for comparison. A device without data is a suspect: unknown is not busy.
-    """
+    """Devices whose long history is needed; None for all. A device that was active within the suspect window is in use,
+    so only inactive ones need it, and a sample of the busy ones for comparison. A device without data is a suspect:
+    unknown is not busy."""
     if not needs.suspect_window_seconds or len(inventory.devices) <= _ALL_HISTORIES:
         return None
     held = [device for device in inventory.devices if device.present and device.pods]

@@ -1,8 +1,8 @@
-"""Whose telemetry is it? Which series are of this cluster, and which targets may tell of its devices.
+"""Decides which series are of this cluster, and which scrape targets are trusted to describe its devices.
 
 A target is trusted where a setting says so, where its address is that of an exporter's Pod or of a Node, or where its
 series `up` names an exporter's Pod. Another Pod that exports GPU metrics is foreign: every query leaves its rows out.
-A target of which nothing is known is shown and never acted on.
+The devices of an unknown target are shown and never acted on.
 """
 
 from collections import Counter
@@ -43,8 +43,8 @@ class Origin:
 def find_origin(
     store: SampleStore, at: datetime, cluster: Cluster, matchers: Mapping[str, str] = {}, trusted: TrustedTargets = ()
 ) -> Origin:
-    """The series of this cluster at `at`: those with the `matchers`; where there are none, with labels that are found.
-    Without a cluster nothing can be told apart, and nothing is left out. matchers, trusted: see `Connection`."""
+    """The series of this cluster at `at`: those with the `matchers`, or by default with labels found in telemetry.
+    Without a cluster, all series count. matchers, trusted: see `Connection`."""
     wrote: Places = {}
     origin = _of_cluster(store, at, matchers, wrote)
     if not matchers and origin.schema.signals:
@@ -97,8 +97,8 @@ def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: Trust
 
 
 def _chosen(rows: Sequence[Labels], names: HostNames) -> tuple[dict[str, str], tuple[Gap, ...]]:
-    """Labels that tell this cluster's rows from others'. A host name without its domain tells only where nothing else
-    does."""
+    """Labels that tell this cluster's rows from others'. A host name without its domain decides only where no other
+    name does."""
     chosen: dict[str, str] = {}
     for label in CLUSTER_LABELS:
         values = sorted({row.get(label, "") for row in rows})
@@ -142,7 +142,7 @@ class _Judge:
         return here.pop() if len(here) == 1 else None
 
     def is_exporter(self, target: Target) -> bool | None:
-        """None where nothing tells."""
+        """None if unknown."""
         are = {is_one_of(pod, self._exporters) for pod in target.pods}
         if len(are) == 1 and not (are == {False} and host_of(target.instance) in self._of_exporter):
             return are.pop()

@@ -1,7 +1,5 @@
-"""Updates the profiles with the windows since the last update, in stretches of time that fit into memory.
-
-A stretch that could not be read completely is not counted: the book ends before it, and the next update retries it.
-"""
+"""Updates the profiles with the windows since the last update, in stretches of time that fit into memory. A stretch
+that could not be read completely is not counted: the book ends before it, and the next update retries it."""
 
 import contextlib
 import gc
@@ -9,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.catalog.xids import xids as catalog
@@ -101,9 +100,9 @@ def update_profiles(
     """The book with all whole windows up to `at` less settle_seconds.
 
     Without a book it begins `history_seconds` before `at`; a book keeps its own step. unfit: times to leave out, from
-    the caller's findings; throttling, fatal XIDs and recovery actions are found here. xids: the catalog, if the
-    operator changed it. What could not be read is a Gap, not an exception, and `until` stays before it. `until` also
-    stays before the newest windows where the whole fleet has none: their samples may be late.
+    the caller's findings; throttling, fatal XIDs and recovery actions are found here. xids: the catalog with the
+    operator's overrides. What could not be read is a Gap, and `until` stays before it, as it does before the newest
+    windows where no device of the fleet has a sample: samples may be late.
     """
     step = book.step_seconds if book else fetch.step_seconds
     end = aligned(at - timedelta(seconds=fetch.settle_seconds), step)
@@ -144,7 +143,7 @@ def update_profiles(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """The data of (start, end]; nothing, and end is start, where it could not all be read."""
+    """The data of (start, end]. Empty, with end = start, if not all of it could be read."""
 
     start: datetime
     end: datetime
@@ -167,7 +166,7 @@ class _StretchReader:
     live: Mapping[PodRef, Pod]
 
     def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
-        """Oldest first; those after one that could not be read are of no use."""
+        """Oldest first; ends after one that could not be read."""
         schema, gaps = discover(self.telemetry, end)
         if not schema.signals or _failed(gaps):
             yield _Stretch(start=start, end=start, gaps=gaps)
@@ -254,8 +253,8 @@ class _StretchReader:
         )
 
     def _attributed(self, windows: Sequence[HeldWindows]) -> Sequence[HeldWindows]:
-        """None where no row names a Pod although Pods have GPUs: then telemetry lacks attribution, and devices without
-        a Pod are not known to be free."""
+        """None where no row names a Pod although Pods have GPUs: telemetry then lacks the Pods, and devices without one
+        may not be free."""
         if any(each.pod for each in windows):
             return windows
         held = any(pod.phase == "Running" and pod.accelerators for pod in self.cluster.pods)
@@ -300,8 +299,8 @@ class _StretchReader:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Turns the cyclic garbage collector off for a stretch: on a large fleet's hundreds of thousands of objects it took
-    a quarter of an update's time, and windows and profiles form no cycles."""
+    """Turns the cyclic garbage collector off for a stretch: with a large fleet's hundreds of thousands of objects it
+    took a quarter of an update's time, and windows and profiles form no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -330,7 +329,7 @@ def _cut(windows: HeldWindows, end: datetime) -> HeldWindows:
 
 
 def _both(before: Schema | None, now: Schema) -> tuple[Schema, tuple[Gap, ...]]:
-    """The metrics at either end of a stretch, without those that changed their unit in between (DCGM 4.6 to 4.7)."""
+    """The metrics of either schema, without those that changed their unit in between (DCGM 4.6 to 4.7)."""
     if before is None or before.signals == now.signals:
         return now, ()
     spoken = {(each.signal, each.vocabulary, each.metric): each for each in before.signals}
@@ -357,13 +356,10 @@ def _both(before: Schema | None, now: Schema) -> tuple[Schema, tuple[Gap, ...]]:
 
 
 def _above(shares: Sequence[float], bound: float, start: datetime, step: int) -> Iterator[tuple[datetime, datetime]]:
-    begin: int | None = None
-    for index, share in enumerate((*shares, 0.0)):
-        if share > bound:
-            begin = index if begin is None else begin
-        elif begin is not None:
-            yield start + timedelta(seconds=begin * step), start + timedelta(seconds=index * step)
-            begin = None
+    for above, part in groupby(range(len(shares)), key=lambda index: shares[index] > bound):
+        if above:
+            indices = list(part)
+            yield start + timedelta(seconds=indices[0] * step), start + timedelta(seconds=(indices[-1] + 1) * step)
 
 
 def _past_owners(past: Mapping[PodRef, PastPod], live: Mapping[PodRef, str]) -> dict[PodRef, str]:

@@ -1,8 +1,8 @@
-"""Replaces the names in a Snapshot by pseudonyms, the same name by the same one, so that it can be shared.
+"""Replaces each name in a Snapshot by a pseudonym, always the same one, so that the Snapshot can be shared.
 
 Kept: GPU models, MIG profiles, kinds, resource names, and label keys and values of the vendors' and Kubernetes' own
-vocabulary. Replaced: names of Nodes, Pods, containers, namespaces, owners, queues, pools, images, addresses, GPU
-UUIDs, and every other label key and value. The key is random and not kept, so that a guessed name cannot be checked.
+vocabulary. Replaced: names of Nodes, Pods, containers, namespaces, owners, queues, pools, images, addresses, GPU UUIDs,
+and every other label key and value. The key is random and not kept, so that a guessed name cannot be checked.
 """
 
 import hashlib
@@ -12,9 +12,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias, TypeVar
 
-from gpuwatch.model import cluster
+import yaml
+
+from gpuwatch.catalog.tables import packaged
+from gpuwatch.model.cluster import Requirement
 from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import ActivityHistory, Device, DeviceId, Exporter, Gap, PodRun, Readings, StateChange
+from gpuwatch.model.telemetry import DeviceId, Readings
 
 # Labels whose keys and values contain no names.
 _PLAIN = re.compile(
@@ -80,7 +83,7 @@ class _Alias:
             return tuple(self.of(each, rule) for each in item)
         if rule is not None:
             return None if item is None else self(rule, item)
-        rules = _RULES.get(type(item))
+        rules = _RULES.get(type(item).__name__)
         if rules is None:
             return item
         return replace(
@@ -92,18 +95,18 @@ _Rule: TypeAlias = str | Callable[[_Alias, Any], Any]
 """The kind of a name or of a tuple of names, or a function of the whole value."""
 
 
-def _each(rule: Callable[[_Alias, Any], Any]) -> _Rule:
+def _each(rule: Callable[[_Alias, Any], Any]) -> Callable[[_Alias, Any], Any]:
     return lambda alias, items: tuple(rule(alias, item) for item in items)
 
 
-def _requirement(alias: _Alias, item: cluster.Requirement) -> cluster.Requirement:
+def _requirement(alias: _Alias, item: Requirement) -> Requirement:
     if _PLAIN.match(item.key):
         return item
     return replace(item, key=alias("key", item.key), values=alias.of(item.values, "value"))
 
 
-def _field(alias: _Alias, item: cluster.Requirement) -> cluster.Requirement:
-    """On a field of the Node, which is its name."""
+def _node_field(alias: _Alias, item: Requirement) -> Requirement:
+    """A requirement on the only field of a Node that has one, its name."""
     return replace(item, values=alias.of(item.values, "node"))
 
 
@@ -112,7 +115,7 @@ def _expression(alias: _Alias, item: tuple[str, str, tuple[str, ...]]) -> tuple[
     return alias.label(key), operator, values if _PLAIN.match(key) else alias.of(values, "value")
 
 
-def _nodes_of(kind: str) -> _Rule:
+def _nodes_of(kind: str) -> Callable[[_Alias, Any], Any]:
     """For a mapping from names of this kind to Nodes."""
     return lambda alias, item: {alias(kind, name): alias("node", node) for name, node in item.items()}
 
@@ -122,60 +125,29 @@ def _withheld(_: _Alias, text: str) -> str:
     return "(withheld)" if text else ""
 
 
-_DEVICE, _REF, _PATH, _LABELS = _Alias.device, _Alias.ref, _Alias.path, _Alias.labels
-_NAMED: Mapping[str, _Rule] = {"namespace": "ns", "name": "name"}
-_META: Mapping[str, _Rule] = {"uid": "uid", "labels": _LABELS, "annotations": _LABELS}
-_SELECTOR: Mapping[str, _Rule] = {"match_labels": _LABELS, "match_expressions": _each(_requirement)}
-_RULES: Mapping[type, Mapping[str, _Rule]] = {
-    Snapshot: dict.fromkeys(("boots", "infiniband"), lambda alias, of: {alias("node", name): of[name] for name in of}),
-    Device: {
-        "id": _DEVICE,
-        "uuid": "GPU",
-        "node": "node",
-        "node_label": "node",
-        "exporter": "target",
-        "untrusted": _withheld,
-        "pci_bus_id": lambda *_: "",
-        "pods": _each(_REF),
-        "containers": "container",
-    },
-    Exporter: {"instance": "target", "job": "job", "node": "node", "node_label": "node"},
-    ActivityHistory: {"device": _DEVICE, "pod": _REF},
-    StateChange: {"device": _DEVICE},
-    PodRun: {"pod": _REF, "node": "node", "created_by": _PATH, "images": "image"},
-    Gap: {"what": _withheld, "detail": _withheld},
-    cluster.Cluster: {
-        "priorities": lambda alias, item: {alias("class", name): value for name, value in item.items()},
-        "exporter_nodes": _nodes_of("target"),
-        "exporter_pods": _each(_REF),
-        "node_addresses": _nodes_of("address"),
-    },
-    cluster.Node: {**_META, "name": "node", "boot_id": "boot", "pool": "pool"},
-    cluster.Taint: {"key": _Alias.taint, "value": "value"},
-    cluster.Pod: {
-        **_NAMED,
-        **_META,
-        "node": "node",
-        "images": "image",
-        "claims": "name",
-        "priority_class": "class",
-        "workload": _PATH,
-        "gang": _PATH,
-        "unscheduled": _withheld,
-    },
-    cluster.Placement: {"node_selector": _LABELS},
-    cluster.Toleration: {"key": _Alias.taint, "value": "value"},
-    cluster.NodeTerm: {"labels": _each(_requirement), "fields": _each(_field)},
-    cluster.PodTerm: {**_SELECTOR, "topology_key": _Alias.label, "namespaces": "ns"},
-    cluster.Spread: {**_SELECTOR, "topology_key": _Alias.label},
-    cluster.Workload: {**_NAMED, **_META, "id": _PATH, "queue": "queue"},
-    cluster.Gang: {"id": _PATH, "workload": _PATH, "namespace": "ns", "pods": _each(_REF)},
-    cluster.DisruptionBudget: {**_NAMED, "match_labels": _LABELS, "match_expressions": _each(_expression)},
-    cluster.Namespace: {"name": "ns", "labels": _LABELS, "annotations": _LABELS},
-    cluster.Unread: {"namespace": "ns", "why": lambda *_: "The reason is left out."},
-    cluster.ClaimedDevice: {"claim": _REF, "pool": "pool", "device": _DEVICE},
+_FUNCTIONS: Mapping[str, Callable[[_Alias, Any], Any]] = {
+    "device()": _Alias.device,
+    "ref()": _Alias.ref,
+    "refs()": _each(_Alias.ref),
+    "path()": _Alias.path,
+    "label()": _Alias.label,
+    "labels()": _Alias.labels,
+    "taint()": _Alias.taint,
+    "requirements()": _each(_requirement),
+    "expressions()": _each(_expression),
+    "node_fields()": _each(_node_field),
+    "by_node()": lambda alias, item: {alias("node", name): value for name, value in item.items()},
+    "by_class()": lambda alias, item: {alias("class", name): value for name, value in item.items()},
+    "nodes_of_targets()": _nodes_of("target"),
+    "nodes_of_addresses()": _nodes_of("address"),
+    "withheld()": _withheld,
+    "nothing()": lambda *_: "",
+    "no_reason()": lambda *_: "The reason is left out.",
 }
-"""By class the rules of its fields. A field without one stays as it is, but for objects of these classes in it."""
+_RULES: Mapping[str, Mapping[str, _Rule]] = {
+    kind: {name: _FUNCTIONS[rule] if rule.endswith("()") else rule for name, rule in rules.items()}
+    for kind, rules in yaml.safe_load(packaged("pseudonyms.yaml", "gpuwatch.collect"))["classes"].items()
+}
 
 
 def _readings(item: Readings, scoped: Collection[str], alias: _Alias) -> Readings:

@@ -2,8 +2,8 @@
 
 The host may be the Node's name, its host name with or without a domain, an address, the name of the exporter's Pod (old
 exporters), or `localhost` (a remote host engine, dcgm-exporter #572). A host that matches no Node stays None, and
-nothing is written about its devices. A host name of which only the part before the domain matches may be another
-cluster's: it counts where the exporter runs on that Node, or where the series are known to be of this cluster.
+nothing is done about its devices. Where only the part before the domain matches, the host may be another cluster's: it
+counts where the exporter runs on that Node, or where the series are known to be of this cluster.
 """
 
 from collections import Counter, defaultdict
@@ -90,8 +90,8 @@ def resolve_nodes(
 
 
 def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict[str, datetime], tuple[Gap, ...]]:
-    """When each Node booted, by node_exporter's node_boot_time_seconds. A target counts for the Node whose address it
-    has, whatever its labels say; a Node that two targets disagree about is left out."""
+    """When each Node booted, by node_exporter's node_boot_time_seconds. A target counts for the Node with its address,
+    even if its labels differ; a Node with two contradictory targets is left out."""
     try:
         rows = store.evaluate(Expression(Selector("node_boot_time_seconds"), Function.LAST, by=("instance",)), at)
     except TelemetryError as error:
@@ -108,7 +108,8 @@ def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict
 def infiniband_ports(
     store: SampleStore, at: datetime, cluster: Cluster
 ) -> tuple[dict[str, dict[str, dict[str, float]]], tuple[Gap, ...]]:
-    """`Snapshot.infiniband`; a target's Node as in `boot_times`. Where no port is found, one question was asked."""
+    """`Snapshot.infiniband`; a target's Node as in `boot_times`. If the first query finds no port, the others are not
+    sent."""
     names = HostNames(cluster)
     found: dict[str, dict[str, dict[str, float]]] = {}
     for statistic in STATISTICS:
@@ -130,11 +131,10 @@ def infiniband_ports(
 def _names(cluster: Cluster) -> dict[str, str | None]:
     """Alias → Node; None where two Nodes share the alias."""
     names: dict[str, str | None] = {}
-    for node in cluster.nodes:
-        for alias in {node.name, node.labels.get("kubernetes.io/hostname", node.name)}:
-            names[alias] = node.name if names.get(alias, node.name) == node.name else None
-    for alias, node_name in (*cluster.node_addresses.items(), *cluster.exporter_nodes.items()):
-        names[alias] = node_name if names.get(alias, node_name) == node_name else None
+    hosts = [(node.labels.get("kubernetes.io/hostname", node.name), node.name) for node in cluster.nodes]
+    own = [(node.name, node.name) for node in cluster.nodes]
+    for alias, name in (*own, *hosts, *cluster.node_addresses.items(), *cluster.exporter_nodes.items()):
+        names[alias] = name if names.get(alias, name) == name else None
     # Short host names last, so that they never displace a full one.
     for node in cluster.nodes:
         short = node.name.partition(".")[0]

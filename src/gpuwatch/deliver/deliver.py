@@ -30,9 +30,6 @@ class Course:
     on_sent: Callable[[str], None] = lambda _: None
 
 
-AT_ONCE = Course()
-
-
 def deliver(
     report_files: Mapping[str, bytes],
     summary_title: str,
@@ -41,7 +38,7 @@ def deliver(
     outbox: Path,
     progress: Progress,
     identity: str = "",
-    course: Course = AT_ONCE,
+    course: Course = Course(),
 ) -> tuple[Delivery, ...]:
     """Writes the report into the outbox, then sends it to every destination that does not have it yet.
 
@@ -72,7 +69,7 @@ def enqueue(
 
 
 def deliver_again(
-    folder: Path, policy: DeliveryPolicy, progress: Progress, course: Course = AT_ONCE
+    folder: Path, policy: DeliveryPolicy, progress: Progress, course: Course = Course()
 ) -> tuple[Delivery, ...]:
     """Sends one report of an outbox to every destination that does not have it yet. Raises as `deliver` does."""
     with box.locked(folder.parent):
@@ -80,13 +77,11 @@ def deliver_again(
 
 
 def deliver_pending(
-    policy: DeliveryPolicy, outbox: Path, progress: Progress, course: Course = AT_ONCE
+    policy: DeliveryPolicy, outbox: Path, progress: Progress, course: Course = Course()
 ) -> tuple[Delivery, ...]:
-    """Sends reports that earlier runs could not, to the destinations configured when each was written.
-
-    Reports that were never tried go first. A destination that fails is skipped for the rest of this run, so that it
-    delays the others only once.
-    """
+    """Sends reports that earlier runs could not, to the destinations configured when each was written. Reports that
+    were never tried go first. A destination that fails is skipped for the rest of this run, so that it delays the
+    others only once."""
     found: list[Delivery] = []
     if not outbox.is_dir():
         return ()

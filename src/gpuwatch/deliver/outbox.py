@@ -1,22 +1,21 @@
-"""The outbox: a folder per report with its files and a small state file, so that a kill at any line loses nothing.
-
-A report appears in the outbox by one rename, complete and on disk. From then on only its state file changes, each time
-by a rename. A report not recorded as sent is sent again, so a destination gets it at least once.
-"""
+"""The outbox: a folder per report with its files and a small state file, so that a kill at any line loses nothing. A
+report appears in the outbox by one rename, complete and on disk. From then on only its state file changes, each time by
+a rename. A report not recorded as sent is sent again, so a destination gets it at least once."""
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+
+import msgspec
 
 _STATE = "state.json"
 _FORMAT = 1
@@ -32,8 +31,8 @@ class DeliveryState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One report to one destination. `destination` and `error` have no secret. attempts: over all runs; tried_at: time
-    of the last attempt, None where unknown."""
+    """One report to one destination. `destination` and `error` hold no secret. attempts: over all runs. tried_at: time
+    of the last attempt; None if unknown."""
 
     destination: str
     state: DeliveryState = DeliveryState.PENDING
@@ -79,10 +78,8 @@ def locked(outbox: Path, name: str = ".lock") -> Iterator[None]:
 
 
 def register(outbox: Path, files: Mapping[str, bytes], title: str, summary_markdown: str, identity: str = "") -> Report:
-    """Puts a report into the outbox, unless it is there. ValueError for an invalid file name.
-
-    identity: identifies the report whatever its content; the first content stays.
-    """
+    """Puts a report into the outbox, unless it is there. identity: of the report, with any content; the first
+    content stays. ValueError for an invalid file name."""
     for name in files:
         if not _FILE_NAME.fullmatch(name) or name == _STATE:
             raise ValueError(f"{name!r} is not a valid name for a report's file; use letters, digits, dots and dashes")
@@ -147,24 +144,21 @@ def load(folder: Path) -> Report:
     """OutboxError where the folder's state file cannot be read."""
     where = folder / _STATE
     try:
-        state = json.loads(where.read_bytes())
-        if state["format"] != _FORMAT:
-            raise OutboxError(f"{where}: format {state['format']!r} is not {_FORMAT}; a newer gpuwatch wrote it")
-        return Report(
-            id=folder.name,
-            folder=folder,
-            title=state["title"],
-            summary_markdown=state["summary"],
-            files=tuple(state["files"]),
-            deliveries=tuple(
-                Delivery(**{**item, "state": DeliveryState(item["state"]), "tried_at": _moment(item.get("tried_at"))})
-                for item in state["deliveries"]
-            ),
-        )
+        state = msgspec.json.decode(where.read_bytes(), type=_State)
     except OSError as error:
         raise OutboxError(f"{where}: cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except msgspec.MsgspecError as error:
         raise OutboxError(f"{where}: is not the state of a report ({error}); remove the folder to forget it") from error
+    if state.format != _FORMAT:
+        raise OutboxError(f"{where}: format {state.format} is not {_FORMAT}; a newer gpuwatch wrote it")
+    return Report(
+        id=folder.name,
+        folder=folder,
+        title=state.title,
+        summary_markdown=state.summary,
+        files=state.files,
+        deliveries=state.deliveries,
+    )
 
 
 def save(report: Report) -> None:
@@ -184,22 +178,19 @@ def write_file(target: Path, content: bytes) -> None:
     _sync(target.parent)
 
 
+class _State(msgspec.Struct):
+    """A report's state file."""
+
+    format: int
+    title: str
+    summary: str
+    files: tuple[str, ...]
+    deliveries: tuple[Delivery, ...]
+
+
 def _state(report: Report) -> bytes:
-    state = {
-        "format": _FORMAT,
-        "title": report.title,
-        "summary": report.summary_markdown,
-        "files": list(report.files),
-        "deliveries": [
-            {**asdict(item), "tried_at": item.tried_at.isoformat() if item.tried_at else None}
-            for item in report.deliveries
-        ],
-    }
-    return json.dumps(state, indent=1, ensure_ascii=False).encode()
-
-
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    state = _State(_FORMAT, report.title, report.summary_markdown, report.files, report.deliveries)
+    return msgspec.json.format(msgspec.json.encode(state), indent=1)
 
 
 def _write(path: Path, content: bytes) -> None:

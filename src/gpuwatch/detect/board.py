@@ -1,17 +1,15 @@
 """The board around a GPU: its InfoROM, and the sensor of its power."""
 
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, Grade, Judge, PhysicalGpu, degraded
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, Grade, Judge, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Component, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 
 def board_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (
-        WindowStat(Signal.INFOROM_VALID_STATE, Statistic.LAST),
-        WindowStat(Signal.POWER_WATTS, Statistic.COUNT, policy.window_seconds),
-        WindowStat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.COUNT, policy.window_seconds),
-    )
+    samples = stats(Statistic.COUNT, policy.window_seconds, Signal.POWER_WATTS, Signal.GPU_TEMPERATURE_CELSIUS)
+    return (WindowStat(Signal.INFOROM_VALID_STATE, Statistic.LAST), *samples)
 
 
 def board(fleet: Fleet) -> Judge:
@@ -25,7 +23,7 @@ def board(fleet: Fleet) -> Judge:
         valid = inforom.of(gpu)
         if valid == 0:
             fact = inforom.evidence(gpu, comparison="==", bound=0.0)
-            return degraded(
+            return fleet.degraded(
                 gpu, kind, "the InfoROM is corrupt; flash it", grade, [fact], components=[Component.INFOROM]
             )
         siblings = [other for other in fleet.at_home.get(gpu.home, ()) if other is not gpu]
@@ -33,7 +31,7 @@ def board(fleet: Fleet) -> Judge:
         if siblings and warm(gpu) and not power.of(gpu) and all(map(powered, siblings)):
             fact = power.evidence(gpu, power.of(gpu) or 0.0, comparison="==", bound=0.0, note="samples in the window")
             summary = f"the power of its board cannot be read; that of the {len(siblings)} others of its machine can"
-            return degraded(gpu, kind, summary, grade, [fact], components=[Component.POWER])
+            return fleet.degraded(gpu, kind, summary, grade, [fact], components=[Component.POWER])
         if valid is None:
             return fleet.unknown(gpu, kind, "the InfoROM's state is not exported", [inforom.stat.signal])
         return fleet.healthy(gpu, kind, "the InfoROM is valid", inforom)

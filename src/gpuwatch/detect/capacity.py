@@ -1,5 +1,4 @@
-"""GPUs that the cluster counts, or the Node's siblings have, and telemetry does not show: lost before the inventory
-window, or never scraped."""
+"""GPUs that the cluster or the Node's siblings have and telemetry does not show: lost long ago, or never scraped."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

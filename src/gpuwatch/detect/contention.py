@@ -1,12 +1,11 @@
 """Workloads that share a GPU and need more memory bandwidth, or more of its link to the host, than it has.
 
 A shared GPU's counters show its load, but not whose it is. The demand of a workload is known only where another of its
-Pods has a GPU of the same model to itself; without that the contention is only suspected. Time-sliced Pods take turns:
-at the peak each has the full bandwidth for its turns, which costs it as much as a part of it all the time.
+Pods has a GPU of the same model to itself; without that, contention is only suspected. Time-sliced Pods take turns at
+full bandwidth, which costs them as much as a part of the bandwidth all the time.
 
-MIG instances are left out: they have memory bandwidth of their own, and their traffic to the host is not exported. So
-are GPUs of one Node that may share a PCIe switch, as telemetry does not show which do: `everything` lists them as
-UNKNOWN.
+MIG instances are left out: each has its own memory bandwidth, and their traffic to the host is not exported. GPUs of
+one Node that may share a PCIe switch are UNKNOWN (with `everything`), as telemetry does not show which do.
 """
 
 from collections import defaultdict
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 
-from gpuwatch.detect.fleet import conclude
+from gpuwatch.detect.fleet import conclude, measured
 from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
@@ -55,14 +54,11 @@ _LINK = (Signal.PCIE_LINK_GENERATION, Signal.PCIE_LINK_WIDTH_LANES)
 class MisfitPolicy:
     """When Pods contend for a shared GPU.
 
-    window_seconds: time over which traffic is judged, and for which Pods must have shared a GPU. 1 h: a move costs
-        more than a busy quarter of an hour.
+    window_seconds: time over which traffic is judged and Pods must share the GPU. 1 h: a move costs some of it.
     min_coverage_ratio: share of the window's samples below which the verdict is UNKNOWN. 0.8, as for idleness.
-    dram_peak_ratio: DRAM activity that kernels reach at most. 0.8: NVIDIA's guide to DCGM's profiling metrics; 1.0
-        would be a transfer in every cycle.
-    pcie_peak_ratio: share of a link's rate (after its encoding) for packets (headers and payload, as DCGM counts
-        them). 0.92: 57.88 of 62.96 Gbit/s; flow control and acknowledgements take the rest (Neugebauer et al.,
-        SIGCOMM 2018).
+    dram_peak_ratio: highest DRAM activity of kernels. 0.8: NVIDIA's guide to DCGM's profiling metrics.
+    pcie_peak_ratio: share of a link's rate (after its encoding) for packets, as DCGM counts them. 0.92: 57.88 of 62.96
+        Gbit/s; flow control and acknowledgements take the rest (Neugebauer et al., SIGCOMM 2018).
     saturated_ratio: share of such a peak from which a GPU is saturated. 0.9: the peaks of GPUs and access patterns
         differ by as much, and queues are long at nine tenths of a capacity.
     """
@@ -121,8 +117,7 @@ class Contention:
         self._settled = snapshot.at - timedelta(seconds=policy.window_seconds)
 
     def findings(self) -> Iterable[Finding]:
-        """One per kind and saturated shared GPU; with everything, each conclusion on each shared GPU, and UNKNOWN ones
-        on Nodes."""
+        """One per kind and saturated shared GPU; with everything, one per shared GPU, and UNKNOWN ones on Nodes."""
         for device in self._snapshot.devices:
             whole = device.present and device.vendor is Vendor.NVIDIA and device.mig_instance is None
             for kind in SIGNALS if whole and len(set(device.pods)) > 1 else ():
@@ -174,40 +169,35 @@ class Contention:
         ]
         words = " and ".join(_WORDS[load.signal] for load in over or full)
         names = f"{len(here)} workloads ({', '.join(sorted(here)[:3])}{', …' if len(here) > 3 else ''})"
+        unclear = [key for key in sorted(here) if any(key not in asked[load.signal] for load in full)]
+        suspected = conclude(
+            device,
+            kind,
+            Verdict.MISFIT,
+            f"{names} share it and {words} is at its peak; how much each of them asks for is not known",
+            family=Family.MISFIT,
+            since=self._settled,
+            advice=Advice.WATCH,
+            confidence_ratio=0.5,
+            evidence=evidence,
+            missing=[f"what {key} asks for with a GPU of this model to itself" for key in unclear],
+        )
         if not over:
-            return conclude(
-                device,
-                kind,
-                Verdict.MISFIT,
-                f"{names} share it and {words} is at its peak; who of them asks for how much telemetry does not tell",
-                family=Family.MISFIT,
-                since=self._settled,
-                advice=Advice.WATCH,
-                confidence_ratio=0.5,
-                evidence=evidence,
-                missing=[
-                    f"what {key} asks for with a GPU of this model to itself"
-                    for key in sorted(here)
-                    if any(key not in asked[load.signal] for load in full)
-                ],
-            )
+            return suspected
         for load in over:
             for key, (amount, alone) in sorted(asked[load.signal].items()):
                 note = f"what {key} asks for here, by the least of its Pods with a GPU to itself"
                 evidence.append(self._evidence(alone, _Load(load.signal, amount, None), mean=True, note=note))
         lost = self._lost(over, asked)
-        return conclude(
-            device,
-            kind,
-            Verdict.MISFIT,
-            f"{names} share it and together ask for more of {words} than there is: {lost:.0%} of their speed is lost",
-            family=Family.MISFIT,
-            since=self._settled,
+        return replace(
+            suspected,
+            summary=f"{names} share it and ask for more of {words} than there is: {lost:.0%} of their speed is lost",
             severity=Severity.WARNING,
             advice=Advice.REBALANCE,
             # The demand is that of other Pods of the workload, which may do other work.
             confidence_ratio=0.85,
-            evidence=evidence,
+            evidence=tuple(evidence),
+            missing=(),
             relief_gpus={key: lost - self._lost(over, asked, without=key) for key in sorted(here)},
         )
 
@@ -217,15 +207,9 @@ class Contention:
     ) -> float:
         """Share of their speed that the workloads lose because they get the peak instead of what they need. A lower
         bound: a mean hides moments of demand above the peak."""
-        return max(
-            (
-                1 - load.peak / total
-                for load in over
-                if load.peak is not None
-                and (total := sum(each for key, (each, _) in asked[load.signal].items() if key != without)) > load.peak
-            ),
-            default=0.0,
-        )
+        totals = [sum(each for key, (each, _) in asked[load.signal].items() if key != without) for load in over]
+        short = zip(((load.peak or 0.0) for load in over), totals, strict=True)
+        return max((1 - peak / total for peak, total in short if total > peak), default=0.0)
 
     def _lasts(self, pod: Pod) -> bool:
         return pod.started is not None and pod.started <= self._settled
@@ -301,8 +285,7 @@ class Contention:
                 yield from self._across_node(node, devices, len(owners))
 
     def _across_node(self, node: str, devices: Sequence[Device], workloads: int) -> Iterable[Finding]:
-        """GPUs of one Node and several workloads whose traffic with the host would saturate one port of a PCIe
-        switch."""
+        """GPUs of several workloads whose traffic with the host would saturate one port of a PCIe switch."""
         for signal in SIGNALS[FindingKind.PCIE_CONTENTION]:
             loads = [(self._answer(item, signal, mean=True), self._peak(item, signal)) for item in devices]
             known = [(value, peak) for value, peak in loads if value is not None and peak is not None]
@@ -325,17 +308,8 @@ class Contention:
     def _evidence(self, device: Device, load: _Load, *, mean: bool = False, note: str = "") -> Evidence:
         medians, means, _ = _traffic(load.signal, self._policy.window_seconds)
         asked = means if mean else medians
-        return Evidence(
-            signal=load.signal.value,
-            value="no answer" if load.value is None else load.value,
-            unit=load.signal.unit,
-            statistic=asked.statistic.value if asked.parameter is None else f"{asked.statistic}({asked.parameter:g})",
-            window_seconds=asked.window_seconds,
-            comparison=">=" if load.peak is not None else "",
-            bound=self._policy.saturated_ratio * load.peak if load.peak is not None else None,
-            promql=self._snapshot.readings.query(asked, device),
-            note=note,
-        )
+        comparison, bound = (">=", self._policy.saturated_ratio * load.peak) if load.peak is not None else ("", None)
+        return measured(self._snapshot.readings, asked, device, load.value, comparison, bound, note)
 
     def _unknown(self, device: Device, kind: FindingKind, *missing: str) -> Finding:
         summary = "whether its workloads are in each other's way cannot be told"

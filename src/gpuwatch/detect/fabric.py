@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
@@ -38,7 +39,7 @@ def fabric_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     return (
         WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.MAX, policy.window_seconds),
         WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.LAST),
-        *(WindowStat(signal, Statistic.LAST) for signal in (*states, Signal.IMEX_DAEMON_CODE)),
+        *stats(Statistic.LAST, 0, *states, Signal.IMEX_DAEMON_CODE),
     )
 
 
@@ -51,8 +52,7 @@ class _Sign(NamedTuple):
 
 
 def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """What DCGM fails of the fabric. One finding for a machine on which most GPUs show it, and one for an NVLink domain
-    with several such Nodes."""
+    """Faults of the fabric as DCGM fails them: per GPU, per machine with most GPUs failed, per NVLink domain."""
     highest, manager, health, mask, switch, access, imex = map(fleet.answers, fabric_needs(fleet.policy))
     training = _training(fleet, manager, highest)
     peers_of = fleet.peers(access.of)
@@ -148,8 +148,7 @@ def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[Phy
 def by_domain(
     fleet: Fleet, kind: FindingKind, what: str, sick: Iterable[PhysicalGpu]
 ) -> tuple[list[Finding], set[str]]:
-    """One finding for each NVLink domain with sick GPUs on several Nodes, which its switches explain, and the UUIDs of
-    those GPUs."""
+    """One finding per NVLink domain with sick GPUs on several Nodes (its switches explain them), and their UUIDs."""
     domains: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in sick:
         node = fleet.nodes.get(gpu.lead.node or "")

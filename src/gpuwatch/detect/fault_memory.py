@@ -108,8 +108,7 @@ def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
 
 
 def _kept(fleet: Fleet, faults: Iterable[KnownFault]) -> tuple[KnownFault, ...]:
-    """Without those of GPUs that are long gone, those that were repaired long ago, and programs' of another day. What
-    lasts comes first, then the newest."""
+    """Drops faults of GPUs gone for long, old repaired ones, and programs' of another day. Open faults first."""
     oldest, day = fleet.before(fleet.policy.fault_kept_seconds), fleet.snapshot.at - _DAY
 
     def rank(fault: KnownFault) -> int:
@@ -257,8 +256,7 @@ def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFaul
 
 
 def _settled(fleet: Fleet, fault: KnownFault) -> bool:
-    """Whether what is read now is of after the fault. The page that shows an XID first may hold other values of
-    before."""
+    """Whether values read now are from after the fault. The page that shows an XID first may have older values."""
     seconds = 2 * (fleet.snapshot.telemetry_schema.interval_seconds or 60)
     return (fleet.snapshot.at - fault.last_at).total_seconds() >= seconds
 

@@ -25,11 +25,10 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Readings, Signal, StateChange, Statistic, WindowStat
 
 HEALTHY_CONFIDENCE = 0.9
-"""Of a rule that had all its signals and found nothing; the rest is for faults that these signals do not show. A rule
-that had a weaker signal gives less."""
+"""Of a rule that had all its signals and found nothing: some faults these signals do not show."""
 
 SUSPECTED = 0.6
 """Of a fault that one unconfirmed sign shows, or that has another likely explanation. It is below
@@ -42,8 +41,7 @@ Conclusion: TypeAlias = Finding | Verdict
 """A rule's result for one GPU: a bare Verdict (HEALTHY or UNKNOWN) where no Finding is wanted."""
 
 REPORTING_SIGNALS = (Signal.GPU_TEMPERATURE_CELSIUS, Signal.POWER_WATTS)
-"""Every exporter exports one of them for every card, so their samples show when a card reported. Counters and states
-come from the same scrape."""
+"""Every exporter has one of them for each card, so their samples show when a card and its counters reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,22 +153,42 @@ class GpuAnswers:
         note: str = "",
     ) -> Evidence:
         """This answer as evidence. value: what was computed from it, if anything; `note` says how."""
-        stat = self.stat
-        measured = value if value is not None else self.of(gpu)
-        return Evidence(
-            signal=stat.signal.value,
-            value="no answer" if measured is None else measured,
-            unit=stat.signal.unit if unit is None else unit,
-            statistic=stat.statistic.value if stat.parameter is None else f"{stat.statistic}({stat.parameter:g})",
-            window_seconds=stat.window_seconds,
-            comparison=comparison,
-            bound=bound,
-            peers_median=None if peers is None else peers.median,
-            peers=0 if peers is None else peers.count,
-            at=at,
-            promql=self.snapshot.readings.query(stat, gpu.lead),
-            note=note,
-        )
+        value = self.of(gpu) if value is None else value
+        found = measured(self.snapshot.readings, self.stat, gpu.lead, value, comparison, bound, note)
+        if peers is not None:
+            found = replace(found, peers_median=peers.median, peers=peers.count)
+        return replace(found, at=at, unit=found.unit if unit is None else unit)
+
+
+def measured(
+    readings: Readings,
+    stat: WindowStat,
+    device: Device,
+    value: float | str | None,
+    comparison: str = "",
+    bound: float | str | None = None,
+    note: str = "",
+) -> Evidence:
+    """The answer to a statistic for one device as evidence, with the query by which a person can check it."""
+    return Evidence(
+        signal=stat.signal.value,
+        value="no answer" if value is None else value,
+        unit=stat.signal.unit,
+        statistic=stat.statistic.value if stat.parameter is None else f"{stat.statistic}({stat.parameter:g})",
+        window_seconds=stat.window_seconds,
+        comparison=comparison,
+        bound=bound,
+        promql=readings.query(stat, device),
+        note=note,
+    )
+
+
+class Grade(NamedTuple):
+    """How grave a fault is, what to do about it, and how sure it is."""
+
+    severity: Severity
+    advice: Advice
+    confidence_ratio: float
 
 
 class Fleet:
@@ -290,8 +308,7 @@ class Fleet:
     ) -> Callable[[PhysicalGpu], Peers | None]:
         """The cohort of each GPU: GPUs of the same model, and of the same `kin` where given.
 
-        None where the model is unknown or the cohort too small. any_model: then all GPUs of the vendor, for values
-        that do not depend on the model.
+        None where the model is unknown or the cohort too small; with any_model then all GPUs of the vendor.
         """
         cohorts: dict[Hashable, list[float]] = defaultdict(list)
         key = _model if kin is None else lambda gpu: (_model(gpu), kin(gpu))
@@ -347,10 +364,23 @@ class Fleet:
 
     @staticmethod
     def undecided(
-        gpu: PhysicalGpu, kind: FindingKind, summary: str, evidence: Iterable[Evidence], missing: str
+        gpu: PhysicalGpu,
+        kind: FindingKind,
+        summary: str,
+        evidence: Iterable[Evidence],
+        *missing: str,
+        severity: Severity = Severity.INFO,
     ) -> Finding:
         """A possible fault, and the data that would decide."""
-        return conclude(gpu, kind, Verdict.UNKNOWN, summary, advice=Advice.WATCH, evidence=evidence, missing=[missing])
+        more: dict[str, Any] = {"severity": severity, "advice": Advice.WATCH, "evidence": evidence}
+        return conclude(gpu, kind, Verdict.UNKNOWN, summary, missing=missing, **more)
+
+    @staticmethod
+    def degraded(
+        gpu: PhysicalGpu, kind: FindingKind, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
+    ) -> Finding:
+        """A DEGRADED finding on a GPU. more: as for `conclude`."""
+        return conclude(gpu, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
 
 
 def conclude(
@@ -402,21 +432,6 @@ def conclude(
         relief_gpus=relief_gpus or {},
         components=COMPONENTS.get(kind, ()) if components is None else tuple(components),
     )
-
-
-class Grade(NamedTuple):
-    """How grave a fault is, what to do about it, and how sure it is."""
-
-    severity: Severity
-    advice: Advice
-    confidence_ratio: float
-
-
-def degraded(
-    gpu: PhysicalGpu, kind: FindingKind, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
-) -> Finding:
-    """A DEGRADED finding on a GPU. more: as for `conclude`."""
-    return conclude(gpu, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
 
 
 def _model(gpu: PhysicalGpu) -> Hashable:

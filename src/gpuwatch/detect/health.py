@@ -42,8 +42,7 @@ _RULES = (
 def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
     """The statistics that each rule (`Finding.rule`) reads, the best first.
 
-    A rule that lacks all of its signals concludes UNKNOWN for every GPU. One that lacks some is less confident, or
-    misses some faults.
+    A rule with none of them concludes UNKNOWN for every GPU. With some of them it is less sure or misses faults.
     """
     return {
         "health.recovery_action": verdict.recovery_action_needs(policy),
@@ -86,9 +85,8 @@ def assess_health(
 ) -> tuple[Finding, ...]:
     """Notable findings, at most one per kind and subject.
 
-    everything: each rule's conclusion on each GPU, HEALTHY and UNKNOWN too. xids: the catalog with an operator's
-    overrides. memory: of the last cycle, or already with this Snapshot; None for a single run, which knows the history
-    that the Snapshot has.
+    everything: each rule's conclusion on each GPU, HEALTHY and UNKNOWN too. xids: the catalog with overrides. memory:
+    of the last cycle, or already with this Snapshot; None for a single run, which remembers nothing.
     """
     fleet = Fleet(snapshot, policy, everything=everything, catalog=xids)
     gone = presence(fleet)

@@ -27,8 +27,7 @@ class HealthPolicy:
     peer_deviations: spreads from the peers' median at which a GPU stands out. 3: at least 24 % of the median, just
         above the largest difference between healthy cards in that study, 22 %.
 
-    xid_bursts_per_day: times within a day from which a fatal XID asks for an exchange and not for another reset. 5:
-        NVSentinel's bound.
+    xid_bursts_per_day: times a day from which a fatal XID asks for an exchange, not a reset. 5: NVSentinel's bound.
     failed_repairs: repairs after which a fault came again, from which it asks for an exchange. 2: gpud's bound.
     fault_kept_seconds: how long a fault is remembered after its GPU last reported, and a repaired one after it last
         came. 90 days: a card is exchanged and comes back as a spare within that.
@@ -54,8 +53,7 @@ class HealthPolicy:
 
     thermal_duty_ratio: share of time in thermal slowdown that is degraded. 0.1: it slows a synchronous job by as much,
         and flickers stay far below it.
-    thermal_severe_ratio: share of time in thermal slowdown that is critical. 0.5: below it a hot day is an explanation
-        too.
+    thermal_severe_ratio: critical share of time in thermal slowdown. 0.5: below it a hot day explains it too.
     power_brake_duty_ratio: share of time under the power brake or in hardware slowdown that is degraded. 0.05: healthy
         machines never brake; single samples may flicker when the performance state changes.
     temperature_margin_celsius: average distance to the slowdown temperature at or below which a GPU has to slow down.

@@ -1,9 +1,8 @@
 """Heat that a GPU's power does not explain, by what the busy GPUs of its model show.
 
-Power becomes heat, so temperature is a line in power, per model. Huber's regression finds the line although some cards
-lie far above it; least squares would be drawn to them. What is left is compared with the same slot in other machines,
-since the cards behind others get warmer air. Where the other GPUs of its machine are too hot as well, it is the
-machine's air, and no card stands out.
+Power becomes heat, so temperature is a line in power, per model. Huber's regression finds it although some cards lie
+far above it. The rest is compared with the same slot in other machines, since the cards behind others get warmer air.
+Where the other GPUs of its machine are too hot as well, the machine's air is the cause, and no card stands out.
 """
 
 from collections import defaultdict

@@ -6,12 +6,13 @@ and traffic near idle. A pattern that several GPUs of one job share is therefore
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, PhysicalGpu, conclude, peers_of
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, PhysicalGpu, conclude, peers_of
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
@@ -21,18 +22,14 @@ _IDLE_BUSY_RATIO = 0.01
 
 def hung_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     window = policy.window_seconds
+    busy, power = (Statistic.MIN, Statistic.MAX, Statistic.COUNT), (Statistic.MAX, Statistic.AVG, Statistic.COUNT)
+    working = (Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO, Signal.TENSOR_ACTIVE_RATIO)
     return (
-        WindowStat(Signal.BUSY_RATIO, Statistic.MIN, window),
-        WindowStat(Signal.BUSY_RATIO, Statistic.MAX, window),
-        WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, window),
-        WindowStat(Signal.POWER_WATTS, Statistic.MAX, window),
-        WindowStat(Signal.POWER_WATTS, Statistic.AVG, window),
-        WindowStat(Signal.POWER_WATTS, Statistic.COUNT, window),
+        *(WindowStat(Signal.BUSY_RATIO, each, window) for each in busy),
+        *(WindowStat(Signal.POWER_WATTS, each, window) for each in power),
         WindowStat(Signal.POWER_WATTS, Statistic.MIN, policy.idle_power_window_seconds),
         WindowStat(Signal.POWER_LIMIT_WATTS, Statistic.LAST),
-        WindowStat(Signal.DRAM_ACTIVE_RATIO, Statistic.MAX, window),
-        WindowStat(Signal.MEMORY_COPY_UTIL_RATIO, Statistic.MAX, window),
-        WindowStat(Signal.TENSOR_ACTIVE_RATIO, Statistic.MAX, window),
+        *stats(Statistic.MAX, window, *working),
     )
 
 
@@ -72,25 +69,15 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
         odd = _odd_one(fleet, waiting)
         for item in waiting:
             if item is odd:
-                conclusions[item.gpu.uuid] = _hung(
-                    fleet,
-                    item,
-                    "draws less than the GPUs that wait with it: they seem to wait for it",
-                    # Only its power differs from the job's, by a few watts.
-                    confidence_ratio=0.5,
-                )
-            elif fleet.everything:
-                conclusions[item.gpu.uuid] = conclude(
-                    item.gpu,
-                    FindingKind.HUNG,
-                    Verdict.UNKNOWN,
-                    f"waits together with {len(waiting) - 1} other GPUs of {job}",
-                    advice=Advice.FIX_APPLICATION,
-                    evidence=item.evidence,
-                    missing=["what the job waits for"],
-                )
-            else:
-                conclusions[item.gpu.uuid] = Verdict.UNKNOWN
+                why = "draws less than the GPUs that wait with it: they seem to wait for it"
+                # Only its power differs from the job's, by a few watts.
+                conclusions[item.gpu.uuid] = _hung(fleet, item, why, confidence_ratio=0.5)
+                continue
+            words = f"waits together with {len(waiting) - 1} other GPUs of {job}"
+            found = fleet.unknown(item.gpu, FindingKind.HUNG, words, ["what the job waits for"])
+            if isinstance(found, Finding):
+                found = replace(found, advice=Advice.FIX_APPLICATION, evidence=item.evidence)
+            conclusions[item.gpu.uuid] = found
     for uuid in sorted(alone):
         item = patterns[uuid]
         # Where activity, power and two signals of work agree and the rest of the job works, only a program that
@@ -162,19 +149,15 @@ def _patterns(fleet: Fleet) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
 
 def _limit(gpu: PhysicalGpu, limits: GpuAnswers) -> float | None:
     """The power limit in watts: as set, else its model's."""
-    known = limits.of(gpu)
-    if known is not None and known > 0:
-        return known
     model = find_gpu(gpu.model)
-    return None if model is None else model.power_limit_watts
+    return limits.of(gpu) or (None if model is None else model.power_limit_watts)
 
 
 def _idle_power(
     fleet: Fleet, busy_highest: GpuAnswers, power_average: GpuAnswers, power_past: GpuAnswers
 ) -> Callable[[PhysicalGpu, float | None], tuple[float, str] | None]:
-    """A card's power at idle, in watts, by its limit, and its source: the median of idle allocated cards of its model
-    (a loaded context takes some watts), of idle free ones, its own lowest of the past hours, or the catalog's,
-    whichever is known first."""
+    """A card's power at idle in watts, by its limit, and the source: the median of idle allocated cards of its model (a
+    context takes some watts), of idle free ones, its own lowest, or the catalog's; the first that is known."""
     policy = fleet.policy
     held: dict[str, list[float]] = defaultdict(list)
     free: dict[str, list[float]] = defaultdict(list)
@@ -253,17 +236,14 @@ def _waiting_job(
 
 
 def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) -> Finding:
-    minutes = fleet.policy.window_seconds // 60
-    return conclude(
+    seconds = fleet.policy.window_seconds
+    return fleet.degraded(
         item.gpu,
         FindingKind.HUNG,
-        Verdict.DEGRADED,
-        f"busy for {minutes} min with the power of an idle card and no work to be seen; {why}",
-        severity=Severity.WARNING,
-        advice=Advice.RESET,
-        confidence_ratio=confidence_ratio,
-        since=fleet.before(fleet.policy.window_seconds),
-        evidence=item.evidence,
+        f"busy for {seconds // 60} min with the power of an idle card and no work to be seen; {why}",
+        Grade(Severity.WARNING, Advice.RESET, confidence_ratio),
+        item.evidence,
+        since=fleet.before(seconds),
         missing=[] if item.silent_signals else [Signal.DRAM_ACTIVE_RATIO, Signal.TENSOR_ACTIVE_RATIO],
-        gpu_hours=fleet.policy.window_seconds / 3600,
+        gpu_hours=seconds / 3600,
     )

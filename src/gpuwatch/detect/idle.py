@@ -1,8 +1,7 @@
 """Which allocations are idle: allocated and not used.
 
-A gang is judged as one: a single busy or unknown device keeps all of it. Time without activity is idle only where
-neither the workload's own past nor that of similar workloads explains it (`gpuwatch.profile.silence`), a second signal
-agrees, and enough of it was observed.
+A gang is judged as one: one busy or unknown device keeps it. It is idle only where neither its own past nor that of
+similar workloads explains the silence (`gpuwatch.profile.silence`), a second signal agrees, and enough was seen.
 """
 
 from collections import defaultdict
@@ -24,8 +23,7 @@ __all__ = ["IdlePolicy", "assess_idle", "needs_of_rules"]
 
 
 def assess_idle(snapshot: Snapshot, policy: IdlePolicy, *, everything: bool = False) -> tuple[Finding, ...]:
-    """One finding for each gang and each running Pod without one, of any verdict, and for each device whose Pod the
-    cluster does not know.
+    """One finding per gang, per running Pod without one, and per device whose Pod the cluster does not know.
 
     everything: findings for all devices. ValueError where the histories of the Snapshot differ in their step.
     """

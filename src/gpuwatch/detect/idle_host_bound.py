@@ -6,6 +6,7 @@ import numpy as np
 
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.idle_signals import DeviceSignals
+from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Evidence
 from gpuwatch.model.telemetry import Device, Signal, Statistic
 from gpuwatch.profile.explanation import spoken
@@ -15,11 +16,10 @@ from gpuwatch.profile.silence import ACTIVE, Lane
 def host_bound(
     signals: DeviceSignals, policy: IdlePolicy, devices: Sequence[Device], lane: Lane, step_seconds: int, *, batch: bool
 ) -> tuple[str, tuple[Evidence, ...]] | None:
-    """How these devices wait for their host, as part of a sentence, with the evidence; None where they do not, or where
-    it is unknown.
+    """How these devices wait for their host, as part of a sentence, and the evidence; None where unknown or not so.
 
-    batch: a job always has work, so its host causes a low mean. A service with few requests, or a person's work, looks
-        the same; there only much PCIe traffic shows it.
+    batch: a job always has work, so a low mean is its host's fault. A service may just have few requests: it also needs
+        much PCIe traffic.
     """
     window = policy.long_window_seconds
     recent = lane[-(window // step_seconds) :]
@@ -35,31 +35,12 @@ def host_bound(
     feeds = traffic >= policy.host_bound_bytes_per_second
     if not batch and not feeds:
         return None
-    evidence = [
-        signals.evidence(
-            devices[0],
-            Signal.BUSY_RATIO,
-            Statistic.AVG,
-            window,
-            mean,
-            comparison="<=",
-            bound=policy.host_bound_busy_ratio,
-            note="the busiest of its devices",
-        )
-    ]
+    busy, received = stats(Statistic.AVG, window, Signal.BUSY_RATIO, Signal.PCIE_RX_BYTES_PER_SECOND)
+    note = "the busiest of its devices"
+    evidence = [signals.evidence(devices[0], busy, mean, "<=", policy.host_bound_busy_ratio, note)]
     if feeds:
-        evidence.append(
-            signals.evidence(
-                devices[0],
-                Signal.PCIE_RX_BYTES_PER_SECOND,
-                Statistic.AVG,
-                window,
-                traffic,
-                comparison=">=",
-                bound=policy.host_bound_bytes_per_second,
-                note="both ways, the busiest of its devices",
-            )
-        )
+        bound = policy.host_bound_bytes_per_second
+        evidence.append(signals.evidence(devices[0], received, traffic, ">=", bound, f"both ways, {note}"))
     text = (
         f"its busiest device is active in {share:.0%} of the last {spoken(window)} and only for {mean:.0%} of the "
         "time: it waits for its host"

@@ -19,36 +19,40 @@ from gpuwatch.profile.explanation import spoken
 from gpuwatch.profile.silence import ACTIVE, UNKNOWN
 
 CAUSES: Mapping[str, str] = {
-    "resources": r"Insufficient |Too many pods|cannot allocate all claims|free ports",
+    "resources": r"Insufficient (?!unused quota|quota)|Too many pods|cannot allocate all claims|free ports",
     "taint": r" taint|were unschedulable",
     "topology": r"node affinity/selector|affinity rules|topology spread|requested node name",
     "volume": r"volume|pvc\(s\)|available disk|free storage",
     "gang": r"pod ?group|gang",
     "quota": r"quota|non-empty scheduling gates",
 }
-"""What keeps a Pod from being placed → pattern in the words of kube-scheduler 1.36 (its plugins' reasons) and Volcano.
-`quota` also where an admission controller such as Kueue holds it by a scheduling gate."""
+"""What keeps a Pod from being placed → pattern in the words of kube-scheduler 1.36 (its plugins' reasons), Volcano
+and Kueue. `quota` also where an admission controller such as Kueue holds it by a scheduling gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartialGang:
-    """needed: Pods that have to be placed, those without accelerators included; placed: those that are. since: when the
-    last one was placed and another waited."""
+    """needed: Pods that have to be placed, those without accelerators included; placed: those that are; unmade: those
+    that do not exist. since: when the last one was placed and another waited. said: by the gang's own object."""
 
     holding: tuple[Pod, ...]
     waiting: tuple[Pod, ...]
     placed: int
     needed: int
+    unmade: int
     since: datetime
+    said: str = ""
 
 
 def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
-    """Gang.id → gangs of which some Pods hold accelerators, some wait for a Node, and too few are placed; those whose
-    times are known."""
+    """Gang.id → gangs of which some Pods hold accelerators, some wait for a Node or were never made, and too few are
+    placed; those whose times are known."""
     members: dict[str, list[Pod]] = defaultdict(list)
-    for pod in (*cluster.pods, *cluster.companions):
+    every = (*cluster.pods, *cluster.companions)
+    for pod in every:
         members[pod.gang].append(pod)
-    completed = {pod.workload for pod in cluster.pods if pod.phase == "Succeeded"}
+    completed = {pod.workload for pod in every if pod.phase == "Succeeded"}
+    failed = {pod.workload for pod in every if pod.phase == "Failed"}
     found = {}
     for gang in cluster.gangs:
         pods = members[gang.id]
@@ -61,15 +65,19 @@ def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
         held = [at for pod in holding if (at := pod.started or pod.created)]
         asked = [pod.created for pod in waiting if pod.created]
         known = len(held) == len(holding) and len(asked) == len(waiting)
-        if waiting and holding and placed < needed and known and not ends:
-            found[gang.id] = PartialGang(holding, waiting, placed, needed, max(*held, min(asked)))
+        unmade = max(0, needed - len(pods))
+        # Pods that start may have others made after them, and one that failed is made again.
+        stands = gang.workload not in failed and all(pod.phase == "Running" for pod in pods)
+        if (waiting or (unmade and stands)) and holding and placed < needed and known and not ends:
+            since = max(*held, min(asked, default=held[0]))
+            found[gang.id] = PartialGang(holding, waiting, placed, needed, unmade, since, gang.unscheduled)
     return found
 
 
-def causes(pods: Sequence[Pod]) -> tuple[str, ...]:
-    """Which of CAUSES the scheduler names for these Pods; () where it names none."""
+def causes(pods: Sequence[Pod], own: str = "") -> tuple[str, ...]:
+    """Which of CAUSES the scheduler names for these Pods; () where it names none. own: as their gang's object says."""
     # Behind 'preemption:' it gives the same reasons again.
-    said = " ".join(pod.unscheduled.partition(" preemption: ")[0] for pod in pods)
+    said = " ".join((*(pod.unscheduled.partition(" preemption: ")[0] for pod in pods), own.partition(": ")[2]))
     return tuple(name for name, pattern in CAUSES.items() if re.search(pattern, said, re.IGNORECASE))
 
 
@@ -123,11 +131,13 @@ def judge_partial(judge: IdleJudge | None, item: Allocation, partial: PartialGan
 def _shown(
     item: Allocation, partial: PartialGang, at: datetime, missing: tuple[str, ...], more: tuple[Evidence, ...] = ()
 ) -> Finding:
-    waits, kept_by = partial.waiting[0], " or ".join(causes(partial.waiting))
+    kept_by = " or ".join(causes(partial.waiting, partial.said))
     text = f"{partial.placed} of the {partial.needed} Pods that it needs are placed; not placed for "
-    text += f"{spoken((at - partial.since).total_seconds())}: {len(partial.waiting)}"
+    text += f"{spoken((at - partial.since).total_seconds())}: {len(partial.waiting) + partial.unmade}"
+    text += f" ({partial.unmade} never made)" if partial.unmade else ""
     text += f", kept from it by {kept_by}, as its scheduler says" if kept_by else ""
-    note = f"{waits.ref}: {waits.unscheduled}" if waits.unscheduled else ""
+    waits = [f"{pod.ref}: {pod.unscheduled}" for pod in partial.waiting[:1] if pod.unscheduled]
+    note = "; ".join((*waits, *([partial.said] if partial.said else [])))
     placed, bound = float(partial.placed), float(partial.needed)
     found = conclude(
         item.subject,

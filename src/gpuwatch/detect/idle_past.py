@@ -31,8 +31,8 @@ _LIKENESSES = (
 class _Kind:
     """The mature workloads of a class.
 
-    rhythm: None where the hour of the day does not matter. own: each workload's bound, by the rhythm's clock.
-    bounds: the same by likeness, ascending.
+    rhythm: None where the hour of the day does not matter. own: each workload's bound by its clock; bounds: the same by
+    likeness, ascending.
     """
 
     rhythm: Rhythm | None

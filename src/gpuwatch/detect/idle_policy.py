@@ -24,9 +24,8 @@ class IdlePolicy:
         steps; Prometheus itself looks back for five minutes.
     min_age_seconds: age before which no Pod is called idle, and at which one that never worked is. 90 min: Princeton's
         job_defense_shield warns again after 105 and cancels after 120.
-    partial_gang_seconds: time for which a gang must be placed in part, and its GPUs idle meanwhile, before it is named.
-        10 min: twice the time after which Kueue's waitForPodsReady evicts such a workload, as a Node with GPUs that an
-        autoscaler adds takes some minutes.
+    partial_gang_seconds: time for which a gang is placed in part, with idle GPUs, before it is named. 10 min: twice the
+        time after which Kueue's waitForPodsReady evicts it, as an autoscaler needs some minutes for a Node.
     recent_seconds: time since the last activity within which a Pod is in use. 30 min: the usual bound of other tools,
         which nearly every serving Pod exceeds every day.
     min_silence_seconds: shortest idle time of what has worked before. 2 h: a restore, an evaluation on the CPU or a
@@ -40,8 +39,7 @@ class IdlePolicy:
     weekend_ratio: active share of weekend hours, relative to other days, from which a workload works on weekends. 0.5:
         it works half as much there, so its idle times may be twice as long where no weekend of it was seen.
     min_peers: similar workloads that a comparison needs. 5, as for GPUs; fewer stretch the prior, each by its part.
-    peer_mature_seconds: time over which a peer must have worked. 18 h: more than any working day, so that it has a
-        night.
+    peer_mature_seconds: time over which a peer must have worked. 18 h: more than a working day, so it has a night.
     peer_quantile_ratio: share of the peers whose idle times are covered, and that must work on weekends before a first
         weekend counts. 0.9: one unusual peer in ten does not decide.
     peer_chance_ratio: chance that a peer exceeds its own bound within mature_seconds, the time for which the young
@@ -53,10 +51,8 @@ class IdlePolicy:
     interactive_prior_seconds: idle time that is expected of a notebook or development Pod. 72 h: after two working days
         off, people return at about their usual hour. With one day off in six or seven (holidays, illness, part-time),
         two in a row have a chance of percents, three less than exceed_chance_ratio.
-    released_prior_seconds: the same with nothing in memory, so with no process to return to. 24 h: Kubeflow's own
-        culler stops a notebook then.
-    batch_prior_seconds: idle time that is expected of a job, which waits for nobody. 5 h: the sliding window after
-        which Princeton's job_defense_shield cancels.
+    released_prior_seconds: the same with nothing in memory. 24 h: Kubeflow's own culler stops a notebook then.
+    batch_prior_seconds: expected idle time of a job. 5 h: Princeton's job_defense_shield cancels after it.
     mature_seconds, batch_mature_seconds: time between first and last activity from which the own past, of a job by the
         second, begins to replace peers and prior. 24 h, a day and its night, and 4 h, less than the prior of a job.
 
@@ -66,8 +62,7 @@ class IdlePolicy:
         an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work below
         that; its memory activity shows it.
     dram_active_ratio: most memory activity of an idle device. 0.02: refresh and monitoring stay below one percent.
-    copy_util_ratio: most memory-copy utilisation of an idle device. 0.01: one percent, the smallest step of the
-        counter.
+    copy_util_ratio: most memory-copy utilisation of an idle device. 0.01: the smallest step of the counter.
     sm_active_ratio: most SM activity of an idle device. 0.01: as active_ratio, since both come from the same counters.
     video_ratio: use of the video encoder or decoder above which a Pod works, whatever its engine shows. 0.01: one
         percent, the smallest step of the counters.

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from operator import gt, le
 
 from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.detect.fleet import measured
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.detect.needs import statistics
+from gpuwatch.detect.needs import statistics, stats
 from gpuwatch.model.decision import Evidence, Snapshot
 from gpuwatch.model.telemetry import Device, Signal, Statistic, WindowStat
 
@@ -39,26 +40,20 @@ class SecondOpinion:
 
 def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
     """The statistics that each rule (`Finding.rule`) reads, besides the history of activity. One of power, memory
-    activity and copy utilisation is enough. Without memory in use, a loaded model and an abandoned device look the
-    same."""
+    activity and copy utilisation is enough. Memory in use tells a loaded model from an abandoned device."""
     recent, long = policy.recent_window_seconds, policy.long_window_seconds
-    use = (
-        WindowStat(Signal.BUSY_RATIO, Statistic.MAX, policy.recent_seconds),
-        *(WindowStat(signal, Statistic.MAX, recent) for signal in _VIDEO),
-    )
-    traffic = tuple(WindowStat(signal, Statistic.AVG, window) for window in (recent, long) for signal in _PCIE)
+    use = (*stats(Statistic.MAX, policy.recent_seconds, Signal.BUSY_RATIO), *stats(Statistic.MAX, recent, *_VIDEO))
+    traffic = stats(Statistic.AVG, long, *_PCIE)
     silence = (
         *use,
-        WindowStat(Signal.BUSY_RATIO, Statistic.COUNT, recent),
-        WindowStat(Signal.POWER_WATTS, Statistic.MIN, policy.power_floor_seconds),
-        *(
-            WindowStat(signal, Statistic.MAX, window)
-            for window in (recent, long)
-            for signal in (*CONFIRMING, Signal.SM_ACTIVE_RATIO)
-        ),
+        *stats(Statistic.COUNT, recent, Signal.BUSY_RATIO),
+        *stats(Statistic.MIN, policy.power_floor_seconds, Signal.POWER_WATTS),
+        *stats(Statistic.MAX, recent, *CONFIRMING, Signal.SM_ACTIVE_RATIO),
+        *stats(Statistic.MAX, long, *CONFIRMING, Signal.SM_ACTIVE_RATIO),
+        *stats(Statistic.AVG, recent, *_PCIE),
         *traffic,
     )
-    soonest = (WindowStat(signal, Statistic.MAX, policy.recent_seconds) for signal in CONFIRMING)
+    soonest = stats(Statistic.MAX, policy.recent_seconds, *CONFIRMING)
     memory = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
     return {
         "idle.never_used": silence,
@@ -67,10 +62,7 @@ def needs_of_rules(policy: IdlePolicy) -> Mapping[str, tuple[WindowStat, ...]]:
         "idle.partial_gang": (*silence, *soonest),
         "idle.in_use": use,
         "idle.bursty": use,
-        "idle.host_bound": (
-            WindowStat(Signal.BUSY_RATIO, Statistic.AVG, long),
-            *(stat for stat in traffic if stat.window_seconds == long),
-        ),
+        "idle.host_bound": (*stats(Statistic.AVG, long, Signal.BUSY_RATIO), *traffic),
     }
 
 
@@ -106,36 +98,17 @@ class DeviceSignals:
         return answers.get(device.uuid if whole_gpu else device.id)
 
     def evidence(
-        self,
-        device: Device,
-        signal: Signal,
-        statistic: Statistic,
-        window_seconds: int,
-        value: float,
-        *,
-        comparison: str = "",
-        bound: float | None = None,
-        note: str = "",
+        self, device: Device, stat: WindowStat, value: float, comparison: str, bound: float, note: str = ""
     ) -> Evidence:
-        stat = WindowStat(signal, statistic, window_seconds)
-        return Evidence(
-            signal=signal.value,
-            value=value,
-            unit=signal.unit,
-            statistic=statistic.value,
-            window_seconds=window_seconds,
-            comparison=comparison,
-            bound=bound,
-            promql=self.readings.query(stat, device),
-            note=f"{device.id}{': ' if note else ''}{note}",
+        return measured(
+            self.readings, stat, device, value, comparison, bound, f"{device.id}{': ' if note else ''}{note}"
         )
 
     def memory_used_bytes(self, devices: Iterable[Device]) -> tuple[float, Device] | None:
         """The highest memory in use, and its device; None where no device has an answer."""
         found = [(self.value(device, Signal.MEMORY_USED_BYTES, Statistic.LAST), device) for device in devices]
-        return max(
-            ((value, device) for value, device in found if value is not None), key=lambda pair: pair[0], default=None
-        )
+        known = [(value, device) for value, device in found if value is not None]
+        return max(known, key=lambda pair: pair[0], default=None)
 
     def released(self, devices: Iterable[Device]) -> bool:
         """Whether no device has even a context in memory; False where one has no answer."""
@@ -149,8 +122,7 @@ class DeviceSignals:
         return sum(known) if known else None
 
     def recent_work(self, devices: Iterable[Device]) -> Evidence | None:
-        """The first device whose engine was active recently. All devices have this statistic; only some have a
-        history."""
+        """The first device whose engine was active recently. Unlike the history, all devices have this statistic."""
         return self._above(devices, (Signal.BUSY_RATIO,), self.policy.recent_seconds, self.policy.active_ratio)
 
     def video(self, devices: Iterable[Device]) -> Evidence | None:
@@ -172,9 +144,7 @@ class DeviceSignals:
         value = self.value(device, signal, Statistic.MAX, window)
         if value is None or not _HOLDS[comparison](value, bound):
             return None
-        return self.evidence(
-            device, signal, Statistic.MAX, window, value, comparison=comparison, bound=bound, note=note
-        )
+        return self.evidence(device, WindowStat(signal, Statistic.MAX, window), value, comparison, bound, note)
 
     def second_opinion(self, devices: Sequence[Device], silent_seconds: float) -> SecondOpinion:
         """The other signals over the time in which the devices' engines were idle.
@@ -214,16 +184,8 @@ class DeviceSignals:
             return drawn
         traffic = self.host_traffic(device, window)
         if traffic is not None and traffic > policy.host_traffic_bytes_per_second:
-            return self.evidence(
-                device,
-                Signal.PCIE_RX_BYTES_PER_SECOND,
-                Statistic.AVG,
-                window,
-                traffic,
-                comparison=">",
-                bound=policy.host_traffic_bytes_per_second,
-                note="both ways",
-            )
+            stat = WindowStat(Signal.PCIE_RX_BYTES_PER_SECOND, Statistic.AVG, window)
+            return self.evidence(device, stat, traffic, ">", policy.host_traffic_bytes_per_second, "both ways")
         return None
 
     def _confirmation(self, device: Device, window: int) -> Evidence | None:
@@ -250,13 +212,5 @@ class DeviceSignals:
         bound = policy.power_floor_factor * floor + policy.power_floor_watts
         if not _HOLDS[comparison](highest, bound):
             return None
-        return self.evidence(
-            device,
-            Signal.POWER_WATTS,
-            Statistic.MAX,
-            window,
-            highest,
-            comparison=comparison,
-            bound=bound,
-            note=f"{whose} is {floor:.0f} W",
-        )
+        stat, note = WindowStat(Signal.POWER_WATTS, Statistic.MAX, window), f"{whose} is {floor:.0f} W"
+        return self.evidence(device, stat, highest, comparison, bound, note)

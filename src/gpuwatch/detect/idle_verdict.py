@@ -9,7 +9,7 @@ from gpuwatch.detect.idle_holdings import WorkloadClass
 from gpuwatch.detect.idle_host_bound import host_bound
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.detect.idle_signals import DeviceSignals, SecondOpinion
+from gpuwatch.detect.idle_signals import DeviceSignals
 from gpuwatch.model.decision import Advice, Evidence, Family, Finding, FindingKind, Severity, Snapshot, Subject, Verdict
 from gpuwatch.model.telemetry import Device, PodRef, Signal, Statistic, WindowStat
 from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, spoken
@@ -24,8 +24,7 @@ class Allocation:
     """A gang, a Pod or a device to judge.
 
     lane: its devices' activity as one. started: of its youngest Pod; None where unknown or before the history.
-    ambiguous: other Pods work on one of its devices. unseen: missing data. notes: further facts for people, as
-        sentences without a full stop.
+    ambiguous: other Pods work on one of its devices. unseen: missing data. notes: for people, without a full stop.
     """
 
     subject: Subject
@@ -78,9 +77,8 @@ class IdleJudge:
         now = self.model.silence(item.workload, item.lane)
         ago = now.elapsed_seconds + self._behind
         if now.active_before and ago < policy.recent_seconds:
-            return self._working(
-                item, "works now" if ago < 2 * self.calendar.step_seconds else f"worked {spoken(ago)} ago"
-            )
+            when = "works now" if ago < 2 * self.calendar.step_seconds else f"worked {spoken(ago)} ago"
+            return self._working(item, when)
         work = self.signals.recent_work(item.devices)
         if work is not None:
             return self._working(item, f"worked within the last {spoken(policy.recent_seconds)}", (work,))
@@ -107,11 +105,9 @@ class IdleJudge:
             return self._silent(item, now, explanation)
         if not covered:
             since = self.calendar.time_of(now.first_step)
-            missing = (
-                f"activity since {since:%Y-%m-%d %H:%M}: {now.coverage_ratio:.0%} of it is known, "
-                f"{policy.min_coverage_ratio:.0%} are needed",
-            )
-            return idle_unknown(item.subject, UNTOLD, missing)
+            needed = f"{policy.min_coverage_ratio:.0%} are needed"
+            text = f"activity since {since:%Y-%m-%d %H:%M}: {now.coverage_ratio:.0%} of it is known, {needed}"
+            return idle_unknown(item.subject, UNTOLD, (text,))
         return self._explained(item, now, explanation)
 
     def blind(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
@@ -130,41 +126,50 @@ class IdleJudge:
 
     def _working(self, item: Allocation, when: str, evidence: tuple[Evidence, ...] = ()) -> Finding:
         if item.ambiguous:
-            return idle_unknown(
-                item.subject, f"its device {when}, but other Pods share it", ("which Pod's work it is",)
-            )
+            text = f"its device {when}, but other Pods share it"
+            return idle_unknown(item.subject, text, ("which Pod's work it is",))
         batch = self.model.classes[item.workload] is WorkloadClass.BATCH
         bound = host_bound(self.signals, self.policy, item.devices, item.lane, self.calendar.step_seconds, batch=batch)
+        kind, advice, sure = FindingKind.IN_USE, Advice.NONE, 0.99
         if bound is not None:
-            text, shown = bound
-            return conclude(
-                item.subject,
-                FindingKind.HOST_BOUND,
-                Verdict.BUSY,
-                f"{when}, but {text}",
-                family=Family.IDLE,
-                advice=Advice.FIX_APPLICATION,
-                confidence_ratio=0.7,
-                evidence=shown,
-            )
+            kind, advice, sure = FindingKind.HOST_BOUND, Advice.FIX_APPLICATION, 0.7
+            when, evidence = f"{when}, but {bound[0]}", bound[1]
         return conclude(
             item.subject,
-            FindingKind.IN_USE,
+            kind,
             Verdict.BUSY,
             when,
             family=Family.IDLE,
-            confidence_ratio=0.99,
+            advice=advice,
+            confidence_ratio=sure,
             evidence=evidence,
         )
 
     def _silent(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> Finding:
-        """Idle for longer than explained. explanation: None where no Pod of its workload ever worked."""
+        """Idle for longer than explained: proven where a second signal agrees, suspected where none tells.
+
+        explanation: None where no Pod of its workload ever worked."""
         opinion = self.signals.second_opinion(item.devices, now.proven_seconds)
-        if opinion.agrees is None:
-            return self._suspected(item, now, explanation, opinion)
         if opinion.agrees is False:
             text = f"its engines have been idle for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
             return idle_unknown(item.subject, text, ("signals that agree",), evidence=opinion.evidence)
+        since = self.calendar.time_of(now.proven_step)
+        hours = (self.snapshot.at - since) / timedelta(hours=1)
+        found = conclude(
+            item.subject,
+            FindingKind.SUSPECTED_IDLE,
+            Verdict.UNKNOWN,
+            f"{self._silence_text(item, now, explanation)}; only engine activity says so",
+            family=Family.IDLE,
+            severity=Severity.WARNING,
+            advice=Advice.FIX_MONITORING,
+            since=since,
+            evidence=(self._activity(item, now, explanation, ">"), *opinion.evidence),
+            missing=opinion.missing,
+            gpu_hours=round(hours * sum(gpu_share(device) for device in item.devices), 2),
+        )
+        if opinion.agrees is None:
+            return found
         held = self.signals.memory_used_bytes(item.devices)
         kind, holding = self._class(item, now, None if held is None else held[0])
         if explanation is None:
@@ -173,48 +178,19 @@ class IdleJudge:
         else:
             own, step = self.model.silences[item.workload], self.calendar.step_seconds
             confidence = confidence_in_silence(own, explanation, now.silent_seconds, step)
-        evidence = [self._activity(item, now, explanation, ">"), *opinion.evidence]
-        if held is not None:
-            evidence.append(self._memory(item, *held))
-        return conclude(
-            item.subject,
-            kind,
-            Verdict.IDLE,
-            f"{self._silence_text(item, now, explanation)}; {holding}",
-            family=Family.IDLE,
-            severity=Severity.WARNING,
+        return replace(
+            found,
+            rule=f"{Family.IDLE}.{kind}",
+            kind=kind,
+            verdict=Verdict.IDLE,
+            summary=f"{self._silence_text(item, now, explanation)}; {holding}",
             advice=Advice.RECLAIM,
             confidence_ratio=round(confidence * now.coverage_ratio, 3),
-            since=self.calendar.time_of(now.proven_step),
-            evidence=tuple(evidence),
-            gpu_hours=self._silent_gpu_hours(item, now),
+            evidence=found.evidence if held is None else (*found.evidence, self._memory(item, *held)),
         )
-
-    def _suspected(
-        self, item: Allocation, now: SilenceNow, explanation: Explanation | None, opinion: SecondOpinion
-    ) -> Finding:
-        """Idle for longer than explained by engine activity alone, which no second signal confirms or contradicts."""
-        return conclude(
-            item.subject,
-            FindingKind.SUSPECTED_IDLE,
-            Verdict.UNKNOWN,
-            f"{self._silence_text(item, now, explanation)}; only engine activity says so",
-            family=Family.IDLE,
-            severity=Severity.WARNING,
-            advice=Advice.FIX_MONITORING,
-            since=self.calendar.time_of(now.proven_step),
-            evidence=(self._activity(item, now, explanation, ">"), *opinion.evidence),
-            missing=opinion.missing,
-            gpu_hours=self._silent_gpu_hours(item, now),
-        )
-
-    def _silent_gpu_hours(self, item: Allocation, now: SilenceNow) -> float:
-        hours = (self.snapshot.at - self.calendar.time_of(now.proven_step)) / timedelta(hours=1)
-        return round(hours * sum(gpu_share(device) for device in item.devices), 2)
 
     def _class(self, item: Allocation, now: SilenceNow, used_bytes: float | None) -> tuple[FindingKind, str]:
-        """A loaded model decides, as a release costs its reload. A context alone costs nothing to release, so what
-        never worked stays 'never used' with one."""
+        """A loaded model decides, as its reload costs time. A context alone leaves 'never used' as it is."""
         policy = self.policy
         never = not now.active_before and item.started is not None
         plain = FindingKind.NEVER_USED if never else FindingKind.ABANDONED
@@ -235,8 +211,7 @@ class IdleJudge:
             counted = f" ({spoken(now.silent_seconds)} of them count)"
         silent = f"idle for {spoken(now.proven_seconds)}{counted}"
         if not now.active_before:
-            what = "since it started" if item.started is not None else "all that was seen of it"
-            silent = f"{silent}, {what}"
+            silent += ", since it started" if item.started is not None else ", all that was seen of it"
         return f"{silent}; {explanation.text}"
 
     def _explained(self, item: Allocation, now: SilenceNow, explanation: Explanation) -> Finding:
@@ -262,17 +237,9 @@ class IdleJudge:
         return (self.snapshot.at - item.started).total_seconds()
 
     def _memory(self, item: Allocation, used: float, device: Device) -> Evidence:
-        bound = float(self.policy.model_bytes)
-        return self.signals.evidence(
-            device,
-            Signal.MEMORY_USED_BYTES,
-            Statistic.LAST,
-            0,
-            used,
-            comparison=">=" if used >= bound else "<",
-            bound=bound,
-            note="the most of its devices" if len(item.devices) > 1 else "",
-        )
+        stat, bound = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST), float(self.policy.model_bytes)
+        note = "the most of its devices" if len(item.devices) > 1 else ""
+        return self.signals.evidence(device, stat, used, ">=" if used >= bound else "<", bound, note)
 
     def _activity(
         self, item: Allocation, now: SilenceNow, explanation: Explanation | None, comparison: str
@@ -298,21 +265,9 @@ class IdleJudge:
         )
 
 
-def idle_unknown(
-    subject: Subject,
-    text: str,
-    missing: tuple[str, ...],
-    evidence: tuple[Evidence, ...] = (),
-) -> Finding:
-    return conclude(
-        subject,
-        FindingKind.IDLE_UNKNOWN,
-        Verdict.UNKNOWN,
-        f"{text}; missing: {', '.join(missing)}",
-        family=Family.IDLE,
-        evidence=evidence,
-        missing=missing,
-    )
+def idle_unknown(subject: Subject, text: str, missing: tuple[str, ...], evidence: tuple[Evidence, ...] = ()) -> Finding:
+    kind, unknown, summary = FindingKind.IDLE_UNKNOWN, Verdict.UNKNOWN, f"{text}; missing: {', '.join(missing)}"
+    return conclude(subject, kind, unknown, summary, family=Family.IDLE, evidence=evidence, missing=missing)
 
 
 def gpu_share(device: Device) -> float:

@@ -8,7 +8,7 @@ from itertools import chain
 from statistics import median
 
 from gpuwatch.detect.fleet import Fleet
-from gpuwatch.detect.places import slow_places, slowed_together
+from gpuwatch.detect.places import slow_places, together_finding
 from gpuwatch.model.decision import Evidence, Finding, FindingKind, Severity, Subject, SubjectKind
 
 _SECONDS = 6 * 3600
@@ -37,7 +37,7 @@ def infiniband(fleet: Fleet) -> list[Finding]:
         sick[words][node].append(fact)
     least = fleet.policy.fleet_wide_ratio * len(fleet.snapshot.infiniband)
     at_fault = ["whether the adapter, the cable or the switch is at fault"]
-    found = partial(slowed_together, FindingKind.INFINIBAND, severity=Severity.WARNING, missing=at_fault)
+    found = partial(together_finding, FindingKind.INFINIBAND, severity=Severity.WARNING, missing=at_fault)
     said: list[str] = []
     shared: dict[str, list[Evidence]] = defaultdict(list)
     alone: dict[str, list[Evidence]] = defaultdict(list)

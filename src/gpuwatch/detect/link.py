@@ -3,9 +3,10 @@
 from collections.abc import Hashable
 
 from gpuwatch.detect.fabric import by_domain
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
+from gpuwatch.detect.needs import stats
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
@@ -31,8 +32,7 @@ def pcie_replay_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     # The highest generation and width of the window: both fall by design while the link is idle.
     return (
         WindowStat(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, policy.window_seconds),
-        WindowStat(Signal.PCIE_LINK_GENERATION, Statistic.MAX, policy.window_seconds),
-        WindowStat(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, policy.window_seconds),
+        *stats(Statistic.MAX, policy.window_seconds, Signal.PCIE_LINK_GENERATION, Signal.PCIE_LINK_WIDTH_LANES),
     )
 
 
@@ -46,7 +46,7 @@ def pcie_width_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 def nvlink_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     window = policy.window_seconds
     return (
-        *(WindowStat(signal, Statistic.INCREASE, window) for signal in (*_ERRORS, *_CRC, *_LOST_LINKS)),
+        *stats(Statistic.INCREASE, window, *_ERRORS, *_CRC, *_LOST_LINKS),
         WindowStat(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, window),
         WindowStat(Signal.LINK_UP_STATE, Statistic.LAST),
     )
@@ -92,30 +92,21 @@ def pcie_replay(fleet: Fleet) -> Judge:
             return fleet.undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
         if rate <= peers.upper(policy.peer_deviations):
             return fleet.healthy(gpu, kind, f"as many replays as {whom} have", replays, confidence_ratio=0.6)
-        return conclude(
-            gpu,
-            kind,
-            Verdict.DEGRADED,
-            f"{rate:,.3g} PCIe replays per minute, where {bound:.3g} are normal and {whom} have {peers.median:.3g}",
-            severity=Severity.WARNING,
-            advice=Advice.INSPECT,
-            # Two independent bounds are exceeded, but replays seldom cost more than speed.
-            confidence_ratio=0.75 if peers.same_model else SUSPECTED,
-            since=fleet.before(policy.window_seconds),
-            evidence=[fact],
-        )
+        summary = f"{rate:,.3g} PCIe replays per minute; {bound:.3g} are normal, and {whom} have {peers.median:.3g}"
+        # Two independent bounds are exceeded, but replays seldom cost more than speed.
+        grade = Grade(Severity.WARNING, Advice.INSPECT, 0.75 if peers.same_model else SUSPECTED)
+        return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))
 
     return judge
 
 
 def _expected_replays(generation: float | None, lanes: float | None) -> tuple[float, str]:
     """Replays per minute of a healthy link, and a name of the link: the fastest common one where unknown."""
-    known = REPLAYS_PER_MINUTE_PER_LANE.get(int(generation)) if generation is not None else None
-    per_lane = known if known is not None else REPLAYS_PER_MINUTE_PER_LANE[_ASSUMED_GENERATION]
+    known = generation is not None and int(generation) in REPLAYS_PER_MINUTE_PER_LANE
+    built = generation if known and generation is not None else _ASSUMED_GENERATION
     width = lanes if lanes is not None and lanes > 0 else _ASSUMED_LANES
-    words = f"Gen{generation:g}" if known is not None and generation is not None else f"Gen{_ASSUMED_GENERATION}"
-    assumed = "" if known is not None and lanes is not None else " (assumed)"
-    return per_lane * width, f"{words} ×{width:g}{assumed}"
+    assumed = "" if known and lanes is not None else " (assumed)"
+    return REPLAYS_PER_MINUTE_PER_LANE[int(built)] * width, f"Gen{built:g} ×{width:g}{assumed}"
 
 
 def pcie_width(fleet: Fleet) -> Judge:
@@ -149,18 +140,9 @@ def pcie_width(fleet: Fleet) -> Judge:
             return fleet.undecided(gpu, kind, f"{summary}; its slot may have no more", [fact], missing)
         if width >= peers.median:
             return fleet.healthy(gpu, kind, f"{summary}, as its peers' links have", lanes, most, confidence_ratio=0.8)
-        return conclude(
-            gpu,
-            kind,
-            Verdict.DEGRADED,
-            f"{summary}; its peers have {peers.median:g}",
-            severity=Severity.WARNING,
-            advice=Advice.INSPECT,
-            # Certain but for a pool of different servers.
-            confidence_ratio=0.85,
-            since=fleet.before(policy.window_seconds),
-            evidence=[fact],
-        )
+        summary += f"; its peers have {peers.median:g}"
+        grade = Grade(Severity.WARNING, Advice.INSPECT, 0.85)  # less than 1, as the servers of a pool may differ
+        return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))
 
     return judge
 
@@ -172,8 +154,7 @@ def _pool(fleet: Fleet, gpu: PhysicalGpu) -> Hashable:
 
 def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     """Error rates at which DCGM fails a link. They seldom cost speed (Imbue: 'do not seem to impact training'), so the
-    GPU must also exceed its peers, or move less than they do; both raise the confidence. One finding for an NVLink
-    domain with such GPUs on several Nodes."""
+    GPU must also exceed its peers or move less than they do. An NVLink domain is one finding."""
     kind = FindingKind.NVLINK_ERRORS
     policy = fleet.policy
     *counters, traffic, up = map(fleet.answers, nvlink_needs(policy))
@@ -231,20 +212,13 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         machine = fleet.at_home.get(gpu.home, ())
         many = sum(1 for sibling in machine if over[sibling.uuid])
         whole = len(machine) > 1 and many > len(machine) / 2
-        return conclude(
-            gpu,
-            kind,
-            Verdict.DEGRADED,
-            words
-            + ("; it also moves less than its peers" if slower else "")
-            + (f"; {many} of {len(machine)} GPUs of this machine have them: look at its switches" if whole else ""),
-            severity=Severity.WARNING,
-            advice=Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE,
-            # Errors without less traffic are often harmless.
-            confidence_ratio=0.85 if slower and any(x.signal not in _NEVER_RECORDED for x in outliers) else SUSPECTED,
-            since=fleet.before(policy.window_seconds),
-            evidence=evidence,
-        )
+        words += "; it also moves less than its peers" if slower else ""
+        words += f"; {many} of {len(machine)} GPUs of this machine have them: look at its switches" if whole else ""
+        # Errors alone, without less traffic, are often harmless.
+        sure = slower and any(fact.signal not in _NEVER_RECORDED for fact in outliers)
+        advice = Advice.INSPECT if whole else Advice.RESET_WHEN_IDLE
+        grade = Grade(Severity.WARNING, advice, 0.85 if sure else SUSPECTED)
+        return fleet.degraded(gpu, kind, words, grade, evidence, since=fleet.before(policy.window_seconds))
 
     return judge, shared
 
@@ -263,14 +237,7 @@ def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclus
     """A link that is down while the peers' are up. None without peers: ports may be unused by design."""
     if up.of(gpu) != 0 or peers is None or peers.median <= 0:
         return None
-    return conclude(
-        gpu,
-        FindingKind.NVLINK_ERRORS,
-        Verdict.DEGRADED,
-        "a link to other accelerators or to the CPU is down; its peers' links are up",
-        severity=Severity.WARNING,
-        advice=Advice.INSPECT,
-        # The state names no port, and the port may be unused.
-        confidence_ratio=0.75,
-        evidence=[up.evidence(gpu, comparison="==", bound=0.0, peers=peers)],
-    )
+    summary = "a link to other accelerators or to the CPU is down; its peers' links are up"
+    grade = Grade(Severity.WARNING, Advice.INSPECT, 0.75)  # the state names no port, and the port may be unused
+    evidence = [up.evidence(gpu, comparison="==", bound=0.0, peers=peers)]
+    return Fleet.degraded(gpu, FindingKind.NVLINK_ERRORS, summary, grade, evidence)

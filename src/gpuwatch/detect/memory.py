@@ -1,8 +1,9 @@
 """Faults of a GPU's memory: ECC errors, remapped rows, retired pages."""
 
 from gpuwatch.catalog.gpus import Gpu, find_gpu
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu, degraded
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
+from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, Vendor, WindowStat
 
@@ -21,18 +22,14 @@ _PENDING = Grade(Severity.INFO, Advice.RESET_WHEN_IDLE, 0.9)
 """Of memory that the card takes out of use at its next reset; it works until then."""
 
 
-def _stats(statistic: Statistic, window_seconds: int, *signals: Signal) -> tuple[WindowStat, ...]:
-    return tuple(WindowStat(signal, statistic, window_seconds) for signal in signals)
-
-
 def ecc_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     dbe, dbe_lifetime = Signal.ECC_DBE_VOLATILE_TOTAL, Signal.ECC_DBE_AGGREGATE_TOTAL
     counters = (dbe, dbe_lifetime, Signal.ECC_SBE_VOLATILE_TOTAL, Signal.ECC_SBE_AGGREGATE_TOTAL)
     return (
-        *_stats(Statistic.LAST, 0, Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE, dbe),
-        *_stats(Statistic.INCREASE, policy.change_window_seconds, *counters),
-        *_stats(Statistic.APPEARED, policy.change_window_seconds, dbe),
-        *_stats(Statistic.LAST, 0, Signal.ROW_REMAP_PENDING_STATE, Signal.RECOVERY_ACTION_CODE),
+        *stats(Statistic.LAST, 0, Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE, dbe),
+        *stats(Statistic.INCREASE, policy.change_window_seconds, *counters),
+        *stats(Statistic.APPEARED, policy.change_window_seconds, dbe),
+        *stats(Statistic.LAST, 0, Signal.ROW_REMAP_PENDING_STATE, Signal.RECOVERY_ACTION_CODE),
     )
 
 
@@ -40,20 +37,19 @@ def row_remap_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     rows = Signal.ROW_REMAP_UNCORRECTABLE_TOTAL
     spare = (Signal.MEMORY_UNREPAIRABLE_STATE, Signal.REMAP_BANKS_EXHAUSTED_COUNT, Signal.REMAP_BANKS_LOW_COUNT)
     return (
-        *_stats(Statistic.LAST, 0, Signal.ROW_REMAP_FAILED_STATE, Signal.ROW_REMAP_PENDING_STATE, rows, *spare),
-        *_stats(Statistic.INCREASE, policy.change_window_seconds, rows),
+        *stats(Statistic.LAST, 0, Signal.ROW_REMAP_FAILED_STATE, Signal.ROW_REMAP_PENDING_STATE, rows, *spare),
+        *stats(Statistic.INCREASE, policy.change_window_seconds, rows),
     )
 
 
 def page_retirement_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     pages = (Signal.PAGES_RETIRED_SBE_TOTAL, Signal.PAGES_RETIRED_DBE_TOTAL, Signal.PAGES_RETIRED_PENDING_STATE)
-    new = _stats(Statistic.INCREASE, policy.retired_pages_window_seconds, pages[1])
-    return (*_stats(Statistic.LAST, 0, *pages), *new)
+    new = stats(Statistic.INCREASE, policy.retired_pages_window_seconds, pages[1])
+    return (*stats(Statistic.LAST, 0, *pages), *new)
 
 
 def ecc(fleet: Fleet) -> Judge:
-    """New uncorrectable errors, or more corrected ones than the peers have. Lifetime counters survive reboots, so only
-    their increase counts."""
+    """New uncorrectable errors, or more corrected ones than peers have. Of lifetime counters the increase counts."""
     kind = FindingKind.ECC
     policy = fleet.policy
     window = policy.change_window_seconds
@@ -70,7 +66,7 @@ def ecc(fleet: Fleet) -> Judge:
         if (sram.of(gpu) or 0) > 0:
             # NVIDIA's own criterion for replacement, computed by the driver.
             summary = "uncorrectable SRAM errors passed the driver's threshold for exchange"
-            return degraded(gpu, kind, summary, _EXCHANGE, [sram.evidence(gpu, comparison="==", bound=1.0)])
+            return fleet.degraded(gpu, kind, summary, _EXCHANGE, [sram.evidence(gpu, comparison="==", bound=1.0)])
         # NVML's volatile counter starts at 0 with the driver: above 0 a reset is due, at 0 it has been. The counters of
         # other vendors may be of a lifetime.
         volatile = standing.of(gpu) if gpu.lead.vendor is Vendor.NVIDIA else None
@@ -102,8 +98,8 @@ def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> 
     other work goes on, and the reset can wait ('Response to Uncorrectable Contained ECC Errors'). Where nothing says
     that it got out, no job that runs is ended for it.
 
-    The driver's recovery action outranks its XIDs, these the architecture. NVIDIA's workflow of XID 48: with 63, drain
-    and reset; alone, reset.
+    The driver's recovery action outranks XIDs, these the architecture. NVIDIA on XID 48: with 63 drain, then reset;
+    alone reset.
     """
     pending, recovery, last_xid, new_rows = telling
     action, code, contained, grade = recovery.of(gpu), last_xid.of(gpu), None, _WHEN_IDLE
@@ -132,7 +128,7 @@ def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> 
     summary = f"{count} new {errors}; {how}" if new else f"{count} {errors} since the driver was loaded; {how}"
     evidence = [seen.evidence(gpu, comparison=">", bound=0.0), *known]
     missing = [Signal.RECOVERY_ACTION_CODE, Signal.ROW_REMAP_PENDING_STATE] if contained is None else []
-    return degraded(gpu, FindingKind.ECC, summary, grade, evidence, missing=missing)
+    return Fleet.degraded(gpu, FindingKind.ECC, summary, grade, evidence, missing=missing)
 
 
 def _contains(model: Gpu) -> bool:
@@ -159,7 +155,7 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
     # The outlier is certain; that it gets worse is not ('SBE trend predicts' is unverified). Memory of other models
     # compares less well.
     grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8 if peers.same_model else SUSPECTED)
-    return degraded(gpu, kind, summary, grade, [fact])
+    return fleet.degraded(gpu, kind, summary, grade, [fact])
 
 
 def row_remap(fleet: Fleet) -> Judge:
@@ -189,7 +185,9 @@ def row_remap(fleet: Fleet) -> Judge:
             # The surest sign leads; what is only suspected makes it no graver.
             lead = max((grade for *_, grade in found), key=lambda grade: grade.confidence_ratio)
             counted = [lead.severity, *(grade.severity for *_, grade in found if grade.confidence_ratio > SUSPECTED)]
-            return degraded(gpu, kind, words, lead._replace(severity=max(counted, key=list(Severity).index)), evidence)
+            return fleet.degraded(
+                gpu, kind, words, lead._replace(severity=max(counted, key=list(Severity).index)), evidence
+            )
         if failed.of(gpu) is None and pending.of(gpu) is None:
             summary = f"the state of row remapping is not exported{_WITH_MIG if gpu.sliced else ''}"
             return fleet.unknown(gpu, kind, summary, [failed.stat.signal, pending.stat.signal])
@@ -213,15 +211,15 @@ def page_retirement(fleet: Fleet) -> Judge:
             bound = float(policy.retired_pages)
             evidence.append(dbe.evidence(gpu, total, comparison=">=", bound=bound, note="with SBE pages"))
             evidence.append(sbe.evidence(gpu))
-            return degraded(gpu, kind, f"{total:g} pages are retired, of at most 64", _EXCHANGE, evidence)
+            return fleet.degraded(gpu, kind, f"{total:g} pages are retired, of at most 64", _EXCHANGE, evidence)
         if double is not None and double > policy.retired_dbe_pages and new > policy.retired_dbe_pages_per_week:
             evidence.append(dbe.evidence(gpu, comparison=">", bound=float(policy.retired_dbe_pages)))
             evidence.append(dbe_new.evidence(gpu, comparison=">", bound=float(policy.retired_dbe_pages_per_week)))
             summary = f"{double:g} pages are retired for double-bit errors, {new} of them within the week"
-            return degraded(gpu, kind, summary, _EXCHANGE._replace(confidence_ratio=0.9), evidence)
+            return fleet.degraded(gpu, kind, summary, _EXCHANGE._replace(confidence_ratio=0.9), evidence)
         if (pending.of(gpu) or 0) > 0:
             evidence.append(pending.evidence(gpu, comparison=">", bound=0.0))
-            return degraded(gpu, kind, "a page waits for the next reset to be retired", _PENDING, evidence)
+            return fleet.degraded(gpu, kind, "a page waits for the next reset to be retired", _PENDING, evidence)
         if single is None and double is None and pending.of(gpu) is None:
             return fleet.unknown(gpu, kind, "retired pages are not exported", [sbe.stat.signal, dbe.stat.signal])
         return fleet.healthy(gpu, kind, "few pages are retired", sbe, dbe, pending)

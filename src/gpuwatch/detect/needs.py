@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuwatch.model.telemetry import Signal, WindowStat
+from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,11 +12,9 @@ class TelemetryNeeds:
 
     activity_window_seconds, activity_step_seconds: the history that idleness is learnt from, and its resolution.
     activity_bound_ratio: engine activity above which a step counts as active.
-    suspect_window_seconds: only devices without activity in it, and devices of Workloads like theirs, need the long
-        history. 0 reads the history of all devices.
+    suspect_window_seconds: only devices idle in it, and those of like Workloads, need the long history. 0: all do.
     inventory_seconds: a device seen within it is reported as missing when it vanishes.
-    lost_seconds: the same for a device on a machine whose other devices report. After that only the Node's capacity
-        shows the loss.
+    lost_seconds: the same where other devices of the machine report. Later only the Node's capacity shows the loss.
     pod_runs_seconds: over which ends of Pods are compared. 6 h: a few starts of jobs that die at once.
     """
 
@@ -30,6 +28,11 @@ class TelemetryNeeds:
     inventory_seconds: int = 3600
     lost_seconds: int = 24 * 3600
     pod_runs_seconds: int = 6 * 3600
+
+
+def stats(statistic: Statistic, window_seconds: int, *signals: Signal) -> tuple[WindowStat, ...]:
+    """The same statistic of several signals."""
+    return tuple(WindowStat(signal, statistic, window_seconds) for signal in signals)
 
 
 def statistics(rules: Mapping[str, tuple[WindowStat, ...]]) -> tuple[WindowStat, ...]:

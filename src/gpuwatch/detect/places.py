@@ -30,8 +30,7 @@ def shared_place(fleet: Fleet, nodes: Collection[str | None]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlowPlace:
-    """Machines of which at least half of the GPUs are slowed at once. place: as `key=value`; '' where no label of their
-    Nodes names one."""
+    """Machines of which at least half of the GPUs are slowed at once. place: `key=value`; '' without a label for it."""
 
     place: str
     machines: tuple[str, ...]
@@ -74,10 +73,10 @@ def _slow_place(place: str, machines: dict[str, list[PhysicalGpu]]) -> SlowPlace
     return SlowPlace(place, tuple(sorted(machines)), tuple(gpu for gpus in machines.values() for gpu in gpus))
 
 
-def slowed_together(
+def together_finding(
     kind: FindingKind, said: list[str], gpus: Iterable[PhysicalGpu], severity: Severity, on: Subject = FLEET, **of: Any
 ) -> list[Finding]:
-    """One finding on what many GPUs share, since a subject has one of a kind; none where nothing is said."""
+    """One UNKNOWN finding on many GPUs, since a subject has one of a kind; none where nothing is said."""
     if not said:
         return []
     return [
@@ -87,8 +86,11 @@ def slowed_together(
             Verdict.UNKNOWN,
             "; ".join(said),
             severity=severity,
-            advice=Advice.WATCH if severity is Severity.INFO else Advice.INSPECT,
             gpus=gpus,
-            **{"missing": ["a GPU that is slowed while the others of its place and model are not"], **of},
+            **{
+                "advice": Advice.WATCH if severity is Severity.INFO else Advice.INSPECT,
+                "missing": ["a GPU that is slowed while the others of its place and model are not"],
+                **of,
+            },
         )
     ]

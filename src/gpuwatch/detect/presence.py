@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
-from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, Grade, PhysicalGpu, conclude
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.model.cluster import Node
@@ -129,8 +129,7 @@ def _machines(fleet: Fleet) -> list[_Machine]:
 
 
 def _left_the_cluster(fleet: Fleet, machine: _Machine) -> bool:
-    """Whether the Node was scaled down or replaced. False where the hosts of telemetry do not resolve to Nodes at all:
-    there an unknown host means nothing."""
+    """Whether the Node was scaled down or replaced. False where telemetry's hosts do not resolve to Nodes at all."""
     if not fleet.snapshot.cluster.known or machine.node is not None:
         return False
     return any(gpu.lead.node is not None for gpu in fleet.present)
@@ -315,15 +314,7 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
                 Evidence(signal="allocatable", value=float(left), comparison="<", bound=float(capacity), note=note)
             )
     slot = f", slot {gpu.lead.pci_bus_id}" if gpu.lead.pci_bus_id else ""
-    return conclude(
-        gpu,
-        FindingKind.GPU_MISSING,
-        Verdict.DEGRADED,
-        f"index {gpu.lead.index or '?'}{slot}: gone for {silence / 60:.0f} min, while {len(siblings)} siblings report",
-        severity=Severity.CRITICAL,
-        advice=Advice.REBOOT,
-        confidence_ratio=confidence,
-        since=seen,
-        evidence=evidence,
-        gpu_hours=silence / 3600,
-    )
+    words = f"gone for {silence / 60:.0f} min, while {len(siblings)} siblings report"
+    summary = f"index {gpu.lead.index or '?'}{slot}: {words}"
+    grade = Grade(Severity.CRITICAL, Advice.REBOOT, confidence)
+    return fleet.degraded(gpu, FindingKind.GPU_MISSING, summary, grade, evidence, since=seen, gpu_hours=silence / 3600)

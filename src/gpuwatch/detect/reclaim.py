@@ -1,5 +1,4 @@
-"""Nodes whose provider announced that it takes them back (a spot or preemptible Node alone is not one of them), and
-Nodes that another remediator repairs."""
+"""Nodes whose provider announced that it takes them back (being a spot Node is not enough), and Nodes under repair."""
 
 from gpuwatch.model.cluster import Node
 

@@ -52,7 +52,18 @@ def scattered(snapshot: Snapshot, labels: Sequence[str], *, everything: bool = F
         )
         if wide is not None:
             counts = Counter(nodes[pod.node].labels[wide] for pod in pods)
-            yield _scattered(about, wide, counts, _needed(pods, sizes[wide]))
+            number, needed = float(len(counts)), float(_needed(pods, sizes[wide]))
+            note = ", ".join(f"{count} Pods in {name}" for name, count in sorted(counts.items()))
+            fact = Evidence(signal=wide, value=number, unit="domains", comparison=">", bound=needed, note=note)
+            yield replace(
+                about,
+                verdict=Verdict.MISFIT,
+                summary=f"it spans {number:.0f} domains of {wide}, and {needed:.0f} could hold it",
+                advice=Advice.REBALANCE,
+                confidence_ratio=1.0,  # labels are facts
+                evidence=(fact,),
+                missing=("what spanning them costs it",),
+            )
         elif everything and spans:
             told = ", ".join(f"{len(found)} of {label}" for label, found in spans.items())
             summary = f"it spans no more domains than it needs: {told}"
@@ -85,23 +96,3 @@ def _needed(pods: Sequence[Pod], sizes: Mapping[str, Sequence[int]]) -> int:
                 needed = max(needed, number)
                 break
     return needed
-
-
-def _scattered(about: Finding, label: str, counts: Mapping[str, int], needed: int) -> Finding:
-    domains = Evidence(
-        signal=label,
-        value=float(len(counts)),
-        unit="domains",
-        comparison=">",
-        bound=float(needed),
-        note=", ".join(f"{count} Pods in {name}" for name, count in sorted(counts.items())),
-    )
-    return replace(
-        about,
-        verdict=Verdict.MISFIT,
-        summary=f"it spans {len(counts)} domains of {label}, and {needed} could hold it",
-        advice=Advice.REBALANCE,
-        confidence_ratio=1.0,  # labels are facts
-        evidence=(domains,),
-        missing=("what spanning them costs it",),
-    )

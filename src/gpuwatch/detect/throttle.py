@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, Peers, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.heat import Excess, excess_heat
-from gpuwatch.detect.places import slow_places, slowed_together
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
+from gpuwatch.detect.needs import stats
+from gpuwatch.detect.places import slow_places, together_finding
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 THERMAL_BITS = 0x60
@@ -25,19 +26,25 @@ _BUSY_RATIO = 0.5
 """Least engine activity in the window at which clocks are compared: they fall at idle by design."""
 
 
+def _now_and_both(
+    policy: HealthPolicy, signal: Signal, statistic: Statistic, bits: float | None = None
+) -> tuple[WindowStat, WindowStat]:
+    """A statistic of the last window, and of the last two together."""
+    seconds = policy.window_seconds
+    return WindowStat(signal, statistic, seconds, bits), WindowStat(signal, statistic, 2 * seconds, bits)
+
+
 def thermal_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     now, both = policy.window_seconds, 2 * policy.window_seconds
     bits = Signal.CLOCK_EVENT_REASONS_BITS
     return (
-        WindowStat(Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, now),
-        WindowStat(Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE, both),
-        WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
-        WindowStat(bits, Statistic.FRACTION_BITS, both, THERMAL_BITS),
+        *_now_and_both(policy, Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE),
+        *_now_and_both(policy, bits, Statistic.FRACTION_BITS, THERMAL_BITS),
         WindowStat(bits, Statistic.COUNT, both),
         WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
-        WindowStat(Signal.TEMPERATURE_MARGIN_CELSIUS, Statistic.AVG, now),
-        WindowStat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.AVG, now),
-        WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, now),
+        *stats(
+            Statistic.AVG, now, Signal.TEMPERATURE_MARGIN_CELSIUS, Signal.GPU_TEMPERATURE_CELSIUS, Signal.SM_CLOCK_HERTZ
+        ),
         WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, both),
         WindowStat(Signal.POWER_WATTS, Statistic.AVG, now),
         WindowStat(Signal.BUSY_RATIO, Statistic.MIN, now),
@@ -50,12 +57,9 @@ def power_brake_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     now, both = policy.window_seconds, 2 * policy.window_seconds
     bits = Signal.CLOCK_EVENT_REASONS_BITS
     return (
-        WindowStat(Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE, now),
-        WindowStat(Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE, both),
-        WindowStat(bits, Statistic.FRACTION_BITS, now, BRAKE_BITS),
-        WindowStat(bits, Statistic.FRACTION_BITS, both, BRAKE_BITS),
-        WindowStat(bits, Statistic.FRACTION_BITS, now, SLOWDOWN_BITS),
-        WindowStat(bits, Statistic.FRACTION_BITS, both, SLOWDOWN_BITS),
+        *_now_and_both(policy, Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE),
+        *_now_and_both(policy, bits, Statistic.FRACTION_BITS, BRAKE_BITS),
+        *_now_and_both(policy, bits, Statistic.FRACTION_BITS, SLOWDOWN_BITS),
         WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
         WindowStat(bits, Statistic.COUNT, both),
         WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
@@ -87,8 +91,7 @@ def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
 
 
 def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[[PhysicalGpu], _Duty | None]:
-    """By GPU the highest duty of the measures, each given for one window and for two; None where no measure has enough
-    samples."""
+    """By GPU the highest duty of the measures, each for one window and for two; None without enough samples of any."""
     double = 2 * fleet.policy.window_seconds
     seen = [
         fleet.covered(double, [now.stat.signal])
@@ -149,19 +152,12 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
                     evidence.append(_excess_evidence(gpu, excess, temperature))
                 if margin.of(gpu) is not None:
                     evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
+                # The driver counted it in both windows; below half of the time a hot day explains it as well.
                 severe = duty.lasting >= policy.thermal_severe_ratio
-                return _slowed(
-                    fleet,
-                    gpu,
-                    kind,
-                    duty,
-                    "slowed by heat",
-                    evidence,
-                    severity=Severity.CRITICAL if severe else Severity.WARNING,
-                    advice=Advice.INSPECT if severe else Advice.WATCH,
-                    # The driver counted it in both windows; below half of the time a hot day explains it as well.
-                    confidence_ratio=0.9 if severe else 0.8,
-                )
+                grade = Grade(Severity.WARNING, Advice.WATCH, 0.8)
+                if severe:
+                    grade = Grade(Severity.CRITICAL, Advice.INSPECT, 0.9)
+                return _slowed(fleet, gpu, kind, duty, "slowed by heat", evidence, grade)
             return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits)
         if not reporting(gpu):
             return fleet.unseen(gpu, kind, policy.window_seconds)
@@ -181,9 +177,11 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     shared = [*place_of, *(gpu for gpus in usual.values() for gpu in gpus)]
     shown = [_duty_evidence(gpu, slowed[gpu], policy.thermal_duty_ratio) for gpu in shared if gpu in slowed][:1]
     since = fleet.before(2 * policy.window_seconds)
-    return judge, slowed_together(kind, said, shared, severity, evidence=shown, since=since)
+    return judge, together_finding(kind, said, shared, severity, evidence=shown, since=since)
 
 
+_NOT_SLOWED = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
+"""Of a GPU that is too hot; no signal says that it is slowed."""
 _ALONE = ("a GPU that is slowed while the others of its place are not",)
 
 
@@ -217,32 +215,26 @@ def _excess_evidence(gpu: PhysicalGpu, excess: Excess, temperature: GpuAnswers) 
 
 
 def _hotter(fleet: Fleet, gpu: PhysicalGpu, excess: Excess, temperature: GpuAnswers) -> Finding:
-    return conclude(
+    return fleet.degraded(
         gpu,
         FindingKind.THERMAL_THROTTLE,
-        Verdict.DEGRADED,
         f"{excess.celsius:.0f} °C hotter than its power explains",
-        severity=Severity.WARNING,
-        advice=Advice.INSPECT,
-        confidence_ratio=SUSPECTED,  # it is not slowed
+        _NOT_SLOWED,
+        [_excess_evidence(gpu, excess, temperature)],
         since=fleet.before(fleet.policy.window_seconds),
-        evidence=[_excess_evidence(gpu, excess, temperature)],
         missing=["a slowdown"],
     )
 
 
 def _hot_memory(fleet: Fleet, gpu: PhysicalGpu, memory: GpuAnswers) -> Finding:
     limit = fleet.policy.memory_temperature_celsius
-    return conclude(
+    return fleet.degraded(
         gpu,
         FindingKind.THERMAL_THROTTLE,
-        Verdict.DEGRADED,
         f"its memory is at {memory.of(gpu):.0f} °C, where it is slowed as the core is",
-        severity=Severity.WARNING,
-        advice=Advice.INSPECT,
-        confidence_ratio=SUSPECTED,  # no signal says that it is slowed
+        _NOT_SLOWED,
+        [memory.evidence(gpu, comparison=">=", bound=limit)],
         since=fleet.before(2 * fleet.policy.window_seconds),
-        evidence=[memory.evidence(gpu, comparison=">=", bound=limit)],
         missing=["a signal of memory that is slowed by heat"],
     )
 
@@ -254,23 +246,12 @@ def _slowed(
     duty: _Duty,
     words: str,
     evidence: Sequence[Evidence],
-    severity: Severity,
-    advice: Advice,
-    confidence_ratio: float,
+    grade: Grade,
 ) -> Finding:
     seconds = fleet.policy.window_seconds
-    return conclude(
-        gpu,
-        kind,
-        Verdict.DEGRADED,
-        f"{words} {duty.lasting:.0%} of the time or more in two windows of {seconds // 60} min",
-        severity=severity,
-        advice=advice,
-        confidence_ratio=confidence_ratio,
-        since=fleet.before(2 * seconds),
-        evidence=evidence,
-        gpu_hours=(duty.now + duty.before) * seconds / 3600,
-    )
+    summary = f"{words} {duty.lasting:.0%} of the time or more in two windows of {seconds // 60} min"
+    lost = (duty.now + duty.before) * seconds / 3600
+    return fleet.degraded(gpu, kind, summary, grade, evidence, since=fleet.before(2 * seconds), gpu_hours=lost)
 
 
 def _duty_evidence(gpu: PhysicalGpu, duty: _Duty, bound: float) -> Evidence:
@@ -295,19 +276,13 @@ def _by_events(
     lasting = [name for name in names if found.get(name, 0.0) > 0]
     if not lasting:
         return fleet.healthy(gpu, kind, f"no lasting {words}", confidence_ratio=0.8)
-    return conclude(
+    return fleet.degraded(
         gpu,
         kind,
-        Verdict.DEGRADED,
         f"{words} in every one of the exporter's own windows of the last {fleet.policy.window_seconds // 60} min",
-        severity=Severity.WARNING,
-        advice=Advice.WATCH,
-        # It happened in every window; for how much of the time is unknown.
-        confidence_ratio=SUSPECTED,
+        Grade(Severity.WARNING, Advice.WATCH, SUSPECTED),  # for how much of each window is unknown
+        [events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in lasting],
         since=fleet.before(fleet.policy.window_seconds),
-        evidence=[
-            events.evidence(gpu, found[name], comparison=">", bound=0.0, note=f"clock event {name}") for name in lasting
-        ],
         missing=[Signal.CLOCK_EVENT_REASONS_BITS, Signal.THERMAL_THROTTLE_SECONDS_TOTAL],
     )
 
@@ -327,17 +302,13 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
     def judge(gpu: PhysicalGpu) -> Conclusion:
         room = margin.of(gpu)
         if room is not None and room <= policy.temperature_margin_celsius:
-            return conclude(
+            return fleet.degraded(
                 gpu,
                 kind,
-                Verdict.DEGRADED,
-                f"on average {room:.0f} °C from its slowdown temperature: it cannot but slow down",
-                severity=Severity.WARNING,
-                advice=Advice.WATCH,
-                # Hot enough to throttle; whether it does is unknown.
-                confidence_ratio=SUSPECTED,
+                f"on average {room:.0f} °C from its slowdown temperature: it has to slow down",
+                Grade(Severity.WARNING, Advice.WATCH, SUSPECTED),  # whether it does slow down is unknown
+                [margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius)],
                 since=fleet.before(policy.window_seconds),
-                evidence=[margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius)],
                 missing=missing,
             )
         measured = (clock.of(gpu), clock_both.of(gpu), temperature.of(gpu), power.of(gpu))
@@ -351,21 +322,18 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
         slow = low < slow_now.lower(deviations) and low_both < slow_before.lower(deviations)
         # A card at its power cap draws as much as its peers; one that is throttled for heat draws less.
         if slow and hot > heat.upper(deviations) and drawn < feed.median:
-            return conclude(
+            return fleet.degraded(
                 gpu,
                 kind,
-                Verdict.DEGRADED,
                 f"{1 - low / slow_now.median:.0%} slower and {hot - heat.median:.0f} °C hotter than its busy peers",
-                severity=Severity.WARNING,
-                advice=Advice.WATCH,
                 # Three measurements agree, but none of them is a throttle signal.
-                confidence_ratio=0.5,
-                since=fleet.before(2 * policy.window_seconds),
-                evidence=[
+                Grade(Severity.WARNING, Advice.WATCH, 0.5),
+                [
                     clock.evidence(gpu, comparison="<", bound=slow_now.lower(deviations), peers=slow_now),
                     temperature.evidence(gpu, comparison=">", bound=heat.upper(deviations), peers=heat),
                     power.evidence(gpu, comparison="<", bound=feed.median, peers=feed),
                 ],
+                since=fleet.before(2 * policy.window_seconds),
                 missing=missing,
             )
         return fleet.healthy(gpu, kind, "clock and heat as its busy peers", clock, temperature, confidence_ratio=0.5)
@@ -383,8 +351,8 @@ def _of_job_or_model(
 
 
 def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """The power brake, or a hardware slowdown without a reason, in two consecutive windows; and one finding on the
-    places that brake as a whole."""
+    """The power brake, or a hardware slowdown without a reason, in two windows in a row. A whole place is one
+    finding."""
     kind = FindingKind.POWER_BRAKE
     policy = fleet.policy
     seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal, _, events = map(
@@ -405,12 +373,14 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         if duty is not None and gpu in braked:
             # No healthy machine uses the brake; card, cable or power supply may be at fault.
             words, evidence = "under the power brake", [_duty_evidence(gpu, duty, bound)]
-            return _slowed(fleet, gpu, kind, duty, words, evidence, Severity.CRITICAL, Advice.INSPECT, 0.85)
+            grade = Grade(Severity.CRITICAL, Advice.INSPECT, 0.85)
+            return _slowed(fleet, gpu, kind, duty, words, evidence, grade)
         hot = (thermal.of(gpu) or 0.0) >= bound
         if unnamed is not None and unnamed.lasting >= bound and not hot:
             # 0x8 without a thermal or brake bit: fast power protection, which flickers at state changes.
             words, evidence = "in hardware slowdown of no given reason", [_duty_evidence(gpu, unnamed, bound)]
-            return _slowed(fleet, gpu, kind, unnamed, words, evidence, Severity.WARNING, Advice.INSPECT, SUSPECTED)
+            grade = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
+            return _slowed(fleet, gpu, kind, unnamed, words, evidence, grade)
         if duty is not None:
             return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits)
         if reporting(gpu) and (counted := _by_events(fleet, gpu, kind, events, ("hw_power_brake",), "power brake")):
@@ -421,4 +391,4 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     said = [f"{place} are under the power brake at once: look at their power feed, not at each GPU" for place in places]
     shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of][:1]
     since = fleet.before(2 * policy.window_seconds)
-    return judge, slowed_together(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)
+    return judge, together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)

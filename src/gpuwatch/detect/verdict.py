@@ -1,25 +1,14 @@
 """Verdicts of others: the driver's recovery action, DCGM's health watches, a vendor's own health state."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gpuwatch.catalog.dcgm_errors import DcgmError, dcgm_error
-from gpuwatch.detect.fleet import (
-    FLEET,
-    SUSPECTED,
-    Conclusion,
-    Fleet,
-    GpuAnswers,
-    Grade,
-    Judge,
-    PhysicalGpu,
-    conclude,
-    degraded,
-)
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.detect.places import together_finding
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 DCGM_FAIL = 20
@@ -80,17 +69,13 @@ def recovery_action(fleet: Fleet) -> Judge:
         evidence = [now.evidence(gpu, comparison="!=", bound=0.0, at=since)]
         if code in _ACTIONS:
             words, grade = _ACTIONS[code]
-            return degraded(gpu, kind, f"the driver asks to {words}", grade, evidence, since=since)
+            return fleet.degraded(gpu, kind, f"the driver asks to {words}", grade, evidence, since=since)
         if code == _BY_DRIVER:
-            summary = (
-                "the driver asks to recover the IMEX domain, which is no GPU, or if it is 580 to reset the GPU's bus"
-            )
-            return fleet.undecided(
-                gpu, kind, summary, evidence, "the version of the driver, which decides what 5 means"
-            )
+            summary = "the driver asks to recover the IMEX domain (no GPU), or as version 580 to reset the GPU's bus"
+            return fleet.undecided(gpu, kind, summary, evidence, "the driver's version, which decides what 5 means")
         summary = f"the driver asks for recovery action {code:g}, which is newer than this catalog"
-        unclear = fleet.undecided(gpu, kind, summary, evidence, f"the meaning of recovery action {code:g}")
-        return replace(unclear, severity=Severity.WARNING)
+        missing = f"the meaning of recovery action {code:g}"
+        return fleet.undecided(gpu, kind, summary, evidence, missing, severity=Severity.WARNING)
 
     return judge
 
@@ -159,11 +144,8 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return fleet.unknown(gpu, kind, summary, [f"what else {names} has: dcgmi health --check"])
         return fleet.healthy(gpu, kind, "every watch passes", confidence_ratio=0.8)
 
-    found = [
-        _authority(fleet, kind, f"DCGM's health watch {name}", gpus, len(watched[name]), now)
-        for name, gpus in sorted(everywhere.items())
-    ]
-    return judge, [_merged(found)] if found else []
+    checks = {f"DCGM's health watch {name}": (gpus, watched[name]) for name, gpus in sorted(everywhere.items())}
+    return judge, _authority(fleet, kind, checks, now)
 
 
 _ONE_GPU = ("a failure of some GPUs and not of the fleet",)
@@ -175,33 +157,24 @@ def _fleet_wide(fleet: Fleet, bad: Sequence[PhysicalGpu], of: Sequence[PhysicalG
 
 
 def _authority(
-    fleet: Fleet, kind: FindingKind, name: str, bad: Sequence[PhysicalGpu], total: int, answers: GpuAnswers
-) -> Finding:
-    """A check that fails on a large part of the fleet at once is the likelier fault."""
-    bound, note = fleet.policy.fleet_wide_ratio, f"share of the GPUs that have {name}"
-    share = answers.evidence(bad[0], len(bad) / total, unit="ratio", comparison=">=", bound=bound, note=note)
-    return conclude(
-        FLEET,
-        kind,
-        Verdict.UNKNOWN,
-        f"{name} fails on {len(bad)} of {total} GPUs at once: a matter of the check, or of what all share",
-        severity=Severity.WARNING,
-        advice=Advice.FIX_MONITORING,
-        evidence=[share],
-        missing=_ONE_GPU,
-        gpus=bad,
-    )
+    fleet: Fleet,
+    kind: FindingKind,
+    checks: Mapping[str, tuple[Sequence[PhysicalGpu], Sequence[PhysicalGpu]]],
+    answers: GpuAnswers,
+) -> list[Finding]:
+    """One finding on all checks that fail on a large part of the fleet at once: the check is the likelier fault.
 
-
-def _merged(found: Sequence[Finding]) -> Finding:
-    """One finding for all watches: a subject has one finding of a kind."""
-    return replace(
-        found[0],
-        summary="; ".join(item.summary for item in found),
-        evidence=tuple(evidence for item in found for evidence in item.evidence),
-        devices=tuple(dict.fromkeys(device for item in found for device in item.devices)),
-        pods=tuple(dict.fromkeys(pod for item in found for pod in item.pods)),
-    )
+    checks: name → the GPUs that fail it, and those that have it."""
+    bound, said, evidence = fleet.policy.fleet_wide_ratio, [], []
+    for name, (bad, of) in checks.items():
+        said.append(
+            f"{name} fails on {len(bad)} of {len(of)} GPUs at once: a matter of the check, or of what all share"
+        )
+        share, note = len(bad) / len(of), f"share of the GPUs that have {name}"
+        evidence.append(answers.evidence(bad[0], share, unit="ratio", comparison=">=", bound=bound, note=note))
+    gpus = dict.fromkeys(gpu for bad, _ in checks.values() for gpu in bad)
+    more: dict[str, Any] = {"advice": Advice.FIX_MONITORING, "evidence": evidence, "missing": _ONE_GPU}
+    return together_finding(kind, said, gpus, Severity.WARNING, **more)
 
 
 def _failed(
@@ -217,8 +190,8 @@ def _failed(
         # It may be a fault of the GPU or of what is around it, so it confirms nothing either.
         names = " and ".join(f"{each.watch} ({each.code or 'no code'})" for each in failed)
         summary = f"DCGM's health watch {names} failed, by an error that is not in the catalog"
-        unclear = fleet.undecided(gpu, kind, summary, evidence, "what the error means: dcgmi health --check")
-        return replace(unclear, severity=Severity.WARNING)
+        missing = "what the error means: dcgmi health --check"
+        return fleet.undecided(gpu, kind, summary, evidence, missing, severity=Severity.WARNING)
     failed = understood
     # The driver outranks the watch but where no reset cures: none asked for is none due, a drain comes before a reset.
     lasts = [each for each in failed if each.meaning.advice in _BEYOND_RESET]
@@ -241,7 +214,7 @@ def _failed(
     summary = "DCGM's health watch " + " and ".join(f"{each.watch} ({each.meaning.words})" for each in causes)
     summary += " failed" if causes[0].status >= DCGM_FAIL else " warns"
     summary += "" if lasting else ", but not through the whole window"
-    return degraded(
+    return fleet.degraded(
         gpu,
         kind,
         summary + (", though the driver asks for no recovery" if contradicted else ""),
@@ -280,7 +253,6 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return fleet.undecided(gpu, kind, f"{summary}, but not through the whole window", facts, missing)
         # AMD's default calls a GPU unhealthy for one uncorrectable error, hence no more than 0.8.
         grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8)
-        return degraded(gpu, kind, summary, grade, facts, since=fleet.before(fleet.policy.window_seconds))
+        return fleet.degraded(gpu, kind, summary, grade, facts, since=fleet.before(fleet.policy.window_seconds))
 
-    name = "the vendor's own verdict"
-    return judge, [_authority(fleet, kind, name, bad, len(asked), now)] if everywhere else []
+    return judge, _authority(fleet, kind, {"the vendor's own verdict": (bad, asked)} if everywhere else {}, now)

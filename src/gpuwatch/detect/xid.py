@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts
 from gpuwatch.detect.components import COMPONENTS, XID_COMPONENTS, combined_confidence, independent
 from gpuwatch.detect.fault_memory import RECOVERY, programs_differ
-from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.xid_events import CommonCause, XidEvent, applies, common_causes, counts_xids, xid_needs
 from gpuwatch.model.decision import (
     Advice,
@@ -57,8 +57,9 @@ _ADVICES = list(Advice)
 # 62, hence not 1. One that needs corroboration counts half; its doubt is multiplied with that of the other sign.
 _FATAL_CONFIDENCE = 0.9
 _UNSURE_CONFIDENCE = 0.5
-# Two workloads seldom have the same bug at once.
-_TWO_WORKLOADS_CONFIDENCE = 0.7
+_TWO_WORKLOADS = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.7)
+"""Two workloads seldom have the same bug at once."""
+_INFOROM = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
 _DAY_SECONDS = 24 * 3600
 
 
@@ -129,10 +130,8 @@ def _stands(fleet: Fleet, gpu: PhysicalGpu, code: float, last: GpuAnswers) -> Co
 
 def _hidden(gpu: PhysicalGpu) -> Conclusion:
     words = "the driver changed its recovery action (XID 154), which hides the XID before it, and neither is exported"
-    missing = [Signal.RECOVERY_ACTION_CODE, "a count of XIDs, which shows the one before"]
-    return conclude(
-        gpu, FindingKind.XID, Verdict.UNKNOWN, words, severity=Severity.WARNING, advice=Advice.WATCH, missing=missing
-    )
+    missing = (Signal.RECOVERY_ACTION_CODE, "a count of XIDs, which shows the one before")
+    return Fleet.undecided(gpu, FindingKind.XID, words, (), *missing, severity=Severity.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +147,13 @@ class _Judged:
     def conclusion(self) -> Conclusion:
         event, known = self.event, self.event.known
         if known is None:
-            return _undecided(
-                event,
-                f"XID {event.code} is not in the catalog",
-                [f"the meaning of XID {event.code}; the operator's overrides can give it"],
-                severity=Severity.WARNING,
-            )
+            missing = f"the meaning of XID {event.code}; the operator's overrides can give it"
+            return self._undecided(f"XID {event.code} is not in the catalog", missing, Severity.WARNING)
         title = f"XID {known.code} ({known.description}): {known.reason}"
         if not applies(known, event.gpu.model):
             where = ", ".join(known.architectures)
-            return _undecided(
-                event,
-                f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {where}",
-                ["the kernel log of the Node"],
-            )
+            words = f"XID {known.code} is not one of {event.gpu.model}: the catalog has it for {where}"
+            return self._undecided(words, "the kernel log of the Node")
         if known.xid_class is XidClass.IGNORE:
             return self._healthy(title)
         if known.code == _RECOVERY_ACTION_CHANGED:
@@ -180,7 +172,7 @@ class _Judged:
         if self.cause is not None and not asked and (fatal or not signs):
             if not self.fleet.everything:
                 return Verdict.UNKNOWN
-            return _undecided(event, f"{title}; {_words(self.cause)}", ["a sign on this GPU alone"])
+            return self._undecided(f"{title}; {_words(self.cause)}", "a sign on this GPU alone")
         if application:
             return _application(event, title)
         if fatal or signs:
@@ -188,10 +180,9 @@ class _Judged:
         if known.code == _INFOROM_NOT_WRITTEN:
             if "V100" not in event.gpu.model:
                 return self._healthy(title)
-            return self._concluded(title, Severity.WARNING, Advice.INSPECT, SUSPECTED)
-        return _undecided(
-            event, title, ["a second sign: a recovery action, DCGM health, an ECC, remap or link counter"]
-        )
+            return Fleet.degraded(event.gpu, FindingKind.XID, title, _INFOROM, (), components=())
+        missing = "a second sign: a recovery action, DCGM health, an ECC, remap or link counter"
+        return self._undecided(title, missing)
 
     def _signs(self, known: Xid) -> list[Finding]:
         """Findings that show the same event, or judge the whole GPU, but for those that repeat the XID's number. Beside
@@ -205,8 +196,7 @@ class _Judged:
         return [each for each in found if not each.components or part in each.components]
 
     def _degraded(self, known: Xid, title: str, signs: list[Finding]) -> Finding:
-        """The XID and its signs. The driver decides where it speaks; else the graver of what shows the same event, but
-        what is contained can wait."""
+        """The XID and its signs. The driver's advice comes first, then the gravest; a contained error can wait."""
         fatal = known.xid_class is XidClass.FATAL
         parts = (XID_COMPONENTS[known.code],) if known.code in XID_COMPONENTS else ()
         driver = [sign for sign in signs if sign.kind is FindingKind.RECOVERY_ACTION]
@@ -214,10 +204,8 @@ class _Judged:
         severity = max((sign.severity for sign in same), key=_SEVERITIES.index, default=Severity.INFO)
         advice = max((sign.advice for sign in same), key=_ADVICES.index, default=Advice.NONE)
         if fatal and not driver:
-            severity, advice = (
-                Severity.CRITICAL,
-                max(advice, _ADVICE.get(known.action, Advice.RESET), key=_ADVICES.index),
-            )
+            severity = Severity.CRITICAL
+            advice = max(advice, _ADVICE.get(known.action, Advice.RESET), key=_ADVICES.index)
         if not driver and self._contained(parts, signs):
             title += "; the driver contained it, so what runs may go on"
             severity, advice = min(severity, Severity.WARNING, key=_SEVERITIES.index), Advice.RESET_WHEN_IDLE
@@ -230,7 +218,8 @@ class _Judged:
             severity, confidence = Severity.WARNING, SUSPECTED
         if again := "" if fault is None else self._again(fault):
             title, advice = f"{title}; {again}: exchange the GPU, or inspect its machine", Advice.REPLACE
-        own = self._concluded(title, severity, advice, confidence, parts)
+        grade = Grade(severity, advice, confidence)
+        own = Fleet.degraded(self.event.gpu, FindingKind.XID, title, grade, (), components=parts)
         evidence = tuple(evidence for sign in signs for evidence in sign.evidence)
         sure = combined_confidence([own, *signs])
         return replace(own, confidence_ratio=sure, evidence=evidence, missing=tuple(missing))
@@ -252,19 +241,8 @@ class _Judged:
     def _healthy(self, summary: str) -> Conclusion:
         return self.fleet.healthy(self.event.gpu, FindingKind.XID, summary, confidence_ratio=0.8)
 
-    def _concluded(
-        self, title: str, severity: Severity, advice: Advice, confidence: float, parts: Sequence[Component] = ()
-    ) -> Finding:
-        return conclude(
-            self.event.gpu,
-            FindingKind.XID,
-            Verdict.DEGRADED,
-            title,
-            severity=severity,
-            advice=advice,
-            confidence_ratio=confidence,
-            components=parts,
-        )
+    def _undecided(self, summary: str, missing: str, severity: Severity = Severity.INFO) -> Finding:
+        return Fleet.undecided(self.event.gpu, FindingKind.XID, summary, (), missing, severity=severity)
 
 
 def _ended(fault: KnownFault) -> str:
@@ -283,15 +261,8 @@ def _application(event: XidEvent, title: str) -> Finding:
     holdings = event.fault.holdings if event.fault is not None else ()
     workloads = sorted({each.workload for each in holdings} | {str(subject) for subject in event.all_workloads})
     if programs_differ(holdings):
-        return conclude(
-            event.gpu,
-            FindingKind.XID,
-            Verdict.DEGRADED,
-            f"{title}, but {len(workloads)} workloads raised it on this GPU: {', '.join(workloads)}",
-            severity=Severity.WARNING,
-            advice=Advice.RESET_WHEN_IDLE,
-            confidence_ratio=_TWO_WORKLOADS_CONFIDENCE,
-        )
+        words = f"{title}, but {len(workloads)} workloads raised it on this GPU: {', '.join(workloads)}"
+        return Fleet.degraded(event.gpu, FindingKind.XID, words, _TWO_WORKLOADS, ())
     who = f" (allocated to {', '.join(workloads)})" if workloads else ""
     return conclude(
         event.gpu,
@@ -300,12 +271,6 @@ def _application(event: XidEvent, title: str) -> Finding:
         title + who,
         advice=Advice.FIX_APPLICATION,
         missing=["the same XID on this GPU under another program, which would make it the hardware's"],
-    )
-
-
-def _undecided(event: XidEvent, summary: str, missing: Iterable[str], *, severity: Severity = Severity.INFO) -> Finding:
-    return conclude(
-        event.gpu, FindingKind.XID, Verdict.UNKNOWN, summary, severity=severity, advice=Advice.WATCH, missing=missing
     )
 
 

@@ -64,8 +64,7 @@ class XidEvent:
 
     code: the number, or the text where an exporter wrote something else. known: its row of the catalog.
     times: as far as the gauge or the windowed count shows them.
-    doubtful: it may be older than the window: the gauge's first sample had it, or a windowed count that may have begun
-        before.
+    doubtful: it may be older than the window: the gauge's first sample had it, or the windowed count began before.
     workloads: those that had the GPU at these times, or have it now where no time is known.
     fault: what is remembered of it; None of what is no fault of the hardware.
     """
@@ -274,11 +273,8 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
         together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
         if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
             subject = FLEET if fatal else _one_workload(together) or FLEET
-            causes.append(
-                CommonCause(
-                    code, tuple(together), subject, shared_place(fleet, {event.gpu.lead.node for event in together})
-                )
-            )
+            place = shared_place(fleet, {event.gpu.lead.node for event in together})
+            causes.append(CommonCause(code, tuple(together), subject, place))
             widespread = set(together)
             left = [event for event in left if event not in widespread]
         if not fatal:
@@ -288,10 +284,7 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
 
 def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) -> Iterable[CommonCause]:
     """By workload, and then of what is left by machine."""
-    for sharers in (
-        lambda event: event.all_workloads,
-        lambda event: [Subject(SubjectKind.NODE, event.gpu.home)],
-    ):
+    for sharers in (lambda event: event.all_workloads, lambda event: [Subject(SubjectKind.NODE, event.gpu.home)]):
         explained: set[XidEvent] = set()
         groups: dict[Subject, list[XidEvent]] = defaultdict(list)
         for event in left:
@@ -327,9 +320,5 @@ def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[X
 
 def _one_workload(events: Sequence[XidEvent]) -> Subject | None:
     """The workload that had nearly all of these GPUs (four of five: telemetry may name an old Pod on the rest)."""
-    counts: dict[Subject, int] = defaultdict(int)
-    for event in events:
-        for workload in event.all_workloads:
-            counts[workload] += 1
-    best = max(counts, key=lambda workload: counts[workload], default=None)
-    return best if best is not None and counts[best] * 5 >= len(events) * 4 else None
+    counts = Counter(workload for event in events for workload in event.all_workloads)
+    return next((best for best, count in counts.most_common(1) if count * 5 >= len(events) * 4), None)

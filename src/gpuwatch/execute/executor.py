@@ -113,13 +113,14 @@ class Executor:
         since: dict[ObjectRef, datetime],
         now: datetime,
         grace: timedelta,
+        later: Iterable[ObjectRef] = (),
     ) -> tuple[Orphan, ...]:
         """Take back what stands on these objects, and what was made beside them, without a Remediation. Returns what
         stood.
 
         since: when each was first seen so; kept by the caller. What the mark itself does not call expired waits for
-        `grace`, so that a slow store can catch up. Nothing is written where a Remediation could not be understood or
-        everything is paused.
+        `grace`, so that a slow store can catch up. later: what another sweep reads. Nothing is written where a
+        Remediation could not be understood or everything is paused.
         """
         still, found, written = bool(self.store.gaps) or self.store.paused().everything, [], 0
         for each in orphans(self.writer, refs, tuple(known), now, self.policies.execute):
@@ -127,7 +128,7 @@ class Executor:
             writes = each.request is not None and ripe and not still and written < _SWEPT_AT_ONCE
             written += writes
             found.append(self._swept(each, now) if writes else each)
-        for ref in set(since).difference(each.target for each in found):
+        for ref in set(since).difference((each.target for each in found), later):
             del since[ref]
         return tuple(found)
 
@@ -148,11 +149,9 @@ class Executor:
         self._known.update((each.id, each) for each in everything)
 
     def run_once(self, at: RemediationId, now: datetime) -> Remediation | None:
-        """Take one Remediation one step further, with at most one write to the cluster. Returns it as stored; None if
-        the id is unknown.
+        """Take one Remediation one step further, with at most one write. Returns it as stored; None if unknown.
 
-        Raises StoreError if the store does not answer, and whatever `fresh` and `notify` raise: nothing more was done
-        then, and the next run continues from there. A failed write is recorded in the Remediation.
+        Raises StoreError, and what `fresh` and `notify` raise; the next run goes on there. A failed write is recorded.
         """
         after = self._step(at, now)
         if after is not None and self._known:
@@ -178,21 +177,20 @@ class Executor:
     def _carry_out(self, remediation: Remediation, move: Transition, now: datetime) -> Remediation:
         if move.request is None or move.then is None:
             return self.store.save(move.intent)
-        policy = self.policies.execute
         try:
             rehearse(self.rehearsal, move.request)
         except WriteError as error:
             index = move.intent.step
             step = replace(move.intent.steps[index], begun_at=remediation.steps[index].begun_at)
             unsaid = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
-            return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, policy))
+            return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, self.policies))
         kept = self.store.save(move.intent)
         if not move.under_any_pause and self.store.paused().stops(gives_back=move.under_pause):
             return self.store.save(replace(remediation, version=kept.version))
         try:
             send(self.writer, move.request, kept, self.notify, now)
         except WriteError as error:
-            return self.store.save(failed(kept, error, now, policy))
+            return self.store.save(failed(kept, error, now, self.policies))
         return self.store.save(replace(move.then, version=kept.version))
 
     def _inputs(self, remediation: Remediation, wanted: WantedInputs) -> StepInputs:

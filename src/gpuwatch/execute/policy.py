@@ -22,24 +22,21 @@ class ExecutePolicy:
     notice_period_seconds: how long owners may object after they were notified. An hour: somebody at work reads it.
     action_timeout_seconds: time after the notice period to wait for a budget, a PodDisruptionBudget or the rate, and
         then again for the steps. Six hours: a job's next epoch ends in it.
-    verification_timeout_seconds: time for Pods to be gone, or to run elsewhere. Half an hour: the longest grace periods
-        and a new pull of an image.
+    verification_timeout_seconds: time for Pods to be gone or run elsewhere. 30 min: long grace periods, new pulls.
     stopped_gang_seconds: a gang that was stopped and is to run again does so within it, or a person is called (Event,
         notification, condition, metric). After half of it a gang is resumed though Pods of it are left, where its
         framework allows that. A quarter of an hour: most Pods end within 30 s, and most images are there.
-    release_observation_seconds: how long after a release its outcome stays open; an owner who wants the GPUs back takes
-        them in this time. A week.
+    release_observation_seconds: time after a release in which its owner may take the GPUs back. A week.
     orphan_grace_seconds: what stands without a Remediation is taken back after it, or at the expiry that it names
         itself. A quarter of an hour: a store that lags shows the Remediation by then.
     taint_expiry_seconds: gpuwatch removes its taint after it, with or without proof of health, so that no Node stays
         tainted because a controller forgot it. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
     healthy_for_seconds: every check in this time must find proof of health before a taint is removed. An hour, the
         window in which an event is news for the health rules.
-    check_interval_seconds: time between two checks of a taint or a release that is in effect. A longer gap between two
-        checks starts the proof of health anew.
+    check_interval_seconds: time between checks of what is in effect. A longer gap restarts the proof of health.
     taint_escalation_seconds: how long one effect of the taint stands before the next, while the Node is degraded.
-    first_taint_effect, last_taint_effect: the mildest and the strictest effect. NoExecute ignores PodDisruptionBudgets,
-        so it must be set explicitly.
+    first_taint_effect, last_taint_effect: mildest and strictest effect. NoExecute ignores PodDisruptionBudgets, so only
+        an explicit setting allows it.
     hand_off_label: 'key=value' for a repair system, put on the tainted Node; '' for none.
     hand_off_object: an object made for a repair system, such as a NodeMaintenance; in its texts {node}, {remediation},
         {cause} and {reason} are filled in. Its name must differ by Node. {} for none.
@@ -47,8 +44,7 @@ class ExecutePolicy:
         that a repair system that reboots it ends nobody's work. Otherwise with the taint.
     condition: whether the Node condition GPUDegraded is written.
     device_taints: taint the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
-    retry_seconds, retry_max_seconds: first wait after an obstacle that may pass (a conflict, a PodDisruptionBudget, the
-        rate); doubled each time, up to the second.
+    retry_seconds, retry_max_seconds: first wait after a passing obstacle, such as a conflict; doubled up to the second.
     failure_backoff_seconds, failure_backoff_max_seconds: how long a target is left alone after a failed Remediation;
         doubled with each failure in a row, up to the second.
     obsolete_backoff_seconds: the same after an obsolete, refused or expired one, up to rejection_backoff_seconds, so

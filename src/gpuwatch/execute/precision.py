@@ -44,8 +44,7 @@ class Precision:
     def trusted(self, bound: float) -> bool:
         """May gpuwatch act on its findings without a person?
 
-        With enough outcomes the lower bound has to reach `bound`. With so few that even a perfect record could not
-        reach it, the upper bound has to.
+        The lower bound has to reach `bound`; the upper one, where even a perfect record of so few outcomes could not.
 
         >>> Precision(16, 0).trusted(0.8), Precision(15, 0).trusted(0.8), Precision(14, 2).trusted(0.8)
         (True, True, False)
@@ -104,8 +103,7 @@ def poor(measured: Mapping[Place, Precision], bound: float) -> Mapping[Place, fl
 def distrusted(remediation: Remediation, measured: Mapping[Place, Precision], bound: float) -> str:
     """Why this proposal's detectors may only suggest; '' if one of them may do more.
 
-    A detector has to be trusted by the outcomes of the proposal's own Namespace and by those of Nodes: who decides in
-    one Namespace decides nothing for others.
+    A detector is trusted by the outcomes of the proposal's own Namespace and of Nodes; other Namespaces do not count.
     """
     namespace = remediation.proposal.namespace
     records = {
@@ -119,7 +117,6 @@ def distrusted(remediation: Remediation, measured: Mapping[Place, Precision], bo
         return ""
     name, worst = min(records.items(), key=lambda item: (item[1].upper_ratio, item[0]))
     where = f" in Namespace {namespace} or on Nodes" if namespace else " on Nodes"
-    return (
-        f"{name} was right in {worst.successes} of {worst.outcomes} verified outcomes{where} "
-        f"(95 %: {worst.lower_ratio:.2f} to {worst.upper_ratio:.2f}); {bound:.2f} is needed to act without a person."
-    )
+    measured_as = f"(95 %: {worst.lower_ratio:.2f} to {worst.upper_ratio:.2f})"
+    told = f"{name} was right in {worst.successes} of {worst.outcomes} verified outcomes{where} {measured_as}"
+    return f"{told}; {bound:.2f} is needed to act without a person."

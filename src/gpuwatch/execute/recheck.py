@@ -50,16 +50,9 @@ class FreshFacts:
     recommendations: tuple[Recommendation, ...] = ()
     storm_at: datetime | None = None
 
-    def facts(self, history: tuple[Remediation, ...] = (), precision: Mapping[Place, float] | None = None) -> PlanFacts:
-        return PlanFacts(
-            self.snapshot,
-            self.findings,
-            history,
-            self.recommendations,
-            self.alerts,
-            precision=precision or {},
-            last_storm=self.storm_at,
-        )
+    def facts(self, history: tuple[Remediation, ...] = ()) -> PlanFacts:
+        snapshot, findings, alerts = self.snapshot, self.findings, self.alerts
+        return PlanFacts(snapshot, findings, history, self.recommendations, alerts, last_storm=self.storm_at)
 
     def read_again(self, live: "LiveFacts") -> "FreshFacts":
         """The same with labels, annotations and PodDisruptionBudgets as they were just read."""
@@ -96,8 +89,7 @@ class FreshFacts:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """What was read right before a step that disrupts. budgets: those of the Namespace `budgets_of`, of all where it is
-    ''; None where the step ends no Pod."""
+    """Read right before a step that disrupts. budgets: of the Namespace `budgets_of` ('': all); None if no Pod ends."""
 
     objects: tuple[Object, ...] = ()
     budgets: tuple[DisruptionBudget, ...] | None = None
@@ -149,20 +141,21 @@ def recheck(
     measured: Mapping[Place, Precision],
     step: Step | None = None,
 ) -> Check:
-    """Checks everything that must hold before a step that disrupts. others: all stored Remediations but this one. step:
-    None before its turn is claimed."""
+    """Checks what must hold before a step that disrupts. others: other Remediations. step: None before the first
+    one."""
     proposal, begun = remediation.proposal, remediation.began_at is not None
     if remediation.rejected:
         return Check(Clearance.OBJECTED, "A person rejected it.")
-    # Those that have not claimed their turn are left out: two that wait for one place would wait for each other, and
-    # so would releases that make room for one Pod together.
+    # Without those that have not begun: two that wait for one place would wait for each other, and so would releases
+    # that make room for one Pod together.
     known = tuple(each for each in others if not each.announced)
     facts = view.facts(known)
     stopped = stopped_by(view, facts, now, plan_policy, policy)
     if stopped:
         return Check(Clearance.WAIT, stopped)
     plan = view.plan(plan_policy, known, poor(measured, plan_policy.min_precision_ratio))
-    item = _item(proposal, plan)
+    asked = (proposal.action, proposal.target)
+    item = next((each for each in plan.items if (each.candidate.action, str(each.candidate.target)) == asked), None)
     if item is None:
         return _gone(proposal, view)
     if begun and step is not None:
@@ -207,13 +200,6 @@ def stopped_by(
         most = policy.max_facts_age_seconds
         return f"The facts are {age.total_seconds():.0f} s old; execute.max_facts_age_seconds is {most}."
     return brake(facts, plan_policy)
-
-
-def _item(proposal: Proposal, plan: Plan) -> PlanItem | None:
-    for item in plan.items:
-        if item.candidate.action is proposal.action and str(item.candidate.target) == proposal.target:
-            return item
-    return None
 
 
 def rung_refused(
@@ -261,8 +247,7 @@ def _unseen(proposal: Proposal, view: FreshFacts) -> str:
 
 
 _OF_THE_WHOLE = ("worth_it", "already_tainted")
-"""Guards that ask about an action as a whole, and would refuse the rest of what has begun: what is left of it is worth
-less, and its Node has our taint."""
+"""Guards of a whole action. The rest of one that has begun is worth less, and its Node has our taint."""
 
 
 def _for_step(item: PlanItem, step: Step, facts: PlanFacts, plan_policy: PlanPolicy) -> PlanItem:
@@ -272,12 +257,9 @@ def _for_step(item: PlanItem, step: Step, facts: PlanFacts, plan_policy: PlanPol
         one = tuple(ref for ref in candidate.pods if ref in facts.pods and facts.pods[ref].uid == step.target.uid)
         candidate = replace(candidate, pods=one)
     gone = step.kind is StepKind.EVICT and not candidate.pods
-    refusals = () if gone else guard(GuardCase(candidate, item.score, facts, plan_policy))
-    return replace(
-        item,
-        candidate=candidate,
-        refusals=tuple(each for each in refusals if each.guard not in _OF_THE_WHOLE),
-    )
+    asked = () if gone else guard(GuardCase(candidate, item.score, facts, plan_policy))
+    refusals = tuple(each for each in asked if each.guard not in _OF_THE_WHOLE)
+    return replace(item, candidate=candidate, refusals=refusals)
 
 
 def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts, begun: bool) -> str:
@@ -296,8 +278,7 @@ def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts, begun: 
 
 
 def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
-    """Pods of the same owner that the proposal does not cover, though the action affects the whole owner; '' if
-    none."""
+    """Pods of the owner that the proposal does not name and the action would end too, in words; '' if none."""
     owners = {facts.pods[ref].workload for ref in proposal.pods if ref in facts.pods}
     if len(owners) > 1:
         return f"Its Pods have several owners ({', '.join(sorted(owners))}), and are not one target."
@@ -308,7 +289,7 @@ def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
         for pod in (*facts.owned.get(name, ()), *facts.companions.get(name, ()))
         if pod.ref not in proposal.pods and not (pod.gang in gangs and not pod.accelerators and not pod.claims)
     )
-    return f"{others[0]} is of the same owner, and would go with it." if others else ""
+    return f"{others[0]} has the same owner, and would end with it." if others else ""
 
 
 def _on_node(proposal: Proposal) -> Candidate:
@@ -348,27 +329,23 @@ def ended_by_no_execute(proposal: Proposal, facts: PlanFacts) -> list[Candidate]
 
 
 def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
-    """Why NoExecute may not evict the Pods of the Nodes; '' if the guards, modes and rates of their Namespaces allow
-    every eviction. NoExecute itself ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to
-    tolerate the taint for good."""
+    """Why NoExecute may not end the Pods of the Nodes; '' if guards, modes and rates allow it for every gang. NoExecute
+    ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to tolerate the taint for ever."""
     proposal = remediation.proposal
     if missing := unread(facts, ActionKind.EVICT_GANG):
         return missing  # there may be Pods here that no list has
     taints = [Taint(keys.DEGRADED, name, "NoExecute") for name in proposal.detectors]
     for pod in facts.snapshot.cluster.companions:
         if pod.node in proposal.nodes and not all(stays(pod.placement.tolerations, each) for each in taints):
-            return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint for good and would end with it."
+            return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint for ever and would end with it."
     # Its own taint is an action too.
     ledger = Ledger(replace(facts, history=(*facts.history, remediation)), plan_policy)
     for candidate in ended_by_no_execute(proposal, facts):
         mode, why = mode_of(candidate, facts, plan_policy)
         if mode is not Mode.ENFORCE and not (mode is Mode.SUGGEST and remediation.approved):
             return f"{candidate.target} may not be moved in the mode {mode}: {why}"
-        refusals = (
-            *guard(GuardCase(candidate, weigh(candidate, facts, plan_policy)[0], facts, plan_policy)),
-            *ledger.charge(candidate),
-        )
-        if refusals:
+        case = GuardCase(candidate, weigh(candidate, facts, plan_policy)[0], facts, plan_policy)
+        if refusals := (*guard(case), *ledger.charge(candidate)):
             return f"{candidate.target}: {refusals[0].reason}"
     return ""
 
@@ -380,11 +357,10 @@ class Health(StrEnum):
 
 
 def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
-    """The health of tainted devices. Proof is a HEALTHY finding of the taint's detectors on each device, and no other
-    finding against a device of the Node. Missing data proves nothing.
+    """The health of tainted devices. Proof: each of the taint's detectors finds each device HEALTHY, and no finding is
+    against a device of the Node. Missing data proves nothing.
 
-    A device unknown to telemetry counts as exchanged if its Node shows as many GPUs as it had when it was tainted; then
-    each GPU of the Node has to be found healthy.
+    A device unknown to telemetry counts as exchanged if its Node shows all its GPUs; then each has to be healthy.
     """
     on_nodes = {device.id for name in proposal.nodes for device in facts.devices_of_node.get(name, ())}
     mine = set(proposal.devices)
@@ -409,9 +385,8 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
         if not facts.devices[device].present:
             return Health.UNKNOWN, f"{device} does not report."
         for detector in proposal.detectors:
-            said = [
-                finding.verdict for finding in facts.findings if finding.kind == detector and device in finding.devices
-            ]
+            about = (finding for finding in facts.findings if device in finding.devices)
+            said = [finding.verdict for finding in about if finding.kind == detector]
             if Verdict.HEALTHY not in said or Verdict.UNKNOWN in said:
                 return Health.UNKNOWN, f"{detector} cannot tell about {device}."
     return Health.PROVEN, ""

@@ -1,7 +1,7 @@
 """The steps of an action, the steps that undo it, and what each step writes to the object as just read. Pure.
 
-A step is built from the object each time. If its effect is there already, under our mark, it is done. If the object is
-not in the expected state, it is blocked. So an interrupted step is not done twice.
+A step whose effect is there already, under our mark, is done. It is blocked where the object is not in the expected
+state. So an interrupted step is not done twice.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwatch.execute.policy import ExecutePolicy
@@ -20,7 +20,7 @@ from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload
 from gpuwatch.frameworks.framework import How
 from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.frameworks.move import move, rollout
-from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, version_of
+from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, stamp, version_of
 from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
@@ -73,9 +73,8 @@ Built = PendingWrite | Done | Blocked
 @dataclass(frozen=True, slots=True)
 class TargetState:
     """An object as just read, and its surroundings. object: None if it is gone or another object has its name. sent:
-    the Command of the step, until it is carried out. live: what stands around it, read right before a step that
-    disrupts; the reason where it could not be read. owner: `Proposal.objects[0]`. pods: all Pods below it; None if
-    unread. pod_groups: Volcano's in its Namespace; None if unread."""
+    the step's Command, until it is carried out. owner: `Proposal.objects[0]`. pods: all Pods below it; pod_groups:
+    Volcano's in its Namespace; each None if unread. live: read right before a step that disrupts, or why it was not."""
 
     object: Object | None = None
     sent: Object | None = None
@@ -96,7 +95,7 @@ def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy)
         ActionKind.RELEASE_GANG: f"release {proposal.gpus} idle GPUs by suspending this",
     }[proposal.action]
     text = (
-        f"{remediation.name}: gpuwatch will {what} at {_text(due)} or later. {proposal.reason} "
+        f"{remediation.name}: gpuwatch will {what} at {stamp(due)} or later. {proposal.reason} "
         f"Object with the annotation {keys.OBJECTION}=REASON, or put it off with {keys.SNOOZE_UNTIL}=TIME."
     )
     target = proposal.objects[0]
@@ -117,14 +116,13 @@ def call_steps(remediation: Remediation, why: str) -> tuple[Step, ...]:
 
 
 def touch_step(step: Step, now: datetime) -> Step | None:
-    """A change of the object's resourceVersion, so that a write that another process may still have in hand comes too
-    late; None where the step's write names no version, as whatever creates an object."""
+    """A change of the object's resourceVersion, so that a write that another process may still have in hand fails; None
+    where the step's write names no version, as one that creates an object."""
     if step.kind not in _VERSIONED and "label" not in step.parameters:
         return None
-    text = f"What was begun at {_text(step.begun_at or now)} had no effect by {_text(now)}, and is looked at again."
-    return Step(
-        kind=StepKind.NOTIFY, target=step.target, parameters={"by": "annotation", "text": text, "touch": "true"}
-    )
+    text = f"The write begun at {stamp(step.begun_at or now)} had no effect by {stamp(now)}; it is checked again."
+    parameters = {"by": "annotation", "text": text, "touch": "true"}
+    return Step(kind=StepKind.NOTIFY, target=step.target, parameters=parameters)
 
 
 def act_steps(
@@ -160,9 +158,8 @@ def act_steps(
     # The move is proven by as many ready Pods on other Nodes.
     moved = {pod.uid for pod in how.pods} or set(proposal.pod_uids)
     live = [pod for pod in state.pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
-    staying = [
-        pod for pod in live if pod["metadata"].get("uid") not in moved and value_at(pod, "/spec/nodeName") in avoid
-    ]
+    others = (pod for pod in live if pod["metadata"].get("uid") not in moved)
+    staying = [pod for pod in others if value_at(pod, "/spec/nodeName") in avoid]
     avoided = {"avoid": ",".join(avoid), "pods": str(len(live) - (len(staying) if how.how is How.EVICT else 0))}
     match how.how:
         case How.CYCLE:
@@ -228,23 +225,18 @@ def _filled_in(value: Any, told: Mapping[str, str]) -> Any:
 
 
 def taint_step(remediation: Remediation, effect: str, now: datetime, policy: ExecutePolicy) -> Step:
-    expires = _text(now + timedelta(seconds=policy.taint_expiry_seconds))
+    expires = stamp(now + timedelta(seconds=policy.taint_expiry_seconds))
     parameters = {"value": cause(remediation), "effect": effect, "expires": expires}
     return Step(kind=StepKind.TAINT, target=remediation.proposal.objects[0], parameters=parameters)
 
 
 def _device_taint(remediation: Remediation, claim: ClaimedDevice) -> Step:
     digest = hashlib.sha256(f"{remediation.name}|{claim.device}".encode()).hexdigest()[:12]
+    device = {"driver": claim.driver, "pool": claim.pool, "device": claim.name}
     return Step(
         kind=StepKind.DEVICE_TAINT,
         target=ObjectRef(DEVICE_TAINT_VERSIONS[0], "DeviceTaintRule", f"gpuwatch-{digest}"),
-        parameters={
-            "driver": claim.driver,
-            "pool": claim.pool,
-            "device": claim.name,
-            "value": cause(remediation),
-            "effect": "NoSchedule",
-        },
+        parameters={**device, "value": cause(remediation), "effect": "NoSchedule"},
     )
 
 
@@ -254,10 +246,14 @@ def cause(remediation: Remediation) -> str:
 
 
 def undo_steps(remediation: Remediation, now: datetime) -> tuple[Step, ...]:
-    """Steps that undo all that was done or may have been done, our taints first. Before them is touched what another
-    process may still be about to write. Of one that is over they include what a write that came late may have left."""
+    """Steps that undo all that was done or may have been done, taints first. Before them, objects to which another
+    process may still write are touched. After the end of a Remediation they cover what a late write may have left."""
+    undone: dict[tuple[StepKind, ObjectRef], Step] = {}
+
+    def undo(kind: StepKind, target: ObjectRef, **parameters: str) -> None:
+        undone[kind, target] = Step(kind=kind, target=target, parameters=parameters)
+
     done = [step for step in remediation.steps if step.done_at is not None or step.begun_at is not None]
-    untaint: dict[tuple[StepKind, ObjectRef], Step] = {}
     pending = [step for step in remediation.steps if step.begun_at is not None and step.done_at is None]
     touches = [touch for step in pending if (touch := touch_step(step, now)) is not None]
     done += touches
@@ -271,35 +267,30 @@ def undo_steps(remediation: Remediation, now: datetime) -> tuple[Step, ...]:
                 Step(kind=kind, target=ref) for ref in sorted(targets) for kind in (StepKind.RELEASE, StepKind.NOTIFY)
             ]
             done.append(Step(kind=StepKind.RESTART, target=main))
-    withdraw: list[Step] = []
-    rest: dict[tuple[StepKind, ObjectRef], Step] = {}
     carried_out = remediation.verified.get(RELEASED) or any(step.kind is StepKind.RESTORE for step in done)
     for step in done:
         target, told = step.target, step.parameters
         match step.kind:
             case StepKind.TAINT:
-                taint = Step(kind=StepKind.UNTAINT, target=target, parameters={"value": told["value"]})
-                untaint[StepKind.UNTAINT, target] = taint
+                undo(StepKind.UNTAINT, target, value=told["value"])
             case StepKind.DEVICE_TAINT:
-                kind = StepKind.DEVICE_UNTAINT
-                untaint[kind, target] = Step(kind=kind, target=target)
+                undo(StepKind.DEVICE_UNTAINT, target)
             case StepKind.CONDITION:
-                cleared = {**told, "status": "False", "reason": "Cleared"}
-                rest[step.kind, target] = Step(kind=step.kind, target=target, parameters=cleared)
+                undo(step.kind, target, **{**told, "status": "False", "reason": "Cleared"})
             case StepKind.HAND_OFF:
-                off = {**told, "remove": "true"}
-                rest[step.kind, target] = Step(kind=step.kind, target=target, parameters=off)
+                undo(step.kind, target, **told, remove="true")
             case StepKind.COMMAND if not carried_out:
-                withdraw = [Step(kind=StepKind.WITHDRAW, target=target, parameters=told)]
+                undo(StepKind.WITHDRAW, target, **told)
             case StepKind.RELEASE:
-                rest[StepKind.RESTORE, target] = Step(kind=StepKind.RESTORE, target=target)
+                undo(StepKind.RESTORE, target)
             case StepKind.NOTIFY:
-                rest[StepKind.CLEAR, target] = Step(kind=StepKind.CLEAR, target=target)
+                undo(StepKind.CLEAR, target)
             case StepKind.RESTART:
-                rest[StepKind.CLEAR, target] = Step(kind=StepKind.CLEAR, target=target, parameters={"mark": "true"})
+                undo(StepKind.CLEAR, target, mark="true")
             case _:
                 pass
-    return (*touches, *untaint.values(), *withdraw, *rest.values())
+    rank = {StepKind.UNTAINT: 0, StepKind.DEVICE_UNTAINT: 0, StepKind.WITHDRAW: 1}
+    return (*touches, *sorted(undone.values(), key=lambda step: rank.get(step.kind, 2)))
 
 
 def order_of(step: Step) -> ObjectRef | None:
@@ -307,11 +298,25 @@ def order_of(step: Step) -> ObjectRef | None:
     return ref_of(json.loads(step.parameters["object"])) if "object" in step.parameters else None
 
 
+_ON_ITS_OBJECT = (StepKind.TAINT, StepKind.RELEASE, StepKind.RESTART, StepKind.COMMAND)
+"""Steps that fail where their object is gone. Others have nothing left to do there."""
+
+
 def build(step: Step, state: TargetState, remediation: Remediation, now: datetime) -> Built:
+    """What the step writes to its object as just read."""
     object_ = state.object
     match step.kind:
         case StepKind.NOTIFY:
             return _notify(step, object_, remediation)
+        case StepKind.HAND_OFF if "object" in step.parameters:
+            return _hand_over(step, object_, remediation)
+        case StepKind.DEVICE_TAINT:
+            return _taint_device(step, object_, remediation)
+        case StepKind.WITHDRAW:
+            return _withdraw(state, remediation, now)
+    if object_ is None:
+        return _gone(step) if step.kind in _ON_ITS_OBJECT else Done()
+    match step.kind:
         case StepKind.CLEAR:
             return _clear(step, object_, remediation)
         case StepKind.TAINT:
@@ -321,28 +326,28 @@ def build(step: Step, state: TargetState, remediation: Remediation, now: datetim
         case StepKind.CONDITION:
             return _condition(step, object_, remediation, now)
         case StepKind.HAND_OFF:
-            return (_hand_over if "object" in step.parameters else _hand_off)(step, object_, remediation)
-        case StepKind.DEVICE_TAINT:
-            return _taint_device(step, object_, remediation)
+            return _hand_off(step, object_, remediation)
         case StepKind.DEVICE_UNTAINT:
-            return _free_device(object_, remediation)
+            ours = held_by(object_) == remediation.name
+            return PendingWrite(Deletion(ref_of(object_))) if ours else Done("The device taint is somebody else's.")
         case StepKind.EVICT:
-            return _evict(step, object_)
+            leaves = object_["metadata"].get("deletionTimestamp")
+            return Done() if leaves else PendingWrite(Eviction(step.target, version_of(object_)))
         case StepKind.RELEASE:
             return _release(step, object_, remediation, state.surroundings, now)
         case StepKind.COMMAND:
-            return _command(step, state)
-        case StepKind.WITHDRAW:
-            return _withdraw(state, remediation, now)
+            # A Command that was carried out is gone; sending it again before its effect shows changes nothing.
+            sent = state.sent is not None or obeyed(object_)
+            return Done() if sent else PendingWrite(Creation(json.loads(step.parameters["object"])))
         case StepKind.RESTORE:
             return _restore(step, object_, remediation)
-        case StepKind.RESTART:
+        case _:
             return _restart(step, object_, remediation, now)
 
 
 def ours_on(node: Object, remediation: Remediation, value: str) -> list[Mapping[str, Any]]:
     """Taints of the Node that this Remediation wrote: our key with the value and effect of a step that was begun, or
-    with its value beside its mark. Whoever removes the mark alone does not make the taint somebody else's."""
+    with its value while its mark is there. Without the mark the taint is still ours."""
     begun = (step for step in remediation.steps if step.kind is StepKind.TAINT and step.begun_at is not None)
     written = {(step.parameters["value"], step.parameters["effect"]) for step in begun}
     marked = held_by(node) == remediation.name
@@ -388,9 +393,7 @@ def _notify(step: Step, object_: Object | None, remediation: Remediation) -> Bui
     return PendingWrite(_annotate(object_, {keys.NOTICE: text}))
 
 
-def _clear(step: Step, object_: Object | None, remediation: Remediation) -> Built:
-    if object_ is None:
-        return Done()
+def _clear(step: Step, object_: Object, remediation: Remediation) -> Built:
     ours: dict[str, str | None] = {}
     if _annotations(object_).get(keys.NOTICE, "").startswith(f"{remediation.name}: "):
         ours[keys.NOTICE] = None
@@ -403,19 +406,14 @@ def _clear(step: Step, object_: Object | None, remediation: Remediation) -> Buil
     return PendingWrite(_annotate(object_, ours)) if ours else Done()
 
 
-def _restart(step: Step, object_: Object | None, remediation: Remediation, now: datetime) -> Built:
-    if object_ is None:
-        return _gone(step)
-    if held_by(object_) == remediation.name:
-        return Done()
-    if held_by(object_):
-        return Blocked(f"The Remediation {held_by(object_)} holds {step.target} already.")
+def _restart(step: Step, object_: Object, remediation: Remediation, now: datetime) -> Built:
+    if holder := held_by(object_):
+        held = Blocked(f"The Remediation {holder} holds {step.target} already.")
+        return Done() if holder == remediation.name else held
     return PendingWrite(rollout(object_, remediation=remediation.name, at=now))
 
 
-def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
-    if node is None:
-        return _gone(step)
+def _taint(step: Step, node: Object, remediation: Remediation) -> Built:
     value, effect = step.parameters["value"], step.parameters["effect"]
     ours = ours_on(node, remediation, value)
     if any(taint.get("effect") == effect for taint in ours):
@@ -425,11 +423,7 @@ def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
         return Blocked(f"{step.target} has the taint {keys.DEGRADED}={foreign[0].get('value', '')} of somebody else.")
     if held_by(node) not in ("", remediation.name):
         return Blocked(f"The Remediation {held_by(node)} holds {step.target} already.")
-    mark = {
-        "remediation": remediation.name,
-        "reason": remediation.proposal.reason,
-        **step.parameters,
-    }
+    mark = {"remediation": remediation.name, "reason": remediation.proposal.reason, **step.parameters}
     taints = [taint for taint in _taints(node) if taint not in ours]
     body = {
         "metadata": {"annotations": {keys.REMEDIATION: remediation.name, keys.TAINT: json.dumps(mark)}},
@@ -438,20 +432,17 @@ def _taint(step: Step, node: Object | None, remediation: Remediation) -> Built:
     return PendingWrite(Patch(ref_of(node), body, version_of(node)))
 
 
-def _untaint(step: Step, node: Object | None, remediation: Remediation) -> Built:
-    marked = node is not None and held_by(node) == remediation.name
-    ours = [] if node is None else ours_on(node, remediation, step.parameters["value"])
-    if node is None or not (marked or ours):
-        return Done("It carries no taint of this Remediation.")
+def _untaint(step: Step, node: Object, remediation: Remediation) -> Built:
+    marked, ours = held_by(node) == remediation.name, ours_on(node, remediation, step.parameters["value"])
+    if not (marked or ours):
+        return Done("It has no taint of this Remediation.")
     body: Object = {"metadata": {"annotations": {keys.REMEDIATION: None, keys.TAINT: None}}} if marked else {}
     if ours:
         body["spec"] = {"taints": [taint for taint in _taints(node) if taint not in ours] or None}
     return PendingWrite(Patch(ref_of(node), body, version_of(node)))
 
 
-def _condition(step: Step, node: Object | None, remediation: Remediation, now: datetime) -> Built:
-    if node is None:
-        return Done()
+def _condition(step: Step, node: Object, remediation: Remediation, now: datetime) -> Built:
     told = step.parameters
     conditions = value_at(node, "/status/conditions")
     here = next((item for item in ([] if conditions is ABSENT else conditions) if item["type"] == keys.CONDITION), None)
@@ -460,21 +451,12 @@ def _condition(step: Step, node: Object | None, remediation: Remediation, now: d
         return Done()
     if here is not None and here.get("status") == told["status"] and (ours or told["status"] == "True"):
         return Done()
-    stamp = _text(now)
-    condition = {
-        "type": keys.CONDITION,
-        "status": told["status"],
-        "reason": told["reason"],
-        "message": told["message"],
-        "lastTransitionTime": stamp,
-        "lastHeartbeatTime": stamp,
-    }
+    times = dict.fromkeys(("lastTransitionTime", "lastHeartbeatTime"), stamp(now))
+    condition = {"type": keys.CONDITION, **{key: told[key] for key in ("status", "reason", "message")}, **times}
     return PendingWrite(StatusPatch(ref_of(node), {"status": {"conditions": [condition]}}, version_of(node)))
 
 
-def _hand_off(step: Step, node: Object | None, remediation: Remediation) -> Built:
-    if node is None:
-        return Done()
+def _hand_off(step: Step, node: Object, remediation: Remediation) -> Built:
     label, value = step.parameters["label"], step.parameters["value"]
     now = (node["metadata"].get("labels") or {}).get(label)
     path = pointer("metadata", "labels", label)
@@ -506,42 +488,22 @@ def _hand_over(step: Step, object_: Object | None, remediation: Remediation) -> 
 
 def _taint_device(step: Step, rule: Object | None, remediation: Remediation) -> Built:
     if rule is not None:
-        if held_by(rule) == remediation.name:
-            return Done()
-        return Blocked(f"{step.target} exists, and is somebody else's.")
+        theirs = Blocked(f"{step.target} exists, and is somebody else's.")
+        return Done() if held_by(rule) == remediation.name else theirs
     told = step.parameters
-    return PendingWrite(
-        Creation(
-            {
-                "apiVersion": step.target.api_version,
-                "kind": step.target.kind,
-                "metadata": {"name": step.target.name, "annotations": {keys.REMEDIATION: remediation.name}},
-                "spec": {
-                    "deviceSelector": {key: told[key] for key in ("driver", "pool", "device")},
-                    "taint": {"key": keys.DEGRADED, "value": told["value"], "effect": told["effect"]},
-                },
-            }
-        )
-    )
+    wanted = {
+        "apiVersion": step.target.api_version,
+        "kind": step.target.kind,
+        "metadata": {"name": step.target.name, "annotations": {keys.REMEDIATION: remediation.name}},
+        "spec": {
+            "deviceSelector": {key: told[key] for key in ("driver", "pool", "device")},
+            "taint": {"key": keys.DEGRADED, "value": told["value"], "effect": told["effect"]},
+        },
+    }
+    return PendingWrite(Creation(wanted))
 
 
-def _free_device(rule: Object | None, remediation: Remediation) -> Built:
-    if rule is None or held_by(rule) != remediation.name:
-        return Done("There is no device taint of this Remediation.")
-    return PendingWrite(Deletion(ref_of(rule)))
-
-
-def _evict(step: Step, pod: Object | None) -> Built:
-    if pod is None or pod["metadata"].get("deletionTimestamp"):
-        return Done()
-    return PendingWrite(Eviction(step.target, version_of(pod)))
-
-
-def _release(
-    step: Step, object_: Object | None, remediation: Remediation, surroundings: Surroundings, now: datetime
-) -> Built:
-    if object_ is None:
-        return _gone(step)
+def _release(step: Step, object_: Object, remediation: Remediation, surroundings: Surroundings, now: datetime) -> Built:
     if held_by(object_) != remediation.name:
         against = fights(object_, surroundings)
         if against:
@@ -560,20 +522,8 @@ def _release(
     return PendingWrite(first, found.saved, following)
 
 
-def _command(step: Step, state: TargetState) -> Built:
-    if state.object is None:
-        return _gone(step)
-    # A Command that was carried out is gone; sending it again before its effect shows changes nothing.
-    return (
-        Done()
-        if state.sent is not None or obeyed(state.object)
-        else PendingWrite(Creation(json.loads(step.parameters["object"])))
-    )
-
-
 def _withdraw(state: TargetState, remediation: Remediation, now: datetime) -> Built:
-    """Volcano deletes a Command before it carries it out, so whoever deletes it first decides. If it is gone already,
-    wait for its effect until the deadline."""
+    """Volcano deletes a Command before it carries it out. One that is gone may take effect until the deadline."""
     if state.sent is not None:
         return PendingWrite(Deletion(ref_of(state.sent)))
     if state.object is None or obeyed(state.object):
@@ -583,14 +533,12 @@ def _withdraw(state: TargetState, remediation: Remediation, now: datetime) -> Bu
     return Done("The Command is gone, and was not carried out.")
 
 
-def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Built:
-    if object_ is None:
-        return Done(f"{step.target} is gone.")
+def _restore(step: Step, object_: Object, remediation: Remediation) -> Built:
     if held_by(object_) != remediation.name:
-        return Done("It carries no mark of this Remediation: it was restored, or changed hands.")
+        return Done("It has no mark of this Remediation: somebody restored it, or another Remediation holds it.")
     saved = tuple(item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid"))
     if not saved:
-        return Done(f"It carries a mark of this Remediation, which has not written to {step.target}.")
+        return Done(f"It has a mark of this Remediation, which has not written to {step.target}.")
     found = restore(object_, saved, remediation=remediation.name)
     if isinstance(found, Refused):
         return Blocked(found.reason)
@@ -603,7 +551,3 @@ def _restore(step: Step, object_: Object | None, remediation: Remediation) -> Bu
         return PendingWrite(first)
     following = tuple(replace(step, parameters={"part": "last"}, begun_at=None) for _ in more)
     return PendingWrite(first, (), following)
-
-
-def _text(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

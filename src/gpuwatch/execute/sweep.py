@@ -1,9 +1,11 @@
-"""What stands of gpuwatch on an object that no Remediation holds any more, and the write that takes it back. Pure."""
+"""Marks, taints and conditions of gpuwatch without a Remediation, and the write that removes each. Pure."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 from gpuwatch.execute.requests import Deletion, StatusPatch
 from gpuwatch.frameworks import keys, kueue
@@ -13,14 +15,16 @@ from gpuwatch.frameworks.release import MARKS, held_by
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.remediation import ObjectRef, Remediation
 
+_AT_ONCE = 100
+"""Most workloads of one Namespace that one sweep reads, each by a request of its own."""
+
 _NOT_OURS = (ValueError, TypeError, KeyError, RecursionError)
 """What an annotation that gpuwatch did not write may lead to when it is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """reason: what stands. request: takes it back; None where a person has to, since nothing proves that it is ours.
-    expired: by what the mark itself says."""
+    """reason: what stands. request: removes it; None where nothing proves that it is ours. expired: by its own mark."""
 
     target: ObjectRef
     reason: str
@@ -48,11 +52,32 @@ def suspects(cluster: Cluster) -> tuple[ObjectRef, ...]:
     return (*nodes, *marked)
 
 
-def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | None:
-    """What stands on a Node or a workload that no Remediation holds, as it was just read; one thing at a time, and what
-    is a person's at last.
+def in_turn(
+    refs: Iterable[ObjectRef], known: Iterable[Remediation], turn: int
+) -> tuple[tuple[ObjectRef, ...], tuple[ObjectRef, ...]]:
+    """Those to read now, and those to read in later turns.
 
-    hand_off_label: `execute.hand_off_label`; no other label is touched."""
+    All Nodes, and `_AT_ONCE` workloads of each Namespace, one of each Namespace after the other: who may annotate
+    objects of a Namespace delays that Namespace alone. turn: one more each time.
+    """
+    held = held_objects(known)
+    spaces: dict[str, list[ObjectRef]] = defaultdict(list)
+    for ref in refs:
+        if (ref.kind, ref.namespace, ref.name) not in held:
+            spaces[ref.namespace].append(ref)
+    nodes, later = spaces.pop("", []), []
+    for name, found in spaces.items():
+        start = turn * _AT_ONCE % len(found) if len(found) > _AT_ONCE else 0
+        turned = [*found[start:], *found[:start]]
+        spaces[name], rest = turned[:_AT_ONCE], turned[_AT_ONCE:]
+        later += rest
+    mixed = (ref for level in zip_longest(*spaces.values()) for ref in level if ref is not None)
+    return (*nodes, *mixed), tuple(later)
+
+
+def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | None:
+    """What stands on a Node or a workload that no Remediation holds, as just read: one thing at a time, those that need
+    a person last. hand_off_label: `execute.hand_off_label`; no other label is removed."""
     owned = any(each.get("controller") for each in found["metadata"].get("ownerReferences") or ())
     if owned and key_of(found) != kueue.WORKLOAD.key:
         return None  # a copy: Deployments hand their annotations on to ReplicaSets
@@ -93,8 +118,7 @@ def made(found: Iterable[Object], known: Iterable[Remediation]) -> tuple[Orphan,
 
 
 def _told(text: str) -> tuple[tuple[str, str, str] | None, datetime | None]:
-    """Key, value and effect of our taint, and when it expires, as its annotation says; None where it cannot be
-    understood."""
+    """Key, value, effect and expiry of our taint, as its annotation says; None where it cannot be understood."""
     try:
         found = json.loads(text)
         expires = datetime.fromisoformat(found["expires"]).astimezone(UTC)

@@ -15,8 +15,8 @@ TAKEN_BACK = "taken_back"
 def left_alone(
     proposal: Proposal, known: Iterable[Remediation], seen_at: datetime, now: datetime, policy: ExecutePolicy
 ) -> str:
-    """Why this may not be proposed now; '' if it may. seen_at: time of the facts. Facts from before the last
-    Remediation ended may show that same, repaired fault."""
+    """Why this may not be proposed now; '' if it may. seen_at: time of the facts. Facts from before the end of the last
+    Remediation may show the fault that it repaired."""
     ended = []
     for each in known:
         if not same_target(proposal, each.proposal):
@@ -32,7 +32,7 @@ def left_alone(
     quiet_until = last.changed_at + timedelta(seconds=_quiet_seconds(ended, proposal, policy))
     if now < quiet_until:
         return f"{last.name} is {last.phase}; it is left alone until {quiet_until:%Y-%m-%d %H:%M %Z}."
-    return f"What it rests on was seen before {last.name} ended." if seen_at <= last.changed_at else ""
+    return f"Its facts are from before {last.name} ended." if seen_at <= last.changed_at else ""
 
 
 def _quiet_seconds(ended: list[Remediation], proposal: Proposal, policy: ExecutePolicy) -> int:
@@ -56,16 +56,15 @@ def _declined(remediation: Remediation) -> bool:
 
 
 def _about_more(proposal: Proposal, declined: Proposal) -> bool:
-    """Does it rest on a device or a detector that the declined proposal lacked? For a release this is irrelevant: it is
-    the owner's decision to keep an idle workload, however the idleness shows."""
+    """Does it name a device or a detector that the declined proposal lacked? Never for a release: the owner decided to
+    keep an idle workload, however its idleness shows."""
     if proposal.action is ActionKind.RELEASE_GANG:
         return False
     return not (set(proposal.devices) <= set(declined.devices) and set(proposal.detectors) <= set(declined.detectors))
 
 
 def same_target(mine: Proposal, other: Proposal) -> bool:
-    """Would both write to one object, or disrupt one Pod? A tainted Node and a gang that moves off it do not
-    conflict."""
+    """Would both write to one object, or disrupt one Pod? A tainted Node and a gang that leaves it do not conflict."""
     if mine.action is other.action and mine.target == other.target:
         return True
     if not set(mine.objects).isdisjoint(other.objects):
@@ -77,7 +76,5 @@ def same_target(mine: Proposal, other: Proposal) -> bool:
 
 def occupied(remediation: Remediation, others: Iterable[Remediation]) -> str:
     """Which other Remediation is acting on the same target; '' if none."""
-    for other in others:
-        if other.phase.in_flight and same_target(remediation.proposal, other.proposal):
-            return f"Remediation {other.name} is at work on {other.proposal.target}."
-    return ""
+    busy = (each for each in others if each.phase.in_flight and same_target(remediation.proposal, each.proposal))
+    return next((f"Remediation {each.name} is at work on {each.proposal.target}." for each in busy), "")

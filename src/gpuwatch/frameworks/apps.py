@@ -14,7 +14,7 @@ from gpuwatch.frameworks.framework import (
     Nature,
     Never,
     Template,
-    untried,
+    reported,
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, Refused, number
@@ -48,8 +48,8 @@ def _parallel(owner: Owner) -> str:
     return "spec.podManagementPolicy Parallel" if gang else ""
 
 
+_IN_THE_SPEC = common.under("template", "spec")
 _KEEPS_ITS_PODS = "A {} changes no Pod that is there: delete them one by one."
-_REPLICA_SET, _CONTROLLER = "ReplicaSet", "ReplicationController"
 
 STATEFUL_SET = Framework(
     name="StatefulSet",
@@ -64,7 +64,7 @@ STATEFUL_SET = Framework(
             pod_suffix=r"\d+",
             release=common.TO_ZERO,
             move=MoveRule(choose=_move_of_stateful_set, one_by_one=True),
-            template=Template(common.under("template", "spec")),
+            template=Template(_IN_THE_SPEC),
         ),
     ),
     by_convention=_parallel,
@@ -82,39 +82,35 @@ APPS = Framework(
             pod_suffix=r"[a-z0-9]{1,10}-[a-z0-9]{5}",
             release=common.TO_ZERO,
             move=MoveRule(choose=_move_of_deployment),
-            template=Template(common.under("template", "spec")),
+            template=Template(_IN_THE_SPEC),
         ),
-        Kind(
+        reported(
             "apps",
-            _REPLICA_SET,
+            "ReplicaSet",
             ("v1",),
+            Nature.SERVES,
             metadata_only=True,
-            nature=Nature.SERVES,
             independent=True,
             pod_suffix=r"[a-z0-9]{5}",
-            release=untried(_REPLICA_SET),
-            move=untried(_REPLICA_SET),
-            template=Template(common.under("template", "spec"), note=_KEEPS_ITS_PODS.format(_REPLICA_SET)),
+            template=Template(_IN_THE_SPEC, note=_KEEPS_ITS_PODS.format("ReplicaSet")),
         ),
-        Kind(
+        reported(
             "",
-            _CONTROLLER,
+            "ReplicationController",
             ("v1",),
+            Nature.SERVES,
             replicas=common.replicas,
-            nature=Nature.SERVES,
             independent=True,
-            release=untried(_CONTROLLER),
-            move=untried(_CONTROLLER),
-            template=Template(common.under("template", "spec"), note=_KEEPS_ITS_PODS.format(_CONTROLLER)),
+            template=Template(_IN_THE_SPEC, note=_KEEPS_ITS_PODS.format("ReplicationController")),
         ),
         # A leader Pod owns its LeaderWorkerSet group's StatefulSet, a Spark driver its executors.
-        Kind(
+        reported(
             "",
             "Pod",
             ("v1",),
+            None,
+            Never("A Pod without a controller would be gone for good."),
             metadata_only=True,
-            release=Never("A Pod without a controller would be gone for good."),
-            move=Never("A Pod without a controller would be gone for good."),
             template=Template(common.under(), frozen=True),
         ),
     ),

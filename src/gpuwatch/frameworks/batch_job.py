@@ -16,7 +16,7 @@ from gpuwatch.frameworks.framework import (
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, number
-from gpuwatch.frameworks.owner import Owner
+from gpuwatch.frameworks.owner import JobSize, Owner
 
 _NEW_JOBS_ONLY = Never("A CronJob's suspension holds back new Jobs only.")
 
@@ -50,7 +50,7 @@ BATCH = Framework(
             "batch",
             "Job",
             ("v1",),
-            replicas=lambda spec: 1 if spec.parallelism is None else spec.parallelism,
+            replicas=lambda spec: JobSize(spec.parallelism, spec.completions).pods,
             suspended=common.suspend,
             nature=Nature.ENDS,
             pod_suffix=r"(\d+-)?[a-z0-9]{5}",

@@ -31,7 +31,7 @@ def ends(*conditions: str) -> Callable[[Object], bool]:
 
 
 def counts(*paths: str) -> Callable[[Object], str]:
-    """The status must be newer than the last change, and these counts must be 0."""
+    """Released once the status is newer than the last change and these counts are 0."""
 
     def holds(object_: Object) -> str:
         seen, meant = value_at(object_, "/status/observedGeneration"), value_at(object_, "/metadata/generation")
@@ -44,7 +44,7 @@ def counts(*paths: str) -> Callable[[Object], str]:
 
 
 def counts_active(path: str) -> Callable[[Object], str]:
-    """No part of this list or map in the status may have active Pods."""
+    """Released once no part of this list or map in the status has active Pods."""
 
     def holds(object_: Object) -> str:
         found = value_at(object_, path) or ()

@@ -74,8 +74,7 @@ def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refu
 
 
 def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
-    """Why a release of this object would be undone, or would contradict an autoscaler's task, as sentences. What could
-    not be read counts as a reason."""
+    """Why a release would be undone or contradict an autoscaler, in sentences. What was not read is a reason."""
     told = [f"Whether somebody would undo it is not known: {reason}" for reason in surroundings.unread]
     if key_of(object_) != kueue.WORKLOAD.key:
         workload = kueue_workload(object_, surroundings)
@@ -110,8 +109,7 @@ def _controller(object_: Object) -> Iterable[str]:
 
 
 def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[str]:
-    """KubeRay keeps the PodGroup of a suspended RayCluster. Volcano queues it again, which reserves all that the
-    RayCluster requests."""
+    """KubeRay keeps the PodGroup of a suspended RayCluster, and Volcano's queue reserves all that it requests again."""
     uid = object_["metadata"].get("uid", "")
     for item in surroundings.of(volcano.POD_GROUP.key):
         if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ()):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from gpuwatch.frameworks.json_patch import ABSENT
 from gpuwatch.frameworks.objects import KindKey, Object, Refused
-from gpuwatch.frameworks.owner import Owner, OwnerSpec
+from gpuwatch.frameworks.owner import Owner, OwnerSpec, OwnerState
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.remediation import ObjectRef
 
@@ -18,8 +18,7 @@ Right = tuple[str, str, str]
 
 
 class Nature(StrEnum):
-    """ENDS: runs to completion. SERVES: runs until stopped, for callers; a restart while idle loses nothing. SESSION:
-    a person works with it."""
+    """ENDS: runs to completion. SERVES: until stopped; an idle restart loses nothing. SESSION: a person uses it."""
 
     ENDS = "ends"
     SERVES = "serves"
@@ -49,8 +48,7 @@ def no_reason(_: object) -> str:
 class Commands:
     """A release by creating an object (a Command), whose result shows in the owner's status.
 
-    release, restore: (owner, Remediation's name) → the object to create. obeyed: whether the owner's controller has
-    begun to carry out the release.
+    release, restore: (owner, Remediation's name) → the object to create. obeyed: its controller has begun to obey it.
     """
 
     release: Callable[[Object, str], Object]
@@ -103,9 +101,8 @@ CYCLE = MovePlan(How.CYCLE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRule:
-    """How the Pods of an object are moved to other Nodes. choose: (object, its live Pods, those to move) → plan.
-    stays: why a Pod with these labels is never moved. one_by_one: Pods outside of a gang move one at a time, while all
-    others are ready."""
+    """How the Pods of an object move to other Nodes. choose: (object, its live Pods, those to move) → plan. stays: why
+    a Pod with these labels is never moved. one_by_one: Pods without a gang move singly, while all others are ready."""
 
     choose: Callable[[Object, Sequence[Object], Sequence[Object]], MovePlan | Refused] = lambda *_: CYCLE
     stays: Callable[[Labels], str] = no_reason
@@ -136,8 +133,9 @@ class Kind:
     without versions is not listed, so that its Pods have an owner of an unknown kind.
 
     metadata_only: only the metadata is read. replicas, suspended: read from the spec, the latter also from annotations;
-    None where the kind has neither. independent: its Pods do not need each other, unless its framework makes them a
-    gang. pod_suffix: pattern of what the controller appends to its own name in its Pods' names.
+    None where the kind has neither. unscheduled: why its Pods are not placed, by its status. independent: its Pods do
+    not need each other, unless its framework makes them a gang. pod_suffix: pattern of what the controller appends to
+    its own name in its Pods' names.
     """
 
     group: str
@@ -147,6 +145,7 @@ class Kind:
     metadata_only: bool = False
     replicas: Callable[[OwnerSpec], int | None] | None = None
     suspended: Callable[[OwnerSpec, Labels], bool] | None = None
+    unscheduled: Callable[[OwnerState], str] | None = None
     nature: Nature | None = None
     independent: bool = False
     pod_suffix: str = ""
@@ -180,6 +179,14 @@ class Kind:
         """URL path of the list in all namespaces."""
         prefix = f"/apis/{self.group}" if self.group else "/api"
         return f"{prefix}/{version}/{self.plural}"
+
+
+def reported(
+    group: str, kind: str, versions: tuple[str, ...], nature: Nature | None, never: Never | None = None, **more: Any
+) -> Kind:
+    """A kind that is never written. never: why, by default because it was not tried. more: other fields of Kind."""
+    never = never or untried(kind)
+    return Kind(group, kind, versions, nature=nature, release=never, move=never, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Grove: gangs come from its PodGangs; its kinds are only reported."""
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import Framework, Kind, Nature, PodGroups, untried
+from gpuwatch.frameworks.framework import Framework, Kind, Nature, PodGroups, reported
 from gpuwatch.frameworks.owner import OwnerSpec
 
 
@@ -10,24 +10,14 @@ def _minimum(spec: OwnerSpec) -> int | None:
     return sum(told) if told else None
 
 
-def _set(kind: str) -> Kind:
-    return Kind(
-        "grove.io",
-        kind,
-        ("v1alpha1",),
-        replicas=common.replicas,
-        nature=Nature.SERVES,
-        release=untried(kind),
-        move=untried(kind),
-    )
-
-
-def _inner(kind: str) -> Kind:
-    return Kind("grove.io", kind, ("v1alpha1",), metadata_only=True)
-
-
 GROVE = Framework(
     name="Grove",
-    kinds=(_inner("PodClique"), _inner("PodCliqueScalingGroup"), _set("PodCliqueSet"), _set("PodGangSet")),
+    kinds=(
+        *(Kind("grove.io", kind, ("v1alpha1",), metadata_only=True) for kind in ("PodClique", "PodCliqueScalingGroup")),
+        *(
+            reported("grove.io", kind, ("v1alpha1",), Nature.SERVES, replicas=common.replicas)
+            for kind in ("PodCliqueSet", "PodGangSet")
+        ),
+    ),
     groups=PodGroups(Kind("scheduler.grove.io", "PodGang", ("v1alpha1",)), ("grove.io/podgang",), _minimum),
 )

@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Nature, ReleaseRule, Template, Tree
+from gpuwatch.frameworks.framework import (
+    WHOLE,
+    Framework,
+    GangRule,
+    Kind,
+    Labels,
+    Nature,
+    ReleaseRule,
+    Template,
+    Tree,
+)
+from gpuwatch.frameworks.owner import OwnerSpec, StartupPolicy
 from gpuwatch.model.cluster import Pod
 
 
@@ -11,6 +22,15 @@ def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
     names = common.groups_of(pods, "jobset.sigs.k8s.io/replicatedjob-name")
     jobs = [{"name": name, "template": {"spec": {"template": {"spec": pod_spec}}}} for name in names]
     return {"spec": {"replicatedJobs": jobs}} if jobs else None
+
+
+def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
+    """Pods of all its Jobs. None where Jobs start after others: of these not all are meant to be there."""
+    if spec is None or not spec.replicated_jobs or any(job.depends_on for job in spec.replicated_jobs):
+        return None
+    if isinstance(spec.startup_policy, StartupPolicy) and spec.startup_policy.startup_policy_order == "InOrder":
+        return None
+    return sum((1 if job.replicas is None else job.replicas) * job.template.spec.pods for job in spec.replicated_jobs)
 
 
 JOB_SET = Framework(
@@ -32,5 +52,5 @@ JOB_SET = Framework(
             template=Template(_place, frozen=True),
         ),
     ),
-    gang=GangRule(named_by=("jobset.sigs.k8s.io/jobset-name",)),
+    gang=GangRule(named_by=("jobset.sigs.k8s.io/jobset-name",), minimum=_minimum),
 )

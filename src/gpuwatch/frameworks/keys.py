@@ -22,26 +22,22 @@ REMEDIATION = f"{PREFIX}remediation"
 change and removed in the one that undoes it, so that a restarted controller knows what it had done."""
 
 FINALIZER = f"{PREFIX}undo"
-"""Finalizer on a Remediation while something of it may stand: its deletion is a request to undo, and its record stays
-until that is done."""
+"""Finalizer on a Remediation of which something may stand: deleting it asks for an undo, and it stays until then."""
 
 NOTICE = f"{PREFIX}notice"
 """Annotation that gpuwatch writes on the owner or the Node: the coming Remediation, when, why, and how to object."""
 
 DEGRADED = f"{PREFIX}degraded"
-"""Taint on a Node (and on a device, by a DeviceTaintRule); its value is the finding kind. gpuwatch never removes one
-with another value than it wrote."""
+"""Taint on a Node or device; its value is the finding kind. gpuwatch removes only one with a value that it wrote."""
 
 TAINT = f"{PREFIX}taint"
-"""Annotation beside the taint: JSON with the Remediation, the reason, the taint's value and effect, and when it
-expires."""
+"""Annotation beside the taint: the Remediation, the reason, the taint's value, effect and expiry, as JSON."""
 
 ACCOUNT = f"{PREFIX}account"
 """Label on the ClusterRoleBindings of gpuwatch's account; the guardrails and `uninstall` find it there."""
 
 LAST_STORM = f"{PREFIX}last-storm"
-"""Annotation on gpuwatch's Lease: when too much last looked degraded or idle at once. It keeps the cool-down over a
-restart."""
+"""Annotation on gpuwatch's Lease: time of the last storm (much degraded or idle at once), for the cool-down."""
 
 LAST_REPORT = f"{PREFIX}last-report"
 """Annotation on gpuwatch's Lease: the last weekly report, and who has it, as JSON."""
@@ -50,8 +46,7 @@ CONDITION = "GPUDegraded"
 """Type of the Node condition that gpuwatch writes beside its taint, for other controllers."""
 
 SAVED_STATE = f"{PREFIX}saved-state"
-"""Annotation on a released owner, and beside the hand-off label of a Node, written in the same request: the former
-values of what was changed, as JSON."""
+"""Annotation on a released owner or a Node that was handed off: former values of what was changed, as JSON."""
 
 LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
 """Annotation on a Pod or its owner: time of the job's last checkpoint, such as 2026-01-31T18:00:00Z."""

@@ -12,7 +12,7 @@ from gpuwatch.frameworks.framework import (
     ReleaseRule,
     Template,
     Tree,
-    untried,
+    reported,
 )
 from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.frameworks.objects import Object, Refused
@@ -65,15 +65,13 @@ KSERVE = Framework(
                 "there.",
             ),
         ),
-        Kind(
+        reported(
             "serving.kserve.io",
             "LLMInferenceService",
             ("v1alpha1",),
+            Nature.SERVES,
             replicas=common.replicas,
-            nature=Nature.SERVES,
             independent=True,
-            release=untried("LLMInferenceService"),
-            move=untried("LLMInferenceService"),
         ),
     ),
 )

@@ -20,6 +20,7 @@ WORKLOAD = Kind(
     "kueue.x-k8s.io",
     "Workload",
     ("v1beta2", "v1beta1"),
+    unscheduled=lambda state: state.said(QuotaReserved="False", Admitted="False", Evicted="True"),
     release=ReleaseRule(
         fields=common.sets("/spec/active", False),
         holds=lambda object_: "Kueue still reserves its quota" if condition(object_, "QuotaReserved") else "",

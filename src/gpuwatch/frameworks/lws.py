@@ -24,6 +24,8 @@ _INDEX = f"{_PREFIX}worker-index"
 
 
 def _minimum(spec: OwnerSpec | None, annotations: Labels) -> int | None:
+    if spec is not None and spec.startup_policy == "LeaderReady":
+        return None  # the workers are made once the leader is ready
     size = annotations.get(f"{_PREFIX}size", "")
     if size.isdecimal():
         return int(size)

@@ -1,17 +1,16 @@
 """How the Pods of an owner are moved to other Nodes: some one by one, some only as a whole, some never. Pure."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from gpuwatch.frameworks import WRITTEN, keys
 from gpuwatch.frameworks.framework import MovePlan, Never
 from gpuwatch.frameworks.json_patch import value_at
-from gpuwatch.frameworks.objects import Object, Patch, Refused, key_of, ref_of, version_of
+from gpuwatch.frameworks.objects import Object, Patch, Refused, key_of, ref_of, stamp, version_of
 
 
 def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> MovePlan | Refused:
-    """How to move the Pods with the uids `wanted`. pods: all Pods of this owner. object_: the top owner, or the Kueue
-    Workload that manages it."""
+    """How to move the Pods with the uids `wanted`. pods: all of the owner. object_: the top owner or Kueue Workload."""
     there = [pod for pod in pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
     chosen = [pod for pod in there if pod["metadata"].get("uid") in wanted]
     if not chosen:
@@ -28,7 +27,6 @@ def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> Move
 
 def rollout(object_: Object, *, remediation: str, at: datetime) -> Patch:
     """A restart of a Deployment's Pods, as by `kubectl rollout restart`. Nothing has to be restored."""
-    when = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    template = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": when}}}
+    template = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": stamp(at)}}}
     body = {"metadata": {"annotations": {keys.REMEDIATION: remediation}}, "spec": {"template": template}}
     return Patch(ref_of(object_), body, version_of(object_))

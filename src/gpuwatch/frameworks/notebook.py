@@ -1,18 +1,12 @@
 """Interactive sessions: Kubeflow's Notebooks and Workspaces, and DevWorkspaces."""
 
-from datetime import UTC, datetime
-
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import Fields, Framework, Kind, Nature, Never, ReleaseRule, Template, untried
+from gpuwatch.frameworks.framework import Framework, Kind, Nature, Never, ReleaseRule, Template, untried
 from gpuwatch.frameworks.json_patch import pointer
-from gpuwatch.frameworks.objects import Object
+from gpuwatch.frameworks.objects import stamp
 
 _STOPPED = "kubeflow-resource-stopped"
 _LOST = Never("A session's state is lost when it is moved.")
-
-
-def _stop(_: Object, at: datetime) -> Fields:
-    return ((pointer("metadata", "annotations", _STOPPED), at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),)
 
 
 NOTEBOOKS = Framework(
@@ -26,7 +20,11 @@ NOTEBOOKS = Framework(
             nature=Nature.SESSION,
             independent=True,
             pod_suffix=r"\d+",
-            release=ReleaseRule(fields=_stop, holds=common.counts("/status/readyReplicas"), any_value=True),
+            release=ReleaseRule(
+                fields=lambda _, at: ((pointer("metadata", "annotations", _STOPPED), stamp(at)),),
+                holds=common.counts("/status/readyReplicas"),
+                any_value=True,
+            ),
             move=_LOST,
             template=Template(common.under("template", "spec"), note="The session restarts."),
         ),

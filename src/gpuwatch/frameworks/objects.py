@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from gpuwatch.frameworks.json_patch import value_at
@@ -54,6 +55,11 @@ def ref_of(object_: Mapping[str, Any]) -> ObjectRef:
 
 def version_of(object_: Mapping[str, Any]) -> str:
     return str(object_["metadata"]["resourceVersion"])
+
+
+def stamp(at: datetime) -> str:
+    """As the API server writes a time."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def condition(object_: Object, kind: str) -> bool | None:

@@ -78,12 +78,60 @@ class NamedGroup(Wire, frozen=True):
     scheduling_policy: GangPolicy | None = None
 
 
+class StartupPolicy(Wire, frozen=True):
+    startup_policy_order: str = ""
+
+
+class JobSize(Wire, frozen=True):
+    """pods: that a Job runs at once, of which it needs no more than it completes. 1: the API's default."""
+
+    parallelism: int | None = None
+    completions: int | None = None
+
+    @property
+    def pods(self) -> int:
+        counts = [count for count in (self.parallelism, self.completions) if count is not None]
+        return min(counts, default=1)
+
+
+class JobTemplate(Wire, frozen=True):
+    spec: JobSize = JobSize()
+
+
+class ReplicatedJob(Wire, frozen=True):
+    replicas: int | None = None
+    depends_on: list[msgspec.Raw] | None = None
+    template: JobTemplate = JobTemplate()
+
+
+class Condition(Wire, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class OwnerState(Wire, frozen=True):
+    """`status` of kinds that say why their Pods are not placed."""
+
+    conditions: list[Condition] | None = None
+
+    def said(self, **wanted: str) -> str:
+        """Type, reason and message of the first condition that has the wanted status; '' for none."""
+        found = (item for name in wanted for item in self.conditions or () if item.type == name)
+        told = (item for item in found if item.status == wanted[item.type])
+        return next((f"{item.type}={item.status}, {item.reason}: {item.message}" for item in told), "")
+
+
 class OwnerSpec(Wire, frozen=True):
     """One for all kinds, since a field has the same meaning in all; the comments name the kinds that have it."""
 
     replicas: int | None = None  # Deployment, StatefulSet, LeaderWorkerSet, PodCliqueSet
     suspend: bool | None = None  # Job, CronJob, JobSet, TrainJob, RayJob, RayCluster, AppWrapper, Workflow
     parallelism: int | None = None  # Job
+    completions: int | None = None  # Job
+    replicated_jobs: list[ReplicatedJob] | None = None  # JobSet
+    startup_policy: str | StartupPolicy | None = None  # LeaderWorkerSet; JobSet
     completion_mode: str | None = None  # Job
     pod_management_policy: str | None = None  # StatefulSet
     run_policy: KubeflowRunPolicy | None = None  # Kubeflow training-operator v1, MPIJob
@@ -119,6 +167,7 @@ class Owner:
     spec: OwnerSpec = OwnerSpec()
     replicas: int | None = None
     suspended: bool | None = None
+    unscheduled: str = ""  # why its Pods are not placed, as its status says
 
     @property
     def key(self) -> KindKey:

@@ -15,6 +15,7 @@ from gpuwatch.frameworks.framework import (
     ReleaseRule,
     Template,
     Tree,
+    reported,
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, condition
@@ -62,8 +63,7 @@ def _stays(labels: Labels) -> str:
 
 
 def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
-    """The head and the workers that the cluster starts with; with KubeRay's autoscaler those that it keeps. A RayJob
-    begins once these run."""
+    """The head and the workers that a RayJob starts with; with KubeRay's autoscaler the least that it keeps."""
     found = spec.ray_cluster_spec if spec is not None else None
     if found is None or found.worker_group_specs is None:
         return None
@@ -83,12 +83,7 @@ def _place(*path: str) -> Callable[[Sequence[Pod], Tree], Tree | None]:
             cluster["headGroupSpec"] = template
         if names:
             cluster["workerGroupSpecs"] = [{"groupName": name, **template} for name in names]
-        if not cluster:
-            return None
-        tree: Tree = cluster
-        for step in reversed(path):
-            tree = {step: tree}
-        return {"spec": tree}
+        return common.under(*path)(pods, cluster) if cluster else None
 
     return place
 
@@ -122,14 +117,13 @@ JOB = Framework(
 SERVICE = Framework(
     name="RayService",
     kinds=(
-        Kind(
+        reported(
             "ray.io",
             "RayService",
             ("v1",),
+            Nature.SERVES,
+            _ONLINE,
             metadata_only=True,
-            nature=Nature.SERVES,
-            release=_ONLINE,
-            move=_ONLINE,
             template=Template(_place("rayClusterConfig")),
         ),
     ),

@@ -112,6 +112,14 @@ def kueue_workload(member: Member, objects: GangObjects) -> Owner | None:
     return next((objects.by_job[job] for job in jobs if job in objects.by_job), None)
 
 
+def unscheduled(member: Member, objects: GangObjects) -> str:
+    """Why Pods of its gang are not placed, as its Kueue Workload or PodGroup says; '' where neither does."""
+    named = ((groups.kind.key, member.mark(groups.named_by)) for _, groups in _GROUPS)
+    found = (objects.by_name.get((key, member.namespace, mark[1])) for key, mark in named if mark is not None)
+    told = (item for item in (kueue_workload(member, objects), *found) if item is not None and item.unscheduled)
+    return next((f"{item.kind} {item.name}: {item.unscheduled}" for item in told), "")
+
+
 def _kueue(member: Member, objects: GangObjects) -> Membership | None:
     group = member.labels.get(_KUEUE_GROUP)
     if group:
@@ -234,5 +242,5 @@ def _by_convention(member: Member) -> Membership | None:
         framework = FRAMEWORK_OF.get(owner.key)
         by = framework.by_convention(owner) if framework is not None and framework.by_convention is not None else ""
         if by:
-            return Membership(owner.kind, member.namespace, owner.name, "", None, by)
+            return Membership(owner.kind, member.namespace, owner.name, "", owner.replicas, by)
     return None

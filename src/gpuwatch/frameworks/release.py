@@ -17,8 +17,7 @@ MARKS = (keys.REMEDIATION, keys.TAINT, keys.SAVED_STATE, keys.NOTICE)
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The writes, in order, and the state that the first one saves on the object. No writes: the same Remediation sent
-    them before."""
+    """The writes, in order, and the state that the first one saves. No writes: this Remediation sent them before."""
 
     writes: tuple[Write, ...]
     saved: tuple[Saved, ...]
@@ -85,9 +84,8 @@ def release(object_: Object, *, remediation: str, at: datetime, kept: Sequence[S
 
 
 def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Restoration | Refused:
-    """The writes that restore the saved fields, each where the object still has what the release wrote, and remove both
-    annotations. Fields that no release of this kind writes are left. remediation: name of the one that released it. No
-    writes: already restored, or never released."""
+    """The writes that restore saved fields that still have the released values, and remove both annotations. Fields
+    that no release of this kind writes stay. remediation: the one that released it. No writes: nothing to restore."""
     rule = _rule_of(object_)
     if isinstance(rule, Refused):
         return rule
@@ -130,8 +128,7 @@ def released(object_: Object, pods: Sequence[Object] | None, pod_groups: Sequenc
     """Whether its devices are free: its fields still release it, its status agrees, all its Pods have ended and none is
     being deleted, and none of its PodGroups reserves resources in a queue. None where unknown.
 
-    pods: all Pods that it owns directly or not, including those being deleted. pod_groups: Volcano's in its Namespace.
-    Either is None where it could not be read.
+    pods: all Pods below it, those being deleted too. pod_groups: Volcano's in its Namespace. None: could not be read.
     """
     rule = _rule_of(object_)
     if isinstance(rule, Refused):

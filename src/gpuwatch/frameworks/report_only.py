@@ -1,7 +1,9 @@
 """Kinds that are reported and never written."""
 
+from functools import partial
+
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import Framework, GangRule, Kind, Nature, Never
+from gpuwatch.frameworks.framework import Framework, GangRule, Nature, Never, reported
 
 _DRIVER = Never("A Spark application is not restored once its driver is gone.")
 _STEPS = Never("Its suspension holds back new steps only, and a step that is ended fails.")
@@ -9,13 +11,7 @@ _REVISION = Never("Only its annotation min-scale could be changed, and that make
 _UNREAD = Never("gpuwatch does not read its kind.")
 
 
-def _kind(
-    group: str, kind: str, versions: tuple[str, ...], nature: Nature, never: Never, *, independent: bool = False
-) -> Kind:
-    return Kind(
-        group, kind, versions, metadata_only=True, nature=nature, independent=independent, release=never, move=never
-    )
-
+_kind = partial(reported, metadata_only=True)
 
 SPARK = Framework(
     name="Spark",
@@ -25,15 +21,7 @@ SPARK = Framework(
 ARGO = Framework(
     name="Argo Workflow",
     kinds=(
-        Kind(
-            "argoproj.io",
-            "Workflow",
-            ("v1alpha1",),
-            suspended=common.suspend,
-            nature=Nature.ENDS,
-            release=_STEPS,
-            move=_STEPS,
-        ),
+        reported("argoproj.io", "Workflow", ("v1alpha1",), Nature.ENDS, _STEPS, suspended=common.suspend),
         _kind("argoproj.io", "CronWorkflow", ("v1alpha1",), Nature.ENDS, _STEPS),
         _kind("kubeflow.org", "ScheduledWorkflow", ("v1beta1", "v1alpha1"), Nature.ENDS, _STEPS),
     ),

@@ -28,7 +28,9 @@ _RETRIES = 3  # Volcano's default of spec.maxRetry
 _TASK = "volcano.sh/task-spec"
 _AT_THE_END = {"PodEvicted", "PodFailed", "*"}  # events that an eviction raises
 
-POD_GROUP = Kind("scheduling.volcano.sh", "PodGroup", ("v1beta1",))
+POD_GROUP = Kind(
+    "scheduling.volcano.sh", "PodGroup", ("v1beta1",), unscheduled=lambda state: state.said(Unschedulable="True")
+)
 
 
 def _refuses(object_: Object) -> str:

@@ -5,35 +5,43 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from functools import lru_cache
 
+import msgspec
+import yaml
+
+from gpuwatch.catalog.tables import checked, packaged
 from gpuwatch.kube.quantity import quantity
 from gpuwatch.kube.wire import Container, PodSpec, Quantities
 
-# Resources of a vendor's domain that are not devices: shares of a GPU (HAMi), network devices (NVIDIA's network
-# operator), and Intel's monitoring, fraction and tile resources.
-_NVIDIA_OTHERS = frozenset({"gpumem", "gpumem-percentage", "gpucores", "priority", "hostdev", "mlnxnics"})
-_INTEL_OTHERS = frozenset({"millicores", "memory.max", "tiles", "i915_monitoring", "xe_monitoring"})
+
+class _Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The lists of labels.yaml."""
+
+    pool: tuple[str, ...]
+    product: tuple[str, ...]
+    gpu_count: tuple[str, ...]
+    gpu_memory_mib: tuple[str, ...]
+    vram: tuple[str, ...]
+    whole_devices: tuple[str, ...]
+    no_devices: Mapping[str, frozenset[str]]
+
+
+LABELS = checked(yaml.safe_load(packaged("labels.yaml", "gpuwatch.kube")), _Labels, "labels.yaml")
 
 
 @lru_cache(maxsize=1024)
 def is_accelerator(resource: str) -> bool:
     """Whether one unit is a GPU, a slice or a shared GPU. Operators may rename nvidia.com/* freely."""
     domain, _, name = resource.partition("/")
-    if domain == "nvidia.com":
-        return name not in _NVIDIA_OTHERS
-    if domain == "gpu.intel.com":
-        return name not in _INTEL_OTHERS
+    if domain in LABELS.no_devices:
+        return name not in LABELS.no_devices[domain]
     return domain == "amd.com" or resource == "habana.ai/gaudi"
 
 
 def names_accelerator(spec: PodSpec) -> bool:
     """Whether any container requests an accelerator. Cheaper than `pod_requests`; most Pods request none."""
-    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
-        asked = container.resources
-        if asked is not None and (
-            any(map(is_accelerator, asked.requests or ())) or any(map(is_accelerator, asked.limits or ()))
-        ):
-            return True
-    return False
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    asked = (container.resources for container in containers if container.resources is not None)
+    return any(is_accelerator(name) for each in asked for name in (*(each.requests or ()), *(each.limits or ())))
 
 
 def _requests(container: Container) -> Quantities:
@@ -49,11 +57,11 @@ def _add(total: dict[str, Decimal], amounts: Mapping[str, str | int | float]) ->
 
 
 def pod_requests(spec: PodSpec) -> dict[str, Decimal]:
-    """What the scheduler reserves for the Pod, by resource name.
+    """What the scheduler reserves for the Pod, by resource name. Raises ValueError for a bad quantity.
 
     The maximum of two sums, plus the overhead: all containers and sidecars; and each init container with the sidecars
     started before it. A sidecar is an init container with restartPolicy Always. Pod-level requests (spec.resources)
-    replace those of the containers. Raises ValueError for a bad quantity.
+    replace those of the containers.
     """
     running: dict[str, Decimal] = defaultdict(Decimal)
     peak: dict[str, Decimal] = defaultdict(Decimal)

@@ -32,10 +32,8 @@ _CLOCK_SLACK = timedelta(seconds=60)
 
 class Source(Protocol):
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """All objects of the kind in all Namespaces, decoded by `take`.
-
-        version: the one that an owner reference names. Errors are returned in the Listing, not raised.
-        """
+        """All objects of the kind in all Namespaces, decoded by `take`. version: the one that an owner reference names.
+        Errors are returned in the Listing, not raised."""
 
 
 @dataclass(slots=True)
@@ -46,7 +44,7 @@ class _ReadProgress:
     unread: dict[tuple[FactKind, str], Unread] = field(default_factory=dict)
 
     def objects(self, fact: FactKind, kind: Kind, take: Take[T], *, optional: bool = False) -> Listing[T]:
-        """optional: it is no gap when the cluster does not serve the kind."""
+        """optional: a kind that the cluster does not serve is no gap."""
         found = self.source.objects(kind, take)
         self.gaps += found.bad
         self.lose(fact, found.bad_places, " ".join(gap.detail for gap in found.bad))
@@ -54,7 +52,7 @@ class _ReadProgress:
             self.answered += 1
         elif not (optional and found.failure.kind is GapKind.NOT_SERVED):
             self.gaps.append(found.failure)
-            # Not served at all is known, and empty: Pods may have the label of a PodGroup that nobody serves.
+            # A kind that is not served has no objects: Pods may have the label of a PodGroup without its controller.
             if not (fact is FactKind.GANGS and found.failure.kind is GapKind.NOT_SERVED):
                 self.lose(fact, ("",), found.failure.detail)
         return found

@@ -62,10 +62,8 @@ DeviceKey = tuple[str, str, str]
 
 
 def device_uuids(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, str]:
-    """UUID of each device whose driver publishes one; for a MIG device, the UUID of its GPU.
-
-    Slices of a pool's older generations are outdated and ignored.
-    """
+    """UUID of each device whose driver publishes one; for a MIG device, the UUID of its GPU. Slices of a pool's older
+    generations are outdated and ignored."""
     found = list(slices)
     newest: dict[tuple[str, str], int] = {}
     for item in found:

@@ -1,4 +1,4 @@
-"""Decoding the raw JSON of objects, and what is kept of budgets and Namespaces."""
+"""Decodes the raw JSON of objects, and takes what is used of budgets and Namespaces."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
 Take = Callable[[msgspec.Raw], T | None]
-"""Decodes and trims one object; None for an unwanted one. Raises msgspec.DecodeError or ValueError."""
+"""Decodes one object and drops what is not used; None for an unwanted one. Raises msgspec.DecodeError or ValueError."""
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
 """What msgspec raises for bytes that are not the expected JSON."""
@@ -27,9 +27,9 @@ _ANNOTATIONS_KEPT = (
     "karpenter.sh/do-not-disrupt",
     *(prefix for framework in FRAMEWORKS for prefix in framework.annotations),
 )
-_named = msgspec.json.Decoder(wire.WireNamed)
+decode_named = msgspec.json.Decoder(wire.WireNamed).decode
+decode_bare = msgspec.json.Decoder(wire.Bare).decode
 _budget = msgspec.json.Decoder(wire.Budget)
-_bare = msgspec.json.Decoder(wire.Bare)
 
 
 def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
@@ -38,12 +38,9 @@ def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Listing(Generic[T]):
-    """The answer to one list.
-
-    failure: why the list is incomplete; then `items` is empty, and absence of an object proves nothing.
-    bad: objects that could not be decoded and are left out; bad_places: namespace/name of each, '' if unknown.
-    version, resource_version: for a live list, the API version served and where a watch continues.
-    """
+    """The answer to one list. failure: why it is incomplete; then `items` is empty, and absence of an object proves
+    nothing. bad: Gaps of objects that could not be decoded; bad_places: their namespace/name, '' if unknown. version,
+    resource_version: of a live list, the API version served and where a watch continues."""
 
     items: list[T] = field(default_factory=list)
     failure: Gap | None = None
@@ -61,11 +58,7 @@ class BadObjects:
     named: list[str] = field(default_factory=list)
     places: set[str] = field(default_factory=set)
 
-    def add(self, raw: msgspec.Raw, source: str, error: Exception) -> None:
-        """source: file or page, for messages."""
-        self.add_text(_name(raw), f" ({source}): {error}")
-
-    def add_text(self, place: str, why: str) -> None:
+    def add(self, place: str, why: str) -> None:
         """place: namespace/name, '' if unknown. why: what follows it in the message."""
         self.count += 1
         self.places.add(place)
@@ -80,36 +73,36 @@ class BadObjects:
 
 
 def take_all(objects: Iterable[tuple[msgspec.Raw, str]], take: Take[T], into: list[T], bad: BadObjects) -> None:
-    """Decode (object, place) pairs one by one, so that a bad object loses no other."""
-    for raw, place in objects:
+    """Decodes (object, its file or page) one by one, so that a bad object loses no other."""
+    for raw, source in objects:
         try:
             taken = take(raw)
         except (msgspec.DecodeError, ValueError) as error:
-            bad.add(raw, place, error)
+            bad.add(place_of(raw), f" ({source}): {error}")
             continue
         if taken is not None:
             into.append(taken)
 
 
-def _name(raw: msgspec.Raw) -> str:
+def place_of(raw: msgspec.Raw) -> str:
+    """namespace/name, '' if unknown."""
     try:
-        meta = _named.decode(raw).metadata
+        meta = decode_named(raw).metadata
     except UNDECODABLE:
         meta = None
     return f"{meta.namespace}/{meta.name}".lstrip("/") if meta is not None else ""
 
 
 def take_budget(raw: msgspec.Raw) -> DisruptionBudget:
-    """Raises DecodeError."""
     found = _budget.decode(raw)
     selector = found.spec.selector
     match_labels = (selector.match_labels if selector else None) or {}
-    requirements = (selector.match_expressions if selector else None) or []
+    requirements = (selector.match_expressions if selector else None) or ()
     return DisruptionBudget(
         namespace=found.metadata.namespace,
         name=found.metadata.name,
         match_labels=match_labels,
-        match_expressions=tuple((item.key, item.operator, tuple(item.values or ())) for item in requirements),
+        match_expressions=tuple((item.key, item.operator, item.values) for item in requirements),
         # In policy/v1 an empty selector selects every Pod of the Namespace, a missing selector none.
         selects_all=selector is not None and not match_labels and not requirements,
         disruptions_allowed=found.status.disruptions_allowed,
@@ -119,8 +112,7 @@ def take_budget(raw: msgspec.Raw) -> DisruptionBudget:
 
 
 def take_namespace(raw: msgspec.Raw) -> Namespace:
-    """Raises DecodeError."""
-    found = _bare.decode(raw)
+    found = decode_bare(raw)
     return Namespace(
         name=found.metadata.name,
         labels=found.metadata.labels or {},

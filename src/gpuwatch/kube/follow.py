@@ -13,7 +13,7 @@ from kubernetes.client import ApiClient
 
 from gpuwatch.frameworks.framework import Kind
 from gpuwatch.kube import wire
-from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, own_annotations
+from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, decode_bare, decode_named, own_annotations
 from gpuwatch.kube.kinds import LISTED_OWNERS, POD
 from gpuwatch.kube.owners import TakeOwner
 from gpuwatch.kube.transport import Limits
@@ -22,21 +22,18 @@ from gpuwatch.kube.watch import BrokenError, LostError, Position, Watch
 T = TypeVar("T")
 log = logging.getLogger("gpuwatch.kube")
 
-_named = msgspec.json.Decoder(wire.WireNamed)
-_bare = msgspec.json.Decoder(wire.Bare)
-
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Time limits of watches.
 
-    watch_seconds: duration of one watch. The API server sends a bookmark two seconds before it ends it. A minute, so
-    that an orderly end often confirms that nothing is missing, and so that a buffering proxy delays events no longer.
+    watch_seconds: duration of one watch. A minute: an orderly end, which the API server announces with a bookmark,
+    proves that no event is missing; and a proxy that buffers delays events by a minute at most.
     grace_seconds: how late a watch may end.
-    stale_seconds: a resource without any event, bookmark or orderly end for longer is listed again. Longer than one
-    whole watch and half of the next.
-    verification_timeout_seconds: how often the objects are compared with a new list.
-    idle_seconds: a resource that no read used for so long is no longer watched.
+    stale_seconds: without an event, a bookmark or an orderly end for longer, the resource is listed again. Longer than
+    one whole watch and half of the next.
+    verification_timeout_seconds: time between two comparisons of the objects with a new list.
+    idle_seconds: a resource that no read has used for so long is no longer watched.
     """
 
     watch_seconds: float = 60.0
@@ -59,10 +56,10 @@ class CachedObject:
 
 
 class Keep:
-    """Keeps of an object the value that `take` makes of it.
+    """Makes of an object the value that is cached: what `take` returns.
 
-    Of kinds of which only a few owners are used (ReplicaSets: ten for each Deployment) it keeps the fields as JSON and
-    decodes only the wanted ones.
+    Kinds with many unused owners (ReplicaSets: ten for each Deployment) are cached as JSON, and only the wanted objects
+    are decoded.
     """
 
     def __init__(self, take: Take[Any]) -> None:
@@ -70,8 +67,8 @@ class Keep:
         self.chosen = isinstance(take, TakeOwner) and take.kind.metadata_only
 
     def __call__(self, raw: msgspec.Raw) -> tuple[str, CachedObject | None]:
-        """The uid and the object, None when it is not used. Raises DecodeError or ValueError for what is no object."""
-        meta = _named.decode(raw).metadata
+        """The uid and the object, None when it is not used. Raises DecodeError or ValueError for other JSON."""
+        meta = decode_named(raw).metadata
         if meta is None or not meta.name:
             raise ValueError("an object without a name")
         place = f"{meta.namespace}/{meta.name}".lstrip("/")
@@ -84,7 +81,7 @@ class Keep:
 
 
 def _trimmed(raw: msgspec.Raw) -> bytes:
-    meta = _bare.decode(raw).metadata
+    meta = decode_bare(raw).metadata
     kept = msgspec.structs.replace(meta, annotations=own_annotations(meta.annotations) or None)
     return msgspec.json.encode(wire.Bare(kept))
 
@@ -114,7 +111,7 @@ class Follow:
         self._nameless, self._nameless_places = listed.bad, listed.bad_places
         self._position = Position(kind, listed.version, listed.resource_version)
         self._began = self._heard = self._used = began
-        self._verify_at = self._next_verification()
+        self.verify_later()
         self._trouble = ""
         self._lost = ""
         self._watch: Watch | None = None
@@ -132,12 +129,10 @@ class Follow:
     def trouble(self) -> str:
         """Why the objects can no longer be used, or ''. The call counts as a use (see `idle`)."""
         self._used = time.monotonic()
-        if self._lost:
+        if self._lost or self.age_seconds() <= self._patience.stale_seconds:
             return self._lost
-        if self.age_seconds() > self._patience.stale_seconds:
-            silence = self._trouble or "the watch is silent"
-            return f"nothing was heard of them for more than {self._patience.stale_seconds:g} s ({silence})"
-        return ""
+        silence = self._trouble or "the watch is silent"
+        return f"no event, bookmark or orderly end for more than {self._patience.stale_seconds:g} s ({silence})"
 
     def proven(self) -> bool:
         """Whether the watch has delivered anything."""
@@ -145,12 +140,6 @@ class Follow:
 
     def idle(self) -> bool:
         return time.monotonic() - self._used > self._patience.idle_seconds
-
-    def unverified(self) -> bool:
-        return time.monotonic() > self._verify_at
-
-    def verified(self) -> None:
-        self._verify_at = self._next_verification()
 
     def moment(self) -> tuple[Position, dict[str, CachedObject]]:
         with self._lock:
@@ -167,7 +156,7 @@ class Follow:
         bad = BadObjects()
         for item in held:
             if item.error:
-                bad.add_text(item.place, f": {item.error}")
+                bad.add(item.place, f": {item.error}")
         values = [item.value for item in held if not item.error]
         if self.keep.chosen:
             values = [value for value in map(take, map(msgspec.Raw, values)) if value is not None]
@@ -180,8 +169,8 @@ class Follow:
         if watch is not None:
             watch.stop()
 
-    def _next_verification(self) -> float:
-        return time.monotonic() + self._patience.verification_timeout_seconds * _random(0.8)
+    def verify_later(self) -> None:
+        self.verify_at = time.monotonic() + self._patience.verification_timeout_seconds * _random(0.8)
 
     def _run(self) -> None:
         failures = 0
@@ -189,8 +178,14 @@ class Follow:
             seconds = self._patience.watch_seconds * _random(0.8)
             began = time.monotonic()
             wanted: float | None = None
+            self._watch = watch = Watch(self._client, self._limits)
+            if self._stopping.is_set():
+                return  # `stop` came before the watch that it has to end
             try:
-                self._watched(seconds)
+                for event in watch.events(self._position, seconds, self._patience.grace_seconds):
+                    if self._stopping.is_set():
+                        return
+                    self._apply(event)
             except LostError as error:
                 self._lost = str(error)
                 return
@@ -200,14 +195,13 @@ class Follow:
                 if self._stopping.is_set():
                     return  # `stop` closed its connection
                 log.exception("the watch of %s", self.name)
-                self._lost = "a fault of gpuwatch's own, logged before"
+                self._lost = "gpuwatch itself failed; its log has the error"
                 return
             else:
                 if time.monotonic() - began >= seconds / 2:
                     self._heard, self._trouble, failures = time.monotonic(), "", 0
                     continue
-                # Too early to be an orderly end.
-                self._trouble = "it was ended before its time"
+                self._trouble = "the server ended the watch too early"
             failures = 0 if self._heard > began else failures + 1
             self._stopping.wait(self._pause(failures, wanted))
 
@@ -217,27 +211,18 @@ class Follow:
         least = min(wanted or 0.0, self._limits.longest_pause_seconds)
         return max(min(backoff, self._limits.longest_pause_seconds), least)
 
-    def _watched(self, seconds: float) -> None:
-        self._watch = watch = Watch(self._client, self._limits)
-        if self._stopping.is_set():
-            return
-        for event in watch.events(self._position, seconds, self._patience.grace_seconds):
-            if self._stopping.is_set():
-                return
-            self._apply(event)
-
     def _apply(self, event: wire.Event) -> None:
         if event.type not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
             raise LostError(f"the watch brought an event of the unknown type {event.type[:40]!r}")
         try:
-            meta = _named.decode(event.object).metadata
+            meta = decode_named(event.object).metadata
             found = None if event.type == "BOOKMARK" else self.keep(event.object)
         except (*UNDECODABLE, ValueError) as error:
-            raise LostError(f"the watch brought an event that is none ({error})") from error
+            raise LostError(f"the watch brought an event without a valid object ({error})") from error
         reached = meta.resource_version if meta is not None else ""
         before = self._position.resource_version
         if not reached.strip("0"):
-            raise LostError("the watch brought an event that does not tell its resourceVersion")
+            raise LostError("the watch brought an event without a resourceVersion")
         if reached.isdecimal() and before.isdecimal() and int(reached) < int(before):
             # Happens when etcd was restored from a backup.
             raise LostError(f"the watch went back, from {before} to {reached}")
@@ -253,5 +238,5 @@ class Follow:
 
 
 def _random(least: float) -> float:
-    """A factor up to 1 that spreads the requests of watches that started together."""
+    """A factor from `least` to 1, so that watches that started together do not stay in step."""
     return random.uniform(least, 1.0)  # noqa: S311

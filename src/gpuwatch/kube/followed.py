@@ -1,8 +1,6 @@
-"""A running cluster that is listed once and then watched.
-
-The reading thread lists, one resource after the other, only what is not watched: at the first read, after a watch was
-lost, and where watching is forbidden. Each resource has a thread that only reads its watch.
-"""
+"""A running cluster that is listed once and then watched. Each resource has a thread that only reads its watch. The
+reading thread lists, one resource after the other, only what is not watched: at the first read, after a watch was lost,
+and where watching is forbidden."""
 
 import logging
 import threading
@@ -32,7 +30,7 @@ _STOP_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """State of one resource. age_seconds: since the last list, event or bookmark; all earlier changes are known.
+    """State of one resource. age_seconds: since the last list, event or bookmark; every earlier change is known.
 
     lists: number of lists so far. drifted: objects that differed from a list of the same resourceVersion.
     """
@@ -45,36 +43,30 @@ class Followed:
 
 
 class FollowedCluster:
-    """Reads the same Cluster as `LiveCluster` with a fraction of the traffic; needs the verbs list and watch.
-
-    A resource that may not be watched is listed at each read. One read at a time; others wait.
-    """
+    """Reads the same Cluster as `LiveCluster` with a fraction of the traffic; needs the verbs list and watch. A
+    resource that may not be watched is listed at each read. One read at a time; others wait."""
 
     def __init__(
         self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS, patience: Patience = DEFAULT_PATIENCE
     ) -> None:
+        self.description = f"Kubernetes at {address(api_client)}"
         self._client = api_client
         self._limits = limits
         self._patience = patience
         self._reading = threading.Lock()
+        self._lister = Lists(api_client, limits)  # of the current read
         self._follows: dict[tuple[Kind, str], Follow] = {}
         self._logged: dict[str, str] = {}
         self._lists: dict[str, int] = {}
         self._drifted: dict[str, int] = {}
 
-    @property
-    def description(self) -> str:
-        return f"Kubernetes at {address(self._client)}"
-
     def read(self, now: datetime) -> Cluster:
-        """The cluster as of `now`, or up to `Patience.stale_seconds` before; `followed` has the age of each part.
-
-        Raises ClusterError when the API server is unreachable and nothing is cached, or when no list is permitted.
-        """
+        """A part may be `Patience.stale_seconds` older than `now`; `followed` has the age of each. While parts are
+        cached, an unreachable API server is a Gap."""
         with self._reading:
-            source = _Source(self, Lists(self._client, self._limits))
+            self._lister = Lists(self._client, self._limits)
             try:
-                cluster = read_cluster(source, now)
+                cluster = read_cluster(self, now)
             except (ListError, ClusterError) as error:
                 raise ClusterError(f"{self.description}: {error}") from error
             for key, follow in tuple(self._follows.items()):
@@ -107,10 +99,19 @@ class FollowedCluster:
         for follow in follows:
             follow.join(max(end - time.monotonic(), 0.0))
 
-    def _objects(self, lists: Lists, kind: Kind, take: Take[T], version: str) -> Listing[T]:
+    def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
+        """For `read` alone. Raises ListError when the server does not answer and nothing is cached."""
+        try:
+            return self._cached(kind, take, version)
+        except ListError as error:
+            if not self._follows:
+                raise
+            return Listing(failure=Gap(kind=error.kind, what=kind.resource, detail=error.detail))
+
+    def _cached(self, kind: Kind, take: Take[T], version: str) -> Listing[T]:
         follow, name = self._follows.get((kind, version)), name_of(kind)
         if follow is not None:
-            trouble = follow.trouble() or self._verified(lists, follow)
+            trouble = follow.trouble() or self._verified(follow)
             if not trouble:
                 if follow.proven():
                     self._logged.pop(name, None)
@@ -118,14 +119,14 @@ class FollowedCluster:
             follow.stop()
             del self._follows[kind, version]
             if self._logged.get(name) != trouble:
-                log.warning("%s are listed anew: %s", name, trouble)
+                log.warning("%s are listed again: %s", name, trouble)
                 self._logged[name] = trouble
-        return self._begin(lists, kind, take, version)
+        return self._begin(kind, take, version)
 
-    def _begin(self, lists: Lists, kind: Kind, take: Take[T], version: str) -> Listing[T]:
+    def _begin(self, kind: Kind, take: Take[T], version: str) -> Listing[T]:
         began = time.monotonic()
         keep = Keep(take)
-        found = lists.objects(kind, keep, version)
+        found = self._lister.objects(kind, keep, version)
         if found.failure is not None:
             return Listing(failure=found.failure)
         follow = Follow(self._client, self._limits, self._patience, kind, keep, found, began)
@@ -135,9 +136,9 @@ class FollowedCluster:
             follow.start()
         return follow.listing(take)
 
-    def _verified(self, lists: Lists, follow: Follow) -> str:
-        """Compare with a list when one is due. Returns why the resource must be listed again, or ''."""
-        if not follow.unverified():
+    def _verified(self, follow: Follow) -> str:
+        """Compares with a list when that is due. Returns why the resource must be listed again, or ''."""
+        if time.monotonic() <= follow.verify_at:
             return ""
         position, held = follow.moment()
         drifted = 0
@@ -149,7 +150,7 @@ class FollowedCluster:
 
         try:
             # At the resourceVersion that the watch has reached, so that later changes are no difference.
-            lists.exactly(position.kind, position.version, compare, position.resource_version)
+            self._lister.exactly(position.kind, position.version, compare, position.resource_version)
         except ListError as error:
             if error.status in (0, 401, 429) or error.status >= 500:
                 return ""  # transient: the next read tries again
@@ -158,24 +159,7 @@ class FollowedCluster:
         drifted += len(held)
         if drifted:
             self._drifted[follow.name] = self._drifted.get(follow.name, 0) + drifted
-            return f"{drifted} of {follow.count} were not as a list of the same moment tells"
-        follow.verified()
-        log.info("%s: %d are as a list of the same moment tells", follow.name, follow.count)
+            return f"{drifted} of {follow.count} differ from a list of the same resourceVersion"
+        follow.verify_later()
+        log.info("%s: all %d equal a list of the same resourceVersion", follow.name, follow.count)
         return ""
-
-
-class _Source:
-    """The `assemble.Source` of one read."""
-
-    def __init__(self, cluster: FollowedCluster, lists: Lists) -> None:
-        self._cluster = cluster
-        self._lists = lists
-
-    def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """Raises ListError when the server does not answer and nothing is cached."""
-        try:
-            return self._cluster._objects(self._lists, kind, take, version)
-        except ListError as error:
-            if not self._cluster._follows:
-                raise
-            return Listing(failure=Gap(kind=error.kind, what=kind.resource, detail=error.detail))

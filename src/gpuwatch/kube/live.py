@@ -23,19 +23,15 @@ class LiveCluster:
     """Lists the whole cluster at each read; needs only the verb list."""
 
     def __init__(self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.description = f"Kubernetes at {address(api_client)}"
         self._client = api_client
         self._limits = limits
-
-    @property
-    def description(self) -> str:
-        return f"Kubernetes at {address(self._client)}"
 
     def followed(self) -> FollowedCluster:
         """The same cluster, for repeated reads."""
         return FollowedCluster(self._client, self._limits)
 
     def read(self, now: datetime) -> Cluster:
-        """Raises ClusterError when the API server is unreachable or permits no list."""
         try:
             return read_cluster(Lists(self._client, self._limits), now)
         except (ListError, ClusterError) as error:
@@ -43,11 +39,8 @@ class LiveCluster:
 
 
 def api_client(kubeconfig: Path | None = None, context: str | None = None) -> ApiClient:
-    """A client that a reader and a writer may share.
-
-    kubeconfig: a file; by default $KUBECONFIG, else ~/.kube/config, else the Pod's service account. Raises ClusterError
-    when none exists or it cannot be used.
-    """
+    """A client that a reader and a writer may share. kubeconfig: a file; by default $KUBECONFIG, else ~/.kube/config,
+    else the Pod's service account. Raises ClusterError when none exists or it cannot be used."""
     settings = Configuration()
     settings.connection_pool_maxsize = _CONNECTIONS
     settings.retries = False  # `transport` retries

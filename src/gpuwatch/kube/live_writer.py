@@ -1,13 +1,11 @@
 """Writes to a running cluster: plain JSON over the official client's transport, with preconditions and timeouts.
-
-Nothing is retried here: only the caller knows whether a retry is safe.
-"""
+Nothing is retried here: only the caller knows whether a retry is safe."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +24,6 @@ _CONTROLLER = "gpuwatch.dev/controller"
 _STRICT = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
 _NOTE_BYTES = 1000  # the API accepts 1,024 bytes as an Event's note
 _REASON_CHARACTERS = 600
-_BUDGET_NAME = re.compile(r"disruption budget (\S+) ")
 # Strict decoding errors quote the whole object, and a Pod's environment may hold secrets.
 _LONG_QUOTE = re.compile(r'"(?:[^"\\]|\\.){80,}"')
 
@@ -55,15 +52,18 @@ class _Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """A request in words, for its error: 'patch Job/team-a/train'. on: None for a list or a new object."""
+class _Request:
+    """verb, what, resource: in words, for its error: 'patch Job/team-a/train'. on: None for a list or a new object."""
 
+    method: str
+    path: str
     verb: str
     what: str
     resource: str
     on: ObjectRef | None = None
 
 
+@dataclass
 class LiveWriter:
     """Reads and writes single objects of a running cluster.
 
@@ -72,45 +72,37 @@ class LiveWriter:
     sent.
     """
 
-    def __init__(
-        self,
-        api_client: ApiClient,
-        *,
-        lease_check: LeaseCheck = lambda: None,
-        instance: str = MANAGER,
-        limits: Limits = DEFAULT_LIMITS,
-        dry_run: bool = False,
-    ) -> None:
-        self._client = api_client
-        self._lease_check = lease_check
-        self._instance = instance
-        self._limits = limits
-        self._served: dict[str, dict[str, _Resource]] = {}
-        self._dry_run = dry_run
+    api_client: ApiClient
+    _: KW_ONLY
+    lease_check: LeaseCheck = lambda: None
+    instance: str = MANAGER
+    limits: Limits = DEFAULT_LIMITS
+    dry_run: bool = False
 
-    @property
-    def description(self) -> str:
-        return f"Kubernetes at {address(self._client)}{' (dry run)' if self._dry_run else ''}"
+    def __post_init__(self) -> None:
+        self.description = f"Kubernetes at {address(self.api_client)}{' (dry run)' if self.dry_run else ''}"
+        self._served: dict[str, dict[str, _Resource]] = {}
 
     def get(self, ref: ObjectRef) -> Object | None:
         resource = self._resource(ref.api_version, ref.kind)
         if resource is None:
             return None
-        question = _Question("get", f"{ref}", resource.named())
-        found = self._found(resource.path(ref.namespace, ref.name), question)
+        path = resource.path(ref.namespace, ref.name)
+        found = self._found(_Request("GET", path, "get", f"{ref}", resource.named()))
         return None if found is None or (ref.uid and found["metadata"].get("uid") != ref.uid) else found
 
     def objects(self, api_version: str, kind: str, namespace: str = "", labels: str = "") -> tuple[Object, ...]:
         resource = self._resource(api_version, kind)
         if resource is None:
             return ()
-        question = _Question("list", f"{resource.named()} in {namespace or 'all Namespaces'}", resource.named())
-        asked = {"limit": str(self._limits.page_size), **({"labelSelector": labels} if labels else {})}
+        what = f"{resource.named()} in {namespace or 'all Namespaces'}"
+        request = _Request("GET", resource.path(namespace), "list", what, resource.named())
+        asked = {"limit": str(self.limits.page_size), **({"labelSelector": labels} if labels else {})}
         found: list[Object] = []
         token = ""
         while True:
             params = {**asked, **({"continue": token} if token else {})}
-            page = self._ask("GET", resource.path(namespace), question, params)
+            page = self._ask(request, params)
             # The items of a typed list have neither.
             found += ({**item, "apiVersion": api_version, "kind": kind} for item in page.get("items") or ())
             token = page.get("metadata", {}).get("continue", "")
@@ -121,9 +113,8 @@ class LiveWriter:
         metadata = object_["metadata"]
         resource = self._known(object_["apiVersion"], object_["kind"])
         name = f"{object_['kind']} {metadata.get('namespace', '')}/{metadata['name']}".replace(" /", " ")
-        question = _Question("create", name, resource.named())
-        path = resource.path(metadata.get("namespace", ""))
-        return self._write("POST", path, question, object_, params=_STRICT)
+        request = _Request("POST", resource.path(metadata.get("namespace", "")), "create", name, resource.named())
+        return self._write(request, object_, params=_STRICT)
 
     def patch(
         self,
@@ -137,9 +128,9 @@ class LiveWriter:
         resource = self._known(ref.api_version, ref.kind)
         named = _preconditions(ref, version)
         body = {**patch, "metadata": {**patch.get("metadata", {}), **named}} if named else dict(patch)
-        question = _Question("patch", f"{ref}", resource.named(subresource), ref)
         path = resource.path(ref.namespace, ref.name, subresource)
-        return self._write("PATCH", path, question, body, kind, _STRICT)
+        request = _Request("PATCH", path, "patch", f"{ref}", resource.named(subresource), ref)
+        return self._write(request, body, kind, _STRICT)
 
     def evict(self, pod: ObjectRef, *, version: str = "") -> None:
         resource = self._known("v1", "Pod")
@@ -150,26 +141,28 @@ class LiveWriter:
         }
         if named := _preconditions(pod, version):
             eviction["deleteOptions"] = {"preconditions": named}
-        question = _Question("create", f"an eviction of {pod}", resource.named("eviction"), pod)
-        self._write("POST", resource.path(pod.namespace, pod.name, "eviction"), question, eviction)
+        path = resource.path(pod.namespace, pod.name, "eviction")
+        self._write(
+            _Request("POST", path, "create", f"an eviction of {pod}", resource.named("eviction"), pod), eviction
+        )
 
     def delete(self, ref: ObjectRef) -> None:
         resource = self._known(ref.api_version, ref.kind)
         options: Object = {"propagationPolicy": "Background"}
-        if self._dry_run:
+        if self.dry_run:
             options["dryRun"] = ["All"]  # for a DELETE with a body the server ignores query parameters
         if ref.uid:
             options["preconditions"] = {"uid": ref.uid}
-        question = _Question("delete", f"{ref}", resource.named(), ref)
-        self._write("DELETE", resource.path(ref.namespace, ref.name), question, options)
+        path = resource.path(ref.namespace, ref.name)
+        self._write(_Request("DELETE", path, "delete", f"{ref}", resource.named(), ref), options)
 
     def event(
         self, regarding: ObjectRef, *, at: datetime, reason: str, action: str, note: str, warning: bool = False
     ) -> None:
-        if self._dry_run:
+        if self.dry_run:
             return
         event = event_of(regarding, at=at, reason=reason, action=action, note=note, warning=warning)
-        event["reportingInstance"] = self._instance[:128]
+        event["reportingInstance"] = self.instance[:128]
         try:
             self.create(event)
         except WriteError as error:
@@ -191,7 +184,7 @@ class LiveWriter:
         if known is not None:
             return known
         base = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        answer = self._found(base, _Question("get", f"the kinds of {api_version}", base))
+        answer = self._found(_Request("GET", base, "get", f"the kinds of {api_version}", base))
         if answer is None:
             return None
         self._served[api_version] = {
@@ -207,33 +200,25 @@ class LiveWriter:
             raise WriteError(Failure.INVALID, f"The cluster does not serve {kind} of {api_version}.", status=404)
         return found
 
-    def _found(self, path: str, question: _Question) -> Object | None:
+    def _found(self, request: _Request) -> Object | None:
         try:
-            return self._ask("GET", path, question)
+            return self._ask(request)
         except WriteError as error:
             if error.failure is Failure.NOT_FOUND:
                 return None
             raise
 
-    def _write(
-        self,
-        method: str,
-        path: str,
-        question: _Question,
-        body: object,
-        media_type: str = JSON,
-        params: Mapping[str, str] | None = None,
-    ) -> Object:
-        self._lease_check()
-        dry = {"dryRun": "All"} if self._dry_run else {}
+    def _write(self, request: _Request, body: object, media_type: str = JSON, params: Mapping[str, str] = {}) -> Object:
+        self.lease_check()
+        dry = {"dryRun": "All"} if self.dry_run else {}
         try:
-            return self._ask(method, path, question, {**(params or {}), **dry}, body, media_type)
+            return self._ask(request, {**params, **dry}, body, media_type)
         except WriteError as error:
-            if error.status in (409, 422) and question.on is not None:
-                raise self._refined(error, question, question.on) from error
+            if error.status in (409, 422) and request.on is not None:
+                raise self._refined(error, request, request.on) from error
             raise
 
-    def _refined(self, error: WriteError, question: _Question, on: ObjectRef) -> WriteError:
+    def _refined(self, error: WriteError, request: _Request, on: ObjectRef) -> WriteError:
         """The server answers 409 or 422 both to a wrong uid and to a wrong version; reading the object decides."""
         try:
             now = self.get(ObjectRef(on.api_version, on.kind, on.name, on.namespace))
@@ -242,41 +227,34 @@ class LiveWriter:
         if now is not None and (not on.uid or now["metadata"].get("uid") == on.uid):
             return error
         reason = "there is no such object any more" if now is None else "another object has its name now"
-        message = f"Could not {question.verb} {question.what}: {reason}."
+        message = f"Could not {request.verb} {request.what}: {reason}."
         return WriteError(Failure.NOT_FOUND, message, verb=error.verb, resource=error.resource, status=error.status)
 
     def _ask(
-        self,
-        method: str,
-        path: str,
-        question: _Question,
-        params: Mapping[str, str] | None = None,
-        body: object = None,
-        media_type: str = JSON,
+        self, request: _Request, params: Mapping[str, str] = {}, body: object = None, media_type: str = JSON
     ) -> Object:
-        timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
+        timeout = (self.limits.connect_timeout_seconds, self.limits.read_timeout_seconds)
         try:
-            answer = ask(
-                self._client, path, params or {}, timeout, method=method, body=body, media_type=str(media_type)
-            )
+            method, kind = request.method, str(media_type)
+            answer = ask(self.api_client, request.path, params, timeout, method=method, body=body, media_type=kind)
             content: bytes = answer.read()
         except ApiException as error:
             if error.status:
-                raise _explained(question, error) from error
-            raise self._unsure(question, f"no answer from {self.description}: {error.reason}") from error
+                raise _explained(request, error) from error
+            raise self._unsure(request, f"no answer from {self.description}: {error.reason}") from error
         except urllib3.exceptions.HTTPError as error:
-            raise self._unsure(question, f"no answer from {self.description}: {cause_of(error)}") from error
+            raise self._unsure(request, f"no answer from {self.description}: {cause_of(error)}") from error
         try:
             found = json.loads(content)
         except ValueError as error:
-            raise self._unsure(question, f"the answer is not JSON ({error}); is there a proxy in between?") from error
+            raise self._unsure(request, f"the answer is not JSON ({error}); is there a proxy in between?") from error
         if not isinstance(found, dict):
-            raise self._unsure(question, "the answer is not an object; is there a proxy in between?")
+            raise self._unsure(request, "the answer is not an object; is there a proxy in between?")
         return found
 
-    def _unsure(self, question: _Question, why: str) -> WriteError:
-        message = f"Could not {question.verb} {question.what}: {why.rstrip('.')}."
-        return WriteError(Failure.UNSURE, message, verb=question.verb, resource=question.resource)
+    def _unsure(self, request: _Request, why: str) -> WriteError:
+        message = f"Could not {request.verb} {request.what}: {why.rstrip('.')}."
+        return WriteError(Failure.UNSURE, message, verb=request.verb, resource=request.resource)
 
 
 def _preconditions(ref: ObjectRef, version: str) -> Object:
@@ -313,7 +291,7 @@ def event_of(
     }
 
 
-def _explained(question: _Question, error: ApiException) -> WriteError:
+def _explained(request: _Request, error: ApiException) -> WriteError:
     status, answer = int(error.status or 0), decoded_status(error.body or "{}")
     details = answer.details or wire.StatusDetails()
     reason = (answer.message or str(error.reason or "no reason given")).strip().rstrip(".")
@@ -329,15 +307,13 @@ def _explained(question: _Question, error: ApiException) -> WriteError:
     elif status == 401:
         advice = " Renew the token, or check the kubeconfig's user."
     elif failure is Failure.FORBIDDEN and " cannot " in reason:  # otherwise a quota or webhook refused, not RBAC
-        resource, _, group = question.resource.partition(".")
-        advice = f" Grant the verb `{question.verb}` on `{resource}` of API group {group or 'core'!r}."
-    named = _BUDGET_NAME.search(budget)
+        resource, _, group = request.resource.partition(".")
+        advice = f" Grant the verb `{request.verb}` on `{resource}` of API group {group or 'core'!r}."
     return WriteError(
         failure,
-        f"Could not {question.verb} {question.what}: the API server answered {status} ({reason}).{advice}",
-        verb=question.verb,
-        resource=question.resource,
-        budget=named[1] if named else "",
+        f"Could not {request.verb} {request.what}: the API server answered {status} ({reason}).{advice}",
+        verb=request.verb,
+        resource=request.resource,
         retry_after_seconds=wait,
         status=status,
     )

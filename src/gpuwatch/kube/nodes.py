@@ -8,7 +8,7 @@ import msgspec
 
 from gpuwatch.frameworks import keys
 from gpuwatch.kube import wire
-from gpuwatch.kube.accelerators import accelerator_counts
+from gpuwatch.kube.accelerators import LABELS, accelerator_counts
 from gpuwatch.kube.decode import own_annotations
 from gpuwatch.kube.quantity import quantity, whole
 from gpuwatch.model.cluster import Condition, Node, Sharing, Taint
@@ -16,32 +16,6 @@ from gpuwatch.model.telemetry import Gap, GapKind
 
 _MIB = 2**20
 _GIB = 2**30
-
-# Most specific first; Nodes without a pool are grouped by instance type.
-_POOL_LABELS = (
-    keys.POOL,
-    "karpenter.sh/nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "alpha.eksctl.io/nodegroup-name",
-    "cloud.google.com/gke-nodepool",
-    "kubernetes.azure.com/agentpool",
-    "agentpool",
-    "doks.digitalocean.com/node-pool",
-    "karpenter.sh/provisioner-name",
-    "node.kubernetes.io/instance-type",
-    "beta.kubernetes.io/instance-type",
-)
-_PRODUCT_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
-    "beta.amd.com/gpu.product-name",
-    "gpu.intel.com/product",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "cloud.google.com/gke-accelerator",
-)
-_VRAM_LABELS = ("amd.com/gpu.vram", "beta.amd.com/gpu.vram")
-# One unit is one device, unless devices are shared.
-_WHOLE_DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi")
 
 _SHARED_SUFFIX = "-SHARED"
 _MIG_SUFFIX = re.compile(r"-MIG-(?P<profile>INVALID|(?:\d+c\.)?\d+g\.\d+gb\S*)$")
@@ -101,13 +75,13 @@ def _node(found: wire.WireNode) -> Node:
         mig_layout=_mig_layout(labels, counts, profile),
         sharing=_sharing(labels, counts),
         replicas=_replicas(labels),
-        pool=next((labels[key] for key in _POOL_LABELS if labels.get(key)), ""),
+        pool=next((labels[key] for key in (keys.POOL, *LABELS.pool) if labels.get(key)), ""),
     )
 
 
 def _product(labels: Mapping[str, str]) -> tuple[str, str]:
     """GPU product without GFD's suffixes, and the MIG profile in the suffix."""
-    text = next((labels[key] for key in _PRODUCT_LABELS if labels.get(key)), "").removesuffix(_SHARED_SUFFIX)
+    text = next((labels[key] for key in LABELS.product if labels.get(key)), "").removesuffix(_SHARED_SUFFIX)
     suffix = _MIG_SUFFIX.search(text)
     return (text[: suffix.start()], suffix["profile"]) if suffix else (text, "")
 
@@ -119,15 +93,13 @@ def _number(labels: Mapping[str, str], *names: str) -> int:
 
 def _gpu_count(labels: Mapping[str, str], counts: Mapping[str, int]) -> int:
     """Physical GPUs by GFD's label, else the cloud's, else the Node's capacity."""
-    labelled = _number(labels, "nvidia.com/gpu.count", "karpenter.k8s.aws/instance-gpu-count")
-    return labelled or sum(counts.get(name, 0) for name in _WHOLE_DEVICES)
+    return _number(labels, *LABELS.gpu_count) or sum(counts.get(name, 0) for name in LABELS.whole_devices)
 
 
 def _gpu_memory(labels: Mapping[str, str]) -> int:
-    mebibytes = _number(labels, "nvidia.com/gpu.memory", "karpenter.k8s.aws/instance-gpu-memory")
-    if mebibytes:
+    if mebibytes := _number(labels, *LABELS.gpu_memory_mib):
         return mebibytes * _MIB
-    vram = next((labels[key] for key in _VRAM_LABELS if labels.get(key)), "")
+    vram = next((labels[key] for key in LABELS.vram if labels.get(key)), "")
     return int(vram[:-1]) * _GIB if vram[-1:] == "G" and vram[:-1].isdecimal() else 0
 
 

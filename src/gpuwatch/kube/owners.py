@@ -7,7 +7,7 @@ import msgspec
 
 from gpuwatch.frameworks.framework import Kind
 from gpuwatch.frameworks.objects import KindKey
-from gpuwatch.frameworks.owner import Owner, OwnerRef, OwnerSpec, Wire
+from gpuwatch.frameworks.owner import Owner, OwnerRef, OwnerSpec, OwnerState, Wire
 from gpuwatch.kube.decode import Listing, own_annotations
 from gpuwatch.kube.kinds import LISTED_OWNERS
 from gpuwatch.kube.pods import HeldPod
@@ -22,6 +22,7 @@ _MAX_DEPTH = 12
 class WireOwner(Wire, frozen=True):
     metadata: Metadata
     spec: OwnerSpec = OwnerSpec()
+    status: OwnerState = OwnerState()
 
 
 _decoder = msgspec.json.Decoder(WireOwner)
@@ -29,11 +30,9 @@ _decoder = msgspec.json.Decoder(WireOwner)
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where the walk from one Pod ended. chain: the owners that were found, from the Pod upwards.
-
-    ref: the owner that was not found or is of an unknown kind; None when `chain` ends at the top.
-    api_version: of the top, by the reference to it.
-    """
+    """Where the walk from one Pod ended. chain: the owners that were found, from the Pod upwards. ref: the owner that
+    was not found or is of an unknown kind; None when `chain` ends at the top. api_version: of the top, by the reference
+    to it."""
 
     status: OwnerStatus
     chain: tuple[Owner, ...] = ()
@@ -71,15 +70,14 @@ class TakeOwner:
             spec=spec,
             replicas=kind.replicas(spec) if kind.replicas else None,
             suspended=kind.suspended(spec, meta.annotations or {}) if kind.suspended else None,
+            unscheduled=kind.unscheduled(found.status) if kind.unscheduled else "",
         )
 
 
 @dataclass(slots=True)
 class OwnerIndex:
     """Owners that were read. whole: kinds that were read completely; unread: kinds whose list failed, and why.
-
-    bad_places: namespace/name of owners that could not be decoded.
-    """
+    bad_places: namespace/name of owners that could not be decoded."""
 
     by_uid: dict[str, Owner] = field(default_factory=dict)
     by_name: dict[tuple[KindKey, str, str], Owner] = field(default_factory=dict)
@@ -94,11 +92,9 @@ class OwnerIndex:
         self.by_name[owner.key, owner.namespace, owner.name] = owner
 
     def find(self, ref: OwnerRef, namespace: str) -> Owner | None:
-        """By uid; by name only when one side has no uid, because a new object may have the owner's name.
-
-        As for Kubernetes' garbage collector, an owner is in the dependant's Namespace or cluster-scoped, and its kind
-        and name are those of the reference. Anybody who may create a Pod can write any uid into it.
-        """
+        """By uid; by name only when one side has no uid, because a new object may have the owner's name. As for
+        Kubernetes' garbage collector, an owner is in the dependant's Namespace or cluster-scoped, and has the
+        reference's kind and name: a user who may create a Pod can write any uid into it."""
         found = self.by_uid.get(ref.uid) if ref.uid else None
         if found is not None:
             named = (found.group, found.kind, found.name) == (ref.group, ref.kind, ref.name)
@@ -134,11 +130,9 @@ def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
 
 
 def read_owners(pods: Sequence[HeldPod], listed: ListOwners, beside: Sequence[HeldPod] = ()) -> OwnerIndex:
-    """List the kinds between these Pods and their top controllers, level by level. beside: Pods without accelerators.
-
-    Of kinds that are read without a spec (ReplicaSets: ten for each Deployment) only the wanted owners are kept. Such
-    a kind is listed again when a higher level needs it too.
-    """
+    """Lists the kinds between these Pods and their top controllers, level by level. beside: Pods without accelerators.
+    Of kinds that are read without a spec (ReplicaSets: ten for each Deployment) only the wanted owners are kept. Such a
+    kind is listed again when a higher level needs it too."""
     index = OwnerIndex()
     for item in pods:
         pod = item.pod

@@ -1,6 +1,6 @@
 """Where a Pod may be scheduled: the constraints that the scheduler must satisfy."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from gpuwatch.kube import wire
@@ -17,7 +17,7 @@ def placement(spec: wire.PodSpec, namespace: str, labels: Mapping[str, str]) -> 
         tolerations=tolerations(spec),
         node_selector=spec.node_selector or {},
         node_terms=tuple(
-            NodeTerm(_requirements(term.match_expressions), _requirements(term.match_fields))
+            NodeTerm(term.match_expressions or (), term.match_fields or ())
             for term in (node.required.node_selector_terms or () if node and node.required else ())
         ),
         pod_affinity=_pod_terms(near, namespace),
@@ -45,17 +45,13 @@ def _tolerations(items: tuple[wire.WireToleration, ...]) -> tuple[Toleration, ..
     )
 
 
-def _requirements(items: Iterable[wire.LabelRequirement] | None) -> tuple[Requirement, ...]:
-    return tuple(Requirement(item.key, item.operator, tuple(item.values or ())) for item in items or ())
-
-
 def _pod_terms(affinity: wire.PodAffinity | None, namespace: str) -> tuple[PodTerm, ...]:
     terms: Sequence[wire.PodAffinityTerm] = (affinity.required or ()) if affinity else ()
     return tuple(
         PodTerm(
             topology_key=term.topology_key,
             match_labels=(term.label_selector.match_labels if term.label_selector else None) or {},
-            match_expressions=_requirements(term.label_selector.match_expressions if term.label_selector else None),
+            match_expressions=(term.label_selector.match_expressions if term.label_selector else None) or (),
             selects_none=term.label_selector is None,
             namespaces=tuple(term.namespaces or ()) or (() if term.namespace_selector is not None else (namespace,)),
             any_namespace=term.namespace_selector is not None,
@@ -73,6 +69,6 @@ def _spread(item: wire.SpreadConstraint, labels: Mapping[str, str]) -> Spread:
         max_skew=item.max_skew,
         min_domains=item.min_domains or 1,
         match_labels=(selector.match_labels if selector else None) or {},
-        match_expressions=(*_requirements(selector.match_expressions if selector else None), *own),
+        match_expressions=(*((selector.match_expressions if selector else None) or ()), *own),
         selects_none=selector is None,
     )

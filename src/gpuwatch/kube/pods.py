@@ -58,10 +58,8 @@ class ExporterPod:
 
 
 class OtherPod(msgspec.Struct, frozen=True, gc=False):
-    """What guards need of a Pod without accelerators. node: '' while it is not scheduled.
-
-    Most Pods of a cluster are such ones, so all that Pods of one owner have alike is kept once.
-    """
+    """What guards need of a Pod without accelerators. Most Pods of a cluster are such ones, so values that Pods of one
+    owner share are stored once. node: '' while it is not scheduled."""
 
     node: str
     cpu_cores: float
@@ -218,10 +216,8 @@ def _unscheduled(status: wire.PodStatus) -> str:
 
 
 def _started(status: wire.PodStatus) -> datetime | None:
-    """Start of the first container, or status.startTime if unknown.
-
-    After a restart, a container's start is that of its latest run, so status.startTime is used.
-    """
+    """Start of the first container, or status.startTime if unknown, and after a restart: then a container's start is
+    that of its latest run."""
     statuses = status.container_statuses or ()
     if any(item.restart_count for item in statuses):
         return status.start_time
@@ -230,10 +226,8 @@ def _started(status: wire.PodStatus) -> datetime | None:
 
 
 def _claims(found: wire.WirePod) -> tuple[str, ...]:
-    """Names of its ResourceClaims: given, created from a template, or created for an extended resource.
-
-    A claim that is not yet created from its template has no name.
-    """
+    """Names of its ResourceClaims: given, created from a template, or created for an extended resource. A claim that is
+    not yet created from its template has no name."""
     spec, status = found.spec, found.status
     given = [item.resource_claim_name for item in spec.resource_claims or ()]
     made = [item.resource_claim_name for item in status.resource_claim_statuses or ()]
@@ -249,9 +243,8 @@ def _names_exporter(text: str) -> bool:
 
 
 def _exporter(found: wire.WirePod) -> ExporterPod | None:
-    """An exporter by its names that mounts the kubelet's pod-resources from its Node. Names a tenant may forge; a
-    hostPath volume is allowed only to those who could take the Node over (Pod Security: privileged), and exporters need
-    this one to learn which Pod has which GPU."""
+    """An exporter by its names that mounts the kubelet's pod-resources from its Node. A tenant can forge names, but may
+    not mount a hostPath (Pod Security: privileged); exporters need this one to learn which Pod has which GPU."""
     node = found.spec.node_name
     if not node or found.status.phase in ("Succeeded", "Failed"):
         return None  # another Pod may have the address of an ended Pod

@@ -16,10 +16,8 @@ _FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE
 
 @lru_cache(maxsize=8192)
 def quantity(text: str | int | float) -> Decimal:
-    """The exact value in the field's base unit (cores, bytes, devices).
-
-    Raises ValueError for anything that the API server would refuse.
-    """
+    """The exact value in the field's base unit (cores, bytes, devices). Raises ValueError for a text that the API
+    server would refuse."""
     found = _FORM.fullmatch(str(text))
     if found is None:
         raise ValueError(f"{text!r} is no Kubernetes quantity (such as 8, 500m, 32Gi or 1e3)")

@@ -7,7 +7,7 @@ from gpuwatch.model.cluster import Cluster
 
 
 class ClusterError(Exception):
-    """Nothing could be read. The message has the place and what to do, and no secret."""
+    """No part of the cluster could be read. The message has the place and what to do, and no secret."""
 
 
 class ClusterReader(Protocol):
@@ -16,7 +16,5 @@ class ClusterReader(Protocol):
         """Kind and place without secrets: 'Kubernetes at https://…', 'recorded cluster in DIR'."""
 
     def read(self, now: datetime) -> Cluster:
-        """The cluster as of `now`; Pods that were created later are left out, with a Gap.
-
-        A part that cannot be read becomes a Gap. Raises ClusterError when no part can be read.
-        """
+        """The cluster as of `now`; Pods that were created later are left out, with a Gap. A part that cannot be read
+        becomes a Gap. Raises ClusterError when no part can be read."""

@@ -17,7 +17,7 @@ from gpuwatch.frameworks.framework import Kind
 from gpuwatch.frameworks.objects import KindKey
 from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.assemble import read_cluster
-from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
+from gpuwatch.kube.decode import UNDECODABLE, BadObjects, Listing, Take, decode_named, place_of, take_all
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.model.cluster import Cluster, FactKind, Unread
 from gpuwatch.model.telemetry import Gap, GapKind
@@ -32,19 +32,15 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _page = msgspec.json.Decoder(wire.WirePage)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
-_named = msgspec.json.Decoder(wire.WireNamed)
 
 
 class RecordedCluster:
-    """Reads every file below the folder, whatever its name: a List or single objects, as JSON or YAML (also with
+    """Reads every file below the folder, of any name: a List or single objects, as JSON or YAML (also with
     several documents), gzipped or not. If files overlap, an object's highest resourceVersion counts."""
 
     def __init__(self, folder: Path) -> None:
+        self.description = f"recorded cluster in {folder}"
         self._folder = folder
-
-    @property
-    def description(self) -> str:
-        return f"recorded cluster in {self._folder}"
 
     def read(self, now: datetime) -> Cluster:
         """Raises ClusterError when the folder holds no object of a known kind."""
@@ -52,11 +48,11 @@ class RecordedCluster:
         if not recording.objects_by_kind:
             broken = "".join(f" {gap.what}: {gap.detail}" for gap in recording.gaps[:3])
             raise ClusterError(
-                f"{self._folder} holds no Kubernetes objects that are of use.{broken} Record a cluster with: "
+                f"{self._folder} holds no Kubernetes object that gpuwatch reads.{broken} Record a cluster with: "
                 f"{HOW_TO_RECORD.format(folder=self._folder)}"
             )
         cluster = read_cluster(recording, now)
-        # What a file that cannot be read held is not known.
+        # An unreadable file may have held objects of any kind.
         lost = (Unread(kind, "", f"{gap.what}: {gap.detail}") for gap in recording.gaps[:1] for kind in FactKind)
         return replace(cluster, gaps=(*recording.gaps, *cluster.gaps), unread=(*lost, *cluster.unread))
 
@@ -90,7 +86,7 @@ class _Recording:
     objects_by_kind: dict[KindKey, dict[tuple[str, str], _RecordedObject]] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     empty: set[Kind] = field(default_factory=set)
-    """Kinds of which a list without any object was recorded. kubectl's own lists tell the kind by the file alone."""
+    """Kinds of recorded lists without an object. In kubectl's lists only the file's name tells the kind."""
 
     def __post_init__(self) -> None:
         for path in _files(self.folder):
@@ -102,7 +98,7 @@ class _Recording:
                 self.gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"file {name}", detail=str(error)))
 
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """All recorded objects of the kind, whatever their API version."""
+        """All recorded objects of the kind, in any API version."""
         del version
         placed = self.objects_by_kind.get(kind.key, {})
         if not placed and kind not in self.empty:
@@ -135,15 +131,15 @@ class _Recording:
             try:
                 self._add(raw, kind, page.api_version, file)
             except (msgspec.DecodeError, ValueError) as error:
-                bad.add(raw, f"file {file}", error)
+                bad.add(place_of(raw), f" (file {file}): {error}")
         self.gaps += bad.gaps(f"file {file}")
 
     def _add(self, raw: msgspec.Raw, kind: str, api_version: str, file: str) -> None:
         """Raises DecodeError or ValueError for what is no Kubernetes object."""
-        named = _named.decode(raw)
+        named = decode_named(raw)
         kind = named.kind or kind
         if not kind or named.metadata is None:
-            raise ValueError("no Kubernetes object, since it has no `kind` or no `metadata`")
+            raise ValueError("no Kubernetes object: `kind` or `metadata` is missing")
         group = (named.api_version or api_version).rpartition("/")[0]
         key = (group, kind)
         if key not in kinds.READ:
@@ -196,22 +192,16 @@ def _checked_json(data: bytes) -> bytes:
         _validate(data)
         _ = data.decode()
     except UNDECODABLE as error:
-        raise _BadFileError(f"{_json_error(data) or error}; the file is left out.") from error
+        reason: Exception = error
+        try:
+            json.loads(data)
+        except ValueError as placed:  # with line and column; msgspec has only the byte
+            reason = placed
+        raise _BadFileError(f"{reason}; the file is left out.") from error
     return data
 
 
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
-
-
-def _json_error(data: bytes) -> str:
-    """Line and column of the error; msgspec only has a byte offset."""
-    try:
-        json.loads(data)
-    except json.JSONDecodeError as error:
-        return f"line {error.lineno}, column {error.colno}: {error.msg}"
-    except UnicodeDecodeError as error:
-        return f"byte {error.start}: not UTF-8"
-    return ""
 
 
 def _yaml_documents(data: bytes) -> Iterator[bytes]:

@@ -69,10 +69,8 @@ class Lists:
         self._lost = False
 
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
-        """All objects of the kind, page by page; only what `take` returns stays in memory.
-
-        Raises ListError when the first request finds the server unreachable or the credentials refused.
-        """
+        """All objects of the kind, page by page; only what `take` returns stays in memory. Raises ListError when the
+        first request finds the server unreachable or the credentials refused."""
         self._discover()
         try:
             for candidate in self._versions(kind, version):
@@ -200,11 +198,9 @@ def ask(
     body: object = None,
     media_type: str = JSON,
 ) -> Any:
-    """Send one request. Returns the client's RESTResponse with its body unread.
-
-    timeout: seconds to connect, and between two reads. media_type: of the body. Raises ApiException for any status but
-    2xx, and urllib3's HTTPError when no answer comes.
-    """
+    """Sends one request. Returns the client's RESTResponse with its body unread. timeout: seconds to connect, and
+    between two reads. media_type: of the body. Raises ApiException for any status but 2xx, and urllib3's HTTPError
+    without an answer."""
     untyped: Any = client
     request = untyped.param_serialize(
         method,

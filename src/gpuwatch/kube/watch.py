@@ -57,11 +57,9 @@ class Watch:
         self._stopped = threading.Event()
 
     def events(self, position: Position, seconds: float, grace_seconds: float) -> Iterator[wire.Event]:
-        """Events after the position. The iterator ends when the server ends the watch in order.
-
-        seconds: the requested duration. grace_seconds: how much longer the server may take or send nothing.
-        Raises BrokenError and LostError. Event types and objects are not validated.
-        """
+        """Events after the position, until the server ends the watch in order. seconds: the requested duration.
+        grace_seconds: how much longer the server may take or send nothing. Raises BrokenError and LostError. Event
+        types and objects are not validated."""
         parameters = {
             "watch": "true",
             "allowWatchBookmarks": "true",

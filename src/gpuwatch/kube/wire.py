@@ -5,6 +5,7 @@ from datetime import datetime
 import msgspec
 
 from gpuwatch.frameworks.owner import OwnerRef, Wire, WorkloadRef
+from gpuwatch.model.cluster import Requirement
 
 Quantities = dict[str, str | int | float]
 
@@ -154,15 +155,9 @@ class PodClaim(Wire, frozen=True):
     resource_claim_name: str | None = None
 
 
-class LabelRequirement(Wire, frozen=True):
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
 class LabelSelector(Wire, frozen=True):
     match_labels: dict[str, str] | None = None
-    match_expressions: list[LabelRequirement] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
 
 
 class WireToleration(Wire, frozen=True):
@@ -174,8 +169,8 @@ class WireToleration(Wire, frozen=True):
 
 
 class NodeSelectorTerm(Wire, frozen=True):
-    match_expressions: list[LabelRequirement] | None = None
-    match_fields: list[LabelRequirement] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
 
 
 class NodeSelector(Wire, frozen=True):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from gpuwatch.frameworks import FRAMEWORKS, kueue
 from gpuwatch.frameworks.owner import Owner
-from gpuwatch.frameworks.recognise import GangObjects, Member, Membership, kueue_workload, recognise
+from gpuwatch.frameworks.recognise import GangObjects, Member, Membership, kueue_workload, recognise, unscheduled
 from gpuwatch.kube.owners import OwnerIndex, Reached, climb
 from gpuwatch.kube.pods import HeldPod
 from gpuwatch.model.cluster import Gang, OwnerStatus, Pod, Workload
@@ -49,7 +49,7 @@ def tie(
     order = sorted(range(len(climbed)), key=lambda at: climbed[at].reached.status is not OwnerStatus.FOUND)
     owner_ids = {at: ids.assign(climbed[at], objects) for at in order}
     pods: list[Pod] = []
-    gangs: dict[str, tuple[Membership, list[Pod]]] = {}
+    gangs: dict[str, tuple[Membership, str, list[Pod]]] = {}
     for at, item in enumerate(climbed):
         pod = item.held.pod
         # A Pod that ended holds no device and is no member any more.
@@ -57,7 +57,9 @@ def tie(
         pod = replace(pod, workload=owner_ids[at], gang=membership.id if membership else "")
         pods.append(pod)
         if membership is not None:
-            gangs.setdefault(membership.id, (membership, []))[1].append(pod)
+            if membership.id not in gangs:
+                gangs[membership.id] = (membership, unscheduled(item.member, objects), [])
+            gangs[membership.id][2].append(pod)
     return tuple(pods), tuple(ids.workloads.values()), tuple(_gang(*found) for found in gangs.values())
 
 
@@ -76,7 +78,7 @@ def tie_beside(
     return found
 
 
-def _gang(membership: Membership, pods: Sequence[Pod]) -> Gang:
+def _gang(membership: Membership, why: str, pods: Sequence[Pod]) -> Gang:
     owners = {pod.workload for pod in pods}
     return Gang(
         id=membership.id,
@@ -87,6 +89,7 @@ def _gang(membership: Membership, pods: Sequence[Pod]) -> Gang:
         pods=tuple(pod.ref for pod in pods),
         min_available=membership.min_available,
         recognised_by=membership.recognised_by,
+        unscheduled=why,
     )
 
 

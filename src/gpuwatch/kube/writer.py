@@ -1,8 +1,6 @@
-"""The interface of `live_writer.LiveWriter` and of the tests' cluster in memory.
-
-Every write carries the uid of its object, so that it never changes another object of the same name. A failure is one of
-seven that state what is known afterwards.
-"""
+"""The interface of `live_writer.LiveWriter` and of the tests' cluster in memory. Every write carries the uid of its
+object, so that it never changes another object of the same name. A failure is one of seven that state what is known
+afterwards."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -41,7 +39,6 @@ class WriteError(Exception):
     """One request failed. The message has the request, the reason and what to do, and no secret.
 
     verb, resource: as in RBAC rules (`patch`, `jobs.batch`); what to grant after FORBIDDEN.
-    budget: after BUDGET, the PodDisruptionBudget's name if the server gave it.
     retry_after_seconds: if the server gave a time.
     status: HTTP status, 0 without an answer.
     """
@@ -51,7 +48,6 @@ class WriteError(Exception):
     _: KW_ONLY
     verb: str = ""
     resource: str = ""
-    budget: str = ""
     retry_after_seconds: float | None = None
     status: int = 0
 
@@ -70,10 +66,8 @@ class ClusterWriter(Protocol):
         """The current object; None if there is none, or its uid differs from the one in `ref`."""
 
     def objects(self, api_version: str, kind: str, namespace: str = "", labels: str = "") -> tuple[Object, ...]:
-        """All objects of a kind in one or all Namespaces; none if the cluster does not serve the kind.
-
-        labels: a selector as for `kubectl -l`. Unlike in the server's list, each object has `apiVersion` and `kind`.
-        """
+        """All objects of a kind in one or all Namespaces; none if the cluster does not serve the kind. labels: a
+        selector as for `kubectl -l`. Unlike in the server's list, each object has `apiVersion` and `kind`."""
 
     def create(self, object_: Object) -> Object:
         """The object as stored. CONFLICT if one of that name exists."""
@@ -87,10 +81,8 @@ class ClusterWriter(Protocol):
         subresource: str = "",
         version: str = "",
     ) -> Object:
-        """The object as stored afterwards.
-
-        version: the resourceVersion that the object must still have. An unknown field is INVALID.
-        """
+        """The object as stored afterwards. version: the resourceVersion that the object must still have. An unknown
+        field is INVALID."""
 
     def evict(self, pod: ObjectRef, *, version: str = "") -> None:
         """Use the Eviction API, which respects PodDisruptionBudgets. The Pod may run on for its grace period. version:
@@ -102,10 +94,8 @@ class ClusterWriter(Protocol):
     def event(
         self, regarding: ObjectRef, *, at: datetime, reason: str, action: str, note: str, warning: bool = False
     ) -> None:
-        """Create an Event, or count up the one with the same object, reason, action and note.
-
-        reason, action: one word in CamelCase each. note: a sentence, cut at 1,000 bytes.
-        """
+        """Creates an Event, or counts up the one with the same object, reason, action and note. reason, action: one
+        word in CamelCase each. note: a sentence, cut at 1,000 bytes."""
 
 
 def listed(writer: ClusterWriter, api_versions: Iterable[str], kind: str, namespace: str = "") -> tuple[Object, ...]:

@@ -84,8 +84,7 @@ class Spread:
 class Placement:
     """Hard constraints on where the scheduler may place a Pod, without preferences.
 
-    node_terms: one of them has to match; () allows any Node. gated: the Pod has scheduling gates, so it does not wait
-    for free resources.
+    node_terms: one of them has to match; () allows any Node. gated: scheduling gates hold it back, not resources.
     """
 
     tolerations: tuple[Toleration, ...] = ()
@@ -222,7 +221,11 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """Pods that have to run together: the unit of action. `min_available` is None where all are needed."""
+    """Pods that have to run together: the unit of action.
+
+    min_available: Pods that it needs, also those that nobody has made yet; None where all that exist are needed.
+    unscheduled: why some are not placed, as its Kueue Workload or Volcano PodGroup says.
+    """
 
     id: str
     framework: str  # row of the gang table: JobSet, Kueue, Volcano, …
@@ -231,6 +234,7 @@ class Gang:
     pods: tuple[PodRef, ...]
     min_available: int | None = None
     recognised_by: str = ""  # label or field
+    unscheduled: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

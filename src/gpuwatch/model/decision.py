@@ -50,8 +50,7 @@ class SubjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a finding is about. `name`: DeviceId, `namespace/name`, Gang.id, Workload.id, Node name, 'fleet' or
-    a part of it: an NVLink domain."""
+    """What a finding is about. name: DeviceId, `namespace/name`, Gang.id, Workload.id, Node, a domain or 'fleet'."""
 
     kind: SubjectKind
     name: str
@@ -78,8 +77,7 @@ class Verdict(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What a finding says. RESERVED kinds have no rule yet; the words are taken, so that filters and alerts can name
-    them once."""
+    """What a finding says. RESERVED kinds have no rule yet; filters and alerts may name them already."""
 
     # health
     XID = "xid"  # an XID: the driver reported a fault
@@ -191,10 +189,8 @@ class Finding:
 
     confidence_ratio: 0 to 1, how sure the rule is of `verdict`; UNKNOWN carries 0.
     missing: the data (signals, coverage) that a better verdict needs.
-    components: what of the GPU it is about; empty for a judgement on the whole GPU. Findings on one component may show
-        one event.
-    relief_gpus: of a misfit: Gang.id or Workload.id that could move → extra throughput from the move, in GPUs; without
-        those whose gain is unknown.
+    components: what of the GPU it is about; empty for all of it. Findings on one component may show one event.
+    relief_gpus: of a misfit: Gang.id or Workload.id that could move → gain of the move in GPUs, where it is known.
     """
 
     rule: str  # the rule's file and section in the docs, e.g. 'health.xid'
@@ -283,9 +279,8 @@ class Refusal:
 class Score:
     """Gain × confidence minus disruption, as a fraction of the pool's capacity, with its inputs.
 
-    All are GPU-hours over `horizon_hours`; pool_gpu_hours: the pool's capacity in that time. gain_basis, harm_basis:
-    the arithmetic behind gained_gpu_hours and disrupted_gpu_hours, in sentences that mark what is only expected, such
-    as the next gang on a free GPU.
+    All are GPU-hours over `horizon_hours`; pool_gpu_hours: the pool's capacity in it. gain_basis, harm_basis: the
+    arithmetic of gained_gpu_hours and disrupted_gpu_hours, in sentences that mark what is only expected.
     """
 
     gained_gpu_hours: float
@@ -313,8 +308,7 @@ class TimingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When an action costs least. at: None for now. cost_gpu_hours: lost by the wait and the restart. reason: the
-    comparison with other times."""
+    """When an action costs least. at: None for now. cost_gpu_hours: lost by wait and restart. reason: why then."""
 
     kind: TimingKind = TimingKind.NOW
     at: datetime | None = None

@@ -16,8 +16,7 @@ from gpuwatch.model.telemetry import DeviceId, PodRef
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectRef:
-    """An object of the API server. uid: '' where it does not exist yet; a write with a uid never reaches another
-    object of the same name."""
+    """An object of the API server. uid: '' where unknown; a write with a uid reaches no other object of that name."""
 
     api_version: str
     kind: str
@@ -108,8 +107,8 @@ class StepKind(StrEnum):
 
     @property
     def disrupts(self) -> bool:
-        """Whether it ends Pods, or keeps them from GPUs: everything is asked again before it. A new kind does, unless
-        it is named among the others."""
+        """Whether it ends Pods or keeps them from GPUs, so that all is rechecked before it. A new kind does by
+        default."""
         return self not in (StepKind.NOTIFY, StepKind.CONDITION, *_GIVING_BACK)
 
 
@@ -122,8 +121,7 @@ _GIVING_BACK = frozenset(
 class Step:
     """One write of a Remediation. parameters: such as a taint's key, value and effect.
 
-    begun_at: when the intent was stored, before the write. Set without `done_at`, the object has to be read to find out
-    whether the write happened.
+    begun_at: when the intent was stored. Without `done_at`, the object has to be read to know if the write happened.
     """
 
     kind: StepKind
@@ -192,8 +190,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remediation:
-    """name: derived from the action, the target's uid, the day and its number on that day, so that two replicas with
-    the same proposal create one object.
+    """name: derived from action, target uid, day and number of the day, so that two replicas create one object.
 
     version: resourceVersion of the stored object, '' before; a write names it and fails if anybody wrote meanwhile.
     approved, rejected, undo_asked: what a person set in `spec`. finding_correct: also from there, for a rejected or
@@ -243,8 +240,7 @@ class Remediation:
 
     @property
     def undoable(self) -> bool:
-        """Whether it is over, and a person asked for its undo since. A write that came late may have left something,
-        whatever the end."""
+        """Whether it is over and a person asked for its undo since: a late write may have left something."""
         over = not self.phase.open and self.phase is not Phase.UNDONE
         return over and self.undo_asked and not self.verified.get(ASKED_BACK)
 
@@ -312,8 +308,7 @@ def misplaced(remediation: Remediation, namespace: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """The cluster-wide stop. While `paused`, no replica writes anything but what gives back. While `everything`, none
-    writes anything at all."""
+    """The cluster-wide stop. paused: replicas write only what gives back. everything: they write nothing at all."""
 
     paused: bool = False
     everything: bool = False

@@ -140,7 +140,8 @@ class Change:
 class Recommendation:
     """A recommended change: the pessimistic end of `chosen.speed` meets target_speed_ratio, and nothing vetoes it.
 
-    options: all that were compared, best first, vetoed ones last. runner_up: the next best allowed one.
+    options: all that were compared, best first, vetoed ones last. runner_up: the next best allowed one; beside one with
+    a condition the best that needs none, where that is worth a change.
     doing_nothing_cost_per_week, doing_nothing_gpu_hours_per_week: waste of a week without a change, projected as in the
     options. condition: what has to be true of the image before it can run there, which telemetry does not tell; its
     saving is counted apart. currency: of all money in it, ISO 4217.
@@ -181,8 +182,7 @@ class AbstentionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """No recommendation, why, and what would resolve it. nearest: the option that came closest. currency: of all money
-    in its options, ISO 4217."""
+    """No recommendation, why, and what would resolve it. nearest: the best option. currency: of its options."""
 
     key: WorkloadKey
     at: datetime
@@ -259,9 +259,8 @@ class MigPlan:
     of those that it empties on Nodes without CPU or memory for a further Pod. lower_bound_gpus: no packing needs fewer.
     fragmentation_*_ratio: the share of free capacity that the demand mix cannot use (FGD); None where nothing is free.
     order: Nodes in the order of draining; batches: the same in groups drained together.
-    moved: Pods that have what they need, yet must move to another GPU. waiting: Pods without a slice between leaving
-    their GPU and the end of a later batch. mig_parted: the config for mig-parted. node_labels: changed Node → value of
-    nvidia.com/mig.config.
+    moved: Pods that have what they need, yet must move. waiting: Pods without a slice from leaving their GPU to the end
+    of a later batch. mig_parted: config for mig-parted. node_labels: Node → new value of nvidia.com/mig.config.
     """
 
     at: datetime

@@ -309,8 +309,7 @@ class PodRun:
 
     created_by: `Kind/name` of its controller; '' without one. started, ended: of its last container.
     phase: Failed or Succeeded; Running only if it runs now; '' where it waits, or is gone and nobody saw its end.
-    reasons: why it ended, as Kubernetes says it (Error, OOMKilled), the exit codes of restarts (`exit code 139`), and
-        `deleted`.
+    reasons: why it ended, by Kubernetes (Error, OOMKilled), `exit code 139` of a restart, and `deleted`.
     """
 
     pod: PodRef

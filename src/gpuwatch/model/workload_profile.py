@@ -211,8 +211,7 @@ class PowerEnvelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageHour:
-    """GPU-hours of one hour, one namespace and one GPU model. A MIG instance counts with its share of its
-    GPU (catalog.gpus.gpu_share_ratio).
+    """GPU-hours of one hour, one namespace and one GPU model; a MIG instance counts with catalog.gpus.gpu_share_ratio.
 
     namespace: '' for free devices, whose allocated_gpu_hours are free time. busy_gpu_hours: the integral of engine
     activity; sm_gpu_hours: that of SM_ACTIVE, None where no device of the group exports it.

@@ -2,8 +2,7 @@
 
 Considered: accelerators (MIG profiles are resources of their own), CPU, memory, the number of Pods, taints, node
 selector and affinity, Pod affinity and anti-affinity, topology spread. Not considered: Pods without accelerators as
-partners of affinity, volumes, host ports, devices of ResourceClaims (a Pod that holds one lands nowhere). Unknown means
-no.
+partners of affinity, volumes, host ports. A Pod with a ResourceClaim lands nowhere. Unknown means no.
 """
 
 import math
@@ -257,8 +256,7 @@ class Room:
     ) -> Mapping[PodRef, str] | Nowhere:
         """A Node for each of the Pods, all at once, or why there is none. Places all of them here, or none.
 
-        within: only these Nodes. tell: find the Node that came closest, which takes a scan of all Nodes. Pods that are
-        here already must be removed first.
+        within: only these Nodes. tell: find the Node that came closest, by a scan. Pods here must be removed first.
         """
         # The hardest to place first: many accelerators, then much CPU and memory.
         order = sorted(pods, key=lambda p: (-sum(p.accelerators.values()), -p.cpu_cores, -p.memory_bytes, p.ref))

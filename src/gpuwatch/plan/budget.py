@@ -18,8 +18,7 @@ RATE_WINDOW = timedelta(hours=1)
 
 
 def budgets(facts: PlanFacts, policy: PlanPolicy) -> dict[str, BudgetUse]:
-    """One budget per pool and per GPU model. Taints of anybody and Remediations in flight count against it, each GPU
-    once."""
+    """One budget per pool and per GPU model. Taints of anybody and Remediations in flight count, each GPU once."""
     harmed, elsewhere, reasons = _harm(facts)
     scopes: dict[str, list[Node]] = {}
     for node in facts.nodes.values():
@@ -127,13 +126,9 @@ class Ledger:
     def charge(self, candidate: Candidate) -> tuple[Refusal, ...]:
         """Take the candidate's GPUs from its budgets, or return all reasons against it and take nothing."""
         by_node = self._by_node(candidate)
-        refusals = [
-            *self._last_nodes(candidate),
-            *self._over_budget(by_node),
-            *self._too_fast(candidate),
-        ]
+        refusals = (*self._last_nodes(candidate), *self._over_budget(by_node), *self._too_fast(candidate))
         if refusals:
-            return tuple(refusals)
+            return refusals
         for scope, gpus in self._more(by_node, self._harmed).items():
             self._spent[scope] += gpus
         for name, gpus in by_node.items():
@@ -178,12 +173,9 @@ class Ledger:
             # of one Node, both before their first write, would each let the other one pass.
             if new[scope] and after > use.limit_gpus:
                 why = f" ({'; '.join(use.reasons[:3])})" if use.reasons else ""
-                yield Refusal(
-                    guard="budget",
-                    reason=f"{scope}: {after} of {use.total_gpus} GPUs would be out of service or disturbed; "
-                    f"the limit is {use.limit_gpus}, {use.in_flight_gpus} already are{why} "
-                    f"and {self._spent[scope]} are planned.",
-                )
+                now = f"{use.in_flight_gpus} already are{why} and {self._spent[scope]} are planned"
+                after_it = f"{after} of {use.total_gpus} GPUs would be out of service or disturbed"
+                yield Refusal(guard="budget", reason=f"{scope}: {after_it}; the limit is {use.limit_gpus}, {now}.")
 
     def _pools(self, candidate: Candidate) -> set[str]:
         nodes = (self._facts.nodes.get(name) for name in candidate.nodes)
@@ -217,12 +209,9 @@ class Ledger:
             begun = self._begun[kind, name]
             if begun >= limits[kind]:
                 where = f" in {kind} {name}" if name else ""
-                yield Refusal(
-                    guard="rate",
-                    reason=f"{begun} actions{where} began in the last 60 min, are planned, or left a taint without a "
-                    "Remediation; "
-                    f"{limits[kind]} may begin in an hour.",
-                )
+                counted = "began in the last 60 min, are planned, or left a taint without a Remediation"
+                reason = f"{begun} actions{where} {counted}; {limits[kind]} may begin in an hour."
+                yield Refusal(guard="rate", reason=reason)
 
 
 def _rates(namespace: str, pools: Iterable[str]) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpuwatch.frameworks import OWNERS
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import (
     ActionKind,
@@ -118,9 +117,7 @@ def _moving(facts: PlanFacts) -> Iterable[Candidate]:
 
 def _that_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:
     """All Pods of a gang; of independent Pods those on these devices."""
-    pods = facts.members[key]
-    owner = facts.workloads.get(key)
-    kind = OWNERS.get(owner.key) if owner is not None else None
+    pods, kind = facts.members[key], facts.kind_of(key)
     if key in facts.gangs or kind is None or not kind.independent:
         return pods
     hit = {pod.ref for pod in facts.pods_on(devices)}

@@ -50,8 +50,7 @@ def draw_plan(
     """Every candidate with its score and all reasons against it, best first; budgets are spent in that order.
 
     history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
-    precision: (Namespace, '' for Nodes; detector) → lower bound of its measured precision. storm_at: `Plan.last_storm`
-    of the previous plan.
+    precision: (Namespace, '' for Nodes; detector) → its lower bound. storm_at: `Plan.last_storm` of the previous plan.
     """
     facts = PlanFacts(
         snapshot, findings, tuple(history), tuple(recommendations), alerts, pause, dict(precision or {}), storm_at
@@ -87,8 +86,7 @@ def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanIte
 
 
 def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
-    """The mildest of the policy's mode for each of its pools, its Namespace's mode, and the mode that its detectors'
-    precision allows; and the reason."""
+    """The mildest mode: by policy for its pools, by its Namespace, by its detectors' precision; and the reason."""
     if candidate.action is ActionKind.RESIZE_WORKLOAD:
         return Mode.OBSERVE, "Sizes are their owner's to change; gpuwatch never writes them."
     nodes = [facts.nodes[name] for name in candidate.nodes if name in facts.nodes]
@@ -126,11 +124,8 @@ def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> st
     poor = {name: value for name, value in sorted(known, reverse=True) if not value >= policy.min_precision_ratio}
     if not poor or set(poor) != grounds:
         return ""
-    name = min(poor, key=lambda key: (-poor[key], key))
-    return (
-        f"The precision of {name} was measured to be {poor[name]:.2f} or better; {policy.min_precision_ratio:.2f} is "
-        "needed to enforce."
-    )
+    name, needed = min(poor, key=lambda key: (-poor[key], key)), f"{policy.min_precision_ratio:.2f}"
+    return f"The precision of {name} was measured to be {poor[name]:.2f} or better; {needed} is needed to enforce."
 
 
 def _demanded(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
@@ -206,8 +201,7 @@ class _Grants:
             yield Refusal(guard="once", reason=f"Its Pods are disturbed by {other} already, which is worth more.")
         for name in contended(candidate, self._facts):
             if name in self._answered:
-                reason = f"{self._answered[name]} ends {name}, and is worth more."
-                yield Refusal(guard="once", reason=reason)
+                yield Refusal(guard="once", reason=f"{self._answered[name]} ends {name}, and is worth more.")
         yield from self._budgets(candidate)
 
     def _returning(self, item: PlanItem) -> Iterable[Refusal]:
@@ -232,12 +226,11 @@ class _Grants:
         for budget in self._facts.snapshot.cluster.budgets if before else ():
             now = sum(1 for pod in pods if selected(budget, pod))
             planned = sum(1 for pod in before if selected(budget, pod)) if now else 0
-            if planned and now + planned + in_flight(budget, self._facts) > budget.disruptions_allowed:
-                yield Refusal(
-                    guard="once",
-                    reason=f"PodDisruptionBudget {budget.namespace}/{budget.name} allows {budget.disruptions_allowed} "
-                    f"disruptions; this needs {now}, and {planned} are planned.",
-                )
+            allowed = budget.disruptions_allowed
+            if planned and now + planned + in_flight(budget, self._facts) > allowed:
+                name = f"PodDisruptionBudget {budget.namespace}/{budget.name}"
+                reason = f"{name} allows {allowed} disruptions; this needs {now}, and {planned} are planned."
+                yield Refusal(guard="once", reason=reason)
 
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
@@ -287,12 +280,8 @@ def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tu
     dropped: dict[str, tuple[Refusal, ...]] = {}
     while True:
         ledger = Ledger(facts, policy)
-        drawn = _granted(
-            [replace(item, refusals=dropped.get(item.candidate.id, item.refusals)) for item in items],
-            ledger,
-            facts,
-            policy,
-        )
+        offered = [replace(item, refusals=dropped.get(item.candidate.id, item.refusals)) for item in items]
+        drawn = _granted(offered, ledger, facts, policy)
         found = {item.candidate.id: item for item in drawn}
         short = next(
             (

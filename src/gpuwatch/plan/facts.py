@@ -9,6 +9,7 @@ from functools import cached_property
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.frameworks import OWNERS, keys
+from gpuwatch.frameworks.framework import Kind
 from gpuwatch.model.cluster import Gang, Node, Pod, Sharing, Workload
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation
@@ -123,12 +124,16 @@ class PlanFacts:
         pods = self.pods_of(candidate)
         more: list[Pod] = []
         for name in sorted({pod.workload for pod in pods}):
-            owner = self.workloads.get(name)
-            kind = OWNERS.get(owner.key) if owner is not None else None
+            kind = self.kind_of(name)
             alone = kind is not None and kind.independent and not any(pod.gang for pod in pods)
             if candidate.action is ActionKind.RELEASE_GANG or not alone:
                 more += (*self.owned.get(name, ()), *self.companions.get(name, ()))
         return list({pod.ref: pod for pod in (*pods, *more)}.values())
+
+    def kind_of(self, workload: str) -> Kind | None:
+        """The kind of a workload; None where the workload or the kind is not known."""
+        owner = self.workloads.get(workload)
+        return OWNERS.get(owner.key) if owner is not None else None
 
     @cached_property
     def free_gpus(self) -> dict[str, int]:
@@ -158,8 +163,8 @@ class PlanFacts:
 
     @cached_property
     def weighing(self) -> tuple[Remediation, ...]:
-        """Remediations that keep GPUs out of service or disturb their users, or are about to. GPUs that a verified
-        release or move freed no longer count; those of a taint do."""
+        """Remediations that keep GPUs out of service or disturb users, or are about to; without verified releases and
+        moves."""
         return tuple(
             item
             for item in self.history
@@ -237,8 +242,7 @@ class PlanFacts:
         return ""
 
     def kept_free(self, name: str) -> str:
-        """Why it is out of service, or that it has gpuwatch's taint with any effect (it begins as PreferNoSchedule),
-        whoever holds its record; '' else."""
+        """Why it is out of service, or that it has gpuwatch's taint, with any effect, recorded or not; '' else."""
         node = self.nodes.get(name)
         if node is None:
             return ""
@@ -247,7 +251,7 @@ class PlanFacts:
 
     @cached_property
     def unrecorded(self) -> frozenset[str]:
-        """Nodes with gpuwatch's taint that no Remediation holds: its record is lost, or somebody else set the taint."""
+        """Nodes with gpuwatch's taint and no Remediation: the record is lost, or somebody else set the taint."""
         tainted = {node.name for node in self.nodes.values() for taint in node.taints if taint.key == keys.DEGRADED}
         return frozenset(tainted - self.tainted_by_us.keys())
 
@@ -403,16 +407,17 @@ class PlanFacts:
             if node is not None and _is_cut(node):
                 cut[node.name].append(pod)
             else:
-                total += sum(pod.accelerators.values()) + self._devices_claimed(pod)
+                total += self._units_of(pod)
         for name, here in cut.items():
             refs = {pod.ref for pod in here}
             devices = [device for device in self.devices_of_node.get(name, ()) if not refs.isdisjoint(device.pods)]
             seen = {ref for device in devices for ref in device.pods}
-            unseen = sum(
-                sum(pod.accelerators.values()) + self._devices_claimed(pod) for pod in here if pod.ref not in seen
-            )
+            unseen = sum(self._units_of(pod) for pod in here if pod.ref not in seen)
             total += min(len({device.uuid for device in devices}) + unseen, self.node_gpus(self.nodes[name]))
         return total
+
+    def _units_of(self, pod: Pod) -> int:
+        return sum(pod.accelerators.values()) + self._devices_claimed(pod)
 
     def _devices_claimed(self, pod: Pod) -> int:
         return sum(self._claimed[f"{pod.namespace}/{name}"] for name in pod.claims)

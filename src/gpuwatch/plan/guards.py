@@ -43,8 +43,14 @@ class RefusalNature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
+    """actions: those that it checks."""
+
     check: Callable[[GuardCase], str | None]
     nature: RefusalNature
+    actions: Collection[ActionKind] = frozenset(ActionKind)
+
+
+_TAINT, _MOVE, _RELEASE = ({ActionKind.TAINT_NODE}, {ActionKind.EVICT_GANG}, {ActionKind.RELEASE_GANG})
 
 
 _OTHERS_OPT_OUTS = {
@@ -56,7 +62,8 @@ _OTHERS_OPT_OUTS = {
 
 def guard(case: GuardCase) -> tuple[Refusal, ...]:
     """All reasons against the candidate, except budgets and rates."""
-    reasons = ((name, each.check(case)) for name, each in GUARDS.items())
+    action = case.candidate.action
+    reasons = ((name, each.check(case)) for name, each in GUARDS.items() if action in each.actions)
     return tuple(Refusal(guard=name, reason=reason) for name, reason in reasons if reason)
 
 
@@ -110,8 +117,8 @@ def _worth_it(case: GuardCase) -> str | None:
 
 def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, str, str]]:
     """(object, key, value) of all labels and annotations of its Nodes, and of the Pods that it ends, their owners and
-    Namespaces. A taint ends no Pod, so its Nodes' alone count: a tenant cannot keep a degraded Node in service. What
-    NoExecute ends is asked for each gang (`no_execute_refused`)."""
+    Namespaces. A taint ends no Pod, so only its Nodes count: a tenant cannot keep a degraded Node in service.
+    `no_execute_refused` checks the gangs that NoExecute ends."""
     spaces = {candidate.namespace} if candidate.namespace else set()
     objects: list[tuple[str, dict[str, str]]] = []
     for pod in facts.ended_by(candidate):
@@ -121,10 +128,8 @@ def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, st
         if owner is not None:
             objects.append((owner.id, {**owner.labels, **owner.annotations}))
     objects += [(f"Namespace {name}", facts.namespaces.get(name, {})) for name in sorted(spaces)]
-    for name in candidate.nodes:
-        node = facts.nodes.get(name)
-        if node is not None:
-            objects.append((f"Node {name}", {**node.labels, **node.annotations}))
+    nodes = (facts.nodes[name] for name in candidate.nodes if name in facts.nodes)
+    objects += [(f"Node {node.name}", {**node.labels, **node.annotations}) for node in nodes]
     for where, found in dict.fromkeys((name, tuple(sorted(values.items()))) for name, values in objects):
         yield from ((where, key, value) for key, value in found)
 
@@ -156,8 +161,6 @@ def _snoozed(case: GuardCase) -> str | None:
 
 
 def _owner(case: GuardCase) -> str | None:
-    if case.candidate.action is ActionKind.TAINT_NODE:
-        return None  # no Pod is touched by a NoSchedule taint
     reasons = {
         OwnerStatus.BARE: "has no controller and would be gone for good",
         OwnerStatus.FORBIDDEN: "has an owner that gpuwatch may not read",
@@ -181,8 +184,6 @@ def _owner(case: GuardCase) -> str | None:
 
 def _framework(case: GuardCase) -> str | None:
     candidate, facts = case.candidate, case.facts
-    if candidate.action not in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG):
-        return None
     pods = facts.pods_of(candidate)
     gang = facts.gangs.get(candidate.target.name)
     for name in dict.fromkeys(pod.workload for pod in pods):
@@ -199,8 +200,6 @@ def _framework(case: GuardCase) -> str | None:
 
 
 def _whole_group_idle(case: GuardCase) -> str | None:
-    if case.candidate.action is not ActionKind.RELEASE_GANG:
-        return None
     facts = case.facts
     group = facts.members.get(case.candidate.target.name, ())
     # A release acts on the owner, which may have other gangs too.
@@ -208,7 +207,7 @@ def _whole_group_idle(case: GuardCase) -> str | None:
     working = sorted({pod.ref for pod in (*group, *owned) if pod.ref not in facts.idle_pods})
     if working:
         return f"{len(working)} of its owner's Pods are not proven idle, such as {working[0]}."
-    # Without a GPU no Pod is ever proven idle; one that its framework counts to the gang has no work without it.
+    # No Pod without a GPU is ever proven idle. One that its framework counts to the gang has no work without the gang.
     gangs = {pod.gang for pod in group}
     beside = sorted(
         pod.ref
@@ -221,12 +220,9 @@ def _whole_group_idle(case: GuardCase) -> str | None:
 
 
 def _attribution(case: GuardCase) -> str | None:
-    if case.candidate.action is not ActionKind.RELEASE_GANG:
-        return None
     shared = [name for name in case.candidate.devices if name in case.facts.devices and case.facts.devices[name].shared]
-    if shared:
-        return f"Device {shared[0]} is shared by several Pods, so its telemetry does not say which of them is idle."
-    return None
+    why = "is shared by several Pods, so its telemetry does not show which of them is idle"
+    return f"Device {shared[0]} {why}." if shared else None
 
 
 def _priority(case: GuardCase) -> str | None:
@@ -269,9 +265,8 @@ def _disruption_budget(case: GuardCase) -> str | None:
 
 
 def in_flight(budget: DisruptionBudget, facts: PlanFacts, but: str = "") -> int:
-    """Pods that the budget selects and that Remediations disturb, or are about to. They count until they run again: an
-    owner that is suspended asks for fewer Pods, so its budget soon allows as many disruptions as before. but: the
-    target that does not count."""
+    """Pods that the budget selects and that Remediations disturb, or are about to, until they run again: a suspended
+    owner asks for fewer Pods, so its budget soon allows as many disruptions as before. but: a target not to count."""
     found = 0
     for item in facts.weighing:
         proposal = item.proposal
@@ -285,21 +280,17 @@ def in_flight(budget: DisruptionBudget, facts: PlanFacts, but: str = "") -> int:
 
 
 def _already_tainted(case: GuardCase) -> str | None:
-    if case.candidate.action is not ActionKind.TAINT_NODE:
-        return None
     for name in case.candidate.nodes:
         node = case.facts.nodes.get(name)
         reason = case.facts.closed(node) if node is not None else ""
         if reason:
-            return f"{reason} already; it takes no new Pods, and a taint or cordon of others stays."
+            return f"{reason} already: it takes no new Pods, and gpuwatch leaves taints and cordons of others."
         if name in case.facts.unrecorded:
             return f"{name} has the taint {keys.DEGRADED} already, and no Remediation holds it."
     return None
 
 
 def _other_remediator(case: GuardCase) -> str | None:
-    if case.candidate.action is ActionKind.RELEASE_GANG:
-        return None
     nodes = (case.facts.nodes.get(name) for name in (*case.candidate.nodes, *left_behind(case.candidate, case.facts)))
     told = (remediated(node) for node in nodes if node is not None)
     return next((f"{who}; two would undo each other's work." for who in told if who), None)
@@ -329,10 +320,9 @@ def _tainted_first(case: GuardCase) -> str | None:
 def _lands(case: GuardCase) -> str | None:
     """Pending Pods are placed before it."""
     candidate, facts = case.candidate, case.facts
-    if candidate.action is not ActionKind.EVICT_GANG or not any(ref in facts.pods for ref in candidate.pods):
-        return None  # without a Pod the guard `owner` refuses it
-    if candidate.detectors == (FindingKind.SCATTERED,):
-        return None  # it is a candidate only where it lands
+    # Without a Pod the guard `owner` refuses it; what is scattered is a candidate only where it lands.
+    if candidate.detectors == (FindingKind.SCATTERED,) or not any(ref in facts.pods for ref in candidate.pods):
+        return None
     places = place(candidate, facts.ground.room.copy(), facts, case.policy)
     return places.reason if isinstance(places, Nowhere) else None
 
@@ -348,11 +338,6 @@ def starved(facts: PlanFacts, nodes: Collection[str]) -> str:
         if isinstance(left, Nowhere):
             return f"{group[0].gang or group[0].ref} waits to be placed and would have no place left. {left.reason}"
     return ""
-
-
-def _waiting_gangs(case: GuardCase) -> str | None:
-    taints = case.candidate.action is ActionKind.TAINT_NODE
-    return starved(case.facts, case.candidate.nodes) if taints else None
 
 
 def contended(candidate: Candidate, facts: PlanFacts) -> list[str]:
@@ -383,18 +368,18 @@ GUARDS: dict[str, Guard] = {
     "worth_it": Guard(_worth_it, RefusalNature.LASTING),
     "opted_out": Guard(_opted_out, RefusalNature.OBJECTION),
     "snoozed": Guard(_snoozed, RefusalNature.TRANSIENT),
-    "owner": Guard(_owner, RefusalNature.LASTING),
-    "framework": Guard(_framework, RefusalNature.LASTING),
-    "whole_group_idle": Guard(_whole_group_idle, RefusalNature.LASTING),
-    "attribution": Guard(_attribution, RefusalNature.LASTING),
+    "owner": Guard(_owner, RefusalNature.LASTING, set(ActionKind) - _TAINT),  # a NoSchedule taint touches no Pod
+    "framework": Guard(_framework, RefusalNature.LASTING, _MOVE | _RELEASE),
+    "whole_group_idle": Guard(_whole_group_idle, RefusalNature.LASTING, _RELEASE),
+    "attribution": Guard(_attribution, RefusalNature.LASTING, _RELEASE),
     "priority": Guard(_priority, RefusalNature.LASTING),
     "disruption_budget": Guard(_disruption_budget, RefusalNature.TRANSIENT),
-    "already_tainted": Guard(_already_tainted, RefusalNature.LASTING),
-    "other_remediator": Guard(_other_remediator, RefusalNature.TRANSIENT),
+    "already_tainted": Guard(_already_tainted, RefusalNature.LASTING, _TAINT),
+    "other_remediator": Guard(_other_remediator, RefusalNature.TRANSIENT, set(ActionKind) - _RELEASE),
     "already_open": Guard(_already_open, RefusalNature.TRANSIENT),
     "tainted_first": Guard(_tainted_first, RefusalNature.TRANSIENT),
-    "lands": Guard(_lands, RefusalNature.TRANSIENT),
-    "waiting_gangs": Guard(_waiting_gangs, RefusalNature.TRANSIENT),
+    "lands": Guard(_lands, RefusalNature.TRANSIENT, _MOVE),
+    "waiting_gangs": Guard(lambda case: starved(case.facts, case.candidate.nodes), RefusalNature.TRANSIENT, _TAINT),
 }
 
 _OTHERS = {

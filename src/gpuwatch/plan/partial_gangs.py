@@ -1,6 +1,6 @@
 """What keeps the rest of a gang that is placed in part from its place, and which of them wait for each other's GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpuwatch.model.cluster import Pod
@@ -23,7 +23,8 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
     told = {}
     for name, item in partial.items():
         evidence = [Evidence(signal="landing", value="nowhere", note=stuck[name])] if name in stuck else []
-        mutual = [other for other in frees.get(name, ()) if name in frees.get(other, ())]
+        # A ring of more than two as well: each waits for the next.
+        mutual = [other for other in _reached(name, frees) if other != name and name in _reached(other, frees)]
         text = ""
         if mutual:
             loss = {each: _loss(partial[each], facts, policy) for each in sorted((name, *mutual))}
@@ -33,10 +34,21 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
             evidence.append(Evidence(signal="release_cost", value=loss[least], unit="GPU-hours", note=note))
         elif frees.get(name):
             text = f"; there would be room where {' or '.join(frees[name])} is placed in part"
-        elif name not in stuck:
+        elif name not in stuck and any(not pod.node for pod in facts.members[name]):
             text = "; by what is simulated there is room" if name in rest else "; they are not offered to a scheduler"
         told[item.id] = replace(item, summary=item.summary + text, evidence=(*item.evidence, *evidence))
     return tuple(told.get(item.id, item) for item in facts.findings)
+
+
+def _reached(name: str, frees: Mapping[str, Sequence[str]]) -> set[str]:
+    """The gangs whose GPUs it waits for, those that these wait for, and so on."""
+    found: set[str] = set()
+    left = [name]
+    while left:
+        more = set(frees.get(left.pop(), ())) - found
+        found |= more
+        left += more
+    return found
 
 
 def _loss(item: Finding, facts: PlanFacts, policy: PlanPolicy) -> float:

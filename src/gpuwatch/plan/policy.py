@@ -70,10 +70,8 @@ class Freeze:
             except ValueError:
                 raise ValueError(f"plan.freezes: {name} {getattr(self, name)!r} is no time such as 18:00") from None
             if zoned:
-                raise ValueError(
-                    f"plan.freezes: {name} {getattr(self, name)!r} has a time zone of its own; write 18:00, and the "
-                    "zone as time_zone"
-                )
+                what = f"plan.freezes: {name} {getattr(self, name)!r} has a time zone of its own"
+                raise ValueError(f"{what}; write 18:00, and the zone as time_zone")
         for name in ("first_day", "last_day"):
             try:
                 date.fromisoformat(getattr(self, name) or "2026-01-01")
@@ -109,9 +107,8 @@ class Freeze:
 
     def __str__(self) -> str:
         days = " ".join(self.weekdays) or "every day"
-        span = (
-            f" from {self.first_day or 'ever'} to {self.last_day or 'ever'}" if self.first_day or self.last_day else ""
-        )
+        bounded = self.first_day or self.last_day
+        span = f" from {self.first_day or 'ever'} to {self.last_day or 'ever'}" if bounded else ""
         return f"{days} {self.start} to {self.end} {self.time_zone}{span}"
 
 
@@ -146,8 +143,7 @@ class PlanPolicy:
     freezes: times in which nothing is done.
     restart_cost_cap_hours: what a restart is taken to cost at most per GPU where the last checkpoint is unknown;
         the Pod's age is the estimate (without a checkpoint all of it is lost).
-    checkpoint_interval_hours: how often jobs save their state, for those that tell when they last did; 0: not known,
-        and then nothing waits for a checkpoint.
+    checkpoint_interval_hours: time between checkpoints of jobs that report them; 0: unknown, and none is awaited.
     repair_hours: how long a tainted Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
     protected_priority: Pods at or above it are never disturbed (2,000,000,000: the system-critical classes).
     reclaim_only_on_demand: release idle GPUs only when a pending Pod could be scheduled with them.

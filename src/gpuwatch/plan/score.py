@@ -19,8 +19,7 @@ _LOSS_IS = "the share of a slower GPU's hours that counts as lost"
 
 
 def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Score, Timing]:
-    """The score of a candidate at its cheapest moment, with its inputs in GPU-hours over the policy's horizon; and that
-    moment.
+    """The score of a candidate at its cheapest moment, in GPU-hours over the policy's horizon; and that moment.
 
     Worked example (a test): a pool of eight 8-GPU Nodes. Pods of one GPU hold seven of them; the last one has a GPU off
     the bus (CRITICAL, confidence 0.9) and seven free GPUs. Its taint gains 1 × 24 h × 0.9 and takes away 7 GPUs without
@@ -46,10 +45,8 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
         gain = _Term(freed, horizon, f"GPUs that the {by} frees")
         harm = _restart(candidate, moment, freed)
     elif candidate.action is ActionKind.EVICT_GANG:
-        gain, harm = (
-            _moved(candidate, rate, loss, max(horizon - moment.wait_hours, 0.0)),
-            _restart(candidate, moment, facts.gpu_shares(pods)),
-        )
+        gain = _moved(candidate, rate, loss, max(horizon - moment.wait_hours, 0.0))
+        harm = _restart(candidate, moment, facts.gpu_shares(pods))
     else:
         gain, harm = _affected(candidate, pods, loss, horizon, facts), _missed(candidate, facts, policy)
     pool = candidate.pool or "default"
@@ -107,19 +104,16 @@ def _restart(candidate: Candidate, moment: Moment, gpus: float) -> _Term:
     if not moment.lost_gpu_hours:
         return _Term(0.0, 0.0, f"{moment.words.rstrip(',')}, the restart loses no work")
     gpus = gpus or 1.0
-    what = (
-        f"what it has loaded is loaded again once it is wanted, for which an hour is counted{moment.also}"
-        if candidate.action is ActionKind.RELEASE_GANG
-        else f"work that the restart loses, {moment.words}".rstrip(",")
-    )
+    what = f"work that the restart loses, {moment.words}".rstrip(",")
+    if candidate.action is ActionKind.RELEASE_GANG:
+        what = f"what it has loaded is loaded again once it is wanted, which counts as an hour{moment.also}"
     return _Term(gpus, moment.lost_gpu_hours / gpus, what)
 
 
 def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Term:
     """Work regained by it or its neighbours from the move on."""
     if candidate.relief_gpus is not None and rate == candidate.relief_gpus:
-        what = "work that it and its neighbours would do more, in GPUs' worth, from the move on"
-        return _Term(rate, hours, what)
+        return _Term(rate, hours, "work that it and its neighbours would do more, in GPUs, from the move on")
     if not rate:
         return _Term(0.0, hours, "what moving it gains is not known")
     gpus = rate / loss if loss else 0.0
@@ -127,12 +121,14 @@ def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Ter
 
 
 def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float, facts: PlanFacts) -> _Term:
-    """GPUs lost while the Node takes Pods: the largest of its degraded GPUs, the GPUs of the gangs on them, and the
-    expected gang that would land there."""
+    """GPUs lost while the Node takes Pods, the most of: its degraded GPUs, the gangs on them, the expected gang."""
     here = float(facts.physical(candidate.devices))
-    held = facts.gpu_shares(_whole_groups(pods, facts))
-    expected = _next_user(candidate, facts)
+    # A degraded GPU harms every member of the gang that waits for it.
+    gangs = {pod.gang for pod in pods if pod.gang}
+    held = facts.gpu_shares([member for key in gangs for member in facts.members[key]] or pods)
     pool = candidate.pool or "default"
+    free = any(not facts.devices[name].pods for name in candidate.devices if name in facts.devices)
+    expected = facts.mean_group_gpus.get(pool, 0.0) if free else 0.0
     if expected > max(here, held):
         what = (
             f"expected gang of {_gpus(expected)} (the mean gang of the allocated GPUs of pool {pool}) that would land "
@@ -150,23 +146,10 @@ def _missed(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> _Term
     if missed:
         what = "free healthy GPUs of the Node, which no others of the pool replace until it is repaired"
         return _Term(float(missed), hours, what)
-    free = any(facts.free_gpus.get(name, 0) for name in candidate.nodes)
-    what = (
-        "others of the pool stand in for the Node's free healthy GPUs" if free else "the Node has no free healthy GPU"
-    )
+    what = "the Node has no free healthy GPU"
+    if any(facts.free_gpus.get(name, 0) for name in candidate.nodes):
+        what = "others of the pool replace the Node's free healthy GPUs"
     return _Term(0.0, hours, f"{what}, and running Pods stay")
-
-
-def _whole_groups(pods: list[Pod], facts: PlanFacts) -> list[Pod]:
-    """A degraded GPU harms every member of the gang that waits for it."""
-    keys = {pod.gang for pod in pods if pod.gang}
-    return [member for key in keys for member in facts.members[key]] or pods
-
-
-def _next_user(candidate: Candidate, facts: PlanFacts) -> float:
-    """Expected GPUs of the gang that a free degraded GPU would stop: the mean gang of the pool's allocated GPUs."""
-    free = any(not facts.devices[name].pods for name in candidate.devices if name in facts.devices)
-    return facts.mean_group_gpus.get(candidate.pool or "default", 0.0) if free else 0.0
 
 
 def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> float:

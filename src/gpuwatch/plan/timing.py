@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.frameworks import OWNERS, keys
+from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.framework import Nature
 from gpuwatch.model.cluster import Pod
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, FindingKind, Timing, TimingKind
@@ -102,8 +102,7 @@ def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFa
 
 
 def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy, until: datetime | None = None) -> float:
-    """Hours of work that a restart of this Pod loses now: since its last checkpoint, else its age; capped. until: when
-    it stopped to work."""
+    """Hours of work that a restart of this Pod loses, capped: from its last checkpoint or start to `until` or now."""
     started = pod.started or pod.created
     told = _told(pod, keys.LAST_CHECKPOINT, facts)
     if told is not None and told <= facts.snapshot.at:
@@ -126,8 +125,7 @@ def _told(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
 
 
 def _endless(pods: list[Pod], facts: PlanFacts) -> bool:
-    owners = [facts.workloads.get(pod.workload) for pod in pods]
-    kinds = [OWNERS.get(owner.key) if owner is not None else None for owner in owners]
+    kinds = [facts.kind_of(pod.workload) for pod in pods]
     return bool(kinds) and all(kind is not None and kind.nature is Nature.SERVES for kind in kinds)
 
 

@@ -33,8 +33,7 @@ from gpuwatch.profile.joint_usage import merge_usage, usage_hours
 _AT_START_SECONDS = 600.0
 """After start-up; by then a framework that fills the card has filled it."""
 _STILL_THERE = timedelta(hours=1)
-"""Runs seen this recently before the newest one are always kept, so that the next update joins a running Pod to its run
-instead of counting it again."""
+"""Runs seen this long before the newest one are kept, so that the next update joins a running Pod to its run."""
 _COARSE_RATIO = 0.1
 """Share of windows with GPU_UTIL alone above which a profile's busy ratio is coarse."""
 
@@ -49,8 +48,8 @@ def update_book(
 ) -> ProfileBook:
     """The book with these windows added. They are newer than the book and have one step.
 
-    owners: Pod → Workload.id; a Pod without one is a workload of its own. pods: present and past Pods. Windows without
-    a Pod count for the fleet's usage only.
+    owners: Pod → Workload.id; a Pod without one is its own workload. pods: present and past Pods. Windows without a Pod
+    count for the fleet's usage only.
     """
     windows = by_life([item for item in windows if item.values], pods)
     if not windows:
@@ -117,8 +116,7 @@ def _with_owners(
 def merge(one: WorkloadProfile, other: WorkloadProfile, policy: ProfilePolicy) -> WorkloadProfile:
     """Both as one profile, in either order: of two periods, or of different Pods.
 
-    `pods` is the mean over both periods, as if they did not overlap. Raises ValueError for different keys or different
-    half-lives.
+    `pods` is the mean, as if the periods did not overlap. ValueError where keys or half-lives differ.
     """
     if one.key != other.key:
         raise ValueError(f"the profiles of {one.key} and of {other.key} cannot be one")
@@ -354,10 +352,9 @@ def _devices_at_once(table: Table, owner: Ints, held: Mask) -> dict[tuple[int, i
 
 def _one_run(one: MemoryRun, other: MemoryRun) -> MemoryRun:
     """The same run, seen on two devices or at two times."""
-    first = min(one, other, key=lambda item: item.first_seen)
     return MemoryRun(
         pod=one.pod,
-        first_seen=first.first_seen,
+        first_seen=min(one.first_seen, other.first_seen),
         last_seen=max(one.last_seen, other.last_seen),
         peak_bytes=_most(one.peak_bytes, other.peak_bytes),
         at_start_bytes=_most(one.at_start_bytes, other.at_start_bytes),
@@ -417,9 +414,8 @@ def _days(table: Table, owner: Ints, held: Mask, keys: int) -> list[tuple[DayUse
     worked = np.bincount(inverse, weights=part * np.nan_to_num(busy))
     unknown = np.bincount(inverse, weights=part * np.isnan(busy))
     found: list[list[DayUse]] = [[] for _ in range(keys)]
-    for pair, hours, work, gap in zip(
-        pairs.tolist(), allocated.tolist(), worked.tolist(), unknown.tolist(), strict=True
-    ):
+    columns = (pairs.tolist(), allocated.tolist(), worked.tolist(), unknown.tolist())
+    for pair, hours, work, gap in zip(*columns, strict=True):
         number, offset = divmod(pair, span)
         at = date(1970, 1, 1) + timedelta(days=first + offset)
         found[number].append(DayUse(day=at, allocated_gpu_hours=hours, busy_gpu_hours=work, unknown_gpu_hours=gap))
@@ -430,16 +426,12 @@ def _days_together(sides: Sequence[Sequence[DayUse]], until: datetime, usage_day
     oldest = until.date() - timedelta(days=usage_days)
     days: dict[date, DayUse] = {}
     for item in (each for side in sides for each in side if each.day >= oldest):
-        known = days.get(item.day)
-        days[item.day] = (
-            item
-            if known is None
-            else DayUse(
-                day=item.day,
-                allocated_gpu_hours=known.allocated_gpu_hours + item.allocated_gpu_hours,
-                busy_gpu_hours=known.busy_gpu_hours + item.busy_gpu_hours,
-                unknown_gpu_hours=known.unknown_gpu_hours + item.unknown_gpu_hours,
-            )
+        known = days.get(item.day, DayUse(day=item.day, allocated_gpu_hours=0.0, busy_gpu_hours=0.0))
+        days[item.day] = DayUse(
+            day=item.day,
+            allocated_gpu_hours=known.allocated_gpu_hours + item.allocated_gpu_hours,
+            busy_gpu_hours=known.busy_gpu_hours + item.busy_gpu_hours,
+            unknown_gpu_hours=known.unknown_gpu_hours + item.unknown_gpu_hours,
         )
     return tuple(days[day] for day in sorted(days))
 

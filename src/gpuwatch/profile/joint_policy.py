@@ -18,8 +18,7 @@ class ProfilePolicy:
         coarser. 96 cells are some kilobytes.
     usage_days: how long hours and days of use are kept: five weeks hold a month and the week before it.
     forget_days: a workload that was not seen for so long loses its profile.
-    idle_busy_ratio: engine activity up to which a board's power counts as that of an idle one; DCGM shows activity
-        in per mille.
+    idle_busy_ratio: engine activity up to which a board's power is idle power. 0.001: the step of DCGM's counter.
     """
 
     half_life_hours: float = 72.0

@@ -83,8 +83,8 @@ def tabulate(
     *,
     watched: bool,
 ) -> Table:
-    """The windows as a Table. All have one step. newest: each Pod's newest run in the book. watched: whether the book
-    has earlier windows."""
+    """The windows, all of one step, as a Table. newest: each Pod's newest run. watched: the book has earlier
+    windows."""
     step = windows[0].step_seconds
     lengths = np.array([_length(item) for item in windows], dtype=np.int64)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -171,8 +171,7 @@ def by_life(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[
 
 
 def _made(pod: Pod | None) -> datetime | None:
-    """When this Pod was created. It holds its devices while images are pulled, so its samples may be older than the
-    start of its containers."""
+    """When this Pod was created. Its samples may be older than its containers, as it holds devices during pulls."""
     return None if pod is None else pod.created or pod.started
 
 

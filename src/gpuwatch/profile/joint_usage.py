@@ -26,11 +26,8 @@ def usage_hours(table: Table) -> tuple[UsageHour, ...]:
     hours = table.part[counted] * table.step / 3600
     busy, sm = table.busy[counted], table.column(Signal.SM_ACTIVE_RATIO)[counted]
     pairs, inverse = np.unique(group * span + (hour - first), return_inverse=True)
-    allocated = np.bincount(inverse, weights=hours, minlength=len(pairs))
-    worked = np.bincount(inverse, weights=hours * np.nan_to_num(busy), minlength=len(pairs))
-    active = np.bincount(inverse, weights=hours * np.nan_to_num(sm), minlength=len(pairs))
-    has_sm = np.bincount(inverse, weights=~np.isnan(sm), minlength=len(pairs)) > 0
-    unknown = np.bincount(inverse, weights=hours * np.isnan(busy), minlength=len(pairs))
+    weights = (hours, hours * np.nan_to_num(busy), hours * np.nan_to_num(sm), ~np.isnan(sm), hours * np.isnan(busy))
+    allocated, worked, active, with_sm, unknown = (np.bincount(inverse, weights=each).tolist() for each in weights)
     lost: list[dict[str, float]] = [{} for _ in pairs]
     cause = table.cause[counted]
     for index, what in enumerate(table.causes):
@@ -42,16 +39,15 @@ def usage_hours(table: Table) -> tuple[UsageHour, ...]:
     for index, pair in enumerate(pairs.tolist()):
         number, offset = divmod(pair, span)
         namespace, model = names[number]
-        held = bool(namespace)
         rows.append(
             UsageHour(
                 hour=datetime.fromtimestamp((first + offset) * 3600, UTC),
                 namespace=namespace,
                 gpu_model=model,
-                allocated_gpu_hours=float(allocated[index]),
-                busy_gpu_hours=float(worked[index]),
-                sm_gpu_hours=float(active[index]) if has_sm[index] else None,
-                unknown_gpu_hours=float(unknown[index]) if held else 0.0,
+                allocated_gpu_hours=allocated[index],
+                busy_gpu_hours=worked[index],
+                sm_gpu_hours=active[index] if with_sm[index] else None,
+                unknown_gpu_hours=unknown[index] if namespace else 0.0,
                 lost_gpu_hours=lost[index],
             )
         )

@@ -1,8 +1,7 @@
 """When workloads of one kind work: a clock that runs with them, and whether they work on weekends.
 
-Idleness is stronger evidence in an hour in which nearly all workloads of a kind work than at night. A young workload,
-which has not seen a night or a weekend yet, is therefore measured by a clock that runs, in each hour, at the share of
-its kin that work in it.
+Idleness is stronger evidence while nearly all workloads of a kind work than at night. A young workload, which has not
+seen a night, is measured by a clock that runs at the share of its kin that work in each hour.
 """
 
 from collections.abc import Sequence
@@ -63,8 +62,7 @@ class Rhythm:
 def hourly(calendar: Calendar, whole: Lane, weekend_ratio: float) -> Hourly:
     """whole: the workload's lanes, joined. weekend_ratio: see `silences_of`.
 
-    Unlike there a silence that goes on now counts against the weekend: it is asked what the others do, not what one
-    would do that may have stopped.
+    Unlike there, a silence that goes on now counts against the weekend: this is about what the others do.
     """
     hours = int(calendar.hours[-1]) + 1 if calendar.steps else 0
     known = np.bincount(calendar.hours[(whole & (SILENT | ACTIVE)) > 0], minlength=hours) > 0
@@ -96,8 +94,7 @@ def paced(calendar: Calendar, clock: NDArray[np.float64], share: NDArray[np.floa
 def on_clock(
     clock: NDArray[np.float64], pace: NDArray[np.float64], first_step: int, lengths: Sequence[float]
 ) -> tuple[float, ...]:
-    """Converts lengths of paced time, from `first_step` on, to seconds of the clock. The future runs at full pace, so
-    the result is a lower bound."""
+    """Lengths of paced time from `first_step` on, in seconds of the clock; lower bounds, as the future counts fully."""
     passed = pace[first_step:] - pace[first_step]
     counted = clock[first_step:] - clock[first_step]
     places = np.searchsorted(passed, lengths)

@@ -1,8 +1,7 @@
 """How long a workload is silent between two pieces of work, learnt from its own past and from workloads like it.
 
 A lane is the activity of some devices: one code per step of a Calendar. Devices of one Pod, and Pods that work
-together, are joined into one lane: active where any was, unknown where none was active and any is unknown, silent where
-all were.
+together, are one lane: active where any was, else unknown where any is unknown, else silent.
 
 Silences are measured in counted time. Steps without any telemetry do not count; Saturdays and Sundays count only for
 workloads that work on them. An office-hours service is then idle for the same 15 hours from Friday to Monday as from
@@ -71,14 +70,12 @@ class Calendar:
 class Silences:
     """Statistics of a workload's past silences.
 
-    longest_seconds: the longest silence that ended in work, in counted time; 0 where there was none. The silence
-        that goes on now is no part of it.
+    longest_seconds: the longest silence that ended in work, in counted time; 0 where none did.
     count: how many silences ended in work.
     observed_seconds: counted time for which lanes were there, all of them added up of which anything was seen.
     worked_seconds: counted time from the first to the last activity of the workload as a whole.
     active_ratio: share of the known steps with activity.
-    works_weekends: None where less than one whole weekend and one other day were seen between the first and the
-        last activity; the silence that goes on now says nothing about weekends.
+    works_weekends: None where less than one whole weekend and another day were seen between first and last activity.
     weekends_counted: whether the times above are with weekends.
     """
 
@@ -173,9 +170,8 @@ def calendar_of(histories: Sequence[ActivityHistory], codes: Sequence[Lane]) -> 
 def lane_of(calendar: Calendar, history: ActivityHistory, codes: Lane, begin: int | None, lasts: bool) -> Lane:
     """The history laid on the calendar.
 
-    begin: the step in which its Pod's life begins; None: its first known step. lasts: the Pod lives to the
-    calendar's end; else its life ends with the last known step. Steps of its life of which the history says
-    nothing are UNKNOWN, all others ABSENT.
+    begin: the step in which its Pod's life begins; None: its first known step. lasts: the Pod lives to the calendar's
+    end, else to the last known step. Steps of its life without history are UNKNOWN, others ABSENT.
     """
     offset = _offset(calendar.start, history)
     known = np.flatnonzero(codes != UNKNOWN)
@@ -250,8 +246,7 @@ def silences_of(
 def silence_now(calendar: Calendar, lane: Lane, weekends_count: bool, min_coverage_ratio: float = 0.8) -> SilenceNow:
     """The silence at the lane's end; of length 0 where its last step is active or the lane is empty.
 
-    Of a silence with holes its longest end counts in which this share of the steps is known: a hole at its beginning
-    only makes it shorter.
+    Of a silence with holes the longest end counts of which this share of the steps is known.
     """
     alive = np.flatnonzero(lane)
     active = np.flatnonzero(lane & ACTIVE)

@@ -1,8 +1,6 @@
-"""Settings: the policies of the rooms, filled from a YAML file and `GPUWATCH_*` variables.
-
-Precedence: command line, environment variables, file, defaults in the rooms. Unknown keys and variables are errors: a
-typo in a budget must not become the default budget.
-"""
+"""Settings: the policies of the rooms, filled from a YAML file and `GPUWATCH_*` variables. Precedence: command line,
+environment variables, file, defaults in the rooms. Unknown keys and variables are errors: a typo in a budget must not
+become the default budget."""
 
 import dataclasses
 import difflib
@@ -17,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gpuwatch.advise.mig_plan import MigPlanPolicy
 from gpuwatch.advise.policy import AdvicePolicy
+from gpuwatch.catalog.tables import CatalogError, operators_file
 from gpuwatch.collect.profiles import FetchPolicy
 from gpuwatch.deliver.policy import DeliveryPolicy
 from gpuwatch.detect.health import HealthPolicy
@@ -106,11 +105,9 @@ def load_settings(file: Path | None = None, environment: Mapping[str, str] | Non
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{file}: cannot be read ({error.strerror}); check --config") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file}: no valid YAML: {error}") from error
+        values = operators_file(file, yaml.safe_load)
+    except CatalogError as error:
+        raise SettingsError(str(error)) from error
     if values is None:
         return {}
     if not isinstance(values, dict):

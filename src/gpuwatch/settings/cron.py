@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from apscheduler.triggers.cron import CronTrigger
 
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_ITEM = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
+_ITEM = re.compile(r"(?:\*|(?P<first>[0-7])(?:-(?P<last>[0-7]))?)(?:/(?P<step>[1-9]\d*))?")
 
 
 def cron_trigger(text: str) -> CronTrigger:
@@ -50,22 +50,14 @@ def _days_of_week(field: str) -> str:
     if field == "*":
         return field
     found: set[int] = set()
-    for item in field.lower().split(","):
+    for item in re.sub("|".join(_DAYS), lambda day: str(_DAYS.index(day[0])), field.lower()).split(","):
         parts = _ITEM.fullmatch(item)
         if parts is None:
-            raise ValueError(f"{item!r} is no day of the week")
-        first = 0 if parts["first"] is None else _day(parts["first"])
-        last = 6 if parts["first"] is None else _day(parts["last"]) if parts["last"] else first
-        step = int(parts["step"] or 1)
+            raise ValueError(f"{item!r} is no day of the week; they are 0 to 7, or {', '.join(_DAYS)}")
+        first = int(parts["first"] or 0)
+        last = int(parts["last"] or parts["first"] or 6)
         last = 7 if last == 0 < first else last  # fri-sun
-        if last < first or step < 1:
+        if last < first:
             raise ValueError(f"{item!r} is no range of days of the week")
-        found.update(number % 7 for number in range(first, last + 1, step))
+        found.update(number % 7 for number in range(first, last + 1, int(parts["step"] or 1)))
     return ",".join(_DAYS[number] for number in sorted(found))
-
-
-def _day(text: str) -> int:
-    number = int(text) if text.isdigit() else _DAYS.index(text) if text in _DAYS else -1
-    if not 0 <= number <= 7:
-        raise ValueError(f"{text!r} is no day of the week; they are 0 to 7, or {', '.join(_DAYS)}")
-    return number

@@ -21,7 +21,7 @@ class ControllerPolicy:
         failed. A day and a half: Monday's report comes until Tuesday evening.
     listen_address, listen_port: of the pages, /healthz, /readyz and /metrics; '' listens on all addresses, port 0 on
         any free one.
-    pages: whether the status page and the reports are served too; anybody who reaches the port can read them.
+    pages: whether the status page and the reports are served too; all who reach the port can read them.
     lease_duration_seconds: a leader that has not renewed its Lease for this long is replaced; it writes nothing in the
         last third. 15 s, as in kube-controller-manager.
     lease_retry_seconds: time between two renewals of the Lease. 2 s, as there.

@@ -1,11 +1,10 @@
 """Dataclasses as Kubernetes API objects: camelCase names, and no field for a default or None.
 
 Types: dataclasses, tuples, Mappings with text keys (kept as they are), enums (in CamelCase: `taint_node` is TaintNode),
-times, texts, numbers, and None beside any of them.
-
-The API conventions allow no floats, because clients round them differently. A float is a text in the form of
-resource.Quantity that converts back exactly. A field that is a number or a text has two names, `value` and `valueText`.
-A number that is not finite becomes text there, and in an optional field it is left out.
+times, texts, numbers, and None beside any of them. The API conventions allow no floats, because clients round them
+differently. A float is a text in the form of resource.Quantity that converts back exactly. A field that is a number or
+a text has two names, `value` and `valueText`. A number that is not finite becomes text there, and in an optional field
+it is left out.
 """
 
 import math
@@ -199,12 +198,6 @@ def _quantity(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def _number(data: Any, where: str) -> float:
-    if isinstance(data, str) and _QUANTITY.fullmatch(data):
-        return float(data)
-    raise FormError(f"{where} is {data!r}, which is no number in a text, such as '0.5'")
-
-
 def _read(data: Any, kind: Any, where: str) -> Any:
     if is_dataclass(kind):
         return from_api(data, cast(type[Any], kind), where)
@@ -220,7 +213,9 @@ def _read(data: Any, kind: Any, where: str) -> Any:
             raise FormError(f"{where} is no object")
         return {key: _read(each, item, f"{where}[{key}]") for key, each in data.items()}
     if kind is NumberOrText or kind is float:
-        return _number(data, where)
+        if isinstance(data, str) and _QUANTITY.fullmatch(data):
+            return float(data)
+        raise FormError(f"{where} is {data!r}, which is no number in a text, such as '0.5'")
     return _scalar(data, kind, where)
 
 

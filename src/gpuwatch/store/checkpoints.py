@@ -8,12 +8,6 @@ The Store keeps its SQLite file in a scratch folder. After each write, the chang
 
 A list is written last, in one request, so that a process killed earlier leaves the old state whole. Its `sweep` lists
 the pieces to delete and those about to be created, so that none is left over.
-
-Cost of 10,000 profiles on a real API server. Typical ones (40 cells, 5 runs, 14 days; 4 kB each): 257 pieces with 53 MB
-in base64, the largest 287 kB; 8 s when all change, 4 s to open and load. The largest possible (96 cells, 20 runs, 35
-days; 9 kB): 513 pieces with 121 MB, the largest 388 kB; 20 s and 13 s. Bytes grow in proportion to workloads. etcd
-keeps all versions of the last minutes and has a default quota of 2 GiB. With so many workloads keep the state on a
-volume (`state: FILE`), or save it every few hours (what was not saved is read from Prometheus again).
 """
 
 import base64
@@ -73,10 +67,7 @@ def store_in_cluster(
 
 class _Checkpoints:
     def __init__(self, writer: ClusterWriter, namespace: str, path: Path, state: str = STATE) -> None:
-        self._writer = writer
-        self._state = state
-        self._namespace = namespace
-        self._path = path
+        self._writer, self._namespace, self._path, self._state = writer, namespace, path, state
         self._version = ""  # of `state`; '' if there is none
         self._schema = SCHEMA  # of the pieces
         self._pieces: tuple[str, ...] = ()

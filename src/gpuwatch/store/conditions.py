@@ -1,7 +1,5 @@
-"""Conditions of a Remediation, as for `kubectl wait --for=condition=Finished`. Pure.
-
-They are not stored: they follow from the Remediation, and their transition times from its history.
-"""
+"""Conditions of a Remediation, as for `kubectl wait --for=condition=Finished`. Pure. They are not stored: they follow
+from the Remediation, and their transition times from its history."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ MEANINGS: Mapping[str, str] = {
     "Finished": "nothing is done any more; the reason is the final phase",
     "Overdue": "a gang that was stopped does not run again in time, and a person was called",
 }
-"""What is so where the condition is True."""
+"""Meaning of each condition when it is True."""
 
 TYPES = tuple(MEANINGS)
 
@@ -54,10 +52,8 @@ _UNWRITTEN = (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE)
 
 
 def conditions(remediation: Remediation, generation: int) -> tuple[ApiCondition, ...]:
-    """generation: of the object that was read.
-
-    An approval has the time of the first phase after it, because the object does not have its own time.
-    """
+    """generation: of the object that was read. An approval has the time of the first phase after it, because the object
+    does not have its own time."""
     turns = remediation.history
     phases = [Phase.PROPOSED, *(turn.phase for turn in turns)]
     times = [remediation.proposal.created_at, *(turn.at for turn in turns)]
@@ -101,7 +97,7 @@ def _approved(remediation: Remediation, phases: Sequence[Phase], why: str, *, no
     if remediation.rejected and now:
         return ConditionStatus.FALSE, "Rejected", "A person rejected it."
     if remediation.approved and (now or phase is not Phase.PROPOSED):
-        return ConditionStatus.TRUE, "Approved", f"Approved by {remediation.approved_by or 'somebody'}."
+        return ConditionStatus.TRUE, "Approved", f"Approved by {remediation.approved_by or 'a person'}."
     if phase is Phase.PROPOSED:
         if remediation.proposal.mode is Mode.ENFORCE and len(phases) == 1:
             return ConditionStatus.UNKNOWN, PENDING, "It is not looked at yet."

@@ -17,7 +17,6 @@ API_VERSION = f"{GROUP}/{VERSION}"
 ADVISED = "Advised"
 """The condition of a WorkloadProfile."""
 
-
 NODE_KIND = "NodeRemediation"
 KIND = "Remediation"
 PROFILE_KIND = "WorkloadProfile"
@@ -87,8 +86,7 @@ def remediation_of(at: RemediationId, version: str, spec: RemediationSpec, statu
         **_progress(status),
         version=version,
     )
-    wrong = misplaced(found, namespace)
-    if wrong:
+    if wrong := misplaced(found, namespace):
         raise FormError(wrong)
     return found
 

@@ -4,11 +4,13 @@ import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import resources
 from itertools import count
 from pathlib import Path
 
+import msgspec
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from gpuwatch.store import StoreError
@@ -24,53 +26,16 @@ WAIT_SECONDS = 30.0
 
 _APPLICATION = 0x47505557  # 'GPUW'
 
-# The bodies come last, so that keys and digests are read without them.
-_SINCE_1 = {
-    "book": """CREATE TABLE book (
-        field TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
-    "profile": """CREATE TABLE profile (
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (workload, container, gpu_model, mig_profile))""",
-    # Times are microseconds since 1970.
-    "usage": """CREATE TABLE usage (
-        hour INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL)""",
-    "advice_body": """CREATE TABLE advice_body (
-        id INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        profile_version INTEGER, profile_digest BLOB, profile BLOB)""",
-}
-_ADVICE_1 = """CREATE TABLE advice (
-        id INTEGER PRIMARY KEY,
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        at INTEGER NOT NULL, last_at INTEGER NOT NULL, target BLOB NOT NULL,
-        UNIQUE (workload, container, gpu_model, mig_profile, at))"""
-_OUTCOME_1 = """CREATE TABLE outcome (
-        workload TEXT NOT NULL, container TEXT NOT NULL, gpu_model TEXT NOT NULL, mig_profile TEXT NOT NULL,
-        recommended_at INTEGER NOT NULL, applied_at INTEGER,
-        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (workload, container, gpu_model, mig_profile, recommended_at))"""
-# last_at changes with every run, so that it stands apart from the bodies. applied_at is null where nothing was applied.
-_ADVICE_2 = _ADVICE_1.replace("target BLOB NOT NULL,", "target BLOB NOT NULL, applied_at INTEGER,")
-_FAULT_3 = """CREATE TABLE fault (
-        uuid TEXT NOT NULL, kind TEXT NOT NULL, code INTEGER NOT NULL,
-        version INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL, PRIMARY KEY (uuid, kind, code))"""
 
-TABLES: Mapping[int, Mapping[str, str]] = {
-    1: {**_SINCE_1, "advice": _ADVICE_1, "outcome": _OUTCOME_1},
-    2: {**_SINCE_1, "advice": _ADVICE_2},
-    3: {**_SINCE_1, "advice": _ADVICE_2, "fault": _FAULT_3},
-}
+class _Tables(msgspec.Struct):
+    schemas: Mapping[int, Mapping[str, str]]
+    upgrades: Mapping[int, Sequence[str]]
+
+
+_READ = msgspec.yaml.decode(resources.files("gpuwatch.store").joinpath("tables.yaml").read_bytes(), type=_Tables)
+TABLES = _READ.schemas
 """Statements by schema and table."""
 
-_FROM_1 = (
-    "ALTER TABLE advice RENAME TO advice_1",
-    _ADVICE_2,
-    "INSERT INTO advice SELECT a.*, o.applied_at FROM advice_1 AS a LEFT JOIN outcome AS o ON a.at = o.recommended_at "
-    "AND a.workload = o.workload AND a.container = o.container AND a.gpu_model = o.gpu_model "
-    "AND a.mig_profile = o.mig_profile",
-    "DROP TABLE advice_1",
-    "DROP TABLE outcome",
-)
 # Errors that mean a damaged file while it is checked. The statements are fixed, so that SQLITE_ERROR (an unknown file
 # format) and SQLITE_CONSTRAINT (two rows with one key) come from the file too.
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR})
@@ -89,29 +54,21 @@ def usable(path: Path) -> Path:
     """The path without links, as SQLite names its other files. Raises StoreError."""
     try:
         path = path.expanduser().resolve()
-        mode = _mode(path)
-        if mode is not None and not stat.S_ISREG(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        found = stat_if_there(path)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
             raise StoreError(f"{path}: the state is kept in a file, and this is {kind}; name a file")
         if not path.parent.is_dir():
             raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
     for each in (path, path.parent):
-        # Another process may make the file, or move it aside, between two of these looks.
-        if _mode(each) is not None and not os.access(each, os.W_OK, effective_ids=True) and _mode(each) is not None:
+        # Another process may create the file, or move it aside, between two of these calls.
+        if stat_if_there(each) and not os.access(each, os.W_OK, effective_ids=True) and stat_if_there(each):
             raise StoreError(
                 f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
             )
     return path
-
-
-def _mode(path: Path) -> int | None:
-    """One stat call, because another process may move a damaged file aside. None: no file."""
-    try:
-        return path.stat().st_mode
-    except FileNotFoundError:
-        return None
 
 
 def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
@@ -191,7 +148,7 @@ def _bring_up_to_date(db: sqlite3.Connection) -> None:
     if not version:
         make_tables(db, SCHEMA)
     elif version != SCHEMA:  # else another process was faster
-        for statement in (*(_FROM_1 if version == 1 else ()), _FAULT_3):
+        for statement in _READ.upgrades[version]:
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {SCHEMA}")
     db.execute("COMMIT")
@@ -226,15 +183,15 @@ def _reason(path: Path, error: sqlite3.Error, wait_seconds: float) -> str:
     if code in _HELD:
         pids = holders(path)
         who = f"process {', '.join(map(str, pids))} holds it" if pids else "another process holds it"
-        return f"{who} since more than {wait_seconds:g} s; wait for it or end it, and run again"
+        return f"{who} for more than {wait_seconds:g} s; wait for it or end it, and run again"
     if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
         return f"the file is damaged ({error}); move it away, or put back a copy"
     return {
         sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or name another file",
-        sqlite3.SQLITE_FULL: "the disk is full; what was kept before is whole. Make room and run again",
-        sqlite3.SQLITE_IOERR: f"the disk failed ({error}); what was kept before is whole. Check the disk and its room",
+        sqlite3.SQLITE_FULL: "the disk is full; the state of the last run is whole. Make room and run again",
+        sqlite3.SQLITE_IOERR: f"the disk failed ({error}); the state of the last run is whole. Check the disk",
         sqlite3.SQLITE_CANTOPEN: f"{error}; make the file and its folder readable and writable, or name another file",
-    }.get(code, f"{error}; if it stays so, move the file away, or put back a copy")
+    }.get(code, f"{error}; if this persists, move the file away, or put back a copy")
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -243,7 +200,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def stat_if_there(path: Path) -> os.stat_result | None:
-    """One call, since another process may move the file aside between two."""
+    """None without a file. One call: between two, another process may move the file aside."""
     try:
         return path.stat()
     except FileNotFoundError:
@@ -251,11 +208,9 @@ def stat_if_there(path: Path) -> os.stat_result | None:
 
 
 def move_aside(path: Path, found: os.stat_result) -> Path | None:
-    """Rename the damaged file and SQLite's other files to `….damaged-<n>`, so that a person can inspect them.
-
-    found: stat of `path` when the damage was found. Returns the new name, or None when another process was faster.
-    Raises OSError.
-    """
+    """Renames the damaged file and SQLite's other files to `….damaged-<n>`, so that a person can inspect them. found:
+    stat of `path` when the damage was found. Returns the new name, or None when another process was faster. Raises
+    OSError."""
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

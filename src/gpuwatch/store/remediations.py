@@ -1,7 +1,6 @@
 """Remediations as custom resources, and the pause as a ConfigMap in the controller's Namespace.
 
 A workload's Remediation is in the workload's Namespace, a Node's is a NodeRemediation; so RBAC controls who may decide.
-
 gpuwatch writes status and people write spec, so that neither overwrites the other. The pause is a ConfigMap because the
 person on call can write in gpuwatch's Namespace but seldom to the whole cluster, and because it must work without the
 custom resource definitions.
@@ -33,8 +32,8 @@ from gpuwatch.store.custom_resources import (
 )
 
 PAUSE = "gpuwatch-pause"
-"""Name of the ConfigMap. Open: no data, or `paused: "false"`. `paused: "true"` stops what takes, `paused: all` stops
-giving back too. Anything else is a pause."""
+"""Name of the ConfigMap. No data, or `paused: "false"`: not paused. `paused: "true"` stops new actions, `paused: all`
+undoing too. Any other content is a pause."""
 
 _PAUSE_KEYS = ("paused", "since", "by", "reason")
 _HOLDS = ("true", "all")
@@ -43,7 +42,7 @@ FINAL_KEPT = timedelta(days=90)
 """Minimum retention of final Remediations: a quarter's audit, and longer than the window of any rate limit."""
 
 FINAL_AT_MOST = 1000
-"""Beyond this number the oldest final ones are deleted whatever their age: each is an object in etcd."""
+"""Beyond this number the oldest final ones are deleted at any age: each is an object in etcd."""
 
 
 class ConflictError(StoreError):
@@ -51,7 +50,7 @@ class ConflictError(StoreError):
 
 
 class RefusedError(StoreError):
-    """This one object cannot be kept. Others may be."""
+    """This one object cannot be stored; others may be."""
 
 
 class RemediationStore:
@@ -72,15 +71,11 @@ class RemediationStore:
         self._pause_at = ObjectRef("v1", "ConfigMap", PAUSE, namespace)
         self._within = within
         self._forgiving = forgiving
-        self._gaps: tuple[Gap, ...] = ()
+        self.gaps: tuple[Gap, ...] = ()
+        """Remediations that the last `all` could not read and left out."""
         self._known: dict[tuple[str, str], Remediation] = {}  # by uid and version, which are never reused
         self._behind: dict[RemediationId, Remediation] = {}  # their status has an older generation than their spec
         self._unheld: list[Object] = []  # their finalizer is not as it has to be
-
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """Remediations that the last `all` could not read and left out."""
-        return self._gaps
 
     def all(self) -> tuple[Remediation, ...]:
         """Oldest proposal first."""
@@ -107,7 +102,7 @@ class RemediationStore:
                 self._unheld.append(each)
             if (each.get("status") or {}).get("observedGeneration") != _generation(each):
                 self._behind[known.id] = known
-        self._gaps = tuple(gaps)
+        self.gaps = tuple(gaps)
         return found
 
     def _objects(self, gaps: list[Gap]) -> list[Object]:
@@ -131,14 +126,11 @@ class RemediationStore:
         return None if found is None else _understood(found)
 
     def create(self, remediation: Remediation) -> Remediation:
-        """Store a new Remediation without its decisions. Returns it with its version, or an existing one with this id.
-
-        If the process is killed meanwhile, either nothing is stored, or only the proposal in phase PROPOSED.
-        """
+        """Stores a new Remediation without its decisions. Returns it with its version, or an existing one with this id.
+        If the process is killed meanwhile, either nothing is stored, or only the proposal in phase PROPOSED."""
         at = remediation.id
-        wrong = misplaced(remediation, remediation.namespace)
-        if wrong:
-            raise RefusedError(f"Remediation {at} cannot be kept: {wrong}")
+        if wrong := misplaced(remediation, remediation.namespace):
+            raise RefusedError(f"Remediation {at} cannot be stored: {wrong}")
         spec, status = parts_of(remediation)
         ref = _ref(at)
         wanted: Object = {
@@ -164,15 +156,13 @@ class RemediationStore:
             return kept
 
     def save(self, remediation: Remediation) -> Remediation:
-        """Store its progress, without proposal and decisions. Returns it with its new version.
-
-        Raises ConflictError unless the stored version is `remediation.version`; so a new decision is a conflict.
-        """
+        """Stores its progress, without proposal and decisions. Returns it with its new version. Raises ConflictError
+        unless the stored version is `remediation.version`; so a new decision is a conflict."""
         _form(remediation.id, parts_of(remediation)[1])  # raises before any request
         found = self._get(remediation.id)
         if found is None or version_of(found) != remediation.version:
             raise ConflictError(
-                f"Remediation {remediation.id} {'is gone' if found is None else 'was written by somebody else'} "
+                f"Remediation {remediation.id} {'is gone' if found is None else 'was changed'} "
                 "since it was read; read it again"
             )
         return self._write(found, remediation)
@@ -191,8 +181,8 @@ class RemediationStore:
         return replace(remediation, version=version_of(stored))
 
     def catch_up(self) -> int:
-        """Update observedGeneration and conditions of the Remediations that were decided since their last save, and the
-        finalizer of those of which nothing stands any more, or that were made without it.
+        """Updates observedGeneration and conditions of the Remediations that were decided since their last save. Adds
+        missing finalizers, and removes those of Remediations whose changes are all undone.
 
         Uses the last listing. Returns how many were written; failures are left for the next call.
         """
@@ -209,7 +199,7 @@ class RemediationStore:
         return written
 
     def _hold(self, found: Object, held: bool) -> None:
-        """A deleted one that is not held is gone."""
+        """Sets or removes the finalizer. The API server then removes an object that is being deleted."""
         others = [each for each in _finalizers(found) if each != keys.FINALIZER]
         patch = {"metadata": {"finalizers": [*others, *([keys.FINALIZER] if held else [])] or None}}
         with _told():
@@ -217,16 +207,14 @@ class RemediationStore:
 
     def approve(self, at: RemediationId, by: str) -> Remediation:
         """Raises StoreError if there is none with this id, or it is rejected already."""
-        found = self._decided_on(at)
-        if found.rejected:
+        if self._decided_on(at).rejected:
             raise StoreError(f"Remediation {at} is rejected already; it cannot be approved")
         return self._decide(at, {"approved": True, "approvedBy": by})
 
     def reject(self, at: RemediationId, finding_correct: bool = False) -> Remediation:
         """finding_correct: the action is rejected, but the finding is right. Raises StoreError if there is none with
         this id, or it is approved already."""
-        found = self._decided_on(at)
-        if found.approved:
+        if self._decided_on(at).approved:
             raise StoreError(f"Remediation {at} is approved already; ask for its undo instead")
         return self._decide(at, {"rejected": True, **said_correct(finding_correct)})
 
@@ -251,17 +239,15 @@ class RemediationStore:
         return _understood(stored)
 
     def delete_all(self) -> None:
-        """Ask for the undo of all that stands, and delete the others, also those that are not understood."""
+        """Deletes all. The finalizer keeps those whose changes are in effect until they are undone."""
         for each in self._objects([]):
             if not _deleting(each):
                 with suppress(ConflictError), _told():
                     self._writer.delete(ref_of(each))
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
-        """Delete final ones that ended more than `kept` before `now`, and the oldest beyond `at_most`; return how many.
-
-        Those that `needs_attention` are never deleted.
-        """
+        """Deletes final ones that ended more than `kept` before `now`, and the oldest beyond `at_most`; returns how
+        many. Those that `needs_attention` are never deleted."""
         final = sorted(
             ((each.changed_at, each.id, ref) for each, ref in self._all() if not needs_attention(each)),
             key=lambda one: one[:2],
@@ -273,7 +259,7 @@ class RemediationStore:
             try:
                 with _told():
                     found = self._writer.get(ref)
-                    if found is not None and _held(found):  # a release that stands is not undone because it is old
+                    if found is not None and _held(found):  # its age is no reason to undo it
                         self._hold(found, held=False)
                     self._writer.delete(ref)
             except ConflictError:
@@ -282,8 +268,8 @@ class RemediationStore:
         return forgotten
 
     def pause(self, by: str, reason: str, now: datetime, *, everything: bool = False) -> Pause:
-        """Stop every replica from its next write on; `everything`: giving back too. A pause that a person set is not
-        changed, but for one that is to stop everything."""
+        """Stops every replica before its next write; `everything`: undoing too. An existing pause that stops as much
+        is kept."""
         with _told():
             found = self._writer.get(self._pause_at)
         held = self._pause_of(found)
@@ -299,12 +285,12 @@ class RemediationStore:
         return Pause(paused=True, everything=everything, since=now, by=by, reason=reason)
 
     def resume(self) -> Pause:
-        """Leave it plainly open, whatever it held."""
+        """Ends the pause and clears the ConfigMap."""
         self._write_pause({"paused": "false"})
         return Pause()
 
     def _write_pause(self, data: Mapping[str, str]) -> None:
-        """The ConfigMap holds this and nothing else."""
+        """Replaces all data of the ConfigMap."""
         for last in (False, True):
             try:
                 with _told():
@@ -329,7 +315,7 @@ class RemediationStore:
             return self._pause_of(self._writer.get(self._pause_at))
 
     def _pause_of(self, found: Object | None) -> Pause:
-        """What is not plainly open is a pause, with a reason that says what to write."""
+        """Anything but a valid open state is a pause, with a reason that says what to write."""
         data = _pause_data(found)
         value = data.get("paused", "").strip().lower()
         by, reason, since = data.get("by", ""), data.get("reason", ""), _time(data.get("since", ""))
@@ -380,7 +366,7 @@ def _deleting(found: Object) -> bool:
 
 
 def _deletion(ref: ObjectRef) -> str:
-    """What happens to what it did, as its record tells nothing any more."""
+    """How to undo its changes and delete it, when its record cannot be read."""
     named = f"rem {ref.name} -n {ref.namespace}" if ref.namespace else f"noderem {ref.name}"
     undone = (
         f"Restore what it released by hand, from its annotation {keys.SAVED_STATE}. Then:"
@@ -429,7 +415,7 @@ def _form(at: RemediationId, part: object) -> dict[str, Any]:
     try:
         return to_api(part)
     except FormError as error:
-        raise RefusedError(f"Remediation {at} cannot be kept: {error}") from error
+        raise RefusedError(f"Remediation {at} cannot be stored: {error}") from error
 
 
 def _pause_data(found: Object | None) -> dict[str, str]:

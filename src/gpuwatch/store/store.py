@@ -3,11 +3,10 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar, get_type_hints
 
 import msgspec
@@ -54,12 +53,10 @@ K = TypeVar("K", bound=tuple[object, ...])
 V = TypeVar("V")
 
 
-class Store:
-    """Profiles, advice and known faults, for one thread. Every method raises StoreError; writes are atomic.
-
-    Several processes on one machine may use the file; its WAL mode does not work on network file systems. The last
-    saved book wins as a whole.
-    """
+class Store(AbstractContextManager["Store"]):
+    """Profiles, advice and known faults, for one thread. Every method raises StoreError; writes are atomic. Several
+    processes on one machine may use the file; its WAL mode does not work on network file systems. The last saved book
+    wins as a whole."""
 
     def __init__(
         self, db: sqlite3.Connection, path: Path, wait_seconds: float, gaps: Iterable[Gap], written: Callable[[], None]
@@ -73,7 +70,7 @@ class Store:
         # Values last read or written, with their digests, so that an unchanged value is not encoded again.
         self._profiles: dict[_Names, tuple[WorkloadProfile, bytes]] = {}
         self._hours: dict[tuple[int], tuple[tuple[UsageHour, ...], bytes]] = {}
-        # Keys of damaged rows, which are written again whatever their digest.
+        # Keys of damaged rows, which are written again even with an equal digest.
         self._damaged: set[tuple[object, ...]] = set()
 
     @classmethod
@@ -114,15 +111,7 @@ class Store:
                     )
                     found_gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"state {path}", detail=detail))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._db.close()
 
     @property
@@ -131,12 +120,10 @@ class Store:
         return tuple(dict.fromkeys(self._gaps))
 
     def load_book(self) -> tuple[ProfileBook | None, tuple[Gap, ...]]:
-        """The last saved book without its damaged parts, and a Gap for each of these.
-
-        None if none was saved or a required part is missing. `usage` is ordered by hour, then as it was saved.
-        """
+        """The last saved book without its damaged parts, and a Gap for each of these. None if none was saved or a
+        required part is missing. `usage` is ordered by hour, then as it was saved."""
         gaps: list[Gap] = []
-        with self._reading("profiles"):
+        with self._transaction("reading profiles"):
             parts = self._parts(gaps)
             profiles = dict(self._kept_profiles(gaps))
             hours = dict(self._kept_hours(gaps))
@@ -210,10 +197,8 @@ class Store:
     def _save_rows(
         self, table: str, columns: str, values: Mapping[K, V], known: Mapping[K, tuple[V, bytes]]
     ) -> dict[K, tuple[V, bytes]]:
-        """Write changed values and delete the rows of all others. Returns the values with their digests.
-
-        columns: those of the key. known: values with digests, which are not encoded again.
-        """
+        """Writes changed values and deletes the rows of all others. Returns the values with their digests. columns:
+        those of the key. known: values with digests, which are not encoded again."""
         # Compared with the file, because another process may have saved since it was read.
         rows = self._db.execute(f"SELECT rowid, digest, {columns} FROM {table}")
         kept = {tuple(key): (at, digest) for at, digest, *key in rows}
@@ -290,11 +275,8 @@ class Store:
 
     def advice_given(self, since: datetime | None = None) -> tuple[Recommendation, ...]:
         """Advice to evaluate, oldest first: each container's last advice, one for each GPU model at that time; and all
-        earlier advice that was applied.
-
-        since: only advice first given at that time or later.
-        """
-        with self._reading("advice"):
+        earlier advice that was applied. since: only advice first given at that time or later."""
+        with self._transaction("reading advice"):
             rows = self._db.execute(
                 "SELECT a.workload, a.container, b.version, b.digest, b.body "
                 "FROM advice AS a JOIN advice_body AS b USING (id) WHERE a.at >= ? AND ("
@@ -307,7 +289,7 @@ class Store:
 
     def profile_at_advice(self, key: WorkloadKey, recommended_at: datetime | None = None) -> WorkloadProfile | None:
         """The profile of this key at its advice, by default the last; None if no advice or profile is stored."""
-        with self._reading("advice"):
+        with self._transaction("reading advice"):
             kept = self._db.execute(
                 "SELECT profile_version, profile_digest, profile FROM advice JOIN advice_body USING (id) "
                 f"WHERE {_IS_KEY} AND (? IS NULL OR at = ?) ORDER BY at DESC LIMIT 1",
@@ -332,7 +314,7 @@ class Store:
     def load_faults(self) -> FaultMemory:
         """What is remembered of faults. `unread` names what is damaged: a fault that is forgotten is not over."""
         faults, lost = [], [gap.detail for gap in self._found_at_open]
-        with self._reading("faults"):
+        with self._transaction("reading faults"):
             for uuid, kind, code, *kept in self._db.execute(f"SELECT {_FAULT_KEY}, version, digest, body FROM fault"):
                 try:
                     faults.append(decode(StoredRow(*kept), KnownFault))
@@ -368,18 +350,13 @@ class Store:
         return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)
 
     @contextmanager
-    def _reading(self, what: str) -> Iterator[None]:
-        with self._transaction(f"reading {what}", "BEGIN"):
-            yield
-
-    @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
         with self._transaction(f"writing {what}", "BEGIN IMMEDIATE"):
             yield
         self._written()
 
     @contextmanager
-    def _transaction(self, doing: str, begin: str) -> Iterator[None]:
+    def _transaction(self, doing: str, begin: str = "BEGIN") -> Iterator[None]:
         with told(self._path, doing, self._wait_seconds):
             try:
                 self._db.execute(begin)

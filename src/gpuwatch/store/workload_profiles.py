@@ -1,8 +1,6 @@
-"""WorkloadProfile objects: measurements and advice in the workload's Namespace, for people.
-
-gpuwatch itself reads its Store. An object is written when its advice changes and once a day. Writing each hour's
-measurements would be three writes a second at 10,000 workloads.
-"""
+"""WorkloadProfile objects: measurements and advice in the workload's Namespace, for people; gpuwatch itself reads its
+Store. An object is written when its advice changes and once a day: hourly writes would be three a second at 10,000
+workloads."""
 
 import json
 import re
@@ -39,11 +37,9 @@ def publish(
     recommendations: Iterable[Recommendation] = (),
     abstentions: Iterable[Abstention] = (),
 ) -> tuple[Gap, ...]:
-    """Update the objects from the book, and delete those of workloads that are not in it.
-
-    One that cannot be written, for example because its Namespace is gone, is a Gap. Raises StoreError when the existing
-    objects cannot be listed.
-    """
+    """Updates the objects from the book, and deletes those of workloads that are not in it. One that cannot be
+    written, for example because its Namespace is gone, is a Gap. Raises StoreError when the existing objects cannot
+    be listed."""
     try:
         there = {
             (each["metadata"]["namespace"], each["metadata"]["name"]): each

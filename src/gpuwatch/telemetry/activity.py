@@ -1,7 +1,7 @@
 """Activity: whether a device's engine was active while a Pod held it, step by step.
 
-A range query over max_over_time(busy[step]) has one row per device and Pod; each becomes one character per step. Large
-fleets are queried in blocks of devices, so that memory holds the samples of one block only.
+A range query over max_over_time(busy[step]) has one row per device and Pod; each row becomes one character per step.
+Large fleets are queried in blocks of devices, so that memory holds the samples of one block.
 """
 
 from collections import Counter
@@ -61,11 +61,11 @@ def histories(
     bound_ratio: float,
     devices: Collection[DeviceId] | None = None,
 ) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
-    """One history per device and Pod, and one with pod '' for time in which the device was free.
+    """One history per device and Pod, and one with pod '' for the time in which no Pod held the device.
 
-    Every history covers (at − n·step, at], where n whole steps fit into the window. Steps in which the Pod did not hold
-    the device are unknown. A step is active when any sample in it is above bound_ratio. `devices` limits the query to
-    these devices. A device without a row of any busy metric has no history.
+    Every history covers (at − n·step, at], for the n whole steps of the window. A step is active when a sample in it is
+    above bound_ratio, and unknown while the Pod did not hold the device. devices: only these. A device without a row of
+    any busy metric has no history.
     """
     if step_seconds <= 0 or window_seconds < step_seconds:
         raise ValueError(f"a window of {window_seconds} s has no step of {step_seconds} s")
@@ -123,10 +123,8 @@ class _Activity:
         np.maximum(codes, np.where(values <= highest, seen, _UNKNOWN), out=codes, casting="unsafe")
 
     def _blocks(self, devices: Sequence[Device]) -> Iterator[tuple[tuple[Matcher, ...], Partition]]:
-        """Matchers for one block of devices each; no matcher where one query covers the whole fleet.
-
-        The partition uses the device's own label: range answers can be merged only by a label that they keep.
-        """
+        """Matchers for one block of devices each; no matcher where one query covers the whole fleet. The partition uses
+        the device's own label: range answers can be merged only by a label that they keep."""
         at_once = max(1, _POINTS_AT_ONCE // self.steps.count)
         places: dict[str, list[str]] = {}
         for device in devices:

@@ -40,13 +40,9 @@ class Trouble:
 
 @dataclass(slots=True)
 class LevelAnswers:
-    """Answers to one WindowStat at one level of preference.
-
-    known: ids of the devices and GPUs in question.
-    values: variant ('' where the signal has none) → GPU or instance, by the signal's scope → value. Complete after
-        `join`.
-    pieces: of instances that have several rows.
-    """
+    """Answers to one WindowStat at one level of preference. known: ids of the devices and GPUs in question. values:
+    variant ('' where the signal has none) → GPU or instance, by the signal's scope → value; complete after `join`.
+    pieces: of instances that have several rows."""
 
     known: Set[DeviceId]
     trouble: Trouble
@@ -87,10 +83,8 @@ class LevelAnswers:
                 self._put(device, variant, value, lowest)
 
     def divide(self, per_process: Set[tuple[str, str]], targets: frozenset[PodRef]) -> None:
-        """Finds the pieces; call it after the last `take`.
-
-        Where an exporter writes rows per process beside the device's row, only the device's row is kept.
-        """
+        """Finds the pieces; call it after the last `take`. Where an exporter writes rows per process beside the
+        device's row, only the device's row is kept."""
         if not self._several:
             return
         for question, rows in self._in_pieces:

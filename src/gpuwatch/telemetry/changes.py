@@ -1,15 +1,14 @@
-"""Changes of state-like signals: when an XID or a recovery action took a new value.
+"""Changes of signals that hold a state, such as the newest XID or a recovery action.
 
-A cumulative counter has one kind of change: it fell by more than half, so it began anew. A smaller fall may be a second
-exporter that is some seconds behind.
-
-Cheap queries about all devices find where something changed; raw samples are read for those devices only.
-A device has one state across all its series: a new Pod, or another err_code label of an XID row, starts a new series
-without a change of state. Events behind a windowed count come from occurrences.py.
+Of a counter, a fall by more than half is a change: it began anew. A smaller fall may come from a second exporter that
+is some seconds behind. Cheap queries about all devices find where something changed; raw samples are read for those
+devices only. A device has one state across all its series, because a new Pod, or another err_code label of an XID row,
+starts a new series without a change of state. Events behind a windowed count come from occurrences.py.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
@@ -36,15 +35,15 @@ def state_changes(
     schema: Schema,
     inventory: Inventory,
 ) -> tuple[tuple[StateChange, ...], tuple[Gap, ...]]:
-    """Transitions within (at − window, at], by time. The device of a PHYSICAL signal is the GPU's UUID.
+    """Changes within (at − window, at], by time. The device of a PHYSICAL signal is the GPU's UUID.
 
-    `before` is the last value before the change, from up to one more window earlier, else None. A first value of 0 is
-    no transition: nothing has happened yet. Of simultaneous rows the greatest value counts.
-    A windowed count changes with each event that begins to be counted: `before` and `after` are the least numbers of
-    events of the variant since the window began.
+    before: the last value before the change, from up to one more window earlier, else None. A first value of 0 is no
+    change. Of simultaneous rows the greatest value counts. A windowed count changes with each new event; its `before`
+    and `after` are the least numbers of events of the variant since the window began.
     """
     changes: list[StateChange] = []
     gaps: list[Gap] = []
+    reader = _Reader(store, at, window_seconds + INSTANT_SECONDS, inventory)
     for signal in dict.fromkeys(signals):
         found = [row for row, _ in found_rows(signal, schema)]
         if not found:
@@ -57,7 +56,7 @@ def state_changes(
                 if row.kind == "window":
                     changes.extend(_counted(occurrences(store, row, at, window_seconds, inventory), signal))
                 else:
-                    _read_suspects(store, row, at, window_seconds, inventory, states, dropped)
+                    reader.read(row, states, dropped)
             except TelemetryError as error:
                 gaps.append(failed(f"changes of {signal} ({row.metric})", error))
         begin = at.timestamp() - window_seconds
@@ -65,29 +64,62 @@ def state_changes(
             falls_only = found[0].kind == "counter"
             changes.extend(_transitions(device, signal, samples, begin, falls_only=falls_only))
         gaps.extend(dropped.gaps())
-    return tuple(sorted(changes, key=lambda change: (change.at, change.device, change.signal, change.variant))), tuple(
-        gaps
-    )
+    changes.sort(key=lambda change: (change.at, change.device, change.signal, change.variant))
+    return tuple(changes), tuple(gaps)
 
 
-def _read_suspects(
-    store: SampleStore,
-    row: MetricRow,
-    at: datetime,
-    window_seconds: int,
-    inventory: Inventory,
-    states: _States,
-    dropped: Dropped,
-) -> None:
-    # Includes the sample before the window: the change may be at its edge.
-    looked_at = window_seconds + INSTANT_SECONDS
-    find = _fallen if row.kind == "counter" else _suspects
-    suspects = find(store, row, at, looked_at, inventory)
-    known = {device.uuid if row.scope is Scope.PHYSICAL else device.id for device in inventory.devices}
-    for series in raw_series(store, row, suspects, at - timedelta(seconds=2 * looked_at), at, inventory):
-        device = _device(series, row)
-        if device in known and device in suspects:
-            _add(states.setdefault(device, {}), series, row, device, dropped)
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """window_seconds: includes the sample before the window asked for, since the change may be at its edge."""
+
+    store: SampleStore
+    at: datetime
+    window_seconds: int
+    inventory: Inventory
+
+    def read(self, row: MetricRow, states: _States, dropped: Dropped) -> None:
+        suspects = self._fallen(row) if row.kind == "counter" else self._suspects(row)
+        known = {device.uuid if row.scope is Scope.PHYSICAL else device.id for device in self.inventory.devices}
+        start = self.at - timedelta(seconds=2 * self.window_seconds)
+        for series in raw_series(self.store, row, suspects, start, self.at, self.inventory):
+            device = _device(series, row)
+            if device in known and device in suspects:
+                _add(states.setdefault(device, {}), series, row, device, dropped)
+
+    def _suspects(self, row: MetricRow) -> frozenset[DeviceId]:
+        """Devices with two values in the window, or with another value or none in the window before it."""
+        by, window = door.IDENTITY_LABELS[row.vendor], self.window_seconds
+        lowest = Expression(selector(row), Function.MIN, window, combine=Combine.MIN, by=by)
+        highest = replace(lowest, function=Function.MAX, combine=Combine.MAX)
+        earlier = replace(highest, function=Function.LAST_IN_WINDOW, offset_seconds=window)
+        lows, highs, before = self._by_device(row, (lowest, highest, earlier))
+        return frozenset(
+            device
+            for device, low in lows.items()
+            # Only zeros, and nothing before them: no event yet.
+            if low != highs.get(device) or (before[device] != low if device in before else low != 0)
+        )
+
+    def _fallen(self, row: MetricRow) -> frozenset[DeviceId]:
+        """Devices whose counter is now below half of its maximum in the window."""
+        by = door.IDENTITY_LABELS[row.vendor]
+        highest = Expression(selector(row), Function.MAX, self.window_seconds, combine=Combine.MAX, by=by)
+        newest = replace(highest, function=Function.LAST, window_seconds=0)
+        highs, last = self._by_device(row, (highest, newest))
+        return frozenset(device for device, value in last.items() if value < highs.get(device, value) / 2)
+
+    def _by_device(self, row: MetricRow, questions: Sequence[Expression]) -> Iterator[dict[DeviceId, float]]:
+        """The answer to each question, by device. Raises TelemetryError."""
+        answers = self.store.evaluate_many(questions, self.at, self.inventory.partition)
+        for question, answer in zip(questions, answers, strict=True):
+            if isinstance(answer, TelemetryError):
+                raise answer
+            extreme = min if question.combine is Combine.MIN else max
+            values: dict[DeviceId, float] = {}
+            for each in answer:
+                if (device := _device(each, row)) is not None:
+                    values[device] = extreme(values.get(device, each.value), each.value)
+            yield values
 
 
 def _counted(found: Iterable[Occurrence], signal: Signal) -> Iterator[StateChange]:
@@ -106,54 +138,6 @@ def _counted(found: Iterable[Occurrence], signal: Signal) -> Iterator[StateChang
         )
 
 
-def _suspects(
-    store: SampleStore, row: MetricRow, at: datetime, looked_at: int, inventory: Inventory
-) -> frozenset[DeviceId]:
-    """Devices with two values in the window, or with another value or none in the window before it."""
-    by = door.IDENTITY_LABELS[row.vendor]
-    chosen = selector(row)
-    questions = [
-        Expression(chosen, Function.MIN, looked_at, combine=Combine.MIN, by=by),
-        Expression(chosen, Function.MAX, looked_at, combine=Combine.MAX, by=by),
-        Expression(chosen, Function.LAST_IN_WINDOW, looked_at, offset_seconds=looked_at, combine=Combine.MAX, by=by),
-    ]
-    answers: list[Mapping[DeviceId, float]] = []
-    for answer, extreme in zip(store.evaluate_many(questions, at, inventory.partition), (min, max, max), strict=True):
-        if isinstance(answer, TelemetryError):
-            raise answer
-        values: dict[DeviceId, float] = {}
-        for each in answer:
-            device = _device(each, row)
-            if device is not None:
-                values[device] = extreme(values.get(device, each.value), each.value)
-        answers.append(values)
-    lowest, highest, before = answers
-    return frozenset(
-        device
-        for device, low in lowest.items()
-        # Only zeros, and nothing before them: no event yet.
-        if low != highest.get(device) or (before[device] != low if device in before else low != 0)
-    )
-
-
-def _fallen(
-    store: SampleStore, row: MetricRow, at: datetime, looked_at: int, inventory: Inventory
-) -> frozenset[DeviceId]:
-    """Devices whose counter is now below half of what it had reached within the window."""
-    by, chosen = door.IDENTITY_LABELS[row.vendor], selector(row)
-    questions = [
-        Expression(chosen, function, window, combine=Combine.MAX, by=by)
-        for function, window in ((Function.MAX, looked_at), (Function.LAST, 0))
-    ]
-    answers: list[dict[DeviceId, float]] = []
-    for answer in store.evaluate_many(questions, at, inventory.partition):
-        if isinstance(answer, TelemetryError):
-            raise answer
-        answers.append({device: each.value for each in answer if (device := _device(each, row)) is not None})
-    highest, last = answers
-    return frozenset(device for device, value in last.items() if value < highest.get(device, value) / 2)
-
-
 def _device(of: AnswerRow | Series, row: MetricRow) -> DeviceId | None:
     found = door.ids(of.labels, row.vendor)
     return None if found is None else found[row.scope is Scope.PHYSICAL]
@@ -170,7 +154,7 @@ def _add(samples: dict[float, float], series: Series, row: MetricRow, device: De
 
 
 def _transitions(
-    device: DeviceId, signal: Signal, samples: Mapping[float, float], begin: float, *, falls_only: bool = False
+    device: DeviceId, signal: Signal, samples: Mapping[float, float], begin: float, *, falls_only: bool
 ) -> Iterator[StateChange]:
     before: float | None = None
     for time, value in sorted(samples.items()):

@@ -1,11 +1,8 @@
-"""Discovery: the vocabularies, signals, labels and sampling interval that telemetry has here, as a Schema.
-
-An absent signal is left out of the Schema; only the absence of all of them is a Gap.
-"""
+"""Discovery: the vocabularies, signals, labels and sampling interval that telemetry has here, as a Schema. An absent
+signal is left out of the Schema; only the absence of all of them is a Gap."""
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from gpuwatch.catalog.metrics import MetricRow, metric_rows
@@ -31,14 +28,6 @@ _PERCENT_FROM = 1.5
 no ratio reaches it, and 2 % is the smallest percentage above it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A catalog row whose metric exists. rows: its series now, else in the look-back."""
-
-    row: MetricRow
-    rows: int
-
-
 def selector(row: MetricRow, *more: Matcher) -> Selector:
     fixed = tuple(Matcher(label, MatchOp.EQUAL, value) for label, value in row.matchers)
     return Selector(row.metric, fixed + more)
@@ -55,11 +44,9 @@ Places = dict[str, set[tuple[str, str]]]
 
 
 def discover(store: SampleStore, at: datetime, places: Places | None = None) -> tuple[Schema, tuple[Gap, ...]]:
-    """The Schema of the hour before `at`. places: filled, where given, by the queries that are asked anyhow.
-
-    SignalFound.scale is the catalog's, except where *_RATIO metrics are in percent. Where they are percent on some
-    exporters and ratios on others, they are left out, with a Gap.
-    """
+    """The Schema of the hour before `at`. places: filled by the queries that are sent anyway. SignalFound.scale is the
+    catalog's, except where *_RATIO metrics are in percent. Where they are percent on some exporters and ratios on
+    others, they are left out, with a Gap."""
     try:
         names = store.metric_names(at, LOOKBACK_SECONDS)
     except TelemetryError as error:
@@ -71,33 +58,34 @@ def discover(store: SampleStore, at: datetime, places: Places | None = None) -> 
     found = _counted(store, spoken, at, gaps, {} if places is None else places)
     samples: dict[str, list[AnswerRow]] = {}
     references: dict[str, MetricRow] = {}
-    for vocabulary in dict.fromkeys(each.row.vocabulary for each in found):
-        reference = max((each for each in found if each.row.vocabulary == vocabulary), key=_as_reference).row
+    for vocabulary in dict.fromkeys(row.vocabulary for row in found):
+        reference = max((row for row in found if row.vocabulary == vocabulary), key=lambda row: _rank(row, found[row]))
         labelled = _labelled(store, reference, at, gaps)
         if labelled is not None and not labelled:
             gaps.append(_unidentified(reference))
         if labelled:
             samples[vocabulary], references[vocabulary] = labelled, reference
-    found = [each for each in found if each.row.vocabulary in samples]
+    found = {row: count for row, count in found.items() if row.vocabulary in samples}
     percent, unclear = _percentages(store, found, at, gaps)
     signals = tuple(
         SignalFound(
-            signal=each.row.signal,
-            vocabulary=each.row.vocabulary,
-            metric=each.row.metric,
-            scale=each.row.scale * (0.01 if each.row.metric in percent else 1.0),
-            devices=each.rows,
+            signal=row.signal,
+            vocabulary=row.vocabulary,
+            metric=row.metric,
+            scale=row.scale * (0.01 if row.metric in percent else 1.0),
+            devices=count,
         )
-        for each in found
-        if each.row.metric not in unclear
+        for row, count in found.items()
+        if row.metric not in unclear
     )
+    widest = max(samples, key=lambda vocabulary: len(samples[vocabulary]), default="")
     everywhere = [(references[vocabulary].vendor, row) for vocabulary, answer in samples.items() for row in answer]
     schema = Schema(
         vocabularies=tuple(samples),
         signals=signals,
         node_labels=tuple(name for name in door.NODE_LABELS if any(row.labels.get(name) for _, row in everywhere)),
         pod_labels=_pod_labels(everywhere),
-        interval_seconds=_interval(store, references, samples, at, gaps),
+        interval_seconds=_interval(store, references[widest], samples[widest], at, gaps) if samples else 0.0,
         backend=store.description,
     )
     return schema, tuple(gaps)
@@ -125,8 +113,9 @@ def _spoken(names: frozenset[str]) -> list[MetricRow]:
 
 def _counted(
     store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap], places: Places
-) -> list[_Found]:
-    """Rows that have series. A row whose count failed is kept: its metric exists."""
+) -> dict[MetricRow, int]:
+    """Rows that have series, and how many, now or else in the look-back. A row whose count failed is kept: its metric
+    exists."""
     counts: dict[Selector, int] = {}
     open_selectors = list(dict.fromkeys(selector(row) for row in rows))
     unanswered: dict[Selector, TelemetryError] = {}
@@ -145,18 +134,13 @@ def _counted(
         first, error = next(iter(unanswered.items()))
         others = f" and {len(unanswered) - 1} other metrics" if len(unanswered) > 1 else ""
         gaps.append(failed(f"series of {first.metric}{others}", error))
-    return [
-        _Found(row, counts.get(selector(row), 0))
-        for row in rows
-        if selector(row) in counts or selector(row) in unanswered
-    ]
+    return {row: counts.get(each, 0) for row in rows if (each := selector(row)) in counts or each in unanswered}
 
 
-def _as_reference(found: _Found) -> tuple[bool, bool, bool, int, bool]:
-    """Sort key: the greatest is the metric that most devices have, once each. Its labels stand for the exporter's."""
-    row = found.row
+def _rank(row: MetricRow, series: int) -> tuple[bool, bool, bool, int, bool]:
+    """Highest for the metric that most devices have, once each. Its labels stand for the exporter's."""
     names_gpus = row.scope is not Scope.MACHINE
-    return (names_gpus, not row.variant_label, row.combine not in ("sum", "avg"), found.rows, row.default_exported)
+    return (names_gpus, not row.variant_label, row.combine not in ("sum", "avg"), series, row.default_exported)
 
 
 def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap]) -> list[AnswerRow] | None:
@@ -180,20 +164,10 @@ def _pod_labels(rows: Sequence[tuple[Vendor, AnswerRow]]) -> str:
     return "native" if any(door.holder(row.labels, vendor) for vendor, row in rows) else ""
 
 
-def _interval(
-    store: SampleStore,
-    references: dict[str, MetricRow],
-    samples: dict[str, list[AnswerRow]],
-    at: datetime,
-    gaps: list[Gap],
-) -> float:
+def _interval(store: SampleStore, row: MetricRow, rows: Sequence[AnswerRow], at: datetime, gaps: list[Gap]) -> float:
     """Median seconds between samples of a few devices across the fleet; 0 where no series has two samples."""
-    if not samples:
-        return 0.0
-    vocabulary = max(samples, key=lambda name: len(samples[name]))
-    row = references[vocabulary]
     devices = sorted(
-        {tuple(door.device_matchers(each.labels, row.vendor)) for each in samples[vocabulary]},
+        {tuple(door.device_matchers(each.labels, row.vendor)) for each in rows},
         key=lambda matchers: [matcher.value for matcher in matchers],
     )
     step = max(1, len(devices) // _SERIES_FOR_INTERVAL)
@@ -210,17 +184,15 @@ def _interval(
 
 
 def _percentages(
-    store: SampleStore, found: Sequence[_Found], at: datetime, gaps: list[Gap]
+    store: SampleStore, found: Iterable[MetricRow], at: datetime, gaps: list[Gap]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Metrics named ratio that are in percent, and those whose unit is unknown.
-
-    DCGM changed the unit of all of them in one release, so they are judged together. Percentages are integers, so a
-    maximum between 0 and 1 is a ratio; 0 and 1 are ambiguous.
-    """
+    """Metrics named ratio that are in percent, and those whose unit is unknown. DCGM changed the unit of all of them in
+    one release, so they are judged together. Percentages are integers, so a maximum between 0 and 1 is a ratio; 0 and 1
+    are ambiguous."""
     metrics = {
-        each.row.metric: each.row
-        for each in found
-        if each.row.metric.endswith("_RATIO") and "_PROF_" not in each.row.metric and each.row.scale == 1
+        row.metric: row
+        for row in found
+        if row.metric.endswith("_RATIO") and "_PROF_" not in row.metric and row.scale == 1
     }
     expressions = [
         Expression(selector(row), Function.MAX, LOOKBACK_SECONDS, by=door.IDENTITY_LABELS[row.vendor])

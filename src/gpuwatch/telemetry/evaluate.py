@@ -1,9 +1,9 @@
 """PromQL's functions over recorded samples, for all series and all evaluation times at once.
 
-Semantics are those of Prometheus 3: windows and the look-back are left-open, staleness markers end a series for an
-instant lookup and are skipped by range functions; NaN is a value that min and max skip and other functions return.
-Answers have one row per series and one column per evaluation time, and a mask of the same shape that is true where
-there is an answer (which may be NaN).
+Semantics are those of Prometheus 3: windows and the look-back are left-open. A staleness marker ends a series for an
+instant lookup; range functions skip it. NaN is a value, which min and max skip and other functions return. Answers have
+one row per series and one column per evaluation time, and a mask of the same shape that is true where there is an
+answer (which may be NaN).
 """
 
 import math
@@ -44,11 +44,9 @@ def per_series(
     ends_ms: IntArray,
     step_ms: int,
 ) -> Matrix:
-    """The expression's function of each chosen series at each end of a window, before `combine`.
-
-    samples and markers: of one metric, from `MetricSamples.parted`. ends_ms: evaluation times less the offset, rising.
-    step_ms: the step of FRACTION_* and LAST_TIME.
-    """
+    """The expression's function of each chosen series at each end of a window, before `combine`. samples, markers: of
+    one metric, from `MetricSamples.parted`. ends_ms: evaluation times less the offset, rising. step_ms: the step of
+    FRACTION_* and LAST_TIME."""
     function, window_ms = expression.function, expression.window_seconds * 1000
     with np.errstate(all="ignore"):
         if function is Function.LAST:
@@ -76,11 +74,8 @@ def per_series(
 def _windows(
     samples: MetricSamples, chosen: IntArray, begins_ms: IntArray, ends_ms: IntArray
 ) -> tuple[MetricSamples, IntArray, IntArray]:
-    """Samples, and the index range of (begin, end] in them for each chosen series and window.
-
-    Where the windows hold at most half of all samples, only these are copied and returned: what follows processes
-    every sample.
-    """
+    """Samples, and the index range of (begin, end] in them for each chosen series and window. Where the windows hold at
+    most half of all samples, only those are copied and returned, since later steps process every sample."""
     lows, highs = samples.positions(chosen, begins_ms), samples.positions(chosen, ends_ms)
     first, last = lows[:, 0], highs[:, -1]
     if 2 * int((last - first).sum()) > samples.times_ms.size:
@@ -91,10 +86,8 @@ def _windows(
 
 
 def grouped(answers: Matrix, group: IntArray, combine: Combine) -> Matrix:
-    """`combine` over the series of each group, at every time; group[i] ≥ 0 is the group of series i.
-
-    One row per group that has a series, in the order of their numbers.
-    """
+    """`combine` over the series of each group, at every time. group[i] ≥ 0: the group of series i. One row per group
+    that has a series, in the order of their numbers."""
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     values, present = answers.values[order], answers.present[order]
@@ -142,15 +135,20 @@ def _over_steps(
 ) -> FloatArray:
     """avg_over_time((last_over_time(x[step]) > bool bound)[window:step]) and max_over_time(timestamp(…)[…]).
 
-    A subquery evaluates at every multiple of the step in (end − window, end], and finds there the newest sample of
-    (multiple − step, multiple]. The sample's time is that multiple.
+    A subquery evaluates at every multiple of the step in (end − window, end]. It finds the newest sample of (multiple −
+    step, multiple] and gives it that multiple as its time.
     """
     steps = -(-samples.times_ms // step_ms)
     if expression.function is Function.LAST_TIME:
         return steps[high - 1] * step_ms / 1000
     newest = np.append(steps[1:] != steps[:-1], True)
     newest[samples.starts[1:][samples.starts[1:] > 0] - 1] = True  # the last sample of its series
-    seen, true = _running_count(newest), _running_count(newest & _holds(expression, samples.values))
+    assert expression.parameter is not None
+    if expression.function is Function.FRACTION_ABOVE:
+        holds = samples.values > expression.parameter
+    else:
+        holds = _any_bit(samples.values, int(expression.parameter))
+    seen, true = _running_count(newest), _running_count(newest & holds)
     share: FloatArray = (true[high] - true[low]) / (seen[high] - seen[low])
     return share
 
@@ -159,18 +157,9 @@ def _running_count(mask: BoolArray) -> IntArray:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
 
 
-def _holds(expression: Expression, values: FloatArray) -> BoolArray:
-    assert expression.parameter is not None
-    if expression.function is Function.FRACTION_ABOVE:
-        return values > expression.parameter
-    return _any_bit(values, int(expression.parameter))
-
-
 def _any_bit(values: FloatArray, mask: int) -> BoolArray:
-    """Whether a value has any bit of the mask, computed as the PromQL in promql.py does.
-
-    Bitwise `and` would differ for values that are no whole numbers: negative, fractional, infinite, NaN.
-    """
+    """Whether a value has any bit of the mask, computed as the PromQL in promql.py does: bitwise `and` would differ for
+    negative, fractional, infinite and NaN values."""
     *higher, (top, lowest) = bit_runs(mask)
     for above, below in higher:
         values = np.minimum(np.fmod(values, 2.0**above), 2.0**below - 1)
@@ -255,11 +244,9 @@ def _changes(values: FloatArray, low: IntArray, high: IntArray) -> FloatArray:
 def _increases(
     samples: MetricSamples, low: IntArray, high: IntArray, begins_ms: IntArray, ends_ms: IntArray
 ) -> FloatArray:
-    """increase() as Prometheus ≥2.52 extrapolates it; every window has two samples or more.
-
-    It extrapolates to an edge of the window within 1.1 average sample intervals, else by half an interval, and never
-    to before the time at which a counter with this slope was zero.
-    """
+    """increase() as Prometheus ≥2.52 extrapolates it: to an edge of the window within 1.1 average sample intervals,
+    else by half an interval, and never to before the time at which a counter with this slope was zero. Every window has
+    two samples or more."""
     values, times = samples.values, samples.times_ms
     first, last = values[low], values[high - 1]
     lost = np.concatenate(([0.0], np.where(values[1:] < values[:-1], values[:-1], 0.0)))

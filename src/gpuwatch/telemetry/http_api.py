@@ -1,8 +1,6 @@
 """The Prometheus HTTP API: requests with credentials and retries, and answers decoded in little memory.
-
 `prometheus_api_client` builds the requests. Its session is replaced, because it has no POST bodies, no warnings and
-only one kind of exception.
-"""
+only one kind of exception."""
 
 import logging
 import os
@@ -39,11 +37,10 @@ def connect(connection: Connection, session: "ApiSession") -> PrometheusConnect:
 
 
 class ApiSession(requests.Session):
-    """HTTP session with one server; thread-safe.
+    """HTTP session with one server; thread-safe. Raises TelemetryError where a file of the connection is missing.
 
-    warnings: warnings in answers (Thanos: stores that did not answer), each once, newest last.
-    date: the Date header of the newest answer.
-    Raises TelemetryError where a file of the connection is missing.
+    warnings: in answers (Thanos: stores that did not answer), each once, newest last. date: the newest answer's Date
+    header.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -124,11 +121,11 @@ class ApiSession(requests.Session):
         self._note(outcome.warnings or [], response)
         try:
             if url.endswith("/rules"):
-                groups = _RULES.decode(outcome.data).groups or []
-                return DecodedResponse([rule.name for group in groups for rule in group.rules or []])
+                groups = _RULES.decode(outcome.data)["groups"] or []
+                return DecodedResponse([str(rule["name"]) for group in groups for rule in group.get("rules") or []])
             names = "/label/" in url
             return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, KeyError) as error:
             message = (
                 f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
             )
@@ -234,7 +231,10 @@ def _authentication(connection: Connection) -> AuthBase | None:
 def _authorities(connection: Connection) -> str | bool:
     if connection.insecure_skip_verify:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        _log.warning("insecure_skip_verify: anybody can pass for Prometheus at %s", connection.url)
+        _log.warning(
+            "insecure_skip_verify: the identity of Prometheus at %s is not verified",
+            connection.url,
+        )
         return False
     if connection.ca_file:
         return _existing("ca_file", connection.ca_file)
@@ -283,19 +283,7 @@ class _RawResult(msgspec.Struct):
     result: msgspec.Raw
 
 
-class _Rule(msgspec.Struct):
-    name: str
-
-
-class _RuleGroup(msgspec.Struct):
-    rules: list[_Rule] | None = None
-
-
-class _Rules(msgspec.Struct):
-    groups: list[_RuleGroup] | None
-
-
-_RULES = msgspec.json.Decoder(_Rules)
+_RULES = msgspec.json.Decoder(dict[str, list[dict[str, Any]] | None])
 _RESULT = msgspec.json.Decoder(_RawResult)
 _VECTOR = msgspec.json.Decoder(_VectorAnswer)
 _LABELS = msgspec.json.Decoder(dict[str, str])

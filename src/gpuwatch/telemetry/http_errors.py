@@ -1,21 +1,21 @@
-"""Turns a failed answer of the API into a TelemetryError, and tells whether a retry makes sense.
+"""Turns a failed answer of the API into a TelemetryError, and says whether a retry may succeed.
 
 The texts of limits are those of Prometheus (promql/engine.go), Thanos (pkg/store/limiter.go, bucket.go), Mimir and
 Cortex (their runbooks' err-mimir-… identifiers and the older texts) and VictoriaMetrics (lib/storage, app/vmselect).
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.client import responses
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import requests
-from urllib3.exceptions import HTTPError
+from urllib3 import Retry
+from urllib3.exceptions import HTTPError, InvalidHeader
 
 from gpuwatch.telemetry.samples import QueryFailed, QueryTooLarge, StoreRefused, StoreUnreachable, TelemetryError
 
@@ -64,17 +64,12 @@ class Envelope(msgspec.Struct):
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 
 
-def _opened(content: bytes) -> Envelope | None:
-    try:
-        return _ENVELOPE.decode(content)
-    except msgspec.MsgspecError:
-        return None
-
-
 def outcome_of_answer(response: requests.Response, place: str, asked: str) -> Envelope | Failed:
-    """The envelope of a result, or the failure. `place` and `asked` go into messages; neither holds a secret."""
+    """The envelope of a result, or the failure. place, asked: for messages, without secrets."""
     status, content = response.status_code, response.content
-    envelope = _opened(content)
+    envelope = None
+    with contextlib.suppress(msgspec.MsgspecError):
+        envelope = _ENVELOPE.decode(content)
     if status == HTTPStatus.OK and envelope is not None and envelope.status == "success":
         return envelope
     if envelope is not None and envelope.status == "error":
@@ -128,7 +123,6 @@ _BY_STATUS: Mapping[int, tuple[type[TelemetryError], str]] = {
     503: (StoreUnreachable, _LATER),
     504: (StoreUnreachable, _LATER),
 }
-"""What an answer with this status means, and what to do."""
 
 
 def _no_result(response: requests.Response, envelope: Envelope | None, about: _About) -> Failed:
@@ -198,19 +192,10 @@ def _reason(error: BaseException) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    value = headers.get("Retry-After", "").strip()
-    if value.isdigit():
-        return float(value)
     try:
-        until = parsedate_to_datetime(value)
-        sent = parsedate_to_datetime(headers.get("Date", ""))
-    except ValueError:
+        return float(Retry().parse_retry_after(headers.get("Retry-After", "0")))
+    except InvalidHeader:
         return 0.0
-    return max(0.0, (_aware(until) - _aware(sent)).total_seconds())
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _text(content: bytes) -> str:

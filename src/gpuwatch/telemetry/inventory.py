@@ -30,14 +30,13 @@ class Inventory:
     """Devices and exporters in telemetry.
 
     devices: those of the look-back, by id, and those lost before it while others of their machine are present. A MIG
-        instance or whole-GPU row that ended with a change of the MIG layout is left out while its GPU is present.
+    instance or whole-GPU row that ended with a change of the MIG layout is left out while its GPU is present.
     exporters: by instance, without those that another one on the same host replaced. Empty for exposition pages, which
-        have no `instance`.
-    scrape_targets: Pods of exporters, which never hold a device.
+    have no `instance`.
+    scrape_targets: Pods of exporters, which never hold a device. instances: of each device, the exporters that show it.
     matchers: select a device's rows; the first one alone selects the rows of its GPU.
     per_process: (metric, instance) of exporters that write a row per process and Pod beside the device's row, as
-        dcgm-exporter does from 4.8.2 on for GPU_UTIL and FB_USED.
-    partition: how to divide large queries.
+    dcgm-exporter does from 4.8.2 on for GPU_UTIL and FB_USED.
     """
 
     devices: tuple[Device, ...] = ()
@@ -71,10 +70,8 @@ def take_inventory(
     lost_seconds: int = 0,
     exporter_pods: Collection[PodRef] = (),
 ) -> Inventory:
-    """Devices of (at − look-back, at], and those of (at − lost, at] whose machine has other devices now.
-
-    exporter_pods: Pods known not to hold a device, whatever telemetry says. A query that fails is a Gap.
-    """
+    """Devices of (at − look-back, at], and those of (at − lost, at] whose machine has other devices now. exporter_pods:
+    Pods that hold no device, even if telemetry says so. A query that fails is a Gap."""
     gaps: list[Gap] = []
     sightings, repeated = sight(store, schema, at, lookback_seconds, lost_seconds, gaps)
     every_labels = [labels for sighting in sightings.values() for labels in sighting.rows()]
@@ -128,11 +125,8 @@ def _ups(
 def _without_down_exporters(
     sightings: Mapping[DeviceId, Sighting], ups: Mapping[str, bool], at: datetime
 ) -> Mapping[DeviceId, Sighting]:
-    """The sightings without current rows of exporters that are down.
-
-    Prometheus ends the series of a failed scrape, but not those with timestamps of their own or from remote write; an
-    instant query finds these for five minutes more.
-    """
+    """The sightings without current rows of exporters that are down. Prometheus ends the series of a failed scrape, but
+    not those with timestamps of their own or from remote write; an instant query finds these for five minutes more."""
     down = {instance for instance, up in ups.items() if not up}
     found: dict[DeviceId, Sighting] = {}
     for device, sighting in sightings.items():
@@ -163,10 +157,10 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, 
         vocabulary=sighting.row.vocabulary,
         mig_instance=identity.instance,
         mig_profile=identity.profile,
-        index=_first_value(rows, door.INDEX_LABELS),
-        model=_first_value(rows, door.MODEL_LABELS),
-        driver_version=_first_value(rows, door.DRIVER_LABELS),
-        pci_bus_id=_first_value(rows, door.PCI_LABELS),
+        index=_first_value(rows, door.LABELS.index),
+        model=_first_value(rows, door.LABELS.model),
+        driver_version=_first_value(rows, door.LABELS.driver),
+        pci_bus_id=_first_value(rows, door.LABELS.pci),
         node_label=host,
         untrusted=untrusted,
         exporter=moved.get(exporter, exporter),
@@ -192,11 +186,9 @@ def _node_label(rows: Sequence[door.Labels]) -> tuple[str, list[str]]:
 def _exporters(
     sightings: Mapping[DeviceId, Sighting], ups: Mapping[str, bool], known_instances: frozenset[str]
 ) -> tuple[tuple[Exporter, ...], dict[str, str]]:
-    """Exporters of the look-back, and those that were replaced: old instance → new instance.
-
-    A restarted exporter gets a new address. The old one counts as replaced, not down, where it exports nothing now and
-    exactly one other on its host does.
-    """
+    """Exporters of the look-back, and those that were replaced: old instance → new instance. A restarted exporter gets
+    a new address. The old one was replaced, and is not down, where it exports nothing now and exactly one other on its
+    host does."""
     exported: dict[str, set[DeviceId]] = {}
     exported_now: dict[str, set[DeviceId]] = {}
     jobs: dict[str, str] = {}
@@ -250,12 +242,9 @@ def _per_process(
 
 
 def _partition(sightings: Iterable[Sighting], interval_seconds: float) -> Partition | None:
-    """Devices per host, by the host label that most devices have.
-
-    The value '' stands for series without that label, so that none is missed in a fleet with two spellings or after the
-    spelling changed. Where the label holds the exporter's Pod, which changes with each restart, the device's own label
-    is taken.
-    """
+    """Devices per host, by the host label that most devices have. The value '' stands for series without that label, so
+    that a second or an earlier spelling is not missed. Where the label holds the exporter's Pod, which changes with
+    each restart, the device's own label is used."""
     all_labels = [sighting.rows()[0] for sighting in sightings]
     if not all_labels:
         return None

@@ -1,8 +1,7 @@
 """Labels: which device a row is about, which Pod holds it, and on which host it is.
 
-Pure functions on the labels of one row. They accept every spelling that exporters have used (docs of dcgm-exporter,
-AMD device-metrics-exporter, Intel XPU Manager, Intel Gaudi); no code outside this room depends on a label's name.
-An empty label equals a missing one, as in Prometheus.
+Pure functions on the labels of one row, whose names are in labels.yaml. No code outside this room depends on the name
+of an exporter's label. An empty label equals a missing one, as in Prometheus.
 """
 
 import ipaddress
@@ -11,41 +10,36 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
+import yaml
+
+from gpuwatch.catalog.tables import checked, packaged
 from gpuwatch.model.telemetry import DeviceId, PodRef, Vendor
 from gpuwatch.telemetry.promql import in_batches
 from gpuwatch.telemetry.samples import Matcher, MatchOp
 
 Labels = Mapping[str, str]
 
-IDENTITY_LABELS: Mapping[Vendor, tuple[str, ...]] = {
-    # `uuid` with the 1.x names (--use-old-namespace), `gpu_uuid` on NVLink rows.
-    Vendor.NVIDIA: ("UUID", "uuid", "gpu_uuid", "GPU_I_ID"),
-    Vendor.AMD: (
-        "gpu_uuid",
-        "hostname",
-        "serial_number",
-        "gpu_id",
-        "gpu_partition_id",
-        "gpu_compute_partition_type",
-        "gpu_memory_partition_type",
-    ),
-    # Without tiles (sub_dev, com_intel_subdevice_id), which are parts of one device.
-    Vendor.INTEL: ("uuid", "pci_bdf", "hw_id", "node", "kubernetes_node", "Hostname", "hostname", "instance"),
-    Vendor.GAUDI: ("UUID",),
-}
-"""Labels that identify a device among those of its vendor."""
 
-_EXPORTED = ("exported_pod", "exported_namespace", "exported_container")
-_PODS_OF: Mapping[Vendor, tuple[tuple[str, str, str], ...]] = {
-    Vendor.NVIDIA: (_EXPORTED, ("pod_name", "pod_namespace", "container_name"), ("pod", "namespace", "container")),
-    Vendor.AMD: (_EXPORTED, ("pod", "namespace", "container")),
-    Vendor.INTEL: (("kube_pod", "kube_namespace", "kube_container"),),
-    Vendor.GAUDI: (("pod_name", "pod_namespace", ""),),
-}
-"""Labels of a Pod, its namespace and its container ('' where there is none), the most reliable first."""
+class _Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tables of labels.yaml."""
+
+    identity: Mapping[Vendor, tuple[str, ...]]
+    pods: Mapping[Vendor, tuple[tuple[str, str, str], ...]]
+    description: Mapping[Vendor, tuple[str, ...]]
+    model: tuple[str, ...]
+    index: tuple[str, ...]
+    driver: tuple[str, ...]
+    pci: tuple[str, ...]
+    node: tuple[str, ...]
+    exporter_containers: frozenset[str]
+
+
+LABELS = checked(yaml.safe_load(packaged("labels.yaml", "gpuwatch.telemetry")), _Labels, "labels.yaml")
+IDENTITY_LABELS, NODE_LABELS, EXPORTER_CONTAINERS = LABELS.identity, LABELS.node, LABELS.exporter_containers
 
 HOLDER_LABELS: Mapping[Vendor, tuple[str, ...]] = {
-    vendor: tuple(name for names in places for name in names if name) for vendor, places in _PODS_OF.items()
+    vendor: tuple(name for names in places for name in names if name) for vendor, places in LABELS.pods.items()
 }
 """Labels that name the Pod that holds a device."""
 
@@ -55,34 +49,7 @@ SLOT_LABELS = ("vgpu", "instance")
 CHURN_LABELS = ("hpc_job",)
 """Labels other than the Pod that change during a device's life and so start a new series."""
 
-NODE_LABELS = ("node", "kubernetes_node", "Hostname", "hostname")
-"""Labels that may name the host, the most reliable first: from the scrape configuration, then from the exporter (the
-host name, but in some versions the exporter's own Pod, an address, or localhost)."""
-
-DESCRIPTION_LABELS: Mapping[Vendor, tuple[str, ...]] = {
-    Vendor.NVIDIA: (
-        "gpu",
-        "modelName",
-        "model_name",
-        "GPU_I_PROFILE",
-        "pci_bus_id",
-        "DCGM_FI_DRIVER_VERSION",
-        "DCGM_FI_SYSTEM_DRIVER_VERSION",
-    ),
-    Vendor.AMD: ("card_series", "card_model", "driver_version"),
-    Vendor.INTEL: ("dev_name", "hw_name", "card"),
-    Vendor.GAUDI: ("id", "driver"),
-}
-
-MODEL_LABELS = ("modelName", "model_name", "card_series", "card_model", "dev_name", "hw_name")
-INDEX_LABELS = ("gpu", "gpu_id", "card", "id")
-DRIVER_LABELS = ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION", "driver_version", "driver")
-PCI_LABELS = ("pci_bus_id", "pci_bdf")
-
 _WHOLE_GPU = ("", "none", "na", "n/a", "spx")
-EXPORTER_CONTAINERS = frozenset(
-    {"nvidia-dcgm-exporter", "dcgm-exporter", "exporter", "metrics-exporter-container", "metrics-exporter"}
-)
 _GENERATED_NAME = re.compile(r"(.+)-[bcdfghjklmnpqrstvwxz2456789]{5}")
 """Generated Pod names: the owner's name and five of these characters (k8s.io/apimachinery, util/rand)."""
 EXPORTER_POD = re.compile(r"(^|-)(dcgm-exporter|metrics-exporter|xpumd?|xpumanager|xpu-manager)(-|$)")
@@ -108,8 +75,8 @@ def identity(labels: Labels, vendor: Vendor) -> Identity | None:
     """The device, or None where the labels do not identify one (for example after a labeldrop of UUID).
 
     NVIDIA and Gaudi: UUID, for MIG with the GPU-instance id. AMD: gpu_uuid where it is exported, else host, serial
-    number and GPU id; a GPU in DPX, QPX or CPX mode is its serial number with one device per partition.
-    Intel: uuid, else host and PCI address; tiles are one device.
+    number and GPU id; a GPU in DPX, QPX or CPX mode is its serial number with one device per partition. Intel: uuid,
+    else host and PCI address.
     """
     if vendor is Vendor.AMD:
         return _amd(labels)
@@ -158,12 +125,12 @@ def _amd(labels: Labels) -> Identity | None:
 def holder(labels: Labels, vendor: Vendor, targets: frozenset[PodRef] = frozenset()) -> Holder | None:
     """The Pod that holds the device, or None for a free device.
 
-    With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, but a row
-    without a workload has the scrape target's own Pod there, which holds nothing. `targets` are the Pods known to be
-    exporters (see `target`): neither they nor earlier Pods of the same DaemonSet hold a device. Without targets, the
-    exporters' usual names decide.
+    With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, where a row
+    without a workload has the scrape target's own Pod instead. targets: Pods known to be exporters (see `target`);
+    neither they nor earlier Pods of the same DaemonSet hold a device. Without targets, the exporters' usual names
+    decide.
     """
-    for pod_label, namespace_label, container_label in _PODS_OF[vendor]:
+    for pod_label, namespace_label, container_label in LABELS.pods[vendor]:
         if not (pod := labels.get(pod_label)):
             continue
         namespace, container = labels.get(namespace_label, ""), labels.get(container_label, "")
@@ -227,10 +194,8 @@ def first(labels: Labels, names: Iterable[str]) -> str:
 
 
 def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:
-    """Matchers that select exactly this device's rows; empty where `identity` is None.
-
-    The first one alone selects the rows of the physical GPU and perhaps those of its neighbours.
-    """
+    """Matchers that select exactly this device's rows; empty where `identity` is None. The first one alone selects the
+    rows of the physical GPU and perhaps those of its neighbours."""
     if vendor is Vendor.AMD and not labels.get("gpu_uuid"):
         names: tuple[str, ...] = ("hostname", "serial_number", "gpu_id", "gpu_partition_id")
     elif vendor is Vendor.AMD:

@@ -1,7 +1,5 @@
-"""One metric of a recording: which of its series a selector selects, and how labels group them.
-
-What depends on labels only is cached: each cycle evaluates the same expressions of a metric many times.
-"""
+"""One metric of a recording: which of its series a selector matches, and how labels group them. What depends on labels
+only is cached: each cycle evaluates the same expressions of a metric many times."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """Events behind an exporter's windowed count: when each began, and their least number.
 
 dcgm-exporter counts an XID while it is within the exporter's window (its label window_size_in_ms, five minutes by
-default) and writes no row for it afterwards. Ten XIDs, ten minutes apart, are then a 1 ten times: neither the greatest
-value nor the changes of the series distinguish them from a single XID.
+default) and writes no row for it afterwards. Ten XIDs, ten minutes apart, are a 1 ten times: neither the greatest value
+nor the changes of the series distinguish them from a single XID.
 """
 
 from collections import defaultdict, deque
@@ -43,11 +43,9 @@ class Occurrence:
 def occurrences(
     store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
 ) -> list[Occurrence]:
-    """Events that began to be counted within (at − window, at], by device and time. Raises TelemetryError.
-
-    The fewest events that explain the samples: a gap in the samples, another Pod's series or a second exporter never
-    makes two events of one.
-    """
+    """Events that began to be counted within (at − window, at], by device and time. Raises TelemetryError. They are the
+    fewest that explain the samples: a gap in the samples, another Pod's series or a second exporter never makes two
+    events of one."""
     windows = _counting(store, row, at, window_seconds, inventory)
     if not windows:
         return []

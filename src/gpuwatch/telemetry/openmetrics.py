@@ -2,12 +2,12 @@
 
 Timestamps are seconds in OpenMetrics, which ends with `# EOF`, and milliseconds in Prometheus text; an exporter's page
 has none. dcgm-exporter does not escape label values and repeats HELP and TYPE; saved pages may have titles and rulers.
-Lines that cannot be read are reported with their number.
+Unreadable lines are reported with their number.
 
 `promtool tsdb dump-openmetrics` writes staleness markers as NaN, although its help says that it omits them, and no HELP
 or TYPE; `promtool tsdb dump`, the only one in Prometheus 2.42, writes `{__name__="…"}` and milliseconds. Prometheus
-ends a series with one marker, never two in a row. So in a dump a NaN after a number and before no other NaN is read as
-a staleness marker, any other NaN as a value.
+ends a series with one marker, never two in a row. So a NaN in a dump is a staleness marker after a number and before no
+other NaN, else a value.
 """
 
 import math
@@ -55,10 +55,8 @@ class Problems:
 
 
 def parse(lines: Iterable[str], page_ms: int) -> tuple[list[RecordedSeries], Problems]:
-    """Series and samples in the order of the text, and problems. Never raises on the content.
-
-    page_ms: time of samples without a timestamp. The order of labels does not matter.
-    """
+    """Series and samples in the order of the text, and problems. Never raises on the content. page_ms: time of samples
+    without a timestamp. The order of labels does not matter."""
     reader = _PageReader()
     ended = described = False
     for number, line in enumerate(lines, 1):
@@ -107,10 +105,10 @@ class _PageReader:
         fields = text[cut:].split()
         if not 1 <= len(fields) <= 2:
             raise ValueError("not a metric, its value and perhaps a timestamp")
-        value = _number(fields[0])
+        value = float(fields[0])
         time = math.nan
         if len(fields) == 2:
-            time = _number(fields[1])
+            time = float(fields[1])
             if not abs(time) < _LATEST_MS:
                 raise ValueError(f"{fields[1]} is no timestamp")
         if text[:cut] not in self.columns:
@@ -185,13 +183,6 @@ def _column(head: str, label: re.Pattern[str]) -> _Column | None:
 
 def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], text) if "\\" in text else text
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
 
 
 def _shortened(text: str) -> str:

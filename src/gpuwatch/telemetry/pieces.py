@@ -1,8 +1,6 @@
-"""Joins the pieces of a device's series into one value.
-
-A new piece begins whenever a label changes, mostly the Pod. Pieces are consecutive or simultaneous: replicas for the
-Pods that share a GPU, rows per process beside the device's row, two exporters on one host.
-"""
+"""Joins the pieces of a device's series into one value. A new piece begins whenever a label changes, mostly the Pod.
+Pieces are consecutive or simultaneous: replicas for the Pods that share a GPU, rows per process beside the device's
+row, two exporters on one host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,12 +63,9 @@ def needs_samples(statistic: Statistic, pieces: Sequence[Piece]) -> bool:
 def joined(
     statistic: Statistic, pieces: Sequence[Piece], samples: Sequence[float] | None, fitting: float | None
 ) -> float:
-    """The device's value.
-
-    samples: number of samples of each piece; None where the value does not depend on it.
+    """The device's value. samples: number of samples of each piece; None where the value does not depend on it.
     fitting: samples that fit into the window one after the other; None where the interval is unknown, and then pieces
-        count as simultaneous.
-    """
+    count as simultaneous."""
     values = [piece.value for piece in pieces]
     if lowest_counts(statistic, pieces[0].question.row):
         return min(values)

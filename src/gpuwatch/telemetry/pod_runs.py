@@ -1,8 +1,6 @@
-"""How Pods with accelerators fared, from kube-state-metrics' series in Prometheus.
-
-All metrics are of its default list (docs/metrics/workload/pod-metrics.md, v2). Pods that get their devices by
-ResourceClaims have no request to be found by.
-"""
+"""How Pods with accelerators ended, from kube-state-metrics' series in Prometheus: metrics of its default list
+(docs/metrics/workload/pod-metrics.md, v2). Pods that get their devices by ResourceClaims have no such request and are
+not found."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

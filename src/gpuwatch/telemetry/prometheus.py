@@ -23,6 +23,7 @@ from gpuwatch.telemetry.samples import (
     Series,
     Steps,
     TelemetryError,
+    unix_seconds,
 )
 
 _POINTS_AT_ONCE = 250_000
@@ -37,28 +38,19 @@ _STEPS_AT_ONCE = 10_000
 
 
 class PrometheusStore:
-    """SampleStore over HTTP; thread-safe.
-
-    The constructor sends nothing; it raises TelemetryError where a file that the connection names is missing. A probe
-    before the first query finds the server's dialect, so that Prometheus 2, Prometheus 3 and VictoriaMetrics give the
-    same answers.
-    """
+    """SampleStore over HTTP; thread-safe. The constructor sends nothing; it raises TelemetryError where a file that the
+    connection names is missing. A probe before the first query finds the server's dialect, so that Prometheus 2,
+    Prometheus 3 and VictoriaMetrics give the same answers."""
 
     def __init__(self, connection: Connection) -> None:
+        self.description = f"Prometheus at {connection.url}"
         self._connection = connection
         self._session = ApiSession(connection)
         self._client = connect(connection, self._session)
         self._asker = Asker(connection.concurrency)
         self._lock = threading.Lock()
         self._dialect: Dialect | None = None
-
-    @property
-    def description(self) -> str:
-        return f"Prometheus at {self._connection.url}"
-
-    @property
-    def end(self) -> None:
-        return None
+        self.end = None
 
     @property
     def problems(self) -> tuple[Gap, ...]:
@@ -156,11 +148,9 @@ class PrometheusStore:
         )
 
     def _probed_dialect(self, at: datetime) -> Dialect:
-        """The server's dialect, probed once: a value at each whole minute, in a window of two minutes.
-
-        Prometheus 2 finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two,
-        as it counts the change to the first value.
-        """
+        """The server's dialect, probed once: a value at each whole minute, in a window of two minutes. Prometheus 2
+        finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two, as it counts
+        the change to the first value."""
         with self._lock:
             if self._dialect is None:
                 minute = datetime.fromtimestamp(float(_unix(at)) // 60 * 60, UTC)
@@ -229,6 +219,4 @@ def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
 
 
 def _unix(at: datetime) -> str:
-    if at.tzinfo is None:
-        raise ValueError(f"{at}: a moment without a time zone; say which, for example with tzinfo=UTC")
-    return f"{at.timestamp():.3f}"
+    return f"{unix_seconds(at):.3f}"

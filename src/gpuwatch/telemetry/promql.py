@@ -1,9 +1,6 @@
-"""Expressions as PromQL.
-
-Steps (FRACTION_*, LAST_TIME) are subqueries over `last_over_time(metric[step])`, not over the bare metric: an instant
-lookup would repeat a sample in a gap of up to five minutes, and `timestamp(metric)` in a subquery takes Prometheus 2.42
-60 times as long.
-"""
+"""Expressions as PromQL. Steps (FRACTION_*, LAST_TIME) are subqueries over `last_over_time(metric[step])`, not over the
+bare metric: an instant lookup would repeat a sample in a gap of up to five minutes, and `timestamp(metric)` in a
+subquery takes Prometheus 2.42 60 times as long."""
 
 import math
 import re
@@ -51,12 +48,12 @@ def render(
     step_seconds: int = DEFAULT_STEP_SECONDS,
     dialect: Dialect = Dialect.PROMETHEUS_3,
 ) -> str:
-    """The expression's PromQL.
+    """The expression's PromQL. more: further matchers. step_seconds: for expressions without one. Raises ValueError for
+    an invalid expression.
 
-    more: further matchers. step_seconds: the default for expressions without one. dialect: for Prometheus 2 windows are
-    a millisecond shorter, which gives the same samples, as Prometheus' times are milliseconds; increase() then differs
-    by at most 1 ms / (time between its first and last sample). VictoriaMetrics' increase() is the difference of the
-    window's samples, not extrapolated to its edges. Raises ValueError for an invalid expression.
+    dialect: for Prometheus 2 windows are a millisecond shorter, which gives the same samples, as Prometheus' times are
+    milliseconds; increase() then differs by at most 1 ms / (time between its first and last sample). VictoriaMetrics'
+    increase() is the difference of the window's samples, not extrapolated to its edges.
     """
     function, selector = expression.function, vector(expression.selector, more)
     _check(expression)

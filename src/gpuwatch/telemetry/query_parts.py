@@ -1,8 +1,8 @@
 """Divides large queries by Node into parts that a server accepts, and sends a few at a time.
 
-Prometheus limits the samples that a query holds at once (--query.max-samples). They are estimated as series × steps or
-samples per series. The estimate may be rough: a part that the server refuses is halved and sent again, down to one
-Node, and later parts of that size are halved before they are sent.
+Prometheus limits the samples that a query loads at once (--query.max-samples). They are estimated as series × steps or
+samples per series. A part that the server refuses all the same is halved and sent again, down to one Node; later parts
+of that size are halved before they are sent.
 """
 
 import math
@@ -46,7 +46,7 @@ class QueryPart:
 
 @dataclass(slots=True)
 class PartitionedQuery(Generic[T]):
-    """kind: the same for queries of similar cost. samples: those that the server holds per series."""
+    """kind: the same for queries of similar cost. samples: that the server loads per series."""
 
     ask: Callable[[QueryPart], T]
     parts: list[QueryPart]

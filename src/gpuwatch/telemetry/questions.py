@@ -1,8 +1,8 @@
 """From a WindowStat to the expressions that answer it for one row of the catalog.
 
 Each change of Pod starts a new piece of a device's series. Statistics that join without the lengths of the pieces
-(last, minimum, maximum) are queried per device, the others per device and Pod. Scales are applied to answers, never
-inside a query: bounds are converted to the metric's own unit instead.
+(last, minimum, maximum) are queried per device, the others per device and Pod. Scales are applied to answers; bounds in
+a query are converted to the metric's own unit.
 """
 
 from dataclasses import dataclass, replace
@@ -37,12 +37,11 @@ Raw = TypeVar("Raw", float, FloatArray)
 class Question:
     """One WindowStat of one metric.
 
-    in_units: answers are in the metric's unit, which `scale` converts to SI.
-    counts: the number of samples behind each row of `value`.
+    in_units: answers are in the metric's unit, which `scale` converts to SI. counts: the number of samples of each row
+    of `value`.
     beside: for APPEARED and DISAPPEARED, the range that must have no sample; for FRACTION_*, the maximum, to find blank
-        values.
-    pieces: the answer has one row per device and Pod, not one per device.
-    plausible: bounds of a measurement, in the metric's unit.
+    values.
+    pieces: the answer has one row per device and Pod, not one per device. plausible: bounds, in the metric's unit.
     """
 
     stat: WindowStat
@@ -80,7 +79,6 @@ def device_labels(row: MetricRow) -> tuple[str, ...]:
 
 
 def piece_labels(row: MetricRow) -> tuple[str, ...]:
-    """Labels that identify a device and a piece of its series."""
     return by_labels(
         door.IDENTITY_LABELS[row.vendor],
         row.variant_labels,
@@ -126,11 +124,9 @@ def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, 
 
 
 def _combine(statistic: Statistic, row: MetricRow) -> Combine:
-    """How the server combines rows of one device or piece.
-
-    Tiles and links as in the catalog; samples and changes count once, not once per tile. The quantile over consecutive
-    Pods would need their samples, so it is the greatest of the Pods' quantiles.
-    """
+    """How the server combines rows of one device or piece. Tiles and links as in the catalog; samples and changes count
+    once, not once per tile. The quantile over consecutive Pods would need their samples, so it is the greatest of the
+    Pods' quantiles."""
     if statistic is Statistic.MIN and row.combine in ("max", "min"):
         return Combine.MIN
     if statistic in (Statistic.COUNT, Statistic.CHANGES) or (statistic is Statistic.MAX and row.combine == "min"):

@@ -1,9 +1,6 @@
-"""Readings: WindowStats of every device, from few queries.
-
-A device's value comes from its most preferred metric with an answer; the next metric is queried only if devices are
-left. Pieces of a device (consecutive Pods, Pods that share it, its MIG rows) are simultaneous where they have more
-samples than fit into the window one after the other.
-"""
+"""Readings: WindowStats of every device, from few queries. A device's value comes from its most preferred metric with
+an answer; the next metric is queried only if devices are left. Pieces of a device (consecutive Pods, Pods that share
+it, its MIG rows) are simultaneous where they have more samples than fit into the window one after the other."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,10 +25,8 @@ _Answered: TypeAlias = Mapping[Expression, list[AnswerRow] | TelemetryError]
 
 @dataclass(slots=True)
 class _PendingStat:
-    """A WindowStat with its questions by level of preference, and its answers so far.
-
-    answers: variant ('' where the signal has none) → device → value.
-    """
+    """A WindowStat with its questions by level of preference, and its answers so far: variant ('' where the signal has
+    none) → device → value."""
 
     stat: WindowStat
     levels: list[list[Question]]

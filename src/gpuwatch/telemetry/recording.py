@@ -1,8 +1,6 @@
-"""Recorded files as a SampleStore: Parquet recordings, exposition text and saved answers of Prometheus' API.
-
-Expressions have the semantics of Prometheus 3 (see evaluate.py). Files may be gzipped. Several files, or a folder, are
-one recording; where two files have a sample of one series at one time, the file named later wins.
-"""
+"""Recorded files as a SampleStore: Parquet recordings, exposition text and saved answers of Prometheus' API, gzipped or
+not. Expressions have the semantics of Prometheus 3 (see evaluate.py). Several files, or a folder, are one recording;
+where two files have a sample of one series at one time, the file named later wins."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,7 +13,16 @@ from gpuwatch.telemetry.evaluate import Matrix, grouped, per_series, reach_ms
 from gpuwatch.telemetry.loaded_metric import LoadedMetric
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, render
 from gpuwatch.telemetry.recording_part import RecordingPart, contradiction, gap, opened
-from gpuwatch.telemetry.samples import AnswerRow, Expression, Partition, Selector, Series, Steps, TelemetryError
+from gpuwatch.telemetry.samples import (
+    AnswerRow,
+    Expression,
+    Partition,
+    Selector,
+    Series,
+    Steps,
+    TelemetryError,
+    unix_seconds,
+)
 from gpuwatch.telemetry.series import IntArray, joined
 
 _CACHE_BYTES = 512 * 1024 * 1024
@@ -24,11 +31,10 @@ _CELLS_AT_ONCE = 4_000_000
 
 
 def open_recording(paths: Sequence[Path], at: datetime | None = None) -> "RecordingStore":
-    """Opens files and folders as one recording.
+    """Opens files and folders as one recording. The store's `problems` name what could not be read.
 
-    The time of samples without a timestamp is `at`, else the time of the file's last change. What cannot be read is in
-    the store's `problems`. Raises TelemetryError for a named file that cannot be read at all, and where no sample is
-    found.
+    at: the time of samples without a timestamp; by default that of the file's last change. Raises TelemetryError where
+    a named file is unreadable, and where no sample is found.
     """
     parts: list[RecordingPart] = []
     problems: list[Gap] = []
@@ -64,24 +70,17 @@ class RecordingStore:
     """SampleStore over recorded samples; `open_recording` makes one. Not thread-safe."""
 
     def __init__(self, description: str, parts: Sequence[RecordingPart], problems: Iterable[Gap] = ()) -> None:
-        self._description = description
+        self.description = description
         self._parts = tuple(parts)
         self._problems = dict.fromkeys(problems)
         self._loaded: dict[str, LoadedMetric] = {}
-        self._end_ms = max(span[1] for part in parts for span in part.spans_ms.values() if span)
-
-    @property
-    def description(self) -> str:
-        return self._description
+        end_ms = max(span[1] for part in parts for span in part.spans_ms.values() if span)
+        self.end = datetime.fromtimestamp(end_ms / 1000, UTC)
 
     @property
     def problems(self) -> tuple[Gap, ...]:
         """What could not be read. Contradictions between files are added when their metric is first read."""
         return tuple(self._problems)
-
-    @property
-    def end(self) -> datetime:
-        return datetime.fromtimestamp(self._end_ms / 1000, UTC)
 
     def clock_skew_seconds(self, at: datetime) -> None:  # noqa: ARG002 - a file has no clock
         return None
@@ -168,8 +167,6 @@ class RecordingStore:
             ends = ends_ms[begin : begin + at_once]
             answers = per_series(metric.samples, metric.markers, chosen, expression, ends, step_ms)
             blocks.append(answers if expression.by is None else grouped(answers, group, expression.combine))
-        if len(blocks) == 1:
-            return labels, blocks[0]
         return labels, Matrix(
             np.concatenate([block.values for block in blocks], axis=1),
             np.concatenate([block.present for block in blocks], axis=1),
@@ -187,7 +184,7 @@ class RecordingStore:
                 (piece.labels[index], *piece.part(index)) for piece in pieces for index in range(len(piece.labels))
             )
             if conflicts:  # each once, however often the metric is read
-                self._problems[contradiction(self._description, metric, conflicts)] = None
+                self._problems[contradiction(self.description, metric, conflicts)] = None
         loaded = LoadedMetric(samples, [kept.samples.times_ms for kept in self._loaded.values()])
         # Metrics are read in the same order in each cycle. The oldest ones stay, so that some are found again; evicting
         # the least recently used would evict each metric just before its next use.
@@ -210,6 +207,4 @@ def _bytes(loaded: Iterable[LoadedMetric]) -> int:
 
 
 def _milliseconds(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        raise ValueError("a datetime without a time zone; say which, for example datetime.now(UTC)")
-    return round(moment.timestamp() * 1000)
+    return round(unix_seconds(moment) * 1000)

@@ -1,4 +1,4 @@
-"""Recordings as Parquet files: one row per series, separate row groups for each metric, so that it is read alone.
+"""Recordings as Parquet files: one row per series, and separate row groups for each metric, which can be read alone.
 
 Columns: metric (dictionary string), labels (map, without `__name__`), first_ms and last_ms (Unix milliseconds of the
 first and last sample other than a staleness marker; null without one), times (list of Unix milliseconds, rising),
@@ -40,11 +40,9 @@ _COLUMNS = [
 def write_recording(
     path: Path, series: Iterable[RecordedSeries], *, note: str = "", interval_seconds: float = 0.0
 ) -> None:
-    """Writes series, grouped by metric, to a new file that replaces `path` when complete.
-
-    Holds one row group in memory at a time. Raises ValueError for series not grouped by metric, a series that comes
-    twice, and times that do not rise; OSError where the file cannot be written.
-    """
+    """Writes series, grouped by metric, to a new file that replaces `path` when complete. Holds one row group in memory
+    at a time. Raises ValueError for series not grouped by metric, a series that comes twice, and times that do not
+    rise; OSError where the file cannot be written."""
     about = {"version": VERSION, "note": note, "interval_seconds": interval_seconds}
     schema = pa.schema(_COLUMNS, metadata={_METADATA_KEY: json.dumps(about).encode()})
     unfinished = path.with_name(f".{path.name}.unfinished")

@@ -23,10 +23,8 @@ _JSON = re.compile(rb'\s*(?:\{\s*"[^"]*"\s*:|\[)')
 
 
 class TextFile:
-    """Series of one text or JSON file, sorted, each time once, held in memory.
-
-    spans_ms: metric → Unix milliseconds of its first and last sample; None where it has staleness markers only.
-    """
+    """Series of one text or JSON file, held in memory. spans_ms: metric → Unix milliseconds of its first and last
+    sample; None where it has staleness markers only."""
 
     def __init__(self, series: Iterable[RecordedSeries]) -> None:
         by_metric: dict[str, list[RecordedSeries]] = {}
@@ -52,10 +50,8 @@ RecordingPart: TypeAlias = RecordingFile | TextFile
 
 
 def opened(path: Path, at: datetime | None) -> tuple[RecordingPart, list[Gap]]:
-    """One file, and its problems. `at`: time of samples without a timestamp; None takes the file's own time.
-
-    Raises TelemetryError where the file cannot be read or has no samples.
-    """
+    """One file, and its problems. at: time of samples without a timestamp; None for the time of the file's last change.
+    Raises TelemetryError where the file cannot be read or has no samples."""
     try:
         with path.open("rb") as stream:
             magic = stream.read(4)
@@ -113,11 +109,9 @@ class _Answer(msgspec.Struct):
 
 
 def _parse_answer(content: bytes) -> tuple[list[RecordedSeries], openmetrics.Problems]:
-    """The series of a saved answer of Prometheus' API: a vector or a matrix of series with their names.
-
-    A vector has the time of the query; its samples may be up to five minutes older. Problems have the result's number,
-    from 1. Raises ValueError for any other content.
-    """
+    """The series of a saved answer of Prometheus' API: a vector or a matrix of series with their names. A vector has
+    the time of the query; its samples may be up to five minutes older. Problems have the result's number, from 1.
+    Raises ValueError for any other content."""
     try:
         answer = msgspec.json.decode(content, type=_Answer)
     except msgspec.MsgspecError as error:

@@ -1,11 +1,5 @@
 """The interface to sample stores: expressions, the store that evaluates them, and its errors.
 
-    TelemetryError
-    ├── StoreUnreachable   no answer: connection refused, timed out, not resolved; try again later
-    ├── StoreRefused       401 or 403: the credentials or the tenant are wrong; a person must act
-    ├── QueryTooLarge      422 and the like: the query would load too many samples; split it further
-    └── QueryFailed        anything else, with the server's message
-
 Windows are left-open, (at − window, at], as in Prometheus 3, and so is the look-back of LAST; a store for Prometheus 2,
 whose windows are closed, must query so that it gets the same samples.
 
@@ -99,10 +93,7 @@ class Expression:
 
 
 class AnswerRow(msgspec.Struct, frozen=True, gc=False):
-    """One value of an answer, which may be NaN.
-
-    A Struct, because a health cycle of a large fleet creates hundreds of thousands.
-    """
+    """One value of an answer, which may be NaN. A Struct: a cycle of a large fleet creates hundreds of thousands."""
 
     labels: Mapping[str, str]
     value: float
@@ -119,11 +110,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How to divide a large query: by the values of the label that names the Node.
-
-    nodes: label value → estimated series of one metric (its devices), so that parts are even. interval_seconds: the
-    sampling interval, to estimate the samples in a window; 0 if unknown.
-    """
+    """How to divide a large query: by the values of the label that names the Node. nodes: label value → estimated
+    series of one metric (its devices), so that parts are even. interval_seconds: the sampling interval; 0 if
+    unknown."""
 
     label: str
     nodes: Mapping[str, int]
@@ -157,11 +146,16 @@ class Steps:
         return values
 
 
-class SampleStore(Protocol):
-    """Holds samples. No method uses samples later than `at`.
+def unix_seconds(moment: datetime) -> float:
+    """Raises ValueError for a datetime without a time zone, which would mean this machine's."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment}: a moment without a time zone; say which, for example with tzinfo=UTC")
+    return moment.timestamp()
 
-    Methods raise TelemetryError; `evaluate_many` returns it in place of the answer that failed.
-    """
+
+class SampleStore(Protocol):
+    """Holds samples. No method uses samples later than `at`. Methods raise TelemetryError; `evaluate_many` returns it
+    in place of the answer that failed."""
 
     @property
     def description(self) -> str:
@@ -213,13 +207,13 @@ class TelemetryError(Exception):
 
 
 class StoreUnreachable(TelemetryError):
-    """No answer at all; a retry may succeed."""
+    """No answer: connection refused, timed out, not resolved. A retry may succeed."""
 
     kind = GapKind.UNREACHABLE
 
 
 class StoreRefused(TelemetryError):
-    """The server denies access."""
+    """401 or 403: the credentials or the tenant are wrong."""
 
     kind = GapKind.REFUSED
 

@@ -1,8 +1,6 @@
-"""Recorded samples in memory: columns of Unix milliseconds and values, with Prometheus' staleness markers.
-
-A staleness marker is the NaN with the bits 0x7ff0000000000002 that Prometheus writes when a series ends; any other NaN
-is a value. NumPy, Arrow and Parquet keep their bits unless something computes with them.
-"""
+"""Recorded samples in memory: columns of Unix milliseconds and values, with Prometheus' staleness markers. A marker is
+the NaN with the bits 0x7ff0000000000002 that Prometheus writes when a series ends; any other NaN is a value. NumPy,
+Arrow and Parquet keep its bits unless something computes with them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +28,8 @@ def is_stale(values: FloatArray) -> BoolArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedSeries:
-    """Samples of one series, oldest first.
-
-    labels: without `__name__`; an empty value equals a missing label. values: may include NaN and staleness markers.
-    """
+    """Samples of one series, oldest first; values may include NaN and staleness markers. labels: without `__name__`; an
+    empty value equals a missing label."""
 
     metric: str
     labels: Mapping[str, str]
@@ -100,10 +96,8 @@ class Conflict:
 
 
 def joined(parts: Iterable[tuple[Mapping[str, str], IntArray, FloatArray]]) -> tuple[MetricSamples, list[Conflict]]:
-    """One metric from pieces (labels, times_ms, values) in any order; at equal times the later piece wins.
-
-    Pieces whose labels differ only in order or in empty values are one series.
-    """
+    """One metric from pieces (labels, times_ms, values) in any order; at equal times the later piece wins. Pieces whose
+    labels differ only in order or in empty values are one series."""
     pieces: dict[tuple[tuple[str, str], ...], list[tuple[IntArray, FloatArray]]] = {}
     for labels, times_ms, values in parts:
         identity = tuple(sorted((name, value) for name, value in labels.items() if value))

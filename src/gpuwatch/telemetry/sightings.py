@@ -5,10 +5,11 @@ so it covers only devices that are not present now. Before the look-back, instan
 twice as long ago as the one before: they find every device that was present for at least as long as it has been gone.
 """
 
+import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuwatch.catalog.metrics import MetricRow, metric_rows
@@ -57,8 +58,9 @@ class Sighting:
 
 
 _Repeated = list[tuple[MetricRow, Sequence[door.Labels]]]
+_Asked = tuple[str, MetricRow, Expression]
 _Answered = list[tuple[MetricRow, list[AnswerRow]]]
-_BEFORE = "devices ahead of the look-back"
+_NOW, _SEEN, _BEFORE = "devices that are present", "devices of the look-back", "devices ahead of the look-back"
 
 
 def sight(
@@ -74,22 +76,16 @@ def sight(
     looked_back = looked_back_metrics(schema)
     first = [row for rank, row in _ranked(metrics) if rank == 0]
     offsets = _offsets(lookback_seconds, lost_seconds)
-    questions = [Expression(selector(row), Function.LAST, by=_all_labels(row.vendor)) for row in metrics]
-    questions += [
-        Expression(selector(row), Function.LAST_IN_WINDOW, lookback_seconds, by=door.IDENTITY_LABELS[row.vendor])
-        for row in looked_back
-    ]
-    questions += [
-        Expression(selector(row), Function.LAST, offset_seconds=offset, by=place)
-        for row in first
-        for place in [by_labels(door.IDENTITY_LABELS[row.vendor], door.NODE_LABELS, ("instance",))]
-        for offset in offsets
-    ]
-    answers = store.evaluate_many(questions, at) if questions else []
-    split = len(metrics) + len(looked_back)
-    now = _answered(metrics, answers[: len(metrics)], "devices that are there now", gaps)
-    seen = _answered(looked_back, answers[len(metrics) : split], "devices of the look-back", gaps)
-    earlier = _answered([row for row in first for _ in offsets], answers[split:], _BEFORE, gaps)
+    asked = [(_NOW, row, Expression(selector(row), Function.LAST, by=_all_labels(row.vendor))) for row in metrics]
+    for row in looked_back:
+        by = door.IDENTITY_LABELS[row.vendor]
+        asked.append((_SEEN, row, Expression(selector(row), Function.LAST_IN_WINDOW, lookback_seconds, by=by)))
+    for row in first:
+        by = by_labels(door.IDENTITY_LABELS[row.vendor], door.NODE_LABELS, ("instance",))
+        then = Expression(selector(row), Function.LAST, by=by)
+        asked += [(_BEFORE, row, replace(then, offset_seconds=offset)) for offset in offsets]
+    answers = _answered(store, at, asked, gaps)
+    now, seen, earlier = answers[_NOW], answers[_SEEN], answers[_BEFORE]
     devices, repeated = _of_now(now)
     present = {sighting.identity.uuid for sighting in devices.values()}
     places = {place for sighting in devices.values() for labels in sighting.now for place in _places(labels)}
@@ -97,23 +93,21 @@ def sight(
     answered_now = {selector(metric) for metric, _ in now}
     unsure = {metric.vocabulary for metric in metrics if selector(metric) not in answered_now}
     step_seconds = max(1, round(schema.interval_seconds)) if schema.interval_seconds else 60
-    newest = _newest(store, missing, at, lookback_seconds, step_seconds, gaps)
+    newest = _answered(store, at, _newest(missing, lookback_seconds, step_seconds), gaps)[_SEEN]
     _add_missing(devices, newest, present, unsure, at)
     known = present | {sighting.identity.uuid for sighting in devices.values()}
-    lost = _lost(earlier, known, places)
-    newest = _newest(store, lost, at, lost_seconds, max(step_seconds, _LOST_STEP_SECONDS), gaps)
+    lost = _newest(_lost(earlier, known, places), lost_seconds, max(step_seconds, _LOST_STEP_SECONDS))
+    newest = _answered(store, at, lost, gaps)[_SEEN]
     _add_missing(devices, newest, known, (), at)
     return devices, repeated
 
 
 def _offsets(lookback_seconds: int, lost_seconds: int) -> list[int]:
     """Moments before the look-back, in seconds before now, up to lost_seconds."""
-    offsets = []
-    offset = 2 * lookback_seconds
-    while offset < lost_seconds:
-        offsets.append(offset)
-        offset *= 2
-    return [*offsets, lost_seconds] if lost_seconds > lookback_seconds else []
+    if lost_seconds <= lookback_seconds:
+        return []
+    doubled = (lookback_seconds * 2**times for times in itertools.count(1))
+    return [*itertools.takewhile(lambda offset: offset < lost_seconds, doubled), lost_seconds]
 
 
 def _places(labels: door.Labels) -> set[tuple[str, str]]:
@@ -135,7 +129,7 @@ def _lost(
 
 def _presence_metrics(schema: Schema) -> list[MetricRow]:
     """Per vocabulary, the metric with most rows, then those of `_PRESENCE`; each once."""
-    by_key = {(row.vocabulary, row.metric, row.signal): row for row in metric_rows()}
+    by_key = {(str(row.vocabulary), row.metric, row.signal): row for row in metric_rows()}
     chosen: dict[Selector, MetricRow] = {}
     for vocabulary in schema.vocabularies:
         found = [each for each in schema.signals if each.vocabulary == vocabulary]
@@ -166,20 +160,19 @@ def _all_labels(vendor: Vendor) -> tuple[str, ...]:
         door.HOLDER_LABELS[vendor],
         ("pod", "namespace", "container", "instance", "job"),
         door.NODE_LABELS,
-        door.DESCRIPTION_LABELS[vendor],
+        door.LABELS.description[vendor],
     )
 
 
-def _answered(
-    metrics: Sequence[MetricRow], answers: Sequence[list[AnswerRow] | TelemetryError], what: str, gaps: list[Gap]
-) -> _Answered:
-    answered: _Answered = []
-    for row, answer in zip(metrics, answers, strict=True):
+def _answered(store: SampleStore, at: datetime, asked: Sequence[_Asked], gaps: list[Gap]) -> dict[str, _Answered]:
+    found: dict[str, _Answered] = defaultdict(list)
+    answers = store.evaluate_many([question for _, _, question in asked], at) if asked else []
+    for (what, row, _), answer in zip(asked, answers, strict=True):
         if isinstance(answer, TelemetryError):
             gaps.append(failed(f"{what} ({row.metric})", answer))
         else:
-            answered.append((row, answer))
-    return answered
+            found[what].append((row, answer))
+    return found
 
 
 def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], _Repeated]:
@@ -214,31 +207,16 @@ def _gone(metric: MetricRow, answer: Iterable[AnswerRow], present: Collection[st
     return missing
 
 
-def _newest(
-    store: SampleStore,
-    missing: Sequence[tuple[MetricRow, set[Matcher]]],
-    at: datetime,
-    lookback_seconds: int,
-    step_seconds: int,
-    gaps: list[Gap],
-) -> _Answered:
-    metrics: list[MetricRow] = []
-    questions: list[Expression] = []
-    for metric, picked in missing:
+def _newest(missing: Iterable[tuple[MetricRow, set[Matcher]]], window_seconds: int, step_seconds: int) -> list[_Asked]:
+    asked: list[_Asked] = []
+    for row, picked in missing:
+        by = _all_labels(row.vendor)
         only = [()] if len(picked) > DEVICES_IN_MATCHER else [(each,) for each in door.any_device(picked, len(picked))]
         for matchers in only:
-            metrics.append(metric)
-            questions.append(
-                Expression(
-                    selector(metric, *matchers),
-                    Function.LAST_TIME,
-                    lookback_seconds,
-                    step_seconds=step_seconds,
-                    by=_all_labels(metric.vendor),
-                )
-            )
-    answers = store.evaluate_many(questions, at) if questions else []
-    return _answered(metrics, answers, "devices of the look-back", gaps)
+            chosen = selector(row, *matchers)
+            question = Expression(chosen, Function.LAST_TIME, window_seconds, step_seconds=step_seconds, by=by)
+            asked.append((_SEEN, row, question))
+    return asked
 
 
 def _add_missing(
@@ -248,11 +226,8 @@ def _add_missing(
     unsure: Collection[str],
     at: datetime,
 ) -> None:
-    """Adds devices whose GPU is not `present`.
-
-    The query of present rows failed for the `unsure` vocabularies: their devices count as present where they were seen
-    within the look-back of an instant query.
-    """
+    """Adds devices whose GPU is not `present`. The query of present rows failed for the `unsure` vocabularies: their
+    devices count as present where they were seen within the look-back of an instant query."""
     found: dict[DeviceId, Sighting] = {}
     for metric, answer in newest:
         for row in answer:

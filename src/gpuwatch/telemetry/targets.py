@@ -16,8 +16,8 @@ CLUSTER_LABELS = ("cluster", "cluster_name", "k8s_cluster", "k8s_cluster_name", 
 """Labels that tell clusters apart in one server: external labels of Prometheus and Thanos, and OpenTelemetry's."""
 
 UP_SECONDS = 86_400
-"""How far back targets are looked for: the longest window of a health rule, so that a target that has ended is known
-as long as its samples count."""
+"""How far back targets are looked for: the longest window of a health rule, as the samples of a target that ended count
+so long."""
 
 
 @dataclass(frozen=True, slots=True)

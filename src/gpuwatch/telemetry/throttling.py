@@ -1,12 +1,10 @@
-"""Throttling, window by window: under the same load a throttled GPU shows as busier than a healthy one.
-
-As in changes.py, one cheap query finds the devices that were throttled, and windows are queried for those only.
-"""
+"""Throttling, window by window: under the same load a throttled GPU shows as busier than a healthy one. As in
+changes.py, a cheap query finds the devices that were throttled, and windows are queried for those only."""
 
 import math
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
@@ -21,7 +19,7 @@ from gpuwatch.telemetry.questions import found_rows, in_raw_unit
 from gpuwatch.telemetry.samples import Expression, Function, Matcher, SampleStore, Steps, TelemetryError
 from gpuwatch.telemetry.series import FloatArray
 from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
-from gpuwatch.telemetry.windows import aligned, rate_window
+from gpuwatch.telemetry.windows import aligned_steps, rate_window
 
 SLOWED_BITS = 0x8 | 0x20 | 0x40 | 0x80
 """NVML's clock event reasons that are faults: hardware slowdown, software and hardware thermal slowdown, power brake. A
@@ -33,21 +31,18 @@ _SIGNALS = (Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.HW_POWER_BRAKE_SECONDS
 def throttled_shares(
     store: SampleStore, start: datetime, end: datetime, step_seconds: int, schema: Schema, inventory: Inventory
 ) -> tuple[Mapping[str, "array[float]"], tuple[Gap, ...]]:
-    """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1.
-
-    Windows as in held_windows. The share is the greatest of the throttle counters and of the share of samples with a
-    reason of SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. A Gap where no exporter has
-    any of these signals.
-    """
-    begin, until = aligned(start, step_seconds), aligned(end, step_seconds)
-    count = round((until - begin).total_seconds()) // step_seconds
+    """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1. Windows as in
+    held_windows. The share is the greatest of the throttle counters and of the share of samples with a reason of
+    SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. A Gap where no exporter has any of these
+    signals."""
+    steps = aligned_steps(start, end, step_seconds)
     found = [pair for signal in _SIGNALS for pair in found_rows(signal, schema)]
-    if count <= 0:
+    if steps.count <= 0:
         return {}, ()
     if not found:
         detail = f"none of {', '.join(_SIGNALS)} is exported; windows in which a GPU was slowed are taken for its need"
         return {}, (Gap(kind=GapKind.SIGNAL_MISSING, what="throttling", detail=detail),)
-    shares = _Shares(store, inventory, Steps(begin, step_seconds, count), {})
+    shares = _Shares(store, inventory, steps, {})
     gaps = []
     for row, spelling in found:
         try:
@@ -67,27 +62,24 @@ class _Shares:
 
     def read(self, row: MetricRow, scale: float) -> None:
         by = by_labels(door.IDENTITY_LABELS[row.vendor])
-        window = self.steps.step_seconds
-        if row.kind == "counter":
-            window = rate_window(self.steps.step_seconds, self.inventory.interval_seconds)
+        is_counter, window = row.kind == "counter", self.steps.step_seconds
+        if is_counter:
+            window = rate_window(window, self.inventory.interval_seconds)
         suspects = self._suspects(row, by, window)
         if not suspects:
             return
         # Parts of a range answer can be merged only if it keeps the partition's label.
         kept = by_labels(by, (self.inventory.partition.label,) if self.inventory.partition else ())
         for only in door.any_device(suspects, DEVICES_IN_MATCHER):
-            if row.kind == "counter":
-                question = Expression(selector(row, only), Function.INCREASE, window, by=kept)
-            else:
-                question = Expression(
-                    selector(row, only), Function.FRACTION_BITS, window, parameter=SLOWED_BITS, by=kept
-                )
+            question = Expression(selector(row, only), Function.INCREASE, window, by=kept)
+            if not is_counter:
+                question = replace(question, function=Function.FRACTION_BITS, parameter=SLOWED_BITS)
             # The store takes the subquery's step, the sampling interval, from the partition.
             for series in self.store.grid(question, self.steps, self.inventory.partition):
                 if (ids := door.ids(series.labels, row.vendor)) is None:
                     continue
                 shares = self.steps.values(series)
-                if row.kind == "counter":
+                if is_counter:
                     shares = shares * scale / window
                 shares = np.clip(shares, 0.0, 1.0)
                 self.of[ids[1]] = np.fmax(self.of[ids[1]], shares) if ids[1] in self.of else shares

@@ -1,8 +1,6 @@
-"""Windows: means over aligned windows for every device and container that held it.
-
-One range query per metric covers all devices and holders; a window without samples is NaN. A Pod that leaves or comes
-within a window has the mean of its own samples.
-"""
+"""Windows: means over aligned windows for every device and container that held it. One range query per metric covers
+all devices and holders; a window without samples is NaN. In a window in which a Pod comes or leaves, the mean is over
+the Pod's own samples."""
 
 import math
 from array import array
@@ -30,6 +28,7 @@ from gpuwatch.telemetry.samples import (
     Series,
     Steps,
     TelemetryError,
+    unix_seconds,
 )
 from gpuwatch.telemetry.series import BoolArray, FloatArray
 
@@ -37,25 +36,22 @@ PEAKS = {Signal.MEMORY_USED_BYTES: Function.MAX, Signal.MEMORY_FREE_BYTES: Funct
 """Exceptions to the mean: peak memory decides what fits. Free memory is lowest when used memory peaks, so that the two
 still add up to the card's size."""
 
-_MODEL_LABELS: Mapping[Vendor, tuple[str, ...]] = {
-    Vendor.NVIDIA: ("modelName", "model_name", "GPU_I_PROFILE"),
-    Vendor.AMD: ("card_series", "card_model"),
-    Vendor.INTEL: ("dev_name", "hw_name"),
-    Vendor.GAUDI: (),
-}
-
 _HolderKey: TypeAlias = tuple[str, str]
 """Pod and container; both '' for a free device."""
 _DeviceKey: TypeAlias = tuple[DeviceId, str]
 """A device and its MIG profile: after a change of the layout another instance may have the same id."""
-_NOBODY = ("", "")
+_FREE = ("", "")
 
 
 def aligned(moment: datetime, step_seconds: int) -> datetime:
     """The last multiple of the step, in Unix time, at or before the moment."""
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment}: a moment without a time zone; say which, for example with tzinfo=UTC")
-    return datetime.fromtimestamp(math.floor(moment.timestamp() / step_seconds) * step_seconds, UTC)
+    return datetime.fromtimestamp(math.floor(unix_seconds(moment) / step_seconds) * step_seconds, UTC)
+
+
+def aligned_steps(start: datetime, end: datetime, step_seconds: int) -> Steps:
+    """The whole steps between these moments, both `aligned`."""
+    begin, until = aligned(start, step_seconds), aligned(end, step_seconds)
+    return Steps(begin, step_seconds, round((until - begin).total_seconds()) // step_seconds)
 
 
 def held_windows(
@@ -74,25 +70,24 @@ def held_windows(
     Raises ValueError for states and codes, which have no mean.
 
     NaN is a window without a sample of the holder; the windows before its first and after its last sample belong to it
-    unless another holder has one there. If another holder came in between, there are two HeldWindows. The
-    HeldWindows of a holder that came after the first window begins at least one window earlier. Shared time (two
-    holders, both in two consecutive windows; in a single one they may be consecutive) has HeldWindows of its own. Where
-    an exporter writes rows per process beside the device's row, a sole holder has the device's value. A PHYSICAL signal
-    of a MIG instance comes from its own row, else from other rows of the GPU.
+    unless another holder has one there. If another holder came in between, there are two HeldWindows. The HeldWindows
+    of a holder that came after the first window begins at least one window earlier. Shared time (two holders, both in
+    two consecutive windows; in a single one they may be consecutive) has HeldWindows of its own. Where an exporter
+    writes rows per process beside the device's row, a sole holder has the device's value. A PHYSICAL signal of a MIG
+    instance comes from its own row, else from other rows of the GPU.
 
-    If no row names a Pod, the holder is the only one of `inventory.devices[].pods`, else nobody, with a Gap. The node
-    is the inventory's `Device.node`. A signal that fails is a Gap and missing in the windows.
+    If no row names a Pod, the holder is the only one of `inventory.devices[].pods`, else none, with a Gap. A signal
+    that fails is a Gap and missing in the windows.
     """
     for row in (row for signal in signals for row in rows_for(signal)):
         if row.kind not in ("gauge", "counter"):
             raise ValueError(f"{row.signal} is a {row.kind}, which has no mean over a window; ask for its changes")
     if step_seconds <= 0:
         raise ValueError(f"step_seconds: must be greater than 0, is {step_seconds}")
-    begin, until = aligned(start, step_seconds), aligned(end, step_seconds)
-    count = round((until - begin).total_seconds()) // step_seconds
-    if count <= 0:
+    steps = aligned_steps(start, end, step_seconds)
+    if steps.count <= 0:
         return (), ()
-    grid = _Grid(store, inventory, Steps(begin, step_seconds, count))
+    grid = _Grid(store, inventory, steps)
     gaps: list[Gap] = []
     asked: list[tuple[Signal, list[tuple[MetricRow, SignalFound]]]] = []
     for signal in dict.fromkeys(signals):
@@ -141,7 +136,7 @@ class _Grid:
 
     def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
         """Queries one level of preference after the other, until no device is left. kept: metrics that another signal
-        needs too."""
+        needs."""
         answered: set[str] = set()
         for preference in sorted({row.preference for row, _ in found}):
             before = frozenset(answered)
@@ -215,7 +210,7 @@ class _Grid:
         by = by_labels(
             door.IDENTITY_LABELS[row.vendor],
             door.HOLDER_LABELS[row.vendor],
-            _MODEL_LABELS[row.vendor],
+            [name for name in door.LABELS.description[row.vendor] if name in (*door.LABELS.model, "GPU_I_PROFILE")],
             slots,
             # Parts of a range answer can be merged only if it keeps the partition's label.
             (partition.label,) if partition else (),
@@ -234,8 +229,8 @@ class _Grid:
             place = _RowTarget(
                 (identity.id, identity.profile or ""),
                 identity.uuid,
-                (holder.pod, holder.container) if holder else _NOBODY,
-                door.first(labels, door.MODEL_LABELS),
+                (holder.pod, holder.container) if holder else _FREE,
+                door.first(labels, door.LABELS.model),
             )
         self._places[key] = (labels, place)
         return place
@@ -272,12 +267,12 @@ class _Grid:
                 held.holders = {holder: next(iter(held.holders.values()))}
                 given += 1
         detail = (
-            f"no row from {self.steps.start:%Y-%m-%d %H:%M} on names a Pod: either nobody held a GPU, or the exporter "
-            "does not say who did (dcgm-exporter: DCGM_EXPORTER_KUBERNETES=true and its Pod's access to "
+            f"no row from {self.steps.start:%Y-%m-%d %H:%M} on names a Pod: either all GPUs were free, or the exporter "
+            "does not name the Pods (dcgm-exporter: DCGM_EXPORTER_KUBERNETES=true and its Pod's access to "
             "/var/lib/kubelet/pod-resources; check also that no relabelling drops the labels)"
         )
         if given:
-            detail += f"; the windows of {given} devices are counted for the Pod that has them now"
+            detail += f"; the windows of {given} devices are counted for the Pod that holds them now"
         yield Gap(kind=GapKind.SIGNAL_MISSING, what="Pods of devices", detail=detail)
 
     def gaps(self) -> Iterator[Gap]:
@@ -345,9 +340,9 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
     }
     count = next(iter(seen.values())).size
     none = np.zeros(count, np.bool_)
-    pods = [mask for holder, mask in seen.items() if holder != _NOBODY]
+    pods = [mask for holder, mask in seen.items() if holder != _FREE]
     holders = np.sum(pods, axis=0) if pods else np.zeros(count, np.int64)
-    idle = seen.get(_NOBODY, none)
+    idle = seen.get(_FREE, none)
     shared = _together(pods) if len(pods) > 1 else none
     if count == 1 and len(pods) > 1:
         shared = holders > 1  # a single window does not show consecutive holders
@@ -356,9 +351,9 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
     if count == 1:
         beside = idle & (holders > 0) & per_process
     if pods and idle.any():
-        seen[_NOBODY] = idle & (holders == 0)
+        seen[_FREE] = idle & (holders == 0)
     taken = np.logical_or.reduce(list(seen.values()))
-    of_device = held.holders.get(_NOBODY, {})
+    of_device = held.holders.get(_FREE, {})
     rows = (*held.holders.values(), board)
     exported = [
         signal
@@ -375,7 +370,7 @@ def _stretches(held: _Held, board: Mapping[Signal, FloatArray], per_process: boo
             each = own.get(signal)
             if each is None:
                 each = np.full(count, np.nan)
-            if holder != _NOBODY and signal in of_device:
+            if holder != _FREE and signal in of_device:
                 sole = beside & (holders == 1)
                 each = np.where(sole, np.fmax(each, of_device[signal]), each)
                 each = np.where(mask & np.isnan(each), of_device[signal], each)
@@ -396,11 +391,9 @@ def _together(masks: Sequence[BoolArray]) -> BoolArray:
 
 
 def _runs(mask: BoolArray, shared: BoolArray, taken: BoolArray) -> Iterator[tuple[int, int, bool]]:
-    """Stretches of a holder's windows (begin, end, shared), cut where `shared` changes or others held the device.
-
-    A stretch includes windows before and after it in which nobody was seen, up to the next `taken` one. The first
-    stretch begins at least one window early, unless it begins with window 0, to show that the holder came then.
-    """
+    """Stretches of a holder's windows (begin, end, shared), cut where `shared` changes or others held the device. A
+    stretch includes windows before and after it without a holder, up to the next `taken` one. The first stretch begins
+    at least one window early, unless it begins with window 0, to show that the holder came then."""
     there = np.flatnonzero(mask)
     flags = shared[there]
     # Taken windows between two adjacent elements of `there`, exclusive.
