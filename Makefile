@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards situations lock clean
+.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards chart situations lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is misse
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).
 test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
 	$(BIN)/python tests/parts/install
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm"
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image"
 	$(E2E)
 
 # By itself: its processes keep to the clock, and need the machine for it. Two worlds side by side, as most of it is
@@ -46,9 +46,18 @@ dev-cluster: $(STAMP)  ## A living cluster with simulated GPUs and a Prometheus 
 test-fast: $(STAMP)  ## The tests that need no server and no browser
 	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not browser and not slow"
 
-verify: $(STAMP)  ## What needs npm too: every dashboard drawn by Grafana's own components in a browser
-	$(BIN)/python tests/parts/install
-	$(BIN)/python -m pytest -m npm tests
+verify: $(STAMP)  ## What takes npm, or root on Debian: dashboards drawn by Grafana's own components, the image built and run
+	$(BIN)/python tests/parts/install --image
+	$(BIN)/python -m pytest -m "npm or image" tests
+
+image: $(STAMP)  ## The container image on a Debian of its own: built, held to its size, run beside real servers
+	$(BIN)/python tests/parts/install --image
+	PYTHONPATH=tests $(BIN)/python -m parts.image
+	$(BIN)/python -m pytest -m image tests/image
+
+sbom: image  ## The bill of materials of that image, CycloneDX, into out/
+	@mkdir -p out
+	PYTHONPATH=tests $(BIN)/python -c 'from parts.image import built; print(built().rootfs)' | xargs $(BIN)/python -m tools.sbom > out/sbom.cdx.json
 
 screenshots: $(STAMP)  ## Pictures of the dashboards, with Grafana's own components, into docs/images/
 	$(BIN)/python tests/parts/install
@@ -59,16 +68,19 @@ HISTORIES ?= 3000
 histories: $(STAMP)  ## Thousands of random histories of what acts: HISTORIES=3000
 	HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -n auto -v tests/execute/test_histories.py
 
-lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, and that generated files are up to date
+lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, Dockerfile and workflows, and that generated files are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
+	$(BIN)/hadolint deploy/Dockerfile
+	$(BIN)/zizmor --quiet --offline .github
 	$(BIN)/gpuwatch schema | diff -u docs/analysis-v1.schema.json - \
 		|| { echo "docs/analysis-v1.schema.json is out of date: make schema"; exit 1; }
 	$(BIN)/python -m tools.names --check
 	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
+	$(BIN)/python -m tools.chart --check
 	$(BIN)/python -m tools.situations --check
 
 format: $(STAMP)  ## Format the code
@@ -101,12 +113,16 @@ rules: $(STAMP)  ## Write rules/*.yaml for Prometheus, and the same as Prometheu
 dashboards: $(STAMP)  ## Write dashboards/, the Grafana dashboards
 	$(BIN)/python -m tools.dashboards
 
+chart: $(STAMP)  ## Write what the Helm chart has from deploy/, rules/, dashboards/ and the settings: after the targets above
+	$(BIN)/python -m tools.chart
+
 situations: $(STAMP)  ## Write docs/situations.md from the rows of tests/detect/situations
 	$(BIN)/python -m tools.situations
 
 lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 pyproject.toml -o requirements/runtime.txt
+	echo 'setuptools>=77' | uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 - -o requirements/build.txt
 
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -14,8 +14,11 @@ from parts.alertmanager_server import AlertmanagerBuild, find_alertmanager
 from parts.appwrapper_controller import AppWrapperBuild, find_appwrapper
 from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
+from parts.helm_tools import HelmBuild, find_helm
+from parts.image import Image, built, missing
 from parts.operator_server import OperatorBuild, find_operator
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
+from parts.workflow_lint import find_actionlint
 
 # How long one example takes is no property of the code: on a busy machine the default of 0.2 s fails by chance.
 settings.register_profile("gpuwatch", parent=settings.get_profile(settings.get_current_profile_name()), deadline=None)
@@ -92,6 +95,16 @@ def operator_build() -> OperatorBuild:
 
 
 @pytest.fixture(scope="session")
+def helm_build() -> HelmBuild:
+    """Helm, and kubeconform."""
+    found = find_helm()
+    if found is None:
+        _not_to_be_had("Helm")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
 def control_plane_build() -> ControlPlaneBuild:
     """The programs of a Kubernetes control plane, for tests that start their own."""
     build = find_control_plane()
@@ -126,6 +139,25 @@ def renderer() -> Path:
         _not_to_be_had("npm", "install Node.js 20 or newer")
     assert npm is not None
     return rendering.built(npm)
+
+
+@pytest.fixture(scope="session")
+def actionlint() -> Path:
+    """The actionlint binary."""
+    found = find_actionlint()
+    if found is None:
+        _not_to_be_had("actionlint")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    """The image of deploy/Dockerfile, built where it is not yet."""
+    lacks = missing()
+    if lacks:
+        _not_to_be_had("The image", f"this machine lacks {', '.join(lacks)}; tests/parts/install --image installs it")
+    return built()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by them

@@ -46,10 +46,11 @@ class Pieces:
         self._pieces[name] = self.put_in(text, f"piece {name}")
         self._unused.add(name)
 
-    def put_in(self, text: str, where: str) -> str:
+    def put_in(self, text: str, where: str, **here: object) -> str:
+        """here: pieces of this text alone."""
         try:
             self._unused -= meta.find_undeclared_variables(self._environment.parse(text))
-            return self._environment.from_string(text).render(self._pieces)
+            return self._environment.from_string(text).render(self._pieces, **here)
         except (TemplateError, TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from error
 

@@ -42,7 +42,7 @@ REPLACED = {
 
 def _renamed() -> dict[str, re.Pattern[str]]:
     """The changelog's names that are no more, and how each is found. A metric with a label is gone with that label."""
-    section = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("### Renamed")[2].partition("\n### ")[0]
+    section = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("#### Names")[2].partition("\n#### ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ") and " | " in line]
     found: dict[str, re.Pattern[str]] = {}
     for span in (name for row in rows[1:] for name in re.findall(r"`([^`]+)`", row[1])):

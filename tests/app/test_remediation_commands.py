@@ -63,7 +63,7 @@ def kept(empty: InCluster) -> InCluster:
         going = remediation("taint-node-gpu-2-bbbb-20260302", proposal=proposal("node/gpu-2"))
         store.save(replace(store.create(going), **course()))
         ended = remediation("release-gang-chat-cccc-20260302", proposal=proposal("gang/chat"))
-        turn = Turn(NOW, Phase.EXPIRED, "Nobody approved it in time.")
+        turn = Turn(NOW, Phase.EXPIRED, "It was not approved in time.")
         store.save(replace(store.create(ended), phase=Phase.EXPIRED, history=(turn,)))
     return empty
 

@@ -362,7 +362,7 @@ def test_killed_in_between_and_run_again_it_finishes(
 
         def counted(self: LiveWriter, ref: ObjectRef, *rest: Any, _real: Any = real, **more: Any) -> Any:
             nonlocal writes
-            writes += ref.kind != "Lease" and not self._dry_run
+            writes += ref.kind != "Lease" and not self.dry_run
             if writes == at + 1:
                 raise Killed
             return _real(self, ref, *rest, **more)
@@ -374,6 +374,22 @@ def test_killed_in_between_and_run_again_it_finishes(
     done = run(plane, "--yes", "--config", str(config))
     assert done.exit_code == 0, (done.stdout, done.stderr)
     is_clean(tainted)
+
+
+def test_it_ends_the_controller_where_it_is_told_its_deployment_and_its_lease_goes(
+    plane: ControlPlane, tainted: Api
+) -> None:
+    deployments = "/apis/apps/v1/namespaces/gpuwatch/deployments"
+    (deployment,) = (each for each in documents(DEPLOY / "base") if each["kind"] == "Deployment")
+    apply(tainted, [deployment])
+    done = run(plane, "--yes", "--scale-down", "gpuwatch")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    is_clean(tainted)
+    assert tainted.get(f"{deployments}/gpuwatch")["spec"]["replicas"] == 0
+    assert tainted.answer("GET", f"{LEASE}/gpuwatch").status_code == 404
+    tainted.delete(deployment)
+    again = run(plane, "--yes", "--scale-down", "gpuwatch")  # which is gone now
+    assert again.exit_code == 0, (again.stdout, again.stderr)
 
 
 def test_it_does_not_act_beside_a_controller_that_leads(

@@ -295,7 +295,7 @@ def test_a_bad_file_leaves_the_catalog_in_force(tmp_path: Path, name: str, text:
     assert types == instance_types()
     assert gap.what == str(path)
     assert complaint in gap.detail
-    assert "The catalog's own prices stand" in gap.detail
+    assert "The catalog's own prices apply" in gap.detail
 
 
 def test_the_catalogs_own_file_may_have_no_bad_row() -> None:

@@ -236,7 +236,7 @@ def test_a_bad_file_leaves_the_catalog_in_force(tmp_path: Path, text: str, compl
     found, (gap,) = xids_with_overrides(write(tmp_path, text))
     assert found == xids()
     assert complaint in gap.detail
-    assert "The catalog's classes stand" in gap.detail
+    assert "The catalog's classes apply" in gap.detail
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -280,6 +280,7 @@ def _living(build: ControlPlaneBuild, cluster: ControlPlane) -> Iterator[tuple[s
             f"--authentication-kubeconfig={cluster.user(_CONTROLLERS)}",
             f"--authorization-kubeconfig={cluster.user(_CONTROLLERS)}",
             f"--service-account-private-key-file={_key(cluster.folder)}",
+            f"--root-ca-file={cluster.certificate}",  # which Pods find in the ConfigMap kube-root-ca.crt
             "--use-service-account-credentials=true",
             f"--secure-port={free_port()}",
             f"--cert-dir={cluster.folder / 'controllers'}",

@@ -460,7 +460,7 @@ def test_kubectl_waits_for_its_end(store: RemediationStore, ana: Path) -> None:
     assert early.returncode != 0
     assert "timed out" in early.stderr
     with subprocess.Popen([*command, "--timeout=60s"], stdout=subprocess.PIPE, text=True) as waiting:
-        turn = Turn(NOW, Phase.EXPIRED, "Nobody approved it in time.")
+        turn = Turn(NOW, Phase.EXPIRED, "It was not approved in time.")
         store.save(replace(found, phase=Phase.EXPIRED, history=(turn,)))
         said, _ = waiting.communicate(timeout=60)
     assert waiting.returncode == 0

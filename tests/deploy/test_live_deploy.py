@@ -291,6 +291,10 @@ def test_the_pause_is_read_at_once_and_no_way_of_applying_it_ends_one(
         for _ in ("first", "again"):
             kubectl(living, "apply", "--force-conflicts" if "-k" in arguments else "--validate=true", *arguments)
             assert store.paused() == Pause(paused=True, reason="maintenance"), arguments
+    (shipped,) = documents(DEPLOY / "base" / "pause.yaml")
+    replaced = administrator.answer("PUT", path, shipped)  # kubectl replace, helm upgrade --force-replace
+    assert 'to end it, write paused: \\"false\\"' in replaced.text
+    assert store.paused() == Pause(paused=True, reason="maintenance")
     assert administrator.answer("DELETE", path).ok
     assert "is missing" in store.paused().reason
     kubectl(living, "apply", "-f", file)

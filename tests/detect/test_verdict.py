@@ -38,7 +38,7 @@ def test_action_5_means_one_thing_or_another_by_the_driver() -> None:
     assert finding is not None
     assert "IMEX domain" in finding.summary
     assert "bus" in finding.summary
-    assert finding.missing == ("the version of the driver, which decides what 5 means",)
+    assert finding.missing == ("the driver's version, which decides what 5 means",)
 
 
 def test_no_action_is_healthy_and_no_answer_is_unknown() -> None:

@@ -187,7 +187,7 @@ def test_a_proposal_waits_for_approval_and_expires_or_is_done(allowed: World) ->
         (expired,) = living.remediations("taint_node", "asked-0")
         late = living.command("approve", expired["metadata"]["name"])
         assert late.returncode == 1
-        assert "Nobody approved it in time" in late.stderr
+        assert "It was not approved in time" in late.stderr
     living.api.delete(expired)
     with living.gpuwatch("approved", living.settings("approved", plan=suggest)) as replica:
         living.until(lambda: living.phase("taint_node", "asked-0") == "Proposed", replica)

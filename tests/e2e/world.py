@@ -295,9 +295,11 @@ def told(asked: Asked) -> str:
 
 
 @contextmanager
-def world(cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: list[Object]) -> Iterator[World]:
-    """The cluster with these Nodes, gpuwatch's base manifests but for its Deployment, and a Prometheus that scrapes
-    the Nodes."""
+def world(
+    cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: list[Object], *, installed: bool = True
+) -> Iterator[World]:
+    """The cluster with these Nodes, gpuwatch's base manifests but for its Deployment if it is to be `installed`, and a
+    Prometheus that scrapes the Nodes."""
     with ExitStack() as stack:
         pages = stack.enter_context(exporters())
         scraping = [pages.scrape_config(JOB), pages.scrape_config(TENANTS_JOB)]
@@ -306,7 +308,8 @@ def world(cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: 
         base = [
             item for item in documents(DEPLOY / "base") if item["kind"] not in ("Deployment", "PodDisruptionBudget")
         ]
-        apply(api, map(marked, base))
+        if installed:
+            apply(api, map(marked, base))
         api.create(marked({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
         for item in nodes:
             api.create(marked(item))

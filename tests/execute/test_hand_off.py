@@ -123,7 +123,7 @@ def test_what_another_asked_of_the_repair_system_is_theirs(store: RemediationSto
     drive(fleet, executor, 0.5)
     (step,) = [step for step in only(store).steps if step.kind is StepKind.HAND_OFF]
     assert step.done_at is not None
-    assert "somebody else's" in step.error
+    assert "gpuwatch did not make it" in step.error
     fleet.sick = set()
     drive(fleet, executor, 1)
     assert only(store).phase is Phase.SUCCEEDED

@@ -286,9 +286,10 @@ def of_jobs(*jobs: dict[str, object], **spec: object) -> int | None:
 
 
 def test_a_job_set_needs_the_pods_of_all_its_jobs() -> None:
-    leader = {"name": "leader"}
+    leader = {"name": "leader", "template": {"spec": {}}}
     workers = {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4, "completions": 3}}}
     assert of_jobs(leader, workers) == 1 + 2 * 3
+    assert of_jobs({"name": "leader"}, workers) is None
     # What is made after others is not meant to be there yet.
     assert of_jobs(leader, {**workers, "dependsOn": [{"name": "leader", "status": "Ready"}]}) is None
     assert of_jobs(leader, workers, startupPolicy={"startupPolicyOrder": "InOrder"}) is None

@@ -155,7 +155,7 @@ def test_what_is_released_by_somebody_else_or_going_away_is_not_touched(sample: 
     rule = WRITTEN[key_of(sample.object)].release
     assert isinstance(rule, ReleaseRule)
     for path, value in rule.fields(object_, NOW):
-        assert "by somebody else" in reason(release(put(object_, path, value), remediation=NAME, at=NOW))
+        assert "not by gpuwatch" in reason(release(put(object_, path, value), remediation=NAME, at=NOW))
     leaving = put(object_, "/metadata/deletionTimestamp", "2026-11-21T11:00:00Z")
     assert "deleted" in reason(release(leaving, remediation=NAME, at=NOW))
     odd = {**object_, "apiVersion": f"{object_['apiVersion'].rpartition('/')[0]}/v99"}
@@ -240,7 +240,7 @@ def test_pods_of_an_unknown_kind_prove_nothing() -> None:
         ("rayjob", {"/status/jobDeploymentStatus": "Waiting"}, "is Waiting"),
         ("rayjob", {"/status/jobDeploymentStatus": "Retrying"}, "is Retrying"),
         ("workload", {"/status/conditions": [{"type": "Finished", "status": "True"}]}, "has ended"),
-        ("workload", {"/metadata/ownerReferences": [{"kind": "Pod", "uid": "1"}]}, "nobody would bring back"),
+        ("workload", {"/metadata/ownerReferences": [{"kind": "Pod", "uid": "1"}]}, "no controller would create again"),
         ("inferenceservice", {"/status/deploymentMode": "RawDeployment"}, "at least one replica"),
         ("inferenceservice", {"/status": {}}, "not told"),
     ],
@@ -257,7 +257,7 @@ def test_what_would_not_work_is_refused(id_: str, changes: dict[str, Any], told:
 def test_a_workload_without_an_owner_is_refused() -> None:
     sample = next(item for item in SAMPLES if item.id == "workload")
     _, object_ = started(sample)
-    assert "nobody" in reason(release(removed(object_, "/metadata/ownerReferences"), remediation=NAME, at=NOW))
+    assert "no controller" in reason(release(removed(object_, "/metadata/ownerReferences"), remediation=NAME, at=NOW))
 
 
 def test_an_annotation_of_the_mode_counts_before_the_status() -> None:

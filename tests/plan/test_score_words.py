@@ -58,8 +58,7 @@ def test_without_a_gang_the_degraded_gpu_alone_counts_and_others_may_stand_in() 
     alone, spared = tainted().score, tainted(also_free=1).score
     assert alone.gain_basis == "Degraded GPUs of the Node: 1 GPU × 24 h = 24 GPU-hours."
     assert spared.harm_basis == (
-        "Others of the pool stand in for the Node's free healthy GPUs, and running Pods stay: 0 GPUs × 20 h = "
-        "0 GPU-hours."
+        "Others of the pool replace the Node's free healthy GPUs, and running Pods stay: 0 GPUs × 20 h = 0 GPU-hours."
     )
     checked(alone)
     checked(spared)
@@ -93,7 +92,7 @@ def test_a_release_and_a_resize() -> None:
     release = only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).score
     assert release.gain_basis == "GPUs that the release frees: 1 GPU × 24 h = 24 GPU-hours."
     assert release.harm_basis == (
-        "What it has loaded is loaded again once it is wanted, for which an hour is counted: 1 GPU × 1 h = 1 GPU-hour."
+        "What it has loaded is loaded again once it is wanted, which counts as an hour: 1 GPU × 1 h = 1 GPU-hour."
     )
     checked(release)
     resize = only(draw_plan(contended(WAITER), (), POLICY, recommendations=[HALF]), RESIZE).score

@@ -65,7 +65,7 @@ class TestOwnPast:
     def test_a_past_of_short_silences_is_given_the_floor(self) -> None:
         found = explained(past(longest=0.1, worked=100))
         assert found.seconds == 2 * HOUR
-        assert "up to 2 h are always waited out" in found.text
+        assert "the threshold is never below 2 h" in found.text
 
 
 class TestYoung:
@@ -74,7 +74,7 @@ class TestYoung:
         assert (found.by, found.seconds) == (ExplainedBy.PRIOR, 24 * HOUR)
         assert found.text == (
             "worked over only 5 h so far, and too few workloads like it are known (a service may rest: 24 h); "
-            "24 h are waited out"
+            "threshold: 24 h"
         )
 
     def test_a_workload_that_was_never_seen_to_work_waits_for_the_prior(self) -> None:
@@ -113,7 +113,7 @@ class TestYoung:
         own = past(longest=20, worked=11 * 24)
         once, twice = (explained(own, kin(1, 1, 1, 1, 1), own_lacks="no weekend", stretch=each) for each in (1.0, 2.0))
         assert twice.seconds == 2 * once.seconds
-        assert twice.text.endswith(f"; no weekend, so {spoken(twice.seconds)} are waited out")
+        assert twice.text.endswith(f"; no weekend, so the threshold is {spoken(twice.seconds)}")
 
     @pytest.mark.parametrize(("bounds", "waited"), [((40,), 24 + 16 / 5), ((40, 10), 24 + 16 * 2 / 5), ((1,), 24)])
     def test_too_few_kin_stretch_the_prior_by_their_part_and_never_shorten_it(

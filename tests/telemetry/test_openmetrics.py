@@ -153,9 +153,7 @@ def test_one_nan_after_a_number_in_a_dump_is_the_end_of_the_series() -> None:
         [False, False, False],
         [False],
     ]
-    assert problems.shown == [
-        (0, "2 single NaN samples are read as ends of series: a dump does not tell them from NaN values")
-    ]
+    assert problems.shown == [(0, "2 single NaN samples are read as ends of series: in a dump both look alike")]
 
 
 def test_the_dump_of_prometheus_2_is_known_by_the_names_among_its_labels() -> None:

@@ -102,8 +102,8 @@ def test_out_of_order_samples_are_sorted_and_contradictions_reported(tmp_path: P
     (gap,) = opened.problems
     assert (gap.kind, gap.what) == (GapKind.BAD_INPUT, str(tmp_path / "a.om"))
     assert gap.detail == (
-        '1 samples of g are given again with another value, the first at 2026-03-01T11:59:00+00:00 for {a="1",b="2"}; '
-        "the value given last is taken"
+        '1 samples of g occur twice with different values, the first at 2026-03-01T11:59:00+00:00 for {a="1",b="2"}; '
+        "the last value counts"
     )
 
 
@@ -115,7 +115,7 @@ def test_of_two_files_the_one_named_last_wins(tmp_path: Path, reverse: bool) -> 
     assert opened.problems == ()  # not read yet
     assert opened.evaluate(last("g"), NOW) == [AnswerRow({"gpu": "0"}, 2.0 if reverse else 5.0)]
     (gap,) = opened.problems
-    assert "1 samples of g are given again" in gap.detail
+    assert "1 samples of g occur twice" in gap.detail
     assert gap.what == opened.description
 
 

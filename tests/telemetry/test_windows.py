@@ -314,7 +314,7 @@ def test_without_pods_in_telemetry_the_inventory_may_know_a_holder(tmp_path: Pat
         (A, "team/a", "main", "node-a"),
         (B, "", "", None),
     ]
-    assert "the windows of 1 devices are counted for the Pod that has them now" in gaps[0].detail
+    assert "the windows of 1 devices are counted for the Pod that holds them now" in gaps[0].detail
 
 
 def test_large_fleets_are_divided_by_node(tmp_path: Path) -> None:

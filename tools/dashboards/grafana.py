@@ -36,15 +36,16 @@ STATES = {
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 SERIES = re.compile(
-    r"\b((?:device|gpu|node|namespace|cluster):\w+:\w+|gpuwatch_\w+|kube_\w+|process_\w+|ALERTS\b)(?:\{([^}]*)\})?"
+    r"\b((?:device|gpu|gpu_kind|node|namespace|cluster):\w+:\w+|gpuwatch_\w+|kube_\w+|process_\w+|ALERTS\b)"
+    r"(?:\{([^}]*)\})?"
 )
 """Series in PromQL, with what chooses among them."""
 
 CHOICES = (
     (r"device:gpu_workload:info", {"namespace": "namespace", "pod": "pod"}),
-    (r"(device|gpu|node):|kube_", {"node": "node"}),
-    (r"(device|gpu|cluster):", {"model": "modelName"}),
-    (r"(device|gpu):", {"uuid": "UUID"}),
+    (r"(device|gpu|gpu_kind|node):|kube_", {"node": "node"}),
+    (r"(device|gpu|gpu_kind|cluster):", {"model": "modelName"}),
+    (r"(device|gpu|gpu_kind):", {"uuid": "UUID"}),
     (r"namespace:", {"namespace": "namespace"}),
     (r"gpuwatch_(finding$|cost|saving|allocated)", {"namespace": "workload_namespace"}),
     (r"gpuwatch_finding$", {"pod": "workload_pod"}),

@@ -18,6 +18,9 @@ from tools.rules.recorded import first_of
 
 LIST = Path(__file__).with_name("alerts.yaml")
 
+THRESHOLD = "<< threshold >>"
+"""Stands in an expression for the number that a user may change."""
+
 
 class Alert(
     msgspec.Struct,
@@ -35,6 +38,7 @@ class Alert(
     summary: str
     description: str
     why: str
+    threshold: float | None = None
     optional_because: str = ""
     keep_firing: str = ""
 
@@ -91,22 +95,28 @@ def listed() -> dict[str, list[Alert]]:
     return read(yaml.safe_load(LIST.read_text()))
 
 
-def read(source: dict[str, dict[str, Any]]) -> dict[str, list[Alert]]:
-    """The alerts of alerts.yaml with their pieces. What is wrong in it is a ValueError that names the alert."""
+def read(source: dict[str, dict[str, Any]], *, keep_threshold: bool = False) -> dict[str, list[Alert]]:
+    """The alerts of alerts.yaml with their pieces. What is wrong in it is a ValueError that names the alert.
+
+    keep_threshold: THRESHOLD stays, for the chart to put a number there.
+    """
     pieces = Pieces({"new_xid": new_xid, "fatal_xid": fatal_xid, "host": host})
     for name, text in source["pieces"].items():
         pieces.add(name, text)
-    groups = {group: [_alert(each, pieces) for each in alerts] for group, alerts in source["groups"].items()}
+    groups = {
+        group: [_alert(each, pieces, keep_threshold) for each in alerts] for group, alerts in source["groups"].items()
+    }
     pieces.demand_use()
     return groups
 
 
-def _alert(given: dict[str, Any], pieces: Pieces) -> Alert:
+def _alert(given: dict[str, Any], pieces: Pieces, keep_threshold: bool) -> Alert:
     where = f"alert {given.get('alert')}"
     alert = checked(given, Alert, where)
+    here = {} if alert.threshold is None else {"threshold": THRESHOLD if keep_threshold else f"{alert.threshold:g}"}
     texts = {name: getattr(alert, name) for name in ("expr", "summary", "description")}
     return msgspec.structs.replace(
-        alert, **{name: pieces.put_in(text, f"{where}, {name}") for name, text in texts.items()}
+        alert, **{name: pieces.put_in(text, f"{where}, {name}", **here) for name, text in texts.items()}
     )
 
 

@@ -234,14 +234,15 @@ def report(
 @_sources
 @_format("table", "json", "yaml")
 @_file("--csv-out", "Write the exporter's counter CSV there.")
-def doctor(form: str, csv_out: Path | None, **sources: Any) -> None:
+@click.option("--allow-limited", is_flag=True, help="Exit with 0 where rules lack signals and all sources can be read.")
+def doctor(form: str, csv_out: Path | None, allow_limited: bool, **sources: Any) -> None:
     """What is connected, what telemetry speaks, and which rule lacks which signal, with the lines that enable it.
 
     Exit code: 0 all rules have what they can use, 1 a source cannot be read, 4 a rule lacks signals.
     """
     from gpuwatch.app.commands import run_doctor
 
-    sys.exit(run_doctor(form, csv_out, sources))
+    sys.exit(run_doctor(form, csv_out, sources, allow_limited=allow_limited))
 
 
 @cli.command()
@@ -408,11 +409,13 @@ def resume(**where: Any) -> None:
 @click.option("--crds", is_flag=True, help="Delete the custom resource definitions too, once nothing is left.")
 @click.option("--timeout", type=click.IntRange(1), default=900, show_default=True, metavar="SECONDS")
 @click.option("--account", metavar="NAMESPACE:NAME", help="Whose rights to use.  [default: as bound]")
+@click.option("--scale-down", metavar="DEPLOYMENT", help="Scale gpuwatch's Deployment to 0 first.")
 @_format("table", "json", "yaml")
 def uninstall(form: str, yes: bool, dry_run: bool, crds: bool, timeout: int, **where: Any) -> None:
     """Pause, give back what is held, and delete Remediations, marks, profiles and state; says what is left, and why.
 
-    Scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where something is left.
+    Without --scale-down, scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where
+    something is left.
     """
     from gpuwatch.app.uninstall import run_uninstall
 

@@ -91,7 +91,7 @@ def run_explain(subject: str, form: str, state: Path | None, days: float, option
 
 
 @reported
-def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> int:
+def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any], *, allow_limited: bool = False) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     telemetry = opened.store.description if opened.store else "none given"
@@ -110,7 +110,7 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any]) -> i
         remark(f"wrote {csv_out}")
     if diagnosis.unreadable:
         return ExitCode.FAILED
-    return ExitCode.LIMITED if diagnosis.limited else ExitCode.OK
+    return ExitCode.LIMITED if diagnosis.limited and not allow_limited else ExitCode.OK
 
 
 def _guardrails(options: Mapping[str, Any]) -> str:

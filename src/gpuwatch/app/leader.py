@@ -49,7 +49,7 @@ class Election:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
-        self._ref = ObjectRef(_API_VERSION, "Lease", LEASE, namespace)
+        self.lease = ObjectRef(_API_VERSION, "Lease", LEASE, namespace)
         self.identity = identity
         self._lease_seconds = lease_duration_seconds
         self._retry_seconds = lease_retry_seconds
@@ -80,7 +80,7 @@ class Election:
         if not self.leads:
             raise NotLeadingError(f"{self.identity} does not lead" + (f"; {self.holder} does" if self.holder else ""))
         try:
-            found = self._writer.get(self._ref)
+            found = self._writer.get(self.lease)
         except WriteError as error:
             raise NotLeadingError(f"whether {self.identity} still leads could not be read: {error.message}") from error
         holder = _holder(found)
@@ -94,7 +94,7 @@ class Election:
         """Take or renew the Lease if allowed; returns whether this process leads. Raises WriteError if the API server
         does not answer or refuses; an unexpired leadership continues."""
         asked = self._monotonic()
-        found = self._writer.get(self._ref)
+        found = self._writer.get(self.lease)
         self._answered_at = self._monotonic()
         if found is None:
             return self._taken(asked, self._create)
@@ -115,26 +115,26 @@ class Election:
     def uid(self) -> str:
         """Uid of the Lease, unique to this cluster; '' before it exists. Raises WriteError."""
         if not self._uid:
-            found = self._writer.get(self._ref)
+            found = self._writer.get(self.lease)
             self._uid = str((found or {}).get("metadata", {}).get("uid", ""))
         return self._uid
 
     def recall(self, key: str) -> str:
         """A leader's note on the Lease; '' if there is none. Raises WriteError."""
-        found = self._writer.get(self._ref)
+        found = self._writer.get(self.lease)
         return str(((found or {}).get("metadata", {}).get("annotations") or {}).get(key, ""))
 
     def note(self, key: str, value: str) -> None:
         """Write a note on the Lease for the next leader; '' removes it. Raises WriteError and NotLeadingError."""
         self.check_lease()
-        self._writer.patch(self._ref, {"metadata": {"annotations": {key: value or None}}})
+        self._writer.patch(self.lease, {"metadata": {"annotations": {key: value or None}}})
 
     def release(self) -> None:
         """Give up the Lease, so that another replica need not wait until it expires; no effect if this process does not
         hold it."""
         self._leads_until = float("-inf")
         try:
-            found = self._writer.get(self._ref)
+            found = self._writer.get(self.lease)
             if found is not None and _holder(found) == self.identity:
                 spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": self._now()}
                 self._writer.patch(ref_of(found), {"spec": spec}, version=version_of(found))
@@ -169,7 +169,7 @@ class Election:
         return self.leads
 
     def _create(self) -> Object:
-        metadata = {"name": self._ref.name, "namespace": self._ref.namespace}
+        metadata = {"name": self.lease.name, "namespace": self.lease.namespace}
         spec = {**self._held(), "acquireTime": self._now(), "leaseTransitions": 0}
         return self._writer.create({"apiVersion": _API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec})
 

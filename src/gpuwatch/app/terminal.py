@@ -13,6 +13,7 @@ from gpuwatch.app.sources import SourceError
 from gpuwatch.collect.snapshot_file import SnapshotFileError
 from gpuwatch.deliver.outbox import OutboxError
 from gpuwatch.kube.reader import ClusterError
+from gpuwatch.kube.writer import WriteError
 from gpuwatch.report.explain import UnknownSubject
 from gpuwatch.report.machine import to_json, to_yaml
 from gpuwatch.settings import SettingsError
@@ -32,6 +33,7 @@ EXPECTED = (
     UnknownSubject,
     StoreError,
     OutboxError,
+    WriteError,
 )
 """Errors of the input or the environment; their messages are for people."""
 

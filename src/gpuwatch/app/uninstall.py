@@ -25,7 +25,7 @@ from gpuwatch.frameworks.objects import ref_of
 from gpuwatch.kube.kinds import LISTED_OWNERS, NODE
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter, WriteError, listed
+from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError, listed
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.settings import load_settings
@@ -60,6 +60,7 @@ def run_uninstall(
         click.confirm("Give back what gpuwatch holds, and delete its Remediations, profiles and state?", abort=True)
     if store.pause("gpuwatch uninstall", "it is being uninstalled", datetime.now(UTC)).everything:
         raise StoreError("everything is paused, giving back too: `gpuwatch resume` first")
+    ending_seconds = _scaled_down(person, namespace, options["scale_down"]) * settings.run.shutdown_timeout_seconds
     client: Any = api_client(options["kubeconfig"], options["context"])
     client.set_default_header("Impersonate-User", f"system:serviceaccount:{account}")
     run = settings.run
@@ -71,7 +72,7 @@ def run_uninstall(
     renewing = threading.Thread(target=election.run, args=(stop,), name="lease", daemon=True)
     renewing.start()
     try:
-        _until(lambda: election.leads, 2 * run.lease_duration_seconds)
+        _until(lambda: election.leads, 2 * run.lease_duration_seconds + ending_seconds)
         if not election.leads:
             raise StoreError(
                 f"{election.holder or 'nobody'} leads, and uninstall may not act beside it: "
@@ -96,6 +97,8 @@ def run_uninstall(
         stop.set()
         renewing.join()
         election.release()
+    if not left:
+        person.delete(election.lease)
     return _told(form, left)
 
 
@@ -124,6 +127,20 @@ def take_away(executor: Executor, timeout_seconds: float) -> tuple[str, ...]:
         was, swept = swept, [each.reason for each in found]
         if swept == was:
             return (*left, *swept)
+
+
+def _scaled_down(person: ClusterWriter, namespace: str, deployment: str | None) -> bool:
+    """Whether the Deployment was told to end its Pods; one that is gone has none."""
+    if not deployment:
+        return False
+    try:
+        at = ObjectRef("apps/v1", "Deployment", deployment, namespace)
+        person.patch(at, {"spec": {"replicas": 0}}, subresource="scale")
+    except WriteError as error:
+        if error.failure is not Failure.NOT_FOUND:
+            raise
+        return False
+    return True
 
 
 def _account(person: ClusterWriter) -> str:

@@ -197,7 +197,7 @@ def _read(path: Path) -> tuple[list[Row], list[Gap]]:
     try:
         return operators_file(path, lambda text: rows_of(text, str(path)))
     except CatalogError as refused:
-        return [], [bad_input(refused.place, f"{refused.problem}. The catalog's own prices stand")]
+        return [], [bad_input(refused.place, f"{refused.problem}. The catalog's own prices apply")]
 
 
 def _csv_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
@@ -217,7 +217,7 @@ def _yaml_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
     rows, gaps = [], []
     entries = yaml.safe_load(text)
     if not isinstance(entries, list):
-        detail = f"expected a list of mappings with the keys {', '.join(_COLUMNS)}. The catalog's own prices stand"
+        detail = f"expected a list of mappings with the keys {', '.join(_COLUMNS)}. The catalog's own prices apply"
         return [], [bad_input(file, detail)]
     for number, entry in enumerate(entries, 1):
         place = f"{file}, entry {number}"

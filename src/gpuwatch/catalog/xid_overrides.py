@@ -30,7 +30,7 @@ def xids_with_overrides(path: Path) -> tuple[Mapping[int, Xid], tuple[Gap, ...]]
     try:
         entries = operators_file(path, _entries)
     except CatalogError as refused:
-        gaps.append(bad_input(str(path), f"{refused.problem}. The catalog's classes stand"))
+        gaps.append(bad_input(str(path), f"{refused.problem}. The catalog's classes apply"))
     for code, entry in entries.items():
         if type(code) is not int or code < 1:
             gaps.append(

@@ -162,8 +162,8 @@ def _named(target: Target) -> str:
 
 def _unknown(target: Target) -> str:
     return (
-        f"nothing ties its rows, from {_named(target)}, to an exporter on a Node of this cluster; if it is one, trust "
-        f"it: prometheus.trusted_targets: [{{job: {target.job}}}]"
+        f"its rows come from {_named(target)}, which is not known as an exporter on a Node of this cluster; if it is "
+        f"one, trust it: prometheus.trusted_targets: [{{job: {target.job}}}]"
     )
 
 
@@ -171,8 +171,8 @@ def _foreign(items: Sequence[Target]) -> Gap:
     return Gap(
         kind=GapKind.UNTRUSTED,
         what=f"{len(items)} targets",
-        detail=f"They export GPU metrics and belong to no known exporter, such as {_named(items[0])}; their rows count "
-        "for nothing. An exporter's Pod mounts the kubelet's pod-resources from its Node. To trust another one, set "
+        detail=f"They export GPU metrics and belong to no known exporter, such as {_named(items[0])}; their rows "
+        "are ignored. An exporter's Pod mounts the kubelet's pod-resources from its Node. To trust another one, set "
         f"prometheus.trusted_targets, for example [{{job: {items[0].job}}}].",
     )
 

@@ -80,7 +80,7 @@ def resolve_nodes(
             kind=GapKind.NODE_UNRESOLVED,
             what=f"host {host!r}",
             detail=f"{count} devices report from it, and the cluster has no such Node"
-            + (f" (but {short}, without the domain, which is no proof)" if (short := names.short(host, "")) else "")
+            + (f" ({short} has the same name without the domain: no proof)" if (short := names.short(host, "")) else "")
             + "; nothing will be done about them. Add a ServiceMonitor relabelling of __meta_kubernetes_pod_node_name "
             "to `node`, or check that telemetry and cluster belong together (prometheus.matchers).",
         )

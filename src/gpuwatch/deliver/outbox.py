@@ -144,13 +144,15 @@ def load(folder: Path) -> Report:
     """OutboxError where the folder's state file cannot be read."""
     where = folder / _STATE
     try:
-        state = msgspec.json.decode(where.read_bytes(), type=_State)
+        content = where.read_bytes()
+        written = msgspec.json.decode(content, type=_Format).format
+        if written != _FORMAT:
+            raise OutboxError(f"{where}: format {written} is not {_FORMAT}; a newer gpuwatch wrote it")
+        state = msgspec.json.decode(content, type=_State)
     except OSError as error:
         raise OutboxError(f"{where}: cannot be read ({error.strerror})") from error
     except msgspec.MsgspecError as error:
         raise OutboxError(f"{where}: is not the state of a report ({error}); remove the folder to forget it") from error
-    if state.format != _FORMAT:
-        raise OutboxError(f"{where}: format {state.format} is not {_FORMAT}; a newer gpuwatch wrote it")
     return Report(
         id=folder.name,
         folder=folder,
@@ -178,10 +180,13 @@ def write_file(target: Path, content: bytes) -> None:
     _sync(target.parent)
 
 
-class _State(msgspec.Struct):
+class _Format(msgspec.Struct):
+    format: int
+
+
+class _State(_Format):
     """A report's state file."""
 
-    format: int
     title: str
     summary: str
     files: tuple[str, ...]

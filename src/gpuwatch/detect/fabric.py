@@ -73,7 +73,7 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         if access.of(gpu) and (peers := peers_of(gpu)) is not None and peers.median == 0 and not gpu.sliced:
             fact = access.evidence(gpu, comparison=">", bound=0.0, peers=peers)
             yield _Sign("it cannot access the memory of another GPU over NVLink", fact)
-        # Without a job over several Nodes nobody needs the daemon, and it may not run (NVIDIA/aicr#2641).
+        # Only a job over several Nodes needs the daemon; without one it may not run (NVIDIA/aicr#2641).
         if imex.of(gpu) in _IMEX_NOT_READY and any(homes[job] > 1 for job in fleet.jobs_of(gpu)):
             fact = imex.evidence(gpu, comparison="!=", bound=5.0)
             yield _Sign("its Node's IMEX daemon is not ready", fact, "whether its job uses memory of other Nodes")
@@ -137,7 +137,7 @@ def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[Phy
         "; ".join(distinct) + (f", on {len(gpus)} of its GPUs" if whole else ""),
         severity=Severity.CRITICAL if whole else Severity.WARNING,
         advice=Advice.INSPECT,
-        # DCGM fails these states too, but nobody saw the signals recorded.
+        # DCGM fails these states too, but no recorded page has the signals.
         confidence_ratio=0.75,
         evidence=distinct.values(),
         gpus=gpus if whole else (),

@@ -139,7 +139,7 @@ class SilenceModel:
         return bool(self.calendar.weekend[now.proven_step :].any())
 
     def _kind(self, each: WorkloadClass) -> _Kind:
-        """What the mature workloads of a class have in common; jobs wait for nobody, so they have no rhythm."""
+        """What the mature workloads of a class have in common; jobs wait for no person, so they have no rhythm."""
         calendar, policy = self.calendar, self.policy
         grown = [
             workload
@@ -192,7 +192,7 @@ class SilenceModel:
     def _prior(self, each: WorkloadClass, released: bool) -> Prior:
         policy = self.policy
         if each is WorkloadClass.BATCH:
-            seconds, reason = policy.batch_prior_seconds, "a job waits for nobody"
+            seconds, reason = policy.batch_prior_seconds, "a job waits for no request or person"
         elif each is WorkloadClass.INTERACTIVE and released:
             seconds, reason = policy.released_prior_seconds, "its process is gone, its user may come back tomorrow"
         elif each is WorkloadClass.INTERACTIVE:

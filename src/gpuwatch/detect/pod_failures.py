@@ -100,7 +100,7 @@ def _chance(strata: Iterable[tuple[int, int, int, int]]) -> float:
 
 
 def _died(fleet: Fleet, run: PodRun) -> bool | None:
-    """Whether it died early; False if it lived; None where nobody knows, or somebody ended it."""
+    """Whether it died early; False if it lived; None where unknown, or where it was ended."""
     if _BY_OTHERS.intersection(run.reasons):
         return None
     if run.phase == "Succeeded" or (run.phase == "Failed" and _REFUSED in run.reasons):

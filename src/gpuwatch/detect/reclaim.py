@@ -28,7 +28,7 @@ a cordon or the taints above (Karpenter, EKS, GKE) are told by these."""
 
 
 def remediated(node: Node) -> str:
-    """Who repairs this Node already, in words; '' where nobody does."""
+    """Who repairs this Node already, in words; '' for none."""
     taints = {taint.key for taint in node.taints}
     for who, what, key in REMEDIATORS:
         if key in (taints if what == "taint" else node.labels):

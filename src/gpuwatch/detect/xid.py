@@ -164,7 +164,7 @@ class _Judged:
         return self._open(known, title)
 
     def _open(self, known: Xid, title: str) -> Conclusion:
-        """What is not repaired, as far as anybody saw."""
+        """An XID of which no repair was seen."""
         event = self.event
         fatal, application = known.xid_class is XidClass.FATAL, known.xid_class is XidClass.APPLICATION
         signs = [] if application else self._signs(known)
@@ -345,7 +345,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
         ]
         catalog = [_catalog(cause.known) for cause in found if cause.known is not None]
         # What is about a part of the hardware (an NVLink, the PCIe link) is no program's to mend.
-        nobodys = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE) or any(
+        shared = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE) or any(
             cause.code in XID_COMPONENTS for cause in found
         )
         fatal = any(cause.fatal for cause in found)
@@ -358,7 +358,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             Verdict.UNKNOWN,
             "; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
             severity=Severity.INFO if only_application else Severity.CRITICAL if fatal else Severity.WARNING,
-            advice=Advice.INSPECT if fatal else Advice.WATCH if nobodys else Advice.FIX_APPLICATION,
+            advice=Advice.INSPECT if fatal else Advice.WATCH if shared else Advice.FIX_APPLICATION,
             since=min(times, default=None),
             evidence=[*evidence, *catalog],
             missing=["a sign on one GPU alone that would make it that GPU's hardware"],

@@ -103,7 +103,7 @@ class Transition:
 
 
 def idle(remediation: Remediation, now: datetime) -> bool:
-    """True if there is nothing to do whatever the cluster's state. People's decisions do not wait for `next_at`."""
+    """True if there is nothing to do in any state of the cluster. People's decisions do not wait for `next_at`."""
     if not remediation.phase.open:
         return not remediation.undoable
     asked = remediation.undo_asked or (remediation.rejected and remediation.began_at is None)
@@ -249,7 +249,7 @@ class Course:
     def _proposed(self) -> Transition | None:
         remediation, proposal = self.remediation, self.remediation.proposal
         if self.now >= proposal.expires_at:
-            return self._undo(Phase.EXPIRED, "Nobody approved it in time.")
+            return self._undo(Phase.EXPIRED, "It was not approved in time.")
         if not remediation.approved:
             doubt = distrusted(remediation, self.inputs.measured, self.policies.plan.min_precision_ratio)
             if proposal.mode is not Mode.ENFORCE or doubt or remediation.history:
@@ -258,7 +258,7 @@ class Course:
                     return self._turn(Phase.PROPOSED, f"It waits for approval: {doubt}")
                 return None
         why = (
-            f"Approved by {remediation.approved_by or 'somebody'}." if remediation.approved else "The mode is enforce."
+            f"Approved by {remediation.approved_by or 'a person'}." if remediation.approved else "The mode is enforce."
         )
         # Keep a notification that went out before, so that it can be taken back.
         told = tuple(step for step in remediation.steps if step.begun_at is not None or step.done_at is not None)
@@ -554,7 +554,7 @@ class Course:
                 who = (main and who_wrote(object_, main.path)) or "Its owner"
                 return self._undo(Phase.UNDONE, f"{who} took it back.", taken_back)
             if self.overdue:
-                return self._turn(Phase.SUCCEEDED, "Nobody took it back in time.")
+                return self._turn(Phase.SUCCEEDED, "It was not taken back in time.")
             return Transition(replace(remediation, next_at=self.after(self.policy.check_interval_seconds)))
         if self.overdue:
             return self._undo(Phase.UNDONE, "The taint expired without proof of health.")
@@ -562,7 +562,7 @@ class Course:
             return self._undo(Phase.UNDONE, "The Node is gone.")
         taints = [step for step in remediation.steps if step.kind is StepKind.TAINT and step.done_at is not None]
         if taints and not acts.ours_on(object_, remediation, taints[-1].parameters["value"]):
-            return self._undo(Phase.UNDONE, "Somebody else removed the taint.", taken_back)
+            return self._undo(Phase.UNDONE, "The taint was removed, and not by gpuwatch.", taken_back)
         return None if self.inputs.view is None else self._look_at_health(self.inputs.view, taints)
 
     def _look_at_health(self, view: FreshFacts, taints: list[Step]) -> Transition | None:
@@ -643,7 +643,7 @@ class Course:
         remediation, policy = of or self.remediation, self.policy
         step = _next(remediation)
         tries = step.attempts + 1 if step is not None else remediation.attempts + 1
-        # A gang that stands still is looked at often, whatever was tried.
+        # A gang that stands still is looked at often, after any number of tries.
         stands = remediation.stopped_since is not None
         again = self.after(policy.retry_seconds if stands else policy.retry_after(tries))
         for soon in (remediation.deadline_at, _call_due(remediation, policy)):

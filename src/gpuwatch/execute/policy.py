@@ -18,8 +18,8 @@ FILLED_IN = ("node", "remediation", "cause", "reason")
 class ExecutePolicy:
     """When and how gpuwatch carries out a plan.
 
-    approval_timeout_seconds: a proposal that nobody approved expires after it. Three days: a weekend and a Monday.
-    notice_period_seconds: how long owners may object after they were notified. An hour: somebody at work reads it.
+    approval_timeout_seconds: an unapproved proposal expires after it. Three days: a weekend and a Monday.
+    notice_period_seconds: how long owners may object after they were notified. An hour: a person at work reads it.
     action_timeout_seconds: time after the notice period to wait for a budget, a PodDisruptionBudget or the rate, and
         then again for the steps. Six hours: a job's next epoch ends in it.
     verification_timeout_seconds: time for Pods to be gone or run elsewhere. 30 min: long grace periods, new pulls.
@@ -41,7 +41,7 @@ class ExecutePolicy:
     hand_off_object: an object made for a repair system, such as a NodeMaintenance; in its texts {node}, {remediation},
         {cause} and {reason} are filled in. Its name must differ by Node. {} for none.
     hand_off_when_empty: hand a Node off only once it takes no new Pods and no Pod holds one of its accelerators, so
-        that a repair system that reboots it ends nobody's work. Otherwise with the taint.
+        that a repair system that reboots it ends no work. Otherwise with the taint.
     condition: whether the Node condition GPUDegraded is written.
     device_taints: taint the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
     retry_seconds, retry_max_seconds: first wait after a passing obstacle, such as a conflict; doubled up to the second.

@@ -49,7 +49,7 @@ PROPOSED = "RemediationProposed"
 """An action is proposed; in the mode suggest a person decides."""
 
 SCHEDULED = "RemediationScheduled"
-"""The action follows after the notice period unless somebody objects."""
+"""The action follows after the notice period unless an owner objects."""
 
 CALLED = "RemediationNeedsPerson"
 """A gang that gpuwatch stopped does not run again in time."""
@@ -69,7 +69,7 @@ def rehearse(rehearsal: ClusterWriter, request: Request) -> None:
 
 
 def send(writer: ClusterWriter, request: Request, remediation: Remediation, notify: Notify, now: datetime) -> None:
-    """Raises WriteError, and whatever `notify` raises."""
+    """Raises WriteError, and what `notify` raises."""
     match request:
         case EventNote(regarding, note, reason):
             writer.event(regarding, at=now, reason=reason, action="Notify", note=note, warning=True)

@@ -250,7 +250,7 @@ def undo_steps(remediation: Remediation, now: datetime) -> tuple[Step, ...]:
     process may still write are touched. After the end of a Remediation they cover what a late write may have left."""
     undone: dict[tuple[StepKind, ObjectRef], Step] = {}
 
-    def undo(kind: StepKind, target: ObjectRef, **parameters: str) -> None:
+    def undo(kind: StepKind, target: ObjectRef, /, **parameters: str) -> None:
         undone[kind, target] = Step(kind=kind, target=target, parameters=parameters)
 
     done = [step for step in remediation.steps if step.done_at is not None or step.begun_at is not None]
@@ -329,7 +329,11 @@ def build(step: Step, state: TargetState, remediation: Remediation, now: datetim
             return _hand_off(step, object_, remediation)
         case StepKind.DEVICE_UNTAINT:
             ours = held_by(object_) == remediation.name
-            return PendingWrite(Deletion(ref_of(object_))) if ours else Done("The device taint is somebody else's.")
+            return (
+                PendingWrite(Deletion(ref_of(object_)))
+                if ours
+                else Done("The device taint is not of this Remediation.")
+            )
         case StepKind.EVICT:
             leaves = object_["metadata"].get("deletionTimestamp")
             return Done() if leaves else PendingWrite(Eviction(step.target, version_of(object_)))
@@ -420,7 +424,9 @@ def _taint(step: Step, node: Object, remediation: Remediation) -> Built:
         return Done()
     foreign = [taint for taint in _taints(node) if taint.get("key") == keys.DEGRADED and taint not in ours]
     if foreign:
-        return Blocked(f"{step.target} has the taint {keys.DEGRADED}={foreign[0].get('value', '')} of somebody else.")
+        return Blocked(
+            f"{step.target} has the taint {keys.DEGRADED}={foreign[0].get('value', '')}, which gpuwatch did not set."
+        )
     if held_by(node) not in ("", remediation.name):
         return Blocked(f"The Remediation {held_by(node)} holds {step.target} already.")
     mark = {"remediation": remediation.name, "reason": remediation.proposal.reason, **step.parameters}
@@ -477,18 +483,18 @@ def _hand_off(step: Step, node: Object, remediation: Remediation) -> Built:
 
 
 def _hand_over(step: Step, object_: Object | None, remediation: Remediation) -> Built:
-    """The object for the repair system. If somebody deletes it, it is not created again."""
+    """The object for the repair system. Once it is deleted, it is not created again."""
     ours = object_ is not None and held_by(object_) == remediation.name
     if step.parameters.get("remove"):
         return PendingWrite(Deletion(ref_of(object_))) if object_ is not None and ours else Done()
     if object_ is not None:
-        return Done("" if ours else f"{step.target} exists, and is somebody else's.")
+        return Done("" if ours else f"{step.target} exists, and gpuwatch did not make it.")
     return PendingWrite(Creation(json.loads(step.parameters["object"])))
 
 
 def _taint_device(step: Step, rule: Object | None, remediation: Remediation) -> Built:
     if rule is not None:
-        theirs = Blocked(f"{step.target} exists, and is somebody else's.")
+        theirs = Blocked(f"{step.target} exists, and gpuwatch did not make it.")
         return Done() if held_by(rule) == remediation.name else theirs
     told = step.parameters
     wanted = {

@@ -9,7 +9,7 @@ from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Proposal, Remediation
 
 TAKEN_BACK = "taken_back"
-"""In `Remediation.verified`: the owner, or somebody who works on the Node, undid the action."""
+"""In `Remediation.verified`: its owner, or a person who works on the Node, undid the action."""
 
 
 def left_alone(

@@ -43,7 +43,7 @@ def _found(gang: Gang | None, owner: Workload | None) -> tuple[Framework | None,
         if framework is None:
             return None, Never(_UNKNOWN.format(gang.framework))
         if not gang.workload:
-            return framework, Never("Its Pods belong to several owners, and nobody's alone can be acted on.")
+            return framework, Never("Its Pods belong to several owners, and gpuwatch acts on one owner at a time.")
         if framework.acts_on is not None:
             return framework, framework.acts_on
     if owner is None:

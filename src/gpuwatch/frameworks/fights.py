@@ -75,7 +75,7 @@ def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refu
 
 def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
     """Why a release would be undone or contradict an autoscaler, in sentences. What was not read is a reason."""
-    told = [f"Whether somebody would undo it is not known: {reason}" for reason in surroundings.unread]
+    told = [f"Whether another controller would undo it is not known: {reason}" for reason in surroundings.unread]
     if key_of(object_) != kueue.WORKLOAD.key:
         workload = kueue_workload(object_, surroundings)
         if isinstance(workload, Refused):

@@ -222,7 +222,7 @@ class Framework:
 
     by_convention: the field of an owner by which its Pods count as a gang; '' where they do not.
     acts_on: the kind that is written in place of the owner.
-    release, move: why its gangs are never released or moved, whatever their owner. stays: see `MoveRule`.
+    release, move: why its gangs are never released or moved, with any owner. stays: see `MoveRule`.
     annotations: prefixes of those in use. queues: labels or annotations with a Pod's queue.
     """
 

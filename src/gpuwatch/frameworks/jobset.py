@@ -25,12 +25,17 @@ def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
 
 
 def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
-    """Pods of all its Jobs. None where Jobs start after others: of these not all are meant to be there."""
-    if spec is None or not spec.replicated_jobs or any(job.depends_on for job in spec.replicated_jobs):
+    """Pods of all its Jobs. None where Jobs start after others, so that not all are meant to be there, or where a
+    hand-written record leaves a Job's template out."""
+    policy = spec.startup_policy if spec is not None else None
+    if spec is None or (isinstance(policy, StartupPolicy) and policy.startup_policy_order == "InOrder"):
         return None
-    if isinstance(spec.startup_policy, StartupPolicy) and spec.startup_policy.startup_policy_order == "InOrder":
-        return None
-    return sum((1 if job.replicas is None else job.replicas) * job.template.spec.pods for job in spec.replicated_jobs)
+    counts = [
+        (1 if job.replicas is None else job.replicas) * job.template.spec.pods
+        for job in spec.replicated_jobs or ()
+        if job.template is not None and not job.depends_on
+    ]
+    return sum(counts) if counts and len(counts) == len(spec.replicated_jobs or ()) else None
 
 
 JOB_SET = Framework(

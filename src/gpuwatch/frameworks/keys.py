@@ -53,7 +53,7 @@ LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
 
 GPU_MEMORY_NEED = f"{PREFIX}gpu-memory-need"
 """Annotation on a Pod, its owner or its Namespace: framebuffer that it needs per GPU, such as 12Gi. It counts where the
-need cannot be measured, because a framework takes a share of whatever device it gets."""
+need cannot be measured, because a framework takes a share of any device that it gets."""
 
 COMPUTE_CAPABILITIES = f"{PREFIX}compute-capabilities"
 """Annotation on a Pod, its owner or its Namespace: compute capabilities on which its image runs and computes as it

@@ -12,7 +12,7 @@ _GONE = Never("Kueue does not recreate the Pods of a plain group.")
 def _refuses(object_: Object) -> str:
     owners = value_at(object_, "/metadata/ownerReferences")
     if not owners or any(owner.get("kind") == "Pod" for owner in owners):
-        return "It admits Pods, which nobody would bring back."
+        return "It admits Pods, which no controller would create again."
     return ""
 
 

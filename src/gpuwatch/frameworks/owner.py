@@ -101,7 +101,7 @@ class JobTemplate(Wire, frozen=True):
 class ReplicatedJob(Wire, frozen=True):
     replicas: int | None = None
     depends_on: list[msgspec.Raw] | None = None
-    template: JobTemplate = JobTemplate()
+    template: JobTemplate | None = None
 
 
 class Condition(Wire, frozen=True):

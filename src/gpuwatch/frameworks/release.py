@@ -179,7 +179,7 @@ def _refusal(rule: ReleaseRule, object_: Object, at: datetime) -> str:
     if rule.ended(object_):
         return "It has ended, and holds nothing."
     if _is_set(object_, rule.fields(object_, at), rule):
-        return "It is released already, by somebody else."
+        return "It is released already, and not by gpuwatch."
     return rule.refuses(object_) or rule.loses(object_)
 
 

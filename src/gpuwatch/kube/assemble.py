@@ -142,7 +142,7 @@ def _until(now: datetime, held: Sequence[HeldPod], reading: _ReadProgress) -> li
         newest = max(item.pod.created for item in held if item.pod.created is not None)
         detail = (
             f"{len(held) - len(kept)} Pods were created after {now:%Y-%m-%d %H:%M:%S %Z}, the newest at "
-            f"{newest:%Y-%m-%d %H:%M:%S %Z}, and are left out. For the state of now, check this machine's clock."
+            f"{newest:%Y-%m-%d %H:%M:%S %Z}, and are left out. If they should count, check this machine's clock."
         )
         reading.gaps.append(Gap(kind=GapKind.CLOCK, what="Pods", detail=detail))
         known = {item.pod.ref for item in kept}

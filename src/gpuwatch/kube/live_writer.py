@@ -63,7 +63,7 @@ class _Request:
     on: ObjectRef | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class LiveWriter:
     """Reads and writes single objects of a running cluster.
 

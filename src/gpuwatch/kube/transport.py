@@ -121,8 +121,8 @@ class Lists:
                 if error.status != 410:
                     raise
         detail = (
-            f"The list expired on the way {self._limits.restarts + 1} times (410): the API server forgets it sooner "
-            "than it is read."
+            f"The list expired {self._limits.restarts + 1} times while it was read (410): the API server keeps "
+            "it for too short a time."
         )
         raise ListError(GapKind.QUERY_FAILED, detail)
 

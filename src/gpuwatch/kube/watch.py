@@ -109,7 +109,7 @@ class Watch:
             if length > _LONGEST_LINE_BYTES:
                 raise LostError(f"a line of the watch has more than {_LONGEST_LINE_BYTES} bytes")
             if time.monotonic() > end:
-                raise BrokenError("it went on for longer than it was asked to")
+                raise BrokenError("the server did not end it in time")
         if length:
             raise BrokenError("it ended in the middle of an event")
 

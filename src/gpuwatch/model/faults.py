@@ -71,7 +71,7 @@ class KnownFault:
 
     @property
     def open(self) -> bool:
-        """Whether it lasts, as far as anybody saw."""
+        """Whether no repair of it was seen since it last came."""
         return not self.repairs or self.repairs[-1].at <= self.last_at
 
     @property

@@ -16,7 +16,7 @@ from gpuwatch.model.telemetry import DeviceId, PodRef
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectRef:
-    """An object of the API server. uid: '' where unknown; a write with a uid reaches no other object of that name."""
+    """An object of the API server. uid: '' before it exists; a write with one reaches no other object of that name."""
 
     api_version: str
     kind: str
@@ -60,7 +60,7 @@ class Phase(StrEnum):
     FAILED = "Failed"  # a step or its verification failed; what was done was taken back
     UNDONE = "Undone"  # taken back: by a person, its owner, or the taint's expiry
     REJECTED = "Rejected"  # a person rejected it, or an owner objected
-    EXPIRED = "Expired"  # nobody approved it, or no opening was found, in time
+    EXPIRED = "Expired"  # not approved in time, or no opening was found
     REFUSED = "Refused"  # a guard refused it on fresh facts
     OBSOLETE = "Obsolete"  # the reason for it went away before all of it was done
 
@@ -160,7 +160,7 @@ class Proposal:
     target: Subject as text. findings: Finding.id, strongest first. detectors: their kinds; the outcome counts for their
     precision. objects: those that steps may write to, with uids. waiter: the pending Pod for which idle GPUs are
     reclaimed. room: where its Pods are to land, held until they run again. budgets: PodDisruptionBudget → how many of
-    its Pods it selects, as nobody can tell while they are gone.
+    its Pods it selects, which is unknown once they are gone.
     """
 
     action: ActionKind
@@ -192,7 +192,7 @@ class Proposal:
 class Remediation:
     """name: derived from action, target uid, day and number of the day, so that two replicas create one object.
 
-    version: resourceVersion of the stored object, '' before; a write names it and fails if anybody wrote meanwhile.
+    version: resourceVersion of the stored object, '' before; a write names it and fails after another write.
     approved, rejected, undo_asked: what a person set in `spec`. finding_correct: also from there, for a rejected or
     undone one: the finding was right. step: index of the next step; those before it are done.
     clean_since: of a tainted Node: since when every check found it healthy. undo_to: phase after undoing.
@@ -246,13 +246,13 @@ class Remediation:
 
     @property
     def stands(self) -> bool:
-        """Whether something that it wrote may still stand. An idle gang that nobody took back stays released."""
+        """Whether something that it wrote may still stand. An idle gang may stay released for good."""
         released = self.phase is Phase.SUCCEEDED and self.proposal.action is ActionKind.RELEASE_GANG
         return self.phase.open or self.undoable or released
 
     @property
     def called_at(self) -> datetime | None:
-        """When a person was called for it last; None where nobody was."""
+        """When a person was called for it last; None if never."""
         called = (step.begun_at for step in self.steps if step.begun_at is not None and "call" in step.parameters)
         return max(called, default=None)
 

@@ -34,7 +34,7 @@ class SpeedEstimate:
 class MemoryNeed:
     """Framebuffer that the workload needs per GPU: peak × (1 + headroom) + context.
 
-    elastic: the framework seems to fill whatever memory it gets, so the need is unknown.
+    elastic: the framework seems to fill all memory that it gets, so the need is unknown.
     """
 
     need_bytes: float
@@ -171,7 +171,7 @@ class AbstentionKind(StrEnum):
     YOUNG = "young"  # too few hours or runs were seen
     SIGNALS = "signals"  # utilisation alone was measured, which says nothing about a smaller GPU
     UNCERTAIN = "uncertain"  # the likely speed is enough, the pessimistic one is not
-    MEMORY_ELASTIC = "memory_elastic"  # it fills whatever memory it gets, so its need is not known
+    MEMORY_ELASTIC = "memory_elastic"  # it fills all memory that it gets, so its need is not known
     VETOED = "vetoed"  # a cheaper target is fast enough, and something rules it out
     UNKNOWN_GPU = "unknown_gpu"  # the catalog does not know its GPU model
     UNKNOWN_OWNER = "unknown_owner"  # its owner is not known

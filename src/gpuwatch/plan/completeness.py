@@ -14,7 +14,7 @@ INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
     (FactKind.OWNERS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute asks as a move does.",
     (FactKind.BUDGETS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute asks as a move does.",
     (FactKind.NAMESPACES, _TAINT): "A Node is in no Namespace, so no Namespace decides over its taint.",
-    (FactKind.CLAIMS, _TAINT): "A Node's GPUs are counted by its capacity, whoever has claimed them.",
+    (FactKind.CLAIMS, _TAINT): "A Node's GPUs are counted by its capacity, with claims or without.",
 }
 """Why an action does not depend on a kind. It depends on every kind that is not here."""
 

@@ -251,7 +251,7 @@ class PlanFacts:
 
     @cached_property
     def unrecorded(self) -> frozenset[str]:
-        """Nodes with gpuwatch's taint and no Remediation: the record is lost, or somebody else set the taint."""
+        """Nodes with gpuwatch's taint and no Remediation: the record is lost, or gpuwatch did not set it."""
         tainted = {node.name for node in self.nodes.values() for taint in node.taints if taint.key == keys.DEGRADED}
         return frozenset(tainted - self.tainted_by_us.keys())
 

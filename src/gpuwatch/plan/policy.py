@@ -117,16 +117,16 @@ class PlanPolicy:
     """How much may be planned at once, and what is never planned.
 
     modes: what may be done with an admitted action, per kind. Everything starts at `observe`.
-    scopes: the same for an action kind, a Namespace and a pool together; whoever names most things wins, and of equals
-        the mildest. The keys of `modes` are scopes that name an action kind.
+    scopes: the same for an action kind, a Namespace and a pool together; the scope that names most things
+        wins, and of equals the mildest. The keys of `modes` are scopes that name an action kind.
     horizon_hours: over which gain and disruption are added up. A day: long enough that a repair pays, short
-        enough that nobody has to believe in a forecast.
+        enough to need no forecast.
     min_confidence_ratio: findings below it are shown, never planned. 0.8 leaves out single weak signals.
     min_precision_ratio: where a detector's measured precision (its lower bound) is below it, what rests on it alone is
         suggested and not enforced. 0.8, as much as a finding itself has to claim.
     min_score: of the pool; 0 means that the expected gain has to exceed the expected disruption.
     budget_ratio and budget_min_gpus: share of a pool and of a GPU model that may be out of service or disturbed at
-        once, whoever caused it; the absolute floor (one node of 8) because a share alone blocks small pools for ever
+        once, by gpuwatch or not; the absolute floor (one node of 8) because a share alone blocks small pools for ever
         (karpenter #2134), the share because a count alone grows harmless in large ones.
     min_pool_nodes_left: schedulable Nodes of a pool that planning never goes below.
     actions_per_hour, namespace_actions_per_hour, pool_actions_per_hour: Remediations that may begin in any 60 minutes,
@@ -151,7 +151,7 @@ class PlanPolicy:
         Topograph (accelerator and leaf switch).
         A moved gang is to span no more of them than before.
     scattered_loss_ratio: share of its speed that a gang loses over several domains of a topology label. 0: it depends
-        on the network and the model, nobody measured it here, and so nothing is moved for it.
+        on the network and the model, it was not measured, so nothing is moved for it.
     """
 
     modes: Mapping[ActionKind, Mode] = field(default_factory=dict)

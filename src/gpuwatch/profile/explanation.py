@@ -81,15 +81,15 @@ def explained_silence_seconds(
     text = f"{past_text(own)}, of which more than {spoken(seconds)} follows with a chance of {chance}"
     if own_stretch_ratio > 1:
         seconds *= own_stretch_ratio
-        text = f"{text}; {own_lacks}, so {spoken(seconds)} are waited out"
+        text = f"{text}; {own_lacks}, so the threshold is {spoken(seconds)}"
     if seconds < floor_seconds:
-        seconds, text = floor_seconds, f"{past_text(own)}; up to {spoken(floor_seconds)} are always waited out"
+        seconds, text = floor_seconds, f"{past_text(own)}; the threshold is never below {spoken(floor_seconds)}"
     others, other_text, other = _others(kin, prior, peer_quantile_ratio, peer_limit_ratio)
     if not own_lacks:
         others -= max(0.0, own.worked_seconds - prior.mature_seconds)
     if others > seconds:
         worked = f"worked over only {spoken(own.worked_seconds)} so far" if own.worked else "no work of it was seen"
-        text = f"{own_lacks or worked}, and {other_text}; {spoken(others)} are waited out"
+        text = f"{own_lacks or worked}, and {other_text}; threshold: {spoken(others)}"
         return Explanation(seconds=others, by=other, text=text)
     return Explanation(seconds=seconds, by=by, text=text)
 

@@ -43,7 +43,7 @@ class Table:
     cause: Ints
     causes: Sequence[str]
     run_start: Floats  # per series; NaN where the run's start was not seen
-    run: Ints  # per series: the Pod, in one of its lives; -1 where nobody was seen to hold the device
+    run: Ints  # per series: the Pod, in one of its lives; -1 where no Pod was seen to hold the device
     start_up_seconds: float
 
     @property
@@ -125,7 +125,7 @@ def tabulate(
     run_start = _of_runs(run_start, run, len(lives))
     number = np.rint((time - began) / step).astype(np.int64)
     device = numbered(item.device for item in windows)[1][series] * (int(number.max()) + 1) + number
-    # A window without a sample is nobody's where somebody else was seen on the device.
+    # A window without a sample has no holder where another Pod was seen on the device.
     silent = np.flatnonzero(expected & ~seen)
     expected[silent[np.isin(device[silent], device[seen])]] = False
     part = _parts(windows, series, number, device, seen | expected)

@@ -162,4 +162,4 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 def _nearest(name: str, known: Mapping[str, Any] | set[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(sorted(known))}"

@@ -101,7 +101,7 @@ class _Checkpoints:
                     db.executemany(f"INSERT INTO {_table(name)} VALUES ({places})", rows)  # noqa: S608 — of TABLES
                 except (_LostError, sqlite3.Error) as lost:
                     what = f"Checkpoint {self._namespace}/{name}"
-                    detail = f"damaged ({lost}); what it had of the table {_table(name)} begins anew"
+                    detail = f"damaged ({lost}); its rows of the table {_table(name)} are lost"
                     gaps.append(Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail))
                     damaged.append(name)
             if damaged:
@@ -216,7 +216,7 @@ def _table(name: str) -> str:
 
 def _rows_of(name: str, piece: Object | None, schema: int = SCHEMA) -> list[list[Any]]:
     if piece is None:
-        raise _LostError("it is gone")
+        raise _LostError("it is missing")
     try:
         body = base64.b64decode(piece["spec"]["data"], validate=True)
         if _name(_table(name), body) != name or _table(name) not in TABLES[schema]:
@@ -234,6 +234,6 @@ def _told(doing: str) -> Iterator[None]:
     except WriteError as error:
         if error.failure is Failure.CONFLICT:
             raise StoreError(
-                f"{doing}: another replica wrote the state since it was read, and its state stays; open it again"
+                f"{doing}: another replica wrote the state since it was read, and its state is kept; open it again"
             ) from error
         raise StoreError(f"{doing}: {error.message}") from error

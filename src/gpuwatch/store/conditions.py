@@ -34,10 +34,10 @@ class ApiCondition:
 
 MEANINGS: Mapping[str, str] = {
     "Approved": "a person approved it, or the mode asks for no approval",
-    "Applied": "all writes are done, and were not taken back",
+    "Applied": "all writes are done and were not undone",
     "Verified": "the writes had their effect",
-    "Finished": "nothing is done any more; the reason is the final phase",
-    "Overdue": "a gang that was stopped does not run again in time, and a person was called",
+    "Finished": "it has ended; the reason is the final phase",
+    "Overdue": "a stopped gang does not run again in time, and a person was called",
 }
 """Meaning of each condition when it is True."""
 
@@ -100,7 +100,7 @@ def _approved(remediation: Remediation, phases: Sequence[Phase], why: str, *, no
         return ConditionStatus.TRUE, "Approved", f"Approved by {remediation.approved_by or 'a person'}."
     if phase is Phase.PROPOSED:
         if remediation.proposal.mode is Mode.ENFORCE and len(phases) == 1:
-            return ConditionStatus.UNKNOWN, PENDING, "It is not looked at yet."
+            return ConditionStatus.UNKNOWN, PENDING, "It is not evaluated yet."
         return ConditionStatus.FALSE, "AwaitingApproval", why or "It waits for a person's approval."
     if remediation.proposal.mode is Mode.ENFORCE and phase is not Phase.REJECTED:
         return ConditionStatus.TRUE, "Enforced", "The mode Enforce asks for no approval."
@@ -143,7 +143,7 @@ def _before_undoing(phases: Sequence[Phase]) -> Sequence[Phase]:
 def _overdue(remediation: Remediation, why: str, *, now: bool) -> _Verdict:
     if now and remediation.overdue:
         return ConditionStatus.TRUE, _CALLED, why
-    return ConditionStatus.FALSE, "InTime", "No gang that is to run again has been stopped for too long."
+    return ConditionStatus.FALSE, "InTime", "No stopped gang is overdue."
 
 
 def _finished(phases: Sequence[Phase], why: str) -> _Verdict:

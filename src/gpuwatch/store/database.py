@@ -57,7 +57,7 @@ def usable(path: Path) -> Path:
         found = stat_if_there(path)
         if found is not None and not stat.S_ISREG(found.st_mode):
             kind = "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
-            raise StoreError(f"{path}: the state is kept in a file, and this is {kind}; name a file")
+            raise StoreError(f"{path}: the state has to be a file, and this is {kind}; name a file")
         if not path.parent.is_dir():
             raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
     except (OSError, RuntimeError, ValueError) as error:

@@ -106,9 +106,7 @@ class Store(AbstractContextManager["Store"]):
                         f"{path}: damaged ({damage}), and it cannot be moved aside ({error}); move it away"
                     ) from error
                 if aside is not None:
-                    detail = (
-                        f"damaged ({damage}); moved to {aside}, and begun anew: profiles and advice start from nothing"
-                    )
+                    detail = f"damaged ({damage}); moved to {aside}; the new file has no profiles and no advice yet"
                     found_gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"state {path}", detail=detail))
 
     def __exit__(self, *_: object) -> None:
@@ -131,7 +129,7 @@ class Store(AbstractContextManager["Store"]):
         if missing := _REQUIRED - parts.keys():
             if profiles or hours or gaps:
                 what = f"profiles up to now: {', '.join(sorted(missing))}"
-                gaps.append(self._lost(what, "missing or damaged", "all profiles begin anew"))
+                gaps.append(self._lost(what, "missing or damaged", "all profiles start empty"))
         else:
             values: dict[str, Any] = {
                 **parts,
@@ -167,7 +165,7 @@ class Store(AbstractContextManager["Store"]):
                 parts[name] = decode(StoredRow(*kept), _PARTS[name])
             except DamagedError as damage:
                 self._damaged.add((name,))
-                gaps.append(self._lost(name, damage, "it begins anew"))
+                gaps.append(self._lost(name, damage, "it starts empty"))
         return parts
 
     def _kept_profiles(self, gaps: list[Gap]) -> Iterator[tuple[_Names, tuple[WorkloadProfile, bytes]]]:
@@ -179,7 +177,7 @@ class Store(AbstractContextManager["Store"]):
                 _demand(profile.key == key, f"it is that of {profile.key}")
             except DamagedError as damage:
                 self._damaged.add(_names(key))
-                gaps.append(self._lost(f"profile of {key}", damage, "it begins anew"))
+                gaps.append(self._lost(f"profile of {key}", damage, "it starts empty"))
             else:
                 yield _names(key), (profile, digest)
 
@@ -346,7 +344,7 @@ class Store(AbstractContextManager["Store"]):
                     raise FutureError(kept[0])
 
     def _lost(self, what: str, damage: object, so: str) -> Gap:
-        detail = f"not to be read in {self._path} ({damage}); {so}"
+        detail = f"unreadable in {self._path} ({damage}); {so}"
         return Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail)
 
     @contextmanager

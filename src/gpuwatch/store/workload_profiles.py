@@ -61,14 +61,14 @@ def publish(
         try:
             _write(writer, key, found, status)
         except (WriteError, FormError) as error:
-            gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"profile of {key}", detail=f"It is not shown: {error}"))
+            gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"profile of {key}", detail=f"It is not written: {error}"))
     for object_ in there.values():
         try:
             writer.delete(ref_of(object_))
         except WriteError as error:
             name = f"{object_['metadata']['namespace']}/{object_['metadata']['name']}"
             gaps.append(
-                Gap(kind=GapKind.BAD_INPUT, what=f"workload profile {name}", detail=f"It is left over: {error}")
+                Gap(kind=GapKind.BAD_INPUT, what=f"workload profile {name}", detail=f"It could not be deleted: {error}")
             )
     return tuple(gaps)
 

@@ -89,7 +89,7 @@ class Connection:
             raise ValueError("url: give the part before /api/v1, for example https://mimir.example/prometheus")
         if parts.username is not None or parts.password is not None:
             if self.username or self.password:
-                raise ValueError("username: given both in the url and by itself; leave one out")
+                raise ValueError("username: set both in the url and separately; remove one")
             object.__setattr__(self, "username", unquote(parts.username or ""))
             object.__setattr__(self, "password", unquote(parts.password or ""))
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -101,13 +101,13 @@ class Connection:
         if len(ways) > 1:
             raise ValueError(f"{ways[1]}: {' and '.join(ways)} are both given; leave one out")
         if self.password and not self.username:
-            raise ValueError("username: missing, while a password is given")
+            raise ValueError("username: missing, but a password is set")
         if ":" in self.username:
             raise ValueError("username: cannot hold a colon in basic authentication")
         if not self.bearer_token.isprintable() or not self.bearer_token.isascii():
-            raise ValueError("bearer_token: holds a line break or other characters that a header cannot carry")
+            raise ValueError("bearer_token: contains a line break or another character that a header cannot have")
         if self.key_file and not self.cert_file:
-            raise ValueError("cert_file: missing, while a key_file is given")
+            raise ValueError("cert_file: missing, but a key_file is set")
         if self.ca_file and self.insecure_skip_verify:
             raise ValueError("insecure_skip_verify: contradicts ca_file; leave one out")
 
@@ -116,7 +116,7 @@ class Connection:
             if not _HEADER_NAME.fullmatch(name):
                 raise ValueError(f"headers: {name!r} is no header name")
             if not value.isprintable() or value != value.strip():
-                raise ValueError(f"headers: the value of {name} holds a line break or begins or ends with a space")
+                raise ValueError(f"headers: the value of {name} contains a line break, or begins or ends with a space")
             if name.lower() == "authorization" and (self.bearer_token or self.bearer_token_file or self.username):
                 raise ValueError("headers: Authorization is given beside bearer_token, bearer_token_file or username")
         object.__setattr__(self, "headers", dict(self.headers))
@@ -129,4 +129,4 @@ class Connection:
             if unknown := sorted(item.keys() - set(TARGET_LABELS)):
                 raise ValueError(f"trusted_targets: {', '.join(unknown)} is none of {', '.join(TARGET_LABELS)}")
             if not item or not all(item.values()):
-                raise ValueError("trusted_targets: an item without a label or a value would trust too much")
+                raise ValueError("trusted_targets: an item without a label or a value would trust every target")

@@ -30,7 +30,7 @@ def missing(signal: Signal, vocabularies: Iterable[str]) -> Gap:
         detail = f"no series of {', '.join(dict.fromkeys(row.metric for row in wanted))}"
         line = next((row.exporter_line for row in wanted if row.exporter_line), "")
         if signal in _EVENT_BORN:
-            detail += "; newer exporters write none before the first XID, so this may be the good case"
+            detail += "; newer exporters write no such series before the first XID, so this may be normal"
         if any(row.default_exported for row in wanted):
             detail += "; it is in the exporter's default list, so either no GPU here has it or it is filtered out"
         elif line:

@@ -126,9 +126,7 @@ class ApiSession(requests.Session):
             names = "/label/" in url
             return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
         except (msgspec.MsgspecError, KeyError) as error:
-            message = (
-                f"{self._place}: the answer is none of the Prometheus API ({error}); check the url. Asked: {asked}"
-            )
+            message = f"{self._place}: the answer is not of the Prometheus API ({error}); check the url. Asked: {asked}"
             raise Failed(QueryFailed(message)) from error
 
     def _vector(self, response: requests.Response) -> "DecodedResponse | None":

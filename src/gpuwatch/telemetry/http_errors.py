@@ -103,11 +103,11 @@ class _About:
         return f"{self.place}: {what}{said}; {todo}. Asked: {_shortened(self.asked, _SHOWN_QUERY)}"
 
 
-_LATER = "the server, or what stands before it, is not ready: try again later"
+_LATER = "the server or a proxy in front of it is not ready: try again later"
 _BY_STATUS: Mapping[int, tuple[type[TelemetryError], str]] = {
     401: (
         StoreRefused,
-        "give a bearer_token, bearer_token_file, username and password, or a client certificate that it knows",
+        "give a bearer_token, bearer_token_file, username and password, or a client certificate that it accepts",
     ),
     403: (StoreRefused, "these credentials, or this tenant (X-Scope-OrgID), may not query here: ask for read access"),
     404: (
@@ -118,7 +118,7 @@ _BY_STATUS: Mapping[int, tuple[type[TelemetryError], str]] = {
     413: (QueryTooLarge, "a proxy on the way limits the size of requests"),
     414: (QueryTooLarge, "a proxy on the way limits the size of requests"),
     422: (PerhapsTooLarge, "check the query by hand"),
-    429: (QueryFailed, "it is asked too much: lower concurrency, or raise the tenant's limit"),
+    429: (QueryFailed, "it gets too many queries: lower concurrency, or raise the tenant's limit"),
     502: (StoreUnreachable, _LATER),
     503: (StoreUnreachable, _LATER),
     504: (StoreUnreachable, _LATER),
@@ -133,12 +133,12 @@ def _no_result(response: requests.Response, envelope: Envelope | None, about: _A
             "a login page or the user interface: give credentials that the API takes, or correct the url "
             "(path prefix, port)"
         )
-        return Failed(QueryFailed(about.says("answers with a web page where the API should be", todo)))
+        return Failed(QueryFailed(about.says("answers with a web page instead of the API", todo)))
     if response.content.lstrip().startswith(b"{"):
-        todo = "a proxy or the network ended it early: try again, or look there"
+        todo = "a proxy or the network cut it off: try again, or check them"
         cut = _About(about.place, about.asked, "")
         return Failed(QueryFailed(cut.says(f"the answer broke off after {len(response.content)} bytes", todo)), True)
-    return Failed(QueryFailed(about.says("the answer is none of the Prometheus API", "check the url")))
+    return Failed(QueryFailed(about.says("the answer is not of the Prometheus API", "check the url")))
 
 
 def _redirected(response: requests.Response, about: _About) -> TelemetryError:
@@ -165,15 +165,15 @@ def failure_of_request(error: requests.RequestException, place: str, asked: str,
             return Failed(TimedOut(about.says(f"no answer within {timeout_seconds:g} s", todo)))
         case requests.exceptions.ProxyError():
             todo = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
-            return Failed(StoreUnreachable(about.says(f"the proxy does not let through: {reason}", todo)), again=True)
+            return Failed(StoreUnreachable(about.says(f"the proxy refuses the connection: {reason}", todo)), again=True)
         case requests.exceptions.ChunkedEncodingError() | requests.exceptions.ContentDecodingError():
-            todo = "a proxy or the network ended it early: try again, or look there"
+            todo = "a proxy or the network cut it off: try again, or check them"
             return Failed(QueryFailed(about.says(f"the answer broke off: {reason}", todo)), again=True)
         case requests.exceptions.ConnectionError() | requests.exceptions.Timeout():
             todo = "check the url, the network and that the server runs"
             return Failed(StoreUnreachable(about.says(f"cannot be reached: {reason}", todo)), again=True)
     return Failed(
-        QueryFailed(about.says(f"cannot be asked: {type(error).__name__}", "check the connection's settings"))
+        QueryFailed(about.says(f"the query cannot be sent: {type(error).__name__}", "check the connection's settings"))
     )
 
 

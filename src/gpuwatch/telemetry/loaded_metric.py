@@ -45,9 +45,7 @@ class LoadedMetric:
         accepted = np.ones(len(self.samples.labels), np.bool_)
         for matcher in selector.matchers:
             if matcher.label == "__name__":
-                raise QueryFailed(
-                    f"{selector.metric}: the metric's name is set twice; leave the matcher on __name__ away"
-                )
+                raise QueryFailed(f"{selector.metric}: the metric's name is set twice; remove the matcher on __name__")
             values, codes = self._column(matcher.label)
             fitting = _fitting(matcher, values)
             accepted &= np.array([value in fitting for value in values], np.bool_)[codes]

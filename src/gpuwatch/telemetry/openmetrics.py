@@ -100,7 +100,7 @@ class _PageReader:
             text, column, escaped = _described(text)
             cut = _cut(text)
             if not escaped:
-                detail = "label values are not escaped (Prometheus refuses them), read as they stand"
+                detail = "label values are not escaped, which Prometheus refuses; they are read unchanged"
                 self.problems.add(line, f"{detail}: {_shortened(text)}")
         fields = text[cut:].split()
         if not 1 <= len(fields) <= 2:
@@ -199,5 +199,5 @@ def _restore_markers(series: list[RecordedSeries], problems: Problems) -> None:
             mark_stale(one.values, lonely)
             restored += int(lonely.sum())
     if restored:
-        detail = f"{restored} single NaN samples are read as ends of series: a dump does not tell them from NaN values"
+        detail = f"{restored} single NaN samples are read as ends of series: in a dump both look alike"
         problems.add(0, detail)

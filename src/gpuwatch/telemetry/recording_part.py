@@ -160,6 +160,6 @@ def contradiction(place: str, metric: str, conflicts: list[Conflict]) -> Gap:
     return Gap(
         kind=GapKind.BAD_INPUT,
         what=place,
-        detail=f"{samples} samples of {metric} are given again with another value, the first at {when} for "
-        f"{{{labels}}}; the value given last is taken",
+        detail=f"{samples} samples of {metric} occur twice with different values, the first at {when} for "
+        f"{{{labels}}}; the last value counts",
     )

@@ -40,7 +40,7 @@ def throttled_shares(
     if steps.count <= 0:
         return {}, ()
     if not found:
-        detail = f"none of {', '.join(_SIGNALS)} is exported; windows in which a GPU was slowed are taken for its need"
+        detail = f"none of {', '.join(_SIGNALS)} is exported; windows in which a GPU was slowed count as its demand"
         return {}, (Gap(kind=GapKind.SIGNAL_MISSING, what="throttling", detail=detail),)
     shares = _Shares(store, inventory, steps, {})
     gaps = []

@@ -1,0 +1,55 @@
+"""Helm, and kubeconform, which holds what a chart renders to schemas: where they are, and Helm as a person uses it.
+
+`parts/install` puts them in place; nothing here builds or downloads.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from parts.go_tools import GoTools
+
+VERSION = "v4.3.1"
+HELM_TOOLS = GoTools(
+    Path(__file__).parent / "helm",
+    # Without a version Helm calls itself v4.3, and a chart cannot be tested against it.
+    ("-trimpath", f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={VERSION}"),
+)
+
+
+@dataclass(frozen=True)
+class HelmBuild:
+    helm: Path
+    kubeconform: Path
+
+
+def find_helm() -> HelmBuild | None:
+    """What parts/install built; None where it did not."""
+    folder = HELM_TOOLS.folder
+    build = HelmBuild(folder / "helm", folder / "kubeconform")
+    return build if all(os.access(program, os.X_OK) for program in (build.helm, build.kubeconform)) else None
+
+
+@dataclass(frozen=True)
+class Helm:
+    """Helm as a person uses it; nothing of the machine's own configuration is read. folder: for what it keeps."""
+
+    program: Path
+    kubeconfig: Path | str
+    namespace: str
+    folder: Path
+
+    def __call__(self, *arguments: str | Path) -> str:
+        """What it says. Fails the test where that is an error."""
+        done = self.attempted(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def attempted(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        environment = {f"HELM_{name.upper()}_HOME": str(self.folder / name) for name in ("cache", "config", "data")}
+        environment |= {"HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfig), "HELM_NAMESPACE": self.namespace}
+        command = [str(each) for each in (self.program, *arguments)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

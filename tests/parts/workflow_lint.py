@@ -1,0 +1,16 @@
+"""actionlint, which checks GitHub's workflows: where it is. `parts/install` builds it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from parts.go_tools import GoTools
+
+ACTIONLINT_TOOLS = GoTools(Path(__file__).parent / "actionlint", ("-trimpath", "-ldflags=-s -w"))
+
+
+def find_actionlint() -> Path | None:
+    """What parts/install built; None where it did not."""
+    program = ACTIONLINT_TOOLS.folder / "actionlint"
+    return program if os.access(program, os.X_OK) else None
