@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards chart situations lock clean
+.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards chart situations lock dist clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is misse
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).
 test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
 	$(BIN)/python tests/parts/install
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image"
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image and not dist"
 	$(E2E)
 
 # By itself: its processes keep to the clock, and need the machine for it. Two worlds side by side, as most of it is
@@ -46,7 +46,7 @@ dev-cluster: $(STAMP)  ## A living cluster with simulated GPUs and a Prometheus 
 test-fast: $(STAMP)  ## The tests that need no server and no browser
 	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not browser and not slow"
 
-verify: $(STAMP)  ## What takes npm, or root on Debian: dashboards drawn by Grafana's own components, the image built and run
+verify: $(STAMP) dist  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, `dist`
 	$(BIN)/python tests/parts/install --image
 	$(BIN)/python -m pytest -m "npm or image" tests
 
@@ -58,6 +58,22 @@ image: $(STAMP)  ## The container image on a Debian of its own: built, held to i
 sbom: image  ## The bill of materials of that image, CycloneDX, into out/
 	@mkdir -p out
 	PYTHONPATH=tests $(BIN)/python -c 'from parts.image import built; print(built().rootfs)' | xargs $(BIN)/python -m tools.sbom > out/sbom.cdx.json
+
+DIST_VENV := .venv-dist
+DIST_STAMP := $(DIST_VENV)/.installed
+
+$(DIST_STAMP): requirements/dist.txt
+	$(PYTHON) -m venv $(DIST_VENV)
+	$(DIST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dist.txt
+	@touch $@
+
+# The wheel is built from the sdist, with the locked setuptools, and is the same for the same commit.
+dist: $(STAMP) $(DIST_STAMP)  ## Wheel and sdist into dist/, checked, then installed by pip, pipx and uv and run
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(DIST_VENV)/bin/python -m build --no-isolation --outdir dist
+	$(DIST_VENV)/bin/twine check --strict dist/*
+	$(DIST_VENV)/bin/check-wheel-contents dist/*.whl
+	$(BIN)/python -m pytest -m dist tests/distribution
 
 screenshots: $(STAMP)  ## Pictures of the dashboards, with Grafana's own components, into docs/images/
 	$(BIN)/python tests/parts/install
@@ -123,6 +139,7 @@ lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 pyproject.toml -o requirements/runtime.txt
 	echo 'setuptools>=77' | uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 - -o requirements/build.txt
+	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --group dist -o requirements/dist.txt
 
 clean:  ## Remove what the targets made
-	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DIST_VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -37,20 +37,6 @@ def analysis(*arguments: str | Path) -> dict[str, object]:
     return document
 
 
-def test_help_imports_nothing_that_it_does_not_need() -> None:
-    code = (
-        "import sys\n"
-        "from gpuwatch.app.cli import cli\n"
-        "try: cli(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'pandas', 'numpy', 'pyarrow', 'kubernetes', 'rich', 'requests', 'pydantic', 'msgspec', 'yaml'}\n"
-        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Commands:" in done.stdout
-
-
 def test_json_keeps_to_the_published_schema() -> None:
     published = json.loads((Path(__file__).parents[2] / "docs" / "analysis-v1.schema.json").read_text())
     assert published == json.loads(to_json(analysis_schema()))

@@ -362,7 +362,7 @@ def test_killed_in_between_and_run_again_it_finishes(
 
         def counted(self: LiveWriter, ref: ObjectRef, *rest: Any, _real: Any = real, **more: Any) -> Any:
             nonlocal writes
-            writes += ref.kind != "Lease" and not self._dry_run
+            writes += ref.kind != "Lease" and not self.dry_run
             if writes == at + 1:
                 raise Killed
             return _real(self, ref, *rest, **more)

@@ -222,7 +222,7 @@ def test_a_rollout_from_48_to_49_keeps_both_vocabularies(recorded: Taken) -> Non
 def test_where_no_exporter_is_recognised_all_is_shown_and_nothing_trusted(recorded: Taken) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1, "n0", instance="10.1.0.66:9400"), 40)
     up(timeline, "10.1.0.66:9400", "monitoring/gpu-metrics-x")
-    assert ["nothing ties" in item.untrusted for item in recorded(timeline).devices] == [True]
+    assert ["is not known as an exporter" in item.untrusted for item in recorded(timeline).devices] == [True]
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def test_what_was_seen_before_the_last_one_ended_says_nothing_about_now() -> Non
     found = proposed(sick_fleet())
     known = [ended(found, Phase.SUCCEEDED)]
     now = LATER + HOUR
-    assert "was seen before" in left_alone(found.proposal, known, LATER, now, POLICY)
+    assert "are from before" in left_alone(found.proposal, known, LATER, now, POLICY)
     assert left_alone(found.proposal, known, LATER + timedelta(seconds=1), now, POLICY) == ""
 
 

@@ -257,7 +257,7 @@ def test_what_would_not_work_is_refused(id_: str, changes: dict[str, Any], told:
 def test_a_workload_without_an_owner_is_refused() -> None:
     sample = next(item for item in SAMPLES if item.id == "workload")
     _, object_ = started(sample)
-    assert "nobody" in reason(release(removed(object_, "/metadata/ownerReferences"), remediation=NAME, at=NOW))
+    assert "no controller" in reason(release(removed(object_, "/metadata/ownerReferences"), remediation=NAME, at=NOW))
 
 
 def test_an_annotation_of_the_mode_counts_before_the_status() -> None:

@@ -17,7 +17,7 @@ import yaml
 from gpuwatch.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.model.remediation import Phase
 from gpuwatch.model.weekly import WeeklyReport
-from gpuwatch.report.machine import findings_to_csv, to_json
+from gpuwatch.report.machine import FINDINGS, to_csv, to_json
 from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json, weekly_schema
 from report.weekly_example import FORMULA, HOSTILE, empty_report, free_report, full_report
 
@@ -102,7 +102,7 @@ def test_findings_are_not_run_as_formulas_either() -> None:
         confidence_ratio=1.0,
         summary=text,
     )
-    (row,) = csv.DictReader(io.StringIO(findings_to_csv((item,))))
+    (row,) = csv.DictReader(io.StringIO(to_csv(FINDINGS, (item,))))
     assert {key for key, cell in row.items() if cell == f"'{text}"} == {"subject", "summary"}
     assert not [cell for cell in row.values() if cell.startswith("=")]
 

@@ -277,7 +277,7 @@ def test_a_damaged_file_is_moved_aside_and_the_run_goes_on_cold(path: Path, dama
             found, gaps = store.load_book()
             assert found is None
             assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.BAD_INPUT, f"state {path}")]
-            assert f"moved to {aside}, and begun anew" in gaps[0].detail
+            assert f"moved to {aside}; the new file has no profiles" in gaps[0].detail
             assert store.gaps == gaps
             assert store.advice_given() == ()
             store.save_book(book(count=12))

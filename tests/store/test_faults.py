@@ -124,7 +124,7 @@ def test_a_damaged_fault_is_said_and_its_end_is_not_concluded(tmp_path: Path) ->
     with Store.open(path) as store:
         found = store.load_faults()
     assert [each.uuid for each in found.faults] == ["GPU-1"]
-    assert "not to be read" in found.unread
+    assert "unreadable in" in found.unread
     assert "restart gpuwatch" in found.unread
 
 

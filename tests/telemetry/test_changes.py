@@ -151,7 +151,7 @@ def test_no_xid_series_may_be_the_good_case(tmp_path: Path) -> None:
     changes, gaps = ask(Timeline().add(TEMPERATURE, gpu(1), 40).store(tmp_path))
     assert changes == ()
     assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.SIGNAL_MISSING, "signal xid_code")]
-    assert "none before the first XID" in gaps[0].detail
+    assert "no such series before the first XID" in gaps[0].detail
 
 
 def test_times_are_in_utc(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_of_two_files_the_one_named_last_wins(tmp_path: Path, reverse: bool) -> 
     assert opened.problems == ()  # not read yet
     assert opened.evaluate(last("g"), NOW) == [AnswerRow({"gpu": "0"}, 2.0 if reverse else 5.0)]
     (gap,) = opened.problems
-    assert "1 samples of g are given again" in gap.detail
+    assert "1 samples of g occur twice" in gap.detail
     assert gap.what == opened.description
 
 

@@ -6,13 +6,13 @@ the second case gets slower. The model uses the distribution of maximum entropy 
 exponential on [0, 1], which has no parameter to fit.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from gpuwatch.advise.capability import Capability
 from gpuwatch.model.bounds import require
@@ -183,8 +183,13 @@ def _quantiles_at(mean: float, points: Floats) -> Floats:
         return 1.0 - _quantiles_at(1.0 - mean, points)[::-1]
     if mean == 0.5:
         return points
-    # exp(−rx) on [0, 1] has mean 1/r − 1/(e^r − 1), which falls from ½ to 0 as r grows.
-    rate = brentq(lambda r: 1.0 / r - 1.0 / np.expm1(r) - mean, 1e-6, 700.0) if mean > 1.0 / 690 else 1.0 / mean
+    # exp(−rx) on [0, 1] has mean 1/r − 1/(e^r − 1), which falls from ½ to 0 as r grows. Bisection, because
+    # scipy.optimize takes 50 MiB of the controller for this alone.
+    low, high = 1e-6, 700.0
+    while mean > 1.0 / 690 and high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1.0 / middle - 1.0 / math.expm1(middle) > mean else (low, middle)
+    rate = high if mean > 1.0 / 690 else 1.0 / mean
     values = -np.log1p(-points * -np.expm1(-rate)) / rate
     scaled: Floats = values * (mean / values.mean())
     return scaled

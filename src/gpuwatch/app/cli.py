@@ -74,6 +74,22 @@ def _file(name: str, text: str) -> Callable[[F], F]:
     return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=text)
 
 
+_output = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write CSV or Parquet there.  [default: standard output]",
+)
+
+
+def _check_output(form: str, output: Path | None) -> None:
+    if output is not None and form not in ("csv", "parquet"):
+        raise click.UsageError(f"--output is for --format csv and parquet; for {form}, redirect with > FILE.")
+    if output is None and form == "parquet" and sys.stdout.isatty():
+        raise click.UsageError("A terminal cannot show Parquet; give --output FILE.")
+
+
 _rows = click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
 _prometheus = click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
 _kubeconfig = _options(
@@ -140,15 +156,19 @@ def cli() -> None:
 
 @cli.command()
 @_sources
-@_format("table", "json", "yaml", "csv", text="For people or for machines.")
+@_format("table", "json", "yaml", "csv", "parquet", text="For people or for machines.")
+@_output
 @_rows
 @_state("State file of `gpuwatch run` in this cluster: the faults that it remembers count.")
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
-def analyze(form: str, rows: int, fail_on_findings: bool, state: Path | None, **sources: Any) -> None:
+def analyze(
+    form: str, output: Path | None, rows: int, fail_on_findings: bool, state: Path | None, **sources: Any
+) -> None:
     """Findings with their evidence, and the plan: what is degraded, what is idle, and what is worth doing about it."""
     from gpuwatch.app.commands import run_analyze
 
-    sys.exit(run_analyze(form, rows, fail_on_findings, state, sources))
+    _check_output(form, output)
+    sys.exit(run_analyze(form, output, rows, fail_on_findings, state, sources))
 
 
 @cli.command()
@@ -172,16 +192,25 @@ def explain(subject: str, form: str, state: Path | None, days: float, **sources:
 @_profiles
 @click.option("-n", "--namespace", metavar="NAME", help="Only workloads of this namespace.")
 @click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
-@_format("table", "json", "yaml", "csv", "patch", text="'patch' prints what owners would change, as YAML.")
+@_format("table", "json", "yaml", "csv", "parquet", "patch", text="'patch' prints what owners would change, as YAML.")
+@_output
 @_rows
 def recommend(
-    form: str, rows: int, namespace: str | None, workload: str | None, state: Path | None, days: float, **sources: Any
+    form: str,
+    output: Path | None,
+    rows: int,
+    namespace: str | None,
+    workload: str | None,
+    state: Path | None,
+    days: float,
+    **sources: Any,
 ) -> None:
     """What each workload really needs: a MIG slice, another GPU, a share or fewer GPUs, how fast it would run there,
     what that saves, and the exact change. Where the evidence does not suffice, why, and what would resolve it."""
     from gpuwatch.app.sizing_commands import run_recommend
 
-    sys.exit(run_recommend(form, rows, namespace, workload, state, days, sources))
+    _check_output(form, output)
+    sys.exit(run_recommend(form, output, rows, namespace, workload, state, days, sources))
 
 
 @cli.command("mig-plan")
@@ -209,11 +238,11 @@ def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: A
     default=Path("reports"),
     show_default=True,
     metavar="DIR",
-    help="Each report becomes a folder in it; what could not be sent waits there for the next run.",
+    help="Each report becomes a folder in it: HTML, Markdown, JSON, CSV; what could not be sent waits there.",
 )
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
 @_state("SQLite file that keeps the profiles and the advice given.")
-@_format("summary", "markdown", "json", text="What is printed; the folder always has HTML, Markdown, JSON and CSV.")
+@_format("summary", "markdown", "json", "parquet", text="Printed form; 'parquet' adds Parquet to the folder's files.")
 def report(
     form: str,
     start: datetime | None,

@@ -1,6 +1,5 @@
 """What each command does: open the sources, take a Snapshot, decide, print. Returns the exit code."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -12,8 +11,8 @@ from rich.console import Console
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
 from gpuwatch.app.sizing import size
-from gpuwatch.app.sources import Opened, open_sources, take_snapshot
-from gpuwatch.app.terminal import print_answer, remark, reported
+from gpuwatch.app.sources import Opened, open_sources, take_snapshot, unreadable
+from gpuwatch.app.terminal import TABLES, print_answer, remark, reported, write_table
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import PlanContext, analyse, assess, remember
@@ -24,31 +23,32 @@ from gpuwatch.model.decision import Snapshot, Verdict
 from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
-from gpuwatch.model.telemetry import GapKind
 from gpuwatch.report.doctor import diagnose, diagnosis_tables
 from gpuwatch.report.explain import explain, explanation_tables, workloads_of
-from gpuwatch.report.machine import findings_to_csv
+from gpuwatch.report.machine import FINDINGS
 from gpuwatch.report.remediation_tables import pause_text
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.store.store import Store
 
 
 @reported
-def run_analyze(form: str, rows: int, fail_on_findings: bool, state: Path | None, options: Mapping[str, Any]) -> int:
+def run_analyze(
+    form: str, output: Path | None, rows: int, fail_on_findings: bool, state: Path | None, options: Mapping[str, Any]
+) -> int:
     opened = open_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    analysis = analyse(snapshot, opened.policies, PlanContext(faults=_known_faults(state, opened, snapshot)))
-    if form == "csv":
-        sys.stdout.write(findings_to_csv(analysis.findings))
+    analysis = analyse(snapshot, opened.policies, PlanContext(faults=known_faults(state, opened, snapshot)))
+    if form in TABLES:
+        write_table(FINDINGS, analysis.findings, form, output)
     else:
         print_answer(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows))
-    if not snapshot.devices and any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in snapshot.gaps):
+    if unreadable(snapshot):
         return ExitCode.FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
     return ExitCode.FOUND if fail_on_findings and found else ExitCode.OK
 
 
-def _known_faults(state: Path | None, opened: Opened, snapshot: Snapshot) -> FaultMemory | None:
+def known_faults(state: Path | None, opened: Opened, snapshot: Snapshot) -> FaultMemory | None:
     """What the controller's state file remembers of faults up to this Snapshot, with what the Snapshot shows; None
     without such a file. Nothing is stored."""
     kept = state or opened.settings.state
@@ -71,7 +71,7 @@ def run_explain(subject: str, form: str, state: Path | None, days: float, option
     context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
     for gap in gaps:
         remark(f"{gap.what}: {gap.detail}")
-    context = replace(context, faults=_known_faults(state, opened, snapshot))
+    context = replace(context, faults=known_faults(state, opened, snapshot))
     concluded = assess(snapshot, opened.policies, everything=True, faults=context.faults)
     explanation = explain(snapshot, subject, concluded, analyse(snapshot, opened.policies, context).plan)
     workloads = workloads_of(snapshot, explanation)

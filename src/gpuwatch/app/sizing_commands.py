@@ -16,7 +16,8 @@ from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, open_sources
-from gpuwatch.app.terminal import output, print_answer, remark, reported
+from gpuwatch.app.terminal import TABLES, print_answer, remark, reported, write_table
+from gpuwatch.app.terminal import output as console
 from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.deliver.deliver import deliver, deliver_pending
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, report_id
@@ -31,7 +32,7 @@ from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.report.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.report.tables import gap_tables
 from gpuwatch.report.weekly_html import weekly_html
-from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json
+from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json, weekly_tables
 from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
 
 VERSION = 1
@@ -55,6 +56,7 @@ class Advised:
 @reported
 def run_recommend(
     form: str,
+    output: Path | None,
     rows: int,
     namespace: str | None,
     workload: str | None,
@@ -90,10 +92,10 @@ def run_recommend(
     )
     if form == "patch":
         sys.stdout.write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
-    elif form == "csv":
+    elif form in TABLES:
         shown = replace(sized, recommendations=advice, abstentions=abstained)
         week = week_of(opened, shown, timedelta(days=days))
-        sys.stdout.write(weekly_csvs(week)["recommendations.csv"])
+        write_table(*weekly_tables(week)["recommendations"], form, output)
     else:
         print_answer(answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None))
     return _code(sized)
@@ -154,6 +156,10 @@ def run_report(
     kept, unread = kept_of(opened, options)
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
+    if form == "parquet":
+        from gpuwatch.report.frames import to_parquet
+
+        files |= {f"{name}.parquet": to_parquet(*table) for name, table in weekly_tables(report).items()}
 
     tell = partial(remark, style="dim")
     policy = settings.delivery if send else DeliveryPolicy()
@@ -169,7 +175,7 @@ def run_report(
     elif form == "markdown":
         sys.stdout.write(weekly_markdown(report))
     else:
-        out = output()
+        out = console()
         out.print(Markdown(summary))
         out.print(f"\nThe report: {written}", markup=False, soft_wrap=True)
     failed = any(item.state is not DeliveryState.SENT for item in sent)

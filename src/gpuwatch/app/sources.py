@@ -140,6 +140,12 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
     return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *noticed))))
 
 
+def unreadable(snapshot: Snapshot) -> Gap | None:
+    """Why nothing is known, where no device was seen because a source did not answer."""
+    silent = (gap for gap in snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED))
+    return None if snapshot.devices else next(silent, None)
+
+
 _MOST_SKEW_SECONDS = 60.0
 """Largest clock difference: two samples at the exporters' 30 s. More hides the newest samples, or shows old ones as
 new."""

@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import ParamSpec
+from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from rich.console import Console, RenderableType
 
@@ -15,12 +16,13 @@ from gpuwatch.deliver.outbox import OutboxError
 from gpuwatch.kube.reader import ClusterError
 from gpuwatch.kube.writer import WriteError
 from gpuwatch.report.explain import UnknownSubject
-from gpuwatch.report.machine import to_json, to_yaml
+from gpuwatch.report.machine import Columns, to_csv, to_json, to_yaml
 from gpuwatch.settings import SettingsError
 from gpuwatch.store import StoreError
 from gpuwatch.telemetry.samples import TelemetryError
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 _PIPE_WIDTH = 160
 
@@ -57,6 +59,25 @@ def print_answer(value: object, form: str, table: Callable[[], RenderableType]) 
         sys.stdout.write(to_yaml(value))
     else:
         output().print(table())
+
+
+TABLES = ("csv", "parquet")
+"""Forms that hold one table and no more."""
+
+
+def write_table(columns: Columns[T], rows: Sequence[T], form: str, output: Path | None) -> None:
+    """form: one of TABLES. output: None for standard output."""
+    if form == "csv":
+        data = to_csv(columns, rows, line_end="\n").encode()
+    else:
+        from gpuwatch.report.frames import to_parquet
+
+        data = to_parquet(columns, rows)
+    if output is None:
+        sys.stdout.buffer.write(data)
+        return
+    output.write_bytes(data)
+    remark(f"wrote {output}: {len(rows)} rows")
 
 
 def reported(command: Callable[P, int]) -> Callable[P, int]:

@@ -16,7 +16,7 @@ from gpuwatch.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.frameworks import ends
 from gpuwatch.model.cluster import Cluster, Node, Pod, Sharing
-from gpuwatch.model.decision import Analysis, Finding, FindingKind, Verdict
+from gpuwatch.model.decision import Analysis, Family, Finding, FindingKind, Verdict
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.model.telemetry import Device, PodRef
 
@@ -59,21 +59,30 @@ class FleetCost:
     currency: str = CURRENCY
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeCost:
-    """A Node with GPUs: how many are allocatable, what each Pod has, and the price of one for an hour."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One Pod and the GPUs that it has now; pod '' for the free ones of a Node. gpus: physical ones, with fractions.
+    use: kind of the finding on their use, such as in_use, never_used or idle_unknown; None without telemetry.
+    cost_per_hour: None without a price."""
 
-    gpu_model: str
+    pod: PodRef
+    workload: str = ""
+    node: str
     pool: str
-    allocatable: float
-    taken: Mapping[PodRef, float]
-    price: float | None
+    gpu_model: str
+    gpus: float
+    state: CostState
+    use: str | None = None
+    cost_per_hour: float | None
+
+    @property
+    def namespace(self) -> str:
+        return self.pod.partition("/")[0]
 
 
 def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[Recommendation] = ()) -> FleetCost:
     """Empty without a cluster."""
-    places = _places(analysis.cluster, analysis.devices, prices)
-    idle, suspected = _idle_pods(analysis.findings), _suspected_pods(analysis.findings)
+    idle = _idle_pods(analysis.findings)
     allocatable: dict[tuple[str, str], float] = defaultdict(float)
     unpriced: dict[tuple[str, str], float] = defaultdict(float)
     allocated: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -81,23 +90,18 @@ def fleet_cost(analysis: Analysis, prices: PriceList, recommendations: Sequence[
     gpus: dict[tuple[str, str], float] = defaultdict(float)
     cost: dict[tuple[str, str], float] = defaultdict(float)
     saving: dict[tuple[str, str, str], float] = defaultdict(float)
-    for place in places:
-        kind = (place.gpu_model, place.pool)
-        allocatable[kind] += place.allocatable
-        unpriced[kind] += 0.0 if place.price is not None else place.allocatable
-        parts = [("", CostState.FREE, max(place.allocatable - sum(place.taken.values()), 0.0))]
-        for ref, count in place.taken.items():
-            namespace = ref.partition("/")[0]
-            allocated[namespace, *kind] += count
-            state = CostState.IDLE if ref in idle else CostState.SUSPECTED if ref in suspected else CostState.ALLOCATED
-            parts.append((namespace, state, count))
-            if ref in idle and place.price is not None:
-                saving[namespace, RELEASE, Confidence.LIKELY] += count * place.price
-                saving[namespace, RELEASE, Confidence.PESSIMISTIC] += count * place.price * idle[ref]
-        for namespace, state, count in parts:
-            gpus[namespace, state] += count
-            if place.price is not None:
-                cost[namespace, state] += count * place.price
+    for each in allocations(analysis, prices):
+        kind, namespace, price = (each.gpu_model, each.pool), each.namespace, each.cost_per_hour
+        allocatable[kind] += each.gpus
+        unpriced[kind] += 0.0 if price is not None else each.gpus
+        gpus[namespace, each.state] += each.gpus
+        if each.pod:
+            allocated[namespace, *kind] += each.gpus
+        if price is not None:
+            cost[namespace, each.state] += price
+            if each.state is CostState.IDLE:
+                saving[namespace, RELEASE, Confidence.LIKELY] += price
+                saving[namespace, RELEASE, Confidence.PESSIMISTIC] += price * idle[each.pod]
     for namespace in {namespace for namespace, _ in cost}:
         # No idle GPUs cost nothing; idle GPUs of unknown price cost something.
         for state in (CostState.ALLOCATED, CostState.IDLE, CostState.SUSPECTED) if namespace else ():
@@ -159,23 +163,57 @@ def _suspected_pods(findings: Iterable[Finding]) -> frozenset[PodRef]:
     return frozenset(ref for item in findings if item.kind is FindingKind.SUSPECTED_IDLE for ref in item.pods)
 
 
-def _places(cluster: Cluster, devices: Iterable[Device], prices: PriceList) -> list[_NodeCost]:
+def allocations(analysis: Analysis, prices: PriceList) -> tuple[Allocation, ...]:
+    """What each Pod has, and what is free, Node by Node. Empty without a cluster."""
+    cluster = analysis.cluster
     pods: dict[str, list[Pod]] = defaultdict(list)
     for pod in cluster.pods:
         if pod.node and pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims):
             pods[pod.node].append(pod)
     here: dict[str, list[Device]] = defaultdict(list)
-    for device in devices:
+    for device in analysis.devices:
         if device.node is not None:
             here[device.node].append(device)
-    claimed = _claimed_gpus(cluster, {device.id: device for device in devices})
-    found = (_place(node, pods[node.name], here[node.name], claimed, prices) for node in cluster.nodes)
-    return [place for place in found if place.allocatable]
+    claimed = _claimed_gpus(cluster, {device.id: device for device in analysis.devices})
+    idle, suspected = _idle_pods(analysis.findings), _suspected_pods(analysis.findings)
+    states = {
+        **dict.fromkeys(suspected, CostState.SUSPECTED),
+        **dict.fromkeys(idle, CostState.IDLE),
+        "": CostState.FREE,
+    }
+    # Reversed, because the gravest finding comes first, and the last one stays.
+    of_use = [item for item in reversed(analysis.findings) if item.family is Family.IDLE]
+    use = {ref: str(item.kind) for item in of_use for ref in item.pods}
+    workload = {pod.ref: pod.workload for pod in cluster.pods}
+    found = []
+    for node in cluster.nodes:
+        taken, allocatable = _taken(node, pods[node.name], here[node.name], claimed)
+        # A GPU that the device plugin withdraws stays with the Pod that has it.
+        parts = {**taken, "": max(allocatable - sum(taken.values()), 0.0)}
+        product = node.gpu_product or next((device.model for device in here[node.name] if device.model), "")
+        gpu, price = find_gpu(product), prices.of_node(node).price_per_gpu_hour
+        if sum(parts.values()) > 0:
+            found += [
+                Allocation(
+                    pod=ref,
+                    workload=workload.get(ref, ""),
+                    node=node.name,
+                    pool=node.pool or NO_POOL,
+                    gpu_model=gpu.name if gpu is not None else node.gpu_product,
+                    gpus=count,
+                    state=states.get(ref, CostState.ALLOCATED),
+                    use=use.get(ref),
+                    cost_per_hour=None if price is None else count * price,
+                )
+                for ref, count in parts.items()
+            ]
+    return tuple(found)
 
 
-def _place(
-    node: Node, pods: Sequence[Pod], devices: Sequence[Device], claimed: Mapping[str, float], prices: PriceList
-) -> _NodeCost:
+def _taken(
+    node: Node, pods: Sequence[Pod], devices: Sequence[Device], claimed: Mapping[str, float]
+) -> tuple[dict[PodRef, float], float]:
+    """GPUs of each Pod, and allocatable ones."""
     resources = {*node.accelerators, *(resource for pod in pods for resource in pod.accelerators)}
     unit = {resource: _share_of(node, resource) for resource in resources}
     capacity = sum(count * unit[resource] for resource, count in node.accelerators.items())
@@ -192,16 +230,7 @@ def _place(
     total = sum(taken.values())
     if 0 < capacity < total:  # a Pod that has ended is still listed beside its successor
         taken = {ref: count * capacity / total for ref, count in taken.items()}
-        total = capacity
-    gpu = find_gpu(node.gpu_product or next((device.model for device in devices if device.model), ""))
-    return _NodeCost(
-        gpu_model=gpu.name if gpu is not None else node.gpu_product,
-        pool=node.pool or NO_POOL,
-        # A GPU that the device plugin withdraws stays with the Pod that has it.
-        allocatable=max(allocatable, total),
-        taken=taken,
-        price=prices.of_node(node).price_per_gpu_hour,
-    )
+    return taken, allocatable
 
 
 def _share_of(node: Node, resource: str) -> float:

@@ -130,9 +130,9 @@ class IdleJudge:
             return idle_unknown(item.subject, text, ("which Pod's work it is",))
         batch = self.model.classes[item.workload] is WorkloadClass.BATCH
         bound = host_bound(self.signals, self.policy, item.devices, item.lane, self.calendar.step_seconds, batch=batch)
-        kind, advice, sure = FindingKind.IN_USE, Advice.NONE, 0.99
+        kind, advice, confidence = FindingKind.IN_USE, Advice.NONE, 0.99
         if bound is not None:
-            kind, advice, sure = FindingKind.HOST_BOUND, Advice.FIX_APPLICATION, 0.7
+            kind, advice, confidence = FindingKind.HOST_BOUND, Advice.FIX_APPLICATION, 0.7
             when, evidence = f"{when}, but {bound[0]}", bound[1]
         return conclude(
             item.subject,
@@ -141,7 +141,7 @@ class IdleJudge:
             when,
             family=Family.IDLE,
             advice=advice,
-            confidence_ratio=sure,
+            confidence_ratio=confidence,
             evidence=evidence,
         )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,8 +14,18 @@ from gpuwatch.model.decision import Analysis, Finding
 
 T = TypeVar("T")
 Cell = str | float | int | datetime | None
-Columns = Mapping[str, Callable[[T], Cell]]
-"""Heading → the cell of a row."""
+
+TEXT, NUMBER, COUNT, FLAG, TIME = "string", "float64", "Int64", "boolean", "datetime64[us, UTC]"
+"""What a column holds, as pandas' dtypes; each has a value for what is unknown."""
+
+
+class Column(NamedTuple, Generic[T]):
+    cell: Callable[[T], Cell]
+    dtype: str = TEXT
+
+
+Columns = Mapping[str, Column[T]]
+"""Heading → the column of a CSV file and of a DataFrame. Headings have their units."""
 
 # A spreadsheet takes a cell with this start for a formula; the last four are the full-width forms of the first.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -37,7 +47,7 @@ def to_csv(columns: Columns[T], rows: Iterable[T], *, line_end: str = "\r\n") ->
     # With RFC 4180's line end, a lone carriage return within a cell is quoted too.
     writer = csv.writer(out, lineterminator=line_end)
     writer.writerow(columns)
-    writer.writerows([csv_cell(value(row)) for value in columns.values()] for row in rows)
+    writer.writerows([csv_cell(column.cell(row)) for column in columns.values()] for row in rows)
     return out.getvalue()
 
 
@@ -55,26 +65,25 @@ def csv_cell(value: Cell) -> str:
     return str(value)
 
 
-def fields(*names: str, of: str = "") -> dict[str, Callable[[Any], Any]]:
+def fields(*names: str, of: str = "", dtype: str = TEXT) -> dict[str, Column[Any]]:
     """Columns named as the fields that they show. of: the field that has them, where the row has it."""
-    return {name: attrgetter(f"{of}.{name}" if of else name) for name in names}
+    return {name: Column(attrgetter(f"{of}.{name}" if of else name), dtype) for name in names}
 
 
-def findings_to_csv(findings: tuple[Finding, ...]) -> str:
-    """One line per finding, lists joined by spaces; the header is fixed."""
-    columns: Columns[Finding] = {
-        **fields("id", "family", "kind"),
-        "subject_kind": lambda item: item.subject.kind,
-        "subject": lambda item: item.subject.name,
-        **fields("verdict", "severity", "advice"),
-        "confidence_ratio": lambda item: f"{item.confidence_ratio:.3f}",
-        **fields("since", "node"),
-        "devices": lambda item: " ".join(item.devices),
-        "pods": lambda item: " ".join(item.pods),
-        "gpu_hours": lambda item: f"{item.gpu_hours:.2f}",
-        **fields("summary"),
-    }
-    return to_csv(columns, findings, line_end="\n")
+FINDINGS: Columns[Finding] = {
+    **fields("id", "family", "kind"),
+    "subject_kind": Column(lambda item: item.subject.kind),
+    "subject": Column(lambda item: item.subject.name),
+    **fields("verdict", "severity", "advice"),
+    **fields("confidence_ratio", dtype=NUMBER),
+    **fields("since", dtype=TIME),
+    **fields("node"),
+    "devices": Column(lambda item: " ".join(item.devices)),
+    "pods": Column(lambda item: " ".join(item.pods)),
+    **fields("gpu_hours", dtype=NUMBER),
+    **fields("summary"),
+}
+"""A row per finding; lists are joined by spaces."""
 
 
 def analysis_schema() -> dict[str, Any]:

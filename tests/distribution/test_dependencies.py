@@ -1,0 +1,126 @@
+"""What is imported is declared, explained, and not imported before it is needed; one version."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections import defaultdict
+from datetime import UTC, datetime
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import __version__
+from gpuwatch.app import cli
+from gpuwatch.collect.snapshot_file import save_snapshot
+from gpuwatch.model.decision import Snapshot
+from parts.processes import free_port
+
+ROOT = Path(__file__).parents[2]
+DECLARED = {
+    re.split(r"[<>=!~ \[;]", line)[0]
+    for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+}
+DATA = {"tzdata"}  # read by the standard library's zoneinfo, imported by nothing
+
+SETTINGS = {"apscheduler", "msgspec", "numpy", "pydantic", "pydantic-settings", "pyyaml"}
+TABLES = SETTINGS | {"rich"}
+CLUSTER = TABLES | {"kubernetes", "requests", "tenacity", "urllib3"}
+# The modules that the commands load, and all that these import of the dependencies before a source is opened.
+AT_START = {
+    "commands": CLUSTER,
+    "remediation_commands": CLUSTER,
+    "sizing_commands": CLUSTER | {"jinja2", "markupsafe"},
+    "uninstall": CLUSTER | {"click"},
+    "demo": TABLES | {"pyarrow"},
+    "run": CLUSTER | {"jinja2", "markupsafe", "prometheus-client"},
+}
+
+
+def distributions() -> dict[str, str]:
+    """Top-level module → the declared dependency that brings it."""
+    return {
+        module: name
+        for module, names in packages_distributions().items()
+        for name in (each.lower().replace("_", "-") for each in names)
+        if name in DECLARED
+    }
+
+
+def loaded_after(code: str) -> set[str]:
+    """The dependencies that a fresh Python has loaded after this code."""
+    code += "\nimport sys\nprint('\\n', *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    known = distributions()
+    return {known[name] for name in done.stderr.splitlines()[-1].split() if name in known}
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    imported: dict[str, list[str]] = defaultdict(list)
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                imported[name.partition(".")[0]].append(path.name)
+    known = distributions()
+    ours = {"gpuwatch", "", *sys.stdlib_module_names}
+    assert {name: files for name, files in imported.items() if name not in ours and name not in known} == {}
+    assert {known[name] for name in imported if name in known} == DECLARED - DATA
+
+
+def test_each_dependency_has_a_line_that_says_what_for_and_what_else_was_considered() -> None:
+    section = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("\n## Dependencies\n")[2]
+    rows = [line.strip("|").split("|") for line in section.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    told = [name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row[0])]
+    assert sorted(told) == sorted(DECLARED)
+    assert all(len(row) == 3 and row[1].strip() and row[2].strip() for row in rows)
+
+
+def test_images_and_charts_have_the_version_of_the_package() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    found = {
+        version
+        for text in texts
+        for version in re.findall(r"""gpuwatch:(\d[\w.]*)|^appVersion: ["']?([\w.]+)""", text, flags=re.MULTILINE)
+    }
+    assert {"".join(version) for version in found} == {__version__}
+
+
+def test_help_needs_click_alone() -> None:
+    help_ = "from gpuwatch.app.cli import cli\ntry: cli(['run', '--help'])\nexcept SystemExit: pass"
+    assert loaded_after(help_) == {"click"}
+    assert loaded_after("import gpuwatch") == set()
+
+
+def test_the_table_has_every_module_that_a_command_loads() -> None:
+    tree = ast.parse(Path(cli.__file__).read_text(encoding="utf-8"))
+    asked = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    assert {f"gpuwatch.app.{name}" for name in AT_START} == {
+        name for name in asked if name.startswith("gpuwatch.app.") and name != "gpuwatch.app.exit_code"
+    }
+
+
+@pytest.mark.parametrize("module", AT_START)
+def test_a_command_imports_at_its_start_what_the_table_says(module: str) -> None:
+    assert loaded_after(f"import gpuwatch.app.{module}") == AT_START[module]
+
+
+def test_an_analysis_loads_neither_frames_nor_destinations_nor_solvers(tmp_path: Path) -> None:
+    """pyarrow imports pandas by itself where it reads a recording, so a Prometheus and a capture are looked at."""
+
+    def analyzed(*options: str) -> set[str]:
+        command = ["analyze", "--no-cluster", *options]
+        return loaded_after(f"from gpuwatch.app.cli import cli\ntry: cli({command})\nexcept SystemExit: pass")
+
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"prometheus: {{url: 'http://127.0.0.1:{free_port()}', retries: 0}}")
+    assert analyzed("--config", str(settings)) == CLUSTER | {"click", "prometheus-api-client"}
+    capture = tmp_path / "capture.json.gz"
+    save_snapshot(Snapshot(at=datetime(2026, 3, 2, tzinfo=UTC)), capture)
+    assert analyzed("--telemetry", str(capture)) == CLUSTER | {"click"}
