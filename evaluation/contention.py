@@ -8,20 +8,20 @@ than the peak. The fleet around them has no part in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 import msgspec
 import numpy as np
 
 from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
-from gpuwatch.simulate.behaviour import Behaviour, WorkKind
+from gpuwatch.simulate.behaviour import Behaviour, Load, WorkKind
 from gpuwatch.simulate.cards import T4, Machine, make_machine
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
+from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan, Floats
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import FOREVER, Scheduler
 from gpuwatch.simulate.script import MachineScript
-from gpuwatch.simulate.states import dram_peak
+from gpuwatch.simulate.states import DeviceState
 from gpuwatch.simulate.tables import NAMES
 from gpuwatch.simulate.truth import Truth
 
@@ -73,13 +73,36 @@ def contended_fleet(plan: FleetPlan, nodes: int) -> SimulatedFleet:
             runs.append(run)
             if where is not None:
                 truths.append(_truth(plan, machine, where))
-    return replace(
-        fleet,
-        machines=(*fleet.machines, *machines),
-        runs=[*fleet.runs, *runs],
-        scripts=[*fleet.scripts, *(MachineScript(exporter_down=list(outages)) for _ in machines)],
-        more_truths=tuple(truths),
-    )
+    more = {
+        "machines": (*fleet.machines, *machines),
+        "runs": [*fleet.runs, *runs],
+        "scripts": [*fleet.scripts, *(MachineScript(exporter_down=list(outages)) for _ in machines)],
+        "more_truths": tuple(truths),
+    }
+    return ContendedFleet(**{each.name: getattr(fleet, each.name) for each in fields(fleet)} | more)
+
+
+class ContendedFleet(SimulatedFleet):
+    """Its shared cards show no more than their peak of what their Pods ask for together."""
+
+    def devices(self, machine: Machine, placed: list[tuple[Run, int, dict[Place, Load]]]) -> list[DeviceState]:
+        devices = super().devices(machine, placed)
+        for device in devices if machine.role == "contended" else ():
+            rng = self.plan.rng("at-peak", machine.index, device.card.index)
+            device.load.dram = _at_peak(device.load.dram, dram_peak(self.plan, machine, device.card.index), rng)
+            device.load.pcie = _at_peak(device.load.pcie, 1.0, rng)
+        return devices
+
+
+def dram_peak(plan: FleetPlan, machine: Machine, card: int) -> float:
+    """The highest DRAM activity that kernels reach on this card, about 0.8."""
+    return float(np.clip(plan.rng("dram-peak", machine.index, card).normal(0.8, 0.03), 0.7, 0.9))
+
+
+def _at_peak(ratio: Floats, peak: float, rng: np.random.Generator) -> Floats:
+    """The measured part of a demand: at most the peak, which varies by a few percent."""
+    seen: Floats = np.minimum(ratio, peak * rng.normal(1.0, 0.02, len(ratio)))
+    return seen
 
 
 def _truth(plan: FleetPlan, machine: Machine, shared: _Shared) -> Truth:

@@ -10,30 +10,44 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
 from rich.table import Table
+from scipy.stats import binomtest
 
 from evaluation.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
 from evaluation.contention import contended_fleet
+from evaluation.health_fleets import Right
+from evaluation.health_rules import SceneScore, evaluate_health, scenes_together
 from evaluation.patience import CHANCE_RATIO, waits_of
-from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle, score_misfits
+from evaluation.scoring import (
+    Kept,
+    Quality,
+    added,
+    kept_together,
+    named_with_misfits,
+    score_faults,
+    score_idle,
+    score_misfits,
+)
 from gpuwatch.collect.collect import collect
 from gpuwatch.cycle.analysis import Policies, analyse, needs_of
 from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.model.decision import Finding, FindingKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_of
+from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_as
 from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.telemetry.recording import open_recording
+from gpuwatch.telemetry.series import RecordedSeries
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 CONTENDED = 4
@@ -48,7 +62,8 @@ _LIMIT_HOURS = NEVER_USED_LIMIT / timedelta(hours=1)
 class Evaluation:
     """faults, idle, misfits: one row per kind. baselines: the same for the rules of today. kept: working Pods per rule.
 
-    gpus: of a fleet, without the shared ones of `CONTENDED` nodes that are added to each.
+    gpus: of a fleet, without the shared ones of `CONTENDED` nodes that are added to each. health, scenes: of the fleets
+    of `evaluation.health_fleets`, seen at health_moments; by kind, and by what was planted.
     """
 
     seeds: tuple[int, ...]
@@ -61,6 +76,9 @@ class Evaluation:
     misfits: list[Quality]
     baselines: list[Quality]
     kept: list[Kept]
+    health: list[Quality]
+    scenes: list[SceneScore]
+    health_moments: int
 
 
 def evaluate(
@@ -71,21 +89,23 @@ def evaluate(
     policies: Policies | None = None,
     jobs: int = 1,
     progress: Callable[[str], None] = lambda _: None,
+    special: bool = True,
 ) -> Evaluation:
     """Plays the fleets of these seeds and adds up how they were judged.
 
     every_hours: distance of the regular moments, from the second day on; each planted fault and idle allocation adds
-    one of its own. jobs: fleets at a time, each in a process. A fleet of 64 GPUs and a week takes some minutes.
+    one of its own. jobs: fleets at a time, each in a process. special: with `special_fleets` of each seed. A seed takes
+    some minutes.
     """
     parts: list[Evaluation] = []
     if jobs == 1:
         for seed in seeds:
             progress(f"fleet {seed}")
-            parts.append(evaluate_fleet(seed, gpus, days, every_hours, policies or Policies()))
+            parts.append(evaluate_fleet(seed, gpus, days, every_hours, policies or Policies(), special))
     else:
         with ProcessPoolExecutor(jobs) as pool:
             waiting = {
-                pool.submit(evaluate_fleet, seed, gpus, days, every_hours, policies or Policies()): seed
+                pool.submit(evaluate_fleet, seed, gpus, days, every_hours, policies or Policies(), special): seed
                 for seed in seeds
             }
             for done in as_completed(waiting):
@@ -103,18 +123,24 @@ def evaluate(
         misfits=added(part.misfits for part in parts),
         baselines=added(part.baselines for part in parts),
         kept=kept_together(part.kept for part in parts),
+        health=added(part.health for part in parts),
+        scenes=scenes_together(part.scenes for part in parts),
+        health_moments=sum(part.health_moments for part in parts),
     )
 
 
-def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, policies: Policies) -> Evaluation:
-    """One fleet, in a folder that is removed afterwards."""
+def evaluate_fleet(
+    seed: int, gpus: int, days: float, every_hours: float, policies: Policies, special: bool = True
+) -> Evaluation:
+    """One fleet, in a folder that is removed afterwards, and the `special_fleets` of its seed."""
     fleet = contended_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days), CONTENDED)
     moments = moments_of(fleet, every_hours)
     with tempfile.TemporaryDirectory(prefix="gpuwatch-fleet-") as folder:
         named = watch(fleet, moments, Path(folder), policies)
+    more = special_fleets(seed, policies) if special else Special()
     waits = waits_of(fleet)
     classes, kept = score_idle(fleet.truth, named, moments, waits=waits)
-    baselines, left = [], [kept]
+    baselines, left = [], [kept, *more.kept]
     rules = (COMMON_RULE, SIX_HOURS)
     fixed = list(fixed_rules(fleet, moments, rules))
     for rule in rules:
@@ -128,11 +154,30 @@ def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, polici
         every_hours=every_hours,
         moments=len(moments),
         faults=score_faults(fleet.truth, named, moments),
-        idle=added([classes, gangs_of(seed, policies)]),
+        idle=added([classes, more.idle]),
         misfits=score_misfits(fleet.truth, named, moments),
         baselines=baselines,
         kept=left,
+        health=list(more.health),
+        scenes=list(more.scenes),
+        health_moments=more.moments,
     )
+
+
+class Special(NamedTuple):
+    """As in Evaluation, of the special fleets of a seed."""
+
+    idle: Sequence[Quality] = ()
+    kept: Sequence[Kept] = ()
+    health: Sequence[Quality] = ()
+    scenes: Sequence[SceneScore] = ()
+    moments: int = 0
+
+
+def special_fleets(seed: int, policies: Policies) -> Special:
+    """Fleets for what the regular one does not have: gangs in part, exporters with one signal, and `health_fleets`."""
+    suspected, kept = suspected_of(seed, policies)
+    return Special([*gangs_of(seed, policies), *suspected], [kept], *evaluate_health(seed))
 
 
 def gangs_of(seed: int, policies: Policies) -> list[Quality]:
@@ -147,15 +192,50 @@ def gangs_of(seed: int, policies: Policies) -> list[Quality]:
     return [row for row in rows if row.kind == FindingKind.PARTIAL_GANG]
 
 
-def watch(fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, policies: Policies) -> list[Named]:
-    """Runs the whole path at each moment, over files as a user has them."""
+_SECOND_SIGNALS = ("POWER", "ENERGY", "DRAM", "MEM_COPY", "MEMORY_UTIL", "PROF", "THROTTLE", "VIOLATION", "CLOCK")
+"""In the names of what could confirm a silence."""
+
+
+class OneSignalFleet(SimulatedFleet):
+    """Its exporters have no second signal beside the GPU's utilization."""
+
+    def series(self, only: Sequence[Metric] | None = None) -> Iterator[RecordedSeries]:
+        for series in super().series(only):
+            if not any(word in series.metric for word in _SECOND_SIGNALS):
+                yield series
+
+
+def suspected_of(seed: int, policies: Policies) -> tuple[list[Quality], Kept]:
+    """What is suspected to be idle, where nothing can confirm it."""
+    built = build_fleet(FleetPlan(seed=seed, end=END, gpus=64, days=4, faults=()))
+    fleet = OneSignalFleet(**{each.name: getattr(built, each.name) for each in fields(built)})
+    moments = moments_of(fleet, 6)
+    with tempfile.TemporaryDirectory(prefix="gpuwatch-suspected-") as folder:
+        named = watch(fleet, moments, Path(folder), policies, _suspected)
+    return score_idle(fleet.truth, named, moments, FindingKind.SUSPECTED_IDLE.value)
+
+
+def _suspected(at: datetime, findings: Sequence[Finding]) -> Iterator[Named]:
+    for finding in findings:
+        if finding.kind is FindingKind.SUSPECTED_IDLE:
+            yield named_as(at, finding)
+
+
+def watch(
+    fleet: SimulatedFleet,
+    moments: Sequence[datetime],
+    folder: Path,
+    policies: Policies,
+    taken: Callable[[datetime, Sequence[Finding]], Iterable[Named]] = named_with_misfits,
+) -> list[Named]:
+    """Runs the whole path at each moment, over files as a user has them. taken: from the findings of each moment."""
     write_fleet(fleet, folder)
     store = open_recording([folder / "telemetry.parquet"])
     named: list[Named] = []
     for at in moments:
         write_cluster(fleet, folder / "cluster", at)
         snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(policies))
-        named.extend(named_of(at, analyse(snapshot, policies).findings))
+        named.extend(taken(at, analyse(snapshot, policies).findings))
     return named
 
 
@@ -194,6 +274,20 @@ def evaluation_json(result: Evaluation) -> dict[str, Any]:
         "idle": [quality_json(row) for row in result.idle],
         "misfits": [quality_json(row) for row in result.misfits],
         "baselines": [quality_json(row) for row in result.baselines],
+        "health_moments": result.health_moments,
+        "health": [quality_json(row) for row in result.health],
+        "scenes": [
+            {
+                "scene": row.scene,
+                "kind": row.kind.value,
+                "right": row.right.name.lower(),
+                "planted": row.planted,
+                "named": row.found,
+                "too_far": row.too_far,
+                "delay_hours_median": row.delay_hours,
+            }
+            for row in result.scenes
+        ],
         "working_pods_named_idle": [
             {
                 "rule": kept.rule,
@@ -208,7 +302,8 @@ def evaluation_json(result: Evaluation) -> dict[str, Any]:
 
 
 def print_evaluation(result: Evaluation, console: Console) -> None:
-    """Three tables: kinds, how late what is idle was named, and the working Pods that each rule would have taken."""
+    """Five tables: kinds, how late what is idle was named, the working Pods that each rule would have taken, and the
+    fleets of `evaluation.health_fleets` by kind and by scene."""
     table = Table(
         title=f"{len(result.seeds)} fleets of {result.gpus} GPUs, {result.days:g} days, {result.moments} moments"
     )
@@ -243,6 +338,8 @@ def print_evaluation(result: Evaluation, console: Console) -> None:
             cells += [str(pods), str(named), _share(named / pods if pods else None)]
         spared.add_row(kept.rule, *cells)
     console.print(spared)
+    if result.scenes:
+        _print_health(result, console)
     console.print(
         "recall: of what was planted; GPU-h: of the hours that it lasted, those after it was named; precision: of what "
         "was named; delay: median from the start to the first moment that named it, and the longest, as moments lie up "
@@ -251,6 +348,32 @@ def print_evaluation(result: Evaluation, console: Console) -> None:
         f"({_LIMIT_HOURS:g} h where it never worked); late: from that moment on, median and longest, below 0 where it "
         "was named sooner"
     )
+
+
+def _print_health(result: Evaluation, console: Console) -> None:
+    table = Table(title=f"Fabric, board, places, repairs, Pods' ends, InfiniBand: {result.health_moments} moments")
+    for column in ("kind", "planted", "found", "95 %", "named wrongly", "precision, 95 %"):
+        table.add_column(column, justify="left" if column == "kind" else "right")
+    for row in result.health:
+        counts = str(row.planted), str(row.found), interval(row.found, row.planted), str(row.false_found)
+        table.add_row(row.kind, *counts, interval(row.found, row.found + row.false_found))
+    console.print(table)
+    scenes = Table(title="What was planted there")
+    for column in ("kind", "scene", "right", "planted", "named", "too far", "delay"):
+        scenes.add_column(column, justify="left" if column in ("kind", "scene", "right") else "right")
+    for scene in result.scenes:
+        right = "nothing" if scene.right is Right.NOTHING else f"{scene.right.name.lower()} at most"
+        done = str(scene.planted), str(scene.found), str(scene.too_far), _hours(scene.delay_hours)
+        scenes.add_row(scene.kind.value, scene.scene, right, *done)
+    console.print(scenes)
+
+
+def interval(found: int, of: int) -> str:
+    """The 95 % confidence interval of a share, by Clopper and Pearson; '' of nothing."""
+    if not of:
+        return ""
+    bounds = binomtest(found, of).proportion_ci(0.95)
+    return f"{bounds.low:.0%}–{bounds.high:.0%}"
 
 
 def _hours(hours: float | None) -> str:
@@ -278,16 +401,19 @@ def parse_seeds(text: str) -> list[int]:
 @click.option("--gpus", default=64, show_default=True, help="GPUs of each fleet.")
 @click.option("--days", default=7.0, show_default=True)
 @click.option("--every-hours", default=2.0, show_default=True, help="Distance of the regular moments.")
-@click.option("--jobs", default=2, show_default=True, help="Fleets at a time.")
+@click.option("--jobs", default=2, show_default=True, help="Seeds at a time.")
+@click.option("--special/--no-special", default=True, show_default=True, help="With the fleets of special faults.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(seeds: str, gpus: int, days: float, every_hours: float, jobs: int, form: str) -> None:
+def main(seeds: str, gpus: int, days: float, every_hours: float, jobs: int, special: bool, form: str) -> None:
     """Precision and recall of every kind of finding, over simulated fleets whose truth is known."""
     try:
         chosen = parse_seeds(seeds)
     except ValueError as error:
         raise click.BadParameter(f"{seeds!r} is no list of seeds: write 1000-1004 or 1000,1003") from error
     told = Console(stderr=True)
-    result = evaluate(chosen, gpus, days, every_hours, jobs=min(jobs, len(chosen)), progress=told.print)
+    result = evaluate(
+        chosen, gpus, days, every_hours, jobs=min(jobs, len(chosen)), progress=told.print, special=special
+    )
     if form == "json":
         json.dump(evaluation_json(result), sys.stdout, indent=1)
         sys.stdout.write("\n")

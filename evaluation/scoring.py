@@ -13,28 +13,46 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.model.decision import Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.simulate.scoring import (
     ABSENCES,
-    ALLOCATION_KINDS,
     IDLE_KINDS,
-    MISFIT_KINDS,
     NEVER_USED_LIMIT,
-    SURE,
     Named,
     about,
     explained,
     first_about,
     holds,
     nameable_faults,
+    named_as,
     named_by_pod,
+    named_of,
     wrongly_named,
 )
 from gpuwatch.simulate.truth import Truth
 
+MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
+SURE = ", proven"
+"""Suffix to the kind of a misfit that the plan would act on: confidence of at least 0.8."""
+ALLOCATION_KINDS = frozenset(
+    {kind.value for kind in IDLE_KINDS} | {f"{kind.value}{sure}" for kind in MISFIT_KINDS for sure in ("", SURE)}
+)
+
 # While these hold, or did within the silence, whether a Pod works is not known.
 _UNSEEN = (*ABSENCES, FindingKind.GPU_MISSING)
+
+
+def named_with_misfits(at: datetime, findings: Sequence[Finding]) -> list[Named]:
+    """As `named_of`, and the misfits, those that are sure enough to act on under a kind of their own as well."""
+    named = named_of(at, findings)
+    for finding in findings:
+        if finding.verdict is Verdict.MISFIT:
+            named.append(named_as(at, finding))
+            if finding.confidence_ratio >= PlanPolicy().min_confidence_ratio:
+                named.append(named_as(at, finding, f"{finding.kind}{SURE}"))
+    return named
 
 
 @dataclass(frozen=True, kw_only=True)

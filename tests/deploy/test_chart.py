@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import yaml
 
 from cluster.api import Object
 from deploy.manifests import DEPLOY, documents
+from gpuwatch import __version__
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.settings import load_settings
 from gpuwatch.store.custom_resources import GROUP
@@ -96,10 +96,9 @@ def test_helm_finds_nothing_to_say_against_it(helm_chart: Chart) -> None:
 
 def test_it_has_the_version_of_the_package() -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    version = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["version"]
-    assert (about["version"], about["appVersion"]) == (version, version)
+    assert (about["version"], about["appVersion"]) == (__version__, __version__)
     images = yaml.safe_load(about["annotations"]["artifacthub.io/images"])
-    assert [each["image"] for each in images] == [f"gpuwatch:{version}"]
+    assert [each["image"] for each in images] == [f"gpuwatch:{__version__}"]
     shipped = {each["metadata"]["name"] for each in documents(DEPLOY / "base" / "crds.yaml")}
     assert {each["name"] for each in yaml.safe_load(about["annotations"]["artifacthub.io/crds"])} == shipped
 

@@ -289,6 +289,21 @@ def test_what_cannot_be_given_back_keeps_the_release(helm: Helm, kubelet: Kubele
     assert living.api.answer("PATCH", path, {"data": {"paused": "false"}}, content_type=MERGE).ok
 
 
+def test_where_a_mode_was_taken_back_too_early_the_release_can_be_rolled_back(
+    helm: Helm, kubelet: Kubelet, living: World
+) -> None:
+    """Helm upgrades no release whose uninstallation has failed."""
+    helm("rollback", RELEASE)
+    helm("upgrade", RELEASE, CHART, "--reuse-values", "--set", "mode=observe")
+    rights(living.api, OBSERVE)
+    assert helm.attempted("uninstall", RELEASE, "--timeout", "300s").returncode != 0
+    assert "Grant the verb `delete` on `noderemediations`" in kubelet.ended[-1].output
+    assert living.taints(FAULTY) != []
+    assert helm.attempted("upgrade", RELEASE, CHART, "--reuse-values").returncode != 0
+    helm("rollback", RELEASE)
+    rights(living.api, OBSERVE, SUGGEST, TAINT)
+
+
 def test_uninstalling_leaves_no_taint_no_mark_and_no_finalizer(helm: Helm, kubelet: Kubelet, living: World) -> None:
     told = helm("uninstall", RELEASE, "--timeout", "180s")
     assert "Nothing of gpuwatch is left" in kubelet.ended[-1].output

@@ -13,6 +13,7 @@ import yaml
 
 from cluster.api import Object
 from deploy.manifests import DEPLOY, documents
+from gpuwatch import __version__
 from gpuwatch.app.cli import cli
 from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import ActionKind, Mode
@@ -164,8 +165,8 @@ def test_the_image_runs_as_nobody_what_the_package_installs() -> None:
     assert yaml.safe_load(entry) == ["gpuwatch"]
     assert "gpuwatch" in project["scripts"]
     versions = {spec["containers"][0]["image"] for spec in pod_specs()}
-    assert versions == {f"gpuwatch:{project['version']}"}
-    assert f"gpuwatch:{project['version']}" in DOCKERFILE
+    assert versions == {f"gpuwatch:{__version__}"}
+    assert f"gpuwatch:{__version__}" in DOCKERFILE
 
 
 def test_the_image_has_locked_dependencies_alone() -> None:

@@ -99,6 +99,20 @@ def test_pods_that_the_kubelet_refuses_and_pods_that_crash_again_and_again() -> 
     assert finding.evidence[0].value == "UnexpectedAdmissionError × 6, exit code 139 × 6"
 
 
+def test_programs_of_one_team_whose_jobs_have_numbers_for_names_are_known_by_their_images() -> None:
+    images = ("parse", "train", "score", "export")
+    dead = [
+        run(f"run-{n}{m}", 0, image=images[n], at=ago(hours=3, minutes=-20 * m)) for n in range(4) for m in range(3)
+    ]
+    alive = [
+        run(f"run-{n}{node}9", node, image=images[n], phase="Running", reasons=(), at=ago(hours=4))
+        for n in range(4)
+        for node in range(1, NODES)
+    ]
+    [finding] = found(seen([*dead, *alive]))
+    assert "that run the same 4 programs" in finding.summary
+
+
 HARMLESS = {
     "a crash-looping image everywhere": [each for node in range(NODES) for each in dying(node)],
     "one owner's bad job that lands on the Node again and again": [

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import NormalDist
 
+import numpy as np
 import pytest
 
 from detect.builders import POLICY, Answer, ago, cluster, findings, machines, on, scene, spread
@@ -9,7 +11,7 @@ from detect.questions import BRAKE, HEAT
 from gpuwatch.detect.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
-from gpuwatch.model.telemetry import Signal, WindowStat
+from gpuwatch.model.telemetry import Device, Signal, WindowStat
 
 WINDOW = float(POLICY.window_seconds)
 SAMPLES = HEAT.bits_count.window_seconds / 30
@@ -276,6 +278,13 @@ class TestPlaces:
         )
 
 
+def hotter(fleet: list[Device], watts: dict[str, float], celsius: dict[str, float]) -> list[str]:
+    """The busy GPUs that are named, none of them slowed."""
+    unslowed: dict[WindowStat, Answer] = {HEAT.bits: 0.0, HEAT.bits_before: 0.0, HEAT.bits_count: SAMPLES}
+    busy: dict[WindowStat, Answer] = {HEAT.busy: 0.98, HEAT.power: watts, HEAT.temperature: celsius}
+    return [found.subject.name for found in findings(scene(fleet, unslowed | busy)).values()]
+
+
 class TestPowerExplainsHeat:
     FLEET = machines(6, 8, model="NVIDIA L4")
 
@@ -313,6 +322,28 @@ class TestPowerExplainsHeat:
 
     def test_8_degrees_are_within_what_healthy_cards_differ_by(self) -> None:
         assert findings(self.world(odd=8.0)) == {}
+
+    @pytest.mark.parametrize(("odd", "named"), [(0.0, []), (17.0, ["gpu-60-5"])])
+    def test_of_1000_healthy_cards_the_hottest_does_not_stand_out(self, odd: float, named: list[str]) -> None:
+        """Their scatter is normal, with 3.1 °C: one is more than three such spreads above the line."""
+        fleet = machines(125, 8, model="NVIDIA L4")
+        watts = {item.uuid: 40 + 32 * (number * 7 % 1000) / 999 for number, item in enumerate(fleet)}
+        above = [NormalDist(0, 3.1).inv_cdf((number * 389 % 1000 + 0.5) / 1000) for number in range(1000)]
+        assert sum(each > 9.3 for each in above) == 1
+        celsius = {name: 40 + 0.5 * drawn + extra for (name, drawn), extra in zip(watts.items(), above, strict=True)}
+        celsius["gpu-60-5"] = 40 + 0.5 * watts["gpu-60-5"] + odd
+        assert hotter(fleet, watts, celsius) == named
+
+    def test_the_comparison_of_slots_does_not_make_healthy_cards_seem_alike(self) -> None:
+        """The median of a slot follows its few cards, so that what is left of them is less than their spread."""
+        fleet = machines(12, 8, model="NVIDIA L4")
+        named = []
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            watts = dict(zip([item.uuid for item in fleet], rng.uniform(40, 72, len(fleet)), strict=True))
+            celsius = {name: 40 + 0.5 * drawn + float(rng.normal(0, 3.8)) for name, drawn in watts.items()}
+            named += hotter(fleet, watts, celsius)
+        assert named == []
 
     def test_a_machine_whose_air_is_warm_has_no_card_that_stands_out(self) -> None:
         assert findings(self.world(odd=15.0, machine=True)) == {}

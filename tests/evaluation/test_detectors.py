@@ -28,7 +28,7 @@ def fleet() -> SimulatedFleet:
 
 @pytest.fixture(scope="module")
 def result() -> Evaluation:
-    return evaluate([11], gpus=16, days=2, every_hours=12)
+    return evaluate([11], gpus=16, days=2, every_hours=12, special=False)
 
 
 def test_moments_are_regular_with_one_soon_after_each_planted_beginning(fleet: SimulatedFleet) -> None:
@@ -131,7 +131,7 @@ def test_bad_seeds_are_refused_by_name() -> None:
 
 def test_the_table_names_every_rule() -> None:
     printed = CliRunner().invoke(
-        main, ["--seeds", "12", "--gpus", "8", "--days", "0.5", "--jobs", "1"], env={"COLUMNS": "160"}
+        main, ["--seeds", "12", "--gpus", "8", "--days", "0.5", "--jobs", "1", "--no-special"], env={"COLUMNS": "160"}
     )
     assert printed.exit_code == 0, printed.output
     for name in (COMMON_RULE.name, SIX_HOURS.name, "gpuwatch", "idle, any class"):

@@ -77,9 +77,10 @@ FIRES: dict[FaultKind, set[str]] = {
 }  # fmt: skip
 """Of the main file. What more a fault fires by its circumstances: `expected`."""
 
+BY_HAND = {"GpuCorrectedEccStorm", "GpuDrainNeeded"}
+"""Alerts on what no fault of the simulator does; a test sets the counter, or the state, of a card."""
+
 NOT_PLANTED = {
-    "GpuCorrectedEccStorm",
-    "GpuDrainNeeded",
     "GpuThermalMarginGone",
     "GpuProfilingMissing",
     "GpuLowUtilization",
@@ -149,7 +150,7 @@ SINGLE = tuple(kind for kind in FaultKind if kind not in (*WHOLE_NODE, EVERYWHER
 def test_the_table_has_every_kind_and_every_alert() -> None:
     assert set(FIRES) == set(FaultKind) == {*WHOLE_NODE, *SINGLE, EVERYWHERE}
     shipped = {rule["alert"] for group in yaml.safe_load(FILES[1].read_text())["groups"] for rule in group["rules"]}
-    fires = set().union(*FIRES.values()) | {"GpuHealthCheckFailed"}
+    fires = set().union(*FIRES.values()) | {"GpuHealthCheckFailed"} | BY_HAND
     assert fires | NOT_PLANTED == {name for name in shipped if not name.startswith("Gpuwatch")}
     assert not fires & NOT_PLANTED
 
@@ -186,6 +187,20 @@ def test_each_fault_fires_exactly_its_alerts(
             and fault.start / 60 <= alert.first <= fault.end / 60 + LOOK_MINUTES
         ]
         assert causes, f"{alert} fires at another time than its fault"
+
+
+def test_what_no_fault_does_fires_when_it_is_set_by_hand(newest_prometheus: ServerBuild, tmp_path: Path) -> None:
+    fleet = planted((), gpus=16, hours=4.0)
+    end = fleet.plan.seconds
+    fleet.scripts[0].cards[2].states["recovery"].append((3600.0, end, 4.0))  # drain it, then reset it
+    fleet.scripts[1].cards[5].rates["ecc_sbe"].append((3600.0, end, 0.5))
+    alerts = fired(newest_prometheus, fleet, FILES, tmp_path, step_seconds=120, look_minutes=LOOK_MINUTES)
+    names = [machine.name for machine in fleet.machines]
+    assert {(alert.name, *place(fleet, alert)) for alert in alerts} == {
+        ("GpuDrainNeeded", names[0], 2),
+        ("GpuCorrectedEccStorm", names[1], 5),
+    }
+    assert all(alert.first >= 60 for alert in alerts)
 
 
 def test_a_running_server_fires_what_needs_no_wait(prometheus_build: ServerBuild, tmp_path: Path) -> None:

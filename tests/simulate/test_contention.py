@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.contention import BUSY_RATIO, contended_fleet
+from evaluation.contention import BUSY_RATIO, contended_fleet, dram_peak
 from evaluation.detectors import watch
-from evaluation.scoring import score_misfits
+from evaluation.scoring import MISFIT_KINDS, SURE, score_misfits
 from gpuwatch.cycle.analysis import Policies
 from gpuwatch.model.decision import FindingKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Run
-from gpuwatch.simulate.scoring import MISFIT_KINDS, SURE, Named
-from gpuwatch.simulate.states import dram_peak
+from gpuwatch.simulate.scoring import Named
 from gpuwatch.simulate.truth import Truth
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)

@@ -116,14 +116,15 @@ def _died(fleet: Fleet, run: PodRun) -> bool | None:
 def _programs(runs: Iterable[PodRun]) -> Mapping[PodRun, str]:
     """Namespace and images without tags, so that the runs of one test are one program. A Pod that the kubelet refused
     has no image; it is of the program of its namesakes."""
-    names: dict[PodRun, str] = {}
+    programs: dict[PodRun, str] = {}
     of_name: dict[str, str] = {}
     for run in runs:
         space, _, pod = run.pod.partition("/")
-        names[run] = f"{space}/{stem(run.created_by.partition('/')[2] or pod)}"
-        if run.images:
-            of_name[names[run]] = " ".join([space, *sorted({_TAG.sub("", image) for image in run.images})])
-    return {run: of_name.get(name, name) for run, name in names.items()}
+        images = sorted({_TAG.sub("", image) for image in run.images})
+        programs[run] = name = f"{space}/{stem(run.created_by.partition('/')[2] or pod)}"
+        if images:
+            programs[run] = of_name[name] = " ".join([space, *images])
+    return {run: of_name.get(program, program) for run, program in programs.items()}
 
 
 def _finding(fleet: Fleet, place: str, dead: Sequence[PodRun], words: str, chance: str) -> Finding:

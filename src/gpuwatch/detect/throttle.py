@@ -149,7 +149,7 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             if gpu in slowed:
                 evidence = [_duty_evidence(gpu, duty, policy.thermal_duty_ratio)]
                 if excess is not None:
-                    evidence.append(_excess_evidence(fleet, gpu, excess, temperature))
+                    evidence.append(_excess_evidence(gpu, excess, temperature))
                 if margin.of(gpu) is not None:
                     evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
                 # The driver counted it in both windows; below half of the time a hot day explains it as well.
@@ -208,8 +208,8 @@ def _usually_slowed(
     return usual
 
 
-def _excess_evidence(fleet: Fleet, gpu: PhysicalGpu, excess: Excess, temperature: GpuAnswers) -> Evidence:
-    bound = excess.expected_celsius + fleet.policy.peer_deviations * excess.spread_celsius
+def _excess_evidence(gpu: PhysicalGpu, excess: Excess, temperature: GpuAnswers) -> Evidence:
+    bound = excess.expected_celsius + excess.least_celsius
     note = f"its power explains {excess.expected_celsius:.0f} °C, by {excess.gpus} busy GPUs of its model"
     return temperature.evidence(gpu, comparison=">", bound=bound, note=note)
 
@@ -220,7 +220,7 @@ def _hotter(fleet: Fleet, gpu: PhysicalGpu, excess: Excess, temperature: GpuAnsw
         FindingKind.THERMAL_THROTTLE,
         f"{excess.celsius:.0f} °C hotter than its power explains",
         _NOT_SLOWED,
-        [_excess_evidence(fleet, gpu, excess, temperature)],
+        [_excess_evidence(gpu, excess, temperature)],
         since=fleet.before(fleet.policy.window_seconds),
         missing=["a slowdown"],
     )

@@ -19,23 +19,6 @@ from gpuwatch.simulate.plan import DAY, HOUR, Floats, Mask
 COLLECT_SECONDS = 30.0
 CONTEXT_MIB = 460.0
 
-# SM-active of a job that computes (share of such jobs, SM-active): the Kalos CDF above its zeros, with a smaller part
-# of low values than there, as host-bound jobs and services bring more of them.
-SM_LEVELS = (
-    (0.0, 0.004),
-    (0.06, 0.012),
-    (0.08, 0.02),
-    (0.17, 0.33),
-    (0.33, 0.65),
-    (0.50, 0.71),
-    (0.62, 0.73),
-    (0.70, 0.77),
-    (0.85, 0.91),
-    (0.92, 0.94),
-    (0.985, 0.985),
-    (1.0, 0.99),
-)
-
 
 class WorkKind(StrEnum):
     TRAINING = "training"

@@ -21,7 +21,7 @@ from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import Scheduler
 from gpuwatch.simulate.script import MachineScript
-from gpuwatch.simulate.states import MachineState, play_machine, run_loads
+from gpuwatch.simulate.states import DeviceState, MachineState, devices_of, play_machine, run_loads
 from gpuwatch.simulate.symptoms import Fault
 from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths, reboot_truths
 from gpuwatch.simulate.workload_objects import Scene, workload_objects
@@ -67,7 +67,12 @@ class SimulatedFleet:
             for index in touched if loads else ():
                 placed[index].append((run, first, loads))
         for machine in machines:
-            yield play_machine(self.plan, machine, self.scripts[machine.index], placed.pop(machine.index, []))
+            devices = self.devices(machine, placed.pop(machine.index, []))
+            yield play_machine(self.plan, machine, self.scripts[machine.index], devices)
+
+    def devices(self, machine: Machine, placed: list[tuple[Run, int, dict[Place, Load]]]) -> list[DeviceState]:
+        """As `states.devices_of`."""
+        return devices_of(self.plan, machine, placed)
 
     def series(self, only: Sequence[Metric] | None = None) -> Iterator[RecordedSeries]:
         """Every series that Prometheus would hold, grouped by metric, each in order of time.

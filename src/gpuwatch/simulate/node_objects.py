@@ -3,6 +3,8 @@
 from collections import Counter
 from datetime import datetime, timedelta
 
+from msgspec import structs
+
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.exporter import CONTAINER, JOB, NAMESPACE
 from gpuwatch.simulate.forms import OBJECTS, Object, fill
@@ -58,19 +60,12 @@ def _labels(machine: Machine) -> dict[str, str]:
     model = machine.model
     major, minor, revision = machine.driver_version.split(".")
     shared = machine.replicas > 1
-    values = {
+    values = {name: str(value) for name, value in structs.asdict(model).items()} | {
         "name": machine.name,
-        "instance_type": model.instance_type,
         "zone": "ab"[machine.index // 5 % 2],
         "pool": machine.pool,
         "cards": str(len(machine.cards)),
-        "product": model.product,
         "shared": "-SHARED" if shared else "",
-        "memory_mib": str(model.memory_mib),
-        "family": model.family,
-        "machine": model.machine,
-        "compute_major": str(model.compute_major),
-        "compute_minor": str(model.compute_minor),
         "replicas": str(machine.replicas),
         "sharing": "time-slicing" if shared else "none",
         "major": major,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwatch.simulate.behaviour import SM_LEVELS, Behaviour, WorkKind
+from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.cards import Machine, make_suffix, make_uid
 from gpuwatch.simulate.forms import fill
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
@@ -180,9 +180,10 @@ class Scheduler:
             )
         # Consecutive jobs take evenly spread quantiles, so that a small fleet matches the distribution too.
         self._levels = (self._levels + 0.6180339887) % 1.0
+        shares, levels = zip(*NAMES.sm_levels, strict=True)
         return Behaviour(
             activity=WorkKind.TRAINING,
-            sm_level=float(np.interp(self._levels, [share for share, _ in SM_LEVELS], [sm for _, sm in SM_LEVELS])),
+            sm_level=float(np.interp(self._levels, shares, levels)),
             memory_share=float(np.clip(rng.normal(0.77 if kind == "training" else 0.5, 0.1), 0.1, 0.93)),
             warmup_seconds=float(rng.uniform(120, 600)) if kind == "training" else float(rng.uniform(20, 120)),
         )

@@ -6,22 +6,15 @@ last day, because rules look back as far. A health finding of another kind on a 
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.model.telemetry import DeviceId, PodRef
-from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.truth import REBOOT, Truth
 
 IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED, FindingKind.PARTIAL_GANG)
-MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
-SURE = ", proven"
-"""Suffix to the kind of a misfit that the plan would act on: confidence of at least 0.8."""
-ALLOCATION_KINDS = frozenset(
-    {kind.value for kind in IDLE_KINDS} | {f"{kind.value}{sure}" for kind in MISFIT_KINDS for sure in ("", SURE)}
-)
 # These report missing telemetry; they can only be found or not.
 ABSENCES = (FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
 _LOOKS_BACK = timedelta(hours=25)
@@ -63,27 +56,29 @@ def moments_of(fleet: SimulatedFleet, every_hours: float) -> list[datetime]:
 
 
 def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
-    """What a person would take for a broken GPU, a lost exporter, an idle allocation, or a misfit. An XID that is the
+    """What a person would take for a broken GPU, a lost exporter or an idle allocation. An XID that is the
     application's fault names no GPU."""
     named = []
     for finding in findings:
         broken = finding.verdict is Verdict.DEGRADED and finding.advice is not Advice.FIX_APPLICATION
         # A single recent failed scrape only has the advice to watch; it does not claim an outage.
         absent = finding.kind in ABSENCES and finding.notable and finding.advice is Advice.FIX_MONITORING
-        if broken or absent or finding.verdict in (Verdict.IDLE, Verdict.MISFIT):
-            on = finding.subject.kind.value
-            one = Named(
-                at=at,
-                kind=finding.kind.value,
-                subject=str(finding.subject),
-                devices=frozenset(finding.devices) | ({finding.subject.name} if on == "device" else set()),
-                pods=frozenset(finding.pods),
-                node=finding.node or (finding.subject.name if on == "node" else ""),
-            )
-            named.append(one)
-            if finding.verdict is Verdict.MISFIT and finding.confidence_ratio >= PlanPolicy().min_confidence_ratio:
-                named.append(replace(one, kind=f"{one.kind}{SURE}"))
+        if broken or absent or finding.verdict is Verdict.IDLE:
+            named.append(named_as(at, finding))
     return named
+
+
+def named_as(at: datetime, finding: Finding, kind: str = "") -> Named:
+    """kind: in place of the finding's own."""
+    on = finding.subject.kind.value
+    return Named(
+        at=at,
+        kind=kind or finding.kind.value,
+        subject=str(finding.subject),
+        devices=frozenset(finding.devices) | ({finding.subject.name} if on == "device" else set()),
+        pods=frozenset(finding.pods),
+        node=finding.node or (finding.subject.name if on == "node" else ""),
+    )
 
 
 def holds(truth: Truth, at: datetime, back: timedelta = timedelta()) -> bool:
@@ -159,8 +154,6 @@ def false_names(truths: Sequence[Truth], named: Sequence[Named]) -> set[tuple[st
     """(subject, kind) of every false finding."""
     idle = {kind.value for kind in IDLE_KINDS}
     faults = nameable_faults(truths)
-    of_pod = named_by_pod(named, idle)
-    broken = {
-        (one.subject, one.kind) for one in named if one.kind not in ALLOCATION_KINDS and not explained(one, faults)
-    }
-    return broken | {(pod, kind) for pod, kinds in wrongly_named(truths, of_pod).items() for kind in kinds}
+    broken = {(one.subject, one.kind) for one in named if one.kind not in idle and not explained(one, faults)}
+    wrong = wrongly_named(truths, named_by_pod(named, idle))
+    return broken | {(pod, kind) for pod, kinds in wrong.items() for kind in kinds}

@@ -85,26 +85,13 @@ def last_active(plan: FleetPlan, machines: tuple[Machine, ...], run: Run) -> flo
     return float((first + int(active[-1]) + 1) * plan.interval_seconds)
 
 
-def dram_peak(plan: FleetPlan, machine: Machine, card: int) -> float:
-    """The highest DRAM activity that kernels reach on this card, about 0.8."""
-    return float(np.clip(plan.rng("dram-peak", machine.index, card).normal(0.8, 0.03), 0.7, 0.9))
-
-
-def _at_peak(ratio: Floats, peak: float, rng: np.random.Generator) -> Floats:
-    """The measured part of a demand: at most the peak, which varies by a few percent."""
-    seen: Floats = np.minimum(ratio, peak * rng.normal(1.0, 0.02, len(ratio)))
-    return seen
-
-
-def play_machine(
-    plan: FleetPlan, machine: Machine, script: MachineScript, placed: list[tuple[Run, int, dict[Place, Load]]]
-) -> MachineState:
-    """placed: the runs that touch this machine, each with its first sample and its loads."""
-    steps = plan.steps
-    interval = float(plan.interval_seconds)
-    seconds = plan.sample_seconds
+def devices_of(
+    plan: FleetPlan, machine: Machine, placed: list[tuple[Run, int, dict[Place, Load]]]
+) -> list[DeviceState]:
+    """The devices with what runs on them. placed: the runs that touch this machine, each with its first sample and its
+    loads."""
     devices = [
-        DeviceState(card=card, instance=instance, load=idle_load(steps), tenures=[])
+        DeviceState(card=card, instance=instance, load=idle_load(plan.steps), tenures=[])
         for card in machine.cards
         for instance in card.instances or (None,)
     ]
@@ -119,11 +106,11 @@ def play_machine(
                 last = first + len(load.engine)
                 _add(device.load, load, first, last)
                 device.tenures.append(Tenure(run=run, pod=number, replica=place.replica, first=first, last=last))
-    if machine.role == "contended":
-        for device in devices:
-            rng = plan.rng("at-peak", machine.index, device.card.index)
-            device.load.dram = _at_peak(device.load.dram, dram_peak(plan, machine, device.card.index), rng)
-            device.load.pcie = _at_peak(device.load.pcie, 1.0, rng)
+    return devices
+
+
+def play_machine(plan: FleetPlan, machine: Machine, script: MachineScript, devices: list[DeviceState]) -> MachineState:
+    seconds = plan.sample_seconds
     cards = []
     for card in machine.cards:
         mine = [device for device in devices if device.card is card]
@@ -137,7 +124,7 @@ def play_machine(
         script=script,
         seconds=seconds,
         devices=devices,
-        sensors=simulate_sensors(machine, cards, script, seconds, interval, rng),
+        sensors=simulate_sensors(machine, cards, script, seconds, float(plan.interval_seconds), rng),
     )
 
 

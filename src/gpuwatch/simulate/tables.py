@@ -33,6 +33,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     workloads: dict[str, tuple[str, ...]]
     images: dict[str, str]
     xids: dict[int, str]
+    sm_levels: tuple[tuple[float, float], ...]
 
 
 NAMES = checked(yaml.safe_load(packaged("names.yaml", "gpuwatch.simulate")), Names, "names.yaml")
