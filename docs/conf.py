@@ -18,6 +18,7 @@ include_patterns = [
     "docs/**",
     "rules/README.md",
 ]
+exclude_patterns = [".*", "build", "dist", "out", "src", "tests"]  # not walked: they are large
 myst_heading_anchors = 4  # as GitHub makes them
 highlight_language = "none"  # of code without a language
 suppress_warnings = ["misc.highlighting_failure"]  # Pygments knows no colon in the name of a recorded series
