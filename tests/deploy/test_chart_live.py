@@ -333,7 +333,7 @@ def test_what_cannot_be_undone_is_told_and_the_release_can_be_rolled_back(
     assert helm.attempted("upgrade", RELEASE, CHART, "--reuse-values").returncode != 0
     helm("rollback", RELEASE)
     rights(living.api, OBSERVE, SUGGEST, TAINT)
-    wait_until(lambda: deployment(living.api)["status"].get("readyReplicas") == 2, lambda: said(kubelet))
+    wait_until(lambda: deployment(living.api)["status"].get("readyReplicas") == 1, lambda: said(kubelet))
 
 
 def test_uninstalling_in_a_milder_mode_leaves_no_taint_no_mark_and_no_finalizer(
