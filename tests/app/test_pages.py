@@ -52,7 +52,7 @@ def asked(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str
 
 
 def test_the_status_page_may_run_and_ask_for_nothing(port: int) -> None:
-    for path in ("/", "/?x=1"):
+    for path in ("/", "/still", "/?x=1"):
         status, headers, body = asked(port, path)
         assert status == 200
         assert headers["Content-Type"] == "text/html; charset=utf-8"

@@ -201,7 +201,7 @@ def test_tables_stay_tables_for_those_who_hear_them(browser: Browser, tmp_path: 
             assert opened.get_by_role("main").count() == 1
             assert opened.get_by_role("navigation", name="Sections").count() == 1
             table = opened.get_by_role("table", name="GPU-hours and money by namespace")
-            assert table.get_by_role("rowheader").count() == len(full_report().teams)
+            assert table.get_by_role("rowheader").count() == ACT_SHOWN < len(full_report().teams)
             assert table.get_by_role("columnheader").count() == 11
         assert "rowheader" in tree
 
@@ -227,7 +227,7 @@ def test_the_first_printed_page_has_what_matters_most(
     assert "Act now" in first
     assert "GPU-755b4166" in first
     assert "research/jupyter-ada-0" in first
-    for item in full_report().top_changes:
+    for item in full_report().top_changes[:ACT_SHOWN]:
         assert item.key.workload.split("/")[2].split("-")[0] in pages[1]  # a name may be broken at its hyphens
     assert len(pages) <= 10
     assert ground == "rgb(255, 255, 255)"
