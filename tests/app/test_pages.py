@@ -1,89 +1,170 @@
-"""What pages show can be typed: commands and their options, make's targets, settings."""
+"""The pages over HTTP: what is served, what is not, and that nothing holds them up."""
 
 from __future__ import annotations
 
+import http.client
 import re
-import shlex
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from markdown_it import MarkdownIt
 
-from gpuwatch.app.cli import cli
-from gpuwatch.settings import Settings, load_settings
+from gpuwatch.app.http_server import serving
+from gpuwatch.app.jobs import Job, Jobs
+from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.pages import Pages
+from gpuwatch.deliver import outbox as box
+from gpuwatch.deliver.deliver import deliver
+from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.report.templating import SCRIPT_HASH
+from parts.processes import wait_until
+from report.test_status_page import standing_by
 
-ROOT = Path(__file__).parents[2]
-PAGES = [page for at in ("*.md", "docs/*.md", "docs/runbooks/*.md", "deploy/**/*.md") for page in ROOT.glob(at)]
-SETTINGS = set(Settings.model_fields)
-MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-
-
-def _blocks() -> Iterator[tuple[Path, str, str]]:
-    """(page, language, text) of each block of code, but for the changelog's, which also shows what is gone."""
-    for page in PAGES:
-        for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
-            if token.type in ("fence", "code_block") and page.name != "CHANGELOG.md":
-                yield page, token.info.strip(), token.content
+FILES = {"report.html": b"<h1>GPUs</h1>", "report.json": b"{}", "teams.csv": b"a,b\n", "odd.exe": b"MZ"}
 
 
-def _spans() -> Iterator[tuple[Path, str]]:
-    for page in PAGES:
-        if page.name != "CHANGELOG.md":
-            text = page.read_text(encoding="utf-8")
-            yield from (
-                (page, " ".join(span.split())) for span in re.findall(r"(?<!`)`((?:gpuwatch|make) [^`]+)`", text)
-            )
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret.md").write_text("secret")
+    reports = tmp_path / "reports"
+    deliver(FILES, "GPUs of a week", "", DeliveryPolicy(), reports, lambda _: None)
+    return reports
 
 
-def _typed(program: str) -> set[tuple[str, str]]:
-    """(page, line) of each command of that program, without comments and what follows a pipe."""
-    lines = [(page, line) for page, language, text in _blocks() if language in ("", "sh") for line in _lines(text)]
-    found = set()
-    for page, line in (*lines, *_spans()):
-        for part in re.split(r"&&|;|\|\s", line):
-            words = part.partition(" #")[0].split("<<")[0].strip()
-            if words.startswith(f"{program} "):
-                found.add((str(page.relative_to(ROOT)), words))
-    return found
+@pytest.fixture
+def port(folder: Path) -> Iterator[int]:
+    with serving("127.0.0.1", 0, list, list, Metrics().registry, Pages(standing_by, lambda: folder)) as found:
+        yield found
 
 
-def _lines(text: str) -> list[str]:
-    return text.replace("\\\n", " ").splitlines()
+def asked(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    """As it is written: urllib would tidy paths up."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.putrequest(method, path, skip_host=False)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
 
 
-@pytest.mark.parametrize(("page", "line"), sorted(_typed("gpuwatch")))
-def test_commands_and_options_exist(page: str, line: str) -> None:
-    name, *words = shlex.split(line.replace("…", ""))[1:]
-    if name.startswith("-"):
-        return
-    assert name in cli.commands, f"{page}: there is no `gpuwatch {name}`"
-    options = {option for item in cli.commands[name].params for option in (*item.opts, *item.secondary_opts)}
-    options |= {"-h", "--help"}
-    used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
-    assert used <= options, f"{page}: `gpuwatch {name}` has no {', '.join(sorted(used - options))}"
+def test_the_status_page_may_run_and_ask_for_nothing(port: int) -> None:
+    for path in ("/", "/still", "/?x=1"):
+        status, headers, body = asked(port, path)
+        assert status == 200
+        assert headers["Content-Type"] == "text/html; charset=utf-8"
+        assert b"Standing by: gpuwatch-1_1234 leads;" in body
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
+    assert re.findall(r"script-src ([^;]*)", policy) == [f"'{SCRIPT_HASH}'"]
+    assert b"script-src" not in body  # the page's own policy: none
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    assert asked(port, "/", "HEAD")[2] == b""
+    assert asked(port, "/", "POST")[0] == 501
 
 
-def test_targets_of_make_exist() -> None:
-    targets = set(re.findall(r"^([a-z0-9-]+):", MAKEFILE, re.MULTILINE))
-    for page, line in _typed("make"):
-        named = [word for word in line.split()[1:] if re.fullmatch(r"[a-z][a-z0-9-]*", word)]
-        assert set(named[:1]) <= targets, f"{page}: {line}"
+def test_reports_are_listed_and_their_files_given(port: int, folder: Path) -> None:
+    (report,) = [item for item in folder.iterdir() if item.is_dir()]
+    listed = asked(port, "/reports/")[2].decode()
+    assert "GPUs of a week" in listed
+    assert f'href="/reports/{report.name}/report.html"' in listed
+    for name, kind in (
+        ("report.html", "text/html; charset=utf-8"),
+        ("report.json", "application/json"),
+        ("teams.csv", "text/csv; charset=utf-8"),
+    ):
+        status, headers, body = asked(port, f"/reports/{report.name}/{name}")
+        assert (status, headers["Content-Type"], body) == (200, kind, FILES[name])
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'")
 
 
-def test_settings_that_are_shown_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of YAML whose keys are those of settings is settings; the chart's page shows the chart's values."""
-    monkeypatch.setenv("GPUWATCH_PROMETHEUS__URL", "http://prometheus:9090")
-    file = tmp_path / "settings.yaml"
-    shown = set()
-    for page, language, text in _blocks():
-        if language == "yaml" and page.parent.name != "gpuwatch" and (keys := set(yaml.safe_load(text))) <= SETTINGS:
-            file.write_text(text, encoding="utf-8")
-            load_settings(file)
-            shown |= {(page.name, key) for key in keys}
-    assert shown >= {("settings.md", "delivery"), ("telemetry.md", "prometheus"), ("remediation.md", "execute")}
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/reports/../secret.md",
+        "/reports/../../secret.md",
+        "/reports//secret.md",
+        "/reports/./report.html",
+        "/reports/%2e%2e/secret.md",
+        "/reports/..%2fsecret.md",
+        "/reports/{report}/../../secret.md",
+        "/reports/{report}/..",
+        "/reports/{report}/%2e%2e%2f%2e%2e%2fsecret.md",
+        "/reports/{report}/state.json",
+        "/reports/{report}/odd.exe",
+        "/reports/{report}/none.html",
+        "/reports/{report}/link.html",
+        "/reports/link/report.html",
+        "/reports/{report}",
+        "/reports/{report}/",
+        "/reports/.token/x.md",
+        "/reports",
+        "/secret.md",
+        "//etc/passwd",
+        "/reports/{report}/report.html%00.md",
+    ],
+)
+def test_nothing_else_of_the_disk_is_given(port: int, folder: Path, path: str) -> None:
+    (report,) = [item for item in folder.iterdir() if item.is_dir()]
+    (report / "link.html").symlink_to(folder.parent / "secret.md")
+    (folder / "link").symlink_to(report)
+    status, _, body = asked(port, path.format(report=report.name))
+    assert status == 404
+    assert b"secret" not in body
+    assert b"There are /, /reports/" in body
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+def test_a_link_in_place_of_a_reports_file_is_not_followed(port: int, folder: Path) -> None:
+    (report,) = [item for item in folder.iterdir() if item.is_dir()]
+    (report / "report.html").unlink()
+    (report / "report.html").symlink_to(folder.parent / "secret.md")
+    assert asked(port, f"/reports/{report.name}/report.html")[0] == 404
+
+
+def test_a_report_that_cannot_be_read_costs_itself_alone(port: int, folder: Path) -> None:
+    deliver(FILES, "Another", "", DeliveryPolicy(), folder, lambda _: None)
+    (bad,) = folder.glob("another-*")
+    (bad / "state.json").write_text("{")
+    listed = asked(port, "/reports/")[2].decode()
+    assert "GPUs of a week" in listed
+    assert bad.name not in listed
+    assert asked(port, f"/reports/{bad.name}/report.html")[0] == 404
+
+
+def test_without_a_folder_there_are_none(tmp_path: Path) -> None:
+    with serving("127.0.0.1", 0, list, list, Metrics().registry, Pages(standing_by, lambda: tmp_path / "none")) as port:
+        assert b"There is none yet." in asked(port, "/reports/")[2]
+
+
+def test_pages_can_be_left_away() -> None:
+    with serving("127.0.0.1", 0, list, list, Metrics().registry) as port:
+        for path in ("/", "/reports/"):
+            status, _, body = asked(port, path)
+            assert (status, body) == (404, b"There are /healthz, /readyz and /metrics.\n")
+
+
+def test_a_folder_that_is_being_delivered_from_is_shown_all_the_same(port: int, folder: Path) -> None:
+    with box.locked(folder):
+        assert b"GPUs of a week" in asked(port, "/reports/")[2]
+
+
+def test_times_of_jobs_can_be_read_while_one_of_them_hangs() -> None:
+    let_go = threading.Event()
+    jobs = Jobs((Job("hang", lambda: [let_go.wait(20), None][1], 60, seconds=60),), Metrics(), ())
+    jobs.start()
+    try:
+        wait_until(lambda: "hang" in jobs.times, lambda: "it did not start", 10)
+        with jobs._changed:  # whatever else is at it
+            began = time.monotonic()
+            found = jobs.times["hang"]
+            assert time.monotonic() - began < 1
+        assert found.running_since is not None
+    finally:
+        let_go.set()
+        assert jobs.stop(10) == []
+    assert jobs.times["hang"].running_since is None
+    assert jobs.times["hang"].succeeded_at is not None
