@@ -10,9 +10,10 @@ from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
+from gpuwatch.app.scope import Scope, check_namespace
 from gpuwatch.app.sizing import size
-from gpuwatch.app.sources import Opened, open_sources, take_snapshot, unreadable
-from gpuwatch.app.terminal import TABLES, print_answer, remark, reported, write_table
+from gpuwatch.app.sources import Opened, checked_sources, take_snapshot, unreadable
+from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import PlanContext, analyse, assess, remember
@@ -24,7 +25,7 @@ from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.report.doctor import diagnose, diagnosis_tables
-from gpuwatch.report.explain import explain, explanation_tables, workloads_of
+from gpuwatch.report.explain import explain, explanation_tables, full_subject, workloads_of
 from gpuwatch.report.machine import FINDINGS
 from gpuwatch.report.remediation_tables import pause_text
 from gpuwatch.report.tables import analysis_tables
@@ -33,15 +34,25 @@ from gpuwatch.store.store import Store
 
 @reported
 def run_analyze(
-    form: str, output: Path | None, rows: int, fail_on_findings: bool, state: Path | None, options: Mapping[str, Any]
+    form: str,
+    output: Path | None,
+    rows: int,
+    fail_on_findings: bool,
+    state: Path | None,
+    scope: Scope,
+    options: Mapping[str, Any],
 ) -> int:
-    opened = open_sources(options)
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     analysis = analyse(snapshot, opened.policies, PlanContext(faults=known_faults(state, opened, snapshot)))
-    if form in TABLES:
+    check_namespace(scope.namespace, snapshot)
+    analysis = scope.of(analysis)
+    if form == "name":
+        print_names(str(item.subject) for item in analysis.findings if item.verdict is not Verdict.UNKNOWN)
+    elif form in TABLES:
         write_table(FINDINGS, analysis.findings, form, output)
     else:
-        print_answer(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows))
+        print_answer(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows, wide=form == "wide"))
     if unreadable(snapshot):
         return ExitCode.FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
@@ -65,9 +76,13 @@ _FEW_DEVICES = 256
 
 
 @reported
-def run_explain(subject: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
-    opened = open_sources(options)
+def run_explain(
+    subject: str, namespace: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]
+) -> int:
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
+    check_namespace(namespace, snapshot)
+    subject = full_subject(snapshot, subject, namespace)
     context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
     for gap in gaps:
         remark(f"{gap.what}: {gap.detail}")
@@ -86,13 +101,13 @@ def run_explain(subject: str, form: str, state: Path | None, days: float, option
             mine = tuple(item for item in both if item.key.workload in workloads)
             note = "" if mine else "no profile yet: too little of it was measured"
             explanation = replace(explanation, sizing=mine, sizing_note=note)
-    print_answer(explanation, form, lambda: explanation_tables(explanation, snapshot))
+    print_answer(explanation, form, lambda: explanation_tables(explanation, snapshot, wide=form == "wide"))
     return ExitCode.OK
 
 
 @reported
 def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any], *, allow_limited: bool = False) -> int:
-    opened = open_sources(options)
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     telemetry = opened.store.description if opened.store else "none given"
     cluster = opened.cluster.description if opened.cluster else "none given"
@@ -125,7 +140,7 @@ def _guardrails(options: Mapping[str, Any]) -> str:
 
 @reported
 def run_capture(output: Path, pseudonyms: bool, options: Mapping[str, Any]) -> int:
-    opened = open_sources(options)
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     save_snapshot(pseudonymise(snapshot) if pseudonyms else snapshot, output)
     remark(

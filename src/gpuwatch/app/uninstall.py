@@ -36,7 +36,7 @@ from gpuwatch.store.remediations import RemediationStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UninstallAnswer:
-    """What `uninstall --format json` prints. left: what stays, and why; in a dry run what would go."""
+    """What `uninstall -o json` prints. left: what stays, and why; in a dry run what would go."""
 
     version: int
     dry_run: bool

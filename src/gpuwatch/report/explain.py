@@ -15,7 +15,7 @@ from gpuwatch.report.layout import new_grid
 from gpuwatch.report.plan_tables import item_lines
 from gpuwatch.report.sizing_tables import workload_detail
 from gpuwatch.report.tables import evidence_line
-from gpuwatch.report.words import ago
+from gpuwatch.report.words import ago, plural
 
 
 class UnknownSubject(Exception):
@@ -39,10 +39,10 @@ class SubjectExplanation:
 def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> SubjectExplanation:
     """Raises UnknownSubject. concluded: all findings of the Snapshot, HEALTHY ones included."""
     kind, slash, name = subject.partition("/")
-    finders = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
-    if not slash or kind.lower() not in finders:
-        raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {', '.join(finders)}")
-    devices, pods, facts = finders[kind.lower()](snapshot, name)
+    if not slash or kind.lower() not in _FINDERS:
+        kinds = ", ".join(_FINDERS)
+        raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {kinds}, or a workload's, as deployment")
+    devices, pods, facts = _FINDERS[kind.lower()](snapshot, name)
     order = list(_STYLE)
     findings = (item for item in concluded if _concerns(item, devices, pods))
     return SubjectExplanation(
@@ -53,6 +53,33 @@ def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan
         findings=tuple(sorted(findings, key=lambda item: (order.index(item.verdict), item.rule, item.id))),
         plan=tuple(item for item in plan.items if _planned(item, subject, devices, pods)),
     )
+
+
+_SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "po": "pod", "no": "node"}
+"""kubectl's short names."""
+
+
+def full_subject(snapshot: Snapshot, subject: str, namespace: str = "") -> str:
+    """`deployment/guard` and `pod/web-0` as `workload/Deployment/NAMESPACE/guard` and `pod/NAMESPACE/web-0`. namespace:
+    '' looks in all. What needs no completion, or is not known, stays as it is. Raises UnknownSubject where several
+    Namespaces have one of this name."""
+    kind, _, name = subject.partition("/")
+    kind = _SHORT.get(kind.lower(), kind.lower())
+    kind = kind if kind in _FINDERS else _SHORT.get(kind.removesuffix("s"), kind.removesuffix("s"))
+    if kind in ("device", "gpu", "node", "gang", "workload"):
+        return f"{kind}/{name}"
+    pods = {pod.ref for pod in snapshot.cluster.pods} | {ref for device in snapshot.devices for ref in device.pods}
+    owners = {pod.workload for pod in snapshot.cluster.pods}
+    names = [f"pod/{ref}" for ref in pods] if kind == "pod" else [
+        f"workload/{owner}" for owner in owners if owner.partition("/")[0].lower() == kind
+    ]  # fmt: skip
+    wanted = f"/{namespace}/{name}" if namespace else f"/{name}"
+    found = sorted(each for each in names if each.endswith(wanted))
+    if len(found) > 1:
+        raise UnknownSubject(f"{len(found)} are called {subject}: {', '.join(found[:5])}; name the Namespace, with -n")
+    if not found and names:
+        raise _known(kind.capitalize(), name, names)
+    return found[0] if found else subject
 
 
 _STYLE = {
@@ -176,14 +203,21 @@ def _group(snapshot: Snapshot, name: str) -> Found:
     return _held(snapshot, pods), pods, [("Pods", str(len(pods)))]
 
 
-def explanation_tables(item: SubjectExplanation, snapshot: Snapshot) -> RenderableType:
+_FINDERS = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
+
+
+def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bool = True) -> RenderableType:
+    """wide: with every rule and its query; else rules that found nothing are counted only."""
     grid = new_grid()
     for name, value in item.facts:
         grid.add_row(name, escape(value))
     if item.devices:
         grid.add_row("telemetry", escape(", ".join(item.devices)))
     parts: list[RenderableType] = [Text(item.subject, style="bold underline"), grid, Text()]
+    quiet = [] if wide else [finding for finding in item.findings if finding.verdict is Verdict.HEALTHY]
     for finding in item.findings:
+        if finding in quiet:
+            continue
         head = Text(f"{finding.verdict:9}", style=_STYLE[finding.verdict])
         head.append(f" {finding.rule} ", style="bold")
         head.append(f"on {finding.subject}: {finding.summary}", style="default")
@@ -192,10 +226,14 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot) -> Renderab
             parts.append(Text(f"          {evidence_line(evidence)}", style="dim"))
             if evidence.note:
                 parts.append(Text(f"            {evidence.note}", style="dim italic"))
-            if evidence.promql:
+            if evidence.promql and wide:
                 parts.append(Text(f"            {evidence.promql}", style="cyan"))
         if finding.missing:
             parts.append(Text(f"          missing: {', '.join(finding.missing)}", style="dim"))
+    if quiet:
+        rules = {finding.rule for finding in quiet}
+        text = f"{Verdict.HEALTHY:9} {plural(len(rules), 'rule')} found nothing wrong; -o wide shows them"
+        parts.append(Text(text, style="green"))
     if not item.findings:
         parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
     for plan in item.plan:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
@@ -23,7 +23,7 @@ from gpuwatch.model.decision import (
     Subject,
     SubjectKind,
 )
-from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
 from gpuwatch.report.words import duration, listed, plural, short_uuid
 
 _NAMES = 3
@@ -36,8 +36,8 @@ _WHAT_HAPPENS = {
 }
 
 
-def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
-    """One line for each candidate, the best first."""
+def plan_summary(analysis: Analysis, rows: int, *, wide: bool = True) -> list[RenderableType]:
+    """A row for each candidate, the best first; of two lines where it is not wide."""
     plan = analysis.plan
     if not plan.items:
         return [*_brake(plan), Text.from_markup("[bold]Plan[/]  nothing to do\n")]
@@ -45,6 +45,7 @@ def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
     columns = ("verdict", "action", "target", "GPUs", "when", *(() if watched else ("mode",)), "why")
     table = new_table(_title(plan), *columns)
     for item in plan.items[:rows]:
+        why = _for_it(item) if item.admitted else _against(item)
         table.add_row(
             Text("yes", style="green") if item.admitted else Text("no", style="red"),
             _action(item),
@@ -52,7 +53,7 @@ def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
             str(item.candidate.gpus),
             "now" if item.timing.at is None else f"in {_until(item.timing.at, analysis.at)}",
             *(() if watched else (str(item.mode),)),
-            escape(_for_it(item) if item.admitted else _against(item)),
+            escape(why) if wide else Group(*map(OneLine, why.split("\n")[:2])),
         )
     return [*_brake(plan), table, *cut(len(plan.items), rows), Text()]
 
