@@ -85,7 +85,9 @@ def test_a_capture_gives_the_same_analysis(tmp_path: Path) -> None:
 
 def test_a_capture_under_pseudonyms_keeps_the_findings(tmp_path: Path) -> None:
     file = tmp_path / "c.json.gz"
-    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--pseudonyms", "--output-file", file).exit_code == 0
+    assert (
+        gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--pseudonyms", "--output-file", file).exit_code == 0
+    )
     plain, hidden = analysis("--telemetry", PAGE, "--no-cluster"), analysis("--telemetry", file)
     assert len(hidden["devices"]) == len(plain["devices"])  # type: ignore[arg-type]
     kinds = [sorted(item["kind"] for item in each["findings"]) for each in (plain, hidden)]  # type: ignore[attr-defined]

@@ -123,9 +123,7 @@ def test_a_namespace_a_workload_and_csv(sources: tuple[str, ...], state: Path, a
     detail = gpuwatch("recommend", *sources, "--state", state, "--workload", one["key"]["workload"])
     assert one["key"]["workload"].rpartition("/")[2] in detail.stdout
     assert "Options" in detail.stdout
-    rows = list(
-        csv.DictReader(io.StringIO(gpuwatch("recommend", *sources, "--state", state, "-o", "csv").stdout))
-    )
+    rows = list(csv.DictReader(io.StringIO(gpuwatch("recommend", *sources, "--state", state, "-o", "csv").stdout)))
     assert len(rows) == len(answered["recommendations"])
 
 
@@ -220,7 +218,9 @@ def test_prices_in_another_currency_and_without_a_model_are_told_and_the_rest_go
     told = " ".join(item["detail"] for item in document["gaps"])
     assert "EUR" in told
     assert "NVIDIA-Z999" in told
-    plain = json.loads(gpuwatch("report", *sources, *arguments[:2], *arguments[4:], "--output-dir", tmp_path / "out").stdout)
+    plain = json.loads(
+        gpuwatch("report", *sources, *arguments[:2], *arguments[4:], "--output-dir", tmp_path / "out").stdout
+    )
     assert document["fleet"]["cost"] > 1.2 * plain["fleet"]["cost"]  # 10 USD a GPU-hour instead of the catalog's
 
 
@@ -303,15 +303,15 @@ def test_explain_tells_the_right_size(sources: tuple[str, ...], state: Path, ans
     assert result.exit_code == 0, result.stderr
     assert "Right size" in result.stdout
     assert "Options" in result.stdout
-    document = json.loads(
-        gpuwatch("explain", f"workload/{workload}", *sources, "--state", state, "-o", "json").stdout
-    )
+    document = json.loads(gpuwatch("explain", f"workload/{workload}", *sources, "--state", state, "-o", "json").stdout)
     assert document["sizing"][0]["key"]["workload"] == workload
 
 
 @pytest.mark.slow
 def test_from_after_to_is_refused(sources: tuple[str, ...], tmp_path: Path) -> None:
-    result = gpuwatch("report", *sources, "--from", "2026-03-05T00:00Z", "--to", "2026-03-04T00:00Z", "--output-dir", tmp_path)
+    result = gpuwatch(
+        "report", *sources, "--from", "2026-03-05T00:00Z", "--to", "2026-03-04T00:00Z", "--output-dir", tmp_path
+    )
     assert result.exit_code == 1
     assert "is not before" in result.stderr
 

@@ -1,9 +1,11 @@
 """The commands `gpuwatch` and `kubectl gpuwatch` and their options. Exit codes: `exit_code.py`.
 
-Only click is imported here; each command imports the rest when it runs, so that `--help` answers at once.
+Only click and the exit codes are imported here; each command imports the rest when it runs, so that `--help` answers at once.
 """
 
+import io
 import sys
+import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpuwatch import __version__
+from gpuwatch.app.exit_code import ExitCode
 
 if TYPE_CHECKING:
     from gpuwatch.app.scope import Scope
@@ -114,6 +117,23 @@ def _scope(namespace: str | None, selector: str | None = None, *, all_namespaces
 
 _rows = click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
 _prometheus = click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
+
+
+def _set_verbosity(_context: click.Context, _option: click.Parameter, count: int) -> None:
+    if count:
+        from gpuwatch.app.logs import log_to_stderr
+
+        log_to_stderr("text", verbosity=count)
+
+
+_verbose = click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    expose_value=False,
+    callback=_set_verbosity,
+    help="Tell each step on stderr; -vv each request too.",
+)
 _kubeconfig = _options(
     _file("--kubeconfig", "Kubeconfig to use."),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
@@ -147,6 +167,7 @@ _sources = _options(
         help="Any moment in the past as if it were now (2026-01-31T18:00Z).",
     ),
     _config,
+    _verbose,
 )
 
 
@@ -165,7 +186,15 @@ _profiles = _options(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def _exit_codes() -> str:
+    lines = (
+        textwrap.fill(f"{int(each):<4} {each.meaning}", 78, initial_indent="  ", subsequent_indent=" " * 7)
+        for each in ExitCode
+    )
+    return "\b\nExit codes:\n" + "\n".join(lines)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=_exit_codes())
 @click.version_option(__version__, prog_name="gpuwatch")
 def cli() -> None:
     """Finds degraded GPUs, idle allocations and workloads on the wrong GPU in a Kubernetes cluster, shows its evidence,
@@ -212,9 +241,7 @@ def analyze(
 @_profiles
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the Pod or the workload.")
 @_format("table", "wide", "json", "yaml")
-def explain(
-    subject: str, form: str, state: Path | None, days: float, namespace: str | None, **sources: Any
-) -> None:
+def explain(subject: str, form: str, state: Path | None, days: float, namespace: str | None, **sources: Any) -> None:
     """Why something is idle, degraded or on its GPU.
 
     KIND/NAME: pod/NAME or a workload such as deployment/NAME, with -n or as KIND/NAMESPACE/NAME; device/UUID, of which
@@ -232,7 +259,15 @@ def explain(
 @_everywhere
 @click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
 @_format(
-    "table", "wide", "json", "yaml", "csv", "name", "parquet", "patch", text="'patch': what owners would change, as YAML."
+    "table",
+    "wide",
+    "json",
+    "yaml",
+    "csv",
+    "name",
+    "parquet",
+    "patch",
+    text="'patch': what owners would change, as YAML.",
 )
 @_output_file
 @_rows
@@ -262,7 +297,9 @@ def recommend(
 @cli.command("mig-plan")
 @_sources
 @_profiles
-@_format("table", "wide", "json", "yaml", "mig-parted", text="'mig-parted' prints the configuration for the MIG manager.")
+@_format(
+    "table", "wide", "json", "yaml", "mig-parted", text="'mig-parted' prints the configuration for the MIG manager."
+)
 @_rows
 def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: Any) -> None:
     """Pack all advised slices into valid MIG geometries.
@@ -312,7 +349,7 @@ def report(
 
 @cli.command()
 @_sources
-@_format("table", "json", "yaml")
+@_format("table", "wide", "json", "yaml")
 @_file("--csv-out", "Write the exporter's counter CSV there.")
 @click.option("--allow-limited", is_flag=True, help="Exit with 0 where rules lack signals and all sources can be read.")
 def doctor(form: str, csv_out: Path | None, allow_limited: bool, **sources: Any) -> None:
@@ -387,6 +424,7 @@ _remediations = _options(
         "--controller-namespace", metavar="NAME", help="Where gpuwatch runs; the pause is there.  [default: gpuwatch]"
     ),
     _config,
+    _verbose,
 )
 
 
@@ -493,7 +531,7 @@ def undo(name: str, finding_correct: bool, **where: Any) -> None:
 
 @cli.command()
 @_remediations
-@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever sees it.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; all commands show it.")
 @click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
 @click.option("--all", "everything", is_flag=True, help="Stop giving back too; a person is called for what stands.")
 def pause(reason: str, by: str | None, everything: bool, **where: Any) -> None:
@@ -544,8 +582,9 @@ def schema() -> None:
 
 
 def main() -> None:
-    from gpuwatch.app.exit_code import ExitCode
-
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a Latin-1 terminal shows ? for a character that it lacks
     try:
         sys.exit(cli.main(prog_name="gpuwatch", standalone_mode=False))
     except click.ClickException as error:

@@ -24,12 +24,16 @@ from gpuwatch.model.decision import Snapshot, Verdict
 from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
+from gpuwatch.model.telemetry import GapKind
 from gpuwatch.report.doctor import diagnose, diagnosis_tables
 from gpuwatch.report.explain import explain, explanation_tables, full_subject, workloads_of
 from gpuwatch.report.machine import FINDINGS
 from gpuwatch.report.remediation_tables import pause_text
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.store.store import Store
+
+
+_NAMED = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
 
 
 @reported
@@ -48,11 +52,13 @@ def run_analyze(
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
     if form == "name":
-        print_names(str(item.subject) for item in analysis.findings if item.verdict is not Verdict.UNKNOWN)
+        print_names(str(item.subject) for item in analysis.findings if item.verdict in _NAMED)
     elif form in TABLES:
         write_table(FINDINGS, analysis.findings, form, output)
     else:
-        print_answer(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows, wide=form == "wide"))
+        print_answer(
+            analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows, wide=form == "wide")
+        )
     if unreadable(snapshot):
         return ExitCode.FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
@@ -113,13 +119,16 @@ def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any], *, a
     cluster = opened.cluster.description if opened.cluster else "none given"
     if opened.snapshot is not None:
         telemetry = cluster = opened.description
+    if options["no_cluster"]:  # left out on purpose
+        gaps = (gap for gap in snapshot.gaps if (gap.kind, gap.what) != (GapKind.UNREACHABLE, "cluster"))
+        snapshot = replace(snapshot, gaps=tuple(gaps))
     diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
     if isinstance(opened.cluster, LiveCluster):
         kept, unread = kept_of(opened, options)
         told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"
         facts = {**diagnosis.facts, "guardrails": _guardrails(options), "pause": told}
         diagnosis = replace(diagnosis, facts=facts)
-    print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis))
+    print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis, wide=form == "wide"))
     if csv_out is not None:
         csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")
         remark(f"wrote {csv_out}")

@@ -71,12 +71,16 @@ def find_prometheus(client: ApiClient) -> tuple[Connection, str]:
         found = services(client)
     except (ApiException, urllib3.exceptions.HTTPError) as error:
         why = error.reason if isinstance(error, ApiException) else error
-        raise SourceError(f"no telemetry was given, and the cluster's Services cannot be listed ({why}); {give}") from error
+        raise SourceError(
+            f"no telemetry was given, and the cluster's Services cannot be listed ({why}); {give}"
+        ) from error
     if not found:
         raise SourceError(f"no telemetry was given, and no Service in the cluster is a known Prometheus; {give}")
     if len(found) > 1:
         names = "".join(f"\n  {each}: {each.hint}" for each in found)
-        raise SourceError(f"no telemetry was given, and the cluster has {len(found)} Prometheus Services; choose:{names}")
+        raise SourceError(
+            f"no telemetry was given, and the cluster has {len(found)} Prometheus Services; choose:{names}"
+        )
     (service,) = found
     failures = []
     for way, connection in _ways(client, service):

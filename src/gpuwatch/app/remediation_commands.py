@@ -69,9 +69,7 @@ def run_plan(form: str, rows: int, scope: Scope, options: Mapping[str, Any]) -> 
     if form == "name":
         print_names(str(item.candidate.target) for item in analysis.plan.items if item.admitted)
     else:
-        print_answer(
-            answer, form, lambda: plan_tables(analysis, opened.description, rows=rows, wide=form == "wide")
-        )
+        print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows, wide=form == "wide"))
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
@@ -123,7 +121,11 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
     elif name is not None:
         print_answer(answer, form, lambda: remediation_detail(known[0], now))
     else:
-        print_answer(answer, form, lambda: history_tables(known, pause or Pause(), answer.gaps, now, rows=rows, wide=form == "wide"))
+        print_answer(
+            answer,
+            form,
+            lambda: history_tables(known, pause or Pause(), answer.gaps, now, rows=rows, wide=form == "wide"),
+        )
     return ExitCode.OK
 
 

@@ -1,6 +1,5 @@
 """`recommend`, `mig-plan` and `report`. Each returns its exit code."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.scope import check_namespace
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, checked_sources
-from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
+from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
 from gpuwatch.app.terminal import output as console
 from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.deliver.deliver import deliver, deliver_pending
@@ -94,7 +93,7 @@ def run_recommend(
         gaps=(*sized.snapshot.gaps, *sized.gaps),
     )
     if form == "patch":
-        sys.stdout.write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
+        write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
     elif form == "name":
         print_names(f"workload/{item.key.workload}" for item in advice)
     elif form in TABLES:
@@ -102,7 +101,9 @@ def run_recommend(
         week = week_of(opened, shown, timedelta(days=days))
         write_table(*weekly_tables(week)["recommendations"], form, output)
     else:
-        print_answer(answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None, wide=form == "wide"))
+        print_answer(
+            answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None, wide=form == "wide")
+        )
     return _code(sized)
 
 
@@ -127,7 +128,7 @@ def run_mig_plan(form: str, rows: int, state: Path | None, days: float, options:
     if form == "mig-parted":
         from gpuwatch.report.machine import to_yaml
 
-        sys.stdout.write(to_yaml(dict(plan.mig_parted)))
+        write(to_yaml(dict(plan.mig_parted)))
     else:
         print_answer(plan, form, lambda: _mig_tables(plan, gaps, rows, wide=form == "wide"))
     return _code(sized)
@@ -180,9 +181,9 @@ def run_report(
     written = folder / report_id(files, title, summary) / "report.html"
     _complain(sent)
     if form == "json":
-        sys.stdout.write(weekly_json(report) + "\n")
+        write(weekly_json(report) + "\n")
     elif form == "markdown":
-        sys.stdout.write(weekly_markdown(report))
+        write(weekly_markdown(report))
     else:
         out = console()
         out.print(Markdown(summary))

@@ -1,5 +1,6 @@
 """Opens telemetry and cluster as options and settings say, and takes a Snapshot."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,9 @@ from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.settings import Settings, SettingsError, load_settings
 from gpuwatch.telemetry.samples import SampleSource, TelemetryError
+
+
+_log = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
@@ -169,9 +173,9 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
 
 @contextmanager
 def progress_on(console: Console, first: str) -> Iterator[Progress]:
-    """Shows the step that is done now, beginning with `first`; nothing where the console is no terminal."""
+    """Shows the step that is done now, beginning with `first`, on a terminal; logs it at DEBUG elsewhere."""
     if not console.is_terminal:
-        yield lambda _: None
+        yield lambda step: _log.debug("%s", step)
         return
     with console.status(first) as status:
         yield lambda step: status.update(escape(f"{step} …"))

@@ -52,16 +52,23 @@ def remark(text: str, style: str = "") -> None:
     Console(stderr=True, soft_wrap=True, highlight=False).print(text, style=style, markup=False)
 
 
+def write(text: str) -> None:
+    """Writes what machines read to standard output, as UTF-8 in every locale."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
 def print_names(names: Iterable[str]) -> None:
     """One name a line, as kubectl's -o name, each once."""
-    sys.stdout.writelines(f"{name}\n" for name in dict.fromkeys(names))
+    write("".join(f"{name}\n" for name in dict.fromkeys(names)))
 
 
 def print_answer(value: object, form: str, table: Callable[[], RenderableType]) -> None:
     if form == "json":
-        sys.stdout.write(to_json(value) + "\n")
+        write(to_json(value) + "\n")
     elif form == "yaml":
-        sys.stdout.write(to_yaml(value))
+        write(to_yaml(value))
     else:
         output().print(table())
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.model.decision import Family, Finding, Plan, PlanItem, Snapshot, SubjectKind, Verdict
@@ -55,7 +56,14 @@ def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan
     )
 
 
-_SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "po": "pod", "no": "node"}
+_SHORT = {
+    "deploy": "deployment",
+    "sts": "statefulset",
+    "ds": "daemonset",
+    "rs": "replicaset",
+    "po": "pod",
+    "no": "node",
+}
 """kubectl's short names."""
 
 
@@ -206,6 +214,17 @@ def _group(snapshot: Snapshot, name: str) -> Found:
 _FINDERS = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
 
 
+def _blind(finding: Finding) -> bool:
+    return finding.verdict is Verdict.UNKNOWN and finding.family is Family.HEALTH and bool(finding.missing)
+
+
+def _hanging(text: Text) -> RenderableType:
+    """The verdict in a column of its own, so that a long line goes on beside it."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(text[:9], text[10:])
+    return grid
+
+
 def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bool = True) -> RenderableType:
     """wide: with every rule and its query; else rules that found nothing are counted only."""
     grid = new_grid()
@@ -214,26 +233,32 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bo
     if item.devices:
         grid.add_row("telemetry", escape(", ".join(item.devices)))
     parts: list[RenderableType] = [Text(item.subject, style="bold underline"), grid, Text()]
-    quiet = [] if wide else [finding for finding in item.findings if finding.verdict is Verdict.HEALTHY]
+    healthy = [finding for finding in item.findings if finding.verdict is Verdict.HEALTHY and not wide]
+    blind = [finding for finding in item.findings if _blind(finding) and not wide]
     for finding in item.findings:
-        if finding in quiet:
+        if finding in healthy or finding in blind:
             continue
         head = Text(f"{finding.verdict:9}", style=_STYLE[finding.verdict])
         head.append(f" {finding.rule} ", style="bold")
-        head.append(f"on {finding.subject}: {finding.summary}", style="default")
-        parts.append(head)
+        one = str(finding.subject) == item.subject or set(finding.devices) == set(item.devices)
+        where = "" if one and not wide else f"on {finding.subject}: "
+        head.append(f"{where}{finding.summary}", style="default")
+        parts.append(_hanging(head))
         for evidence in finding.evidence:
-            parts.append(Text(f"          {evidence_line(evidence)}", style="dim"))
+            parts.append(Padding(Text(evidence_line(evidence), style="dim"), (0, 0, 0, 10)))
             if evidence.note:
-                parts.append(Text(f"            {evidence.note}", style="dim italic"))
+                parts.append(Padding(Text(evidence.note, style="dim italic"), (0, 0, 0, 12)))
             if evidence.promql and wide:
                 parts.append(Text(f"            {evidence.promql}", style="cyan"))
         if finding.missing:
-            parts.append(Text(f"          missing: {', '.join(finding.missing)}", style="dim"))
-    if quiet:
-        rules = {finding.rule for finding in quiet}
-        text = f"{Verdict.HEALTHY:9} {plural(len(rules), 'rule')} found nothing wrong; -o wide shows them"
-        parts.append(Text(text, style="green"))
+            parts.append(Padding(Text(f"missing: {', '.join(finding.missing)}", style="dim"), (0, 0, 0, 10)))
+    for verdict, folded, told in (
+        (Verdict.UNKNOWN, blind, "cannot tell for want of signals (gpuwatch doctor)"),
+        (Verdict.HEALTHY, healthy, "found nothing wrong"),
+    ):
+        if folded:
+            rules = plural(len({finding.rule for finding in folded}), "rule")
+            parts.append(Text(f"{verdict:9} {rules} {told}; -o wide shows them", style=_STYLE[verdict]))
     if not item.findings:
         parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
     for plan in item.plan:
@@ -242,7 +267,7 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bo
             Text(f"\n{verdict}: {plan.candidate.action.replace('_', ' ')} {plan.candidate.target.name}", style="bold")
         )
         known = {finding.id: finding for finding in item.findings}
-        parts.append(Padding(item_lines(plan, known, snapshot.cluster, snapshot.at), (0, 0, 0, 10)))
+        parts.append(Padding(item_lines(plan, known, snapshot.cluster, snapshot.at, why=wide), (0, 0, 0, 10)))
     if item.sizing or item.sizing_note:
         parts.append(Text("\nRight size", style="bold"))
     if item.sizing_note:

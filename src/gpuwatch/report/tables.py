@@ -53,12 +53,14 @@ def _head(analysis: Analysis, source: str) -> RenderableType:
     nodes = {device.node or device.node_label for device in analysis.devices}
     pods = {ref for device in analysis.devices if device.present for ref in device.pods}
     models = Counter(device.model or "unknown model" for device in analysis.devices)
+    cut_up = {device.uuid for device in analysis.devices if device.mig_instance is not None}
+    instances = f" (MIG instances of {plural(len(cut_up), 'GPU')} among them)" if cut_up else ""
     grid = new_grid()
     grid.add_row("At", f"{analysis.at:%Y-%m-%d %H:%M %Z}".strip() + f" · {source}")
     missing = coverage.devices - coverage.devices_present
     grid.add_row(
         "Fleet",
-        f"{plural(coverage.devices, 'device')} on {plural(len(nodes), 'node')}"
+        f"{plural(coverage.devices, 'device')}{instances} on {plural(len(nodes), 'node')}"
         + (f", [red]{missing} not reporting now[/]" if missing else "")
         + f" · {coverage.devices_allocated} allocated to {plural(len(pods), 'Pod')} · "
         + ", ".join(f"{count} × {escape(name)}" for name, count in models.most_common(4))
@@ -104,7 +106,9 @@ def evidence_line(item: Evidence) -> str:
     return text
 
 
-def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, Device], rows: int, wide: bool) -> RenderableType:
+def _degraded(
+    findings: list[Finding], analysis: Analysis, devices: dict[str, Device], rows: int, wide: bool
+) -> RenderableType:
     if not findings:
         known = analysis.coverage.devices - analysis.coverage.health_unknown
         return Text.from_markup("[bold]Degraded[/]  " + _none("found", known, "device") + "\n")
@@ -115,7 +119,7 @@ def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, De
             _severity(finding),
             _where(finding, devices),
             escape(f"{finding.kind}: {finding.summary}") if wide else _briefly(finding),
-            ago(finding.since, analysis.at),
+            ago(finding.since, analysis.at) or "not known",
             *((escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),) if wide else ()),
             f"{finding.advice.replace('_', ' ')}\n[dim]confidence {finding.confidence_ratio:.2f}[/]",
         )
@@ -144,9 +148,7 @@ def _allocations(what: str, findings: list[Finding], analysis: Analysis, rows: i
         numbers = (str(len(finding.devices)), ago(finding.since, analysis.at), f"{finding.gpu_hours:,.1f}")
         who = FoldedName(f"{finding.subject.kind} {called(finding.subject)}")
         if wide:
-            table.add_row(
-                Text(finding.kind.replace("_", " "), style="yellow"), who, *numbers, escape(finding.summary)
-            )
+            table.add_row(Text(finding.kind.replace("_", " "), style="yellow"), who, *numbers, escape(finding.summary))
         else:
             table.add_row(who, *numbers, _briefly(finding))
     return Group(table, *cut(len(findings), rows), Text())
