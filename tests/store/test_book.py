@@ -14,8 +14,7 @@ from hypothesis import given, settings
 
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
-from gpuwatch.store import StoreError
-from gpuwatch.store.codec import VERSION, StoredRow, encode, row
+from gpuwatch.store.codec import StoredRow, encode, row
 from gpuwatch.store.store import Store
 from store.values import HOUR, T0, book, books, key, profile, use
 
@@ -111,8 +110,8 @@ def test_what_another_process_saved_meanwhile_is_not_mixed_in(tmp_path: Path) ->
 def _replace_row(path: Path, kept: StoredRow, where: str, table: str = "profile") -> None:
     with sqlite3.connect(path) as db:
         changed = db.execute(
-            f"UPDATE {table} SET version = ?, digest = ?, body = ? WHERE {where}",
-            (kept.version, kept.digest, kept.body),
+            f"UPDATE {table} SET digest = ?, body = ? WHERE {where}",
+            (kept.digest, kept.body),
         )
         assert changed.rowcount == 1
     db.close()
@@ -153,7 +152,7 @@ def test_a_part_that_only_a_newer_gpuwatch_knows_does_not_outlive_its_book(tmp_p
     path = tmp_path / "state.db"
     saved(path, book())
     with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO book SELECT 'mood', version, digest, body FROM book WHERE field = 'power'")
+        db.execute("INSERT INTO book SELECT 'mood', digest, body FROM book WHERE field = 'power'")
     db.close()
     with Store.open(path) as store:
         found, gaps = store.load_book()
@@ -185,7 +184,7 @@ def test_a_damaged_profile_costs_that_profile(tmp_path: Path, damage: str) -> No
     saved(path, book(count=4))
     digest, data = encode(profile(2))
     whole = row(digest, data)
-    _replace_row(path, StoredRow(VERSION, digest, DAMAGES[damage](whole.body)), "workload = 'Job/team-2/job-2'")
+    _replace_row(path, StoredRow(digest, DAMAGES[damage](whole.body)), "workload = 'Job/team-2/job-2'")
     with Store.open(path) as store:
         found, gaps = store.load_book()
         assert found is not None
@@ -201,7 +200,7 @@ def test_a_damaged_profile_costs_that_profile(tmp_path: Path, damage: str) -> No
 def test_a_damaged_profile_that_does_not_come_back_is_deleted(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     saved(path, book(count=2))
-    _replace_row(path, StoredRow(VERSION, b"?", b"?"), "workload = 'Job/team-1/job-1'")
+    _replace_row(path, StoredRow(b"?", b"?"), "workload = 'Job/team-1/job-1'")
     with Store.open(path) as store:
         found, gaps = store.load_book()
         assert found is not None
@@ -251,44 +250,6 @@ def test_a_damaged_part_begins_anew_and_a_book_without_its_end_is_none(tmp_path:
             # step_seconds is what it was, and still it is written.
             store.save_book(book())
         assert loaded(path) == book()
-
-
-@pytest.mark.parametrize(
-    ("table", "where"), [("profile", "workload = 'Job/team-1/job-1'"), ("book", "field = 'power'")]
-)
-def test_a_row_of_a_newer_gpuwatch_is_neither_read_nor_written_over(tmp_path: Path, table: str, where: str) -> None:
-    path = tmp_path / "state.db"
-    saved(path, book())
-    data = msgspec.msgpack.encode({"of": "tomorrow"})
-    later = _row_of_version(VERSION + 1, data)
-    _replace_row(path, later, where, table)
-    before = _rows(path)
-    with Store.open(path) as store:
-        with pytest.raises(StoreError, match=r"state\.db: reading profiles: .* newer gpuwatch \(version 2.* upgrade"):
-            store.load_book()
-        with pytest.raises(StoreError, match=r"state\.db: writing profiles: .* newer gpuwatch \(version 2"):
-            store.save_book(book(tag=2.0))
-    assert _rows(path) == before
-    # A version that is only a damaged number is damage.
-    _replace_row(path, later._replace(version=VERSION + 64), where, table)
-    with Store.open(path) as store:
-        _, gaps = store.load_book()
-        assert len(gaps) == 1
-        store.save_book(book(tag=2.0))
-    assert loaded(path) == book(tag=2.0)
-
-
-def _row_of_version(version: int, data: bytes) -> StoredRow:
-    from gpuwatch.store import codec
-
-    return row(codec._digest(data, version), data)._replace(version=version)
-
-
-def _rows(path: Path) -> list[object]:
-    db = sqlite3.connect(path)
-    rows = [db.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in ("book", "profile", "usage")]
-    db.close()
-    return list(rows)
 
 
 def test_names_of_any_kind(tmp_path: Path) -> None:

@@ -8,9 +8,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-VERSION = 1
-"""Version of a row's body. Increase it when an older gpuwatch would misread the new form."""
-
 T = TypeVar("T")
 
 # Level 1 compresses the repeated field names; higher levels save little more in a multiple of the time.
@@ -21,14 +18,9 @@ class DamagedError(Exception):
     """The bytes are not those that were written."""
 
 
-class FutureError(Exception):
-    """Written by a newer gpuwatch."""
-
-
 class StoredRow(NamedTuple):
-    """digest: of the version and the uncompressed body; it detects both change and damage."""
+    """digest: of the uncompressed body; it detects both change and damage."""
 
-    version: int
     digest: bytes
     body: bytes
 
@@ -40,37 +32,22 @@ def encode(value: object) -> tuple[bytes, bytes]:
 
 
 def row(digest: bytes, data: bytes) -> StoredRow:
-    return StoredRow(VERSION, digest, zlib.compress(data, _LEVEL))
+    return StoredRow(digest, zlib.compress(data, _LEVEL))
 
 
 def decode(kept: StoredRow, kind: type[T]) -> T:
-    """Raises FutureError for a row of a later version, DamagedError for a damaged one."""
+    """Raises DamagedError."""
     decoder: msgspec.msgpack.Decoder[T] = _decoder(cast("Hashable", kind))
-    data = _whole(kept)
-    if kept.version > VERSION:
-        raise FutureError(kept.version)
-    try:
-        return decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise DamagedError(str(error)) from error
-
-
-def is_from_the_future(kept: StoredRow) -> bool:
-    """Whether a newer gpuwatch wrote this row; False if it is damaged."""
-    try:
-        return bool(_whole(kept)) and kept.version > VERSION
-    except DamagedError:
-        return False
-
-
-def _whole(kept: StoredRow) -> bytes:
     try:
         data = zlib.decompress(kept.body)
     except (zlib.error, TypeError) as error:
         raise DamagedError(f"not a whole value ({error})") from error
-    if _digest(data, kept.version) != kept.digest:
+    if _digest(data) != kept.digest:
         raise DamagedError("its bytes are not those that were written")
-    return data
+    try:
+        return decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise DamagedError(str(error)) from error
 
 
 @cache
@@ -78,5 +55,5 @@ def _decoder(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(cast(Any, kind))
 
 
-def _digest(data: bytes, version: int = VERSION) -> bytes:
-    return blake2b(data, digest_size=16, salt=f"version {version}".encode()[:16]).digest()
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()

@@ -15,8 +15,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from gpuwatch.store import StoreError
 
-SCHEMA = 3
-"""user_version of the file. A file of another schema is refused."""
+SCHEMA = 4
+"""user_version of the file. A file of another schema is refused. Increase it when the tables change, or when an older
+gpuwatch would misread a body."""
 
 WAIT_SECONDS = 30.0
 """How long another process may hold the file. Writing 10,000 profiles takes it seconds."""

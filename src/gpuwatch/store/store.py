@@ -16,7 +16,7 @@ from gpuwatch.model.sizing import Outcome, Recommendation, Target
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
 from gpuwatch.store import StoreError
-from gpuwatch.store.codec import VERSION, DamagedError, FutureError, StoredRow, decode, encode, is_from_the_future, row
+from gpuwatch.store.codec import DamagedError, StoredRow, decode, encode, row
 from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, stat_if_there, told, usable
 
 KEPT = timedelta(days=400)
@@ -28,14 +28,6 @@ _PARTS: dict[str, Any] = {
 }
 _REQUIRED = frozenset(
     each.name for each in fields(ProfileBook) if each.default is MISSING and each.default_factory is MISSING
-)
-_ROWS = (
-    ("book", "version, digest, body"),
-    ("profile", "version, digest, body"),
-    ("usage", "version, digest, body"),
-    ("advice_body", "version, digest, body"),
-    ("advice_body", "profile_version, profile_digest, profile"),
-    ("fault", "version, digest, body"),
 )
 
 _FAULT_KEY = "uuid, kind, code"
@@ -148,7 +140,6 @@ class Store(AbstractContextManager["Store"]):
             at = (_micros(use.hour),)
             hours[at] = (*hours.get(at, ()), use)
         with self._writing("profiles"):
-            self._refuse_future_rows()
             self._save_rows("book", "field", {(name,): getattr(book, name) for name in _PARTS}, {})
             by_names = {_names(key): profile for key, profile in book.profiles.items()}
             self._profiles = self._save_rows("profile", _KEY, by_names, self._profiles)
@@ -157,7 +148,7 @@ class Store(AbstractContextManager["Store"]):
 
     def _parts(self, gaps: list[Gap]) -> dict[str, object]:
         parts: dict[str, object] = {}
-        for name, *kept in self._db.execute("SELECT field, version, digest, body FROM book"):
+        for name, *kept in self._db.execute("SELECT field, digest, body FROM book"):
             if name not in _PARTS:
                 gaps.append(self._lost(str(name), "this version knows no such part of a book", "it is left out"))
                 continue
@@ -169,11 +160,11 @@ class Store(AbstractContextManager["Store"]):
         return parts
 
     def _kept_profiles(self, gaps: list[Gap]) -> Iterator[tuple[_Names, tuple[WorkloadProfile, bytes]]]:
-        rows = self._db.execute(f"SELECT {_KEY}, version, digest, body FROM profile ORDER BY {_KEY}")
-        for *names, version, digest, body in rows:
+        rows = self._db.execute(f"SELECT {_KEY}, digest, body FROM profile ORDER BY {_KEY}")
+        for *names, digest, body in rows:
             key = WorkloadKey(*names)
             try:
-                profile = decode(StoredRow(version, digest, body), WorkloadProfile)
+                profile = decode(StoredRow(digest, body), WorkloadProfile)
                 _demand(profile.key == key, f"it is that of {profile.key}")
             except DamagedError as damage:
                 self._damaged.add(_names(key))
@@ -182,7 +173,7 @@ class Store(AbstractContextManager["Store"]):
                 yield _names(key), (profile, digest)
 
     def _kept_hours(self, gaps: list[Gap]) -> Iterator[tuple[tuple[int], tuple[tuple[UsageHour, ...], bytes]]]:
-        for hour, *kept in self._db.execute("SELECT hour, version, digest, body FROM usage ORDER BY hour"):
+        for hour, *kept in self._db.execute("SELECT hour, digest, body FROM usage ORDER BY hour"):
             try:
                 uses = decode(StoredRow(*kept), tuple[UsageHour, ...])
                 _demand(all(_micros(use.hour) == hour for use in uses), "it is that of another hour")
@@ -190,7 +181,7 @@ class Store(AbstractContextManager["Store"]):
                 self._damaged.add((hour,))
                 gaps.append(self._lost(f"use in the hour of {_utc(hour)}", damage, "it is missing from reports"))
             else:
-                yield (hour,), (uses, kept[1])
+                yield (hour,), (uses, kept[0])
 
     def _save_rows(
         self, table: str, columns: str, values: Mapping[K, V], known: Mapping[K, tuple[V, bytes]]
@@ -214,10 +205,8 @@ class Store(AbstractContextManager["Store"]):
                 if digest != same.get(key):
                     yield (*key, *row(digest, data))
 
-        places = ", ".join("?" * (columns.count(",") + 4))
-        self._db.executemany(
-            f"INSERT OR REPLACE INTO {table} ({columns}, version, digest, body) VALUES ({places})", changed()
-        )
+        places = ", ".join("?" * (columns.count(",") + 3))
+        self._db.executemany(f"INSERT OR REPLACE INTO {table} ({columns}, digest, body) VALUES ({places})", changed())
         gone = [(at,) for key, (at, _) in kept.items() if key not in values]
         self._db.executemany(f"DELETE FROM {table} WHERE rowid = ?", gone)
         return now
@@ -234,7 +223,6 @@ class Store(AbstractContextManager["Store"]):
         if now is None:
             return
         with self._writing("advice"):
-            self._refuse_future_rows()
             for each in recommendations:
                 self._record(each)
             gone = (_micros(now - KEPT),)
@@ -262,12 +250,12 @@ class Store(AbstractContextManager["Store"]):
             (*names, at, at, msgspec.msgpack.encode(target)),
         ).lastrowid
         self._db.execute(
-            "INSERT INTO advice_body (id, version, digest, body) VALUES (?, ?, ?, ?)",
+            "INSERT INTO advice_body (id, digest, body) VALUES (?, ?, ?)",
             (number, *row(*encode(replace(given, options=())))),
         )
         self._db.execute(
-            "UPDATE advice_body SET (profile_version, profile_digest, profile) = "
-            f"(SELECT version, digest, body FROM profile WHERE {_IS_KEY}) WHERE id = ?",
+            "UPDATE advice_body SET (profile_digest, profile) = "
+            f"(SELECT digest, body FROM profile WHERE {_IS_KEY}) WHERE id = ?",
             (*names, number),
         )
 
@@ -276,7 +264,7 @@ class Store(AbstractContextManager["Store"]):
         earlier advice that was applied. since: only advice first given at that time or later."""
         with self._transaction("reading advice"):
             rows = self._db.execute(
-                "SELECT a.workload, a.container, b.version, b.digest, b.body "
+                "SELECT a.workload, a.container, b.digest, b.body "
                 "FROM advice AS a JOIN advice_body AS b USING (id) WHERE a.at >= ? AND ("
                 " a.last_at = (SELECT max(n.last_at) FROM advice AS n"
                 "   WHERE n.workload = a.workload AND n.container = a.container) OR a.applied_at IS NOT NULL)"
@@ -289,11 +277,11 @@ class Store(AbstractContextManager["Store"]):
         """The profile of this key at its advice, by default the last; None if no advice or profile is stored."""
         with self._transaction("reading advice"):
             kept = self._db.execute(
-                "SELECT profile_version, profile_digest, profile FROM advice JOIN advice_body USING (id) "
+                "SELECT profile_digest, profile FROM advice JOIN advice_body USING (id) "
                 f"WHERE {_IS_KEY} AND (? IS NULL OR at = ?) ORDER BY at DESC LIMIT 1",
                 (*_names(key), *[None if recommended_at is None else _micros(recommended_at)] * 2),
             ).fetchone()
-            if kept is None or kept[2] is None:
+            if kept is None or kept[1] is None:
                 return None
             found = list(self._whole([(key.workload, key.container, *kept)], WorkloadProfile, "earlier profile of"))
         return found[0] if found and found[0].key == key else None
@@ -301,7 +289,6 @@ class Store(AbstractContextManager["Store"]):
     def record_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Store when advice was applied, by which `advice_given` keeps it when other advice follows."""
         with self._writing("outcomes"):
-            self._refuse_future_rows()
             for each in outcomes:
                 applied_at = None if each.applied_at is None else _micros(each.applied_at)
                 self._db.execute(
@@ -313,7 +300,7 @@ class Store(AbstractContextManager["Store"]):
         """What is remembered of faults. `unread` names what is damaged: a fault that is forgotten is not over."""
         faults, lost = [], [gap.detail for gap in self._found_at_open]
         with self._transaction("reading faults"):
-            for uuid, kind, code, *kept in self._db.execute(f"SELECT {_FAULT_KEY}, version, digest, body FROM fault"):
+            for uuid, kind, code, *kept in self._db.execute(f"SELECT {_FAULT_KEY}, digest, body FROM fault"):
                 try:
                     faults.append(decode(StoredRow(*kept), KnownFault))
                 except DamagedError as damage:
@@ -325,7 +312,6 @@ class Store(AbstractContextManager["Store"]):
         """Replace the last memory, whole or not at all."""
         faults = {(fault.uuid, str(fault.kind), fault.code): fault for fault in memory.faults}
         with self._writing("faults"):
-            self._refuse_future_rows()
             self._save_rows("fault", _FAULT_KEY, faults, {})
 
     def _whole(self, rows: Iterable[Sequence[Any]], kind: type[T], what: str) -> Iterator[T]:
@@ -334,14 +320,6 @@ class Store(AbstractContextManager["Store"]):
                 yield decode(StoredRow(*kept), kind)
             except DamagedError as damage:
                 self._gaps.append(self._lost(f"{what} {workload}[{container}]", damage, "it is left out"))
-
-    def _refuse_future_rows(self) -> None:
-        """Raise FutureError rather than overwrite the rows of a newer gpuwatch."""
-        for table, columns in _ROWS:
-            later = f"SELECT {columns} FROM {table} WHERE {columns.partition(',')[0]} > ?"
-            for kept in self._db.execute(later, (VERSION,)):
-                if is_from_the_future(StoredRow(*kept)):
-                    raise FutureError(kept[0])
 
     def _lost(self, what: str, damage: object, so: str) -> Gap:
         detail = f"unreadable in {self._path} ({damage}); {so}"
@@ -360,14 +338,9 @@ class Store(AbstractContextManager["Store"]):
                 self._db.execute(begin)
                 yield
                 self._db.execute("COMMIT")
-            except BaseException as error:
+            except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-                if isinstance(error, FutureError):
-                    raise StoreError(
-                        f"{self._path}: {doing}: there are rows of a newer gpuwatch (version {error}, this one knows "
-                        f"{VERSION}), left as they are; upgrade, or name another file"
-                    ) from error
                 raise
 
 
