@@ -310,7 +310,7 @@ def test_every_gpu_of_the_catalog_has_a_capability(name: str) -> None:
     found = capability_of(gpu(name))
     assert found.memory_bytes == gpu(name).memory_bytes
     assert 0 < found.idle_power_watts < found.power_limit_watts
-    assert not found.mig_on
+    assert not found.mig_profile
 
 
 def test_slices_have_the_sms_that_mig_leaves() -> None:

@@ -39,9 +39,9 @@ def test_each_metric_is_read_for_itself(tmp_path: Path) -> None:
     path = tmp_path / "week.parquet"
     first = [series("b", "0", [1000, 2000], [1.0, 2.0]), series("b", "1", [1500], [3.0])]
     second = [series("a", "0", [-5, 7000], [-1.0, 0.0])]
-    write_recording(path, [*first, *second], note="a test", interval_seconds=0.5)
+    write_recording(path, [*first, *second])
     about = json.loads(pq.read_schema(path).metadata[b"gpuwatch.recording"])
-    assert about == {"version": 1, "note": "a test", "interval_seconds": 0.5}
+    assert about == {"version": 1}
     read = RecordingFile(path)
     assert read.spans_ms == {"b": (1000, 2000), "a": (-5, 7000)}
     same(read.read("b"), first)
@@ -132,7 +132,7 @@ def rewritten(path: Path, about: object, columns: dict[str, object] | None = Non
     pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
-VERSION_1 = {"version": 1, "note": "", "interval_seconds": 0.0}
+VERSION_1 = {"version": 1}
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,6 @@ class Timeline:
                 )
                 for (metric, labels), samples in ordered
             ),
-            interval_seconds=EVERY,
         )
         return open_recording([path])
 

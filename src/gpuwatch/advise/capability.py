@@ -35,10 +35,6 @@ class Capability:
     assumed: tuple[str, ...] = ()
 
     @property
-    def mig_on(self) -> bool:
-        return bool(self.mig_profile)
-
-    @property
     def name(self) -> str:
         """'A100-SXM4-40GB 2g.10gb'."""
         return f"{self.gpu_model} {self.mig_profile}".strip()

@@ -128,7 +128,7 @@ def _sm_from_power(power: Floats, now: Capability, envelope: PowerEnvelope | Non
     every workload would look small. For the same reason the lower of the fleet's and the catalog's floor counts. NaN
     without an envelope, and on a slice, which has no power of its own.
     """
-    if envelope is None or now.mig_on:
+    if envelope is None or now.mig_profile:
         return np.full_like(power, np.nan)
     ceiling = min(envelope.ceiling_watts, now.power_limit_watts)
     floor = now.idle_power_watts if envelope.floor_watts is None else min(envelope.floor_watts, now.idle_power_watts)

@@ -52,7 +52,7 @@ class MemoryPolicy:
 
 def memory_need(
     profile: WorkloadProfile,
-    policy: MemoryPolicy | None = None,
+    policy: MemoryPolicy = MemoryPolicy(),
     pods: Iterable[Pod] = (),
     annotated: Iterable[tuple[str, Mapping[str, str]]] = (),
 ) -> MemoryNeed | None:
@@ -62,7 +62,6 @@ def memory_need(
     telemetry does not show: its need is then above its peak. annotated: (object, annotations) of its owner, Pods and
     Namespace. A stated need counts where what was measured is no need; else the larger of both.
     """
-    policy = policy or MemoryPolicy()
     runs = [run for run in profile.runs if run.peak_bytes]
     peak = max((run.peak_bytes for run in runs if run.peak_bytes), default=None)
     if peak is None:

@@ -115,6 +115,10 @@ def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation
 
     only_if = only(chosen)
     sure = [option for option in others if only_if and worth_it(item, option, policy) and not only(option)]
+    reasons = [only_if] if only_if else []
+    reasons += [_saves(item, chosen, facts.prices.currency), chosen.speed.basis]
+    # The best that needs no condition, beside one that does.
+    reasons += [f"Without a condition: {_saves(item, option, facts.prices.currency)}" for option in sure[:1]]
     return Recommendation(
         key=item.key,
         at=facts.at,
@@ -128,22 +132,11 @@ def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation
         change=change(item.key, item.now, chosen.target, facts),
         doing_nothing_cost_per_week=chosen.projected_saving_per_week,
         doing_nothing_gpu_hours_per_week=chosen.projected_saving_gpu_hours_per_week,
-        reason=" ".join(
-            filter(None, (only_if, _reason(item, chosen, facts.prices.currency), *_second(item, sure, facts)))
-        ),
+        reason=" ".join(reasons),
         currency=facts.prices.currency,
         caveats=_caveats(item, chosen, facts, only_if),
         condition=only_if,
     )
-
-
-def _second(item: Ready, sure: Sequence[Option], facts: Facts) -> list[str]:
-    """The best that needs no condition, beside one that does."""
-    return [f"Without a condition: {_saves(item, option, facts.prices.currency)}" for option in sure[:1]]
-
-
-def _reason(item: Ready, chosen: Option, currency: str) -> str:
-    return f"{_saves(item, chosen, currency)} {chosen.speed.basis}"
 
 
 def _saves(item: Ready, chosen: Option, currency: str) -> str:

@@ -170,10 +170,9 @@ class FaultPlanter:
         script = self.scripts[fault.machine]
         for machine, card in fault.all_cards:
             show(fault, self.scripts[machine].cards[card], self.plan.interval_seconds, self.rng)
-        if fault.kind is FaultKind.EXPORTER_DOWN:
+        if fault.kind in (FaultKind.EXPORTER_DOWN, FaultKind.NODE_GONE):
             script.exporter_down.append((fault.start, fault.end))
-        elif fault.kind is FaultKind.NODE_GONE:
-            script.exporter_down.append((fault.start, fault.end))
+        if fault.kind is FaultKind.NODE_GONE:
             script.node_down.append((fault.start, fault.end))
             script.counter_resets.append(fault.end)
             script.exporter_restarts.append(fault.end)

@@ -17,15 +17,11 @@ def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:
     A missing folder is created. Files of an earlier fleet are replaced, and all other cluster/*.json are removed.
     Raises OSError.
     """
-    plan = fleet.plan
     (folder / "cluster").mkdir(parents=True, exist_ok=True)
     write_cluster(fleet, folder / "cluster")
     truths = [asdict(truth) | {"subject": str(truth.subject)} for truth in fleet.truth]
     (folder / "truth.json").write_text(json.dumps(truths, indent=1, default=datetime.isoformat) + "\n")
-    note = f"simulated fleet: seed {plan.seed}, {plan.gpus} GPUs, {plan.days:g} days"
-    write_recording(
-        folder / "telemetry.parquet", fleet.series(), note=note, interval_seconds=float(plan.interval_seconds)
-    )
+    write_recording(folder / "telemetry.parquet", fleet.series())
 
 
 def write_cluster(fleet: SimulatedFleet, folder: Path, at: datetime | None = None) -> None:

@@ -3,7 +3,7 @@
 Columns: metric (dictionary string), labels (map, without `__name__`), first_ms and last_ms (Unix milliseconds of the
 first and last sample other than a staleness marker; null without one), times (list of Unix milliseconds, rising),
 values (list of doubles, staleness markers kept as bits). The schema's metadata holds one JSON object under
-`gpuwatch.recording`: version, note, interval_seconds (0: unknown).
+`gpuwatch.recording`: version.
 """
 
 import json
@@ -37,14 +37,11 @@ _COLUMNS = [
 ]
 
 
-def write_recording(
-    path: Path, series: Iterable[RecordedSeries], *, note: str = "", interval_seconds: float = 0.0
-) -> None:
+def write_recording(path: Path, series: Iterable[RecordedSeries]) -> None:
     """Writes series, grouped by metric, to a new file that replaces `path` when complete. Holds one row group in memory
     at a time. Raises ValueError for series not grouped by metric, a series that comes twice, and times that do not
     rise; OSError where the file cannot be written."""
-    about = {"version": VERSION, "note": note, "interval_seconds": interval_seconds}
-    schema = pa.schema(_COLUMNS, metadata={_METADATA_KEY: json.dumps(about).encode()})
+    schema = pa.schema(_COLUMNS, metadata={_METADATA_KEY: json.dumps({"version": VERSION}).encode()})
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with pq.ParquetWriter(
