@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, median, pstdev
+from typing import TypeAlias
 
 from gpuwatch.detect.fleet import GpuAnswers, PhysicalGpu, peers_of
 
@@ -24,6 +25,9 @@ _LEAST_NEAR = 4
 """GPUs of a labelled place, such as a rack, whose median says how warm it is."""
 _CHANCE = 0.05
 """That any card of a healthy model stands out: of 1,000 cards one or two are three spreads above the line."""
+
+
+_Places: TypeAlias = Callable[[PhysicalGpu], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def excess_heat(
     temperature: GpuAnswers,
     power: GpuAnswers,
     deviations: float,
-    places: Callable[[PhysicalGpu], Collection[str]],
+    places: _Places,
     slowed: Container[PhysicalGpu],
 ) -> Mapping[PhysicalGpu, Excess]:
     """By GPU; what stands out is more than so many spreads, or more where many are compared. Empty where too few of a
@@ -73,10 +77,7 @@ def _enough(cards: Collection[PhysicalGpu]) -> bool:
 
 
 def _of_model(
-    cards: Mapping[PhysicalGpu, tuple[float, float]],
-    usual: Sequence[PhysicalGpu],
-    deviations: float,
-    places: Callable[[PhysicalGpu], Collection[str]],
+    cards: Mapping[PhysicalGpu, tuple[float, float]], usual: Sequence[PhysicalGpu], deviations: float, places: _Places
 ) -> Iterable[tuple[PhysicalGpu, Excess]]:
     line = _line(*zip(*(cards[gpu] for gpu in usual), strict=True))
     left = {gpu: celsius - line(watts) for gpu, (watts, celsius) in cards.items()}

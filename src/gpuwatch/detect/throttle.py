@@ -157,9 +157,8 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
                     evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
                 # The driver counted it in both windows; below half of the time a hot day explains it as well.
                 severe = duty.lasting >= policy.thermal_severe_ratio
-                grade = Grade(Severity.WARNING, Advice.WATCH, 0.8)
-                if severe:
-                    grade = Grade(Severity.CRITICAL, Advice.INSPECT, 0.9)
+                critical = Grade(Severity.CRITICAL, Advice.INSPECT, 0.9)
+                grade = critical if severe else Grade(Severity.WARNING, Advice.WATCH, 0.8)
                 return _slowed(fleet, gpu, kind, duty, "slowed by heat", evidence, grade)
             return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits)
         if not reporting(gpu):
@@ -201,11 +200,10 @@ def _shared_heat(
     )
     of_places = [*(gpu for place in places for gpu in place.gpus), *warm]
     of_models = [gpu for gpus in usual.values() for gpu in gpus]
-    severe = {gpu for gpu, duty in slowed.items() if duty.lasting >= policy.thermal_severe_ratio}
-    severity = Severity.WARNING if of_places or not severe.isdisjoint(of_models) else Severity.INFO
-    if not severe.isdisjoint(of_places):
-        severity = Severity.CRITICAL
     shared = [*of_places, *of_models]
+    severe = {gpu for gpu, duty in slowed.items() if duty.lasting >= policy.thermal_severe_ratio}
+    severity = Severity.WARNING if of_places or severe.intersection(of_models) else Severity.INFO
+    severity = Severity.CRITICAL if severe.intersection(of_places) else severity
     shown = [_duty_evidence(gpu, slowed[gpu], policy.thermal_duty_ratio) for gpu in shared if gpu in slowed][:1]
     since = fleet.before(2 * policy.window_seconds)
     return together_finding(FindingKind.THERMAL_THROTTLE, said, shared, severity, evidence=shown, since=since)
