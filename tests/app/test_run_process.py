@@ -141,6 +141,20 @@ def test_a_source_that_does_not_answer_is_told_and_new_settings_name_another(
             assert "settings taken anew; changed: prometheus" in run.said()
 
 
+def test_a_folder_that_cannot_be_made_is_told_where_it_is_asked_whether_it_is_ready(
+    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
+) -> None:
+    in_its_place = tmp_path / "work"
+    in_its_place.touch()
+    with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url) as run:
+        run.until(lambda: "the last cycle failed: " in run.asked("/readyz")[1])
+        status, why = run.asked("/readyz")
+        assert status == 503
+        assert str(in_its_place) in why
+        in_its_place.unlink()
+        run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
+
+
 def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is_sent(
     newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
 ) -> None:

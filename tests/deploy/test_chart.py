@@ -126,7 +126,8 @@ NOT_IN_THE_CHART = {
     ("Namespace", "", "gpuwatch"),  # helm --create-namespace
     ("PrometheusRule", "gpuwatch", "gpuwatch-alerts-optional"),  # of the chart's one object, rule by rule
 }
-ONLY_IN_THE_CHART = {"-uninstall", "-doctor"}
+REMOVAL = ("gpuwatch-uninstall", "gpuwatch-undo")
+ONLY_IN_THE_CHART = (*REMOVAL, "gpuwatch-doctor")
 OF_HELM = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/")
 
 
@@ -187,7 +188,7 @@ def test_it_makes_the_objects_of_deploy(place: str, helm_chart: Chart) -> None:
         same(made[key], theirs)
     if place == "base":
         people = by_key(documents(DEPLOY / "roles" / "people.yaml"))
-        more = {key for key in set(made) - set(wanted) - set(people) if not key[2].endswith(tuple(ONLY_IN_THE_CHART))}
+        more = {key for key in set(made) - set(wanted) - set(people) if not key[2].startswith(ONLY_IN_THE_CHART)}
         assert more == set()
 
 
@@ -245,7 +246,9 @@ def test_what_is_wrong_is_refused_and_named(values: dict[str, Any], said: str, h
 
 
 def role_names(objects: Mapping[Key, Object]) -> set[str]:
-    return {name.removeprefix("gpuwatch-") for kind, _, name in objects if kind == "ClusterRoleBinding"} - {"uninstall"}
+    """But for those of the removal."""
+    names = {name.removeprefix("gpuwatch-") for kind, _, name in objects if kind == "ClusterRoleBinding"}
+    return {name for name in names if not name.startswith(("uninstall", "undo"))}
 
 
 ALWAYS = {"observe", "controller"}
@@ -473,12 +476,26 @@ def test_every_template_is_reached(helm_chart: Chart) -> None:
 
 
 def test_the_removal_needs_no_right_that_stays(helm_chart: Chart) -> None:
+    """And may undo what any mode did, as gpuwatch's account, that the guardrails hold."""
     made = helm_chart.few({})
-    for (kind, _, name), each in made.items():
-        if name.endswith("-uninstall"):
-            assert each["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete", kind
-    assert not [key for key in helm_chart.few({"uninstall": {"enabled": False}}) if key[2].endswith("-uninstall")]
+    removal = {key: each for key, each in made.items() if key[2].startswith(REMOVAL)}
+    for (kind, _, name), each in removal.items():
+        annotations = each["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] == "pre-delete", name
+        assert ("hook-failed" in annotations["helm.sh/hook-delete-policy"]) is (kind != "Job"), name
     assert GROUP in str(made["ClusterRole", "", "gpuwatch-uninstall"]["rules"])
+    every = helm_chart.few({"mode": "enforce", "enforce": {"taint": True, "evict": True, "release": True}})
+    for name in ("suggest", "enforce-taint", "enforce-evict", "enforce-release"):
+        assert (
+            removal["ClusterRole", "", f"gpuwatch-undo-{name}"]["rules"]
+            == (every["ClusterRole", "", f"gpuwatch-{name}"]["rules"])
+        )
+        bound = removal["ClusterRoleBinding", "", f"gpuwatch-undo-{name}"]
+        assert bound["roleRef"]["name"] == f"gpuwatch-undo-{name}"
+        assert bound["subjects"] == [{"kind": "ServiceAccount", "name": "gpuwatch", "namespace": "gpuwatch"}]
+        assert bound["metadata"]["labels"]["gpuwatch.dev/account"] == "mode"
+    off = helm_chart.few({"uninstall": {"enabled": False}})
+    assert not [key for key in off if key[2].startswith(REMOVAL)]
 
 
 def test_the_values_that_its_page_shows_are_taken(helm_chart: Chart) -> None:

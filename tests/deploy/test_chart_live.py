@@ -289,22 +289,61 @@ def test_what_cannot_be_given_back_keeps_the_release(helm: Helm, kubelet: Kubele
     assert living.api.answer("PATCH", path, {"data": {"paused": "false"}}, content_type=MERGE).ok
 
 
-def test_where_a_mode_was_taken_back_too_early_the_release_can_be_rolled_back(
+REFUSING = "no-nodes"
+"""Of an admission policy by which people hold gpuwatch off Nodes."""
+
+
+def refuse(api: Api) -> None:
+    """Until `allow`, no account of the Namespace may change a Node."""
+    admission = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": REFUSING}}
+    nodes = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}
+    theirs = f"!request.userInfo.username.startsWith('system:serviceaccount:{NAMESPACE}:')"
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [nodes]},
+        "validations": [{"expression": theirs, "message": "Nodes are frozen this week"}],
+    }
+    api.create({**admission, "kind": "ValidatingAdmissionPolicy", "spec": policy})
+    binding = {"policyName": REFUSING, "validationActions": ["Deny"]}
+    api.create({**admission, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding})
+
+
+def allow(api: Api) -> None:
+    for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        assert api.answer("DELETE", f"/apis/admissionregistration.k8s.io/v1/{plural}/{REFUSING}").ok
+
+
+def test_what_cannot_be_undone_is_told_and_the_release_can_be_rolled_back(
     helm: Helm, kubelet: Kubelet, living: World
 ) -> None:
-    """Helm upgrades no release whose uninstallation has failed."""
+    """In mode observe, which has no role to undo anything. Helm upgrades no release whose uninstallation has failed."""
     helm("rollback", RELEASE)
     helm("upgrade", RELEASE, CHART, "--reuse-values", "--set", "mode=observe")
     rights(living.api, OBSERVE)
-    assert helm.attempted("uninstall", RELEASE, "--timeout", "300s").returncode != 0
-    assert "Grant the verb `delete` on `noderemediations`" in kubelet.ended[-1].output
+    refuse(living.api)
+    begun = time.monotonic()
+    assert helm.attempted("uninstall", RELEASE, "--timeout", "180s").returncode != 0
+    print(f"helm uninstall: refused after {time.monotonic() - begun:.1f} s")
+    told = kubelet.ended[-1].output
+    assert "is Undoing" in told
+    assert FAULTY in told
+    assert "Nodes are frozen this week" in told
     assert living.taints(FAULTY) != []
+    rights(living.api, OBSERVE)  # what the removal was granted is gone again
     assert helm.attempted("upgrade", RELEASE, CHART, "--reuse-values").returncode != 0
     helm("rollback", RELEASE)
     rights(living.api, OBSERVE, SUGGEST, TAINT)
+    wait_until(lambda: deployment(living.api)["status"].get("readyReplicas") == 1, lambda: said(kubelet))
 
 
-def test_uninstalling_leaves_no_taint_no_mark_and_no_finalizer(helm: Helm, kubelet: Kubelet, living: World) -> None:
+def test_uninstalling_in_a_milder_mode_leaves_no_taint_no_mark_and_no_finalizer(
+    helm: Helm, kubelet: Kubelet, living: World
+) -> None:
+    """Than the one in which the Node was tainted."""
+    helm("upgrade", RELEASE, CHART, "--reuse-values", "--set", "mode=observe")
+    rights(living.api, OBSERVE)
+    assert living.taints(FAULTY) != []
+    allow(living.api)
     told = helm("uninstall", RELEASE, "--timeout", "180s")
     assert "Nothing of gpuwatch is left" in kubelet.ended[-1].output
     assert living.taints(FAULTY) == [], told + said(kubelet)
@@ -349,8 +388,14 @@ def test_values_of_a_chart_that_knew_less_are_enough(helm: Helm, living: World, 
     assert helm("get", "manifest", RELEASE) == reused
 
 
-def test_the_definitions_go_where_that_is_asked(helm: Helm, kubelet: Kubelet, living: World) -> None:
-    helm("upgrade", RELEASE, CHART, "--reset-then-reuse-values", "--set", "crds.keep=false")
+def test_the_definitions_go_where_that_is_asked(helm: Helm, kubelet: Kubelet, living: World, quick: Path) -> None:
+    """With proposals of an earlier mode, and with the Pod of a test that failed."""
+    helm("upgrade", RELEASE, CHART, "--values", quick, "--set", "mode=suggest")
+    wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(kubelet))
+    changes = "mode=observe,crds.keep=false,prometheus.url=http://127.0.0.1:9"
+    helm("upgrade", RELEASE, CHART, "--reset-then-reuse-values", "--set", changes)
+    assert helm.attempted("test", RELEASE, "--timeout", "120s").returncode != 0
+    assert any("doctor" in each for each in left(living.api))
     helm("uninstall", RELEASE, "--timeout", "180s")
     wait_until(lambda: definitions(living.api) == [], lambda: said(kubelet))
     assert left(living.api) == []

@@ -438,7 +438,11 @@ def resume(**where: Any) -> None:
 @click.option("--crds", is_flag=True, help="Delete the custom resource definitions too, once nothing is left.")
 @click.option("--timeout", type=click.IntRange(1), default=900, show_default=True, metavar="SECONDS")
 @click.option("--account", metavar="NAMESPACE:NAME", help="Whose rights to use.  [default: as bound]")
-@click.option("--scale-down", metavar="DEPLOYMENT", help="Scale gpuwatch's Deployment to 0 first.")
+@click.option(
+    "--scale-down",
+    metavar="DEPLOYMENT",
+    help="Scale gpuwatch's Deployment to 0 first; delete the Pod DEPLOYMENT-doctor too.",
+)
 @_format("table", "json", "yaml")
 def uninstall(form: str, yes: bool, dry_run: bool, crds: bool, timeout: int, **where: Any) -> None:
     """Pause, give back what is held, and delete Remediations, marks, profiles and state; says what is left, and why.

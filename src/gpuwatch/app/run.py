@@ -78,7 +78,7 @@ def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
                 settings.run.listen_address,
                 settings.run.listen_port,
                 lambda: [*pulse.complaints(), *jobs.complaints()],
-                controller.unready,
+                lambda: _unready(controller, jobs),
                 metrics.registry,
                 pages,
             )
@@ -124,6 +124,13 @@ class _Pulse:
     def complaints(self) -> list[str]:
         quiet = time.monotonic() - self._at
         return [f"the main loop has not turned for {quiet:.0f} s"] if quiet > _PULSE_SECONDS else []
+
+
+def _unready(controller: Controller, jobs: Jobs) -> list[str]:
+    """Why it is not ready, with the error that ended the last cycle."""
+    found, cycle = controller.unready(), jobs.times.get("cycle")
+    told = cycle.error if found and cycle is not None else ""
+    return [*found, f"the last cycle failed: {told}"] if told and told not in found else found
 
 
 def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> Election:

@@ -3,8 +3,9 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,11 +28,18 @@ from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError, listed
 from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.model.remediation import ObjectRef, Phase
 from gpuwatch.settings import load_settings
 from gpuwatch.store import StoreError
 from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND, GROUP, PROFILE_KIND
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.store.remediations import ConflictError, RefusedError, RemediationStore
+
+_RETRY_SECONDS = 5
+"""First wait after a failed undo, a quarter of the longest: a person waits for the answer."""
+
+_REFUSED_SECONDS = 20.0
+"""How long all that is left has to be refused until that is the answer: a role takes effect some time after it is
+bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +87,7 @@ def run_uninstall(
                 f"kubectl -n {namespace} scale deployment gpuwatch --replicas=0, then run it again"
             )
         writer = LiveWriter(client, lease_check=election.check_lease, instance="gpuwatch-uninstall")
-        policies = ExecutorPolicies(settings.plan, settings.execute)
+        policies = ExecutorPolicies(settings.plan, _impatient(settings.execute))
         executor = Executor(
             RemediationStore(writer, namespace), writer, LiveWriter(client, dry_run=True),
             lambda: FreshFacts(Snapshot(at=datetime.now(UTC)), ()), lambda _: None, policies,
@@ -89,8 +97,10 @@ def run_uninstall(
         if crds and not left:  # not before: a definition takes its Remediations along
             definitions = person.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
             kept += [each for each in definitions if each["spec"]["group"] == GROUP]
-        for each in kept:
-            person.delete(ref_of(each))
+        refs = [ref_of(each) for each in kept]
+        if options["scale_down"]:
+            refs.append(ObjectRef("v1", "Pod", f"{options['scale_down']}-doctor", namespace))
+        left = (*left, *_deleted(person, refs))
     except (WriteError, NotLeadingError) as error:
         raise StoreError(f"it is not finished; run it again: {error}") from error
     finally:
@@ -103,22 +113,36 @@ def run_uninstall(
 
 
 def take_away(executor: Executor, timeout_seconds: float) -> tuple[str, ...]:
-    """Undo and delete all Remediations, and take back the marks that are left. Returns what is left and why. It may be
-    ended anywhere and begun again. Raises StoreError and WriteError."""
-    store, end, told = executor.store, time.monotonic() + timeout_seconds, -1
+    """Undo and delete all Remediations, and take back the marks that are left. Returns what is left and why. It ends
+    early where everything that is left is refused. It may be ended anywhere and begun again. Raises StoreError and
+    WriteError."""
+    store, told, wanted_at = executor.store, -1, time.monotonic()
+    end = wanted_at + timeout_seconds
+    _without_waiting(store)
     while True:
-        store.delete_all()
+        refused = store.delete_all()
         for at in executor.due(datetime.now(UTC)):
-            executor.run_once(at, datetime.now(UTC))
+            try:
+                executor.run_once(at, datetime.now(UTC))
+            except StoreError as error:
+                refused[at] = str(error)
         store.all()
         store.catch_up()
         known = store.all()
         if len(known) != told:
             remark(f"{(told := len(known))} Remediations are left")
-        if not (known or store.gaps) or time.monotonic() >= end:
+        failed = {at: error for at, error in executor.failures.items() if at not in refused}
+        if not all(each.id in refused or _is_refused(failed.get(each.id)) for each in known):
+            wanted_at = time.monotonic()
+        if not (known or store.gaps) or time.monotonic() >= min(end, wanted_at + _REFUSED_SECONDS):
             break
         time.sleep(1.0)
-    left = [f"Remediation {each.id} is {each.phase}: {each.history[-1].message}" for each in known if each.history]
+    why = {at: error.message for at, error in failed.items()} | refused
+    left = [
+        f"Remediation {each.id} is {each.phase}: "
+        f"{why.get(each.id) or (each.history[-1].message if each.history else 'it was not deleted in time')}"
+        for each in known
+    ]
     left += [f"{gap.what}: {gap.detail}" for gap in store.gaps]
     swept: list[str] = []
     while True:
@@ -127,6 +151,38 @@ def take_away(executor: Executor, timeout_seconds: float) -> tuple[str, ...]:
         was, swept = swept, [each.reason for each in found]
         if swept == was:
             return (*left, *swept)
+
+
+def _without_waiting(store: RemediationStore) -> None:
+    """Undoing that failed before is tried at once: its cause may have been repaired, and its wait may be long. A write
+    that may still be under way is waited for."""
+    for each in store.all():
+        begun = each.step < len(each.steps) and each.steps[each.step].begun_at is not None
+        if each.phase is Phase.UNDOING and each.next_at is not None and not begun:
+            with suppress(ConflictError, RefusedError):
+                store.save(replace(each, next_at=None))
+
+
+def _impatient(policy: ExecutePolicy) -> ExecutePolicy:
+    return replace(
+        policy,
+        retry_seconds=min(_RETRY_SECONDS, policy.retry_seconds),
+        retry_max_seconds=min(4 * _RETRY_SECONDS, policy.retry_max_seconds),
+    )
+
+
+def _deleted(person: ClusterWriter, refs: Iterable[ObjectRef]) -> Iterator[str]:
+    """Deletes them. Yields those that could not be deleted, and why."""
+    for ref in refs:
+        try:
+            person.delete(ref)
+        except WriteError as error:
+            if error.failure is not Failure.NOT_FOUND:
+                yield f"{ref} was not deleted: {error.message}"
+
+
+def _is_refused(error: WriteError | None) -> bool:
+    return error is not None and error.failure in (Failure.FORBIDDEN, Failure.INVALID)
 
 
 def _scaled_down(person: ClusterWriter, namespace: str, deployment: str | None) -> bool:

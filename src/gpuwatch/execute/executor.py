@@ -68,6 +68,8 @@ class Executor:
     policies: ExecutorPolicies = ExecutorPolicies()
     refused: list[Gap] = field(default_factory=list, init=False, repr=False, compare=False)
     """Proposals of the last `propose` that the store refused to keep."""
+    failures: dict[RemediationId, WriteError] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Of those whose last step failed: why."""
     _known: dict[RemediationId, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
     """As the run began, plus what was stored here since; reading all again per Remediation would dominate the cost."""
 
@@ -162,9 +164,11 @@ class Executor:
         remediation = self.store.get(at)
         if remediation is None or idle(remediation, now):
             return remediation
+        self.failures.pop(at, None)
         try:
             inputs = self._inputs(remediation, needs(remediation, now))
-        except WriteError:
+        except WriteError as error:
+            self.failures[at] = error
             return remediation  # unknown state: do nothing
         move = advance(remediation, inputs, now, self.policies)
         if move is None:
@@ -180,6 +184,7 @@ class Executor:
         try:
             rehearse(self.rehearsal, move.request)
         except WriteError as error:
+            self.failures[remediation.id] = error
             index = move.intent.step
             step = replace(move.intent.steps[index], begun_at=remediation.steps[index].begun_at)
             unsaid = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
@@ -190,6 +195,7 @@ class Executor:
         try:
             send(self.writer, move.request, kept, self.notify, now)
         except WriteError as error:
+            self.failures[remediation.id] = error
             return self.store.save(failed(kept, error, now, self.policies))
         return self.store.save(replace(move.then, version=kept.version))
 

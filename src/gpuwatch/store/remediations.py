@@ -238,12 +238,18 @@ class RemediationStore:
             raise StoreError(str(error)) from error
         return _understood(stored)
 
-    def delete_all(self) -> None:
-        """Deletes all. The finalizer keeps those whose changes are in effect until they are undone."""
+    def delete_all(self) -> dict[RemediationId, str]:
+        """Deletes all. The finalizer keeps those whose changes are in effect until they are undone. Returns those that
+        could not be deleted, and why."""
+        refused: dict[RemediationId, str] = {}
         for each in self._objects([]):
             if not _deleting(each):
-                with suppress(ConflictError), _told():
-                    self._writer.delete(ref_of(each))
+                try:
+                    with suppress(ConflictError), _told():
+                        self._writer.delete(ref_of(each))
+                except StoreError as error:
+                    refused[_id(each)] = str(error)
+        return refused
 
     def forget_final(self, now: datetime, kept: timedelta = FINAL_KEPT, at_most: int = FINAL_AT_MOST) -> int:
         """Deletes final ones that ended more than `kept` before `now`, and the oldest beyond `at_most`; returns how

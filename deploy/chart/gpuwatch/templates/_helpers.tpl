@@ -95,11 +95,11 @@ annotations:
 
 {{/*
 The objects of a file that is shipped for `kubectl apply` too, under the release's names: deploy/ is the one source of
-them. `keepNames`: under their own, as there is one set in a cluster. The account's name and Namespace are put into bindings.
+them. `keepNames`: under their own, as there is one set in a cluster; `prefix`: under this one for gpuwatch. The account's name and Namespace are put into bindings.
 */}}
 {{- define "gpuwatch.objects" -}}
 {{- $root := .root -}}
-{{- $full := include "gpuwatch.fullname" $root -}}
+{{- $full := default (include "gpuwatch.fullname" $root) .prefix -}}
 {{- $given := . -}}
 {{- range splitList "\n---\n" ($root.Files.Get .file) }}
 {{- $object := fromYaml . -}}
