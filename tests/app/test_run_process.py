@@ -77,7 +77,11 @@ def gpuwatch(folder: Path, url: str, *options: str, prometheus: str = "", **sett
 
 
 def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path) -> None:
-    with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url, "--log-format", "json") as run:
+    yearly = "0 0 1 1 *"  # a weekly report is made soon after it was due, so this test failed on Mondays
+    with (
+        running(newest_prometheus, telemetry) as url,
+        gpuwatch(tmp_path, url, "--log-format", "json", report_schedule=yearly) as run,
+    ):
         run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
         assert run.asked("/healthz") == (200, "ok\n")
         run.until(lambda: "cycle 2 in" in run.said())
