@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench schema names rules dashboards chart situations lock dist clean
+.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench docs schema names rules dashboards chart situations lock dist clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -113,15 +113,26 @@ evaluate: $(STAMP)  ## Precision and recall per finding kind on fleets that no t
 bench: $(STAMP)  ## The benchmarks: ratios measured side by side in one run
 	$(BIN)/python benchmarks/run.py
 
+# In an environment of its own: no test and no user of gpuwatch needs Sphinx. -n -W: a link or an anchor that leads nowhere fails.
+DOCS := out/docs-venv
+$(DOCS)/.installed: requirements/docs.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
+docs: $(DOCS)/.installed  ## The documentation as a site, into out/site; fails where a link or an anchor leads nowhere
+	$(DOCS)/bin/python -m sphinx -q -n -W --keep-going -d out/docs-cache -c docs . out/site
+	@echo "open out/site/index.html"
+
 schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the weekly report
 	@mkdir -p docs
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
 	$(BIN)/python -c 'from gpuwatch.report.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
-names: $(STAMP)  ## Write docs/names.md, the page of all public words, and deploy/base/{crds,guardrails}.yaml
+names: $(STAMP)  ## Write docs/names.md and docs/settings.md, the pages of all public words, and deploy/base/{crds,guardrails}.yaml
 	$(BIN)/python -m tools.crds > deploy/base/crds.yaml
 	$(BIN)/python -m tools.guardrails > deploy/base/guardrails.yaml
-	$(BIN)/python -m tools.names > docs/names.md.new && mv docs/names.md.new docs/names.md
+	for page in names settings; do $(BIN)/python -m tools.names $$page > docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; done
 
 rules: $(STAMP)  ## Write rules/*.yaml for Prometheus, and the same as PrometheusRule objects in deploy/optional
 	$(BIN)/python -m tools.rules
@@ -138,6 +149,7 @@ situations: $(STAMP)  ## Write docs/situations.md from the rows of tests/detect/
 lock: $(STAMP)  ## Lock the dependencies anew (needs uv)
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements/dev.txt
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 pyproject.toml -o requirements/runtime.txt
+	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --group docs -o requirements/docs.txt
 	echo 'setuptools>=77' | uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 - -o requirements/build.txt
 	uv pip compile -q --no-header --universal --generate-hashes --no-annotate --python-version 3.11 --group dist -o requirements/dist.txt
 

@@ -1,6 +1,7 @@
-"""Writes docs/names.md: every public word of gpuwatch, taken from where the product itself has it.
+"""Writes docs/names.md and docs/settings.md: every public word of gpuwatch, taken from where the product itself has it.
 
-python -m tools.names [--check]: prints the page, or compares it with docs/names.md and exits with 1 where it differs.
+python -m tools.names [names|settings] prints a page (names without an argument); --check compares both with docs/ and
+exits with 1 where one differs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ from gpuwatch.settings import Settings
 from tools.crds import CONDITIONS, definitions
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "names.md"
 
 HEAD = """\
 # Names
@@ -71,6 +71,35 @@ page from the code; CI fails where the two differ. [CHANGELOG.md](../CHANGELOG.m
 | brake | a condition that stops every action: a storm, too little telemetry, a chosen alert, a freeze |
 | pause | a person's stop of every action |
 | undo | take back what gpuwatch changed |
+"""
+
+SETTINGS_HEAD = """\
+# Settings
+
+Settings stand in a YAML file (`--config FILE`) or in variables: `plan.budget_ratio` is also
+`GPUWATCH_PLAN__BUDGET_RATIO`. A variable wins over the file. gpuwatch refuses a name that is not here, and
+says which one it is. `make names` writes this page from the code; CI fails where the two differ.
+
+```yaml
+prometheus:
+  url: https://mimir.example/prometheus
+  bearer_token_file: /var/run/secrets/mimir/token
+  headers: {X-Scope-OrgID: gpu-team}
+  matchers: {cluster: eu-1}                # with several clusters in one server; telemetry.md
+plan:
+  budget_ratio: 0.05                       # of a pool, out of service or disturbed
+xid_overrides: /etc/gpuwatch/xids.yaml     # your own classes of XIDs; rules.md
+prices: /etc/gpuwatch/prices.csv           # your own prices of instance types
+currency: USD                              # of all sums
+state: /var/lib/gpuwatch/state.sqlite      # profiles and advice between runs
+delivery:                                  # of reports; delivery.md
+  s3_bucket: gpu-reports
+  urls: ["env:SLACK_URL"]                  # a variable with an Apprise URL
+```
+
+The meaning of a bound says where its default comes from. [rules.md](rules.md) has each bound beside its rule.
+
+## Top level
 """
 
 UNITS = {
@@ -264,13 +293,7 @@ def policy_rows(kind: type, path: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def settings() -> Iterator[str]:
-    yield "## Settings"
-    yield ""
-    yield (
-        "In the settings file, or as a variable: `plan.budget_ratio` is also `GPUWATCH_PLAN__BUDGET_RATIO`. gpuwatch "
-        "refuses a name that is not here."
-    )
-    yield ""
+    yield SETTINGS_HEAD
     below = dict(constants_of_class(Settings))
     alone = [
         (code(name), shown(field.default), "–", below.get(name, ""))
@@ -281,7 +304,7 @@ def settings() -> Iterator[str]:
     for name, field in Settings.model_fields.items():
         kind = policy_of(field.annotation)
         if kind is not None:
-            yield f"### {name}"
+            yield f"## {name}"
             yield ""
             yield from table(("setting", "default", "unit", "meaning"), policy_rows(kind, name))
 
@@ -346,25 +369,33 @@ def vocabulary() -> Iterator[str]:
     yield from table(("guard", "meaning"), ((code(name), text.replace("**", "")) for name, text in heads))
 
 
-def page() -> str:
+def names_page() -> str:
     parts = [HEAD, *metrics(), *resources()]
     parts += ["## Annotations, labels, taints and conditions", ""]
     parts += table(("key", "meaning"), ((code(key), text) for key, text in constants(keys)))
     parts += ["## Events", "", "On the object that an action concerns, reported by `gpuwatch.dev/controller`.", ""]
     parts += table(("reason", "meaning"), ((code(reason), text) for reason, text in constants(requests)))
-    parts += settings()
     parts += ["## Exit codes", ""]
     parts += table(("code", "meaning"), ((code(int(item)), item.meaning) for item in ExitCode))
     parts += vocabulary()
     return "\n".join(parts).rstrip() + "\n"
 
 
+def settings_page() -> str:
+    return "\n".join(settings()).rstrip() + "\n"
+
+
+WRITTEN = {"names": names_page, "settings": settings_page}
+
+
 def main() -> None:
-    wanted = page()
-    if "--check" not in sys.argv[1:]:
-        sys.stdout.write(wanted)
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
-        sys.exit("docs/names.md is out of date: make names")
+    if "--check" in sys.argv[1:]:
+        for name, made in WRITTEN.items():
+            path = ROOT / "docs" / f"{name}.md"
+            if not path.exists() or path.read_text(encoding="utf-8") != made():
+                sys.exit(f"docs/{name}.md is out of date: make names")
+    else:
+        sys.stdout.write(WRITTEN[sys.argv[1] if sys.argv[1:] else "names"]())
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def gpuwatch(*arguments: str | Path) -> Result:
 
 
 def analysis(*arguments: str | Path) -> dict[str, object]:
-    result = gpuwatch("analyze", *arguments, "--format", "json")
+    result = gpuwatch("analyze", *arguments, "-o", "json")
     assert result.exit_code == 0, result.stderr
     document: dict[str, object] = json.loads(result.stdout)
     return document
@@ -47,7 +47,7 @@ def test_json_keeps_to_the_published_schema() -> None:
 
 
 def test_yaml_says_the_same_as_json() -> None:
-    result = gpuwatch("analyze", "--telemetry", PAGE, "--no-cluster", "--format", "yaml")
+    result = gpuwatch("analyze", "--telemetry", PAGE, "--no-cluster", "-o", "yaml")
     assert yaml.safe_load(result.stdout)["devices"] == analysis("--telemetry", PAGE, "--no-cluster")["devices"]
 
 
@@ -79,13 +79,15 @@ def test_analyze_on_real_pages(page: str, devices: int) -> None:
 
 def test_a_capture_gives_the_same_analysis(tmp_path: Path) -> None:
     file = tmp_path / "c.json.gz"
-    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "-o", file).exit_code == 0
+    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--output-file", file).exit_code == 0
     assert analysis("--telemetry", file) == analysis("--telemetry", PAGE, "--no-cluster")
 
 
 def test_a_capture_under_pseudonyms_keeps_the_findings(tmp_path: Path) -> None:
     file = tmp_path / "c.json.gz"
-    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--pseudonyms", "-o", file).exit_code == 0
+    assert (
+        gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--pseudonyms", "--output-file", file).exit_code == 0
+    )
     plain, hidden = analysis("--telemetry", PAGE, "--no-cluster"), analysis("--telemetry", file)
     assert len(hidden["devices"]) == len(plain["devices"])  # type: ignore[arg-type]
     kinds = [sorted(item["kind"] for item in each["findings"]) for each in (plain, hidden)]  # type: ignore[attr-defined]
@@ -110,7 +112,7 @@ def test_explain_names_what_comes_near() -> None:
 
 def test_doctor_tells_scripts_that_rules_are_limited_and_writes_a_counter_list(tmp_path: Path) -> None:
     out = tmp_path / "counters.csv"
-    result = gpuwatch("doctor", "--telemetry", PAGE, "--cluster", tmp_path, "--format", "json", "--csv-out", out)
+    result = gpuwatch("doctor", "--telemetry", PAGE, "--cluster", tmp_path, "-o", "json", "--csv-out", out)
     assert result.exit_code == 1, "without a cluster a source cannot be read"
     document = json.loads(result.stdout)
     assert document["limited"] is True
@@ -121,7 +123,7 @@ def test_doctor_tells_scripts_that_rules_are_limited_and_writes_a_counter_list(t
 
 def test_doctor_says_what_proves_that_a_gpu_is_idle(tmp_path: Path) -> None:
     def proof(page: Path) -> str:
-        result = gpuwatch("doctor", "--telemetry", page, "--no-cluster", "--format", "json")
+        result = gpuwatch("doctor", "--telemetry", page, "--no-cluster", "-o", "json")
         return str(json.loads(result.stdout)["facts"]["idle is proven by"])
 
     assert proof(PAGE).startswith("power_watts")
@@ -134,7 +136,7 @@ def test_doctor_says_what_proves_that_a_gpu_is_idle(tmp_path: Path) -> None:
 
 def test_doctor_says_which_sources_beside_the_exporters_there_are(tmp_path: Path) -> None:
     def facts(page: Path) -> dict[str, str]:
-        result = gpuwatch("doctor", "--telemetry", page, "--no-cluster", "--format", "json")
+        result = gpuwatch("doctor", "--telemetry", page, "--no-cluster", "-o", "json")
         return dict(json.loads(result.stdout)["facts"])
 
     assert facts(PAGE)["ends of Pods"].startswith("none: kube-state-metrics has no requests")
@@ -177,7 +179,7 @@ def test_wrong_settings_are_a_sentence_and_exit_code_2(tmp_path: Path, content: 
 
 def test_doctor_and_analyze_have_codes_of_their_own(tmp_path: Path) -> None:
     capture = tmp_path / "moment.json.gz"
-    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "-o", capture).exit_code == 0
+    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--output-file", capture).exit_code == 0
     moment = load_snapshot(capture)
     save_snapshot(replace(moment, cluster=replace(moment.cluster, known=True), gaps=()), capture)
     assert gpuwatch("doctor", "--telemetry", capture).exit_code == ExitCode.LIMITED == 4

@@ -1,4 +1,4 @@
-"""`gpuwatch.read` and --format parquet: the documents' examples as they stand, every column, and every source."""
+"""`gpuwatch.read` and -o parquet: the documents' examples as they stand, every column, and every source."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("frames")
     write_fleet(build_fleet(PLAN), folder)
     sources = ("--telemetry", str(folder / "telemetry.parquet"), "--cluster", str(folder / "cluster"))
-    assert run("capture", *sources, "-o", str(folder / "incident.json.gz")).exit_code == 0
-    (folder / "analysis.json").write_text(run("analyze", *sources, "--format", "json").stdout)
+    assert run("capture", *sources, "--output-file", str(folder / "incident.json.gz")).exit_code == 0
+    (folder / "analysis.json").write_text(run("analyze", *sources, "-o", "json").stdout)
     (folder / "report.json").write_text(weekly_json(full_report()))
     return folder
 
@@ -164,18 +164,18 @@ def test_a_prometheus_that_does_not_answer_is_an_error_and_no_empty_table(tmp_pa
 def test_parquet_of_the_commands_is_the_frame(fleet: gpuwatch.Frames, folder: Path, tmp_path: Path) -> None:
     sources = ("--telemetry", str(folder / "telemetry.parquet"), "--cluster", str(folder / "cluster"))
     out = tmp_path / "findings.parquet"
-    done = run("analyze", *sources, "--format", "parquet", "-o", str(out))
+    done = run("analyze", *sources, "-o", "parquet", "--output-file", str(out))
     assert (done.exit_code, done.stdout) == (0, "")
     assert f"wrote {out}: {len(fleet.findings())} rows" in done.stderr
     pd.testing.assert_frame_equal(pd.read_parquet(out), fleet.findings())
-    piped = run("recommend", *sources, "--days", "1", "--format", "parquet")
+    piped = run("recommend", *sources, "--days", "1", "-o", "parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(io.BytesIO(piped.stdout_bytes)), fleet.advice())
     kept = tmp_path / "reports"
-    done = run("report", *sources, "--from", "2026-03-01T12:00Z", "-o", str(kept), "--format", "parquet")
+    done = run("report", *sources, "--from", "2026-03-01T12:00Z", "--output-dir", str(kept), "-o", "parquet")
     assert done.exit_code == 0, done.stderr
     (teams,) = kept.glob("*/teams.parquet")
     assert {path.stem for path in teams.parent.glob("*.parquet")} == {path.stem for path in teams.parent.glob("*.csv")}
     assert pd.read_parquet(teams)["allocated_gpu_hours"].sum() > 0
-    wrong = run("analyze", *sources, "-o", str(out))
+    wrong = run("analyze", *sources, "--output-file", str(out))
     assert wrong.exit_code == 2
-    assert "--output is for --format csv and parquet; for table, redirect with > FILE." in wrong.stderr
+    assert "--output-file is for -o csv and parquet; for table, redirect with > FILE." in wrong.stderr

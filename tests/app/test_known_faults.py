@@ -63,7 +63,7 @@ def test_a_restart_forgets_nothing(place: str, tmp_path: Path) -> None:
 
 def test_a_command_counts_what_the_controllers_file_remembers(tmp_path: Path) -> None:
     def xids(*more: str | Path) -> list[tuple[str, str]]:
-        arguments = ["analyze", "--telemetry", moment, "--format", "json", *more]
+        arguments = ["analyze", "--telemetry", moment, "-o", "json", *more]
         result = CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
         assert result.exit_code == 0, result.stderr
         found = [item for item in json.loads(result.stdout)["findings"] if item["kind"] == "xid"]

@@ -22,7 +22,7 @@ END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
 def analysis(*arguments: str | Path) -> dict[str, Any]:
-    command = ["analyze", "--format", "json", "--at", END.isoformat(), *(str(item) for item in arguments)]
+    command = ["analyze", "-o", "json", "--at", END.isoformat(), *(str(item) for item in arguments)]
     result = CliRunner().invoke(cli, command, catch_exceptions=False)
     assert result.exit_code == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)

@@ -19,7 +19,7 @@ def gaps(answer: Reply) -> list[dict[str, Any]]:
         return answer
 
     with scripted(reply) as server:
-        command = ["analyze", "--no-cluster", "--format", "json", "--prometheus", server.url]
+        command = ["analyze", "--no-cluster", "-o", "json", "--prometheus", server.url]
         result = CliRunner().invoke(cli, command, catch_exceptions=False)
     document: dict[str, Any] = json.loads(result.stdout)
     return list(document["gaps"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from gpuwatch.app.pages import Pages
 from gpuwatch.deliver import outbox as box
 from gpuwatch.deliver.deliver import deliver
 from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.report.templating import SCRIPT_HASH
 from parts.processes import wait_until
 from report.test_status_page import standing_by
 
@@ -50,12 +52,15 @@ def asked(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str
 
 
 def test_the_status_page_may_run_and_ask_for_nothing(port: int) -> None:
-    for path in ("/", "/?x=1"):
+    for path in ("/", "/still", "/?x=1"):
         status, headers, body = asked(port, path)
         assert status == 200
         assert headers["Content-Type"] == "text/html; charset=utf-8"
         assert b"Standing by: gpuwatch-1_1234 leads;" in body
-    assert headers["Content-Security-Policy"].startswith("default-src 'none'; style-src 'unsafe-inline'")
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
+    assert re.findall(r"script-src ([^;]*)", policy) == [f"'{SCRIPT_HASH}'"]
+    assert b"script-src" not in body  # the page's own policy: none
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cache-Control"] == "no-store"
     assert asked(port, "/", "HEAD")[2] == b""

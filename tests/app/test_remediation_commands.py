@@ -113,12 +113,12 @@ def test_history_of_one_tells_it_in_full_by_the_beginning_of_its_name(kept: InCl
 
 @pytest.mark.cluster
 def test_history_for_machines(kept: InCluster) -> None:
-    document = json.loads(gpuwatch("history", *at(kept), "--format", "json").stdout)
+    document = json.loads(gpuwatch("history", *at(kept), "-o", "json").stdout)
     assert document["version"] == 1
     phases = {item["name"].split("-")[-2]: item["phase"] for item in document["remediations"]}
     assert phases == {"aaaa": "Proposed", "bbbb": "Verifying", "cccc": "Expired"}
     assert document["pause"]["paused"] is False
-    one = json.loads(gpuwatch("history", "release", *at(kept), "--format", "json").stdout)
+    one = json.loads(gpuwatch("history", "release", *at(kept), "-o", "json").stdout)
     assert [item["phase"] for item in one["remediations"]] == ["Expired"]
 
 
@@ -172,7 +172,7 @@ def test_a_namespace_shows_and_decides_its_own_alone(kept: InCluster) -> None:
     with kept.opened() as store:
         for space in ("team-a", "team-b"):
             store.create(of_team("release-gang-train-dddd-20260302", proposal=gang_proposal(space, at=NOW)))
-    listed = json.loads(gpuwatch("history", "-n", "team-a", *at(kept), "--format", "json").stdout)
+    listed = json.loads(gpuwatch("history", "-n", "team-a", *at(kept), "-o", "json").stdout)
     assert [item["proposal"]["namespace"] for item in listed["remediations"]] == ["team-a"]
     assert "5 are known" in refused("history", "zzzz", *at(kept))
     assert "name the Namespace, with -n" in refused("approve", "release-gang-train-dddd-20260302", *at(kept))
@@ -247,7 +247,7 @@ def test_plans_and_reports_know_what_a_live_cluster_keeps(kept: InCluster) -> No
 
 def test_plan_tells_what_would_be_done_and_fails_where_nothing_was_seen(tmp_path: Path) -> None:
     assert "Plan nothing to do" in done("plan", "--telemetry", PAGE, "--no-cluster")
-    document = json.loads(gpuwatch("plan", "--telemetry", PAGE, "--no-cluster", "--format", "json").stdout)
+    document = json.loads(gpuwatch("plan", "--telemetry", PAGE, "--no-cluster", "-o", "json").stdout)
     assert set(document) == {"version", "at", "plan", "gaps"}
     assert document["version"] == 1
     result = gpuwatch("plan", "--prometheus", "http://127.0.0.1:9", "--no-cluster")

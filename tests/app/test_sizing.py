@@ -59,7 +59,7 @@ def state(sources: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def answered(sources: tuple[str, ...], state: Path) -> dict[str, Any]:
-    result = gpuwatch("recommend", *sources, "--state", state, "--format", "json")
+    result = gpuwatch("recommend", *sources, "--state", state, "-o", "json")
     assert result.exit_code == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -94,7 +94,7 @@ def test_oversized_workloads_are_advised_and_others_have_a_reason(
 
 @pytest.mark.slow
 def test_a_kept_state_gives_the_same_advice_as_a_cold_run(sources: tuple[str, ...], answered: dict[str, Any]) -> None:
-    cold = json.loads(gpuwatch("recommend", *sources, "--days", "4", "--format", "json").stdout)
+    cold = json.loads(gpuwatch("recommend", *sources, "--days", "4", "-o", "json").stdout)
 
     def essence(document: dict[str, Any]) -> list[tuple[str, str]]:
         return [(json.dumps(item["key"]), json.dumps(item["chosen"]["target"])) for item in document["recommendations"]]
@@ -105,7 +105,7 @@ def test_a_kept_state_gives_the_same_advice_as_a_cold_run(sources: tuple[str, ..
 
 @pytest.mark.slow
 def test_a_patch_for_each_recommendation(sources: tuple[str, ...], state: Path, answered: dict[str, Any]) -> None:
-    documents = list(yaml.safe_load_all(gpuwatch("recommend", *sources, "--state", state, "--format", "patch").stdout))
+    documents = list(yaml.safe_load_all(gpuwatch("recommend", *sources, "--state", state, "-o", "patch").stdout))
     assert [item["metadata"]["name"] for item in documents] == [
         item["change"]["name"] for item in answered["recommendations"]
     ]
@@ -116,16 +116,14 @@ def test_a_patch_for_each_recommendation(sources: tuple[str, ...], state: Path, 
 def test_a_namespace_a_workload_and_csv(sources: tuple[str, ...], state: Path, answered: dict[str, Any]) -> None:
     one = answered["recommendations"][0]
     namespace = str(one["key"]["workload"]).split("/")[1]
-    found = json.loads(gpuwatch("recommend", *sources, "--state", state, "-n", namespace, "--format", "json").stdout)
+    found = json.loads(gpuwatch("recommend", *sources, "--state", state, "-n", namespace, "-o", "json").stdout)
     keys = [item["key"]["workload"] for item in (*found["recommendations"], *found["abstentions"])]
     assert keys
     assert {key.split("/")[1] for key in keys} == {namespace}
     detail = gpuwatch("recommend", *sources, "--state", state, "--workload", one["key"]["workload"])
     assert one["key"]["workload"].rpartition("/")[2] in detail.stdout
     assert "Options" in detail.stdout
-    rows = list(
-        csv.DictReader(io.StringIO(gpuwatch("recommend", *sources, "--state", state, "--format", "csv").stdout))
-    )
+    rows = list(csv.DictReader(io.StringIO(gpuwatch("recommend", *sources, "--state", state, "-o", "csv").stdout)))
     assert len(rows) == len(answered["recommendations"])
 
 
@@ -139,9 +137,9 @@ def test_a_workload_that_nobody_knows_is_an_error_that_names_some(sources: tuple
 
 @pytest.mark.slow
 def test_the_mig_plan_is_a_config_for_mig_parted(sources: tuple[str, ...], state: Path) -> None:
-    plan = json.loads(gpuwatch("mig-plan", *sources, "--state", state, "--format", "json").stdout)
+    plan = json.loads(gpuwatch("mig-plan", *sources, "--state", state, "-o", "json").stdout)
     assert plan["gpus_after"] >= plan["lower_bound_gpus"]
-    config = yaml.safe_load(gpuwatch("mig-plan", *sources, "--state", state, "--format", "mig-parted").stdout)
+    config = yaml.safe_load(gpuwatch("mig-plan", *sources, "--state", state, "-o", "mig-parted").stdout)
     assert config["version"] == "v1"
     assert set(plan["node_labels"].values()) <= {*config["mig-configs"], "all-disabled"}
     assert "GPUs" in gpuwatch("mig-plan", *sources, "--state", state).stdout
@@ -149,7 +147,7 @@ def test_the_mig_plan_is_a_config_for_mig_parted(sources: tuple[str, ...], state
 
 @pytest.mark.slow
 def test_the_report_is_written_in_all_its_forms(sources: tuple[str, ...], state: Path, tmp_path: Path) -> None:
-    result = gpuwatch("report", *sources, "--state", state, "--from", "2026-03-02T12:00Z", "-o", tmp_path)
+    result = gpuwatch("report", *sources, "--state", state, "--from", "2026-03-02T12:00Z", "--output-dir", tmp_path)
     assert result.exit_code == 0, result.stderr
     folder = next(path for path in tmp_path.iterdir() if path.is_dir())
     assert str(folder / "report.html") in result.stdout
@@ -163,7 +161,7 @@ def test_the_report_is_written_in_all_its_forms(sources: tuple[str, ...], state:
     assert document["fleet"]["cost"] > 0
     assert document["actions"] is None
     assert "no Remediations were read" in document["actions_note"]
-    again = gpuwatch("report", *sources, "--state", state, "--from", "2026-03-02T12:00Z", "-o", tmp_path)
+    again = gpuwatch("report", *sources, "--state", state, "--from", "2026-03-02T12:00Z", "--output-dir", tmp_path)
     assert again.exit_code == 0
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1  # the same report is the same folder
 
@@ -178,7 +176,7 @@ def test_a_destination_that_fails_is_told_and_gets_the_report_from_the_next_run(
     with webhook(503) as receiver:
         delivery = {"folder": str(tmp_path / "kept"), "urls": [f"json://{receiver.address}/hook"], "attempts": 1}
         config.write_text(yaml.safe_dump({"delivery": delivery}))
-        arguments = ("report", *sources, "--state", state, "--config", config, "-o", tmp_path / "out")
+        arguments = ("report", *sources, "--state", state, "--config", config, "--output-dir", tmp_path / "out")
         failed = gpuwatch(*arguments)
         assert failed.exit_code == 1
         assert "not sent to" in failed.stderr
@@ -192,7 +190,7 @@ def test_a_destination_that_fails_is_told_and_gets_the_report_from_the_next_run(
 
 @pytest.mark.slow
 def test_a_week_without_data_says_so_and_claims_nothing(sources: tuple[str, ...], tmp_path: Path) -> None:
-    result = gpuwatch("report", *sources, "--at", "2026-01-10T00:00Z", "-o", tmp_path, "--format", "json")
+    result = gpuwatch("report", *sources, "--at", "2026-01-10T00:00Z", "--output-dir", tmp_path, "-o", "json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document["fleet"]["allocatable_gpu_hours"] is None
@@ -213,14 +211,16 @@ def test_prices_in_another_currency_and_without_a_model_are_told_and_the_rest_go
     )
     config = tmp_path / "gpuwatch.yaml"
     config.write_text(yaml.safe_dump({"prices": str(prices)}))
-    arguments = ("--state", state, "--config", config, "--format", "json")
-    result = gpuwatch("report", *sources, *arguments, "-o", tmp_path / "out")
+    arguments = ("--state", state, "--config", config, "-o", "json")
+    result = gpuwatch("report", *sources, *arguments, "--output-dir", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
     told = " ".join(item["detail"] for item in document["gaps"])
     assert "EUR" in told
     assert "NVIDIA-Z999" in told
-    plain = json.loads(gpuwatch("report", *sources, *arguments[:2], *arguments[4:], "-o", tmp_path / "out").stdout)
+    plain = json.loads(
+        gpuwatch("report", *sources, *arguments[:2], *arguments[4:], "--output-dir", tmp_path / "out").stdout
+    )
     assert document["fleet"]["cost"] > 1.2 * plain["fleet"]["cost"]  # 10 USD a GPU-hour instead of the catalog's
 
 
@@ -236,7 +236,7 @@ def test_a_fleet_that_is_paid_in_another_currency_is_summed_in_it(
     config = tmp_path / "gpuwatch.yaml"
     config.write_text(yaml.safe_dump({"currency": "EUR", "prices": str(prices)}))
     arguments = (*sources, "--state", state, "--config", config)
-    result = gpuwatch("report", *arguments, "--format", "json", "-o", tmp_path / "out")
+    result = gpuwatch("report", *arguments, "-o", "json", "--output-dir", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["currency"] == "EUR"
@@ -248,13 +248,13 @@ def test_a_fleet_that_is_paid_in_another_currency_is_summed_in_it(
         rows = list(csv.DictReader((folder / name).read_text().splitlines()))
         assert {row["currency"] for row in rows} <= {"EUR"}
     assert not re.search(r"\d USD", (folder / "report.md").read_text())
-    advised = json.loads(gpuwatch("recommend", *arguments, "--format", "json").stdout)
+    advised = json.loads(gpuwatch("recommend", *arguments, "-o", "json").stdout)
     assert {advised["currency"], *(item["currency"] for item in advised["recommendations"])} == {"EUR"}
 
 
 @pytest.mark.slow
 def test_no_row_of_the_report_saves_more_than_it_cost(sources: tuple[str, ...], state: Path, tmp_path: Path) -> None:
-    result = gpuwatch("report", *sources, "--state", state, "--format", "json", "-o", tmp_path)
+    result = gpuwatch("report", *sources, "--state", state, "-o", "json", "--output-dir", tmp_path)
     document = json.loads(result.stdout)
     uses = [*document["workloads"], *(team["use"] for team in document["teams"]), document["fleet"]]
     assert sum(use["saving"] or 0.0 for use in uses) > 0
@@ -273,7 +273,7 @@ def test_a_damaged_state_is_set_aside_and_the_run_goes_on(
 ) -> None:
     copy = tmp_path / "state.sqlite"
     copy.write_bytes(state.read_bytes()[:6000])
-    result = gpuwatch("recommend", *sources, "--state", copy, "--days", "4", "--format", "json")
+    result = gpuwatch("recommend", *sources, "--state", copy, "--days", "4", "-o", "json")
     assert result.exit_code == 0, result.stderr
     assert any("damaged" in item["detail"] for item in json.loads(result.stdout)["gaps"])
     assert list(tmp_path.glob("*damaged*"))
@@ -289,7 +289,7 @@ def test_a_state_that_cannot_be_a_file_is_refused(sources: tuple[str, ...], tmp_
 
 def test_one_moment_is_no_basis_for_profiles(sources: tuple[str, ...], tmp_path: Path) -> None:
     capture = tmp_path / "moment.json.gz"
-    assert gpuwatch("capture", *sources, "-o", capture).exit_code == 0
+    assert gpuwatch("capture", *sources, "--output-file", capture).exit_code == 0
     result = gpuwatch("recommend", "--telemetry", capture)
     assert result.exit_code == 1
     assert "holds one moment" in result.stderr
@@ -303,15 +303,15 @@ def test_explain_tells_the_right_size(sources: tuple[str, ...], state: Path, ans
     assert result.exit_code == 0, result.stderr
     assert "Right size" in result.stdout
     assert "Options" in result.stdout
-    document = json.loads(
-        gpuwatch("explain", f"workload/{workload}", *sources, "--state", state, "--format", "json").stdout
-    )
+    document = json.loads(gpuwatch("explain", f"workload/{workload}", *sources, "--state", state, "-o", "json").stdout)
     assert document["sizing"][0]["key"]["workload"] == workload
 
 
 @pytest.mark.slow
 def test_from_after_to_is_refused(sources: tuple[str, ...], tmp_path: Path) -> None:
-    result = gpuwatch("report", *sources, "--from", "2026-03-05T00:00Z", "--to", "2026-03-04T00:00Z", "-o", tmp_path)
+    result = gpuwatch(
+        "report", *sources, "--from", "2026-03-05T00:00Z", "--to", "2026-03-04T00:00Z", "--output-dir", tmp_path
+    )
     assert result.exit_code == 1
     assert "is not before" in result.stderr
 
@@ -332,7 +332,7 @@ def test_a_real_prometheus_gives_the_advice_of_the_recording(newest_prometheus: 
     fleet = build_fleet(plan)
     write_fleet(fleet, tmp_path)
     write_openmetrics(fleet, tmp_path / "fleet.om")
-    common = ("--cluster", tmp_path / "cluster", "--days", "3.5", "--format", "json")
+    common = ("--cluster", tmp_path / "cluster", "--days", "3.5", "-o", "json")
     recorded = json.loads(gpuwatch("recommend", "--telemetry", tmp_path / "telemetry.parquet", *common).stdout)
     with running(newest_prometheus, tmp_path / "fleet.om") as url:
         live = json.loads(gpuwatch("recommend", "--prometheus", url, "--at", recorded["at"], *common).stdout)

@@ -92,7 +92,7 @@ def tainted(plane: ControlPlane) -> Iterator[Api]:
 
 
 def run(plane: ControlPlane, *arguments: str) -> Result:
-    command = ["uninstall", "--kubeconfig", str(plane.administrator), "--timeout", "60", "--format", "json", *arguments]
+    command = ["uninstall", "--kubeconfig", str(plane.administrator), "--timeout", "60", "-o", "json", *arguments]
     return CliRunner().invoke(cli, command, catch_exceptions=False)
 
 

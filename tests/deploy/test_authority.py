@@ -185,7 +185,7 @@ def patched(api: Api, found: Remediation, spec: Object) -> str:
 
 def test_who_edits_a_namespace_decides_there_and_nowhere_else(store: RemediationStore, ana: Path) -> None:
     mine, theirs, node = made(store, of_team()), made(store, of_other()), made(store, remediation())
-    listed = gpuwatch(ana, "history", "-n", TEAM, "--format", "json")
+    listed = gpuwatch(ana, "history", "-n", TEAM, "-o", "json")
     assert listed.exit_code == 0, listed.stderr
     document = json.loads(listed.stdout)
     assert mine.name in [each["name"] for each in document["remediations"]]

@@ -872,7 +872,7 @@ def test_without_any_binding_nobody_is_held_and_nobody_is_gpuwatch(administrator
 
 def test_the_doctor_says_whether_they_are_there(plane: ControlPlane, administrator: Api, keeper: Api) -> None:
     def told(kubeconfig: Path) -> str:
-        options = ["doctor", "--kubeconfig", str(kubeconfig), "--format", "json"]
+        options = ["doctor", "--kubeconfig", str(kubeconfig), "-o", "json"]
         facts = json.loads(CliRunner().invoke(cli, options, catch_exceptions=False).stdout)["facts"]
         return str(facts["guardrails"])
 

@@ -94,5 +94,5 @@ def test_what_is_installed_works(by: str, wheel: Path, tmp_path: Path) -> None:
     assert "2 devices on 1 node" in told
     run(gpuwatch, "demo", "--gpus", "8", "--days", "0.5", "--folder", tmp_path / "demo")
     source = ("--telemetry", tmp_path / "demo" / "telemetry.parquet", "--cluster", tmp_path / "demo" / "cluster")
-    run(gpuwatch, "report", *source, "--format", "parquet", "-o", tmp_path / "reports")
+    run(gpuwatch, "report", *source, "-o", "parquet", "--output-dir", tmp_path / "reports")
     assert list((tmp_path / "reports").glob("*/teams.parquet"))

@@ -162,7 +162,7 @@ def test_a_pause_stops_everything_and_resume_lets_it_go_on(allowed: World) -> No
     try:
         with living.gpuwatch("paused", living.settings("paused", plan={"modes": TAINT})) as replica:
             living.until(lambda: "paused by ana: maintenance" in replica.said(), replica)
-            planned = living.command("plan", "--prometheus", living.prometheus, "--format", "json")
+            planned = living.command("plan", "--prometheus", living.prometheus, "-o", "json")
             assert planned.returncode == 0, planned.stderr
             assert json.loads(planned.stdout)["plan"]["brake"].startswith("gpuwatch is paused by ana")
             time.sleep(12)

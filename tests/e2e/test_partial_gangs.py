@@ -38,7 +38,7 @@ def placed(living: World, app: str) -> tuple[int, int]:
 
 def told(living: World, settings: Path) -> dict[str, Object]:
     """What `gpuwatch analyze` says of gangs that are placed in part, by their names."""
-    said = living.command("analyze", "--prometheus", living.prometheus, "--config", str(settings), "--format", "json")
+    said = living.command("analyze", "--prometheus", living.prometheus, "--config", str(settings), "-o", "json")
     assert said.returncode == 0, said.stderr
     found = [item for item in json.loads(said.stdout)["findings"] if item["kind"] == "partial_gang"]
     return {item["subject"]["name"].rpartition("/")[2]: item for item in found}

@@ -14,10 +14,22 @@ from playwright.sync_api import Browser
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.model.cluster import FactKind, Unread
-from gpuwatch.model.decision import ActionKind, Analysis, BudgetUse, Coverage, Mode, Plan, Score, Subject, SubjectKind
+from gpuwatch.model.decision import (
+    ActionKind,
+    Analysis,
+    BudgetUse,
+    Coverage,
+    Evidence,
+    Mode,
+    Plan,
+    Score,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
 from gpuwatch.model.remediation import Pause
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
-from gpuwatch.report.status_page import JobTimes, ReportFiles, Status, reports_html, status_html
+from gpuwatch.report.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
 from parts.browser import BrowserBuild, page, running
 from report.html_checks import BEYOND, CONTRAST, parsed, text_of
 from report.weekly_example import HOSTILE, HOSTILE_NAMESPACE, LONG
@@ -152,6 +164,64 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
     ):
         assert words in text, f"{words!r} is not in {text}"
     assert "sm_active_ratio" not in text  # told per rule by the doctor
+
+
+def test_the_fleet_is_a_picture_of_every_node_and_gpu() -> None:
+    state = full()
+    assert state.analysis is not None
+    rows = {row.name: row for row in fleet_rows(state.analysis)}
+    assert list(rows)[:2] == ["n0", "n1"]  # those with something to do
+    assert [cell.state for cell in rows["n0"].cells] == ["degraded", *["tainted"] * 7]
+    assert "gpuwatch.dev/degraded" in rows["n0"].notes
+    assert [cell.state for cell in rows["n1"].cells][:3] == ["idle", "idle", "free"]
+    assert {cell.state for cell in rows["n7"].cells} == {"busy"}
+    html = status_html(state)
+    assert '<a href="#finding-1">0 degraded</a>' in html
+    assert 'id="finding-1">GPU-n0' in html
+    assert "degraded 1 idle 2 busy 8 tainted 7 free 46" in text_of(html)
+
+
+def test_a_gpu_that_telemetry_does_not_tell_is_unknown_and_never_free() -> None:
+    state = full()
+    assert state.analysis is not None
+    devices = tuple(
+        replace(item, present=False) if item.node == "n2" else item
+        for item in state.analysis.devices
+        if item.node != "n3"
+    )
+    rows = {row.name: row for row in fleet_rows(replace(state.analysis, devices=devices))}
+    assert [cell.state for cell in rows["n2"].cells] == ["unknown"] * 8
+    assert [cell.state for cell in rows["n3"].cells] == ["unknown"] * 8
+    assert "No telemetry shows this GPU." in rows["n3"].cells[0].said
+
+
+def test_findings_stand_by_name_with_their_evidence() -> None:
+    state = full()
+    assert state.analysis is not None
+    fact = Evidence(signal="xid_code", value=79.0, comparison="==", bound=79.0)
+    first = replace(state.analysis.findings[0], evidence=(fact,))
+    untold = replace(first, verdict=Verdict.UNKNOWN, summary="No samples.", devices=())
+    text = text_of(status_html(replace(state, analysis=replace(state.analysis, findings=(first, untold)))))
+    assert "1 finding" in text
+    assert "xid_code = 79 (== 79)" in text
+    assert "Not known (1): neither healthy nor idle, never acted on" in text
+
+
+def test_it_loads_itself_anew_unless_asked_not_to() -> None:
+    assert '<meta http-equiv="refresh" content="60">' in status_html(full())
+    still = status_html(full(), refresh=False)
+    assert 'http-equiv="refresh"' not in still
+    assert '<a href="/">Reload each minute</a>' in still
+
+
+def test_a_cell_leads_to_its_finding_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+    with page(browser, status_html(full()), tmp_path) as (opened, _):
+        fleet = opened.get_by_role("table", name="8 Nodes")
+        assert fleet.get_by_role("rowheader").count() == 8
+        assert fleet.get_by_role("listitem").count() == 64
+        fleet.get_by_role("link", name="0 degraded").press("Enter")
+        assert opened.url.endswith("#finding-1")
+        assert opened.locator("#finding-1").is_visible()
 
 
 def test_it_tells_what_was_not_read_and_what_that_stops() -> None:

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
+from gpuwatch.app.scope import Scope, check_namespace
 from gpuwatch.app.sizing import size
-from gpuwatch.app.sources import Opened, open_sources, take_snapshot, unreadable
-from gpuwatch.app.terminal import TABLES, print_answer, remark, reported, write_table
+from gpuwatch.app.sources import Opened, checked_sources, take_snapshot, unreadable
+from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
 from gpuwatch.cycle.analysis import PlanContext, analyse, assess, remember
@@ -23,25 +24,41 @@ from gpuwatch.model.decision import Snapshot, Verdict
 from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.sizing import Abstention, Recommendation
+from gpuwatch.model.telemetry import GapKind
 from gpuwatch.report.doctor import diagnose, diagnosis_tables
-from gpuwatch.report.explain import explain, explanation_tables, workloads_of
+from gpuwatch.report.explain import explain, explanation_tables, full_subject, workloads_of
 from gpuwatch.report.machine import FINDINGS
 from gpuwatch.report.remediation_tables import pause_text
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.store.store import Store
 
 
+_NAMED = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
+
+
 @reported
 def run_analyze(
-    form: str, output: Path | None, rows: int, fail_on_findings: bool, state: Path | None, options: Mapping[str, Any]
+    form: str,
+    output: Path | None,
+    rows: int,
+    fail_on_findings: bool,
+    state: Path | None,
+    scope: Scope,
+    options: Mapping[str, Any],
 ) -> int:
-    opened = open_sources(options)
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     analysis = analyse(snapshot, opened.policies, PlanContext(faults=known_faults(state, opened, snapshot)))
-    if form in TABLES:
+    check_namespace(scope.namespace, snapshot)
+    analysis = scope.of(analysis)
+    if form == "name":
+        print_names(str(item.subject) for item in analysis.findings if item.verdict in _NAMED)
+    elif form in TABLES:
         write_table(FINDINGS, analysis.findings, form, output)
     else:
-        print_answer(analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows))
+        print_answer(
+            analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows, wide=form == "wide")
+        )
     if unreadable(snapshot):
         return ExitCode.FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)
@@ -65,9 +82,13 @@ _FEW_DEVICES = 256
 
 
 @reported
-def run_explain(subject: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
-    opened = open_sources(options)
+def run_explain(
+    subject: str, namespace: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]
+) -> int:
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
+    check_namespace(namespace, snapshot)
+    subject = full_subject(snapshot, subject, namespace)
     context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
     for gap in gaps:
         remark(f"{gap.what}: {gap.detail}")
@@ -86,25 +107,28 @@ def run_explain(subject: str, form: str, state: Path | None, days: float, option
             mine = tuple(item for item in both if item.key.workload in workloads)
             note = "" if mine else "no profile yet: too little of it was measured"
             explanation = replace(explanation, sizing=mine, sizing_note=note)
-    print_answer(explanation, form, lambda: explanation_tables(explanation, snapshot))
+    print_answer(explanation, form, lambda: explanation_tables(explanation, snapshot, wide=form == "wide"))
     return ExitCode.OK
 
 
 @reported
 def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any], *, allow_limited: bool = False) -> int:
-    opened = open_sources(options)
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     telemetry = opened.store.description if opened.store else "none given"
     cluster = opened.cluster.description if opened.cluster else "none given"
     if opened.snapshot is not None:
         telemetry = cluster = opened.description
+    if options["no_cluster"]:  # left out on purpose
+        gaps = (gap for gap in snapshot.gaps if (gap.kind, gap.what) != (GapKind.UNREACHABLE, "cluster"))
+        snapshot = replace(snapshot, gaps=tuple(gaps))
     diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
     if isinstance(opened.cluster, LiveCluster):
         kept, unread = kept_of(opened, options)
         told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"
         facts = {**diagnosis.facts, "guardrails": _guardrails(options), "pause": told}
         diagnosis = replace(diagnosis, facts=facts)
-    print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis))
+    print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis, wide=form == "wide"))
     if csv_out is not None:
         csv_out.write_text(diagnosis.counters_csv, encoding="utf-8")
         remark(f"wrote {csv_out}")
@@ -125,7 +149,7 @@ def _guardrails(options: Mapping[str, Any]) -> str:
 
 @reported
 def run_capture(output: Path, pseudonyms: bool, options: Mapping[str, Any]) -> int:
-    opened = open_sources(options)
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     save_snapshot(pseudonymise(snapshot) if pseudonyms else snapshot, output)
     remark(

@@ -57,7 +57,7 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     snapshot = collect(store, RecordedCluster(folder / "cluster"), END, needs_of(policies))
     analysis = analyse(snapshot, policies)
     console.rule("[bold]What gpuwatch says at the end[/]")
-    console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS))
+    console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS, wide=False))
     console.rule(f"[bold]All the time, watched at {len(moments)} moments, against what was planted[/]")
     _compare(console, planted, named, said, fleet, moments)
     console.rule("[bold]What runs on more GPU than it needs[/]")
@@ -85,7 +85,7 @@ def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
     opened = open_sources(options, Settings())
     length = fleet.plan.end - fleet.plan.start
     sized = size(opened, None, length, Console(stderr=True))
-    console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS))
+    console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS, wide=False))
     # A deleted Notebook is known by its StatefulSet, so the comparison ignores kinds.
     advised = {item.key.workload.partition("/")[2] for item in sized.recommendations}
     found = [name for name in fleet.oversized if name.partition("/")[2] in advised]

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from gpuwatch.app.pages import Pages
+from gpuwatch.report.templating import POLICY, SCRIPT_HASH
 
 Complaints = Callable[[], list[str]]
 """Current problems, a sentence each; empty if there are none."""
@@ -17,13 +18,13 @@ Complaints = Callable[[], list[str]]
 _TIMEOUT_SECONDS = 10
 _PLAIN = "text/plain; charset=utf-8"
 _CLOSED: Mapping[str, str] = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    # The weekly report's script alone may run; the other pages forbid it by a policy of their own.
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'; script-src '{SCRIPT_HASH}'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Headers of pages: they contain names from the cluster, so nothing may run or be requested."""
+"""Headers of pages: they contain names from the cluster, so nothing of theirs may run or be requested."""
 
 
 class _Server(ThreadingHTTPServer):

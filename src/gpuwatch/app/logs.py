@@ -38,13 +38,14 @@ def _at(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def log_to_stderr(form: LogFormat) -> None:
-    """Sets up logging for the process; libraries log from WARNING on."""
+def log_to_stderr(form: LogFormat, verbosity: int = 0) -> None:
+    """Sets up logging for the process; libraries log from WARNING on. verbosity: 1 adds the steps of a command, 2 all
+    that the libraries log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    logging.getLogger("gpuwatch").setLevel(logging.INFO)
+    root.setLevel(logging.DEBUG if verbosity > 1 else logging.WARNING)
+    logging.getLogger("gpuwatch").setLevel(logging.DEBUG if verbosity else logging.INFO)
     # Our own listener logs late and overlapping runs.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)

@@ -53,8 +53,8 @@ class Pages:
 
     def answer(self, path: str) -> WebPage | None:
         """The page at a path without its query; None if there is none."""
-        if path == "/":
-            return WebPage(_HTML, status_html(self._status()).encode())
+        if path in ("/", "/still"):
+            return WebPage(_HTML, status_html(self._status(), refresh=path == "/").encode())
         if path == "/reports/":
             return WebPage(_HTML, self._reports().encode())
         parts = path.removeprefix("/reports/").split("/")

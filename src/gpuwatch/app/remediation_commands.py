@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.sources import Opened, SourceError, open_sources, take_snapshot
-from gpuwatch.app.terminal import output, print_answer, remark, reported
+from gpuwatch.app.scope import Scope, check_namespace
+from gpuwatch.app.sources import Opened, SourceError, checked_sources, take_snapshot
+from gpuwatch.app.terminal import output, print_answer, print_names, remark, reported
 from gpuwatch.cycle.analysis import PlanContext, analyse
 from gpuwatch.execute.precision import poor, precision_by_place
 from gpuwatch.kube.live import LiveCluster, api_client
@@ -37,7 +38,7 @@ _KINDS = ("remediation", "rem", "noderemediation", "noderem")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAnswer:
-    """What `plan --format json` prints."""
+    """What `plan -o json` prints."""
 
     version: int
     at: datetime
@@ -47,7 +48,7 @@ class PlanAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryAnswer:
-    """What `history --format json` prints. pause: None where it could not be read, which is a gap."""
+    """What `history -o json` prints. pause: None where it could not be read, which is a gap."""
 
     version: int
     at: datetime
@@ -57,13 +58,18 @@ class HistoryAnswer:
 
 
 @reported
-def run_plan(form: str, rows: int, options: Mapping[str, Any]) -> int:
-    opened = open_sources(options)
+def run_plan(form: str, rows: int, scope: Scope, options: Mapping[str, Any]) -> int:
+    opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
     analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, context)
+    check_namespace(scope.namespace, snapshot)
+    analysis = scope.of(analysis)
     answer = PlanAnswer(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
-    print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows))
+    if form == "name":
+        print_names(str(item.candidate.target) for item in analysis.plan.items if item.admitted)
+    else:
+        print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows, wide=form == "wide"))
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
@@ -109,10 +115,17 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
     if open_only and name is None:
         known = tuple(each for each in known if each.phase.open)
     answer = HistoryAnswer(version=VERSION, at=now, pause=pause, remediations=known, gaps=(*gaps, *unread))
-    if name is not None:
+    if form == "name":
+        kinds = {True: "remediation", False: "noderemediation"}
+        print_names(f"{kinds[bool(each.namespace)]}.gpuwatch.dev/{each.name}" for each in known)
+    elif name is not None:
         print_answer(answer, form, lambda: remediation_detail(known[0], now))
     else:
-        print_answer(answer, form, lambda: history_tables(known, pause or Pause(), answer.gaps, now, rows=rows))
+        print_answer(
+            answer,
+            form,
+            lambda: history_tables(known, pause or Pause(), answer.gaps, now, rows=rows, wide=form == "wide"),
+        )
     return ExitCode.OK
 
 

@@ -1,6 +1,5 @@
 """`recommend`, `mig-plan` and `report`. Each returns its exit code."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,9 +13,10 @@ from rich.markdown import Markdown
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
+from gpuwatch.app.scope import check_namespace
 from gpuwatch.app.sizing import Sized, size
-from gpuwatch.app.sources import Opened, SourceError, open_sources
-from gpuwatch.app.terminal import TABLES, print_answer, remark, reported, write_table
+from gpuwatch.app.sources import Opened, SourceError, checked_sources
+from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
 from gpuwatch.app.terminal import output as console
 from gpuwatch.cycle.weekly import assemble_weekly
 from gpuwatch.deliver.deliver import deliver, deliver_pending
@@ -41,7 +41,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
-    """What `recommend --format json` prints."""
+    """What `recommend -o json` prints."""
 
     version: int
     at: datetime
@@ -65,6 +65,8 @@ def run_recommend(
     options: Mapping[str, Any],
 ) -> int:
     opened, sized = _sized(state, timedelta(days=days), options)
+
+    check_namespace(namespace, sized.snapshot)
 
     def wanted(item: Recommendation | Abstention | Outcome) -> bool:
         key = item.key
@@ -91,24 +93,28 @@ def run_recommend(
         gaps=(*sized.snapshot.gaps, *sized.gaps),
     )
     if form == "patch":
-        sys.stdout.write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
+        write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
+    elif form == "name":
+        print_names(f"workload/{item.key.workload}" for item in advice)
     elif form in TABLES:
         shown = replace(sized, recommendations=advice, abstentions=abstained)
         week = week_of(opened, shown, timedelta(days=days))
         write_table(*weekly_tables(week)["recommendations"], form, output)
     else:
-        print_answer(answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None))
+        print_answer(
+            answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None, wide=form == "wide")
+        )
     return _code(sized)
 
 
-def _advice_tables(answer: Advised, rows: int, *, detail: bool) -> RenderableType:
+def _advice_tables(answer: Advised, rows: int, *, detail: bool, wide: bool) -> RenderableType:
     both: list[Recommendation | Abstention] = [*answer.recommendations, *answer.abstentions]
     parts: list[RenderableType] = (
         [workload_detail(item) for item in both]
         if detail
-        else [recommend_tables(answer.recommendations, answer.abstentions, rows=rows)]
+        else [recommend_tables(answer.recommendations, answer.abstentions, rows=rows, wide=wide)]
     )
-    return Group(*parts, *gap_tables(answer.gaps))
+    return Group(*parts, *gap_tables(answer.gaps, wide=wide))
 
 
 @reported
@@ -122,10 +128,14 @@ def run_mig_plan(form: str, rows: int, state: Path | None, days: float, options:
     if form == "mig-parted":
         from gpuwatch.report.machine import to_yaml
 
-        sys.stdout.write(to_yaml(dict(plan.mig_parted)))
+        write(to_yaml(dict(plan.mig_parted)))
     else:
-        print_answer(plan, form, lambda: Group(mig_plan_tables(plan, rows=rows), *gap_tables(gaps)))
+        print_answer(plan, form, lambda: _mig_tables(plan, gaps, rows, wide=form == "wide"))
     return _code(sized)
+
+
+def _mig_tables(plan: MigPlan, gaps: Sequence[Gap], rows: int, *, wide: bool) -> RenderableType:
+    return Group(mig_plan_tables(plan, rows=rows, wide=wide), *gap_tables(gaps, wide=wide))
 
 
 @reported
@@ -145,7 +155,7 @@ def run_report(
         options = {**options, "at": end}
     if start is not None and end is not None and start >= end:
         raise SourceError(f"--from {start:%Y-%m-%dT%H:%MZ} is not before --to {end:%Y-%m-%dT%H:%MZ}")
-    opened = open_sources(options)
+    opened = checked_sources(options)
     begin = start or opened.at - timedelta(days=7)
     if begin >= opened.at:
         raise SourceError(f"--from {begin:%Y-%m-%dT%H:%MZ} is not before {opened.at:%Y-%m-%dT%H:%MZ}, the report's end")
@@ -171,9 +181,9 @@ def run_report(
     written = folder / report_id(files, title, summary) / "report.html"
     _complain(sent)
     if form == "json":
-        sys.stdout.write(weekly_json(report) + "\n")
+        write(weekly_json(report) + "\n")
     elif form == "markdown":
-        sys.stdout.write(weekly_markdown(report))
+        write(weekly_markdown(report))
     else:
         out = console()
         out.print(Markdown(summary))
@@ -255,7 +265,7 @@ class Acted:
 
 
 def _sized(state: Path | None, history: timedelta, options: Mapping[str, Any]) -> tuple[Opened, Sized]:
-    opened = open_sources(options)
+    opened = checked_sources(options)
     return opened, size(opened, state or opened.settings.state, history, Console(stderr=True))
 
 

@@ -1,11 +1,12 @@
 """Opens telemetry and cluster as options and settings say, and takes a Snapshot."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,15 +14,28 @@ from rich.markup import escape
 from gpuwatch.collect.collect import Progress, collect
 from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
 from gpuwatch.cycle.analysis import Policies, needs_of
-from gpuwatch.kube.reader import ClusterReader
+from gpuwatch.kube.reader import ClusterError, ClusterReader
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.settings import Settings, load_settings
+from gpuwatch.settings import Settings, SettingsError, load_settings
 from gpuwatch.telemetry.samples import SampleSource, TelemetryError
+
+
+_log = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
     """A source cannot be opened; the message says what to give instead."""
+
+
+class OptionsError(SourceError):
+    """Options contradict each other. No source was asked."""
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    def check(self) -> None:
+        """Raises TelemetryError or ClusterError, soon, where the source does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ def open_sources(options: Mapping[str, Any], settings: Settings | None = None) -
         settings = load_settings(options["config"])
     recorded: tuple[Path, ...] = options["telemetry"]
     if options["prometheus"] and recorded:
-        raise SourceError("--prometheus and --telemetry exclude each other: telemetry comes from one place")
+        raise OptionsError("--prometheus and --telemetry exclude each other: telemetry comes from one place")
     captures = [path for path in recorded if path.is_file() and is_snapshot(path)]
     policies, gaps = _policies(settings)
     if captures:
@@ -58,6 +72,46 @@ def open_sources(options: Mapping[str, Any], settings: Settings | None = None) -
     at: datetime = options["at"] or (store.end if store else None) or datetime.now(UTC)
     names = [store.description if store else "no telemetry", cluster.description if cluster else "no cluster"]
     return Opened(settings, policies, store, cluster, None, at, " · ".join(names), gaps)
+
+
+def checked_sources(options: Mapping[str, Any]) -> Opened:
+    """`open_sources` for a command that answers once. Raises the same errors, and also where a file of the settings is
+    missing or a source does not answer, so that the error is all that is printed. Without a telemetry source, it looks
+    for a Prometheus in the cluster."""
+    opened = open_sources(options)
+    for name in ("xid_overrides", "prices"):
+        path: Path | None = getattr(opened.settings, name)
+        if path is not None and not path.is_file():
+            raise SettingsError(f"{name}: the file {path} does not exist; mend the path, or remove the setting")
+    if opened.snapshot is not None:
+        return opened
+    if isinstance(opened.cluster, Checkable):
+        try:
+            opened.cluster.check()
+        except ClusterError as error:
+            raise SourceError(f"{error}\nTo look at telemetry alone, give --no-cluster.") from error
+    if opened.store is None:
+        opened = _with_found_prometheus(opened, options)
+    if isinstance(opened.store, Checkable):
+        opened.store.check()
+    return opened
+
+
+def _with_found_prometheus(opened: Opened, options: Mapping[str, Any]) -> Opened:
+    from gpuwatch.kube.live import LiveCluster, api_client
+
+    if not isinstance(opened.cluster, LiveCluster):
+        raise SourceError(
+            "no telemetry was given: use --prometheus URL or --telemetry FILE. With a kubeconfig, gpuwatch looks for a "
+            "Prometheus in the cluster."
+        )
+    from gpuwatch.app.find_prometheus import find_prometheus
+    from gpuwatch.telemetry.prometheus import PrometheusStore
+
+    connection, told = find_prometheus(api_client(options["kubeconfig"], options["context"]))
+    Console(stderr=True, soft_wrap=True, highlight=False).print(told, markup=False)
+    store = PrometheusStore(connection)
+    return replace(opened, store=store, description=f"{store.description} · {opened.cluster.description}")
 
 
 def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
@@ -72,12 +126,12 @@ def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
 
 def _open_capture(capture: Path, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> Snapshot:
     if len(recorded) > 1:
-        raise SourceError("a file of `gpuwatch capture` stands for itself: give no other --telemetry beside it")
+        raise OptionsError("a file of `gpuwatch capture` stands for itself: give no other --telemetry beside it")
     if options["cluster"]:
-        raise SourceError(f"{capture} brings its own cluster: leave --cluster out")
+        raise OptionsError(f"{capture} brings its own cluster: leave --cluster out")
     snapshot = load_snapshot(capture)
     if options["at"] and options["at"] != snapshot.at:
-        raise SourceError(f"{capture} is of {snapshot.at:%Y-%m-%dT%H:%M:%SZ}, one moment; leave --at out")
+        raise OptionsError(f"{capture} is of {snapshot.at:%Y-%m-%dT%H:%M:%SZ}, one moment; leave --at out")
     return snapshot
 
 
@@ -95,7 +149,7 @@ def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping
         try:
             connection = replace(connection, url=url) if connection else Connection(url=url)
         except ValueError as error:
-            raise SourceError(f"--prometheus: {error}") from error
+            raise OptionsError(f"--prometheus: {error}") from error
     return PrometheusStore(connection) if connection else None
 
 
@@ -107,7 +161,6 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
 
         return RecordedCluster(options["cluster"])
     from gpuwatch.kube.live import LiveCluster, api_client
-    from gpuwatch.kube.reader import ClusterError
 
     try:
         return LiveCluster(api_client(options["kubeconfig"], options["context"]))
@@ -120,9 +173,9 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
 
 @contextmanager
 def progress_on(console: Console, first: str) -> Iterator[Progress]:
-    """Shows the step that is done now, beginning with `first`; nothing where the console is no terminal."""
+    """Shows the step that is done now, beginning with `first`, on a terminal; logs it at DEBUG elsewhere."""
     if not console.is_terminal:
-        yield lambda _: None
+        yield lambda step: _log.debug("%s", step)
         return
     with console.status(first) as status:
         yield lambda step: status.update(escape(f"{step} …"))

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from rich.console import Console, RenderableType
 
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.sources import SourceError
+from gpuwatch.app.sources import OptionsError, SourceError
 from gpuwatch.collect.snapshot_file import SnapshotFileError
 from gpuwatch.deliver.outbox import OutboxError
 from gpuwatch.kube.reader import ClusterError
@@ -52,11 +52,23 @@ def remark(text: str, style: str = "") -> None:
     Console(stderr=True, soft_wrap=True, highlight=False).print(text, style=style, markup=False)
 
 
+def write(text: str) -> None:
+    """Writes what machines read to standard output, as UTF-8 in every locale."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def print_names(names: Iterable[str]) -> None:
+    """One name a line, as kubectl's -o name, each once."""
+    write("".join(f"{name}\n" for name in dict.fromkeys(names)))
+
+
 def print_answer(value: object, form: str, table: Callable[[], RenderableType]) -> None:
     if form == "json":
-        sys.stdout.write(to_json(value) + "\n")
+        write(to_json(value) + "\n")
     elif form == "yaml":
-        sys.stdout.write(to_yaml(value))
+        write(to_yaml(value))
     else:
         output().print(table())
 
@@ -89,7 +101,7 @@ def reported(command: Callable[P, int]) -> Callable[P, int]:
             return command(*args, **kwargs)
         except EXPECTED as error:
             remark(f"gpuwatch: {error}", "red")
-            return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.FAILED
+            return ExitCode.USAGE if isinstance(error, SettingsError | OptionsError) else ExitCode.FAILED
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             remark(f"gpuwatch: {place}{error.strerror or error}", "red")

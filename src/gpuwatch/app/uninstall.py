@@ -44,7 +44,7 @@ bound."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UninstallAnswer:
-    """What `uninstall --format json` prints. left: what stays, and why; in a dry run what would go."""
+    """What `uninstall -o json` prints. left: what stays, and why; in a dry run what would go."""
 
     version: int
     dry_run: bool

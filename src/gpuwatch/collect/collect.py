@@ -53,7 +53,7 @@ def collect(
 
 def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progress) -> tuple[Cluster, list[Gap]]:
     if cluster is None:
-        detail = "No cluster was given, so Pods are known by name only: use --cluster DIR or a kubeconfig."
+        detail = "No cluster is read (no kubeconfig was found, or --no-cluster was given): Pods are known by name only."
         return Cluster(), [Gap(kind=GapKind.UNREACHABLE, what="cluster", detail=detail)]
     progress(f"reading {cluster.description}")
     try:

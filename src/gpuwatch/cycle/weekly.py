@@ -15,7 +15,7 @@ from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
 from gpuwatch.cycle.weekly_savings import Savings, Sum, held_by, namespace_of, worked_out
-from gpuwatch.model.decision import Analysis, Finding, FindingKind, SubjectKind, Verdict
+from gpuwatch.model.decision import Analysis, Finding, FindingKind, Severity, SubjectKind, Verdict
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
@@ -56,6 +56,11 @@ def assemble_weekly(
     before = [row for row in book.usage if start - (end - start) <= row.hour < start]
     # One finding for each gang, and for each Pod without one (`gpuwatch.detect.idle`).
     idle = _most_gpu_hours_first(item for item in analysis.findings if item.verdict is Verdict.IDLE)
+    idle_cost = {
+        item.id: cost
+        for item in idle
+        if (cost := held_by([item], analysis.devices, price_per_gpu_hour, start, end).known_cost) is not None
+    }
     suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
     suspicion = held_by(suspected, analysis.devices, price_per_gpu_hour, start, end)
     shares = {device.id: gpu_share_ratio(device.model, device.mig_profile) for device in analysis.devices}
@@ -77,10 +82,13 @@ def assemble_weekly(
         else fleet.allocatable_gpu_hours + sum(gone.values()),
         lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
     )
-    degraded = tuple(
-        item
-        for item in analysis.findings
-        if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
+    degraded = sorted(
+        (
+            item
+            for item in analysis.findings
+            if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
+        ),
+        key=lambda item: (-list(Severity).index(item.severity), -item.gpu_hours),
     )
     return WeeklyReport(
         version=VERSION,
@@ -94,11 +102,12 @@ def assemble_weekly(
         teams=teams,
         workloads=workloads,
         top_changes=tuple(sorted(recommendations, key=by_worth)[:TOP_CHANGES]),
-        idle=idle,
+        idle=tuple(sorted(idle, key=lambda item: -idle_cost.get(item.id, 0.0))),
+        idle_cost=idle_cost,
         suspected=suspected,
         suspected_gpu_hours=suspicion.gpu_hours,
         suspected_cost=suspicion.known_cost,
-        degraded=degraded,
+        degraded=tuple(degraded),
         lost_gpu_hours_by_cause=_lost(hours, gone),
         outcomes=tuple(outcomes),
         actions=actions,

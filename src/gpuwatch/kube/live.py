@@ -1,6 +1,7 @@
 """A running cluster, read through the official Kubernetes client."""
 
 import os
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,13 @@ class LiveCluster:
     def followed(self) -> FollowedCluster:
         """The same cluster, for repeated reads."""
         return FollowedCluster(self._client, self._limits)
+
+    def check(self) -> None:
+        """Raises ClusterError where the API server does not answer within a few seconds, or refuses the credentials."""
+        try:
+            Lists(self._client, replace(self._limits, attempts=1, read_timeout_seconds=10.0)).discover()
+        except ListError as error:
+            raise ClusterError(f"{self.description}: {error}") from error
 
     def read(self, now: datetime) -> Cluster:
         try:

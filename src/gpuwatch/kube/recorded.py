@@ -42,6 +42,15 @@ class RecordedCluster:
         self.description = f"recorded cluster in {folder}"
         self._folder = folder
 
+    def check(self) -> None:
+        """Raises ClusterError where the folder does not exist or holds no file."""
+        if not self._folder.is_dir() or not any(self._folder.iterdir()):
+            lacks = "is empty" if self._folder.is_dir() else "is no folder"
+            raise ClusterError(
+                f"The recorded cluster {self._folder} {lacks}. Record one with: "
+                f"{HOW_TO_RECORD.format(folder=self._folder)}"
+            )
+
     def read(self, now: datetime) -> Cluster:
         """Raises ClusterError when the folder holds no object of a known kind."""
         recording = _Recording(self._folder)

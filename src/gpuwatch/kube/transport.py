@@ -71,7 +71,7 @@ class Lists:
     def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
         """All objects of the kind, page by page; only what `take` returns stays in memory. Raises ListError when the
         first request finds the server unreachable or the credentials refused."""
-        self._discover()
+        self.discover()
         try:
             for candidate in self._versions(kind, version):
                 try:
@@ -86,11 +86,12 @@ class Lists:
 
     def exactly(self, kind: Kind, version: str, take: Take[T], resource_version: str) -> Listing[T]:
         """All objects at that resourceVersion. Raises ListError, with status 410 when it has expired."""
-        self._discover()
+        self.discover()
         return self._pages(kind, version, take, {"resourceVersion": resource_version, "resourceVersionMatch": "Exact"})
 
-    def _discover(self) -> None:
-        """Read once which API groups and versions are served. Without an answer, the lists try versions."""
+    def discover(self) -> None:
+        """Reads once which API groups and versions are served. Without a usable answer, the lists try versions. Raises
+        ListError when the server is unreachable or refuses the credentials."""
         if not self._asked:
             self._asked = True
             try:

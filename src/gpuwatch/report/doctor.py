@@ -15,7 +15,7 @@ from gpuwatch.detect.idle_signals import CONFIRMING
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
-from gpuwatch.report.layout import new_grid
+from gpuwatch.report.layout import OneLine, new_grid
 from gpuwatch.report.tables import gap_row, other_gaps
 from gpuwatch.report.words import duration, plural
 
@@ -104,7 +104,8 @@ def _enabling(vocabularies: Sequence[str], missing: Sequence[Signal]) -> tuple[s
 
 
 def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:
-    """A whole counter list for dcgm-exporter: its defaults and what the rules lack; '' without such an exporter."""
+    """A whole counter list for dcgm-exporter: its defaults, what it exports now and gpuwatch reads, and what the rules
+    lack; '' without such an exporter."""
     vocabulary = next((name for name in schema.vocabularies or _USUAL if name.startswith("dcgm")), "")
     if not vocabulary:
         return ""
@@ -115,9 +116,12 @@ def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:
             if row.vocabulary == vocabulary and row.exporter_line:
                 rows.setdefault(row.exporter_line, row)
     lines += [line for line, row in rows.items() if row.default_exported]
+    exported = {each.metric for each in schema.signals}
+    kept = [line for line, row in rows.items() if row.metric in exported and not row.default_exported]
+    lines += ["# Exported today beyond the defaults:", *kept] if kept else []
     lines.append("# What gpuwatch's rules lack here:")
     wanted = dict.fromkeys(line for rule in rules for line in rule.enable)
-    lines += [line for line in wanted if line in rows and not rows[line].default_exported]
+    lines += [line for line in wanted if line in rows and not rows[line].default_exported and line not in kept]
     return "\n".join(lines) + "\n"
 
 
@@ -171,7 +175,8 @@ def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:
     ]
 
 
-def diagnosis_tables(item: Diagnosis) -> RenderableType:
+def diagnosis_tables(item: Diagnosis, *, wide: bool = True) -> RenderableType:
+    """wide: with every missing signal, and the lines that enable them."""
     grid = new_grid()
     grid.add_row("telemetry", escape(item.telemetry))
     grid.add_row("cluster", escape(item.cluster))
@@ -182,7 +187,8 @@ def diagnosis_tables(item: Diagnosis) -> RenderableType:
     if gaps:
         table = Table("what", "why", title="Gaps", title_justify="left", title_style="bold red", box=None)
         for gap in gaps:
-            table.add_row(*gap_row(gap))
+            what, why = gap_row(gap)
+            table.add_row(what, why if wide else OneLine(gap.detail))
         parts += [table, Text()]
     if not item.rules:
         parts.append(Text("Every rule has all the signals that it can use.", style="green"))
@@ -190,8 +196,12 @@ def diagnosis_tables(item: Diagnosis) -> RenderableType:
     table = Table("rule", "state", "lacks", title="Rules that could know more", title_justify="left", box=None)
     for rule in item.rules:
         state = Text("blind", style="bold red") if rule.blind else Text("limited", style="yellow")
-        table.add_row(rule.rule, state, escape(", ".join(rule.missing)))
+        missing = ", ".join(rule.missing)
+        table.add_row(rule.rule, state, escape(missing) if wide else OneLine(f"{len(rule.missing)}: {missing}"))
     parts += [table, Text()]
+    if not wide:
+        parts.append(Text("The lines that enable them: -o wide; a whole counter list: --csv-out FILE", style="dim"))
+        return Group(*parts)
     lines = list(dict.fromkeys(line for rule in item.rules for line in rule.enable))
     if lines:
         parts.append(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.model.decision import Family, Finding, Plan, PlanItem, Snapshot, SubjectKind, Verdict
@@ -15,7 +16,7 @@ from gpuwatch.report.layout import new_grid
 from gpuwatch.report.plan_tables import item_lines
 from gpuwatch.report.sizing_tables import workload_detail
 from gpuwatch.report.tables import evidence_line
-from gpuwatch.report.words import ago
+from gpuwatch.report.words import ago, plural
 
 
 class UnknownSubject(Exception):
@@ -39,10 +40,10 @@ class SubjectExplanation:
 def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan: Plan) -> SubjectExplanation:
     """Raises UnknownSubject. concluded: all findings of the Snapshot, HEALTHY ones included."""
     kind, slash, name = subject.partition("/")
-    finders = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
-    if not slash or kind.lower() not in finders:
-        raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {', '.join(finders)}")
-    devices, pods, facts = finders[kind.lower()](snapshot, name)
+    if not slash or kind.lower() not in _FINDERS:
+        kinds = ", ".join(_FINDERS)
+        raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {kinds}, or a workload's, as deployment")
+    devices, pods, facts = _FINDERS[kind.lower()](snapshot, name)
     order = list(_STYLE)
     findings = (item for item in concluded if _concerns(item, devices, pods))
     return SubjectExplanation(
@@ -53,6 +54,40 @@ def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan
         findings=tuple(sorted(findings, key=lambda item: (order.index(item.verdict), item.rule, item.id))),
         plan=tuple(item for item in plan.items if _planned(item, subject, devices, pods)),
     )
+
+
+_SHORT = {
+    "deploy": "deployment",
+    "sts": "statefulset",
+    "ds": "daemonset",
+    "rs": "replicaset",
+    "po": "pod",
+    "no": "node",
+}
+"""kubectl's short names."""
+
+
+def full_subject(snapshot: Snapshot, subject: str, namespace: str = "") -> str:
+    """`deployment/guard` and `pod/web-0` as `workload/Deployment/NAMESPACE/guard` and `pod/NAMESPACE/web-0`. namespace:
+    '' looks in all. What needs no completion, or is not known, stays as it is. Raises UnknownSubject where several
+    Namespaces have one of this name."""
+    kind, _, name = subject.partition("/")
+    kind = _SHORT.get(kind.lower(), kind.lower())
+    kind = kind if kind in _FINDERS else _SHORT.get(kind.removesuffix("s"), kind.removesuffix("s"))
+    if kind in ("device", "gpu", "node", "gang", "workload"):
+        return f"{kind}/{name}"
+    pods = {pod.ref for pod in snapshot.cluster.pods} | {ref for device in snapshot.devices for ref in device.pods}
+    owners = {pod.workload for pod in snapshot.cluster.pods}
+    names = [f"pod/{ref}" for ref in pods] if kind == "pod" else [
+        f"workload/{owner}" for owner in owners if owner.partition("/")[0].lower() == kind
+    ]  # fmt: skip
+    wanted = f"/{namespace}/{name}" if namespace else f"/{name}"
+    found = sorted(each for each in names if each.endswith(wanted))
+    if len(found) > 1:
+        raise UnknownSubject(f"{len(found)} are called {subject}: {', '.join(found[:5])}; name the Namespace, with -n")
+    if not found and names:
+        raise _known(kind.capitalize(), name, names)
+    return found[0] if found else subject
 
 
 _STYLE = {
@@ -176,26 +211,54 @@ def _group(snapshot: Snapshot, name: str) -> Found:
     return _held(snapshot, pods), pods, [("Pods", str(len(pods)))]
 
 
-def explanation_tables(item: SubjectExplanation, snapshot: Snapshot) -> RenderableType:
+_FINDERS = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
+
+
+def _blind(finding: Finding) -> bool:
+    return finding.verdict is Verdict.UNKNOWN and finding.family is Family.HEALTH and bool(finding.missing)
+
+
+def _hanging(text: Text) -> RenderableType:
+    """The verdict in a column of its own, so that a long line goes on beside it."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(text[:9], text[10:])
+    return grid
+
+
+def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bool = True) -> RenderableType:
+    """wide: with every rule and its query; else rules that found nothing are counted only."""
     grid = new_grid()
     for name, value in item.facts:
         grid.add_row(name, escape(value))
     if item.devices:
         grid.add_row("telemetry", escape(", ".join(item.devices)))
     parts: list[RenderableType] = [Text(item.subject, style="bold underline"), grid, Text()]
+    healthy = [finding for finding in item.findings if finding.verdict is Verdict.HEALTHY and not wide]
+    blind = [finding for finding in item.findings if _blind(finding) and not wide]
     for finding in item.findings:
+        if finding in healthy or finding in blind:
+            continue
         head = Text(f"{finding.verdict:9}", style=_STYLE[finding.verdict])
         head.append(f" {finding.rule} ", style="bold")
-        head.append(f"on {finding.subject}: {finding.summary}", style="default")
-        parts.append(head)
+        one = str(finding.subject) == item.subject or set(finding.devices) == set(item.devices)
+        where = "" if one and not wide else f"on {finding.subject}: "
+        head.append(f"{where}{finding.summary}", style="default")
+        parts.append(_hanging(head))
         for evidence in finding.evidence:
-            parts.append(Text(f"          {evidence_line(evidence)}", style="dim"))
+            parts.append(Padding(Text(evidence_line(evidence), style="dim"), (0, 0, 0, 10)))
             if evidence.note:
-                parts.append(Text(f"            {evidence.note}", style="dim italic"))
-            if evidence.promql:
+                parts.append(Padding(Text(evidence.note, style="dim italic"), (0, 0, 0, 12)))
+            if evidence.promql and wide:
                 parts.append(Text(f"            {evidence.promql}", style="cyan"))
         if finding.missing:
-            parts.append(Text(f"          missing: {', '.join(finding.missing)}", style="dim"))
+            parts.append(Padding(Text(f"missing: {', '.join(finding.missing)}", style="dim"), (0, 0, 0, 10)))
+    for verdict, folded, told in (
+        (Verdict.UNKNOWN, blind, "cannot tell for want of signals (gpuwatch doctor)"),
+        (Verdict.HEALTHY, healthy, "found nothing wrong"),
+    ):
+        if folded:
+            rules = plural(len({finding.rule for finding in folded}), "rule")
+            parts.append(Text(f"{verdict:9} {rules} {told}; -o wide shows them", style=_STYLE[verdict]))
     if not item.findings:
         parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
     for plan in item.plan:
@@ -204,7 +267,7 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot) -> Renderab
             Text(f"\n{verdict}: {plan.candidate.action.replace('_', ' ')} {plan.candidate.target.name}", style="bold")
         )
         known = {finding.id: finding for finding in item.findings}
-        parts.append(Padding(item_lines(plan, known, snapshot.cluster, snapshot.at), (0, 0, 0, 10)))
+        parts.append(Padding(item_lines(plan, known, snapshot.cluster, snapshot.at, why=wide), (0, 0, 0, 10)))
     if item.sizing or item.sizing_note:
         parts.append(Text("\nRight size", style="bold"))
     if item.sizing_note:

@@ -46,6 +46,21 @@ class FoldedName:
                 yield line
 
 
+@dataclass(frozen=True, slots=True)
+class OneLine:
+    """Text that is cut with … where the compact table has no room for it; the wide table has it all."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text(" ".join(self.text.split()), no_wrap=True)
+        line.truncate(options.max_width, overflow="ellipsis")
+        yield line
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(cell_len(self.text), 12), cell_len(self.text))
+
+
 def new_grid() -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
@@ -62,4 +77,4 @@ def new_table(title: str, *columns: str) -> Table:
 
 def cut(total: int, rows: int) -> list[RenderableType]:
     """The note below a table that shows `rows` of `total`; empty if it shows all."""
-    return [Text(f"… and {total - rows} more: --rows {total}, or --format json", style="dim")] if total > rows else []
+    return [Text(f"… and {total - rows} more: --rows {total}, or -o json", style="dim")] if total > rows else []

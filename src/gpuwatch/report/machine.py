@@ -87,7 +87,7 @@ FINDINGS: Columns[Finding] = {
 
 
 def analysis_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of `gpuwatch analyze --format json`."""
+    """JSON Schema (2020-12) of `gpuwatch analyze -o json`."""
     return json_schema(Analysis, "analysis-v1", "gpuwatch analysis, version 1")
 
 

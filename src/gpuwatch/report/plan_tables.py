@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
@@ -23,7 +23,7 @@ from gpuwatch.model.decision import (
     Subject,
     SubjectKind,
 )
-from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
 from gpuwatch.report.words import duration, listed, plural, short_uuid
 
 _NAMES = 3
@@ -36,23 +36,25 @@ _WHAT_HAPPENS = {
 }
 
 
-def plan_summary(analysis: Analysis, rows: int) -> list[RenderableType]:
-    """One line for each candidate, the best first."""
+def plan_summary(analysis: Analysis, rows: int, *, wide: bool = True) -> list[RenderableType]:
+    """A row for each candidate, the best first; of two lines where it is not wide."""
     plan = analysis.plan
     if not plan.items:
         return [*_brake(plan), Text.from_markup("[bold]Plan[/]  nothing to do\n")]
     watched = all(item.mode is Mode.OBSERVE for item in plan.items)
-    columns = ("verdict", "action", "target", "GPUs", "when", *(() if watched else ("mode",)), "why")
+    what = ("action", "target") if wide else ("action",)
+    columns = ("verdict", *what, "GPUs", "when", *(() if watched else ("mode",)), "why")
     table = new_table(_title(plan), *columns)
     for item in plan.items[:rows]:
+        target = FoldedName(_target(item))
+        why = _for_it(item) if item.admitted else _against(item)
         table.add_row(
             Text("yes", style="green") if item.admitted else Text("no", style="red"),
-            _action(item),
-            FoldedName(_target(item)),
+            *((_action(item), target) if wide else (Group(_action(item), target),)),
             str(item.candidate.gpus),
             "now" if item.timing.at is None else f"in {_until(item.timing.at, analysis.at)}",
             *(() if watched else (str(item.mode),)),
-            escape(_for_it(item) if item.admitted else _against(item)),
+            escape(why) if wide else Group(*map(OneLine, why.split("\n")[:2])),
         )
     return [*_brake(plan), table, *cut(len(plan.items), rows), Text()]
 
@@ -88,10 +90,15 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
     return parts
 
 
-def item_lines(item: PlanItem, findings: Mapping[str, Finding], cluster: Cluster, at: datetime) -> RenderableType:
+def item_lines(
+    item: PlanItem, findings: Mapping[str, Finding], cluster: Cluster, at: datetime, *, why: bool = True
+) -> RenderableType:
+    """why: with the findings' summaries."""
     candidate = item.candidate
     grid = new_grid()
     for label, text in _lines(item, findings, at):
+        if label == "why" and not why and not item.candidate.reason:
+            continue
         grid.add_row(label, escape(text))
     if candidate.waiter:
         grid.add_row("for", escape(f"Pod {candidate.waiter}, which waits and could be scheduled with what this frees"))

@@ -11,7 +11,7 @@ from rich.text import Text
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
 from gpuwatch.report.plan_tables import worth, worth_bases
 from gpuwatch.report.tables import evidence_line, gap_tables
 from gpuwatch.report.words import ago, duration, listed, plural
@@ -29,7 +29,7 @@ _COLOUR = {
 
 
 def history_tables(
-    known: Sequence[Remediation], pause: Pause, gaps: Iterable[Gap], now: datetime, *, rows: int
+    known: Sequence[Remediation], pause: Pause, gaps: Iterable[Gap], now: datetime, *, rows: int, wide: bool = True
 ) -> RenderableType:
     """Those that wait for a person first, then the newest; cut at `rows` lines, with a note."""
     parts: list[RenderableType] = []
@@ -43,24 +43,23 @@ def history_tables(
         open_ = sum(each.phase.open for each in ordered)
         title = f"Remediations: {open_} open, {len(ordered) - open_} ended"
         table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None)
-        for column in ("phase", "name", "action", "target", "GPUs", "age", "last"):
+        for column in ("phase", "name", *(("action", "target", "GPUs") if wide else ()), "age", "last"):
             # Unwrapped, so that it can be copied.
             table.add_column(column, overflow="fold", no_wrap=column == "name")
         for each in ordered[:rows]:
             table.add_row(
                 phase_text(each),
                 FoldedName(each.name),
-                each.proposal.action.replace("_", " "),
-                FoldedName(each.proposal.target),
-                str(each.proposal.gpus),
+                *((each.proposal.action.replace("_", " "), FoldedName(each.proposal.target)) if wide else ()),
+                *((str(each.proposal.gpus),) if wide else ()),
                 ago(each.proposal.created_at, now),
-                escape(held_up_by(each)),
+                escape(held_up_by(each)) if wide else OneLine(held_up_by(each)),
             )
         parts += [table, *cut(len(ordered), rows)]
         waiting = [each for each in ordered if _to_decide(each)]
         if waiting:
             parts.append(Text(f"\n{plural(len(waiting), 'proposal')} to decide: gpuwatch approve NAME, or reject NAME"))
-    return Group(*parts, *gap_tables(gaps))
+    return Group(*parts, *gap_tables(gaps, wide=wide))
 
 
 def _to_decide(remediation: Remediation) -> bool:

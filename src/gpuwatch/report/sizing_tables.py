@@ -11,7 +11,7 @@ from rich.text import Text
 from gpuwatch.advise.recommend import by_worth
 from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
-from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
 from gpuwatch.report.weekly_words import ABSTAINED, PROJECTED, TIER, abstained, gpu_hours, money, percent, saving, speed
 from gpuwatch.report.words import listed, plural, quantity, short_uuid
 
@@ -40,18 +40,18 @@ def patch_yaml(change: Change) -> str:
 
 
 def recommend_tables(
-    recommendations: Sequence[Recommendation], abstentions: Sequence[Abstention], *, rows: int = 30
+    recommendations: Sequence[Recommendation], abstentions: Sequence[Abstention], *, rows: int = 30, wide: bool = True
 ) -> RenderableType:
     """One line per workload that should change, most money first, then why the others stay as they are."""
     ordered = sorted(recommendations, key=by_worth)
     parts: list[RenderableType] = []
     if ordered:
-        parts += [_advised(ordered, rows), *cut(len(ordered), rows), Text(PROJECTED, style="dim"), Text()]
+        parts += [_advised(ordered, rows, wide), *cut(len(ordered), rows), Text(PROJECTED, style="dim"), Text()]
     else:
         looked = "no workload was profiled" if not abstentions else f"none for {plural(len(abstentions), 'workload')}"
         parts.append(Text.from_markup(f"[bold]Changes[/]  {looked}\n"))
     if abstentions:
-        parts.append(_abstained(abstentions))
+        parts.append(_abstained(abstentions, wide))
     return Group(*parts)
 
 
@@ -84,7 +84,7 @@ def workload_detail(item: Recommendation | Abstention) -> RenderableType:
     return Group(*parts)
 
 
-def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
+def mig_plan_tables(plan: MigPlan, *, rows: int = 30, wide: bool = True) -> RenderableType:
     """GPUs needed before and after, the new partitions in order, and their files."""
     grid = new_grid()
     grid.add_row(
@@ -131,7 +131,9 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30) -> RenderableType:
         for node, value in list(plan.node_labels.items())[:rows]:
             labels.add_row(FoldedName(node), FoldedName(value))
         parts += [labels, *cut(len(plan.node_labels), rows), Text()]
-    if plan.mig_parted:
+    if plan.mig_parted and not wide:
+        parts.append(Text("Configuration for mig-parted: -o mig-parted", style="dim"))
+    elif plan.mig_parted:
         parts += [Text("Configuration for mig-parted", style="bold"), Text(_yaml(plan.mig_parted), overflow="fold")]
     return Group(*parts)
 
@@ -141,15 +143,16 @@ def _yaml(value: object) -> str:
     return yaml.safe_dump(plain, sort_keys=False, default_flow_style=False, allow_unicode=True, width=120)
 
 
-def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
+def _advised(ordered: Sequence[Recommendation], rows: int, wide: bool) -> RenderableType:
     currency = ordered[0].currency
     sure = [item for item in ordered if not item.condition]
     conditional = [item for item in ordered if item.condition]
     title = _total(plural(len(sure), "change"), sure, currency)
     if conditional:
         title += "\n" + _total(f"{len(conditional)} more only on a condition", conditional, currency)
-    table = new_table(title, "workload", "now → advised", "speed", "saves a week, projected", "why")
-    for name, width in (("speed", 11), ("saves a week, projected", 14)):
+    saves = "saves a week, projected"
+    table = new_table(title, "workload", "now → advised", "speed", saves, *(("why",) if wide else ()))
+    for name, width in (("speed", 11), (saves, 14)):
         next(column for column in table.columns if column.header == name).min_width = width
     for item in ordered[:rows]:
         saved, cost = item.chosen.projected_saving_per_week, item.current.projected_cost_per_week
@@ -161,15 +164,17 @@ def _advised(ordered: Sequence[Recommendation], rows: int) -> RenderableType:
             ),
             Group(
                 Text(speed(item.chosen.speed)),
-                Text(f"{TIER[item.chosen.speed.tier]}\n{percent(item.confidence_ratio)} sure", style="dim"),
+                Text(
+                    f"{TIER[item.chosen.speed.tier]}\n" * wide + f"{percent(item.confidence_ratio)} sure", style="dim"
+                ),
             ),
             Group(
                 Text(money(saved, currency), style="magenta" if saved is None else "bold"),
                 # Today's cost, for the same week as the saving.
                 *([Text(f"of {money(cost, currency)}", style="dim")] if cost is not None else []),
-                Text(f"{gpu_hours(item.chosen.projected_saving_gpu_hours_per_week)} GPU-h", style="dim"),
+                *([Text(f"{gpu_hours(item.chosen.projected_saving_gpu_hours_per_week)} GPU-h", style="dim")] * wide),
             ),
-            escape(item.reason),
+            *([escape(item.reason)] * wide),
         )
     return table
 
@@ -187,9 +192,18 @@ def _workload(key: WorkloadKey) -> RenderableType:
     return Group(FoldedName(rest), Text(kind, style="dim", overflow="fold")) if slash else FoldedName(key.workload)
 
 
-def _abstained(abstentions: Sequence[Abstention]) -> RenderableType:
+def _abstained(abstentions: Sequence[Abstention], wide: bool) -> RenderableType:
     table = new_table(f"Left as they are ({len(abstentions)})", "reason", "count", "such as", "what would resolve it")
     for title, meaning, found in abstained(abstentions):
+        if not wide:
+            name = found[0].key.workload
+            table.add_row(
+                Text(title, style="yellow"),
+                f"{len(found)}",
+                FoldedName(name.partition("/")[2] or name),
+                OneLine(found[0].resolve),
+            )
+            continue
         more: list[RenderableType] = (
             [Text(f"and {len(found) - _EXAMPLES} more", style="dim")] if len(found) > _EXAMPLES else []
         )

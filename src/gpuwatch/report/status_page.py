@@ -1,19 +1,25 @@
-"""The controller's status page: what it does, and what keeps it from more. Pure. Like the weekly report it has no
+"""The controller's status page: the fleet, what was found, what is done, and what keeps it from more. Pure. It has no
 script, loads nothing from outside, and escapes every name."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuwatch.model.decision import Analysis, Mode
+from gpuwatch.model.decision import Analysis, Finding, Mode, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation
+from gpuwatch.model.telemetry import Device
 from gpuwatch.report.remediation_tables import held_up_by, pause_text
 from gpuwatch.report.tables import other_gaps
 from gpuwatch.report.templating import template
-from gpuwatch.report.words import ago, plural
+from gpuwatch.report.words import ago, listed, plural, short_uuid
 
 ROWS_SHOWN = 100
 """Most rows of each table."""
+NODES_SHOWN = 500
+"""Most Nodes of the picture: 4,000 GPUs are about 1 MB of HTML."""
+
+_OWN_TAINTS = "gpuwatch.dev/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +68,34 @@ class ReportFiles:
     files: tuple[str, ...]
 
 
-def status_html(status: Status) -> str:
-    """The page, UTF-8 text."""
+STATES = ("degraded", "unknown", "idle", "busy", "tainted", "free")
+"""States of a GPU on the page; the first that applies is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One GPU or MIG instance. state: of STATES. finding: number of the finding in the page's table that says why; 0
+    without one."""
+
+    name: str
+    state: str
+    said: str
+    finding: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One Node with its GPUs. notes: model, taints."""
+
+    name: str
+    notes: str
+    cells: tuple[Cell, ...]
+
+
+def status_html(status: Status, *, refresh: bool = True) -> str:
+    """The page, UTF-8 text. refresh: whether it loads itself anew each minute."""
+    fleet = fleet_rows(status.analysis) if status.analysis is not None else []
+    concluded = _listed(status.analysis.findings) if status.analysis is not None else []
     newest_first = sorted(
         status.remediations or (), key=lambda each: (each.proposal.created_at, each.name), reverse=True
     )
@@ -72,9 +104,18 @@ def status_html(status: Status) -> str:
     budgets = status.analysis.plan.budgets if status.analysis is not None else ()
     return template("status.html.j2").render(
         status=status,
+        refresh=refresh,
+        fleet=fleet,
+        counts=Counter(cell.state for row in fleet for cell in row.cells),
+        states=STATES,
+        findings=concluded,
+        untold=[item for item in status.analysis.findings if item.verdict is Verdict.UNKNOWN]
+        if status.analysis is not None
+        else [],
         headline=_headline(status),
         stops=_stops(status),
         rows_shown=ROWS_SHOWN,
+        nodes_shown=NODES_SHOWN,
         open=[each for each in newest_first if each.phase.open],
         ended=sorted(ended, key=lambda each: each.changed_at, reverse=True)[:10],
         admitted=[item for item in items if item.admitted],
@@ -91,6 +132,56 @@ def status_html(status: Status) -> str:
 def reports_html(reports: Sequence[ReportFiles], total: int) -> str:
     """The newest reports of the folder, of which there are `total`."""
     return template("reports.html.j2").render(reports=reports, total=total)
+
+
+def fleet_rows(analysis: Analysis) -> list[NodeRow]:
+    """Every Node with its GPUs, those with a degraded, unknown or idle one first. A Node whose GPUs no telemetry shows
+    has as many unknown ones as Kubernetes counts."""
+    nodes = {node.name: node for node in analysis.cluster.nodes}
+    devices: dict[str, list[Device]] = {name: [] for name, node in nodes.items() if node.accelerators}
+    for device in analysis.devices:
+        devices.setdefault(device.node or device.node_label or "Node unknown", []).append(device)
+    number = {
+        name: (index, item)
+        for index, item in reversed([*enumerate(_listed(analysis.findings), 1)])
+        for name in item.devices
+    }
+    untold = {name: item for item in analysis.findings if item.verdict is Verdict.UNKNOWN for name in item.devices}
+    rows = []
+    for name, found in devices.items():
+        node = nodes.get(name)
+        barred = [taint.key for taint in node.taints if taint.key.startswith(_OWN_TAINTS)] if node else []
+        barred += ["cordoned"] if node is not None and node.unschedulable else []
+        found.sort(key=lambda each: (each.index.zfill(4), each.id))
+        cells = [_cell(each, number.get(each.id), untold.get(each.id), barred) for each in found]
+        if not cells and node is not None:
+            silent = Cell(name="", state="unknown", said="No telemetry shows this GPU.")
+            cells = [silent] * sum(node.accelerators.values())
+        models = sorted({each.model for each in found if each.model})
+        rows.append(NodeRow(name=name, notes=", ".join((*models, *barred)), cells=tuple(cells)))
+    return sorted(rows, key=lambda row: (min([STATES.index(each.state) for each in row.cells] + [3]), row.name))
+
+
+def _cell(device: Device, found: tuple[int, Finding] | None, untold: Finding | None, barred: Sequence[str]) -> Cell:
+    index, finding = found or (0, None)
+    if finding is not None and finding.verdict in (Verdict.DEGRADED, Verdict.IDLE):
+        state, said = str(finding.verdict), finding.summary
+    elif not device.present or untold is not None or device.untrusted:
+        state = "unknown"
+        said = untold.summary if untold is not None else device.untrusted or "It reports no samples now."
+    elif device.pods:
+        state, said = "busy", f"Used by {listed(device.pods, 3)}."
+    else:
+        state, said = ("tainted", f"{', '.join(barred)}: takes no new Pods.") if barred else ("free", "No Pod has it.")
+    name = device.index or short_uuid(device.id).partition("/")[0]
+    name += f"/{device.mig_instance}" if device.mig_instance else ""
+    return Cell(name=name, state=state, said=f"{device.id}: {said}", finding=index)
+
+
+def _listed(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings of the page's table, in its order."""
+    shown = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
+    return sorted((item for item in findings if item.verdict in shown), key=lambda item: shown.index(item.verdict))
 
 
 def _headline(status: Status) -> str:

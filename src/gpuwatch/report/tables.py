@@ -9,15 +9,16 @@ from rich.text import Text
 
 from gpuwatch.model.decision import Analysis, Evidence, Family, Finding, FindingKind, Severity, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Device, Gap, GapKind
-from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
 from gpuwatch.report.plan_tables import called, plan_parts, plan_summary
 from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
 
 _COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
 
-def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> RenderableType:
-    """The most urgent first; tables are cut at `rows` lines, with a note."""
+def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30, wide: bool = True) -> RenderableType:
+    """The most urgent first; tables are cut at `rows` lines, with a note. wide: with all reasons and evidence; else two
+    lines a row at most, for 80 columns."""
     by_verdict: dict[tuple[Family, Verdict], list[Finding]] = defaultdict(list)
     for finding in analysis.findings:
         by_verdict[finding.family, finding.verdict].append(finding)
@@ -25,23 +26,26 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30) -> Rende
     suspected = [item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE]
     unknown = [item for item in analysis.findings if item.verdict is Verdict.UNKNOWN and item not in suspected]
     parts: list[RenderableType] = [_head(analysis, source)]
-    parts.append(_degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows))
-    parts.append(_idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows))
+    parts.append(_degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows, wide))
+    parts.append(_idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows, wide))
     if suspected:
-        parts.append(_allocations("Suspected idle, not proven, never acted on", suspected, analysis, rows))
+        parts.append(_allocations("Suspected idle, not proven, never acted on", suspected, analysis, rows, wide))
     misfits = by_verdict[Family.MISFIT, Verdict.MISFIT]
     if misfits:
-        parts.append(_misfit(misfits, devices, rows))
+        parts.append(_misfit(misfits, devices, rows, wide))
     if unknown:
-        parts.append(_unknown(unknown, rows))
-    parts += plan_summary(analysis, rows)
-    parts += gap_tables(analysis.gaps, rules_limited=analysis.coverage.rules_limited, rows=rows)
+        parts.append(_unknown(unknown, rows, wide))
+    parts += plan_summary(analysis, rows, wide=wide)
+    parts += gap_tables(analysis.gaps, rules_limited=analysis.coverage.rules_limited, rows=rows, wide=wide)
+    if not wide and (analysis.findings or analysis.plan.items):
+        parts.append(Text("\nEvidence and whole reasons: -o wide; of one: gpuwatch explain KIND/NAME", style="dim"))
     return Group(*parts)
 
 
-def plan_tables(analysis: Analysis, source: str, *, rows: int = 30) -> RenderableType:
-    """What would be done now and what not, with the reasons, and the budgets in use."""
-    return Group(_head(analysis, source), *plan_parts(analysis, rows), *gap_tables(analysis.gaps, rows=rows))
+def plan_tables(analysis: Analysis, source: str, *, rows: int = 30, wide: bool = True) -> RenderableType:
+    """What would be done now and what not, with the reasons, and the budgets in use; compact: a row for each."""
+    shown = plan_parts(analysis, rows) if wide else plan_summary(analysis, rows, wide=False)
+    return Group(_head(analysis, source), *shown, *gap_tables(analysis.gaps, rows=rows, wide=wide))
 
 
 def _head(analysis: Analysis, source: str) -> RenderableType:
@@ -49,12 +53,14 @@ def _head(analysis: Analysis, source: str) -> RenderableType:
     nodes = {device.node or device.node_label for device in analysis.devices}
     pods = {ref for device in analysis.devices if device.present for ref in device.pods}
     models = Counter(device.model or "unknown model" for device in analysis.devices)
+    cut_up = {device.uuid for device in analysis.devices if device.mig_instance is not None}
+    instances = f" (MIG instances of {plural(len(cut_up), 'GPU')} among them)" if cut_up else ""
     grid = new_grid()
     grid.add_row("At", f"{analysis.at:%Y-%m-%d %H:%M %Z}".strip() + f" · {source}")
     missing = coverage.devices - coverage.devices_present
     grid.add_row(
         "Fleet",
-        f"{plural(coverage.devices, 'device')} on {plural(len(nodes), 'node')}"
+        f"{plural(coverage.devices, 'device')}{instances} on {plural(len(nodes), 'node')}"
         + (f", [red]{missing} not reporting now[/]" if missing else "")
         + f" · {coverage.devices_allocated} allocated to {plural(len(pods), 'Pod')} · "
         + ", ".join(f"{count} × {escape(name)}" for name, count in models.most_common(4))
@@ -100,91 +106,106 @@ def evidence_line(item: Evidence) -> str:
     return text
 
 
-def _degraded(findings: list[Finding], analysis: Analysis, devices: dict[str, Device], rows: int) -> RenderableType:
+def _degraded(
+    findings: list[Finding], analysis: Analysis, devices: dict[str, Device], rows: int, wide: bool
+) -> RenderableType:
     if not findings:
         known = analysis.coverage.devices - analysis.coverage.health_unknown
         return Text.from_markup("[bold]Degraded[/]  " + _none("found", known, "device") + "\n")
-    table = new_table(f"Degraded ({len(findings)})", "severity", "where", "what", "since", "evidence", "do")
+    columns = ("severity", "where", "what", "since", *(("evidence",) if wide else ()), "do")
+    table = new_table(f"Degraded ({len(findings)})", *columns)
     for finding in findings[:rows]:
         table.add_row(
             _severity(finding),
             _where(finding, devices),
-            escape(f"{finding.kind}: {finding.summary}"),
-            ago(finding.since, analysis.at),
-            escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),
+            escape(f"{finding.kind}: {finding.summary}") if wide else _briefly(finding),
+            ago(finding.since, analysis.at) or "not known",
+            *((escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),) if wide else ()),
             f"{finding.advice.replace('_', ' ')}\n[dim]confidence {finding.confidence_ratio:.2f}[/]",
         )
     return Group(table, *cut(len(findings), rows), Text())
 
 
-def _idle(findings: list[Finding], analysis: Analysis, rows: int) -> RenderableType:
+def _briefly(finding: Finding) -> RenderableType:
+    return Group(Text(finding.kind.replace("_", " "), style="bold"), OneLine(finding.summary))
+
+
+def _idle(findings: list[Finding], analysis: Analysis, rows: int, wide: bool) -> RenderableType:
     if not findings:
         pods = {ref for device in analysis.devices if device.present for ref in device.pods}
         known = len(pods) - analysis.coverage.idle_unknown
         return Text.from_markup("[bold]Idle allocations[/]  " + _none("proven", known, "Pod") + "\n")
-    return _allocations("Idle allocations", findings, analysis, rows)
+    return _allocations("Idle allocations", findings, analysis, rows, wide)
 
 
-def _allocations(what: str, findings: list[Finding], analysis: Analysis, rows: int) -> RenderableType:
+def _allocations(what: str, findings: list[Finding], analysis: Analysis, rows: int, wide: bool) -> RenderableType:
     hours = sum(finding.gpu_hours for finding in findings)
     gpus = len({device for finding in findings for device in finding.devices})
     title = f"{what} ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
-    table = new_table(title, "class", "who", "devices", "idle for", "GPU-hours", "why")
+    columns = ("who", "devices", "idle for", "GPU-hours")
+    table = new_table(title, *(("class", *columns, "why") if wide else (*columns, "what")))
     for finding in findings[:rows]:
-        table.add_row(
-            Text(finding.kind.replace("_", " "), style="yellow"),
-            FoldedName(f"{finding.subject.kind} {called(finding.subject)}"),
-            str(len(finding.devices)),
-            ago(finding.since, analysis.at),
-            f"{finding.gpu_hours:,.1f}",
-            escape(finding.summary),
-        )
+        numbers = (str(len(finding.devices)), ago(finding.since, analysis.at), f"{finding.gpu_hours:,.1f}")
+        who = FoldedName(f"{finding.subject.kind} {called(finding.subject)}")
+        if wide:
+            table.add_row(Text(finding.kind.replace("_", " "), style="yellow"), who, *numbers, escape(finding.summary))
+        else:
+            table.add_row(who, *numbers, _briefly(finding))
     return Group(table, *cut(len(findings), rows), Text())
 
 
-def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int) -> RenderableType:
-    table = new_table(f"In the wrong place ({len(findings)})", "severity", "what", "where", "confidence", "why")
+def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int, wide: bool) -> RenderableType:
+    columns = ("severity", "what", "where", "confidence", *(("why",) if wide else ()))
+    table = new_table(f"In the wrong place ({len(findings)})", *columns)
     for finding in findings[:rows]:
         table.add_row(
             _severity(finding),
-            Text(finding.kind.replace("_", " ")),
+            Text(finding.kind.replace("_", " ")) if wide else _briefly(finding),
             _where(finding, devices),
             f"{finding.confidence_ratio:.2f}",
-            escape(finding.summary),
+            *((escape(finding.summary),) if wide else ()),
         )
     return Group(table, *cut(len(findings), rows), Text())
 
 
-def _unknown(findings: list[Finding], rows: int) -> RenderableType:
+def _unknown(findings: list[Finding], rows: int, wide: bool) -> RenderableType:
     """One line for all findings of a rule that lack the same signals."""
     alike: dict[tuple[str, tuple[str, ...]], list[Finding]] = defaultdict(list)
     for finding in findings:
         alike[finding.rule, finding.missing].append(finding)
-    table = new_table(
-        f"Not known ({len(findings)}): neither healthy nor idle, never acted on", "rule", "who", "why", "missing"
-    )
+    columns = ("rule", "who", "why", *(("missing",) if wide else ()))
+    table = new_table(f"Not known ({len(findings)}): neither healthy nor idle, never acted on", *columns)
     for (rule, missing), group in list(alike.items())[:rows]:
-        who = [FoldedName(f"{item.subject.kind} {called(item.subject)}") for item in group[:2]]
-        more: list[RenderableType] = [Text(f"and {len(group) - 2} more", style="dim")] if len(group) > 2 else []
+        named = group[: 2 if wide else 1]
+        who = [FoldedName(f"{item.subject.kind} {called(item.subject)}") for item in named]
+        rest = len(group) - len(named)
+        more: list[RenderableType] = [Text(f"and {rest} more", style="dim")] if rest else []
         example = "such as: " if len({item.summary for item in group}) > 1 else ""
-        table.add_row(rule, Group(*who, *more), escape(example + group[0].summary), escape(", ".join(missing)))
+        why = example + group[0].summary
+        if wide:
+            table.add_row(rule, Group(*who, *more), escape(why), escape(", ".join(missing)))
+        else:
+            table.add_row(rule, Group(*who, *more), OneLine(why))
     return Group(table, *cut(len(alike), rows), Text())
 
 
-def gap_tables(gaps: Iterable[Gap], *, rules_limited: Collection[str] = (), rows: int = 10) -> list[RenderableType]:
+def gap_tables(
+    gaps: Iterable[Gap], *, rules_limited: Collection[str] = (), rows: int = 10, wide: bool = True
+) -> list[RenderableType]:
     """What could not be read, and the rules that lack signals, as one table; nothing if there is neither."""
     found = list(dict.fromkeys(other_gaps(gaps)))
     if not found and not rules_limited:
         return []
     table = new_table("Limits of this answer", "what", "why")
     if rules_limited:
-        names = ", ".join(sorted(rules_limited))
+        names = f": {', '.join(sorted(rules_limited))}" if wide else ""
         table.add_row(
             plural(len(rules_limited), "rule"),
-            escape(f"could know more with signals that nothing exports here: {names}. `gpuwatch doctor` shows which."),
+            escape(f"could know more with signals that nothing exports here{names}. `gpuwatch doctor` shows which."),
         )
     for gap in found[:rows]:
-        table.add_row(*gap_row(gap))
+        what, why = gap_row(gap)
+        table.add_row(what, why if wide else OneLine(gap.detail))
     return [table, *cut(len(found), rows)]
 
 

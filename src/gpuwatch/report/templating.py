@@ -1,14 +1,17 @@
 """The templates of the reports and of the status page, and the filters by which they write values."""
 
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from typing import TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, pass_context, select_autoescape
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from gpuwatch.catalog.tables import packaged
 from gpuwatch.model.weekly import WeeklyReport
 from gpuwatch.report import charts
 from gpuwatch.report import weekly_words as say
@@ -18,6 +21,13 @@ from gpuwatch.report.tables import evidence_line, other_gaps
 from gpuwatch.report.words import ago, escaped, plural, quantity, short_uuid
 
 T = TypeVar("T")
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""The Content-Security-Policy of all pages: they contain names from the cluster, so nothing is requested or sent."""
+
+SCRIPT = Markup(packaged("templates/weekly.js", "gpuwatch.report"))  # noqa: S704
+"""The one script of the weekly report; SCRIPT_HASH names it in a Content-Security-Policy."""
+SCRIPT_HASH = f"sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}"
 
 
 def weekly_text(name: str, report: WeeklyReport, **more: object) -> str:
@@ -62,7 +72,7 @@ def template(name: str) -> Template:
         workload_place=say.workload_place,
         yaml=patch_yaml,
     )
-    environment.globals.update(chart=charts, say=say)
+    environment.globals.update(chart=charts, policy=POLICY, say=say)
     return environment.get_template(name)
 
 

@@ -18,11 +18,12 @@ from gpuwatch.model.sizing import (
     Option,
     Outcome,
     OutcomeVerdict,
+    Recommendation,
     SpeedEstimate,
 )
 from gpuwatch.model.weekly import Use, WeeklyReport, WorkloadUse
 from gpuwatch.model.workload_profile import WorkloadKey
-from gpuwatch.report.words import duration, plural
+from gpuwatch.report.words import duration, plural, quantity
 
 UNKNOWN = "unknown"
 
@@ -204,6 +205,42 @@ def busy_gpu_hours(use: Use) -> float | None:
     return 0.0 if measured(use) and use.allocated_gpu_hours <= 0 else None
 
 
+def silent_gpu_hours(use: Use) -> float:
+    """Allocated, measured, and not busy: allocated = busy + silent + unknown."""
+    return max(use.allocated_gpu_hours - use.unknown_gpu_hours - use.busy_gpu_hours, 0.0)
+
+
+def reconciled(use: Use) -> str:
+    """How the GPU-hours add up, as a sentence; '' if a part is unknown."""
+    if not measured(use) or busy_gpu_hours(use) is None:
+        return ""
+    idle, unknown = silent_gpu_hours(use), use.unknown_gpu_hours
+    busy = use.allocated_gpu_hours - unknown - idle
+    text = (
+        f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours allocated = {gpu_hours(busy)} busy + {gpu_hours(idle)} idle + "
+        f"{gpu_hours(unknown)} unknown, each rounded by itself."
+    )
+    if use.allocatable_gpu_hours is None:
+        return text
+    free = max(use.allocatable_gpu_hours - use.allocated_gpu_hours, 0.0)
+    return f"{text} With {gpu_hours(free)} free they are the {gpu_hours(use.allocatable_gpu_hours)} allocatable."
+
+
+def cause(item: Recommendation, use: WorkloadUse | None) -> str:
+    """Why a change is advised, in two sentences, and its condition."""
+    did = [f"needs {quantity(item.memory.need_bytes, 'bytes')} of memory"] if item.memory.need_bytes is not None else []
+    if use is not None and use.sm_active_ratio is not None:
+        did.insert(0, f"keeps {percent(use.sm_active_ratio)} of its SMs active")
+    if use is not None and use.busy_ratio is not None:
+        did.insert(0, f"is busy {percent(use.busy_ratio)} of the time")
+    what = f"It {' and '.join(filter(None, (', '.join(did[:-1]), *did[-1:])))}. " if did else ""
+    chosen = item.chosen
+    size = f" and has {quantity(chosen.memory_bytes, 'bytes')}" if chosen.memory_bytes is not None else ""
+    kept = f"{chosen.target.name} is predicted to run at {speed(chosen.speed)} of today's speed"
+    asked = f" ({percent(item.target_speed_ratio)} is asked for){size}."
+    return f"{what}{kept}{asked}{' ' + item.condition if item.condition else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class UsePart:
     """One part of the allocatable time. `shade`: its pattern in charts; gpu_hours: None if unknown."""
@@ -221,7 +258,7 @@ def parts(use: Use) -> tuple[UsePart, ...]:
     """
     if not measured(use):
         return ()
-    silent = max(use.allocated_gpu_hours - use.unknown_gpu_hours - use.busy_gpu_hours, 0.0)
+    silent = silent_gpu_hours(use)
     idle = min(use.idle_gpu_hours, silent)
     free = None if use.allocatable_gpu_hours is None else max(use.allocatable_gpu_hours - use.allocated_gpu_hours, 0.0)
     return (

@@ -85,7 +85,7 @@ class Connection:
             raise ValueError("url: must begin with http:// or https:// and name a host")
         if parts.query or parts.fragment:
             raise ValueError("url: must have no ? or #; give tokens and tenants as bearer_token or headers")
-        if "/api/v1" in parts.path:
+        if "/api/v1" in parts.path.rpartition("/proxy")[2]:  # the API server's own proxy has it before /proxy
             raise ValueError("url: give the part before /api/v1, for example https://mimir.example/prometheus")
         if parts.username is not None or parts.password is not None:
             if self.username or self.password:

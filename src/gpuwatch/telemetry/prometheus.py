@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -62,6 +63,15 @@ class PrometheusStore:
 
     def close(self) -> None:
         self._session.close()
+
+    def check(self) -> None:
+        """Raises TelemetryError where a trivial query has no answer within a few seconds."""
+        patience = min(self._connection.timeout_seconds, 10.0)
+        quick = PrometheusStore(replace(self._connection, retries=1, timeout_seconds=patience))
+        try:
+            quick._query("1", datetime.now(UTC))
+        finally:
+            quick.close()
 
     def clock_skew_seconds(self, at: datetime) -> float | None:
         """How far the server's Date header is ahead of `at` (now), to about a second; None without the header."""

@@ -1,0 +1,88 @@
+"""The options -n and -l: which Pods an answer is about."""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from gpuwatch.app.sources import SourceError
+from gpuwatch.model.decision import Analysis, Snapshot
+from gpuwatch.model.telemetry import PodRef
+
+Matches = Callable[[Mapping[str, str]], bool]
+
+_TERM = re.compile(r"(?P<no>!)?\s*(?P<key>[\w./-]+)\s*(?:(?P<sign>==?|!=)\s*(?P<value>[\w.-]*))?")
+_SET = re.compile(r"(?P<key>[\w./-]+)\s+(?P<sign>in|notin)\s*\((?P<values>[^()]*)\)")
+
+
+def parse_selector(text: str) -> Matches | None:
+    """A label selector as kubectl takes it: `a=b,c!=d,e,!f,g in (h,i)`; None for ''. Raises ValueError.
+
+    >>> matches = parse_selector("team=vision,tier notin (dev,test),!debug")
+    >>> matches({"team": "vision"}), matches({"team": "vision", "tier": "dev"})
+    (True, False)
+    """
+    terms: list[tuple[str, bool, frozenset[str] | None]] = []  # key, wanted, values; None: any value
+    for part in filter(None, map(str.strip, re.split(r",(?![^(]*\))", text))):
+        if found := _SET.fullmatch(part):
+            values = frozenset(map(str.strip, found["values"].split(",")))
+            terms.append((found["key"], found["sign"] == "in", values))
+        elif (found := _TERM.fullmatch(part)) and not (found["no"] and found["sign"]):
+            wanted = not found["no"] and found["sign"] != "!="
+            terms.append((found["key"], wanted, frozenset({found["value"]}) if found["sign"] else None))
+        else:
+            raise ValueError(f"{part!r} is no label selector; write a=b, a!=b, a, !a, a in (b,c) or a notin (b,c)")
+    if not terms:
+        return None
+
+    def matches(labels: Mapping[str, str]) -> bool:
+        return all(
+            (key in labels and (values is None or labels[key] in values)) == wanted for key, wanted, values in terms
+        )
+
+    return matches
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    namespace: str = ""  # '' for all
+    matches: Matches | None = None
+
+    @property
+    def whole(self) -> bool:
+        return not self.namespace and self.matches is None
+
+    def of(self, analysis: Analysis) -> Analysis:
+        """The findings and the plan that concern these Pods; coverage stays that of the fleet."""
+        if self.whole:
+            return analysis
+        pods = self._pods(analysis)
+        held = {device.id for device in analysis.devices if pods & set(device.pods)}
+        items = (
+            item
+            for item in analysis.plan.items
+            if pods & set(item.candidate.pods) or held & set(item.candidate.devices)
+        )
+        findings = (item for item in analysis.findings if pods & set(item.pods) or held & set(item.devices))
+        return replace(analysis, findings=tuple(findings), plan=replace(analysis.plan, items=tuple(items)))
+
+    def _pods(self, analysis: Analysis) -> set[PodRef]:
+        known = {pod.ref: pod.labels for pod in analysis.cluster.pods}
+        refs = set(known) | {ref for device in analysis.devices for ref in device.pods}
+        return {
+            ref
+            for ref in refs
+            if self.namespace in ("", ref.partition("/")[0])
+            and (self.matches is None or (ref in known and self.matches(known[ref])))
+        }
+
+
+def check_namespace(namespace: str | None, snapshot: Snapshot) -> None:
+    """Raises SourceError for a Namespace that the cluster does not have, or, where no cluster was read, without a Pod
+    in telemetry."""
+    known = {each.name for each in snapshot.cluster.namespaces} | {each.namespace for each in snapshot.cluster.pods}
+    known |= {ref.partition("/")[0] for device in snapshot.devices for ref in device.pods}
+    if namespace and namespace not in known:
+        near = difflib.get_close_matches(namespace, known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"{len(known)} Namespaces are known"
+        raise SourceError(f"there is no Namespace {namespace!r}; {hint}")
