@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -372,6 +373,52 @@ def test_killed_in_between_and_run_again_it_finishes(
         run(plane, "--yes", "--config", str(config))
     monkeypatch.undo()
     done = run(plane, "--yes", "--config", str(config))
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    is_clean(tainted)
+
+
+@pytest.fixture
+def frozen(plane: ControlPlane) -> Iterator[Object]:
+    """The binding of a policy that lets no account change the Node `held`."""
+    api = Api(plane.administrator)
+    admission = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "frozen"}}
+    nodes = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}
+    validation = {"expression": "object.metadata.name != 'held'", "message": "Nodes are frozen this week"}
+    spec = {"matchConstraints": {"resourceRules": [nodes]}, "validations": [validation]}
+    policy = api.create({**admission, "kind": "ValidatingAdmissionPolicy", "spec": spec})
+    binding = {"policyName": "frozen", "validationActions": ["Deny"]}
+    yield api.create({**admission, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding})
+    api.delete(policy)
+
+
+def test_what_is_refused_is_told_early_the_rest_goes_and_once_it_is_repaired_nothing_is_waited_for(
+    plane: ControlPlane, tainted: Api, frozen: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uninstall, "_REFUSED_SECONDS", 3.0)
+    path, update = "/api/v1/nodes/held", {"metadata": {"labels": {"example.com/tried": "x"}}}
+    merge = "application/merge-patch+json"
+    wait_until(
+        lambda: not tainted.answer("PATCH", f"{path}?dryRun=All", update, content_type=merge).ok,
+        lambda: "the policy is not in force",
+    )
+    begun = time.monotonic()
+    refused = run(plane, "--yes")
+    assert refused.exit_code == 1
+    assert time.monotonic() - begun < 40  # of the 60 that it may take
+    (left,) = json.loads(refused.stdout)["left"]
+    assert left.startswith("Remediation taint-held is Undoing: ")
+    assert "held" in left
+    assert "Nodes are frozen this week" in left
+    assert keys.DEGRADED in {each["key"] for each in tainted.get(path)["spec"]["taints"]}
+    assert keys.DEGRADED not in {each["key"] for each in tainted.get("/api/v1/nodes/lost")["spec"]["taints"]}
+    # A controller that tried for long would wait for as long as this.
+    with api_client(plane.administrator) as client:
+        client.set_default_header("Impersonate-User", "system:serviceaccount:gpuwatch:gpuwatch")
+        store = RemediationStore(LiveWriter(client), "gpuwatch")
+        (held,) = store.all()
+        store.save(replace(held, next_at=datetime.now(UTC) + timedelta(hours=1)))
+    tainted.delete(frozen)
+    done = run(plane, "--yes")
     assert done.exit_code == 0, (done.stdout, done.stderr)
     is_clean(tainted)
 

@@ -55,7 +55,7 @@ class UninstallAnswer:
 def run_uninstall(
     form: str, dry_run: bool, yes: bool, crds: bool, timeout_seconds: int, options: Mapping[str, Any]
 ) -> int:
-    store, person = opened_store(options)
+    (store, person), end = opened_store(options), time.monotonic() + timeout_seconds
     settings = load_settings(options["config"])
     namespace = options["controller_namespace"] or settings.namespace
     if dry_run:
@@ -92,7 +92,7 @@ def run_uninstall(
             RemediationStore(writer, namespace), writer, LiveWriter(client, dry_run=True),
             lambda: FreshFacts(Snapshot(at=datetime.now(UTC)), ()), lambda _: None, policies,
         )  # fmt: skip
-        left = take_away(executor, timeout_seconds)
+        left = take_away(executor, max(end - time.monotonic(), _REFUSED_SECONDS))
         kept = [each for kind in (PROFILE_KIND, CHECKPOINT_KIND) for each in person.objects(API_VERSION, kind)]
         if crds and not left:  # not before: a definition takes its Remediations along
             definitions = person.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
