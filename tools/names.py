@@ -24,7 +24,6 @@ from gpuwatch.app.metric_table import METRICS
 from gpuwatch.execute import requests
 from gpuwatch.frameworks import keys
 from gpuwatch.model.decision import (
-    RESERVED_KINDS,
     ActionKind,
     Advice,
     Component,
@@ -142,12 +141,9 @@ def meanings(kind: type[Enum]) -> dict[str, str]:
     return found
 
 
-def words(kind: type[Enum], skip: Iterable[Enum] = ()) -> Iterator[tuple[str, str]]:
+def words(kind: type[Enum]) -> Iterator[tuple[str, str]]:
     said = meanings(kind)
-    left_out = set(skip)
-    for member in kind:
-        if member not in left_out:
-            yield code(member.value), said.get(member.name, "")
+    return ((code(member.value), said.get(member.name, "")) for member in kind)
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
@@ -353,10 +349,7 @@ def vocabulary() -> Iterator[str]:
     yield ""
     yield "[rules.md](rules.md) says what each rests on."
     yield ""
-    yield from table(("kind", "meaning"), words(FindingKind, RESERVED_KINDS))
-    yield "Reserved: no rule concludes these yet."
-    yield ""
-    yield from table(("kind", "meaning"), (row for row in words(FindingKind, set(FindingKind) - RESERVED_KINDS)))
+    yield from table(("kind", "meaning"), words(FindingKind))
     yield "### Guards"
     yield ""
     yield "[rules.md](rules.md#guards-budget-brake) says what each refuses, and what helps."

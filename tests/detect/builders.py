@@ -104,7 +104,6 @@ def exporters_of(devices: Iterable[Device], *, down: Iterable[str] = ()) -> tupl
             node=found[0].node,
             up=host not in silent,
             devices=len(found),
-            devices_now=sum(item.present for item in found),
         )
         for host, found in hosts.items()
     )

@@ -117,7 +117,7 @@ def test_a_scrape_that_has_just_failed_is_only_watched() -> None:
 
 def test_an_exporter_that_came_back_under_another_address_is_not_gone() -> None:
     devices = machines(3)
-    old = Exporter(instance="10.0.0.9:9400", node="node-1", node_label="node-1", up=False, devices=8, devices_now=0)
+    old = Exporter(instance="10.0.0.9:9400", node="node-1", node_label="node-1", up=False, devices=8)
     assert gone(devices, exporters=[*exporters_of(devices), old]) == {}
 
 

@@ -44,7 +44,7 @@ from gpuwatch.detect.fleet import Grade
 from gpuwatch.detect.health import HealthPolicy
 from gpuwatch.detect.idle import IdlePolicy
 from gpuwatch.detect.misfit import MisfitPolicy
-from gpuwatch.model.decision import RESERVED_KINDS, Advice, FindingKind, Severity, Snapshot
+from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot
 from gpuwatch.model.telemetry import Schema, SignalFound
 from gpuwatch.plan.brakes import BRAKES
 from gpuwatch.plan.budget import LEDGER_GUARDS
@@ -168,7 +168,7 @@ def test_every_rule_has_a_section_and_every_section_a_rule() -> None:
 def test_the_overview_lists_every_finding_kind_under_its_rule() -> None:
     listed = {kind: rule for rule, kind, _, _ in _overview()}
     absent = {FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING}
-    assert set(listed) == set(FindingKind) - RESERVED_KINDS
+    assert set(listed) == set(FindingKind)
     for kind, rule in listed.items():
         assert rule == ("health.presence" if kind in absent else f"{rule.partition('.')[0]}.{kind}")
     assert set(listed.values()) == {_rule(section) for section in SECTIONS}

@@ -52,7 +52,6 @@ def test_honor_labels_false() -> None:
             node_label="gpu-a",
             up=True,
             devices=2,
-            devices_now=2,
         ),
     )
     assert inventory.devices[0] == Device(
@@ -87,9 +86,9 @@ def test_real_answers_of_an_api_with_honor_labels_true() -> None:
         "GPU-c4529c8d-69c4-b61d-e0bc-7b2460096005": ("dynamo-workload/vllm-agg-0-vllmdecodeworker-s65j5",)
     }
     assert len(inventory.devices) == 16
-    assert [(each.node_label, each.devices, each.devices_now, each.up) for each in inventory.exporters] == [
-        ("gpu-node-1", 8, 8, None),
-        ("gpu-node-2", 8, 8, None),
+    assert [(each.node_label, each.devices, each.up) for each in inventory.exporters] == [
+        ("gpu-node-1", 8, None),
+        ("gpu-node-2", 8, None),
     ]
 
 
@@ -221,9 +220,9 @@ def test_one_gpu_missing_while_its_exporter_is_up(tmp_path: Path) -> None:
     assert gone[0].exporter == "node-a:9400"
     assert gone[0].node_label == "node-a"
     assert gone[0].last_seen == datetime.fromtimestamp(NOW - 600, UTC)
-    assert [(each.instance, each.up, each.devices, each.devices_now) for each in inventory.exporters] == [
-        ("node-a:9400", True, 4, 3),
-        ("node-b:9400", True, 3, 3),
+    assert [(each.instance, each.up, each.devices) for each in inventory.exporters] == [
+        ("node-a:9400", True, 4),
+        ("node-b:9400", True, 3),
     ]
 
 
@@ -259,9 +258,9 @@ def test_an_exporter_that_is_down(tmp_path: Path) -> None:
     up = {"job": "dcgm", "instance": "node-a:9400"}
     timeline.add("up", up, lambda ago: 1 if ago >= 600 else 0)
     inventory = inventory_of(timeline.store(tmp_path))
-    assert [(each.instance, each.up, each.devices, each.devices_now) for each in inventory.exporters] == [
-        ("node-a:9400", False, 4, 0),
-        ("node-b:9400", True, 4, 4),
+    assert [(each.instance, each.up, each.devices) for each in inventory.exporters] == [
+        ("node-a:9400", False, 4),
+        ("node-b:9400", True, 4),
     ]
     assert [device.present for device in inventory.devices] == [False] * 4 + [True] * 4
     assert inventory.devices[0].pods == ()  # nobody says who holds it now
@@ -276,10 +275,10 @@ def test_what_is_still_found_of_an_exporter_that_is_down_is_of_the_past(tmp_path
         up = {"job": "dcgm", "instance": f"node-a:{port}"}
         timeline.add("up", up, lambda ago, answers=answers: 1 if ago >= 120 else answers)  # type: ignore[misc]
     inventory = inventory_of(timeline.store(tmp_path))
-    assert [(each.instance, each.up, each.devices_now) for each in inventory.exporters] == [
-        ("node-a:9400", False, 0),
-        ("node-a:9500", True, 1),
-        ("node-b:9400", True, 4),
+    assert [(each.instance, each.up) for each in inventory.exporters] == [
+        ("node-a:9400", False),
+        ("node-a:9500", True),
+        ("node-b:9400", True),
     ]
     gone, shown = (next(each for each in inventory.devices if each.id == uuid(number)) for number in (1, 2))
     assert (gone.present, gone.pods, gone.exporter, gone.last_seen) == (False, (), "node-a:9400", AT)
@@ -300,7 +299,7 @@ def test_everything_gone(tmp_path: Path) -> None:
         timeline.add(TEMPERATURE, gpu(number), 40, until=1200)
     inventory = inventory_of(timeline.store(tmp_path))
     assert [device.present for device in inventory.devices] == [False] * 4
-    assert [(each.devices, each.devices_now, each.up) for each in inventory.exporters] == [(4, 0, None)]
+    assert [(each.devices, each.up) for each in inventory.exporters] == [(4, None)]
 
 
 def test_both_sides_of_the_look_back(tmp_path: Path) -> None:
@@ -361,9 +360,7 @@ def test_a_restarted_exporter_does_not_hide_that_a_gpu_is_lost(tmp_path: Path) -
             timeline.add(TEMPERATURE, gpu(number, "node-a", instance="10.0.0.2:9400"), 40, ago=5 * HOUR, every=60)
     assert list(lost(timeline, tmp_path)) == [uuid(3)]
     inventory = inventory_of(timeline.store(tmp_path), lost_seconds=DAY)
-    assert [(each.instance, each.devices, each.devices_now) for each in inventory.exporters] == [
-        ("10.0.0.2:9400", 4, 3)
-    ]
+    assert [(each.instance, each.devices) for each in inventory.exporters] == [("10.0.0.2:9400", 4)]
 
 
 def test_an_old_mig_layout_is_not_missed(tmp_path: Path) -> None:
@@ -408,9 +405,7 @@ def test_a_restarted_exporter_takes_the_place_of_the_old_one(tmp_path: Path) -> 
             timeline.add(TEMPERATURE, gpu(number, instance="10.0.0.9:9400"), 40, ago=1100)
     inventory = inventory_of(timeline.store(tmp_path))
     # GPU 0 did not come back: its exporter is up, so the GPU is what is missing.
-    assert [(each.instance, each.devices, each.devices_now) for each in inventory.exporters] == [
-        ("10.0.0.9:9400", 4, 3)
-    ]
+    assert [(each.instance, each.devices) for each in inventory.exporters] == [("10.0.0.9:9400", 4)]
     assert {device.exporter for device in inventory.devices} == {"10.0.0.9:9400"}
     assert [device.present for device in inventory.devices] == [False, True, True, True]
 
@@ -420,9 +415,9 @@ def test_localhost_tells_no_exporter_from_another(tmp_path: Path) -> None:
     timeline.add(TEMPERATURE, gpu(1, "localhost", instance="10.0.0.1:9400"), 40, until=1200, ends=True)
     timeline.add(TEMPERATURE, gpu(2, "localhost", instance="10.0.0.2:9400"), 40)
     inventory = inventory_of(timeline.store(tmp_path))
-    assert [(each.instance, each.devices, each.devices_now) for each in inventory.exporters] == [
-        ("10.0.0.1:9400", 1, 0),
-        ("10.0.0.2:9400", 1, 1),
+    assert [(each.instance, each.devices) for each in inventory.exporters] == [
+        ("10.0.0.1:9400", 1),
+        ("10.0.0.2:9400", 1),
     ]
 
 

@@ -102,8 +102,6 @@ class FindingKind(StrEnum):
     NODE_CONDITION = "node_condition"  # another detector says by a condition that the Node or its GPUs are broken
     FABRIC = "fabric"  # Fabric Manager, fabric health, NVSwitches, IMEX, or access between GPUs
     INFINIBAND = "infiniband"  # a port of the Node's InfiniBand or RoCE is down, slow or has many errors
-    COMMON_CAUSE = "common_cause"  # one cause (switch, rack, power, cooling) behind the faults of several GPUs
-    SLOW_GPU = "slow_gpu"  # slower than its peers at the same work
     # idle: the classes of an allocation
     NEVER_USED = "never_used"  # idle since its Pod started
     ABANDONED = "abandoned"  # worked, and stopped for good
@@ -118,16 +116,6 @@ class FindingKind(StrEnum):
     HBM_CONTENTION = "hbm_contention"  # workloads that share a GPU want more of its memory's bandwidth than there is
     PCIE_CONTENTION = "pcie_contention"  # the same of the link to the host
     SCATTERED = "scattered"  # a gang over more NVLink domains or racks than it needs
-    FRAGMENTATION = "fragmentation"  # free GPUs that no waiting gang can use where they are
-
-
-RESERVED_KINDS = frozenset(
-    (
-        FindingKind.COMMON_CAUSE,
-        FindingKind.SLOW_GPU,
-        FindingKind.FRAGMENTATION,
-    )
-)
 
 
 class Component(StrEnum):

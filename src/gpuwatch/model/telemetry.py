@@ -231,7 +231,6 @@ class Exporter:
     node: str | None = None
     up: bool | None = None
     devices: int = 0  # devices it exported within the inventory window
-    devices_now: int = 0
 
 
 class Activity(StrEnum):

@@ -221,7 +221,6 @@ def _exporters(
                 # False: a series of `up` that ended in the look-back means that the target is gone.
                 up=ups.get(instance, False if instance in known_instances else None),
                 devices=len(own),
-                devices_now=len(exported_now.get(instance, ())),
             )
         )
     return tuple(exporters), moved
