@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -101,7 +102,10 @@ def test_explain_a_device_by_a_beginning_of_its_id() -> None:
     uuid = document["devices"][0]["uuid"]  # type: ignore[index]
     result = gpuwatch("explain", f"device/{uuid[:14]}", "--telemetry", PAGE, "--no-cluster")
     assert result.exit_code == 0
-    assert "health." in result.stdout
+    assert "cannot tell for want of signals" in result.stdout
+    assert "health." not in result.stdout, "rules that found nothing are counted"
+    whole = gpuwatch("explain", f"device/{uuid[:14]}", "--telemetry", PAGE, "--no-cluster", "-o", "wide")
+    assert "health." in whole.stdout
 
 
 def test_explain_names_what_comes_near() -> None:
@@ -112,13 +116,17 @@ def test_explain_names_what_comes_near() -> None:
 
 def test_doctor_tells_scripts_that_rules_are_limited_and_writes_a_counter_list(tmp_path: Path) -> None:
     out = tmp_path / "counters.csv"
-    result = gpuwatch("doctor", "--telemetry", PAGE, "--cluster", tmp_path, "-o", "json", "--csv-out", out)
-    assert result.exit_code == 1, "without a cluster a source cannot be read"
+    result = gpuwatch("doctor", "--telemetry", PAGE, "--no-cluster", "-o", "json", "--csv-out", out)
+    assert result.exit_code == ExitCode.LIMITED, "the cluster is left out on purpose"
     document = json.loads(result.stdout)
     assert document["limited"] is True
     lines = out.read_text().splitlines()
     assert any(line.startswith("DCGM_FI_DEV_XID_ERRORS") for line in lines), "a custom list replaces the defaults"
     assert any(line.startswith("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL") for line in lines), "what the rules lack"
+    names = {line.partition(",")[0] for line in lines if not line.startswith("#")}
+    used = {each["metric"] for each in document["telemetry_schema"]["signals"]}
+    assert used
+    assert used <= names, "what is exported today stays"
 
 
 def test_doctor_says_what_proves_that_a_gpu_is_idle(tmp_path: Path) -> None:
@@ -149,23 +157,34 @@ def test_doctor_says_which_sources_beside_the_exporters_there_are(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "code", "complaint"),
     [
-        (["--telemetry", "nowhere.prom"], "nowhere.prom"),
-        (["--prometheus", "prom:9090"], "must begin with http"),
-        (["--prometheus", "http://p", "--telemetry", str(PAGE)], "exclude each other"),
+        (["--telemetry", "nowhere.prom"], 1, "nowhere.prom"),
+        ([], 1, "no telemetry was given: use --prometheus URL"),
+        (["--telemetry", str(PAGE), "-n", "nowhere"], 1, "there is no Namespace 'nowhere'"),
+        (["--prometheus", "http://127.0.0.1:9"], 1, "http://127.0.0.1:9: cannot be reached"),
+        (["--prometheus", "prom:9090"], 2, "must begin with http"),
+        (["--prometheus", "http://p", "--telemetry", str(PAGE)], 2, "exclude each other"),
+        (["--telemetry", str(PAGE), "-n", "a", "-A"], 2, "-n and -A contradict each other"),
+        (["--telemetry", str(PAGE), "-l", "a~b"], 2, "'a~b' is no label selector"),
     ],
 )
-def test_wrong_input_is_a_sentence_and_exit_code_1(arguments: list[str], complaint: str) -> None:
+def test_wrong_input_is_a_sentence_and_nothing_else(arguments: list[str], code: int, complaint: str) -> None:
     result = gpuwatch("analyze", "--no-cluster", *arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert complaint in result.stderr
+    assert not result.stdout
     assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(None, "settings.yaml: cannot be read"), ("plan: {budget: 1}", "plan.budget: there is no such setting")],
+    [
+        (None, "settings.yaml: cannot be read"),
+        ("plan: {budget: 1}", "plan.budget: there is no such setting"),
+        ("prices: /nowhere.csv", "prices: the file /nowhere.csv does not exist"),
+        ("xid_overrides: /nowhere.yaml", "xid_overrides: the file /nowhere.yaml does not exist"),
+    ],
 )
 def test_wrong_settings_are_a_sentence_and_exit_code_2(tmp_path: Path, content: str | None, complaint: str) -> None:
     file = tmp_path / "settings.yaml"
@@ -209,10 +228,45 @@ def test_ctrl_c_ends_with_130() -> None:
     assert "Traceback" not in said
 
 
-def test_an_unreachable_prometheus_is_a_gap_and_exit_code_1() -> None:
-    result = gpuwatch("analyze", "--no-cluster", "--prometheus", "http://127.0.0.1:9")
-    assert result.exit_code == 1
-    assert "http://127.0.0.1:9" in result.stdout + result.stderr
+@pytest.mark.parametrize("kind", ["folder", "empty folder", "API server"])
+def test_a_cluster_that_cannot_be_read_is_an_error(kind: str, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], "
+        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: a, user: {}}]}"
+    )
+    (tmp_path / "empty").mkdir()
+    options: dict[str, tuple[str | Path, ...]] = {
+        "folder": ("--cluster", tmp_path / "nowhere"),
+        "empty folder": ("--cluster", tmp_path / "empty"),
+        "API server": ("--kubeconfig", kubeconfig),
+    }
+    result = gpuwatch("analyze", "--telemetry", PAGE, *options[kind])
+    assert result.exit_code == ExitCode.FAILED
+    assert not result.stdout
+    assert result.stderr.rstrip().endswith("To look at telemetry alone, give --no-cluster.")
+
+
+def test_a_latin_1_terminal_gets_tables_and_machines_get_utf_8() -> None:
+    command = [sys.executable, "-m", "gpuwatch.app.cli", "analyze", "--no-cluster", "--telemetry", str(PAGE)]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    table = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert b"Traceback" not in table.stderr
+    assert "·".encode("latin-1") in table.stdout
+    document = subprocess.run([*command, "-o", "json"], env=environment, capture_output=True, timeout=60, check=True)
+    json.loads(document.stdout.decode("utf-8"))
+
+
+def test_help_has_whole_summaries_and_the_exit_codes() -> None:
+    said = gpuwatch("--help").stdout
+    assert "...\n" not in said.partition("Commands:")[2]
+    for each in ExitCode:
+        assert f"  {int(each):<4} {each.meaning[:40]}" in said
+
+
+def test_verbose_tells_the_steps() -> None:
+    command = [sys.executable, "-m", "gpuwatch.app.cli", "analyze", "--no-cluster", "--telemetry", str(PAGE), "-v"]
+    assert "listing devices" in subprocess.run(command, capture_output=True, timeout=60, check=True, text=True).stderr
 
 
 @pytest.mark.parametrize("moment", ["noon", "2026-01-31T18:00"])

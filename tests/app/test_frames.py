@@ -178,4 +178,4 @@ def test_parquet_of_the_commands_is_the_frame(fleet: gpuwatch.Frames, folder: Pa
     assert pd.read_parquet(teams)["allocated_gpu_hours"].sum() > 0
     wrong = run("analyze", *sources, "--output-file", str(out))
     assert wrong.exit_code == 2
-    assert "--output-file is for -o csv and parquet; for table, redirect with > FILE." in wrong.stderr
+    assert "--output-file is for -o csv and -o parquet; for table, redirect with > FILE." in wrong.stderr

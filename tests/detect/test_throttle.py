@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from detect.builders import POLICY, Answer, ago, cluster, findings, machines, on, scene, spread
+from detect.builders import POLICY, Answer, ago, cluster, device, findings, machines, on, scene, spread
 from detect.questions import BRAKE, HEAT
 from gpuwatch.detect.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS
 from gpuwatch.model.cluster import Node
@@ -33,8 +33,18 @@ def bits(
     return dict(shares)
 
 
+def hot_card(answers: dict[WindowStat, Answer], coverage: float = 1.0) -> Snapshot:
+    """gpu-0 gives these answers and is at 88 °C; the seven others of its machine work as hard at 60 °C."""
+    fleet = [device(f"gpu-{number}") for number in range(8)]
+    own: dict[WindowStat, Answer] = {
+        stat: {"gpu-0": found} for stat, found in answers.items() if isinstance(found, float | int)
+    }
+    calm: dict[WindowStat, Answer] = {HEAT.temperature: spread(fleet, 60.0, gpu_0=88.0), HEAT.power: 600.0}
+    return scene(fleet, calm | own, coverage=coverage)
+
+
 def thermal(answers: dict[WindowStat, Answer], coverage: float = 1.0) -> Finding | None:
-    return on(findings(scene(answers=answers, coverage=coverage)), FindingKind.THERMAL_THROTTLE)
+    return on(findings(hot_card(answers, coverage)), FindingKind.THERMAL_THROTTLE)
 
 
 def seconds(last: float, before: float) -> dict[WindowStat, Answer]:
@@ -91,14 +101,15 @@ def test_a_clean_counter_and_hot_bits_are_both_read() -> None:
 def test_too_few_samples_are_unknown() -> None:
     few = bits(thermal=(1.0, 1.0)) | {HEAT.bits_count: 0.6 * SAMPLES}
     assert thermal(few) is None
-    shown = findings(scene(answers=few, coverage=0.6), everything=True)["thermal_throttle:device/gpu-0"]
+    shown = findings(hot_card(few, 0.6), everything=True)["thermal_throttle:device/gpu-0"]
     assert shown.verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(("event", "named"), [("hw_thermal", True), ("sw_thermal", True), ("power_cap", False)])
 def test_the_exporters_own_event_counts(event: str, named: bool) -> None:
-    rows = {HEAT.events: {"gpu-0": {"gpu_idle": 0.0, event: 3.0}}}
-    found = findings(scene(variants=rows))
+    snapshot = hot_card({})
+    rows = {HEAT.events.key: {"gpu-0": {"gpu_idle": 0.0, event: 3.0}}}
+    found = findings(replace(snapshot, readings=replace(snapshot.readings, variants=rows)))
     finding = on(found, FindingKind.THERMAL_THROTTLE)
     assert (finding is not None) is named
     if finding is not None:
@@ -243,10 +254,10 @@ class TestPlaces:
         assert found.advice is Advice.INSPECT
         assert len(found.devices) == 64
 
-    def test_two_hot_machines_are_two_hot_machines(self) -> None:
+    def test_two_hot_machines_without_temperatures_may_have_one_cause(self) -> None:
         found = self.rack(100, 2)
         assert len(found) == 16
-        assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
+        assert {(item.verdict, item.severity) for item in found.values()} == {(Verdict.UNKNOWN, Severity.WARNING)}
 
     def test_three_whole_machines_without_a_label_are_one_cause(self) -> None:
         (found,) = self.rack(100, 3, label="example.com/elsewhere").values()
@@ -389,8 +400,100 @@ class TestPowerExplainsHeat:
 
 @pytest.mark.parametrize(("celsius", "named"), [(94.9, False), (95.0, True), (110.0, True)])
 def test_memory_at_its_limit_is_shown(celsius: float, named: bool) -> None:
-    found = findings(scene(answers={**bits(), HEAT.memory: celsius}))
-    assert bool(found) is named
+    found = findings(
+        scene(machines(1), {**bits(), HEAT.power: 600.0, HEAT.memory: spread(machines(1), 70.0, gpu_0_3=celsius)})
+    )
+    assert list(found) == (["thermal_throttle:device/gpu-0-3"] if named else [])
     for item in found.values():
         assert (item.verdict, item.advice) == (Verdict.DEGRADED, Advice.INSPECT)
         assert item.confidence_ratio < 0.8
+
+
+class TestPlacesThatWarmUp:
+    """Five racks of four machines with eight GPUs each; the GPUs of three machines of the first rack get too hot."""
+
+    FLEET = machines(20, 8)
+    SLOWDOWN_CELSIUS = 88.0
+
+    def world(
+        self, hours: float, warm_up_hours: float, *, faulty: str = "", labels: bool = True, warm: int = 3
+    ) -> dict[str, Finding]:
+        """After so many hours of the warm-up; GPUs have 55 to 61 °C before it, and the rack 100 °C more after it."""
+        rng = np.random.default_rng(7)
+        state = cluster(
+            nodes=[
+                Node(name=f"node-{n}", labels={"topology.kubernetes.io/rack": f"r{n // 4}"} if labels else {})
+                for n in range(20)
+            ]
+        )
+        share = {item.uuid: float(rng.uniform(0.8, 1.2)) for item in self.FLEET}
+        base = {item.uuid: 58 + float(rng.uniform(-3, 3)) for item in self.FLEET}
+        places = {f"node-{n}" for n in range(warm)}
+
+        def at(moment: float) -> dict[str, float]:
+            risen = 100 * min(max(moment / warm_up_hours, 0.0), 1.0)
+            return {
+                item.uuid: base[item.uuid]
+                + (35.0 if item.uuid == faulty else 0.0)
+                + (share[item.uuid] * risen if item.node in places else 0.0)
+                for item in self.FLEET
+            }
+
+        def window(begin: float, end: float) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+            """Temperature, power and duty by samples every 30 s."""
+            samples = [at(moment) for moment in np.arange(begin, end, 30 / 3600)]
+            names = list(samples[0])
+            slow = {name: [max(each[name] - self.SLOWDOWN_CELSIUS, 0.0) for each in samples] for name in names}
+            return (
+                {name: float(np.mean([min(each[name], self.SLOWDOWN_CELSIUS) for each in samples])) for name in names},
+                {name: float(np.mean([max(600.0 - 10 * over, 250.0) for over in slow[name]])) for name in names},
+                {name: float(np.mean([over > 0 for over in slow[name]])) for name in names},
+            )
+
+        celsius, watts, now = window(hours - 0.25, hours)
+        both = window(hours - 0.5, hours)[2]
+        answers: dict[WindowStat, Answer] = {
+            HEAT.busy: 0.98, HEAT.temperature: celsius, HEAT.power: watts, HEAT.bits: now, HEAT.bits_before: both,
+            HEAT.bits_count: SAMPLES, HEAT.hardware: now,
+        }  # fmt: skip
+        return findings(scene(self.FLEET, answers, state=state))
+
+    @pytest.mark.parametrize("labels", [True, False])
+    @pytest.mark.parametrize(("warm", "warm_up_hours"), [(3, 0.5), (3, 2.0), (3, 6.0), (1, 2.0)])
+    def test_no_single_gpu_of_it_is_named_at_any_time(self, warm: int, warm_up_hours: float, labels: bool) -> None:
+        named = set()
+        for hours in np.arange(-0.25, warm_up_hours + 1, max(1 / 12, warm_up_hours / 30)):
+            found = self.world(float(hours), warm_up_hours, labels=labels, warm=warm)
+            named |= {name for name, item in found.items() if item.verdict is not Verdict.UNKNOWN}
+            assert {item.subject.kind for item in found.values()} <= {SubjectKind.FLEET}, f"after {hours:.2f} h"
+        assert named == set()
+        (last,) = found.values()
+        assert (last.severity, len(last.devices)) == (Severity.CRITICAL, 8 * warm)
+
+    @pytest.mark.parametrize("faulty", ["gpu-10-3", "gpu-1-3"])
+    def test_a_faulty_gpu_is_found_while_its_place_is_no_warmer_than_others(self, faulty: str) -> None:
+        found = self.world(0.0, 6.0, faulty=faulty)
+        assert found[f"thermal_throttle:device/{faulty}"].verdict is Verdict.DEGRADED
+        assert found[f"thermal_throttle:device/{faulty}"].severity is Severity.CRITICAL
+        assert len(found) == 1
+
+    def test_a_faulty_gpu_is_found_in_a_rack_that_warms_up_until_it_may_be_the_rack(self) -> None:
+        found = self.world(0.5, 6.0, faulty="gpu-1-3")
+        assert found["thermal_throttle:device/gpu-1-3"].verdict is Verdict.DEGRADED
+        found = self.world(1.5, 6.0, faulty="gpu-1-3")
+        assert list(found) == ["thermal_throttle:fleet/fleet"]
+        assert "look at the cooling of node-1" in found["thermal_throttle:fleet/fleet"].summary
+
+    def test_whether_a_gpu_alone_in_its_place_is_at_fault_is_not_known(self) -> None:
+        fleet = machines(20, 1)
+        heat = {stat: spread(fleet, 0.0, gpu_3_0=0.6) for stat in (HEAT.bits, HEAT.bits_before)}
+        usual: dict[WindowStat, Answer] = {
+            HEAT.busy: 0.98, HEAT.power: 600.0, HEAT.temperature: spread(fleet, 60.0, gpu_3_0=88.0),
+            HEAT.bits_count: SAMPLES,
+        }  # fmt: skip
+        (found,) = findings(scene(fleet, usual | heat)).values()
+        assert (found.verdict, found.severity, found.subject.name) == (Verdict.UNKNOWN, Severity.WARNING, "gpu-3-0")
+        assert "no GPU near it works as hard" in found.summary
+        racks = [Node(name=f"node-{n}", labels={"topology.kubernetes.io/rack": f"r{n // 5}"}) for n in range(20)]
+        (found,) = findings(scene(fleet, usual | heat, state=cluster(nodes=racks))).values()
+        assert found.verdict is Verdict.DEGRADED

@@ -147,7 +147,7 @@ def test_names_are_text_and_nothing_else() -> None:
 def test_it_tells_what_stops_it_and_what_is_open() -> None:
     text = text_of(status_html(full()))
     for words in (
-        "It leads. 63 of 64 devices report: 1 degraded, 1 idle, 0 not known.",
+        "It leads. 63 of 64 GPUs and MIG instances report: 1 degraded, 1 idle, 0 not known.",
         "Not well the API server does not answer",
         "Pause Paused since",
         "Brake An alert fires",

@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,9 +19,9 @@ import pytest
 from gpuwatch.model.telemetry import GapKind
 from gpuwatch.model.workload_profile import ProfileBook
 from gpuwatch.store import StoreError
-from gpuwatch.store.database import SCHEMA, TABLES, move_aside
+from gpuwatch.store.database import SCHEMA, move_aside
 from gpuwatch.store.store import Store
-from store.values import HOUR, T0, advice, applied, book, outcome, profile, without_options
+from store.values import T0, advice, book, outcome, profile, without_options
 
 NOBODY = 65534
 
@@ -92,45 +91,17 @@ def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["other.db"]
 
 
-def test_a_newer_schema_is_refused_and_not_touched(path: Path) -> None:
+@pytest.mark.parametrize(("schema", "which"), [(SCHEMA + 1, "a newer"), (SCHEMA - 1, "an older")])
+def test_another_schema_is_refused_and_not_touched(path: Path, schema: int, which: str) -> None:
     with closing(sqlite3.connect(path)) as db:
-        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+        db.execute(f"PRAGMA user_version = {schema}")
         db.execute("DROP TABLE advice_body")
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=rf"newer gpuwatch \(schema {SCHEMA + 1}, this one knows {SCHEMA}\).*upgrade"):
+    said = rf"written by {which} gpuwatch \(schema {schema}, this one knows only {SCHEMA}\).*use that version"
+    with pytest.raises(StoreError, match=said):
         Store.open(path)
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == ["state.db"]
-
-
-def in_schema_1(db: sqlite3.Connection) -> None:
-    """Rewrites the advice of a file as schema 1 kept it: outcomes apart, with a body."""
-    kept = db.execute("SELECT * FROM advice").fetchall()
-    db.execute("DROP TABLE advice")
-    db.execute("DROP TABLE fault")
-    for table in ("advice", "outcome"):
-        db.execute(TABLES[1][table])
-    for number, *names, at, last_at, target, applied_at in kept:
-        db.execute("INSERT INTO advice VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (number, *names, at, last_at, target))
-        db.execute("INSERT INTO outcome VALUES (?, ?, ?, ?, ?, ?, 1, x'00', x'00')", (*names, at, applied_at))
-    db.execute("PRAGMA user_version = 1")
-    db.commit()
-
-
-def test_a_file_of_schema_1_is_brought_up_to_date(path: Path) -> None:
-    later = replace(advice(mig_profile="1g.10gb"), at=T0 + HOUR)
-    with Store.open(path) as store:
-        store.record_advice([later])
-    with closing(sqlite3.connect(path)) as db:
-        in_schema_1(db)
-    for _ in range(2):
-        with Store.open(path) as store:
-            assert store.load_book() == (book(count=12), ())
-            # The earlier one is given too, because it was applied.
-            assert store.advice_given() == (without_options(advice()), without_options(later))
-            assert applied(store) == {advice().key: T0}
-            assert store._db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-            assert store.gaps == ()
 
 
 @contextmanager

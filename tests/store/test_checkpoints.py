@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +25,6 @@ from gpuwatch.store.checkpoints import LARGEST_BYTES, STATE, store_in_cluster
 from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND
 from gpuwatch.store.store import Store
 from kube.memory_cluster import MemoryCluster
-from store.test_bad_files import in_schema_1
 from store.values import DAY, T0, advice, applied, book, key, outcome, tags, without_options
 
 NAMESPACE = "gpuwatch"
@@ -212,57 +208,15 @@ def test_lost_advice_does_not_stand_in_the_way_of_new(monkeypatch: pytest.Monkey
         assert [each.key for each in store.advice_given()] == [key(5)]
 
 
-def test_pieces_of_schema_1_are_read_and_written_anew_whenever_the_process_ends(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    given, later = advice(key(1)), advice(key(1), T0 + DAY, mig_profile="3g.40gb")
-    seen = set()
-    for at in range(20):
-        cluster = MemoryCluster()
-        with monkeypatch.context() as older:
-            older.setattr(checkpoints, "SCHEMA", 1)
-            writer = checkpoints._Checkpoints(cluster, NAMESPACE, tmp_path / f"{at}.sqlite")
-            with Store.open(writer._path) as store:
-                store.save_book(book())
-                store.record_advice([given])
-                store.record_outcomes([outcome(given, T0 + DAY)])
-                store.record_advice([later])
-            with contextlib.closing(sqlite3.connect(writer._path)) as db:
-                in_schema_1(db)
-            writer._schema = 1
-            writer.publish()
-        assert any(name.startswith("outcome-") for name in pieces(cluster))
-        left = at
-
-        def end(verb: str, what: str, after: bool) -> None:
-            nonlocal left
-            if not after:
-                if not left:
-                    raise Killed
-                left -= 1
-
-        with contextlib.suppress(Killed):
-            saved(cluster.writer(interfere=end), book(tag=2.0))
-        with opened(cluster) as store:
-            found, gaps = store.load_book()
-            assert gaps == ()
-            assert store.advice_given() == (without_options(given), without_options(later))
-            assert applied(store) == {key(1): T0 + DAY}
-            seen.add(found == book(tag=2.0))
-        if left:
-            break
-    assert seen == {False, True}
-    assert not any(name.startswith("outcome-") for name in pieces(cluster))
-
-
-def test_a_later_version_is_left_as_it_is() -> None:
+@pytest.mark.parametrize(("schema", "which"), [(99, "a newer"), (1, "an older")])
+def test_another_schema_is_left_as_it_is(schema: int, which: str) -> None:
     cluster = MemoryCluster()
     saved(cluster, book())
     state = cluster.get(ObjectRef(API_VERSION, CHECKPOINT_KIND, STATE, NAMESPACE))
     assert state is not None
-    state["spec"]["schema"] = 99
+    state["spec"]["schema"] = schema
     cluster.put(state)
-    with pytest.raises(StoreError, match=r"newer gpuwatch \(schema 99"), opened(cluster):
+    with pytest.raises(StoreError, match=rf"{which} gpuwatch \(schema {schema}.*or delete them"), opened(cluster):
         pass
 
 

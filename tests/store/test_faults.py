@@ -17,7 +17,6 @@ from gpuwatch.model.decision import Evidence, FindingKind
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, Repair, RepairKind
 from gpuwatch.store.checkpoints import FAULTS, store_in_cluster
 from gpuwatch.store.codec import decode, encode, row
-from gpuwatch.store.database import TABLES
 from gpuwatch.store.store import Store
 from kube.memory_cluster import MemoryCluster
 from store.test_checkpoints import NAMESPACE, Killed, loaded, saved
@@ -126,20 +125,3 @@ def test_a_damaged_fault_is_said_and_its_end_is_not_concluded(tmp_path: Path) ->
     assert [each.uuid for each in found.faults] == ["GPU-1"]
     assert "unreadable in" in found.unread
     assert "restart gpuwatch" in found.unread
-
-
-def test_a_file_of_schema_2_gets_the_table(tmp_path: Path) -> None:
-    path = tmp_path / "state.sqlite"
-    with Store.open(path) as store:
-        store.save_book(book())
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("DROP TABLE fault")
-        db.execute("PRAGMA user_version = 2")
-        db.commit()
-        assert {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")} == set(
-            TABLES[2].values()
-        )
-    with Store.open(path) as store:
-        assert store.load_book() == (book(), ())
-        store.save_faults(memory())
-        assert by_key(store.load_faults()) == memory()

@@ -1,6 +1,7 @@
 """The commands `gpuwatch` and `kubectl gpuwatch` and their options. Exit codes: `exit_code.py`.
 
-Only click and the exit codes are imported here; each command imports the rest when it runs, so that `--help` answers at once.
+Only click and the exit codes are imported here; each command imports the rest when it runs, so that `--help` answers at
+once.
 """
 
 import io
@@ -355,7 +356,8 @@ def report(
 def doctor(form: str, csv_out: Path | None, allow_limited: bool, **sources: Any) -> None:
     """What is connected, and which rule lacks which signal.
 
-    Prints the lines of the exporter's configuration that enable what is missing. Exit code: 0 all rules have what they can use, 1 a source cannot be read, 4 a rule lacks signals.
+    Prints the lines of the exporter's configuration that enable what is missing. Exit code: 0 all rules have what
+    they can use, 1 a source cannot be read, 4 a rule lacks signals.
     """
     from gpuwatch.app.commands import run_doctor
 
@@ -411,7 +413,8 @@ def run(log_format: Any, **sources: Any) -> None:
     """Watch the fleet until SIGTERM: the controller.
 
     It analyses the fleet every minute, proposes and does what the modes of the settings allow, keeps profiles, and
-    reports weekly. /healthz, /readyz and /metrics are on port 8080. Several replicas elect a leader by a Lease. SIGHUP, or a change of the file, reloads the settings.
+    reports weekly. /healthz, /readyz and /metrics are on port 8080. Several replicas elect a leader by a Lease.
+    SIGHUP, or a change of the file, reloads the settings.
     """
     from gpuwatch.app.run import run_controller
 
@@ -569,7 +572,8 @@ def resume(**where: Any) -> None:
 def uninstall(form: str, yes: bool, dry_run: bool, crds: bool, timeout: int, **where: Any) -> None:
     """Give back all that is held, and delete every trace.
 
-    Pauses gpuwatch and deletes Remediations, marks, profiles and state; says what is left, and why. Without --scale-down, scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where
+    Pauses gpuwatch and deletes Remediations, marks, profiles and state; says what is left, and why. Without
+    --scale-down, scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where
     something is left.
     """
     from gpuwatch.app.uninstall import run_uninstall

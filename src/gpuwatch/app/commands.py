@@ -32,7 +32,6 @@ from gpuwatch.report.remediation_tables import pause_text
 from gpuwatch.report.tables import analysis_tables
 from gpuwatch.store.store import Store
 
-
 _NAMED = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
 
 

@@ -20,7 +20,6 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.settings import Settings, SettingsError, load_settings
 from gpuwatch.telemetry.samples import SampleSource, TelemetryError
 
-
 _log = logging.getLogger(__name__)
 
 
@@ -85,15 +84,17 @@ def checked_sources(options: Mapping[str, Any]) -> Opened:
             raise SettingsError(f"{name}: the file {path} does not exist; mend the path, or remove the setting")
     if opened.snapshot is not None:
         return opened
-    if isinstance(opened.cluster, Checkable):
+    cluster: object = opened.cluster
+    if isinstance(cluster, Checkable):
         try:
-            opened.cluster.check()
+            cluster.check()
         except ClusterError as error:
             raise SourceError(f"{error}\nTo look at telemetry alone, give --no-cluster.") from error
     if opened.store is None:
         opened = _with_found_prometheus(opened, options)
-    if isinstance(opened.store, Checkable):
-        opened.store.check()
+    store: object = opened.store
+    if isinstance(store, Checkable):
+        store.check()
     return opened
 
 

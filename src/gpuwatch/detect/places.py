@@ -28,6 +28,12 @@ def shared_place(fleet: Fleet, nodes: Collection[str | None]) -> str:
     return ""
 
 
+def air_of(fleet: Fleet, gpu: PhysicalGpu) -> list[str]:
+    """The labelled places whose air it shares, as `key=value`: those smaller than a site."""
+    labels = fleet.nodes[gpu.home].labels if gpu.home in fleet.nodes else {}
+    return [f"{label}={labels[label]}" for label in PLACES[:-1] if labels.get(label)]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SlowPlace:
     """Machines of which at least half of the GPUs are slowed at once. place: `key=value`; '' without a label for it."""

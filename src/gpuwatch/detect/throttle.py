@@ -7,14 +7,16 @@ Only 0x8, 0x20, 0x40 and 0x80 are faults; the masks leave out every other bit, a
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import median
 from typing import NamedTuple
 
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.heat import Excess, excess_heat
 from gpuwatch.detect.needs import stats
-from gpuwatch.detect.places import slow_places, together_finding
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity
+from gpuwatch.detect.places import SlowPlace, air_of, slow_places, together_finding
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
 
 THERMAL_BITS = 0x60
@@ -130,12 +132,13 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     hot = [gpu for gpu in fleet.present if gpu in slowed or (memory.of(gpu) or 0.0) >= memory_limit]
     places = slow_places(fleet, [gpu for gpu in hot if gpu not in as_its_model])
     place_of = {gpu: place for place in places for gpu in place.gpus}
-    hotter = excess_heat(working, temperature, power, policy.peer_deviations)
+    heat = excess_heat(working, temperature, power, policy.peer_deviations, partial(air_of, fleet), slowed)
 
-    def judge(gpu: PhysicalGpu) -> Conclusion:
+    def seen(gpu: PhysicalGpu) -> Conclusion:
         if gpu in place_of:
             return fleet.unknown(gpu, kind, f"slowed by heat, as {place_of[gpu]}", _ALONE)
-        duty, excess = duties.get(gpu), hotter.get(gpu)
+        duty, excess = duties.get(gpu), heat.get(gpu)
+        excess = excess if excess is not None and excess.stands_out else None
         if gpu in as_its_model and excess is None and hardware.of(gpu) is None:
             missing = [Signal.CLOCK_EVENT_REASONS_BITS]  # without them a site that is too hot looks the same
             return fleet.unknown(gpu, kind, "slowed by heat as most busy GPUs of its model", missing)
@@ -154,9 +157,8 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
                     evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
                 # The driver counted it in both windows; below half of the time a hot day explains it as well.
                 severe = duty.lasting >= policy.thermal_severe_ratio
-                grade = Grade(Severity.WARNING, Advice.WATCH, 0.8)
-                if severe:
-                    grade = Grade(Severity.CRITICAL, Advice.INSPECT, 0.9)
+                critical = Grade(Severity.CRITICAL, Advice.INSPECT, 0.9)
+                grade = critical if severe else Grade(Severity.WARNING, Advice.WATCH, 0.8)
                 return _slowed(fleet, gpu, kind, duty, "slowed by heat", evidence, grade)
             return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits)
         if not reporting(gpu):
@@ -164,25 +166,88 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         names = ("sw_thermal", "hw_thermal")
         return _by_events(fleet, gpu, kind, events, names, "thermal slowdown") or proxy(gpu)
 
+    def differs(gpu: PhysicalGpu, found: Finding) -> bool | None:
+        excess = heat.get(gpu)
+        if found.evidence[0].signal == memory.stat.signal:
+            return _far_hotter(fleet, gpu, memory, power)
+        if excess is None or excess.alone:
+            return _far_hotter(fleet, gpu, temperature, power)
+        return excess.stands_out
+
+    judged = {gpu: seen(gpu) for gpu in fleet.present}
+    warm = _as_its_place(fleet, judged, differs)
+    return lambda gpu: judged.get(gpu) or seen(gpu), _shared_heat(fleet, places, usual, warm, slowed)
+
+
+def _shared_heat(
+    fleet: Fleet,
+    places: Sequence[SlowPlace],
+    usual: Mapping[str, Sequence[PhysicalGpu]],
+    warm: Sequence[PhysicalGpu],
+    slowed: Mapping[PhysicalGpu, _Duty],
+) -> list[Finding]:
+    """One finding on what no single GPU explains. usual: by model. warm: GPUs that are as warm as their place."""
+    policy = fleet.policy
     said = [f"{place} are slowed by heat at once: look at their cooling, not at each GPU" for place in places]
-    severe = {gpu for gpu, duty in slowed.items() if duty.lasting >= policy.thermal_severe_ratio}
-    severity = Severity.WARNING if places or not severe.isdisjoint(as_its_model) else Severity.INFO
-    if not severe.isdisjoint(place_of):
-        severity = Severity.CRITICAL
+    if warm:
+        homes = ", ".join(sorted({gpu.home for gpu in warm}))
+        who = "1 GPU is" if len(warm) == 1 else f"{len(warm)} GPUs are"
+        said.append(f"{who} too hot, with others nearby about as warm: look at the cooling of {homes}")
     said += (
         f"{len(gpus)} busy {model}, half of all or more, are slowed by heat: it is usual for the model in these "
         "machines, or the site is too hot"
         for model, gpus in usual.items()
     )
-    shared = [*place_of, *(gpu for gpus in usual.values() for gpu in gpus)]
+    of_places = [*(gpu for place in places for gpu in place.gpus), *warm]
+    of_models = [gpu for gpus in usual.values() for gpu in gpus]
+    shared = [*of_places, *of_models]
+    severe = {gpu for gpu, duty in slowed.items() if duty.lasting >= policy.thermal_severe_ratio}
+    severity = Severity.WARNING if of_places or severe.intersection(of_models) else Severity.INFO
+    severity = Severity.CRITICAL if severe.intersection(of_places) else severity
     shown = [_duty_evidence(gpu, slowed[gpu], policy.thermal_duty_ratio) for gpu in shared if gpu in slowed][:1]
     since = fleet.before(2 * policy.window_seconds)
-    return judge, together_finding(kind, said, shared, severity, evidence=shown, since=since)
+    return together_finding(FindingKind.THERMAL_THROTTLE, said, shared, severity, evidence=shown, since=since)
 
 
 _NOT_SLOWED = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
 """Of a GPU that is too hot; no signal says that it is slowed."""
 _ALONE = ("a GPU that is slowed while the others of its place are not",)
+_FAR_CELSIUS = 15.0
+"""Between cards that work alike: slots of one machine differ by less (front and back of the air)."""
+_AS_HARD = 0.8
+"""Share of a GPU's power from which another works as hard; a GPU that is slowed draws less."""
+
+
+def _as_its_place(
+    fleet: Fleet, judged: dict[PhysicalGpu, Conclusion], differs: Callable[[PhysicalGpu, Finding], bool | None]
+) -> list[PhysicalGpu]:
+    """GPUs whose place is as warm as they are. Their conclusions become UNKNOWN, as do those of GPUs of which it is not
+    known whether they differ from their place."""
+    warm = []
+    for gpu, found in judged.items():
+        if not isinstance(found, Finding) or found.verdict is not Verdict.DEGRADED or (own := differs(gpu, found)):
+            continue
+        if own is None:
+            words = f"{found.summary}; whether its place is too warm is not known: no GPU near it works as hard"
+            judged[gpu] = fleet.undecided(gpu, found.kind, words, found.evidence, *_ALONE, severity=Severity.WARNING)
+        else:
+            warm.append(gpu)
+            judged[gpu] = fleet.unknown(
+                gpu, found.kind, f"{found.summary}; the GPUs near it are about as warm for their power", _ALONE
+            )
+    return warm
+
+
+def _far_hotter(fleet: Fleet, gpu: PhysicalGpu, temperature: GpuAnswers, power: GpuAnswers) -> bool | None:
+    """Whether it is far hotter than those of its machine and model that work as hard; None where none is known to."""
+    celsius, watts = temperature.of(gpu), power.of(gpu)
+    alike = [
+        value
+        for each in fleet.at_home.get(gpu.home, ())
+        if each is not gpu and each.model == gpu.model and (value := temperature.of(each)) is not None
+        if watts is not None and (power.of(each) or 0.0) >= _AS_HARD * watts
+    ]
+    return None if celsius is None or not alike else celsius - median(alike) > _FAR_CELSIUS
 
 
 def _usually_slowed(

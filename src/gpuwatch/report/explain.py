@@ -252,13 +252,13 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bo
                 parts.append(Text(f"            {evidence.promql}", style="cyan"))
         if finding.missing:
             parts.append(Padding(Text(f"missing: {', '.join(finding.missing)}", style="dim"), (0, 0, 0, 10)))
-    for verdict, folded, told in (
+    for every, folded, told in (
         (Verdict.UNKNOWN, blind, "cannot tell for want of signals (gpuwatch doctor)"),
         (Verdict.HEALTHY, healthy, "found nothing wrong"),
     ):
         if folded:
             rules = plural(len({finding.rule for finding in folded}), "rule")
-            parts.append(Text(f"{verdict:9} {rules} {told}; -o wide shows them", style=_STYLE[verdict]))
+            parts.append(Text(f"{every:9} {rules} {told}; -o wide shows them", style=_STYLE[every]))
     if not item.findings:
         parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
     for plan in item.plan:

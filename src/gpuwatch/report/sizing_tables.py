@@ -150,7 +150,7 @@ def _advised(ordered: Sequence[Recommendation], rows: int, wide: bool) -> Render
     title = _total(plural(len(sure), "change"), sure, currency)
     if conditional:
         title += "\n" + _total(f"{len(conditional)} more only on a condition", conditional, currency)
-    saves = "saves a week, projected"
+    saves = "saves a week, projected" if wide else "saves a week"
     table = new_table(title, "workload", "now → advised", "speed", saves, *(("why",) if wide else ()))
     for name, width in (("speed", 11), (saves, 14)):
         next(column for column in table.columns if column.header == name).min_width = width
@@ -159,7 +159,7 @@ def _advised(ordered: Sequence[Recommendation], rows: int, wide: bool) -> Render
         table.add_row(
             _workload(item.key),
             Group(
-                Text(item.current.target.name, overflow="fold"),
+                Text(item.current.target.name, overflow="fold") if wide else OneLine(item.current.target.name),
                 Text(f"→ {item.chosen.target.name}", style="green", overflow="fold"),
             ),
             Group(

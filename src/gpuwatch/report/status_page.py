@@ -192,7 +192,7 @@ def _headline(status: Status) -> str:
     coverage = status.analysis.coverage
     findings = [str(item.verdict) for item in status.analysis.findings]
     return (
-        f"It leads. {coverage.devices_present} of {plural(coverage.devices, 'device')} report: "
+        f"It leads. {coverage.devices_present} of {coverage.devices} GPUs and MIG instances report: "
         f"{findings.count('degraded')} degraded, {findings.count('idle')} idle, {findings.count('unknown')} not known."
     )
 

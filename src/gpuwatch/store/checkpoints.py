@@ -29,7 +29,7 @@ from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store import StoreError
 from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND
-from gpuwatch.store.database import SCHEMA, TABLES, make_tables
+from gpuwatch.store.database import SCHEMA, TABLES, make_tables, other_schema
 from gpuwatch.store.store import Store
 
 STATE = "state"
@@ -50,7 +50,7 @@ def store_in_cluster(
     writer: ClusterWriter, namespace: str, scratch: Path | None = None, *, state: str = STATE
 ) -> Iterator[Store]:
     """A Store with the Checkpoints of this Namespace. Only the leader may write; another replica's write is detected.
-    Raises StoreError when the cluster does not answer, or its state is from a newer gpuwatch.
+    Raises StoreError when the cluster does not answer, or its state has another schema.
 
     Reads do not query the cluster. A write that fails in the cluster stays in the scratch file and is included in the
     next one that succeeds.
@@ -69,34 +69,32 @@ class _Checkpoints:
     def __init__(self, writer: ClusterWriter, namespace: str, path: Path, state: str = STATE) -> None:
         self._writer, self._namespace, self._path, self._state = writer, namespace, path, state
         self._version = ""  # of `state`; '' if there is none
-        self._schema = SCHEMA  # of the pieces
         self._pieces: tuple[str, ...] = ()
         self._sweep: tuple[str, ...] = ()
 
     def load(self) -> list[Gap]:
-        """Fill the scratch file, in the schema of the pieces. Returns a Gap for each damaged piece."""
+        """Fill the scratch file. Returns a Gap for each damaged piece."""
         gaps: list[Gap] = []
         with _told("reading the state"):
             state = self._writer.get(self._ref(self._state))
         if state is None:
             return gaps
         spec = state["spec"]
-        self._schema = spec["schema"]
-        if self._schema > SCHEMA:
+        if spec["schema"] != SCHEMA:
             raise StoreError(
-                f"The Checkpoints in Namespace {self._namespace} were written by a newer gpuwatch (schema "
-                f"{self._schema}, this one knows {SCHEMA}), left as they are; upgrade"
+                f"The Checkpoints in Namespace {self._namespace} were {other_schema(spec['schema'])}, left as they "
+                "are; use that version, or delete them to start without profiles and advice"
             )
         self._version = version_of(state)
         self._pieces, self._sweep = tuple(spec.get("pieces") or ()), tuple(spec.get("sweep") or ())
         damaged = []
         with self._database() as db:
-            make_tables(db, self._schema)
+            make_tables(db)
             for name in self._pieces:
                 with _told("reading the state"):
                     piece = self._writer.get(self._ref(name))
                 try:
-                    rows = _rows_of(name, piece, self._schema)
+                    rows = _rows_of(name, piece)
                     places = ", ".join("?" * len(rows[0]))
                     db.executemany(f"INSERT INTO {_table(name)} VALUES ({places})", rows)  # noqa: S608 — of TABLES
                 except (_LostError, sqlite3.Error) as lost:
@@ -116,7 +114,7 @@ class _Checkpoints:
     def publish(self) -> None:
         """Write the changes of the scratch file to the cluster."""
         with self._database() as db:
-            wanted = {name: body for table in TABLES[SCHEMA] for name, body in _pieces_of(db, table)}
+            wanted = {name: body for table in TABLES for name, body in _pieces_of(db, table)}
         new = [name for name in wanted if name not in self._pieces]
         old = [name for name in self._pieces if name not in wanted]
         if not new and not old:
@@ -124,21 +122,21 @@ class _Checkpoints:
         with _told("writing the state"):
             # New pieces are listed in `sweep` first, so that they are deleted if this process ends before they count.
             gone = [name for name in self._sweep if name not in wanted]
-            self._write_state(self._schema, self._pieces, (*gone, *new))
+            self._write_state(self._pieces, (*gone, *new))
             for name in new:
                 self._make(name, wanted[name])
-            self._write_state(SCHEMA, tuple(wanted), (*gone, *old))
+            self._write_state(tuple(wanted), (*gone, *old))
             for name in self._sweep:
                 self._delete(name)
             self._sweep = ()
 
-    def _write_state(self, schema: int, pieces: Sequence[str], sweep: Sequence[str]) -> None:
-        spec = {"schema": schema, "pieces": list(pieces), "sweep": list(sweep)}
+    def _write_state(self, pieces: Sequence[str], sweep: Sequence[str]) -> None:
+        spec = {"schema": SCHEMA, "pieces": list(pieces), "sweep": list(sweep)}
         if self._version:
             stored = self._writer.patch(self._ref(self._state), {"spec": spec}, version=self._version)
         else:
             stored = self._writer.create(self._object(self._state, spec))
-        self._version, self._schema = version_of(stored), schema
+        self._version = version_of(stored)
         self._pieces, self._sweep = tuple(pieces), tuple(sweep)
 
     def _make(self, name: str, body: bytes) -> None:
@@ -214,12 +212,12 @@ def _table(name: str) -> str:
     return name.rpartition("-")[0].replace("-", "_")
 
 
-def _rows_of(name: str, piece: Object | None, schema: int = SCHEMA) -> list[list[Any]]:
+def _rows_of(name: str, piece: Object | None) -> list[list[Any]]:
     if piece is None:
         raise _LostError("it is missing")
     try:
         body = base64.b64decode(piece["spec"]["data"], validate=True)
-        if _name(_table(name), body) != name or _table(name) not in TABLES[schema]:
+        if _name(_table(name), body) != name or _table(name) not in TABLES:
             raise _LostError("its bytes are not those that were written")
         rows: list[list[Any]] = msgspec.msgpack.decode(zlib.decompress(body))
     except (KeyError, TypeError, ValueError, zlib.error) as error:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from itertools import count
@@ -16,10 +16,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from gpuwatch.store import StoreError
 
 SCHEMA = 3
-"""user_version of the file. A lower one is brought to this one when it is opened, a higher one is refused.
-
-1 kept outcomes as rows of their own, of which only the time of their application was ever read. 2 had no faults.
-"""
+"""user_version of the file. A file of another schema is refused."""
 
 WAIT_SECONDS = 30.0
 """How long another process may hold the file. Writing 10,000 profiles takes it seconds."""
@@ -27,14 +24,10 @@ WAIT_SECONDS = 30.0
 _APPLICATION = 0x47505557  # 'GPUW'
 
 
-class _Tables(msgspec.Struct):
-    schemas: Mapping[int, Mapping[str, str]]
-    upgrades: Mapping[int, Sequence[str]]
-
-
-_READ = msgspec.yaml.decode(resources.files("gpuwatch.store").joinpath("tables.yaml").read_bytes(), type=_Tables)
-TABLES = _READ.schemas
-"""Statements by schema and table."""
+TABLES: Mapping[str, str] = msgspec.yaml.decode(
+    resources.files("gpuwatch.store").joinpath("tables.yaml").read_bytes(), type=dict[str, str]
+)
+"""The statement that makes each table."""
 
 # Errors that mean a damaged file while it is checked. The statements are fixed, so that SQLITE_ERROR (an unknown file
 # format) and SQLITE_CONSTRAINT (two rows with one key) come from the file too.
@@ -79,7 +72,8 @@ def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
         try:
             _check(db, path)
             _begin_wal(db, wait_seconds)
-            _bring_up_to_date(db)
+            if not _pragma(db, "user_version"):
+                make_tables(db)
         except BaseException:
             db.close()
             raise
@@ -104,16 +98,13 @@ def _check_whole(db: sqlite3.Connection, path: Path) -> None:
     made = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
     if application != _APPLICATION and (application or version or made):
         raise StoreError(f"{path}: a database of another program, left as it is; name another file")
-    if version > SCHEMA:
-        raise StoreError(
-            f"{path}: written by a newer gpuwatch (schema {version}, this one knows {SCHEMA}), left as it is; upgrade, "
-            "or name another file"
-        )
+    if version not in (0, SCHEMA):
+        raise StoreError(f"{path}: {other_schema(version)}, left as it is; use that version, or name another file")
     (answer,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if answer != "ok":
         raise DamagedFileError(answer)
     (answer,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-    if made != set(TABLES.get(version, {}).values()):
+    if made != (set(TABLES.values()) if version else set()):
         raise DamagedFileError("its tables are not those of this version")
     db.execute("COMMIT")
     if answer != "ok":
@@ -140,26 +131,20 @@ def _begin_wal(db: sqlite3.Connection, wait_seconds: float) -> None:
     db.execute(f"PRAGMA journal_size_limit = {16 * 1024 * 1024}").fetchone()
 
 
-def _bring_up_to_date(db: sqlite3.Connection) -> None:
-    if _pragma(db, "user_version") == SCHEMA:
-        return
+def other_schema(schema: int) -> str:
+    which = "a newer" if schema > SCHEMA else "an older"
+    return f"written by {which} gpuwatch (schema {schema}, this one knows only {SCHEMA})"
+
+
+def make_tables(db: sqlite3.Connection) -> None:
+    """The tables in an empty file; nothing in a file that has them."""
     db.execute("BEGIN IMMEDIATE")
-    version = _pragma(db, "user_version")
-    if not version:
-        make_tables(db, SCHEMA)
-    elif version != SCHEMA:  # else another process was faster
-        for statement in _READ.upgrades[version]:
+    if not _pragma(db, "user_version"):  # else another process was faster
+        for statement in TABLES.values():
             db.execute(statement)
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {SCHEMA}")
     db.execute("COMMIT")
-
-
-def make_tables(db: sqlite3.Connection, schema: int) -> None:
-    """The tables of this schema, in an empty file."""
-    for statement in TABLES[schema].values():
-        db.execute(statement)
-    db.execute(f"PRAGMA application_id = {_APPLICATION}")
-    db.execute(f"PRAGMA user_version = {schema}")
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

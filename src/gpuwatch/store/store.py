@@ -86,7 +86,7 @@ class Store(AbstractContextManager["Store"]):
 
         wait_seconds: how long to wait while another process holds the file. gaps: known missing parts of the file.
         written: called after each write; its errors are passed on, and the file keeps the write.
-        Raises StoreError if the file cannot be created, or belongs to a newer gpuwatch or another program.
+        Raises StoreError if the file cannot be created, or has another schema or belongs to another program.
         """
         path = usable(path)
         found_gaps = list(gaps)

@@ -1,0 +1,109 @@
+"""Which Services are taken for a Prometheus, on answers as the API server gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from kubernetes.client import ApiClient, Configuration
+
+from gpuwatch.app.find_prometheus import find_prometheus, services
+from gpuwatch.app.sources import SourceError
+
+STACK = {"app": "kube-prometheus-stack-prometheus"}
+
+
+def service(name: str, labels: dict[str, str], port: int = 9090, port_name: str = "http-web") -> dict[str, Any]:
+    ports = [{"name": port_name, "port": port, "targetPort": port, "protocol": "TCP"}]
+    return {"metadata": {"name": name, "namespace": "monitoring", "labels": labels}, "spec": {"ports": ports}}
+
+
+@contextmanager
+def api(*known: dict[str, Any], proxied: bool = True) -> Iterator[ApiClient]:
+    """Serves Services by label, and through the proxy the answer of a Prometheus, or that it is forbidden."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = urlsplit(self.path)
+            label, _, values = parse_qs(asked.query)["labelSelector"][0].partition(" in ")
+            wanted = values.strip("()").split(",")
+            items = [each for each in known if each["metadata"]["labels"].get(label) in wanted]
+            self.answer(200, {"apiVersion": "v1", "kind": "ServiceList", "metadata": {}, "items": items})
+
+        def do_POST(self) -> None:
+            assert "/namespaces/monitoring/services/" in self.path
+            result = {"resultType": "scalar", "result": [0, "1"]}
+            self.answer(200 if proxied else 403, {"status": "success", "data": result})
+
+        def answer(self, status: int, body: dict[str, Any]) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        settings = Configuration()
+        settings.host = f"http://127.0.0.1:{server.server_address[1]}"
+        with ApiClient(settings) as client:
+            yield client
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("item", "path"),
+    [
+        (service("kps-prometheus", STACK), ""),
+        (service("prometheus-server", {"app.kubernetes.io/name": "prometheus"}, 80, "http"), ""),
+        (service("thanos-querier", {"app.kubernetes.io/name": "thanos-query"}, 9091, "web"), ""),
+        (service("vmsingle-vm", {"app.kubernetes.io/name": "vmsingle"}, 8428, "http"), ""),
+        (service("vmselect-vm", {"app.kubernetes.io/name": "vmselect"}, 8481, "http"), "/select/0/prometheus"),
+    ],
+    ids=lambda item: item["metadata"]["name"] if isinstance(item, dict) else "",
+)
+def test_services_of_the_usual_makers_are_found(item: dict[str, Any], path: str) -> None:
+    with api(item) as client:
+        (found,) = services(client)
+    assert (found.name, found.path) == (item["metadata"]["name"], path)
+    assert found.port == item["spec"]["ports"][0]["port"]
+
+
+def test_the_operators_own_service_is_the_same_prometheus() -> None:
+    operated = service("prometheus-operated", {"operated-prometheus": "true"})
+    with api(service("kps-prometheus", STACK), operated) as client:
+        assert [each.name for each in services(client)] == ["kps-prometheus"]
+    with api(operated) as client:
+        assert [each.name for each in services(client)] == ["prometheus-operated"]
+
+
+def test_one_that_answers_through_the_api_server_is_used_and_said() -> None:
+    with api(service("kps-prometheus", STACK)) as client:
+        connection, told = find_prometheus(client)
+    assert connection.url.endswith("/api/v1/namespaces/monitoring/services/kps-prometheus:9090/proxy")
+    assert told == "Found Prometheus monitoring/kps-prometheus (port 9090), asked through the API server."
+
+
+def test_errors_have_the_command_that_helps() -> None:
+    one, other = service("kps-prometheus", STACK), service("thanos", {"app.kubernetes.io/name": "thanos-query"})
+    forward = "kubectl -n monitoring port-forward svc/kps-prometheus 9090:9090"
+    for known, said in (
+        ((), "no Service in the cluster is a known Prometheus; give --prometheus URL"),
+        ((one, other), "the cluster has 2 Prometheus Services; choose:"),
+        ((one,), "cannot be reached from here"),
+    ):
+        with api(*known, proxied=False) as client, pytest.raises(SourceError) as error:
+            find_prometheus(client)
+        assert said in str(error.value)
+        assert (forward in str(error.value)) == bool(known)
