@@ -84,7 +84,7 @@ def test_a_command_counts_what_the_controllers_file_remembers(tmp_path: Path) ->
     assert xids("--state", tmp_path / "none.sqlite") == []
     assert not (tmp_path / "none.sqlite").exists()
     assert xids("--state", kept) == [("gpu-0", "degraded")]
-    assert "a single run remembers none from before it" in explained()
+    assert "a single run remembers none from before it" in explained("-o", "wide")
     assert "a single run" not in explained("--state", kept)
     assert "XID 79" in explained("--state", kept)
     # What came later than the moment is not known in it.

@@ -105,7 +105,9 @@ def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, teleme
     assert item["mode"] == "observe"
     assert any(refusal.startswith("cluster_known: ") for refusal in item["refusals"])
     assert f"refused by cluster_known and {len(item['refusals']) - 1} more" in cycle["message"]
-    assert [line["message"] for line in lines[-2:]] == ["stopping: no new work is begun", "stopped"]
+    messages = [line["message"] for line in lines]
+    assert messages[-1] == "stopped"
+    assert "stopping: no new work is begun" in messages[-3:]  # a cycle that had begun ends after it
     assert (tmp_path / "work" / "state.sqlite").exists()
 
 

@@ -194,6 +194,7 @@ COMMAND: Object = {
 MAINTENANCE = named(
     "NodeMaintenance", "gpuwatch-gpu-1", "", "nodemaintenance.medik8s.io/v1beta1", metadata={"annotations": MARK}
 )
+PAUSED = named("ConfigMap", "gpuwatch-pause", data={"paused": "true"})
 CHECKPOINT = named("Checkpoint", "state", OPS, "gpuwatch.dev/v1alpha1", spec={"schema": 1})
 PROFILE = named(
     "WorkloadProfile",
@@ -234,6 +235,7 @@ def others() -> list[Object]:
     return [
         POD,
         named("ConfigMap", "any", data={"a": "b"}),
+        PAUSED,
         named("Secret", "any", stringData={"a": "b"}),
         named("Service", "any", spec={"ports": [{"port": 80}]}),
         named("ServiceAccount", "any"),
@@ -576,6 +578,7 @@ def authority_refusals(api: Api) -> Iterator[Case]:
     ):
         yield Case("gpuwatch-namespaces", creation(api, proposed(of_team(proposal=proposal_), "n")))
     yield Case("gpuwatch-namespaces", creation(api, changed(mine, "/spec/proposal/namespace", "team-b")))
+    yield Case("gpuwatch-pause", change(api, PAUSED, {"data": None}), by_administrator=True)
     of_node = proposed(remediation(proposal=proposal(objects=(NODE, JOB))), "n")
     yield Case("gpuwatch-node-proposals", creation(api, of_node))
 

@@ -99,7 +99,7 @@ def spoilt(control_plane: ControlPlane) -> Iterator[Callable[[Spoilt], tuple[Liv
                 return answer if method != "GET" else None
 
             server = stack.enter_context(forwarding(control_plane.administrator, spoil))
-            limits = Limits(connect_timeout_seconds=1, read_timeout_seconds=0.5)
+            limits = Limits(connect_timeout_seconds=1, read_timeout_seconds=2)
             return LiveWriter(client_of(server.url), limits=limits), server
 
         yield start
@@ -109,7 +109,7 @@ def spoilt(control_plane: ControlPlane) -> Iterator[Callable[[Spoilt], tuple[Liv
     ("answer", "failure", "wait"),
     [
         (Spoilt(), Failure.UNSURE, None),
-        (Spoilt(200, "{}", pause_seconds=1.5), Failure.UNSURE, None),
+        (Spoilt(200, "{}", pause_seconds=3), Failure.UNSURE, None),
         (Spoilt(200, "<html>"), Failure.UNSURE, None),
         (Spoilt(200, "[]"), Failure.UNSURE, None),
         (Spoilt(502, "<html>"), Failure.UNSURE, None),

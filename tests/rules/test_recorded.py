@@ -542,7 +542,7 @@ def test_the_prometheus_rule_object_holds_the_same_groups() -> None:
 
 def test_names_say_level_metric_and_operation() -> None:
     for _, record, _ in EXPRESSIONS:
-        assert re.fullmatch(r"(device|gpu|node|namespace|cluster):[a-z0-9_]+:[a-z0-9]+", record), record
+        assert re.fullmatch(r"(device|gpu|gpu_kind|node|namespace|cluster):[a-z0-9_]+:[a-z0-9]+", record), record
 
 
 def test_a_group_records_each_name_once() -> None:

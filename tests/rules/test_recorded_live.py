@@ -52,7 +52,7 @@ def test_every_rule_gives_series_on_a_simulated_fleet(
     ) as url:
         wait_until(lambda: bool(ask(url, "cluster:gpus:count")), lambda: f"no totals: {ask(url, 'up')}", seconds=30)
         time.sleep(4)
-        counts = values(url, 'count by (__name__) ({__name__=~"(device|gpu|node|namespace|cluster):.+"})')
+        counts = values(url, 'count by (__name__) ({__name__=~"(device|gpu|gpu_kind|node|namespace|cluster):.+"})')
         failures = ask(url, "prometheus_rule_evaluation_failures_total > 0")
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"{url}/api/v1/rules", timeout=60) as answer:

@@ -278,7 +278,7 @@ def undo_steps(remediation: Remediation, now: datetime) -> tuple[Step, ...]:
             case StepKind.CONDITION:
                 undo(step.kind, target, **{**told, "status": "False", "reason": "Cleared"})
             case StepKind.HAND_OFF:
-                undo(step.kind, target, **told, remove="true")
+                undo(step.kind, target, **{**told, "remove": "true"})
             case StepKind.COMMAND if not carried_out:
                 undo(StepKind.WITHDRAW, target, **told)
             case StepKind.RELEASE:
