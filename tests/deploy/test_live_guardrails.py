@@ -90,6 +90,9 @@ def refused(answer: requests.Response) -> bool:
     return bool(denied_by(answer)) or answer.status_code == 422
 
 
+PAGE = DEPLOY.parent / "tests" / "fixtures" / "exposition" / "dcgm49.prom"
+
+
 # The cluster
 
 
@@ -875,7 +878,7 @@ def test_without_any_binding_nobody_is_held_and_nobody_is_gpuwatch(administrator
 
 def test_the_doctor_says_whether_they_are_there(plane: ControlPlane, administrator: Api, keeper: Api) -> None:
     def told(kubeconfig: Path) -> str:
-        options = ["doctor", "--kubeconfig", str(kubeconfig), "-o", "json"]
+        options = ["doctor", "--telemetry", str(PAGE), "--kubeconfig", str(kubeconfig), "-o", "json"]
         facts = json.loads(CliRunner().invoke(cli, options, catch_exceptions=False).stdout)["facts"]
         return str(facts["guardrails"])
 
