@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache
 
-from gpuwatch.catalog.mig import families, geometry
+from gpuwatch.catalog.mig import MigGeometry, MigProfile, families, geometry
 from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
 from gpuwatch.model.telemetry import Vendor
 
@@ -60,9 +60,7 @@ def model_name(name: str) -> str:
 
 def profile_name(gpu_model: str, mig_profile: str) -> str:
     """The catalog's name of a MIG profile in any driver's spelling; the given one where model or profile is unknown."""
-    gpu = find_gpu(gpu_model) if mig_profile else None
-    cut = geometry(gpu.mig_family) if gpu is not None else None
-    profile = cut.profile(mig_profile) if cut is not None else None
+    _, profile = _geometry_and_profile(gpu_model, mig_profile)
     return profile.name if profile is not None else mig_profile
 
 
@@ -75,10 +73,14 @@ def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:
     instance fits. 1 for a whole GPU, and for a model or profile that the catalog lacks. For an instance's speed see
     `gpuwatch.advise.capability`.
     """
+    layout, profile = _geometry_and_profile(gpu_model, mig_profile)
+    return layout.memory_ratio(profile) if layout is not None and profile is not None else 1.0
+
+
+def _geometry_and_profile(gpu_model: str, mig_profile: str | None) -> tuple[MigGeometry | None, MigProfile | None]:
     gpu = find_gpu(gpu_model) if mig_profile else None
-    cut = geometry(gpu.mig_family) if gpu is not None else None
-    profile = cut.profile(mig_profile) if cut is not None and mig_profile else None
-    return cut.memory_ratio(profile) if cut is not None and profile is not None else 1.0
+    layout = geometry(gpu.mig_family) if gpu is not None else None
+    return layout, layout.profile(mig_profile) if layout is not None and mig_profile else None
 
 
 @cache

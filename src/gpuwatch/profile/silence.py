@@ -126,7 +126,7 @@ def read_steps(history: ActivityHistory) -> Lane:
     codes = _CODES[np.frombuffer(history.steps.encode("ascii", "backslashreplace"), dtype=np.uint8)]
     if not codes.all():
         raise ValueError(
-            f"the activity of {history.device} under {history.pod or 'nobody'} has characters other than '?', '.' "
+            f"the activity of {history.device} under {history.pod or 'no Pod'} has characters other than '?', '.' "
             "and '#'; collect the Snapshot again"
         )
     return codes

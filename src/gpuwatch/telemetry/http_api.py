@@ -51,7 +51,7 @@ class ApiSession(requests.Session):
         self._labels: dict[bytes, Mapping[str, str]] = {}
         self.warnings: dict[str, None] = {}
         self.date = ""
-        # On, it would read credentials from ~/.netrc. Proxies and the CA bundle still come from the environment.
+        # requests would read credentials from ~/.netrc. Proxies and the CA bundle still come from the environment.
         self.trust_env = False
         self.proxies.update(get_environ_proxies(connection.url))
         self.verify = _authorities(connection)
@@ -229,10 +229,7 @@ def _authentication(connection: Connection) -> AuthBase | None:
 def _authorities(connection: Connection) -> str | bool:
     if connection.insecure_skip_verify:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        _log.warning(
-            "insecure_skip_verify: the identity of Prometheus at %s is not verified",
-            connection.url,
-        )
+        _log.warning("insecure_skip_verify: the identity of Prometheus at %s is not verified", connection.url)
         return False
     if connection.ca_file:
         return _existing("ca_file", connection.ca_file)

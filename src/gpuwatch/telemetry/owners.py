@@ -49,8 +49,8 @@ class JobRun:
 def pod_owners(
     store: SampleStore, start: datetime, end: datetime, pods: Collection[PodRef]
 ) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
-    """Owners and requests of these Pods in (start, end], without Pods that have no series. The workload is '' where the
-    owner of its ReplicaSet or Job is unknown, and where Pods with one name had different owners."""
+    """Owners and requests of these Pods in (start, end]; Pods without a series are left out. The workload is '' where
+    the owner of its ReplicaSet or Job is unknown, and where Pods with one name had different owners."""
     if not pods:
         return {}, ()
     asked = KubeStateMetrics(store, end, round((end - start).total_seconds()))

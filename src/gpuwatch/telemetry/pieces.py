@@ -46,7 +46,7 @@ def row_key(labels: Labels) -> RowKey:
     return frozenset(labels.items())
 
 
-def lowest_counts(statistic: Statistic, row: MetricRow) -> bool:
+def takes_lowest(statistic: Statistic, row: MetricRow) -> bool:
     """Whether the device's value is the lowest of simultaneous rows, not the highest."""
     return statistic is Statistic.MIN or (statistic is Statistic.LAST and row.combine == "min")
 
@@ -67,7 +67,7 @@ def joined(
     fitting: samples that fit into the window one after the other; None where the interval is unknown, and then pieces
     count as simultaneous."""
     values = [piece.value for piece in pieces]
-    if lowest_counts(statistic, pieces[0].question.row):
+    if takes_lowest(statistic, pieces[0].question.row):
         return min(values)
     if samples is None or statistic not in ADDED | WEIGHTED:
         return max(values)

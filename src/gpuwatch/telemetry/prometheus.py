@@ -214,10 +214,8 @@ def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
     if len(chunks) == 1:
         return [series for part in chunks[0] for series in part]
     found: dict[tuple[tuple[str, str], ...], list[Series]] = {}
-    for chunk in chunks:
-        for part in chunk:
-            for series in part:
-                found.setdefault(tuple(sorted(series.labels.items())), []).append(series)
+    for series in (series for chunk in chunks for part in chunk for series in part):
+        found.setdefault(tuple(sorted(series.labels.items())), []).append(series)
     return [
         Series(
             pieces[0].labels,
