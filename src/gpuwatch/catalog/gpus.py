@@ -43,8 +43,8 @@ class Gpu:
 def find_gpu(name: str) -> Gpu | None:
     """The model of a `modelName`, a GFD product, an AMD `card_series` or `card_model`; None where unknown.
 
-    Ignores case, the vendor's name, spaces for dashes and the suffixes of GFD (-SHARED, -MIG-1g.5gb). An ambiguous name
-    is unknown: 'A100' could be four models.
+    Ignores case, the vendor's name, spaces for dashes and GFD's suffixes (-SHARED, -MIG-1g.5gb). An ambiguous name such
+    as 'A100' (four models) is unknown.
 
     >>> find_gpu("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED").name
     'A100-SXM4-40GB'
@@ -70,8 +70,7 @@ def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:
 
     Instances do not overlap, so the shares on one card add up to at most 1: 3g.40gb takes four of eight slices, 0.5.
     One case is inexact: seven 1g instances of an A100 or H100 take seven of eight slices, 0.875, although no further
-    instance fits. 1 for a whole GPU, and for a model or profile that the catalog lacks. For an instance's speed see
-    `gpuwatch.advise.capability`.
+    instance fits. 1 for a whole GPU, and for a model or profile that the catalog lacks.
     """
     layout, profile = _geometry_and_profile(gpu_model, mig_profile)
     return layout.memory_ratio(profile) if layout is not None and profile is not None else 1.0

@@ -71,11 +71,8 @@ def _without_telemetry(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iter
 
 
 def _with_fewer_gpus(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Finding]:
-    """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause.
-
-    After a reboot the device plugin and GPU feature discovery count only the GPUs that are left; then Nodes of the same
-    kind show how many there were.
-    """
+    """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause. After a
+    reboot the Node counts only the GPUs that are left; then Nodes of the same kind show how many there were."""
     usual = _usual(fleet, comparable)
     expected = {count.node.name: max(count.capacity, usual.get(_kin(count), 0)) for count in comparable}
     short = [count for count in comparable if count.seen < expected[count.node.name]]

@@ -33,8 +33,7 @@ XID_COMPONENTS: dict[int, Component] = {
 
 
 def events(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Findings on one GPU in groups that share a component: each group may be one event. A finding without a component
-    judges the same facts, so it joins a group."""
+    """Findings on one GPU, grouped by shared component: one event each, at most. One without any joins a group."""
     groups: list[list[Finding]] = []
     for finding in sorted(findings, key=lambda item: not item.components):
         same = [group for group in groups if not all(independent(finding, item.components) for item in group)]

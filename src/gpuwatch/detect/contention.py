@@ -192,8 +192,7 @@ class Contention:
     def _lost(
         over: Sequence[_Load], asked: Mapping[Signal, Mapping[str, tuple[float, Device]]], without: str = ""
     ) -> float:
-        """Share of their speed that the workloads lose because they get the peak instead of what they need. A lower
-        bound: a mean hides moments of demand above the peak."""
+        """Share of their speed that the workloads lose at the peak; a lower bound, as means hide higher demand."""
         totals = [sum(each for key, (each, _) in asked[load.signal].items() if key != without) for load in over]
         short = zip(((load.peak or 0.0) for load in over), totals, strict=True)
         return max((1 - peak / total for peak, total in short if total > peak), default=0.0)

@@ -22,8 +22,7 @@ _TRAINED = 3
 _TRAINING = {1: "has not begun", 2: "has not finished", 4: "failed"}
 # nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*: 0 not supported, 1 healthy.
 _HEALTH = {2: "its fabric is unhealthy", 3: "its fabric has limited capacity"}
-# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: (shift, width, faults). 0 is 'not supported' and the value beside the faults is
-# 'well', so a mask above 0 is no fault in itself.
+# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: (shift, width, faults). Values not listed mean 'well' or 'not supported'.
 _MASK = {
     "its fabric's bandwidth is degraded": (0, 0x3, (1,)),
     "its fabric recovers a route": (2, 0x3, (1,)),

@@ -241,8 +241,7 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
 
 
 def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are. A smaller fall
-    may be a second exporter that is some seconds behind."""
+    """A reset, or a reload of the driver, but no restart of an exporter. A smaller fall may be a second exporter."""
     if gpu is None or not gpu.present or fault.kind is FindingKind.GPU_MISSING:
         return None
     falls = fleet.changes(Signal.ENERGY_JOULES_TOTAL).get(gpu.uuid, ())

@@ -33,8 +33,7 @@ and Kueue. `quota` also where an admission controller such as Kueue holds it by 
 @dataclass(frozen=True, slots=True)
 class PartialGang:
     """needed: Pods that have to be placed, those without accelerators included; placed: those that are; unmade: those
-    that do not exist. since: when the last one was placed and another waited. said: the reason that the gang's own
-    object gives."""
+    that do not exist. since: when the last one was placed and another waited. said: the reason in the gang's object."""
 
     holding: tuple[Pod, ...]
     waiting: tuple[Pod, ...]

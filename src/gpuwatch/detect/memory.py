@@ -67,8 +67,8 @@ def ecc(fleet: Fleet) -> Judge:
             # NVIDIA's own criterion for replacement, computed by the driver.
             summary = "uncorrectable SRAM errors passed the driver's threshold for exchange"
             return fleet.degraded(gpu, kind, summary, _EXCHANGE, [sram.evidence(gpu, comparison="==", bound=1.0)])
-        # NVML's volatile counter starts at 0 with the driver: above 0 a reset is due, at 0 it has been. The counters of
-        # other vendors may be of a lifetime.
+        # NVML's volatile counter starts at 0 with the driver: above 0 a reset is due, at 0 it was done. The counters of
+        # other vendors may never start again.
         volatile = standing.of(gpu) if gpu.lead.vendor is Vendor.NVIDIA else None
         fresh = next((answers for answers in (dbe, dbe_lifetime) if (answers.of(gpu) or 0) > 0), None)
         if volatile or (fresh is not None and volatile is None):
@@ -98,8 +98,8 @@ def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> 
     other work goes on, and the reset can wait ('Response to Uncorrectable Contained ECC Errors'). Without a sign that
     the error was not contained, no running job is ended for it.
 
-    The driver's recovery action outranks XIDs, and these outrank the architecture. NVIDIA on XID 48: with 63 drain,
-    then reset; alone reset.
+    The driver's recovery action outranks XIDs, which outrank the architecture. For XID 48 NVIDIA asks for a reset; with
+    a 63 for a drain first.
     """
     pending, recovery, last_xid, new_rows = telling
     action, code, contained, grade = recovery.of(gpu), last_xid.of(gpu), None, _WHEN_IDLE
@@ -152,8 +152,7 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
         summary = f"{rate:,.3g} corrected ECC errors per second, as its peers have"
         return fleet.healthy(gpu, kind, summary, corrected, confidence_ratio=0.6)
     summary = f"{rate:,.3g} corrected ECC errors per second; the median of {peers.count} {whom} has {peers.median:,.3g}"
-    # The outlier is certain; that it gets worse is not ('SBE trend predicts' is unverified). A comparison with other
-    # models is less sure.
+    # The GPU is an outlier; that it gets worse is unverified. A comparison with other models is less sure.
     grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8 if peers.same_model else SUSPECTED)
     return fleet.degraded(gpu, kind, summary, grade, [fact])
 

@@ -57,8 +57,7 @@ class Presence:
 
 
 class _Machine(NamedTuple):
-    """The GPUs of one machine and its present or past exporters. A restarted exporter comes back under another
-    address, so the machine is judged and not the address."""
+    """The GPUs of one machine and its exporters, past ones too: a restarted exporter has another address."""
 
     name: str
     exporters: tuple[Exporter, ...]
@@ -299,8 +298,7 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
     if silence is None or silence < policy.missing_seconds:
         words, missing = "not reporting beside siblings that do", f"{policy.missing_seconds // 60} min without a sample"
         return fleet.undecided(gpu, FindingKind.GPU_MISSING, f"{words}, but not for long", evidence, missing)
-    # Where most GPUs of a machine are missing, a change of the exporter's device filter explains it as well. An XID 79
-    # just before leaves no other cause.
+    # Where most GPUs of a machine are missing, the exporter's device filter may be the cause, but not after an XID 79.
     confidence = 0.9 if lost <= len(siblings) else SUSPECTED
     fallen = [change for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
     if fallen:

@@ -29,8 +29,7 @@ def xid_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     )
 
 
-# Columns of NVIDIA's catalog by the prefix of a model's name. Other models (Ada, Turing, GH200) have no column there,
-# so every XID applies to them.
+# Columns of NVIDIA's catalog by the prefix of a model's name. Every XID applies to other models (Ada, Turing, GH200).
 _ARCHITECTURES = (
     ("GB200", "GB200"),
     ("GB300", "GB200"),
@@ -299,8 +298,7 @@ def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) 
 
 
 def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
-    """The events within so many seconds of each other that have the most GPUs. Events of unknown time are added, unless
-    they are fatal: only measured times may excuse hardware."""
+    """The events within so many seconds that have the most GPUs, and all of unknown time unless fatal."""
     timed = sorted(((time, event) for event in events for time in event.times), key=lambda item: item[0])
     inside: Counter[str] = Counter()
     most, best, start = 0, range(0), 0

@@ -279,8 +279,7 @@ class Remediation:
 
     @property
     def began_at(self) -> datetime | None:
-        """When the first write beyond gpuwatch's own annotations began; None where there was none. A write that
-        certainly changed nothing has its begun_at removed."""
+        """When the first write beyond gpuwatch's annotations began; None where none may have changed anything."""
         begun = (step.begun_at for step in self.steps if step.begun_at is not None and not step.kind.only_notes)
         return min(begun, default=None)
 

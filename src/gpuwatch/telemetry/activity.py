@@ -54,8 +54,7 @@ def histories(
     """One history per device and Pod, and one with pod '' for the time in which no Pod held the device.
 
     Every history covers (at − n·step, at], for the n whole steps of the window. A step is active when a sample in it is
-    above bound_ratio, and unknown while the Pod did not hold the device. devices: only these. A device without a row of
-    any busy metric has no history.
+    above bound_ratio, and unknown while the Pod did not hold the device. devices: only these, if they have a row.
     """
     if step_seconds <= 0 or window_seconds < step_seconds:
         raise ValueError(f"a window of {window_seconds} s has no step of {step_seconds} s")

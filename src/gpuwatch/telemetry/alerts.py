@@ -15,8 +15,7 @@ def firing(
     store: SampleSource, names: Sequence[str], at: datetime, matchers: Mapping[str, str] = {}
 ) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
     """The alerts among `names` that fire now. None where a query failed, or where no rule has one of the names, which
-    may be misspelt. Alerts of clusters that the `matchers` exclude do not count; those without the label do, as an
-    alert's rule may drop it."""
+    may be misspelt. matchers: of the cluster; an alert without the label counts, as its rule may drop the label."""
     ours = (any_of(label, dict.fromkeys((value, ""))) for label, value in matchers.items())
     selector = Selector("ALERTS", (any_of("alertstate", ["firing"]), *ours))
     try:

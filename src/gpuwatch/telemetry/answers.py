@@ -83,8 +83,7 @@ class LevelAnswers:
                 self._put(device, variant, value, lowest)
 
     def divide(self, per_process: Set[tuple[str, str]], targets: frozenset[PodRef]) -> None:
-        """Finds the pieces; call it after the last `take`. Where an exporter writes rows per process beside the
-        device's row, only the device's row is kept."""
+        """Finds the pieces, after the last `take`. Rows per process beside the device's row are dropped."""
         if not self._several:
             return
         for question, rows in self._in_pieces:

@@ -45,8 +45,7 @@ Places = dict[str, set[tuple[str, str]]]
 
 def discover(store: SampleStore, at: datetime, places: Places | None = None) -> tuple[Schema, tuple[Gap, ...]]:
     """The Schema of the hour before `at`. places: filled by the queries that are sent anyway. SignalFound.scale is the
-    catalog's, except where *_RATIO metrics are in percent. Where they are percent on some exporters and ratios on
-    others, they are left out, with a Gap."""
+    catalog's, except where *_RATIO metrics are in percent. Where exporters differ in that, a Gap replaces them."""
     try:
         names = store.metric_names(at, LOOKBACK_SECONDS)
     except TelemetryError as error:
@@ -186,8 +185,7 @@ def _percentages(
     store: SampleStore, found: Iterable[MetricRow], at: datetime, gaps: list[Gap]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Metrics named ratio that are in percent, and those whose unit is unknown. DCGM changed the unit of all of them in
-    one release, so they are judged together. Percentages are integers, so a maximum between 0 and 1 is a ratio; 0 and 1
-    are ambiguous."""
+    one release, so they are judged together. Percentages are integers, so a maximum between 0 and 1 is a ratio."""
     metrics = {
         row.metric: row
         for row in found

@@ -1,6 +1,5 @@
 """The Prometheus HTTP API: requests with credentials and retries, and answers decoded in little memory.
-`prometheus_api_client` builds the requests. Its session is replaced, because it has no POST bodies, no warnings and
-only one kind of exception."""
+`prometheus_api_client` builds the requests; its own session has no POST bodies, warnings or kinds of exceptions."""
 
 import logging
 import os
@@ -57,8 +56,7 @@ class ApiSession(requests.Session):
         self.verify = _authorities(connection)
         self.cert = _client_certificate(connection)
         self.auth = _authentication(connection)
-        # Compression takes a seventh of the server's time for such a query, more than a cluster's network takes. Over a
-        # slow network, set this header in the connection's `headers`.
+        # Compression takes a seventh of the server's time. For a slow network, set this header in the settings.
         self.headers["Accept-Encoding"] = "identity"
         self.headers.update(connection.headers)
 

@@ -187,9 +187,8 @@ def _node_label(rows: Sequence[Labels]) -> tuple[str, list[str]]:
 def _exporters(
     sightings: Mapping[DeviceId, Sighting], ups: Mapping[str, bool], known_instances: frozenset[str]
 ) -> tuple[tuple[Exporter, ...], dict[str, str]]:
-    """Exporters of the look-back, and those that were replaced: old instance → new instance. A restarted exporter gets
-    a new address. The old one was replaced, and is not down, where it exports nothing now and exactly one other on its
-    host does."""
+    """Exporters of the look-back, and those that were replaced: old instance → new instance. A restarted exporter has a
+    new address. It was replaced, and is not down, where exactly one other exporter on its host exports now."""
     exported: dict[str, set[DeviceId]] = {}
     exported_now: dict[str, set[DeviceId]] = {}
     jobs: dict[str, str] = {}

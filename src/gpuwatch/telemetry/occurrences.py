@@ -113,8 +113,7 @@ def raw_series(
     end: datetime,
     inventory: Inventory,
 ) -> Iterator[Series]:
-    """Stored samples of (start, end] of these devices (GPUs where the metric is PHYSICAL) and of others on the same
-    GPUs. For few devices only. Raises TelemetryError."""
+    """Stored samples of (start, end] of the GPUs of these devices; for few devices only. Raises TelemetryError."""
     picked = {
         inventory.matchers[device.id][0]
         for device in inventory.devices

@@ -1,6 +1,5 @@
 """Joins the pieces of a device's series into one value. A new piece begins whenever a label changes, mostly the Pod.
-Pieces are consecutive or simultaneous: replicas for the Pods that share a GPU, rows per process beside the device's
-row, two exporters on one host."""
+Pieces follow each other, or are simultaneous: replicas of a shared GPU, rows per process, two exporters on one host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

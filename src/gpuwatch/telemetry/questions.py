@@ -125,8 +125,7 @@ def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, 
 
 def _combine(statistic: Statistic, row: MetricRow) -> Combine:
     """How the server combines rows of one device or piece. Tiles and links as in the catalog; samples and changes count
-    once, not once per tile. The quantile over consecutive Pods would need their samples, so it is the greatest of the
-    Pods' quantiles."""
+    once, not once per tile. The quantile of a device is the greatest of its consecutive Pods' quantiles."""
     if statistic is Statistic.MIN and row.combine in ("max", "min"):
         return Combine.MIN
     if statistic in (Statistic.COUNT, Statistic.CHANGES) or (statistic is Statistic.MAX and row.combine == "min"):

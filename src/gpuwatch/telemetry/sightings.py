@@ -68,10 +68,9 @@ def sight(
     store: SampleStore, schema: Schema, at: datetime, lookback_seconds: int, lost_seconds: int, gaps: list[Gap]
 ) -> tuple[dict[DeviceId, Sighting], _Repeated]:
     """Devices of (at − look-back, at], and those of (at − lost, at] on hosts or exporters that have others now: a whole
-    machine that has been gone for longer was removed. Devices of an earlier MIG layout of a present GPU are left out. A
-    query that fails is a Gap.
+    machine that has been gone for longer was removed. Devices of an earlier MIG layout of a present GPU are left out.
 
-    Also returns the metrics of which one device has several rows now, with their labels.
+    Also returns the metrics of which one device has several rows now, with their labels. gaps: gets failed queries.
     """
     metrics = _presence_metrics(schema)
     looked_back = looked_back_metrics(schema)

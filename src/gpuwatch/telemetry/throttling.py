@@ -22,8 +22,7 @@ from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 from gpuwatch.telemetry.windows import aligned_steps, rate_window
 
 SLOWED_BITS = 0x8 | 0x20 | 0x40 | 0x80
-"""NVML's clock event reasons that are faults: hardware slowdown, software and hardware thermal slowdown, power brake. A
-software power cap (0x4) at full load is normal."""
+"""NVML's clock event reasons that are faults: hardware slowdown, both thermal slowdowns, power brake."""
 
 _SIGNALS = (Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Signal.CLOCK_EVENT_REASONS_BITS)
 
@@ -33,8 +32,7 @@ def throttled_shares(
 ) -> tuple[Mapping[str, "array[float]"], tuple[Gap, ...]]:
     """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1. Windows as in
     held_windows. The share is the greatest of the throttle counters and of the share of samples with a reason of
-    SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. A Gap where no exporter has any of these
-    signals."""
+    SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. Missing signals are a Gap."""
     steps = aligned_steps(start, end, step_seconds)
     found = [pair for signal in _SIGNALS for pair in found_rows(signal, schema)]
     if steps.count <= 0:

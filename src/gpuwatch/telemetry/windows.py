@@ -1,6 +1,5 @@
 """Windows: means over aligned windows for every device and container that held it. One range query per metric covers
-all devices and holders; a window without samples is NaN. In a window in which a Pod comes or leaves, the mean is over
-the Pod's own samples."""
+all devices and holders. A mean is over the samples in which the Pod held the device; NaN where there are none."""
 
 import math
 from array import array
