@@ -79,15 +79,15 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
     signs = {gpu.uuid: tuple(signs_of(gpu)) for gpu in fleet.present}
     sick = {gpu.uuid: faults for gpu in fleet.present if (faults := [x for x in signs[gpu.uuid] if not x.missing])}
-    shared, told = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
+    shared, explained = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
     for home, gpus in fleet.at_home.items():
-        bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in told]
+        bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in explained]
         if len(gpus) > 1 and len(bad) > len(gpus) / 2:
             shared.append(_fault(on_node(home), [x for gpu in bad for x in sick[gpu.uuid]], bad))
-            told |= {gpu.uuid for gpu in bad}
+            explained |= {gpu.uuid for gpu in bad}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        if gpu.uuid in told:
+        if gpu.uuid in explained:
             return fleet.unknown(gpu, KIND, "its machine or NVLink domain has the fault", ["a fault of this GPU alone"])
         if gpu.uuid in sick:
             return _fault(gpu, sick[gpu.uuid], [gpu])
@@ -152,7 +152,7 @@ def by_domain(
     for gpu in sick:
         node = fleet.nodes.get(gpu.lead.node or "")
         domains["" if node is None else node.labels.get(CLIQUE, "")].append(gpu)
-    found, told = [], set()
+    found, explained = [], set()
     for domain, gpus in sorted(domains.items()):
         nodes = len({gpu.home for gpu in gpus})
         # The cluster UUID is all zeros where the fabric ends at the machine.
@@ -170,5 +170,5 @@ def by_domain(
                     gpus=gpus,
                 )
             )
-            told |= {gpu.uuid for gpu in gpus}
-    return found, told
+            explained |= {gpu.uuid for gpu in gpus}
+    return found, explained

@@ -85,9 +85,7 @@ class PhysicalGpu:
 Judge: TypeAlias = Callable[[PhysicalGpu], Conclusion]
 """A rule with a fleet's readings, to be called for each of its GPUs."""
 
-
-# From the median absolute deviation of a normal distribution to its standard deviation.
-_MAD_TO_DEVIATION = 1.4826
+_MAD_TO_DEVIATION = 1.4826  # standard deviation ÷ median absolute deviation of a normal distribution
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from gpuwatch.detect.idle_signals import DeviceSignals
 from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Evidence
 from gpuwatch.model.telemetry import Device, Signal, Statistic
-from gpuwatch.profile.explanation import spoken
+from gpuwatch.profile.explanation import time_text
 from gpuwatch.profile.silence import ACTIVE, Lane
 
 
@@ -42,7 +42,7 @@ def host_bound(
         bound = policy.host_bound_bytes_per_second
         evidence.append(signals.evidence(devices[0], received, traffic, ">=", bound, f"both ways, {note}"))
     text = (
-        f"its busiest device is active in {share:.0%} of the last {spoken(window)} and only for {mean:.0%} of the "
+        f"its busiest device is active in {share:.0%} of the last {time_text(window)} and only for {mean:.0%} of the "
         "time: it waits for its host"
     )
     return text, tuple(evidence)

@@ -64,7 +64,7 @@ class IdlePolicy:
     dram_active_ratio: most memory activity of an idle device. 0.02: refresh and monitoring stay below one percent.
     copy_util_ratio: most memory-copy utilisation of an idle device. 0.01: the smallest step of the counter.
     sm_active_ratio: most SM activity of an idle device. 0.01: as active_ratio, since both come from the same counters.
-    video_ratio: use of the video encoder or decoder above which a Pod works, whatever its engine shows. 0.01: one
+    video_ratio: use of the video encoder or decoder above which a Pod works, even with an idle engine. 0.01: one
         percent, the smallest step of the counters.
     host_traffic_bytes_per_second: most average PCIe traffic, both ways, of an idle device. 10 MB/s: monitoring alone
         makes less than one.

@@ -12,7 +12,7 @@ from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.idle_signals import DeviceSignals
 from gpuwatch.model.decision import Advice, Evidence, Family, Finding, FindingKind, Severity, Snapshot, Subject, Verdict
 from gpuwatch.model.telemetry import Device, PodRef, Signal, Statistic, WindowStat
-from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, spoken
+from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, time_text
 from gpuwatch.profile.silence import Lane, SilenceNow
 
 _GIB = 2**30
@@ -77,11 +77,11 @@ class IdleJudge:
         now = self.model.silence(item.workload, item.lane)
         ago = now.elapsed_seconds + self._behind
         if now.active_before and ago < policy.recent_seconds:
-            when = "works now" if ago < 2 * self.calendar.step_seconds else f"worked {spoken(ago)} ago"
+            when = "works now" if ago < 2 * self.calendar.step_seconds else f"worked {time_text(ago)} ago"
             return self._working(item, when)
         work = self.signals.recent_work(item.devices)
         if work is not None:
-            return self._working(item, f"worked within the last {spoken(policy.recent_seconds)}", (work,))
+            return self._working(item, f"worked within the last {time_text(policy.recent_seconds)}", (work,))
         video = self.signals.video(item.devices)
         if video is not None:
             return self._working(item, "uses its video engines", (video,))
@@ -95,7 +95,7 @@ class IdleJudge:
         explanation = self.model.explanation(item.workload, now, own_alone=alone, released=released)
         if age is not None and not now.active_before:
             if age < policy.min_age_seconds:
-                text = f"it is {spoken(age)} old, and no Pod is judged before {spoken(policy.min_age_seconds)}"
+                text = f"it is {time_text(age)} old, and no Pod is judged before {time_text(policy.min_age_seconds)}"
                 return idle_unknown(item.subject, text, ("age",))
             if own.worked:
                 explanation = self.model.explanation(item.workload, now, own_alone=alone, never_worked=True)
@@ -116,7 +116,7 @@ class IdleJudge:
             return item.unseen
         blind = now.max_staleness_seconds + self._behind
         if blind >= policy.max_staleness_seconds:
-            return (f"activity of the last {spoken(blind)}",)
+            return (f"activity of the last {time_text(blind)}",)
         for device in item.devices:
             count = self.snapshot.readings.get(self._count, device)
             seen = self.snapshot.telemetry_schema.share_of_samples(count, policy.recent_window_seconds)
@@ -150,7 +150,7 @@ class IdleJudge:
         explanation: None where no Pod of its workload ever worked."""
         opinion = self.signals.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is False:
-            text = f"its engines have been idle for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
+            text = f"its engines have been idle for {time_text(now.proven_seconds)}, but {opinion.contradiction}"
             return idle_unknown(item.subject, text, ("signals that agree",), evidence=opinion.evidence)
         since = self.calendar.time_of(now.proven_step)
         hours = (self.snapshot.at - since) / timedelta(hours=1)
@@ -203,11 +203,11 @@ class IdleJudge:
 
     def _silence_text(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> str:
         if explanation is None:
-            return f"never worked in the {spoken(self._since_start(item))} since it started"
+            return f"never worked in the {time_text(self._since_start(item))} since it started"
         counted = ""
         if now.proven_seconds - now.silent_seconds > 0.1 * now.proven_seconds:
-            counted = f" (of which {spoken(now.silent_seconds)} count)"
-        silent = f"idle for {spoken(now.proven_seconds)}{counted}"
+            counted = f" (of which {time_text(now.silent_seconds)} count)"
+        silent = f"idle for {time_text(now.proven_seconds)}{counted}"
         if not now.active_before:
             silent += ", since it started" if item.started is not None else ", all that was seen of it"
         return f"{silent}; {explanation.text}"
@@ -223,7 +223,7 @@ class IdleJudge:
             item.subject,
             FindingKind.BURSTY,
             Verdict.BUSY,
-            f"{text}; it is expected to work again within {spoken(explanation.seconds)}",
+            f"{text}; it is expected to work again within {time_text(explanation.seconds)}",
             confidence_ratio=confidence,
             since=self.calendar.time_of(now.proven_step),
             evidence=(self._activity(item, now, explanation, "<="),),

@@ -229,8 +229,7 @@ def _judge_lost(fleet: Fleet, lost: Sequence[PhysicalGpu], result: Presence) -> 
         else:
             suspects.append(gpu)
     homes = {gpu.home for gpu in suspects}
-    everybody = set(fleet.at_home) | homes
-    wide = widespread(fleet, len(homes), len(everybody))
+    wide = widespread(fleet, len(homes), len(homes | set(fleet.at_home)))
     lost_at = Counter(gpu.home for gpu in lost)
     for gpu in suspects:
         result.explained.add(gpu.uuid)

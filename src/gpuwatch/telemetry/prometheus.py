@@ -216,9 +216,7 @@ def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
         found.setdefault(tuple(sorted(series.labels.items())), []).append(series)
     return [
         Series(
-            pieces[0].labels,
-            [time for piece in pieces for time in piece.times],
-            [value for piece in pieces for value in piece.values],
+            pieces[0].labels, [at for each in pieces for at in each.times], [v for each in pieces for v in each.values]
         )
         for pieces in found.values()
     ]
