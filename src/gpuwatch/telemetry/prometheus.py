@@ -216,7 +216,7 @@ def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
         found.setdefault(tuple(sorted(series.labels.items())), []).append(series)
     return [
         Series(
-            pieces[0].labels, [at for each in pieces for at in each.times], [v for each in pieces for v in each.values]
+            pieces[0].labels, [x for p in pieces for x in p.times], [x for p in pieces for x in p.values]
         )
         for pieces in found.values()
     ]
