@@ -85,12 +85,7 @@ def memory_need(
     elif told:
         reason = f"{reason} {told}"
     return MemoryNeed(
-        need_bytes=need,
-        peak_bytes=peak,
-        runs=count,
-        headroom_ratio=headroom,
-        elastic=bool(elastic),
-        reason=reason,
+        need_bytes=need, peak_bytes=peak, runs=count, headroom_ratio=headroom, elastic=bool(elastic), reason=reason
     )
 
 
@@ -123,10 +118,7 @@ def _stated(annotated: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[float |
             continue
         found = _QUANTITY.fullmatch(text.strip())
         if found is None:
-            return (
-                None,
-                f"{GPU_MEMORY_NEED} of {where} is {text!r}, which is no amount such as 12Gi; it is not used.",
-            )
+            return (None, f"{GPU_MEMORY_NEED} of {where} is {text!r}, which is no amount such as 12Gi; it is not used.")
         need = float(found["number"]) * _UNITS[found["unit"]]
         return need, (
             f"{where} states a need of {_gib(need)} per GPU ({GPU_MEMORY_NEED}). A framework that takes a share of the "

@@ -193,12 +193,7 @@ def _pressure(sm: Floats, kernels: _Kernels, compute: Floats, memory: Floats, te
 
 
 def _estimate(
-    demand: Demand,
-    means: Sequence[float],
-    offer: Ratios,
-    now: Capability,
-    target: Capability,
-    times: Sequence[float],
+    demand: Demand, means: Sequence[float], offer: Ratios, now: Capability, target: Capability, times: Sequence[float]
 ) -> SpeedEstimate:
     if (now.gpu_model, now.mig_profile) == (target.gpu_model, target.mig_profile):
         return SpeedEstimate(
