@@ -1,8 +1,8 @@
 """Fleets with faults that one GPU's own counters do not tell, and with what only looks like them.
 
-They are: the fabric, NVLink 5, links to the CPU and to the host, the board, a hot rack, repairs that were seen or not,
-contained errors, other detectors' Node conditions, Pods that die at a place or are refused there, ports of InfiniBand
-and RoCE, and gangs that wait for each other.
+They are: the fabric, NVLink 5, links to the CPU and to the host, the board, a hot rack, repairs that were seen or
+not, contained errors, XIDs and health watches beside other signs, other detectors' Node conditions, Pods that die at
+a place or are refused there, ports of InfiniBand and RoCE, and gangs that wait for each other.
 
 Each scene has machines of its own and says what is right about them: that a fault is named, how much may be done about
 it, or that it only looks like a fault. `gpuwatch demo` does not need them, so they are not part of the package.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import chain, combinations, permutations
@@ -294,16 +294,17 @@ def _of_exporter(machine: Machine) -> dict[str, str]:
     return {name: machine.name, "instance": machine.exporter_address, "job": JOB}
 
 
-def health_fleet(seed: int, scenes: Sequence[Callable[[_Site], None]] = ()) -> HealthFleet:
-    """About 45 machines of four or eight GPUs, some 240 GPUs, over one and a half days; or with these scenes alone."""
+def health_fleet(seed: int, scenes: Sequence[Callable[[_Site], None]]) -> HealthFleet:
+    """One and a half days with these scenes, such as those of one of `FLEETS`."""
     site = _Site(FleetPlan(seed=seed, end=END, gpus=1, days=DAYS, vocabulary="mixed", faults=(), idle_allocations=0))
-    shuffled = list(scenes or _SCENES)
+    shuffled = [scene for scene in scenes if scene not in _BESIDE]
     site.rng.shuffle(shuffled)
     for scene in shuffled:
         scene(site)
     site.label()
-    for on_nodes in () if scenes else (_node_conditions, _infiniband):
-        on_nodes(site)
+    for scene in scenes:
+        if scene in _BESIDE:
+            scene(site)
     return HealthFleet(
         plan=site.plan,
         machines=tuple(site.machines),
@@ -355,13 +356,20 @@ class _Site:
         self.domains = 0
 
     def machine(
-        self, model: CardModel = H100, size: int = 0, where: _Labels | None = None, *, works: bool = True
+        self,
+        model: CardModel = H100,
+        size: int = 0,
+        where: _Labels | None = None,
+        *,
+        works: bool = True,
+        watched: bool = False,
     ) -> Machine:
-        """A new one, with a job on all of its GPUs for the whole time."""
+        """A new one, with a job on all of its GPUs for the whole time. watched: DCGM's health watches are exported."""
         size = size or int(self.rng.choice([4, 4, 8]))
         number = sum(1 for each in self.machines if each.model is model) + 1
         role = "job8"
         made = make_machine(self.plan, self.rng, len(self.machines), role, model, size, number, extended=True)
+        made = replace(made, has_health_watches=watched or made.has_health_watches)
         self.machines.append(made)
         script = MachineScript()
         self.scripts.append(script)
@@ -373,7 +381,10 @@ class _Site:
             for state, value in (base | {"inforom": 1.0, "c2c_up": 1.0} | dict.fromkeys(_LANES, 16.0)).items():
                 script.cards[card.index].states[state].append((0.0, FOREVER, value))
         stands = where or _Labels()
-        self.labels[made.name] = {CLIQUE: stands.clique} if stands.clique else {}
+        # Nodes of one instance type have as many GPUs.
+        self.labels[made.name] = {"node.kubernetes.io/instance-type": f"{model.name}-{size}"}
+        if stands.clique:
+            self.labels[made.name][CLIQUE] = stands.clique
         if stands.rack:
             self.labels[made.name][RACK] = stands.rack
         if works:
@@ -697,6 +708,145 @@ def contained(site: _Site) -> None:
     site.case(scene, FindingKind.ECC, [machine], span, Right.TAINTED, [card])
 
 
+# XIDs, health watches and the driver's recovery action, beside other signs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Signs:
+    """What one card shows while it lasts. xids: (minutes after its beginning, any of these codes). watch: of DCGM, with
+    its status and error code. rates: of counters, per minute."""
+
+    scene: str
+    kind: FindingKind
+    right: Right
+    xids: Sequence[tuple[float, Sequence[int]]] = ()
+    states: Mapping[str, float] = field(default_factory=dict)
+    watch: tuple[str, float, str] | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    steps: Sequence[str] = ()
+
+
+_XID, _DCGM, _ACTION = FindingKind.XID, FindingKind.DCGM_HEALTH, FindingKind.RECOVERY_ACTION
+_DBE = ("ecc_dbe", "rows_uncorrectable")
+_SIGNS = (
+    _Signs(scene="XID 74, 119 or 120 once", kind=_XID, right=Right.MOVED, xids=[(0, (74, 119, 120))]),
+    _Signs(
+        scene="XID 48, hidden by 45 at once, and the driver asks for a reset",
+        kind=_XID,
+        right=Right.MOVED,
+        xids=[(0, (48,)), (0.1, (45,))],
+        states={"recovery": 1},
+    ),
+    _Signs(scene="XID 64, without a sign of a row remap", kind=_XID, right=Right.MOVED, xids=[(0, (64,))]),
+    _Signs(scene="an XID that asks for nothing", kind=_XID, right=Right.NOTHING, xids=[(0, (14, 38, 44, 63, 92, 108))]),
+    _Signs(scene="an XID of a program", kind=_XID, right=Right.NOTHING, xids=[(0, (13, 31, 43, 69, 72, 88))]),
+    _Signs(scene="XID 31 twice under one program", kind=_XID, right=Right.NOTHING, xids=[(0, (31,)), (200, (31,))]),
+    _Signs(
+        scene="XID 45 beside PCIe replays",
+        kind=FindingKind.PCIE_REPLAY,
+        right=Right.NAMED,
+        xids=[(20, (45,))],
+        rates={"replays": 150},
+    ),
+    _Signs(
+        scene="XID 45 beside NVLink errors",
+        kind=FindingKind.NVLINK_ERRORS,
+        right=Right.NAMED,
+        xids=[(20, (45,))],
+        rates={"nvlink_replay": 5},
+    ),
+    _Signs(
+        scene="XID 48 with a pending remap, and the driver asks to drain, then reset",
+        kind=_ACTION,
+        right=Right.TAINTED,
+        xids=[(0, (48,))],
+        states={"recovery": 4, "remap_pending": 1},
+        steps=_DBE,
+    ),
+    _Signs(
+        scene="the driver asks to drain, then reset, and DCGM's DRIVER watch fails by it",
+        kind=_ACTION,
+        right=Right.TAINTED,
+        states={"recovery": 4},
+        watch=("DRIVER", 20, "DCGM_FR_GPU_RECOVERY_DRAIN_RESET"),
+    ),
+    _Signs(
+        scene="DCGM's MEM watch fails by a contained error",
+        kind=_DCGM,
+        right=Right.TAINTED,
+        watch=("MEM", 20, "DCGM_FR_VOLATILE_DBE_DETECTED"),
+        states={"remap_pending": 1},
+        steps=_DBE,
+    ),
+    _Signs(
+        scene="DCGM's watch says that the GPU has fallen off the bus",
+        kind=_DCGM,
+        right=Right.MOVED,
+        watch=("PCIE", 20, "DCGM_FR_FALLEN_OFF_BUS"),
+    ),
+    _Signs(
+        scene="DCGM's watch says that memory is faulty",
+        kind=_DCGM,
+        right=Right.MOVED,
+        watch=("MEM", 20, "DCGM_FR_FAULTY_MEMORY"),
+    ),
+    _Signs(
+        scene="DCGM's INFOROM watch warns",
+        kind=_DCGM,
+        right=Right.NAMED,
+        watch=("INFOROM", 10, "DCGM_FR_CORRUPT_INFOROM"),
+    ),
+    _Signs(
+        scene="DCGM's THERMAL watch warns",
+        kind=_DCGM,
+        right=Right.NOTHING,
+        watch=("THERMAL", 10, "DCGM_FR_CLOCK_THROTTLE_THERMAL"),
+    ),
+)
+
+
+def signs(site: _Site) -> None:
+    for one in _SIGNS:
+        machine, (begin, end) = site.machine(size=4, watched=True), site.span()
+        card = site.one(machine)
+        script = site.cards(machine, [card])[0]
+        script.xids.extend((begin + 60 * minutes, int(site.rng.choice(codes))) for minutes, codes in one.xids)
+        for state, value in one.states.items():
+            script.states[state].append((begin, end, value))
+        if one.watch is not None:
+            watch, status, error = one.watch
+            script.watches[watch].append((begin, end, status, error))
+        for counter, per_minute in one.rates.items():
+            script.rates[counter].append((begin, end, per_minute / 60))
+        for counter in one.steps:
+            script.steps[counter].append((begin, 1.0))
+        script.counter_resets.append(end)
+        site.case(one.scene, one.kind, [machine], (begin, end), one.right, [card])
+
+
+def _two_of_a_gang(site: _Site) -> None:
+    """No program causes these XIDs, not even on two Nodes of its gang."""
+    machines = [site.machine(works=False) for _ in range(2)]
+    site.job(machines)
+    (begin, end), code = site.span(), int(site.rng.choice([64, 79, 140]))
+    for number, machine in enumerate(machines):
+        card = site.one(machine)
+        site.cards(machine, [card])[0].xids.append((begin + 90.0 * number, code))
+        scene = "XID 64, 79 or 140 on two Nodes of a gang"
+        site.case(scene, _XID, [machine], (begin, end), Right.MOVED, [card], fades=timedelta(days=2))
+
+
+def _domain_155(site: _Site) -> None:
+    """XID 155, a link is down, all over an NVLink domain: one switch, not six Nodes."""
+    where, (begin, _) = _Labels(clique=site.domain()), site.span()
+    machines = [site.machine(GB200, 4, where) for _ in range(6)]
+    for machine in machines:
+        for script in site.cards(machine):
+            script.xids.append((begin + float(site.rng.uniform(0, 20)), 155))
+    scene, cards = "XID 155 all over an NVLink domain", range(4)
+    site.case(scene, _XID, machines, (begin, begin + HOUR), Right.NAMED, cards, together=True)
+
+
 def _reboot(site: _Site, machine: Machine, at: float) -> None:
     site.scripts[machine.index].reboot(at, 300.0)
     site.boots[machine.name].append(at + 60)
@@ -878,6 +1028,8 @@ def _infiniband(site: _Site) -> None:
     site.case(scene, kind, switch[:3], span, Right.NAMED, together=True, fades=fades)
 
 
+_BESIDE = (_node_conditions, _infiniband)
+"""Scenes on Nodes of others; they have no machines of their own."""
 _SCENES: tuple[Callable[[_Site], None], ...] = (
     links_not_trained,
     _manager_not_started,
@@ -885,15 +1037,14 @@ _SCENES: tuple[Callable[[_Site], None], ...] = (
     _fabric_unhealthy,
     _imex,
     _nvlink5,
-    switches,
-    access,
-    to_cpu,
-    lanes,
     board,
     _rack,
     _repaired,
     not_repaired,
     contained,
-    _pods,
     _gangs,
+    *_BESIDE,
 )
+FLEETS = (_SCENES, (switches, access, to_cpu, lanes, signs, _two_of_a_gang, _domain_155, _pods))
+"""Two fleets for each seed, as no rule names single GPUs by their Pods where there are more than 256 devices. Each has
+about 45 machines of four or eight GPUs, some 220 GPUs."""

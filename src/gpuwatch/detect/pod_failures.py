@@ -24,8 +24,6 @@ _CHANCE = 0.01
 """That so many deaths meet at any place of a healthy fleet: with windows of six hours, once in 25 days."""
 _BY_OTHERS = frozenset({"deleted", "Evicted", "NodeAffinity", "NodeLost", "Shutdown"})
 """Reasons in which the Pod has no part; kube-state-metrics (internal/store/pod.go) knows one more of a Pod."""
-_REFUSED = "UnexpectedAdmissionError"
-"""That one: the kubelet could not start it, for example because its device plugin had no healthy device left."""
 _TAG = re.compile(r"(@.*|:[^/:]*)$")
 
 
@@ -103,8 +101,8 @@ def _died(fleet: Fleet, run: PodRun) -> bool | None:
     """Whether it died early; False if it lived; None where unknown, or where it was ended."""
     if _BY_OTHERS.intersection(run.reasons):
         return None
-    if run.phase == "Succeeded" or (run.phase == "Failed" and _REFUSED in run.reasons):
-        return run.phase == "Failed"
+    if run.phase == "Succeeded":
+        return False
     end = {"Failed": run.ended, "Running": fleet.snapshot.at}.get(run.phase)
     if end is None or run.started is None:
         return None
