@@ -106,12 +106,12 @@ _filter = _options(
 
 
 def _scope(namespace: str | None, selector: str | None = None, *, all_namespaces: bool) -> "Scope":
-    from gpuwatch.app.scope import Scope, parse_selector
+    from gpuwatch.app.scope import Scope
 
     if namespace and all_namespaces:
         raise click.UsageError("-n and -A contradict each other; give one of them.")
     try:
-        return Scope(namespace or "", parse_selector(selector or ""))
+        return Scope(namespace or "", selector or "")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="-l") from error
 

@@ -56,7 +56,9 @@ def run_analyze(
         write_table(FINDINGS, analysis.findings, form, output)
     else:
         print_answer(
-            analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows, wide=form == "wide")
+            analysis,
+            form,
+            lambda: analysis_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
         )
     if unreadable(snapshot):
         return ExitCode.FAILED

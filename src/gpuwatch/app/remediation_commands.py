@@ -69,7 +69,11 @@ def run_plan(form: str, rows: int, scope: Scope, options: Mapping[str, Any]) -> 
     if form == "name":
         print_names(str(item.candidate.target) for item in analysis.plan.items if item.admitted)
     else:
-        print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows, wide=form == "wide"))
+        print_answer(
+            answer,
+            form,
+            lambda: plan_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
+        )
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
