@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from gpuwatch.app.sources import SourceError
 from gpuwatch.cycle.analysis import coverage_of
+from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Analysis, Snapshot
 from gpuwatch.model.telemetry import PodRef
 from gpuwatch.report.explain import concerns
+from gpuwatch.report.plan_tables import kubectl_kind
 
 Matches = Callable[[Mapping[str, str]], bool]
 
@@ -92,6 +94,15 @@ class Scope:
             if self.namespace in ("", ref.partition("/")[0])
             and (self.matches is None or (ref in known and self.matches(known[ref])))
         }
+
+
+def shown_name(subject: str, namespace: str, cluster: Cluster) -> str:
+    """A subject for `-o name`: as kubectl prints it, where it is an object of the one Namespace that was asked for."""
+    kind, _, name = subject.partition("/")
+    if namespace and kind == "pod":
+        return f"pod/{name.rpartition('/')[2]}"
+    owner = next((each for each in cluster.workloads if kind == "workload" and each.id == name), None)
+    return f"{kubectl_kind(owner)}/{owner.name}" if namespace and owner else subject
 
 
 def check_namespace(namespace: str | None, snapshot: Snapshot) -> None:

@@ -73,7 +73,8 @@ def full_subject(snapshot: Snapshot, subject: str, namespace: str = "") -> str:
     '' looks in all. What needs no completion, or is not known, stays as it is. Raises UnknownSubject where several
     Namespaces have one of this name."""
     kind, _, name = subject.partition("/")
-    kind = _SHORT.get(kind.lower(), kind.lower())
+    kind = kind.lower().partition(".")[0]  # deployment.apps, as kubectl prints it
+    kind = _SHORT.get(kind, kind)
     kind = kind if kind in _FINDERS else _SHORT.get(kind.removesuffix("s"), kind.removesuffix("s"))
     if kind in ("device", "gpu", "node", "gang", "workload"):
         return f"{kind}/{name}"

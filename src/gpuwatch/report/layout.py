@@ -104,7 +104,12 @@ def new_grid() -> Table:
 
 def new_table(title: str, *columns: str) -> Table:
     made = FittedTable(
-        title=escape(title) or None, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+        title=escape(title) or None,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=None,
+        pad_edge=False,
     )
     for column in columns:
         made.add_column(column, overflow="fold")

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.cluster import Cluster, Workload
 from gpuwatch.model.decision import (
     ActionKind,
     Analysis,
@@ -168,9 +168,13 @@ def _annotate(item: PlanItem, cluster: Cluster) -> str:
     owner = next((each for each in cluster.workloads if each.id in owners), None)
     if owner is None:
         return ""
-    group, slash, _ = owner.api_version.partition("/")
-    kind = owner.kind.lower() + (f".{group}" if slash else "")
-    return f"kubectl -n {owner.namespace} annotate {kind} {owner.name}"
+    return f"kubectl -n {owner.namespace} annotate {kubectl_kind(owner)} {owner.name}"
+
+
+def kubectl_kind(workload: Workload) -> str:
+    """Its kind as kubectl takes it, such as deployment.apps."""
+    group, kind = workload.key
+    return f"{kind.lower()}.{group}" if group else kind.lower()
 
 
 def _head(number: int, item: PlanItem) -> Text:
