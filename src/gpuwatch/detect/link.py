@@ -140,6 +140,10 @@ def pcie_width(fleet: Fleet) -> Judge:
             return fleet.undecided(gpu, kind, f"{summary}; its slot may have no more", [fact], missing)
         if width >= peers.median:
             return fleet.healthy(gpu, kind, f"{summary}, as its peers' links have", lanes, most, confidence_ratio=0.8)
+        slots = [lanes.of(each) or full for each in fleet.at_home[gpu.home]]
+        if len(slots) > 1 and max(slots) < peers.median:
+            missing = "whether the slots of its machine have more lanes"
+            return fleet.undecided(gpu, kind, f"{summary}; no GPU of its machine has more", [fact], missing)
         summary += f"; its peers have {peers.median:g}"
         grade = Grade(Severity.WARNING, Advice.INSPECT, 0.85)  # less than 1, as the servers of a pool may differ
         return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))

@@ -23,9 +23,8 @@ _PROGRAMS = 3
 _CHANCE = 0.01
 """Chance of so many deaths at any one place of a healthy fleet: with windows of six hours, once in 25 days."""
 _BY_OTHERS = frozenset({"deleted", "Evicted", "NodeAffinity", "NodeLost", "Shutdown"})
-"""Reasons that are not the Pod's fault, of those that kube-state-metrics has (internal/store/pod.go)."""
-_REFUSED = "UnexpectedAdmissionError"
-"""The remaining reason: the kubelet could not start it, for example because no healthy device was left."""
+"""Reasons that are not the Pod's fault, of those that kube-state-metrics has (internal/store/pod.go). It has one more:
+UnexpectedAdmissionError, a fault of the Node."""
 _TAG = re.compile(r"(@.*|:[^/:]*)$")
 
 
@@ -104,8 +103,8 @@ def _died(fleet: Fleet, run: PodRun) -> bool | None:
     """Whether it died early; False if it lived; None where unknown, or where others ended it."""
     if _BY_OTHERS.intersection(run.reasons):
         return None
-    if run.phase == "Succeeded" or (run.phase == "Failed" and _REFUSED in run.reasons):
-        return run.phase == "Failed"
+    if run.phase == "Succeeded":
+        return False
     end = {"Failed": run.ended, "Running": fleet.snapshot.at}.get(run.phase)
     if end is None or run.started is None:
         return None
