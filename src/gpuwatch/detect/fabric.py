@@ -104,8 +104,7 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
 
 def _training(fleet: Fleet, now: GpuAnswers, highest: GpuAnswers) -> Callable[[PhysicalGpu], Iterable[_Sign]]:
-    """A machine that needs no Fabric Manager may say 'not started' for ever (aws/eks-node-monitoring-agent#145). So it
-    is a fault only where another machine has trained links of a GPU of the same model."""
+    """'Not started' is a fault only where another machine of the model is trained (eks-node-monitoring-agent#145)."""
     seconds = fleet.policy.window_seconds
     reporting = fleet.reporting(seconds)
     trained = {(gpu.model, gpu.home) for gpu in fleet.present if now.of(gpu) == _TRAINED}

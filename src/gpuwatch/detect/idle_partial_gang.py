@@ -45,8 +45,7 @@ class PartialGang:
 
 
 def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
-    """Gang.id → gangs of which some Pods hold accelerators, some wait for a Node or were never made, and too few are
-    placed; those whose times are known."""
+    """Gang.id → gangs in which some Pods hold accelerators and too few are placed; those whose times are known."""
     members: dict[str, list[Pod]] = defaultdict(list)
     every = (*cluster.pods, *cluster.companions)
     for pod in every:

@@ -161,10 +161,8 @@ class IdleJudge:
         evidence = [signals.evidence(devices[0], busy, mean, "<=", policy.host_bound_busy_ratio, note)]
         if feeds:
             evidence.append(signals.evidence(devices[0], received, traffic, ">=", bound, f"both ways, {note}"))
-        text = (
-            f"its busiest device is active in {share:.0%} of the last {time_text(window)} and only for {mean:.0%} of "
-        )
-        return f"{text}the time: it waits for its host", tuple(evidence)
+        text = f"its busiest device is active in {share:.0%} of the last {time_text(window)} and only for {mean:.0%}"
+        return f"{text} of the time: it waits for its host", tuple(evidence)
 
     def _silent(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> Finding:
         """Idle for longer than explained: proven where a second signal agrees, suspected where none tells.

@@ -132,8 +132,7 @@ def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *containment: GpuAnswers)
 
 
 def _contains(model: Gpu) -> bool:
-    """Error containment: GA100, GH100 and GB10x ('Supported GPUs'), the chips of these architectures that have MIG. The
-    RTX PRO 6000 has MIG too and is not in that table; nothing is concluded for it."""
+    """Whether it may contain errors: GA100, GH100 and GB10x ('Supported GPUs'), which of these generations have MIG."""
     return model.architecture in ("ampere", "hopper", "blackwell") and bool(model.mig_family)
 
 
@@ -162,8 +161,7 @@ def row_remap(fleet: Fleet) -> Judge:
     #55; NVML: it does not affect future work). DCGM warns of many remapped rows."""
     kind = FindingKind.ROW_REMAP
     failed, pending, rows, unrepairable, exhausted, low, new_rows = map(fleet.answers, row_remap_needs(fleet.policy))
-    # A failure is the card's own state and never clears: one sample is enough. With DCGM's 512 rows the card still
-    # works. No recorded page shows the three that are only suspected.
+    # A failure never clears, so one sample is enough. No recorded page shows the three that are only suspected.
     many = fleet.policy.remapped_rows
     signs: tuple[tuple[GpuAnswers, int, str, Grade], ...] = (
         (failed, 1, "a bad row could not be remapped", Grade(Severity.CRITICAL, Advice.REPLACE, 0.97)),
