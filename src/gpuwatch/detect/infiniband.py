@@ -30,7 +30,7 @@ _BIT_ERROR_RATIO = 1e-12
 
 
 def infiniband(fleet: Fleet) -> list[Finding]:
-    """One finding per Node, and one on the fleet for a fault of half a place. UNKNOWN: cable or switch may be at fault."""
+    """One finding per Node, and one on the fleet for a fault of half a place. UNKNOWN: cable or switch may have it."""
     sick: dict[str, dict[str, list[Evidence]]] = defaultdict(lambda: defaultdict(list))
     for words, node, fact in _signs(fleet):
         sick[words][node].append(fact)
