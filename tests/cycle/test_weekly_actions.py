@@ -87,7 +87,7 @@ def test_hours_end_with_the_hold(released: tuple[Fleet, Executor, Remediation], 
     assert done.phase is Phase.SUCCEEDED
     (told,) = actions_in((done,), START - WEEK, START + WEEK)
     assert told.released_gpu_hours == pytest.approx(2 * 10, abs=0.3)
-    assert told.said == "It was not taken back in time."
+    assert told.said == "Its owner did not undo the release within the observation time."
     assert held_at(found).at == held_at(done).at
 
 
