@@ -776,10 +776,8 @@ def _ended(pod: Object) -> bool:
 def _to_hand_off(
     remediation: Remediation, facts: PlanFacts, taints: list[Step], policy: ExecutePolicy
 ) -> tuple[Step, ...]:
-    """Steps that hand the tainted Node over to a repair system once it is empty and stays so; () if not now.
-
-    Empty: no Pod on it requests accelerators, and no Pod holds one of its devices.
-    """
+    """Steps that hand the tainted Node over to a repair system once it is empty and stays so; () if not now. Empty: no
+    Pod on it requests accelerators, and no Pod holds one of its devices."""
     closed = any(step.parameters["effect"] != "PreferNoSchedule" for step in taints)
     told = any(step.kind is StepKind.HAND_OFF for step in remediation.steps)
     if not policy.hand_off_when_empty or told or not closed or unread(facts, ActionKind.EVICT_GANG):

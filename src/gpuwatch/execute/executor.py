@@ -151,10 +151,8 @@ class Executor:
         self._known.update((each.id, each) for each in everything)
 
     def run_once(self, at: RemediationId, now: datetime) -> Remediation | None:
-        """Take one Remediation one step further, with at most one write. Returns it as stored; None if unknown.
-
-        Raises StoreError, and what `fresh` and `notify` raise; the next run goes on there. A failed write is recorded.
-        """
+        """Take one Remediation one step further, with at most one write. Returns it as stored; None if unknown. Raises
+        StoreError, and what `fresh` and `notify` raise; the next run goes on there. A failed write is recorded."""
         after = self._step(at, now)
         if after is not None and self._known:
             self._known[at] = after
@@ -271,10 +269,8 @@ class Executor:
 
     def _pods_of(self, main: ObjectRef, told: Sequence[str]) -> tuple[Object, ...]:
         """Pods of the Namespace whose owner chain leads to `main`, and those with the given uids. Raises WriteError.
-
         KubeRay releases by deleting the RayCluster in between, LeaderWorkerSet by deleting the leader. The Pods below
-        outlive it with their devices, and no owner reference leads from them to the owner any more.
-        """
+        outlive it with their devices, and no owner reference leads from them to the owner any more."""
         leads: dict[str, bool] = {main.uid: True}
 
         def follow(object_: Object, namespace: str, deep: int) -> bool:

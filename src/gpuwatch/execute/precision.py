@@ -101,10 +101,8 @@ def poor(measured: Mapping[Place, Precision], bound: float) -> Mapping[Place, fl
 
 
 def distrusted(remediation: Remediation, measured: Mapping[Place, Precision], bound: float) -> str:
-    """Why this proposal's detectors may only suggest; '' if one of them may do more.
-
-    A detector is trusted by the outcomes of the proposal's own Namespace and of Nodes; other Namespaces do not count.
-    """
+    """Why this proposal's detectors may only suggest; '' if one of them may do more. A detector is trusted by the
+    outcomes of the proposal's own Namespace and of Nodes; other Namespaces do not count."""
     namespace = remediation.proposal.namespace
     records = {
         name: min(

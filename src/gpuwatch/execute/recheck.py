@@ -360,10 +360,8 @@ class Health(StrEnum):
 
 def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
     """The health of tainted devices. Proof: each of the taint's detectors finds each device HEALTHY, and no finding is
-    against a device of the Node. Missing data proves nothing.
-
-    A device unknown to telemetry counts as exchanged if its Node shows all its GPUs; then each has to be healthy.
-    """
+    against a device of the Node. Missing data proves nothing. A device unknown to telemetry counts as exchanged if its
+    Node shows all its GPUs; then each has to be healthy."""
     on_nodes = {device.id for name in proposal.nodes for device in facts.devices_of_node.get(name, ())}
     mine = set(proposal.devices)
     gone = mine - set(facts.devices)

@@ -1,7 +1,6 @@
 """Marks, taints and conditions of gpuwatch without a Remediation, and the write that removes each. Pure."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from gpuwatch.frameworks.json_patch import pointer
 from gpuwatch.frameworks.objects import Object, Patch, key_of, ref_of, version_of
 from gpuwatch.frameworks.release import MARKS, held_by
 from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.remediation import ObjectRef, Remediation
 
 _AT_ONCE = 100
@@ -61,10 +61,9 @@ def in_turn(
     one Namespace delay only that Namespace. turn: number of this call.
     """
     held = held_objects(known)
-    spaces: dict[str, list[ObjectRef]] = defaultdict(list)
-    for ref in refs:
-        if (ref.kind, ref.namespace, ref.name) not in held:
-            spaces[ref.namespace].append(ref)
+    spaces = grouped(
+        (ref for ref in refs if (ref.kind, ref.namespace, ref.name) not in held), lambda ref: ref.namespace
+    )
     nodes, later = spaces.pop("", []), []
     for name, found in spaces.items():
         start = turn * _AT_ONCE % len(found) if len(found) > _AT_ONCE else 0

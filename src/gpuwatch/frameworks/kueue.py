@@ -20,7 +20,7 @@ WORKLOAD = Kind(
     "kueue.x-k8s.io",
     "Workload",
     ("v1beta2", "v1beta1"),
-    unscheduled=lambda state: state.first_condition(QuotaReserved="False", Admitted="False", Evicted="True"),
+    unscheduled=lambda state: state.matching(QuotaReserved="False", Admitted="False", Evicted="True"),
     release=ReleaseRule(
         fields=common.sets("/spec/active", False),
         holds=lambda object_: "Kueue still reserves its quota" if condition(object_, "QuotaReserved") else "",

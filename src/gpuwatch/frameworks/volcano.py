@@ -32,7 +32,7 @@ POD_GROUP = Kind(
     "scheduling.volcano.sh",
     "PodGroup",
     ("v1beta1",),
-    unscheduled=lambda state: state.first_condition(Unschedulable="True"),
+    unscheduled=lambda state: state.matching(Unschedulable="True"),
 )
 
 
