@@ -30,10 +30,8 @@ from gpuwatch.telemetry.series import RecordedSeries
 
 @dataclass(frozen=True, eq=False)
 class SimulatedFleet:
-    """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards.
-
-    scheduler: which drew the workloads, for whoever adds more. more_truths: of what was added.
-    """
+    """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards. scheduler: drew the
+    workloads and can draw more. more_truths: of workloads that were added."""
 
     plan: FleetPlan
     machines: tuple[Machine, ...]
@@ -86,10 +84,8 @@ class SimulatedFleet:
             yield from owner_series(self.plan, self.runs, up)
 
     def cluster_objects(self, at: datetime | None = None) -> list[Object]:
-        """Kubernetes objects as kubectl prints them, by default at the window's end.
-
-        Raises ValueError for a moment outside the window.
-        """
+        """Kubernetes objects as kubectl prints them, by default at the window's end. Raises ValueError for a moment
+        outside the window."""
         seconds = self.plan.seconds if at is None else (at - self.plan.start).total_seconds()
         if not 0 <= seconds <= self.plan.seconds:
             raise ValueError(f"{at} is outside of the simulated window {self.plan.start} to {self.plan.end}")
