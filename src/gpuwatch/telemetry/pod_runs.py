@@ -34,7 +34,7 @@ _ByPod: TypeAlias = Mapping[str, Sequence[AnswerRow]]
 
 
 def pod_runs(store: SampleStore, at: datetime, window_seconds: int) -> tuple[tuple[PodRun, ...], tuple[Gap, ...]]:
-    """Pods of (at − window, at]. None where a query failed: half of the facts would make a wrong comparison."""
+    """Pods of (at − window, at]; () where a query failed, as incomplete facts would make a wrong comparison."""
     begin = at - timedelta(seconds=window_seconds)
     asked = KubeStateMetrics(store, at, window_seconds, "ends of Pods")
     found = _by_pod(asked.rows([Selector("kube_pod_container_resource_requests", (_ACCELERATORS,))], _LABELS))
