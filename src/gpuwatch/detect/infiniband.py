@@ -42,7 +42,7 @@ def infiniband(fleet: Fleet) -> list[Finding]:
     shared: dict[str, list[Evidence]] = defaultdict(list)
     alone: dict[str, list[Evidence]] = defaultdict(list)
     for words, nodes in sick.items():
-        for place in slow_places(fleet, [gpu for node in nodes for gpu in fleet.at_home[node]]):
+        for place in slow_places(fleet, [gpu for node in nodes for gpu in fleet.at_home[node]], fleet.gpus):
             if place.place or len(place.machines) >= least:
                 said.append(f"{len(place.machines)} Nodes of {place.place or 'the fleet'} have a port that {words}")
                 for node in place.machines:
