@@ -75,7 +75,7 @@ dist: $(STAMP) $(DIST_STAMP)  ## Wheel and sdist into dist/, checked, then insta
 	$(DIST_VENV)/bin/check-wheel-contents dist/*.whl
 	$(BIN)/python -m pytest -m dist tests/distribution
 
-screenshots: $(STAMP)  ## Pictures of the dashboards, with Grafana's own components, into docs/images/
+screenshots: $(STAMP)  ## Pictures of the dashboards, with Grafana's own components, and of the pages, into docs/images/
 	$(BIN)/python tests/parts/install
 	PYTHONPATH=tests $(BIN)/python tests/dashboards/screenshots.py docs/images
 
