@@ -10,14 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from parts.go_tools import GoTools
-
-VERSION = "v4.3.1"
-HELM_TOOLS = GoTools(
-    Path(__file__).parent / "helm",
-    # Without a version Helm calls itself v4.3, and a chart cannot be tested against it.
-    ("-trimpath", f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={VERSION}"),
-)
+from parts.go_tools import TOOLS
 
 
 @dataclass(frozen=True)
@@ -28,7 +21,7 @@ class HelmBuild:
 
 def find_helm() -> HelmBuild | None:
     """What parts/install built; None where it did not."""
-    folder = HELM_TOOLS.folder
+    folder = TOOLS.folder
     build = HelmBuild(folder / "helm", folder / "kubeconform")
     return build if all(os.access(program, os.X_OK) for program in (build.helm, build.kubeconform)) else None
 
