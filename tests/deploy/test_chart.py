@@ -28,7 +28,7 @@ from tools.rules import alerts
 CHART = DEPLOY / "chart" / "gpuwatch"
 URL = "http://prometheus-operated.monitoring.svc:9090"
 OPERATOR = "monitoring.coreos.com/v1"
-VERSIONS = [f"1.{minor}.0" for minor in range(29, 37)]
+VERSIONS = [f"1.{minor}.0" for minor in range(29, 38)]
 EVERYTHING = Path(__file__).with_name("chart_everything.yaml")
 """Values that switch on all there is."""
 

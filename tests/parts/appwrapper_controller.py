@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from cluster.api import Api
-from parts.go_tools import CONTROLLERS
+from parts.go_tools import OLDER
 from parts.processes import answers, free_port, running_process
 
 _NAMESPACE = "appwrapper-system"
@@ -35,7 +35,7 @@ class AppWrapperBuild:
 
 def find_appwrapper() -> AppWrapperBuild | None:
     """What parts/install built; None where it did not."""
-    build = AppWrapperBuild(CONTROLLERS.folder / "cmd", CONTROLLERS.folder / "appwrapper-crds")
+    build = AppWrapperBuild(OLDER.folder / "cmd", OLDER.folder / "appwrapper-crds")
     return build if os.access(build.program, os.X_OK) and build.crds.is_dir() else None
 
 

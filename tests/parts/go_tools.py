@@ -1,7 +1,7 @@
 """Where real servers that are built with Go lie, and the Go modules with the `tool` lines that name them.
 
 The libraries are most of what is compiled. A library is compiled once where its version, and those of all that it
-needs, are the same. So programs that can have the same versions stand in one module; `thanos`, `controllers` and
+needs, are the same. So programs that can have the same versions stand in one module; `thanos`, `older` and
 `helm3` take the versions of `tools` where their programs can be built with them. The control plane has those of its
 own release.
 """
@@ -70,10 +70,10 @@ TOOLS = GoTools(
     # kwok does nothing without its stages.
     (Beside("sigs.k8s.io/kwok", "kustomize/stage", "stages"),),
 )
-"""Prometheus 3, promtool, Helm, kubeconform, kwok and actionlint."""
+"""Prometheus 3, promtool, Helm, kubeconform and kwok."""
 
-CONTROLLERS = GoTools(
-    _HERE / "controllers",
+OLDER = GoTools(
+    _HERE / "older",
     ("-trimpath", f"{_SMALL} {_PROMETHEUS_VERSION}=0.85.0"),
     # Their custom resource definitions.
     (
@@ -85,7 +85,8 @@ CONTROLLERS = GoTools(
         Beside("github.com/project-codeflare/appwrapper", "config/crd/bases", "appwrapper-crds"),
     ),
 )
-"""The Prometheus Operator, kube-score, and the AppWrapper controller under its package's name `cmd`."""
+"""What needs older libraries: the Prometheus Operator, kube-score, actionlint, and the AppWrapper controller, whose
+program is named `cmd`."""
 
 THANOS = GoTools(
     _HERE / "thanos",

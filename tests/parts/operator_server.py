@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from parts.go_tools import CONTROLLERS
+from parts.go_tools import OLDER
 from parts.processes import answers, free_port, running_process
 
 
@@ -32,7 +32,7 @@ class OperatorBuild:
 
 def find_operator() -> OperatorBuild | None:
     """What parts/install built; None where it did not."""
-    build = OperatorBuild(CONTROLLERS.folder / "operator", CONTROLLERS.folder / "prometheus-operator-crds")
+    build = OperatorBuild(OLDER.folder / "operator", OLDER.folder / "prometheus-operator-crds")
     return build if os.access(build.program, os.X_OK) and build.crds.is_dir() else None
 
 
