@@ -29,6 +29,7 @@ __all__ = ["helm_chart"]
 GRAFANA = "grafana.integreatly.org/v1beta1"
 NOT_SERVED = {"GrafanaDashboard", "HTTPRoute"}
 """Kinds of others whose definitions are not to be had here: their objects are rendered, and not validated."""
+EXAMPLES = "artifacthub.io/crdsExamples"
 DEFINED = {"gpuwatch.dev", "monitoring.coreos.com"}
 """Groups whose kinds are not Kubernetes' own."""
 
@@ -167,6 +168,17 @@ def test_the_api_server_would_take_it(name: str, helm_chart: Chart, server: Api)
         assert answer.ok, f"{kind} {found}: {answer.text}"
         taken += 1
     assert taken > 80
+
+
+def test_the_api_server_would_take_the_examples_of_its_definitions(server: Api) -> None:
+    examples = yaml.safe_load(yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"][EXAMPLES])
+    assert [each["kind"] for each in examples] == ["Remediation", "NodeRemediation", "WorkloadProfile"]
+    for each in examples:
+        each["metadata"].pop("namespace", "")  # which does not exist here
+        resource = server.resource(each["apiVersion"], each["kind"])
+        path = resource.path("gpuwatch" if resource.namespaced else "")
+        answer = server.answer("POST", f"{path}?dryRun=All&fieldValidation=Strict", each)
+        assert answer.ok, answer.text
 
 
 def test_what_is_left_out_of_the_validation_is_rendered(helm_chart: Chart) -> None:
