@@ -347,19 +347,20 @@ def vocabulary() -> Iterator[str]:
         yield from table(("word", "meaning"), words(kind))
     yield "### Finding kinds"
     yield ""
-    yield "[rules.md](rules.md) says what each rests on."
+    yield "[rules.md](rules.md) says which evidence each needs."
     yield ""
     yield from table(("kind", "meaning"), words(FindingKind))
     yield "### Guards"
     yield ""
-    yield "[rules.md](rules.md#guards-budget-brake) says what each refuses, and what helps."
+    yield "[rules.md](rules.md#guards-budget-brake) says in full what each refuses, its bounds, and what helps."
     yield ""
+    # The first sentence of each guard's section.
     heads = re.findall(
-        r"^### (\w+)\n\n- \*\*(.*?)(?=\n- \*\*|\n\n)",
+        r"^### (\w+)\n\n- \*\*Refuses\*\* (.*?\.)(?=\s)",
         (ROOT / "docs" / "rules.md").read_text(encoding="utf-8"),
         re.M | re.S,
     )
-    yield from table(("guard", "meaning"), ((code(name), text.replace("**", "")) for name, text in heads))
+    yield from table(("guard", "refuses"), ((code(name), text) for name, text in heads))
 
 
 def names_page() -> str:

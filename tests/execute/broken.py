@@ -63,7 +63,7 @@ def read_before(patch: pytest.MonkeyPatch) -> None:
 
 def reservations(patch: pytest.MonkeyPatch) -> None:
     """What is in flight holds no landing room, no allowance of a PodDisruptionBudget and no GPUs of a budget."""
-    patch.setattr(PlanFacts, "weighing", ())
+    patch.setattr(PlanFacts, "disruptive", ())
 
 
 def any_telemetry(patch: pytest.MonkeyPatch) -> None:

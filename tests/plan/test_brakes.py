@@ -179,10 +179,10 @@ def test_freezes(freeze: Freeze, moment: str, held: bool) -> None:
     ("given", "said"),
     [
         ({"weekdays": ("friday",)}, "weekday 'friday' is not one of mon"),
-        ({"start": "25:00"}, "start '25:00' is no time"),
-        ({"end": "noon"}, "end 'noon' is no time"),
+        ({"start": "25:00"}, "start '25:00' is not a time"),
+        ({"end": "noon"}, "end 'noon' is not a time"),
         ({"time_zone": "Mars/Olympus"}, "time zone 'Mars/Olympus' is not known here"),
-        ({"first_day": "Christmas"}, "first_day 'Christmas' is no day"),
+        ({"first_day": "Christmas"}, "first_day 'Christmas' is not a day"),
     ],
 )
 def test_freezes_that_mean_nothing_are_refused_by_name(given: dict[str, object], said: str) -> None:

@@ -60,7 +60,7 @@ class TestOwnPast:
         found = explained(own, kin(50, 50, 50, 50, 50))
         assert found.by is ExplainedBy.OWN
         assert found.seconds == unlikely_silence_seconds(own, 0.01, 300)
-        assert found.text.startswith("longest of its 212 idle times in 6 days: 3 h 05 min, of which more than ")
+        assert found.text.startswith("longest of its 212 idle times in 6 days: 3 h 05 min; one of more than ")
 
     def test_a_past_of_short_silences_is_given_the_floor(self) -> None:
         found = explained(past(longest=0.1, worked=100))
@@ -80,7 +80,7 @@ class TestYoung:
     def test_a_workload_that_was_never_seen_to_work_waits_for_the_prior(self) -> None:
         found = explained(Silences(observed_seconds=3 * DAY))
         assert (found.by, found.seconds) == (ExplainedBy.PRIOR, 24 * HOUR)
-        assert found.text.startswith("no work of it was seen")
+        assert found.text.startswith("it was never seen to work")
 
     def test_kin_speak_for_it_up_to_nine_in_ten_of_them(self) -> None:
         found = explained(past(longest=0.5, worked=5), kin(4, 5, 6, 6, 7, 7, 8, 9, 10, 40))

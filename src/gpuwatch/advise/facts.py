@@ -9,7 +9,7 @@ from math import ceil
 from gpuwatch.advise.capability import Capability, capability_of
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.slice_labels import Told, told_by_labels
+from gpuwatch.advise.slice_labels import LabelledSize, labelled_sizes
 from gpuwatch.catalog.gpus import Gpu, find_gpu
 from gpuwatch.frameworks import FRAMEWORK_OF, OWNERS, kind_of
 from gpuwatch.frameworks.framework import Kind, Nature
@@ -37,14 +37,14 @@ class Facts:
     idle: frozenset[str]  # Workload.id, where all of its Pods are idle
     namespaces: Mapping[str, Namespace]
     profiles_of: Mapping[tuple[str, str], tuple[WorkloadProfile, ...]]  # (Workload.id, container) → profiles
-    told: Mapping[tuple[str, str], Told]  # (Gpu.name, MIG profile or '') → what Nodes' labels say of it
+    labelled_sizes: Mapping[tuple[str, str], LabelledSize]  # by Gpu.name, and MIG profile or ''
 
     def kind(self, key: WorkloadKey) -> Kind | None:
         owner = self.workloads.get(key.workload)
         return OWNERS.get(owner.key) if owner is not None else kind_of(key.workload)
 
     def capability(self, gpu: Gpu, mig_profile: str) -> Capability:
-        return capability_of(gpu, mig_profile, self.told)
+        return capability_of(gpu, mig_profile, self.labelled_sizes)
 
     def ends(self, key: WorkloadKey) -> bool:
         kind = self.kind(key)
@@ -138,13 +138,13 @@ def gather(
         idle=_idle(findings, pods),
         namespaces={space.name: space for space in cluster.namespaces},
         profiles_of={name: tuple(found) for name, found in profiles_of.items()},
-        told=told_by_labels(cluster.nodes),
+        labelled_sizes=labelled_sizes(cluster.nodes),
     )
 
 
 def _idle(findings: Sequence[Finding], pods: Mapping[str, Sequence[Pod]]) -> frozenset[str]:
-    told = [item for item in findings if item.family is Family.IDLE and item.verdict is Verdict.IDLE]
-    idle_pods = {ref for item in told for ref in item.pods}
-    named = {item.subject.name for item in told if item.subject.kind is SubjectKind.WORKLOAD}
+    idle = [item for item in findings if item.family is Family.IDLE and item.verdict is Verdict.IDLE]
+    idle_pods = {ref for item in idle for ref in item.pods}
+    named = {item.subject.name for item in idle if item.subject.kind is SubjectKind.WORKLOAD}
     whole = {name for name, found in pods.items() if found and all(pod.ref in idle_pods for pod in found)}
     return frozenset(named | whole)

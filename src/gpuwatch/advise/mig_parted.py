@@ -20,10 +20,7 @@ def layout(cuts: Mapping[int, tuple[str, ...]]) -> list[dict[str, object]]:
         alike.setdefault(tuple(sorted(cut)), []).append(index)
     entries: list[dict[str, object]] = []
     for cut, indices in alike.items():
-        entry: dict[str, object] = {
-            "devices": "all" if len(alike) == 1 else indices,
-            "mig-enabled": bool(cut),
-        }
+        entry: dict[str, object] = {"devices": "all" if len(alike) == 1 else indices, "mig-enabled": bool(cut)}
         if cut:
             entry["mig-devices"] = dict(sorted(Counter(cut).items()))
         entries.append(entry)

@@ -69,7 +69,7 @@ class PriceList:
         if found.currency != self.currency:
             return Price(
                 None,
-                f"The price of {name} is in {found.currency} and sums are in {self.currency}; name its price in "
+                f"The price of {name} is in {found.currency} and sums are in {self.currency}; give its price in "
                 f"{self.currency} in the price file.",
             )
         spot = any(node.labels.get(label) == value for label, value in _SPOT_LABELS)

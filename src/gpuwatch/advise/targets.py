@@ -29,8 +29,8 @@ _WHOLE = {
 
 def strategy(nodes: Sequence[Node]) -> str:
     """MIG strategy of the Nodes: 'single' where all known ones are, else 'mixed', which names slices exactly."""
-    told = {node.mig_strategy for node in nodes if node.mig_strategy in ("single", "mixed")}
-    return "single" if told == {"single"} else "mixed"
+    strategies = {node.mig_strategy for node in nodes if node.mig_strategy in ("single", "mixed")}
+    return "single" if strategies == {"single"} else "mixed"
 
 
 def mig_resource(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:

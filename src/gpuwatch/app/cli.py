@@ -106,12 +106,12 @@ _filter = _options(
 
 
 def _scope(namespace: str | None, selector: str | None = None, *, all_namespaces: bool) -> "Scope":
-    from gpuwatch.app.scope import Scope, parse_selector
+    from gpuwatch.app.scope import Scope
 
     if namespace and all_namespaces:
         raise click.UsageError("-n and -A contradict each other; give one of them.")
     try:
-        return Scope(namespace or "", parse_selector(selector or ""))
+        return Scope(namespace or "", selector or "")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="-l") from error
 
@@ -442,10 +442,12 @@ _within = click.option(
 @cli.command()
 @_sources
 @_filter
-@_format("table", "wide", "json", "yaml", "name")
+@_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
+@_output_file
 @_rows
 def plan(
     form: str,
+    output_file: Path | None,
     rows: int,
     namespace: str | None,
     all_namespaces: bool,
@@ -458,7 +460,8 @@ def plan(
     """
     from gpuwatch.app.remediation_commands import run_plan
 
-    sys.exit(run_plan(form, rows, _scope(namespace, selector, all_namespaces=all_namespaces), sources))
+    _check_output(form, output_file)
+    sys.exit(run_plan(form, output_file, rows, _scope(namespace, selector, all_namespaces=all_namespaces), sources))
 
 
 @cli.command()
@@ -467,17 +470,27 @@ def plan(
 @_within
 @_everywhere
 @click.option("--open", "open_only", is_flag=True, help="Only those to which something may still happen.")
-@_format("table", "wide", "json", "yaml", "name")
-@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of the table.")
-def history(name: str | None, form: str, rows: int, open_only: bool, all_namespaces: bool, **where: Any) -> None:
+@_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
+@_output_file
+@_rows
+def history(
+    name: str | None,
+    form: str,
+    output_file: Path | None,
+    rows: int,
+    open_only: bool,
+    all_namespaces: bool,
+    **where: Any,
+) -> None:
     """What was proposed, approved, done and undone.
 
     With a NAME, or its beginning, one of them in full.
     """
     from gpuwatch.app.remediation_commands import run_history
 
+    _check_output(form, output_file)
     _scope(where["namespace"], all_namespaces=all_namespaces)
-    sys.exit(run_history(name, form, rows, open_only, where))
+    sys.exit(run_history(name, form, output_file, rows, open_only, where))
 
 
 @cli.command()

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
-from gpuwatch.app.scope import Scope, check_namespace
+from gpuwatch.app.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import Opened, checked_sources, take_snapshot, unreadable
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
@@ -51,12 +51,15 @@ def run_analyze(
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
     if form == "name":
-        print_names(str(item.subject) for item in analysis.findings if item.verdict in _NAMED)
+        named = (str(item.subject) for item in analysis.findings if item.verdict in _NAMED)
+        print_names(shown_name(name, scope.namespace, snapshot.cluster) for name in named)
     elif form in TABLES:
         write_table(FINDINGS, analysis.findings, form, output)
     else:
         print_answer(
-            analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows, wide=form == "wide")
+            analysis,
+            form,
+            lambda: analysis_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
         )
     if unreadable(snapshot):
         return ExitCode.FAILED

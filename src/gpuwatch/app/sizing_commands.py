@@ -13,7 +13,7 @@ from rich.markdown import Markdown
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
-from gpuwatch.app.scope import check_namespace
+from gpuwatch.app.scope import check_namespace, shown_name
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, checked_sources
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
@@ -95,7 +95,8 @@ def run_recommend(
     if form == "patch":
         write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
     elif form == "name":
-        print_names(f"workload/{item.key.workload}" for item in advice)
+        cluster = sized.snapshot.cluster
+        print_names(shown_name(f"workload/{item.key.workload}", namespace or "", cluster) for item in advice)
     elif form in TABLES:
         shown = replace(sized, recommendations=advice, abstentions=abstained)
         week = week_of(opened, shown, timedelta(days=days))

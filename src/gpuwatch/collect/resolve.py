@@ -18,7 +18,7 @@ from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.samples import Expression, Function, SampleStore, Selector, TelemetryError
 
 _SAME_BOOT_SECONDS = 60
-"""The kernel computes the time of its boot from a clock that is set now and then."""
+"""The kernel computes its boot time from a clock that is corrected now and then, so readings differ by seconds."""
 
 
 class HostNames:

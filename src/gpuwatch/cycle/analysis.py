@@ -1,6 +1,6 @@
 """Everything concluded at one moment: Snapshot ▸ findings ▸ plan ▸ Analysis. Pure and deterministic."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import Schema, Signal, WindowStat
+from gpuwatch.model.telemetry import Device, Schema, Signal, WindowStat
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.partial_gangs import explained
@@ -91,7 +91,7 @@ def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanC
     return Analysis(
         version=VERSION,
         at=snapshot.at,
-        coverage=_coverage(snapshot, ordered, policies),
+        coverage=coverage_of(snapshot.devices, ordered, _limited(snapshot.telemetry_schema, policies)),
         devices=snapshot.devices,
         cluster=snapshot.cluster,
         findings=ordered,
@@ -168,8 +168,15 @@ def _order(finding: Finding) -> tuple[int, int, float, str]:
     return (_VERDICT.get(finding.verdict, 4), SEVERITY_RANK[finding.severity], -finding.gpu_hours, finding.id)
 
 
-def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Policies) -> Coverage:
-    present = [device for device in snapshot.devices if device.present]
+def _limited(schema: Schema, policies: Policies) -> dict[str, tuple[str, ...]]:
+    return {rule: tuple(map(str, signals)) for rule, signals in missing_signals(schema, policies).items()}
+
+
+def coverage_of(
+    devices: Sequence[Device], findings: Sequence[Finding], rules_limited: dict[str, tuple[str, ...]]
+) -> Coverage:
+    """What is known of these devices. findings: those about them."""
+    present = [device for device in devices if device.present]
     unknown = [finding for finding in findings if finding.verdict is Verdict.UNKNOWN]
     # Other UNKNOWN findings are about one fault (an XID that may be the application's), not about the device's health.
     health_unknown = {
@@ -180,15 +187,12 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
     }
     idle_unknown = {ref for finding in unknown if finding.family is Family.IDLE for ref in finding.pods}
     return Coverage(
-        devices=len(snapshot.devices),
+        devices=len(devices),
         devices_present=len(present),
-        devices_resolved=sum(1 for device in snapshot.devices if device.node is not None),
+        devices_resolved=sum(1 for device in devices if device.node is not None),
         devices_allocated=sum(1 for device in present if device.pods),
         devices_shared=sum(1 for device in present if device.shared),
         health_unknown=len(health_unknown),
         idle_unknown=len(idle_unknown),
-        rules_limited={
-            rule: tuple(str(signal) for signal in signals)
-            for rule, signals in missing_signals(snapshot.telemetry_schema, policies).items()
-        },
+        rules_limited=rules_limited,
     )

@@ -8,14 +8,7 @@ from enum import StrEnum
 
 from gpuwatch.cycle.analysis import SEVERITY_RANK
 from gpuwatch.model.cluster import Pod
-from gpuwatch.model.decision import (
-    ActionKind,
-    Analysis,
-    Finding,
-    FindingKind,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import ActionKind, Analysis, Finding, FindingKind, SubjectKind, Verdict
 from gpuwatch.model.remediation import Remediation, StepKind
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Schema
 

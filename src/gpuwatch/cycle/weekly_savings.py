@@ -121,11 +121,7 @@ def worked_out(
 
 
 def held_by(
-    findings: Sequence[Finding],
-    devices: Iterable[Device],
-    prices: Mapping[str, float],
-    start: datetime,
-    end: datetime,
+    findings: Sequence[Finding], devices: Iterable[Device], prices: Mapping[str, float], start: datetime, end: datetime
 ) -> Sum:
     """GPU-hours of these allocations within the period, and what they cost."""
     total = Sum()

@@ -16,7 +16,6 @@ from gpuwatch.model.decision import (
     Advice,
     Component,
     Evidence,
-    Family,
     Finding,
     FindingKind,
     Severity,
@@ -36,6 +35,11 @@ SUSPECTED = 0.6
 
 _OF_PRESENCE = (FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
 FLEET = Subject(SubjectKind.FLEET, "fleet")
+
+
+def on_node(name: str) -> Subject:
+    return Subject(SubjectKind.NODE, name)
+
 
 Conclusion: TypeAlias = Finding | Verdict
 """A rule's result for one GPU: a bare Verdict (HEALTHY or UNKNOWN) where no Finding is wanted."""
@@ -152,7 +156,7 @@ class GpuAnswers:
         at: datetime | None = None,
         note: str = "",
     ) -> Evidence:
-        """This answer as evidence. value: what was computed from it, if anything; `note` says how."""
+        """This answer as evidence. value: a value computed from it; `note` says how."""
         value = self.of(gpu) if value is None else value
         found = measured(self.snapshot.readings, self.stat, gpu.lead, value, comparison, bound, note)
         if peers is not None:
@@ -184,7 +188,7 @@ def measured(
 
 
 class Grade(NamedTuple):
-    """How grave a fault is, what to do about it, and how sure it is."""
+    """Severity of a fault, what to do about it, and the confidence that it is one."""
 
     severity: Severity
     advice: Advice
@@ -360,7 +364,7 @@ class Fleet:
 
     def unseen(self, gpu: PhysicalGpu, kind: FindingKind, window_seconds: int) -> Conclusion:
         missing = [f"samples in the last {window_seconds // 60} min"]
-        return self.unknown(gpu, kind, "too little was seen of the window", missing)
+        return self.unknown(gpu, kind, "the window has too few samples", missing)
 
     @staticmethod
     def undecided(
@@ -389,7 +393,6 @@ def conclude(
     verdict: Verdict,
     summary: str,
     *,
-    family: Family = Family.HEALTH,
     severity: Severity = Severity.INFO,
     advice: Advice = Advice.NONE,
     confidence_ratio: float = 0.0,
@@ -413,8 +416,8 @@ def conclude(
         devices, node = [on], on.node
         on = Subject(SubjectKind.DEVICE, on.id)
     return Finding(
-        rule="health.presence" if kind in _OF_PRESENCE else f"{family}.{kind}",
-        family=family,
+        rule="health.presence" if kind in _OF_PRESENCE else f"{kind.family}.{kind}",
+        family=kind.family,
         kind=kind,
         subject=on,
         verdict=verdict,

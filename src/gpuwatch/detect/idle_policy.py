@@ -34,8 +34,8 @@ class IdlePolicy:
     exceed_chance_ratio: chance that any workload that still works exceeds the bound learnt from its past, in as long
         again. 0.005, divided among the workloads (Bonferroni), so that a fleet of a thousand has as few false findings
         as one of ten and waits half as long again. Undivided it named 3 of 775 services in twelve simulated fleets, in
-        nights with few requests; divided, 1 of 5,086 in eighty: idle times of lognormal length have a longer tail than
-        the assumed exponential one.
+        nights with few requests; divided, 1 of 5,086 in eighty: lognormal idle times have a longer tail than the
+        assumed exponential one.
     weekend_ratio: active share of weekend hours, relative to other days, from which a workload works on weekends. 0.5:
         it works half as much there, so its idle times may be twice as long where no weekend of it was seen.
     min_peers: similar workloads that a comparison needs. 5, as for GPUs; fewer stretch the prior, each by its part.
@@ -59,8 +59,8 @@ class IdlePolicy:
     power_floor_factor, power_floor_watts, power_floor_seconds: an idle card draws at most factor × floor + watts, where
         the floor is its lowest power in that time, or that of an idle card of its model, if lower (the second lowest
         of more than min_peers cards, or the catalog's). 2, 35 W and 7 days: an idle context takes a T4 from 9 to 27 W,
-        an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work below
-        that; its memory activity shows it.
+        an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work with
+        less; then its memory activity shows the work.
     dram_active_ratio: most memory activity of an idle device. 0.02: refresh and monitoring stay below one percent.
     copy_util_ratio: most memory-copy utilisation of an idle device. 0.01: the smallest step of the counter.
     sm_active_ratio: most SM activity of an idle device. 0.01: as active_ratio, since both come from the same counters.

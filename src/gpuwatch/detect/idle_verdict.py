@@ -1,4 +1,4 @@
-"""Judges one allocation: a gang, a Pod, or a single device of one."""
+"""Judges one allocation: a gang, a Pod, or a single device of a Pod."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -85,7 +85,7 @@ class IdleJudge:
         video = self.signals.video(item.devices)
         if video is not None:
             return self._working(item, "uses its video engines", (video,))
-        missing = self.blind(item, now)
+        missing = self.missing_data(item, now)
         if missing:
             return idle_unknown(item.subject, UNTOLD, missing)
         covered = now.coverage_ratio >= policy.min_coverage_ratio
@@ -95,7 +95,7 @@ class IdleJudge:
         explanation = self.model.explanation(item.workload, now, own_alone=alone, released=released)
         if age is not None and not now.active_before:
             if age < policy.min_age_seconds:
-                text = f"it is {spoken(age)} old and nothing is said before {spoken(policy.min_age_seconds)}"
+                text = f"it is {spoken(age)} old, and no Pod is judged before {spoken(policy.min_age_seconds)}"
                 return idle_unknown(item.subject, text, ("age",))
             if own.worked:
                 explanation = self.model.explanation(item.workload, now, own_alone=alone, never_worked=True)
@@ -110,7 +110,7 @@ class IdleJudge:
             return idle_unknown(item.subject, UNTOLD, (text,))
         return self._explained(item, now, explanation)
 
-    def blind(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
+    def missing_data(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
         policy = self.policy
         if item.unseen:
             return item.unseen
@@ -139,7 +139,6 @@ class IdleJudge:
             kind,
             Verdict.BUSY,
             when,
-            family=Family.IDLE,
             advice=advice,
             confidence_ratio=confidence,
             evidence=evidence,
@@ -160,7 +159,6 @@ class IdleJudge:
             FindingKind.SUSPECTED_IDLE,
             Verdict.UNKNOWN,
             f"{self._silence_text(item, now, explanation)}; only engine activity says so",
-            family=Family.IDLE,
             severity=Severity.WARNING,
             advice=Advice.FIX_MONITORING,
             since=since,
@@ -208,7 +206,7 @@ class IdleJudge:
             return f"never worked in the {spoken(self._since_start(item))} since it started"
         counted = ""
         if now.proven_seconds - now.silent_seconds > 0.1 * now.proven_seconds:
-            counted = f" ({spoken(now.silent_seconds)} of them count)"
+            counted = f" (of which {spoken(now.silent_seconds)} count)"
         silent = f"idle for {spoken(now.proven_seconds)}{counted}"
         if not now.active_before:
             silent += ", since it started" if item.started is not None else ", all that was seen of it"
@@ -217,7 +215,7 @@ class IdleJudge:
     def _explained(self, item: Allocation, now: SilenceNow, explanation: Explanation) -> Finding:
         text = self._silence_text(item, now, explanation)
         if item.ambiguous:
-            return idle_unknown(item.subject, text, ("which Pod's work it was that its device did",))
+            return idle_unknown(item.subject, text, ("which Pod's work it was",))
         if not now.active_before and not self.model.silences[item.workload].worked:
             return idle_unknown(item.subject, text, ("what it did before the history begins",))
         confidence = {ExplainedBy.OWN: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}[explanation.by]
@@ -226,7 +224,6 @@ class IdleJudge:
             FindingKind.BURSTY,
             Verdict.BUSY,
             f"{text}; it is expected to work again within {spoken(explanation.seconds)}",
-            family=Family.IDLE,
             confidence_ratio=confidence,
             since=self.calendar.time_of(now.proven_step),
             evidence=(self._activity(item, now, explanation, "<="),),
@@ -267,7 +264,7 @@ class IdleJudge:
 
 def idle_unknown(subject: Subject, text: str, missing: tuple[str, ...], evidence: tuple[Evidence, ...] = ()) -> Finding:
     kind, unknown, summary = FindingKind.IDLE_UNKNOWN, Verdict.UNKNOWN, f"{text}; missing: {', '.join(missing)}"
-    return conclude(subject, kind, unknown, summary, family=Family.IDLE, evidence=evidence, missing=missing)
+    return conclude(subject, kind, unknown, summary, evidence=evidence, missing=missing)
 
 
 def gpu_share(device: Device) -> float:

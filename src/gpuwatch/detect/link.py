@@ -25,7 +25,7 @@ _ERRORS = tuple(
     if signal.startswith(("nvlink_", "c2c_")) and signal.endswith("_total") and signal not in _CRC + _LOST_LINKS
 )
 _NEVER_RECORDED = (Signal.NVLINK_ECC_ERRORS_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL, *(s for s in _ERRORS if "c2c" in s))
-"""Without a recorded page of an exporter: alone they are not sure enough to be acted on."""
+"""No recorded page of an exporter has these signals, so alone they cause no action."""
 
 
 def pcie_replay_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -53,8 +53,8 @@ def nvlink_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 
 def pcie_replay(fleet: Fleet) -> Judge:
-    """More replays per minute than the link's speed and width allow, and than the peers have: replays slow a link, but
-    on all links of a platform they are no card's fault."""
+    """More replays per minute than the link's speed and width allow, and more than the peers have: replays slow a link,
+    but replays on all links of a platform are no card's fault."""
     kind = FindingKind.PCIE_REPLAY
     policy = fleet.policy
     minutes = policy.window_seconds / 60
@@ -140,6 +140,10 @@ def pcie_width(fleet: Fleet) -> Judge:
             return fleet.undecided(gpu, kind, f"{summary}; its slot may have no more", [fact], missing)
         if width >= peers.median:
             return fleet.healthy(gpu, kind, f"{summary}, as its peers' links have", lanes, most, confidence_ratio=0.8)
+        slots = [lanes.of(each) or full for each in fleet.at_home[gpu.home]]
+        if len(slots) > 1 and max(slots) < peers.median:
+            missing = "whether the slots of its machine have more lanes"
+            return fleet.undecided(gpu, kind, f"{summary}; no GPU of its machine has more", [fact], missing)
         summary += f"; its peers have {peers.median:g}"
         grade = Grade(Severity.WARNING, Advice.INSPECT, 0.85)  # less than 1, as the servers of a pool may differ
         return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))
@@ -183,7 +187,7 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if gpu.uuid in told:
-            return fleet.unknown(gpu, kind, "link errors, as all over its NVLink domain", ["errors of this GPU alone"])
+            return fleet.unknown(gpu, kind, "link errors on its whole NVLink domain", ["errors of this GPU alone"])
         down = _link_down(gpu, up, up_peers(gpu))
         if down is not None:
             return down
@@ -234,7 +238,7 @@ def _rate(answers: GpuAnswers, policy: HealthPolicy) -> tuple[GpuAnswers, float,
 
 
 def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclusion | None:
-    """A link that is down while the peers' are up. None without peers: ports may be unused by design."""
+    """A link that is down while the peers' links are up. None without peers: ports may be unused by design."""
     if up.of(gpu) != 0 or peers is None or peers.median <= 0:
         return None
     summary = "a link to other accelerators or to the CPU is down; its peers' links are up"

@@ -54,7 +54,7 @@ def ecc(fleet: Fleet) -> Judge:
     policy = fleet.policy
     window = policy.change_window_seconds
     sram, standing, dbe, dbe_lifetime, sbe, sbe_lifetime, appeared, *telling = map(fleet.answers, ecc_needs(policy))
-    # Of other rules: on the exporter's default list, where this one is blind.
+    # Statistics of other rules, on the exporter's default list, that tell whether an error was contained.
     telling.append(fleet.answers(WindowStat(Signal.XID_CODE, Statistic.LAST)))
     telling.append(fleet.answers(WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, window)))
     reporting = fleet.reporting(window)
@@ -67,8 +67,8 @@ def ecc(fleet: Fleet) -> Judge:
             # NVIDIA's own criterion for replacement, computed by the driver.
             summary = "uncorrectable SRAM errors passed the driver's threshold for exchange"
             return fleet.degraded(gpu, kind, summary, _EXCHANGE, [sram.evidence(gpu, comparison="==", bound=1.0)])
-        # NVML's volatile counter starts at 0 with the driver: above 0 a reset is due, at 0 it has been. The counters of
-        # other vendors may be of a lifetime.
+        # NVML's volatile counter starts at 0 with the driver: above 0 a reset is due, at 0 it was done. The counters of
+        # other vendors may never start again.
         volatile = standing.of(gpu) if gpu.lead.vendor is Vendor.NVIDIA else None
         fresh = next((answers for answers in (dbe, dbe_lifetime) if (answers.of(gpu) or 0) > 0), None)
         if volatile or (fresh is not None and volatile is None):
@@ -94,12 +94,12 @@ def ecc(fleet: Fleet) -> Judge:
 
 
 def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> Finding:
-    """Uncorrectable errors. A contained one stayed with the program that met it: the driver takes the page out of use,
-    other work goes on, and the reset can wait ('Response to Uncorrectable Contained ECC Errors'). Where nothing says
-    that it got out, no job that runs is ended for it.
+    """Uncorrectable errors. A contained one affects only the program that met it: the driver takes the page out of use,
+    other work goes on, and the reset can wait ('Response to Uncorrectable Contained ECC Errors'). Without a sign that
+    the error was not contained, no running job is ended for it.
 
-    The driver's recovery action outranks XIDs, these the architecture. NVIDIA on XID 48: with 63 drain, then reset;
-    alone reset.
+    The driver's recovery action outranks XIDs, which outrank the architecture. For XID 48 NVIDIA asks for a reset; with
+    a 63 for a drain first.
     """
     pending, recovery, last_xid, new_rows = telling
     action, code, contained, grade = recovery.of(gpu), last_xid.of(gpu), None, _WHEN_IDLE
@@ -133,7 +133,7 @@ def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> 
 
 def _contains(model: Gpu) -> bool:
     """Error containment: GA100, GH100 and GB10x ('Supported GPUs'), the chips of these architectures that have MIG. The
-    RTX PRO 6000 has MIG too and is not in that table; of it nothing is concluded."""
+    RTX PRO 6000 has MIG too and is not in that table; nothing is concluded for it."""
     return model.architecture in ("ampere", "hopper", "blackwell") and bool(model.mig_family)
 
 
@@ -152,8 +152,7 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
         summary = f"{rate:,.3g} corrected ECC errors per second, as its peers have"
         return fleet.healthy(gpu, kind, summary, corrected, confidence_ratio=0.6)
     summary = f"{rate:,.3g} corrected ECC errors per second; the median of {peers.count} {whom} has {peers.median:,.3g}"
-    # The outlier is certain; that it gets worse is not ('SBE trend predicts' is unverified). Memory of other models
-    # compares less well.
+    # The GPU is an outlier; that it gets worse is unverified. A comparison with other models is less sure.
     grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8 if peers.same_model else SUSPECTED)
     return fleet.degraded(gpu, kind, summary, grade, [fact])
 
@@ -182,7 +181,7 @@ def row_remap(fleet: Fleet) -> Judge:
             evidence = [answers.evidence(gpu, comparison=">=", bound=float(bound)) for answers, bound, *_ in found]
             if (new_rows.of(gpu) or 0) > 0:
                 evidence.append(new_rows.evidence(gpu))
-            # The surest sign leads; what is only suspected makes it no graver.
+            # The surest sign leads; a suspected one does not raise the severity.
             lead = max((grade for *_, grade in found), key=lambda grade: grade.confidence_ratio)
             counted = [lead.severity, *(grade.severity for *_, grade in found if grade.confidence_ratio > SUSPECTED)]
             return fleet.degraded(

@@ -1,18 +1,18 @@
-"""What other detectors say of a Node with GPUs, by its conditions: shown with its source, and never acted on alone."""
+"""Conditions by which other detectors call a Node or its GPUs broken: shown with the source, never acted on alone."""
 
 from collections.abc import Iterable
 
 from gpuwatch.catalog.node_conditions import NodeCondition, node_conditions
-from gpuwatch.detect.fleet import SUSPECTED, Fleet, conclude
+from gpuwatch.detect.fleet import SUSPECTED, Fleet, conclude, on_node
 from gpuwatch.model.cluster import Condition, Node
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 
 
-def said_by_others(fleet: Fleet) -> Iterable[Finding]:
+def broken_conditions(fleet: Fleet) -> Iterable[Finding]:
     """One finding per Node with GPUs that has such a condition.
 
-    Most of them name no GPU, some stay after the repair (eks-node-monitoring-agent #266), and gpuwatch may have seen
-    the same itself. So they are no second sign for an XID, and are not enough to act on.
+    Most conditions name no GPU, some stay after the repair (eks-node-monitoring-agent #266), and they may rest on the
+    same signals as gpuwatch's findings. So they are no second sign for an XID, and are not enough to act on.
     """
     known = node_conditions()
     for node in fleet.snapshot.cluster.nodes:
@@ -29,7 +29,7 @@ def said_by_others(fleet: Fleet) -> Iterable[Finding]:
 
 def _finding(fleet: Fleet, node: Node, told: list[tuple[Condition, NodeCondition]]) -> Finding:
     return conclude(
-        Subject(SubjectKind.NODE, node.name),
+        on_node(node.name),
         FindingKind.NODE_CONDITION,
         Verdict.DEGRADED,
         "; ".join(f"{row.detector} says: {row.words} ({row.type}={row.bad_status})" for _, row in told),

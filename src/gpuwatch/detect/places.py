@@ -36,38 +36,45 @@ def air_of(fleet: Fleet, gpu: PhysicalGpu) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlowPlace:
-    """Machines of which at least half of the GPUs are slowed at once. place: `key=value`; '' without a label for it."""
+    """Machines of which at least half of the GPUs are slowed at once. place: `key=value`; '' without a label for it.
+    unseen: its machines of which no GPU says whether it is slowed."""
 
     place: str
     machines: tuple[str, ...]
     gpus: tuple[PhysicalGpu, ...]
+    unseen: int = 0
 
     def __str__(self) -> str:
         where = f" of {self.place}" if self.place else ""
-        return f"{len(self.gpus)} GPUs on {len(self.machines)} machines{where}"
+        more = f", of which {self.unseen} more {'is' if self.unseen == 1 else 'are'} not seen" if self.unseen else ""
+        return f"{len(self.gpus)} GPUs on {len(self.machines)} machines{where}{more}"
 
 
-def slow_places(fleet: Fleet, slowed: Iterable[PhysicalGpu]) -> list[SlowPlace]:
+def slow_places(fleet: Fleet, slowed: Iterable[PhysicalGpu], seen: Collection[PhysicalGpu]) -> list[SlowPlace]:
     """Places of which at least half is slowed, `HealthPolicy.common_cause_nodes` machines or more.
 
     A machine is slowed with at least half of its GPUs: air and power come to all of them, while a bad card is one of
-    eight. Without a label that says where machines stand, so many with several GPUs each are one cause all the same;
-    machines of one GPU are, where they are `HealthPolicy.fleet_wide_ratio` of all.
+    eight. In a labelled place with two slowed machines, one without `seen` GPUs may be slowed, and counts as the third.
+    Without a label that says where machines stand, so many with several GPUs each are one cause all the same; machines
+    of one GPU are, where they are `HealthPolicy.fleet_wide_ratio` of all.
     """
     by_home: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in slowed:
         by_home[gpu.home].append(gpu)
     whole = {home: gpus for home, gpus in by_home.items() if 2 * len(gpus) >= len(fleet.at_home.get(home, gpus))}
+    told = {gpu.home for gpu in seen}
     found = []
     for label in PLACES:
         there: dict[str, list[str]] = defaultdict(list)
-        for home in fleet.at_home:
+        for home in dict.fromkeys(gpu.home for gpu in fleet.gpus):
             if home in fleet.nodes and (value := fleet.nodes[home].labels.get(label)):
                 there[value].append(home)
         for value, homes in sorted(there.items()):
             hot = [home for home in homes if home in whole]
-            if len(hot) >= fleet.policy.common_cause_nodes and 2 * len(hot) >= len(homes):
-                found.append(_slow_place(f"{label}={value}", {home: whole.pop(home) for home in hot}))
+            unseen = sum(home not in told for home in homes) if len(hot) > 1 else 0
+            count = len(hot) + unseen
+            if count >= fleet.policy.common_cause_nodes and 2 * count >= len(homes):
+                found.append(_slow_place(f"{label}={value}", {home: whole.pop(home) for home in hot}, unseen))
     several = {home: gpus for home, gpus in whole.items() if len(fleet.at_home.get(home, ())) > 1}
     left = whole if len(whole) >= fleet.policy.fleet_wide_ratio * len(fleet.at_home) else several
     if len(left) >= fleet.policy.common_cause_nodes:
@@ -75,8 +82,8 @@ def slow_places(fleet: Fleet, slowed: Iterable[PhysicalGpu]) -> list[SlowPlace]:
     return found
 
 
-def _slow_place(place: str, machines: dict[str, list[PhysicalGpu]]) -> SlowPlace:
-    return SlowPlace(place, tuple(sorted(machines)), tuple(gpu for gpus in machines.values() for gpu in gpus))
+def _slow_place(place: str, machines: dict[str, list[PhysicalGpu]], unseen: int = 0) -> SlowPlace:
+    return SlowPlace(place, tuple(sorted(machines)), tuple(gpu for gpus in machines.values() for gpu in gpus), unseen)
 
 
 def together_finding(

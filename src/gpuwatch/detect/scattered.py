@@ -4,18 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from gpuwatch.detect.fleet import conclude
 from gpuwatch.model.cluster import Node, Pod
-from gpuwatch.model.decision import (
-    Advice,
-    Evidence,
-    Family,
-    Finding,
-    FindingKind,
-    Snapshot,
-    Subject,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
 
 
 def scattered(snapshot: Snapshot, labels: Sequence[str], *, everything: bool = False) -> Iterable[Finding]:
@@ -40,16 +31,9 @@ def scattered(snapshot: Snapshot, labels: Sequence[str], *, everything: bool = F
             if all(label in nodes[pod.node].labels for pod in pods)
         }
         wide = next((label for label, found in spans.items() if len(found) > _needed(pods, sizes[label])), None)
-        about = Finding(
-            rule=f"misfit.{FindingKind.SCATTERED}",
-            family=Family.MISFIT,
-            kind=FindingKind.SCATTERED,
-            subject=Subject(SubjectKind.GANG, gang),
-            verdict=Verdict.UNKNOWN,
-            summary="its Nodes name no domain",
-            missing=("topology labels on its Nodes",),
-            pods=tuple(sorted(pod.ref for pod in pods)),
-        )
+        on, missing = Subject(SubjectKind.GANG, gang), ["topology labels on its Nodes"]
+        about = conclude(on, FindingKind.SCATTERED, Verdict.UNKNOWN, "its Nodes name no domain", missing=missing)
+        about = replace(about, pods=tuple(sorted(pod.ref for pod in pods)))
         if wide is not None:
             counts = Counter(nodes[pod.node].labels[wide] for pod in pods)
             number, needed = float(len(counts)), float(_needed(pods, sizes[wide]))

@@ -105,7 +105,7 @@ def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[
     def duty(gpu: PhysicalGpu) -> _Duty | None:
         duties = [_duty(gpu, *each) for each, enough in zip(measures, seen, strict=True) if enough(gpu)]
         known = [each for each in duties if each is not None]
-        return max(known, key=lambda each: each.lasting, default=None)
+        return max(known, key=lambda each: (each.lasting, each.now), default=None)
 
     return duty
 
@@ -130,7 +130,7 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     usual = _usually_slowed(fleet, slowed, working)
     as_its_model = {gpu for gpus in usual.values() for gpu in gpus}
     hot = [gpu for gpu in fleet.present if gpu in slowed or (memory.of(gpu) or 0.0) >= memory_limit]
-    places = slow_places(fleet, [gpu for gpu in hot if gpu not in as_its_model])
+    places = slow_places(fleet, [gpu for gpu in hot if gpu not in as_its_model], duties.keys() | hot)
     place_of = {gpu: place for place in places for gpu in place.gpus}
     heat = excess_heat(working, temperature, power, policy.peer_deviations, partial(air_of, fleet), slowed)
 
@@ -427,14 +427,17 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
     unnamed_of = _duties(fleet, (slowdown, slowdown_both))
     bound = policy.power_brake_duty_ratio
-    braked = {gpu: duty for gpu in fleet.present if (duty := duty_of(gpu)) is not None and duty.lasting >= bound}
-    places = slow_places(fleet, braked)
+    duties = {gpu: duty for gpu in fleet.present if (duty := duty_of(gpu)) is not None}
+    braked = {gpu: duty for gpu, duty in duties.items() if duty.lasting >= bound}
+    # One cause begins and ends at once, but samples of the machines lie up to a minute apart: it lasts on one first.
+    in_part = [gpu for gpu, duty in duties.items() if max(duty.now, duty.before) >= bound]
+    places = [place for place in slow_places(fleet, in_part, duties) if not braked.keys().isdisjoint(place.gpus)]
     place_of = {gpu: place for place in places for gpu in place.gpus}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if gpu in place_of:
             return fleet.unknown(gpu, kind, f"under the power brake, as {place_of[gpu]}", _ALONE)
-        duty, unnamed = duty_of(gpu), unnamed_of(gpu)
+        duty, unnamed = duties.get(gpu), unnamed_of(gpu)
         if duty is not None and gpu in braked:
             # No healthy machine uses the brake; card, cable or power supply may be at fault.
             words, evidence = "under the power brake", [_duty_evidence(gpu, duty, bound)]
@@ -454,6 +457,6 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
 
     said = [f"{place} are under the power brake at once: look at their power feed, not at each GPU" for place in places]
-    shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of][:1]
+    shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of if gpu in braked][:1]
     since = fleet.before(2 * policy.window_seconds)
     return judge, together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)

@@ -185,7 +185,7 @@ def recheck(
         return Check(Clearance.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
     untainted = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
     if untainted:
-        return Check(Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put it back there.")
+        return Check(Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put the Pods back.")
     full = () if begun else Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter, ended=ended)

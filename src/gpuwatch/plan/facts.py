@@ -162,7 +162,7 @@ class PlanFacts:
         return {pool: sum(n * n for n in found) / sum(found) for pool, found in sizes.items() if sum(found)}
 
     @cached_property
-    def weighing(self) -> tuple[Remediation, ...]:
+    def disruptive(self) -> tuple[Remediation, ...]:
         """Remediations that keep GPUs out of service or disturb users, or are about to; without verified releases and
         moves."""
         return tuple(
@@ -179,7 +179,7 @@ class PlanFacts:
         """Node → the Remediation that taints it, even before the taint is visible."""
         return {
             name: item.name
-            for item in self.weighing
+            for item in self.disruptive
             if item.proposal.action is ActionKind.TAINT_NODE
             for name in item.proposal.nodes
         }
@@ -270,7 +270,7 @@ class PlanFacts:
     def bare_room(self) -> Room:
         """Without the pending Pods, and without what moves in flight hold. Copy before changing it."""
         room = Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
-        for item in self.weighing:
+        for item in self.disruptive:
             for pod in self._held(item):
                 room.put(pod, pod.node)
         return room

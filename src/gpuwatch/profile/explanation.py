@@ -21,8 +21,8 @@ class ExplainedBy(StrEnum):
 class Kin:
     """Workloads like this one.
 
-    bounds: `unlikely_silence_seconds` of each, for this silence, ascending. likeness: what they have in common:
-    'serving in namespace chat'. enough: from this number on they replace the prior; fewer are weighted with it.
+    bounds: `unlikely_silence_seconds` of each, for this silence, ascending. likeness: what they have in common, such as
+    'serving in namespace chat'. enough: from this number on they replace the prior; fewer are averaged with it.
     """
 
     bounds: tuple[float, ...]
@@ -71,14 +71,14 @@ def explained_silence_seconds(
     bound of its kin, or the prior where they are too few. Kin can raise the bound to at most `peer_limit_ratio` times
     the prior. The bound of kin or prior falls second for second as the workload works beyond `prior.mature_seconds`, so
     no single step of activity makes it look more idle.
-    chance_ratio: that a workload which continues to work exceeds its own bound.
+    chance_ratio: chance that a workload which goes on working exceeds its own bound.
     peer_quantile_ratio: share of the kin whose bounds are covered. floor_seconds: the least result.
-    own_lacks: why the own past never replaces kin and prior, as a sentence without a full stop; '' where it does.
+    own_lacks: why the own past cannot replace kin and prior, as a sentence without a full stop; '' where it can.
     own_stretch_ratio: factor by which its silences may be longer now than in that past, 1 or more.
     """
     seconds = unlikely_silence_seconds(own, chance_ratio, step_seconds) if own.worked else 0.0
     by, chance = ExplainedBy.OWN, f"1 in {1 / chance_ratio:,.0f}"
-    text = f"{past_text(own)}, of which more than {spoken(seconds)} follows with a chance of {chance}"
+    text = f"{past_text(own)}; one of more than {spoken(seconds)} has a chance of {chance}"
     if own_stretch_ratio > 1:
         seconds *= own_stretch_ratio
         text = f"{text}; {own_lacks}, so the threshold is {spoken(seconds)}"
@@ -88,7 +88,7 @@ def explained_silence_seconds(
     if not own_lacks:
         others -= max(0.0, own.worked_seconds - prior.mature_seconds)
     if others > seconds:
-        worked = f"worked over only {spoken(own.worked_seconds)} so far" if own.worked else "no work of it was seen"
+        worked = f"worked over only {spoken(own.worked_seconds)} so far" if own.worked else "it was never seen to work"
         text = f"{own_lacks or worked}, and {other_text}; threshold: {spoken(others)}"
         return Explanation(seconds=others, by=other, text=text)
     return Explanation(seconds=seconds, by=by, text=text)
@@ -114,7 +114,7 @@ def _others(
 
 
 def past_text(own: Silences) -> str:
-    """What was seen, such as 'longest of its 212 idle times in 6 days: 3 h 05 min'."""
+    """For example 'longest of its 212 idle times in 6 days: 3 h 05 min'."""
     if not own.worked:
         return "it was never seen to work"
     span = spoken(own.observed_seconds) + ("" if own.weekends_counted else " without weekends")

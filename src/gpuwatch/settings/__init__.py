@@ -111,7 +111,7 @@ def _read(file: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise SettingsError(f"{file}: has to be a mapping such as `plan: {{budget_ratio: 0.05}}`")
+        raise SettingsError(f"{file}: it is no mapping; write it as `plan: {{budget_ratio: 0.05}}`")
     return values
 
 

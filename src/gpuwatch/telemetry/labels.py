@@ -127,8 +127,7 @@ def holder(labels: Labels, vendor: Vendor, targets: frozenset[PodRef] = frozense
 
     With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, where a row
     without a workload has the scrape target's own Pod instead. targets: Pods known to be exporters (see `target`);
-    neither they nor earlier Pods of the same DaemonSet hold a device. Without targets, the exporters' usual names
-    decide.
+    they and earlier Pods of their DaemonSet hold no device. Without targets, the exporters' usual names decide.
     """
     for pod_label, namespace_label, container_label in LABELS.pods[vendor]:
         if not (pod := labels.get(pod_label)):
