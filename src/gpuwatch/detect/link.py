@@ -2,15 +2,13 @@
 
 from collections.abc import Hashable
 
+from gpuwatch.catalog.pcie import pcie_generations
 from gpuwatch.detect.fabric import by_domain
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
-
-REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
-"""DCGM's bound for a healthy link, from the bit error rate that PCIe allows, by generation."""
 
 _ASSUMED_GENERATION = 5
 _ASSUMED_LANES = 16
@@ -102,11 +100,12 @@ def pcie_replay(fleet: Fleet) -> Judge:
 
 def _expected_replays(generation: float | None, lanes: float | None) -> tuple[float, str]:
     """Replays per minute of a healthy link, and a name of the link: the fastest common one where unknown."""
-    known = generation is not None and int(generation) in REPLAYS_PER_MINUTE_PER_LANE
+    known = generation is not None and int(generation) in pcie_generations()
     built = generation if known and generation is not None else _ASSUMED_GENERATION
     width = lanes if lanes is not None and lanes > 0 else _ASSUMED_LANES
     assumed = "" if known and lanes is not None else " (assumed)"
-    return REPLAYS_PER_MINUTE_PER_LANE[int(built)] * width, f"Gen{built:g} ×{width:g}{assumed}"
+    per_lane = pcie_generations()[int(built)].replays_per_minute_per_lane
+    return per_lane * width, f"Gen{built:g} ×{width:g}{assumed}"
 
 
 def pcie_width(fleet: Fleet) -> Judge:
