@@ -245,7 +245,9 @@ def test_a_full_fleet_with_a_namespace_that_rests_for_a_day(newest_prometheus: S
     waits = 'namespace="works",pod="waits-x"'
     pending = {
         f'kube_pod_status_phase{{{waits},phase="Pending"}}': f"_x1000 1x{fleet.plan.steps}",
-        f'kube_pod_container_resource_requests{{{waits},resource="nvidia_com_gpu",container="c"}}': f"1x{fleet.plan.steps}",
+        f'kube_pod_container_resource_requests{{{waits},resource="nvidia_com_gpu",container="c"}}': (
+            f"1x{fleet.plan.steps}"
+        ),
     }
     alerts = fired(newest_prometheus, fleet, FILES, tmp_path, step_seconds=300, look_minutes=LOOK_MINUTES, more=pending)
     nodes = [machine.name for machine in fleet.machines]

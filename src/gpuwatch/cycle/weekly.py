@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuwatch.advise.recommend import by_worth
-from gpuwatch.catalog.gpus import gpu_share_ratio
+from gpuwatch.catalog.gpus import gpu_share_ratio, model_name
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
 from gpuwatch.cycle.weekly_savings import Savings, Sum, held_by, namespace_of, workload_savings
@@ -19,7 +19,7 @@ from gpuwatch.model.decision import Analysis, Finding, FindingKind, Severity, Su
 from gpuwatch.model.grouping import grouped
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
-from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.telemetry import Device, Gap
 from gpuwatch.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour
 
@@ -64,12 +64,12 @@ def assemble_weekly(
     }
     suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
     suspicion = held_by(suspected, analysis.devices, price_per_gpu_hour, start, end)
-    shares = {device.id: gpu_share_ratio(device.model, device.mig_profile) for device in analysis.devices}
+    devices = {device.id: device for device in analysis.devices}
     workloads, savings = workload_savings(
         analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end
     )
     teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
-    gone = _gone_gpu_hours(analysis, start, end, shares)
+    gone = _gone_gpu_hours(analysis, start, end)
     fleet = _with_savings(
         _use(hours, price_per_gpu_hour, fleet=True),
         sum(team.use.idle_gpu_hours for team in teams),
@@ -85,13 +85,15 @@ def assemble_weekly(
         else fleet.allocatable_gpu_hours + sum(gone.values()),
         lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
     )
-    degraded = sorted(
-        (
-            item
-            for item in analysis.findings
-            if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
-        ),
-        key=lambda item: (-list(Severity).index(item.severity), -item.gpu_hours),
+    degraded = [
+        item
+        for item in analysis.findings
+        if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
+    ]
+    lost = {item.id: of for item in degraded if (of := _since_then(item, devices, price_per_gpu_hour, start, end))}
+    lost_cost = {name: of.cost for name, of in lost.items() if of.cost is not None}
+    degraded.sort(
+        key=lambda item: (-list(Severity).index(item.severity), -lost_cost.get(item.id, 0.0), -item.gpu_hours)
     )
     return WeeklyReport(
         version=VERSION,
@@ -111,6 +113,8 @@ def assemble_weekly(
         suspected_gpu_hours=suspicion.gpu_hours,
         suspected_cost=suspicion.known_cost,
         degraded=tuple(degraded),
+        degraded_gpu_hours={name: of.gpu_hours for name, of in lost.items()},
+        degraded_cost=lost_cost,
         lost_gpu_hours_by_cause=_lost(hours, gone),
         outcomes=tuple(outcomes),
         actions=actions,
@@ -241,18 +245,29 @@ def _sum(parts: Iterable[Sum]) -> Sum:
     return total
 
 
-def _gone_gpu_hours(
-    analysis: Analysis, start: datetime, end: datetime, shares: Mapping[str, float]
-) -> dict[str, float]:
+def _since_then(
+    item: Finding, devices: Mapping[str, Device], prices: Mapping[str, float], start: datetime, end: datetime
+) -> Sum | None:
+    """GPU-hours and cost of the finding's GPUs among `devices`, within the period and from the finding's start on; None
+    where the start or all GPUs are unknown."""
+    known = [devices[name] for name in item.devices if name in devices]
+    if item.since is None or not known:
+        return None
+    total, hours = Sum(), max((end - max(item.since, start)) / timedelta(hours=1), 0.0)
+    for device in known:
+        gpu_hours = hours * gpu_share_ratio(device.model, device.mig_profile)
+        price = prices.get(model_name(device.model))
+        total.add(gpu_hours, None if price is None else price * gpu_hours)
+    return total
+
+
+def _gone_gpu_hours(analysis: Analysis, start: datetime, end: datetime) -> dict[str, float]:
     """Cause → hours, within the period, of GPUs that are missing at its end."""
-    absent = {device.id for device in analysis.devices if not device.present}
-    found: dict[str, float] = defaultdict(float)
-    for item in analysis.findings:
-        if item.kind is not FindingKind.GPU_MISSING or item.verdict is not Verdict.DEGRADED or item.since is None:
-            continue
-        hours = max((end - max(item.since, start)) / timedelta(hours=1), 0.0)
-        found[str(item.kind)] += hours * sum(shares.get(name, 1.0) for name in absent.intersection(item.devices))
-    return {cause: hours for cause, hours in found.items() if hours > 0}
+    absent = {device.id: device for device in analysis.devices if not device.present}
+    missing = (item for item in analysis.findings if item.kind is FindingKind.GPU_MISSING)
+    found = (_since_then(item, absent, {}, start, end) for item in missing if item.verdict is Verdict.DEGRADED)
+    hours = sum(of.gpu_hours for of in found if of is not None)
+    return {str(FindingKind.GPU_MISSING): hours} if hours > 0 else {}
 
 
 def _lost(rows: Iterable[UsageHour], gone: Mapping[str, float]) -> dict[str, float]:

@@ -30,8 +30,7 @@ _BIT_ERROR_RATIO = 1e-12
 
 
 def infiniband(fleet: Fleet) -> list[Finding]:
-    """One finding per Node, and one on the fleet where half of a place has the same fault. UNKNOWN, so never acted on:
-    the cable or the switch may be at fault as well as the Node."""
+    """One finding per Node, and one on the fleet for a fault of half a place. UNKNOWN: cable or switch may have it."""
     sick: dict[str, dict[str, list[Evidence]]] = defaultdict(lambda: defaultdict(list))
     for words, node, fact in _signs(fleet):
         sick[words][node].append(fact)
@@ -42,7 +41,7 @@ def infiniband(fleet: Fleet) -> list[Finding]:
     shared: dict[str, list[Evidence]] = defaultdict(list)
     alone: dict[str, list[Evidence]] = defaultdict(list)
     for words, nodes in sick.items():
-        for place in slow_places(fleet, [gpu for node in nodes for gpu in fleet.at_home[node]]):
+        for place in slow_places(fleet, [gpu for node in nodes for gpu in fleet.at_home[node]], fleet.gpus):
             if place.place or len(place.machines) >= least:
                 said.append(f"{len(place.machines)} Nodes of {place.place or 'the fleet'} have a port that {words}")
                 for node in place.machines:

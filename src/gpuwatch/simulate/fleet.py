@@ -9,7 +9,6 @@ from functools import cached_property
 from gpuwatch.simulate.behaviour import Load
 from gpuwatch.simulate.cards import Machine, build_machines
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
-from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.faults import FaultPlanter
 from gpuwatch.simulate.forms import Object
 from gpuwatch.simulate.idle import plant_idle
@@ -46,10 +45,7 @@ class SimulatedFleet:
     def truth(self) -> tuple[Truth, ...]:
         truths = [*allocation_truths(self.plan, self.machines, self.runs), *self.more_truths]
         for fault in self.faults:
-            state = None
-            if fault.kind is FaultKind.OVERHEATING:
-                state = next(self._states([self.machines[fault.machine]]))
-            truths.extend(fault_truths(self.plan, self.machines, fault, state))
+            truths.extend(fault_truths(self.plan, self.machines, fault))
         for machine, script in zip(self.machines, self.scripts, strict=True):
             truths.extend(reboot_truths(self.plan, machine, script.reboots))
         return tuple(sorted(truths, key=lambda truth: (truth.start, truth.kind, truth.subject.name)))
