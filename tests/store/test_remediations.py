@@ -574,7 +574,7 @@ def test_one_that_nobody_understands_goes_when_it_is_deleted_as_its_gap_advises(
         place.write_raw(kept.id, {"phase": "Resting"})
         store.all()
         store.catch_up()
-        assert "takes its taint off the Node once it is gone" in store.gaps[0].detail
+        assert "removes its taint from the Node once the object is deleted" in store.gaps[0].detail
         assert FINALIZER in place.raw(kept.id)["metadata"]["finalizers"]
         place.delete(kept.id)
         store.all()
