@@ -242,7 +242,7 @@ def test_pods_of_an_unknown_kind_prove_nothing() -> None:
         ("workload", {"/status/conditions": [{"type": "Finished", "status": "True"}]}, "has ended"),
         ("workload", {"/metadata/ownerReferences": [{"kind": "Pod", "uid": "1"}]}, "no controller would recreate"),
         ("inferenceservice", {"/status/deploymentMode": "RawDeployment"}, "at least one replica"),
-        ("inferenceservice", {"/status": {}}, "not told"),
+        ("inferenceservice", {"/status": {}}, "not known whether it is serverless"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "with",
 )

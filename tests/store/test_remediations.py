@@ -448,9 +448,9 @@ def test_what_somebody_forged_is_a_gap_and_is_never_given(in_cluster: InCluster,
         places = {name: f"{space}/{name}".removeprefix("/") for name in proposals if name != "good"}
         assert {gap.what for gap in store.gaps} == {f"remediation {at}" for at in places.values()}
         where = f"kubectl delete rem elsewhere -n {TEAM}" if space else "kubectl delete noderem elsewhere"
-        assert any(where in gap.detail and "lies in" in gap.detail for gap in store.gaps)
+        assert any(where in gap.detail and "the object is in" in gap.detail for gap in store.gaps)
         for at in places.values():
-            with pytest.raises(StoreError, match="cannot be understood"):
+            with pytest.raises(StoreError, match="cannot be decoded"):
                 store.get(at)
 
 
