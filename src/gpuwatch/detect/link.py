@@ -82,15 +82,15 @@ def pcie_replay(fleet: Fleet) -> Judge:
             return fleet.unseen(gpu, kind, policy.window_seconds)
         multiples = peers_of(gpu)
         peers = None if multiples is None else multiples.times(bound)
-        whom = "GPUs of all models" if peers is not None and not peers.same_model else "its peers"
-        note, unit = f"bound for {assumed}; compared with {whom}", "replays/minute"
+        compared = "GPUs of all models" if peers is not None and not peers.same_model else "its peers"
+        note, unit = f"bound for {assumed}; compared with {compared}", "replays/minute"
         fact = replays.evidence(gpu, rate, unit=unit, comparison=">", bound=bound, peers=peers, note=note)
         if peers is None:
             summary = f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with"
             return fleet.undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
         if rate <= peers.upper(policy.peer_deviations):
-            return fleet.healthy(gpu, kind, f"as many replays as {whom} have", replays, confidence_ratio=0.6)
-        summary = f"{rate:,.3g} PCIe replays per minute; {bound:.3g} are normal, and {whom} have {peers.median:.3g}"
+            return fleet.healthy(gpu, kind, f"as many replays as {compared} have", replays, confidence_ratio=0.6)
+        summary = f"{rate:,.3g} PCIe replays per minute; {bound:.3g} are normal, and {compared} have {peers.median:.3g}"
         # Two independent bounds are exceeded, but replays seldom cost more than speed.
         grade = Grade(Severity.WARNING, Advice.INSPECT, 0.75 if peers.same_model else SUSPECTED)
         return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))
@@ -182,10 +182,10 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
     over = {gpu.uuid: excesses(gpu) for gpu in fleet.present}
     sick = [gpu for gpu in fleet.present if any(outlier for _, outlier in over[gpu.uuid])]
-    shared, told = by_domain(fleet, kind, "link errors", sick)
+    shared, explained = by_domain(fleet, kind, "link errors", sick)
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        if gpu.uuid in told:
+        if gpu.uuid in explained:
             return fleet.unknown(gpu, kind, "link errors on its whole NVLink domain", ["errors of this GPU alone"])
         down = _link_down(gpu, up, up_peers(gpu))
         if down is not None:
