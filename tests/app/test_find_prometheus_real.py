@@ -15,8 +15,8 @@ from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import DEPLOY, apply, documents
 from gpuwatch.app.cli import cli
-from parts.prometheus_server import ServerBuild, running
 from parts.processes import wait_until
+from parts.prometheus_server import ServerBuild, running
 
 NAMESPACE = "find-prometheus"
 RIGHTS = [
