@@ -54,7 +54,7 @@ def collect(
 
 def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progress) -> tuple[Cluster, list[Gap]]:
     if cluster is None:
-        detail = "No cluster is read (no kubeconfig was found, or --no-cluster was given): Pods are known by name only."
+        detail = "No cluster was read, so Pods are known by name only: no kubeconfig was found, or --no-cluster is set."
         return Cluster(), [Gap(kind=GapKind.UNREACHABLE, what="cluster", detail=detail)]
     progress(f"reading {cluster.description}")
     try:
@@ -139,9 +139,8 @@ def _read_telemetry(
 def _histories_wanted(
     inventory: Inventory, readings: Readings, suspects_stat: WindowStat, needs: TelemetryNeeds
 ) -> frozenset[DeviceId] | None:
-    """Devices whose long history is needed; None for all. A device that was active within the suspect window is in use,
-    so only inactive ones need it, and a sample of the busy ones for comparison. A device without data is a suspect:
-    unknown is not busy."""
+    """Devices whose long history is needed; None for all: those that were not active within the suspect window, and a
+    sample of the busy ones for comparison. A device without data counts as not active."""
     if not needs.suspect_window_seconds or len(inventory.devices) <= _ALL_HISTORIES:
         return None
     held = [device for device in inventory.devices if device.present and device.pods]
