@@ -56,7 +56,7 @@ def test_the_status_page_may_run_and_ask_for_nothing(port: int) -> None:
         status, headers, body = asked(port, path)
         assert status == 200
         assert headers["Content-Type"] == "text/html; charset=utf-8"
-        assert b"Standing by: gpuwatch-1_1234 leads;" in body
+        assert b"This replica stands by: gpuwatch-1_1234 leads" in body
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
     assert re.findall(r"script-src ([^;]*)", policy) == [f"'{SCRIPT_HASH}'"]
@@ -71,7 +71,8 @@ def test_reports_are_listed_and_their_files_given(port: int, folder: Path) -> No
     (report,) = [item for item in folder.iterdir() if item.is_dir()]
     listed = asked(port, "/reports/")[2].decode()
     assert "GPUs of a week" in listed
-    assert f'href="/reports/{report.name}/report.html"' in listed
+    assert f'href="{report.name}/report.html"' in listed
+    assert "odd.exe" not in listed  # it is not served either
     for name, kind in (
         ("report.html", "text/html; charset=utf-8"),
         ("report.json", "application/json"),
@@ -137,7 +138,7 @@ def test_a_report_that_cannot_be_read_costs_itself_alone(port: int, folder: Path
 
 def test_without_a_folder_there_are_none(tmp_path: Path) -> None:
     with serving("127.0.0.1", 0, list, list, Metrics().registry, Pages(standing_by, lambda: tmp_path / "none")) as port:
-        assert b"There is none yet." in asked(port, "/reports/")[2]
+        assert b"There is no report yet." in asked(port, "/reports/")[2]
 
 
 def test_pages_can_be_left_away() -> None:

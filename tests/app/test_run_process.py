@@ -91,10 +91,10 @@ def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, teleme
         assert "gpuwatch_leader 1.0" in metrics
         status, shown = run.asked("/")
         assert status == 200
-        assert "It leads. 8 of 8 GPUs and MIG instances report" in shown
+        assert "This replica leads. 8 of 8 GPUs and MIG instances report" in shown
         assert "Refused (1)" in shown
-        assert 'href="/reports/"' in shown
-        assert "There is none yet." in run.asked("/reports/")[1]
+        assert 'href="reports/"' in shown
+        assert "There is no report yet." in run.asked("/reports/")[1]
         run.process.send_signal(signal.SIGTERM)
         assert run.process.wait(30) == 0
         lines = [json.loads(line) for line in run.said().splitlines()]

@@ -481,6 +481,25 @@ def test_lost_hours_are_added_by_cause_the_largest_first() -> None:
     assert found.fleet.lost_gpu_hours == pytest.approx(7.5)
 
 
+def test_a_degraded_gpu_costs_its_price_from_the_start_of_the_finding() -> None:
+    began = replace(
+        idle("x/y", ("GPU-1",), END - timedelta(hours=30)),
+        kind=FindingKind.XID,
+        verdict=Verdict.DEGRADED,
+        subject=Subject(SubjectKind.DEVICE, "GPU-1"),
+    )
+    before = replace(began, kind=FindingKind.ECC, since=START - timedelta(hours=5))
+    open_start = replace(began, kind=FindingKind.ROW_REMAP, since=None)
+    unseen = replace(began, kind=FindingKind.HUNG, devices=("GPU-9",))
+    found = report(hours(), (open_start, unseen, began, before), devices=(device("GPU-1"),))
+    assert found.degraded_gpu_hours == {began.id: pytest.approx(30.0), before.id: pytest.approx(168.0)}
+    assert found.fleet.cost is not None
+    assert found.fleet.allocatable_gpu_hours is not None
+    price = found.fleet.cost / found.fleet.allocatable_gpu_hours
+    assert found.degraded_cost == {began.id: pytest.approx(30.0 * price), before.id: pytest.approx(168.0 * price)}
+    assert found.degraded[:2] == (before, began)  # the dearest first
+
+
 def test_a_gpu_that_is_gone_counts_as_lost_from_then_on() -> None:
     since = END - timedelta(hours=30)
     finding = replace(

@@ -1,9 +1,10 @@
-"""Pictures of the shipped dashboards, drawn over a real Prometheus: `make screenshots` writes docs/images/.
+"""Pictures of the shipped dashboards, drawn over a real Prometheus, of the status page and of the weekly report: `make
+screenshots` writes docs/images/.
 
     PYTHONPATH=tests python tests/dashboards/screenshots.py FOLDER [--theme light] [DASHBOARD.json …]
 
-Without dashboards it draws all of dashboards/. Says what became of each, and
-ends with 1 where a panel is broken.
+Without dashboards it draws the two pages and all of dashboards/. It tells the state of each panel, and ends with 1 where
+one is broken. pngquant, a package of Debian, makes the files a third as large.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ from dashboards import fleets, rendering
 from parts.browser import find_browser
 from parts.browser import running as running_browser
 from parts.prometheus_server import ServerBuild, find_servers
+from report import pictures
 
 SHIPPED = Path(__file__).parents[2] / "dashboards"
 
@@ -52,8 +55,11 @@ def main() -> int:
     parser.add_argument("--theme", choices=("dark", "light"), default="dark")
     asked = parser.parse_args()
     npm, browser_build, servers = rendering.find_npm(), find_browser(), find_servers()
-    if npm is None or browser_build is None or not servers:
-        sys.exit("pictures need npm, Chromium and a Prometheus; tests/parts/install puts the last two in place")
+    if npm is None or browser_build is None or not servers or not shutil.which("pngquant"):
+        sys.exit(
+            "pictures need npm, Chromium, a Prometheus and pngquant; tests/parts/install puts Chromium and Prometheus in "
+            "place, `apt-get install npm pngquant` the others"
+        )
     files = asked.dashboards or sorted(SHIPPED.glob("*.json"))
     boards = {file.stem: json.loads(file.read_text()) for file in files}
     page, broken = rendering.built(npm), 0
@@ -64,6 +70,8 @@ def main() -> int:
         running_browser(browser_build) as browser,
     ):
         asked.folder.mkdir(parents=True, exist_ok=True)
+        if not asked.dashboards:
+            pictures.draw(browser, asked.folder, Path(temporary, "demo"))
         for name, board in boards.items():
             started = time.monotonic()
             shown = rendering.render(
@@ -84,6 +92,8 @@ def main() -> int:
                     print(f"  {panel.title}: {panel.state}{' – ' if said else ''}{said}")
             for line in (*shown.problems, *shown.console):
                 print(f"  page: {line}")
+    drawn = [str(file) for file in asked.folder.glob("*.png")]
+    subprocess.run(["pngquant", "--force", "--skip-if-larger", "--strip", "--ext", ".png", *drawn], check=False)
     return 1 if broken else 0
 
 

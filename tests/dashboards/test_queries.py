@@ -73,12 +73,12 @@ NO_FAULT = "lists faults, and there is none"
 EMPTY = {
     **{(("stopped",), key): NOT_JUDGED for key in (
         ("gpuwatch-fleet", "Health unknown"), ("gpuwatch-health", "Health unknown"), ("gpuwatch-health", "Warnings"),
-        ("gpuwatch-money", "At least"), ("gpuwatch-money", "Cost per hour by state"), ("gpuwatch-money", "Free"),
-        ("gpuwatch-money", "GPU time wasted so far"), ("gpuwatch-money", "Idle"), ("gpuwatch-money", "Namespaces"),
-        ("gpuwatch-money", "Saving by what would be done"), ("gpuwatch-money", "Saving per hour"),
-        ("gpuwatch-money", "Would be saved"), ("gpuwatch-self", "Devices down"),
-        ("gpuwatch-workload", "Idle findings"), ("gpuwatch-workload", "What would be saved"),
-        ("gpuwatch-workload", "Would be saved"),
+        ("gpuwatch-money", "Possible saving, pessimistic"), ("gpuwatch-money", "Cost per hour by state"),
+        ("gpuwatch-money", "Free"), ("gpuwatch-money", "GPU time idle so far"), ("gpuwatch-money", "Idle"),
+        ("gpuwatch-money", "Namespaces"), ("gpuwatch-money", "Possible saving by kind of change"),
+        ("gpuwatch-money", "Saving per hour"), ("gpuwatch-money", "Possible saving"), ("gpuwatch-self", "Devices down"),
+        ("gpuwatch-workload", "Idle findings"), ("gpuwatch-workload", "Possible saving by change"),
+        ("gpuwatch-workload", "Possible saving"),
     )},
     (("stopped",), ("gpuwatch-health", "Nodes")): "without any telemetry one finding of the fleet stands for all Nodes",
     (("quiet",), ("gpuwatch-health", "Memory errors")): NO_FAULT,

@@ -311,7 +311,10 @@ class TestPlaces:
         lasts = bits(brake=(1.0, 1.0))
         (found,) = self.braked(lasts, lasts, {}).values()
         assert (found.subject.kind, found.severity) == (SubjectKind.FLEET, Severity.CRITICAL)
-        assert "16 GPUs on 2 machines of topology.kubernetes.io/rack=r0, of which 1 more is not seen" in found.summary
+        assert found.summary.startswith(
+            "16 GPUs on 2 machines of topology.kubernetes.io/rack=r0 (of 1 more there it is not known) are "
+            "under the power brake at once"
+        )
         assert len(self.braked(lasts, {}, {})) == 8, "one machine may fail on its own"
         assert len(self.braked(lasts, lasts, bits())) == 16, "so may two"
 

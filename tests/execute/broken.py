@@ -43,12 +43,12 @@ def pods_with_gpus_only(patch: pytest.MonkeyPatch) -> None:
 
 def asked_once(patch: pytest.MonkeyPatch) -> None:
     """What must hold is asked before the first write alone."""
-    asked = advance.Course._cleared
+    asked = advance.Advance._cleared
 
-    def cleared(course: advance.Course, *rest: Any) -> Check:
+    def cleared(course: advance.Advance, *rest: Any) -> Check:
         return Check(Clearance.GO) if course.remediation.began_at is not None else asked(course, *rest)
 
-    patch.setattr(advance.Course, "_cleared", cleared)
+    patch.setattr(advance.Advance, "_cleared", cleared)
 
 
 def rungs_unasked(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def late_writes(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_called(patch: pytest.MonkeyPatch) -> None:
     """A gang that does not run again calls nobody."""
-    patch.setattr(advance.Course, "_called", lambda *_: None)
+    patch.setattr(advance.Advance, "_called", lambda *_: None)
 
 
 def unknown_alerts(patch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def test_the_controller_runs_as_its_deployment_says(image: Image, living: World,
         assert 'gpuwatch_devices{state="reporting"} 8.0' in metrics
         status, page = run.asked("/")
         assert status == 200
-        assert "It leads. 8 of 8 GPUs and MIG instances report" in page
+        assert "This replica leads. 8 of 8 GPUs and MIG instances report" in page
         told = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert process.wait(END_SECONDS) == 0, run.said()[-4000:]

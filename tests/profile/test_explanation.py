@@ -14,7 +14,7 @@ from gpuwatch.profile.explanation import (
     confidence_in_silence,
     explained_silence_seconds,
     past_text,
-    spoken,
+    time_text,
     without,
 )
 from gpuwatch.profile.silence import Silences, unlikely_silence_seconds
@@ -113,7 +113,7 @@ class TestYoung:
         own = past(longest=20, worked=11 * 24)
         once, twice = (explained(own, kin(1, 1, 1, 1, 1), own_lacks="no weekend", stretch=each) for each in (1.0, 2.0))
         assert twice.seconds == 2 * once.seconds
-        assert twice.text.endswith(f"; no weekend, so the threshold is {spoken(twice.seconds)}")
+        assert twice.text.endswith(f"; no weekend, so the threshold is {time_text(twice.seconds)}")
 
     @pytest.mark.parametrize(("bounds", "waited"), [((40,), 24 + 16 / 5), ((40, 10), 24 + 16 * 2 / 5), ((1,), 24)])
     def test_too_few_kin_stretch_the_prior_by_their_part_and_never_shorten_it(
@@ -177,7 +177,7 @@ def test_the_workload_itself_is_no_kin_of_its_own(own: float | None, left: tuple
     ],
 )
 def test_lengths_are_spoken_as_people_do(seconds: float, text: str) -> None:
-    assert spoken(seconds) == text
+    assert time_text(seconds) == text
 
 
 @pytest.mark.parametrize(

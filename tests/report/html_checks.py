@@ -1,10 +1,14 @@
-"""What holds for every page: tags that close, texts that stand out, nothing beyond the edge."""
+"""What holds for every page: tags that close, texts that stand out, nothing beyond the edge, use by keyboard."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import TYPE_CHECKING
 
-_VOID = {"meta", "br", "img", "hr", "input", "link"}
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+_VOID = {"meta", "br", "img", "hr", "input", "link", "wbr"}
 
 
 class _Tags(HTMLParser):
@@ -59,6 +63,46 @@ BEYOND = """width => [...document.querySelectorAll('main *, header *')].filter(i
   return wide && box.width > 0 && !item.closest('pre, thead, .skip') && !item.closest('svg *');
 }).map(item => item.tagName + ' ' + item.textContent.slice(0, 40))"""
 """What reaches beyond the page of this width."""
+
+OUTLINE = """() => {
+  const told = [], levels = [...document.querySelectorAll('h1, h2, h3, h4')].map(item => Number(item.tagName[1]));
+  if (levels.filter(level => level === 1).length !== 1 || levels[0] !== 1) told.push('not one h1 first');
+  levels.forEach((level, at) => {
+    if (at && level > levels[at - 1] + 1) told.push(`h${level} follows h${levels[at - 1]}`);
+  });
+  if (!document.documentElement.lang) told.push('no language');
+  if (document.querySelectorAll('main').length !== 1) told.push('not one main');
+  const names = 'a, button, summary, input, figure svg, nav, section, caption, th';
+  for (const item of document.querySelectorAll(names)) {
+    const by = item.getAttribute('aria-labelledby'), label = item.closest('label');
+    if (item.closest('[aria-hidden=true]')) continue;
+    const name = item.getAttribute('aria-label') || (by && document.getElementById(by)?.textContent)
+      || (label && label.textContent) || item.textContent;
+    if (!name.trim()) told.push(`${item.tagName} without a name`);
+  }
+  return told;
+}"""
+"""What is wrong with headings, landmarks, and names of what can be used."""
+
+
+def unfocused(opened: Page, most: int = 60) -> list[str]:
+    """What the Tab key reaches, one after another, without an outline that shows it."""
+    found = []
+    for _ in range(most):
+        opened.keyboard.press("Tab")
+        told = opened.evaluate(
+            """() => {
+              const item = document.activeElement, style = getComputedStyle(item), box = item.getBoundingClientRect();
+              if (item === document.body) return null;
+              const seen = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 1 && box.width > 0;
+              return [seen, item.tagName + ' ' + item.textContent.trim().slice(0, 40)];
+            }"""
+        )
+        if told is None:
+            break
+        found += [] if told[0] else [told[1]]
+    return found
+
 
 # The contrast of WCAG 2 of each text with what is painted behind it, and of each drawn shape with the page.
 CONTRAST = """() => {

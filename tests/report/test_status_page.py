@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +15,7 @@ from playwright.sync_api import Browser
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.model.cluster import FactKind, Unread
+from gpuwatch.model.cluster import Cluster, FactKind, Unread
 from gpuwatch.model.decision import (
     ActionKind,
     Analysis,
@@ -31,7 +33,7 @@ from gpuwatch.model.remediation import Pause
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.report.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
 from parts.browser import BrowserBuild, page, running
-from report.html_checks import BEYOND, CONTRAST, parsed, text_of
+from report.html_checks import BEYOND, CONTRAST, OUTLINE, parsed, text_of, unfocused
 from report.weekly_example import HOSTILE, HOSTILE_NAMESPACE, LONG
 
 
@@ -39,6 +41,36 @@ from report.weekly_example import HOSTILE, HOSTILE_NAMESPACE, LONG
 def browser(browser_build: BrowserBuild) -> Iterator[Browser]:
     with running(browser_build) as started:
         yield started
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    """The paths that the browser asked the server of `port` for."""
+    return []
+
+
+@pytest.fixture
+def port(asked: list[str]) -> Iterator[int]:
+    """A server of the page, which reloads every second here."""
+    body = status_html(full()).replace('content="60; ', 'content="1; ').encode()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200 if self.path == "/" else 404)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(body if self.path == "/" else b"")
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
 
 
 def standing_by() -> Status:
@@ -132,7 +164,8 @@ def test_every_tag_is_closed_and_links_stay_here(name: str) -> None:
     html = PAGES[name]()
     tags = parsed(html)
     assert len(set(tags.ids)) == len(tags.ids)
-    assert all(link.startswith(("/", "#")) and not link.startswith("//") for link in tags.links)
+    # Relative, so that they hold behind a proxy that adds a prefix.
+    assert not [link for link in tags.links if link.startswith("/") or ":" in link]
     assert not {"script", "iframe", "object", "link", "img", "form"} & tags.names
 
 
@@ -147,15 +180,15 @@ def test_names_are_text_and_nothing_else() -> None:
 def test_it_tells_what_stops_it_and_what_is_open() -> None:
     text = text_of(status_html(full()))
     for words in (
-        "It leads. 63 of 64 GPUs and MIG instances report: 1 degraded, 1 idle, 0 not known.",
-        "Not well the API server does not answer",
-        "Pause Paused since",
-        "Brake An alert fires",
-        "Notifications No receiver took 2 notifications.",
+        "This replica leads. 63 of 64 GPUs and MIG instances report. 1 degraded, 2 idle, 0 unknown.",
+        "Not ready: the API server does not answer",
+        "Pause: Paused since",
+        "Brake: An alert fires",
+        "Notifications: No receiver accepted 2 notifications.",
         " UTC, 40 s ago",
         "Mode of taint node observe",
         "UTC: not everywhere yet",
-        "done, and stands",
+        "in effect",
         "Budgets in use",
         "What could not be read",
         "analysis 40 s ago 1.3 s",
@@ -192,7 +225,7 @@ def test_a_gpu_that_telemetry_does_not_tell_is_unknown_and_never_free() -> None:
     rows = {row.name: row for row in fleet_rows(replace(state.analysis, devices=devices))}
     assert [cell.state for cell in rows["n2"].cells] == ["unknown"] * 8
     assert [cell.state for cell in rows["n3"].cells] == ["unknown"] * 8
-    assert "No telemetry shows this GPU." in rows["n3"].cells[0].said
+    assert "No telemetry shows this GPU." in rows["n3"].cells[0].reason
 
 
 def test_findings_stand_by_name_with_their_evidence() -> None:
@@ -208,10 +241,10 @@ def test_findings_stand_by_name_with_their_evidence() -> None:
 
 
 def test_it_loads_itself_anew_unless_asked_not_to() -> None:
-    assert '<meta http-equiv="refresh" content="60">' in status_html(full())
+    assert '<meta http-equiv="refresh" content="60; url=./">' in status_html(full())
     still = status_html(full(), refresh=False)
     assert 'http-equiv="refresh"' not in still
-    assert '<a href="/">Reload each minute</a>' in still
+    assert '<a href="./">Reload every minute</a>' in still
 
 
 def test_a_cell_leads_to_its_finding_by_keyboard(browser: Browser, tmp_path: Path) -> None:
@@ -224,15 +257,58 @@ def test_a_cell_leads_to_its_finding_by_keyboard(browser: Browser, tmp_path: Pat
         assert opened.locator("#finding-1").is_visible()
 
 
+def test_an_unknown_cell_opens_the_fold_that_says_why(browser: Browser, tmp_path: Path) -> None:
+    state = full()
+    assert state.analysis is not None
+    untold = replace(state.analysis.findings[0], verdict=Verdict.UNKNOWN, summary="No samples.", devices=("GPU-n2-0",))
+    analysis = replace(state.analysis, findings=(*state.analysis.findings, untold))
+    with page(browser, status_html(replace(state, analysis=analysis)), tmp_path) as (opened, _):
+        assert not opened.locator("#unknown-1").is_visible()
+        opened.get_by_role("link", name="0 unknown").press("Enter")
+        assert opened.locator("#unknown-1").is_visible()
+
+
+def test_a_fleet_that_was_not_seen_is_unknown_and_not_well() -> None:
+    state = full()
+    assert state.analysis is not None
+    nothing = replace(
+        state.analysis, coverage=Coverage(), devices=(), findings=(), cluster=Cluster(), plan=Plan(at=state.at)
+    )
+    text = text_of(status_html(replace(state, analysis=nothing)))
+    assert "Telemetry shows no GPU: the state of the fleet is unknown." in text
+    assert "Not known: no GPU was seen." in text
+    assert "No GPU was found degraded" not in text
+
+
+def test_names_of_nodes_stand_in_full() -> None:
+    state = full()
+    assert state.analysis is not None
+    item = state.analysis.plan.items[0]
+    long = replace(item, candidate=replace(item.candidate, target=Subject(SubjectKind.NODE, "gpu-node-a-02")))
+    analysis = replace(state.analysis, plan=replace(state.analysis.plan, items=(long,)))
+    assert "gpu-node-a-02" in text_of(status_html(replace(state, analysis=analysis)))
+
+
+def test_it_reloads_by_itself_also_where_a_cell_was_followed(browser: Browser, port: int, asked: list[str]) -> None:
+    opened = browser.new_page(viewport={"width": 1280, "height": 400})
+    opened.goto(f"http://127.0.0.1:{port}/#finding-1")
+    before = opened.evaluate("scrollY")
+    opened.wait_for_event("load", timeout=10_000)
+    assert asked.count("/") >= 2
+    assert opened.evaluate("scrollY") == before > 0
+    opened.close()
+
+
 def test_it_tells_what_was_not_read_and_what_that_stops() -> None:
     state = full()
     assert state.analysis is not None
     unread = (Unread(FactKind.BUDGETS, "", "403"), Unread(FactKind.PODS, "ml", "bad"), Unread(FactKind.PODS, "ml", "x"))
     analysis = replace(state.analysis, cluster=replace(state.analysis.cluster, unread=unread))
-    assert "Not read budgets, pods of ml, at least in part. What depends on them is refused" in text_of(
-        status_html(replace(state, analysis=analysis))
+    assert (
+        "Not read: budgets, pods of ml, at least in part. gpuwatch refuses the actions that depend on them."
+        in text_of(status_html(replace(state, analysis=analysis)))
     )
-    assert "Not read" not in text_of(status_html(state))
+    assert "Not read:" not in text_of(status_html(state))
 
 
 def test_what_is_worth_doing_says_its_sums() -> None:
@@ -254,17 +330,17 @@ def test_what_is_worth_doing_says_its_sums() -> None:
 
 def test_one_that_stands_by_says_nothing_of_the_fleet() -> None:
     text = text_of(status_html(standing_by()))
-    assert "Standing by: gpuwatch-1_1234 leads;" in text
+    assert "This replica stands by: gpuwatch-1_1234 leads, and only its page shows the fleet." in text
     assert "Open Remediations" not in text
     assert "The last plan" not in text
-    assert "None was started yet." in text
+    assert "No task has started yet." in text
 
 
 def test_before_the_first_look_nothing_is_claimed() -> None:
     text = text_of(status_html(replace(standing_by(), leads=True)))
-    assert "It leads; its first cycle has not ended yet." in text
-    assert "Nothing is worth doing" not in text
-    assert "None." not in text
+    assert "This replica leads; its first cycle has not ended yet." in text
+    assert "The plan has no action" not in text
+    assert "No Remediation is open" not in text
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -274,6 +350,8 @@ def test_pages_ask_for_nothing_complain_of_nothing_and_stand_out(
 ) -> None:
     with page(browser, PAGES[name](), tmp_path, scheme=scheme) as (opened, heard):
         found = opened.evaluate(CONTRAST)
+        assert opened.evaluate(OUTLINE) == []
+        assert unfocused(opened) == []
         assert heard.requests == [opened.url]
         assert heard.console == []
     assert len(found["texts"]) > 3

@@ -15,9 +15,9 @@ from playwright.sync_api import Browser
 from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, OutcomeVerdict
 from gpuwatch.model.weekly import WeeklyReport
 from gpuwatch.report.weekly_html import ABSTAINED_SHOWN, ACT_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
-from gpuwatch.report.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, reconciled, silent_gpu_hours
+from gpuwatch.report.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, idle_gpu_hours, reconciled
 from parts.browser import BrowserBuild, page, pdf_pages, running
-from report.html_checks import BEYOND, CONTRAST, parsed, text_of
+from report.html_checks import BEYOND, CONTRAST, OUTLINE, parsed, text_of, unfocused
 from report.weekly_example import (
     HOSTILE,
     HOSTILE_NAMESPACE,
@@ -74,6 +74,8 @@ def test_a_price_of_zero_is_known() -> None:
 
 def test_what_has_no_price_is_said_so() -> None:
     text = text_of(weekly_html(full_report()))
+    assert re.search(r"GPU-755b4166.{,120} 1 d 17 h 41\.0 210 USD row_remap", text)
+    assert re.search(r"GPU-0f1e2d3c/7.{,120} unknown unknown unknown row_remap", text)
     assert "price unknown, 134.7 GPU-hours a week" in text
 
 
@@ -130,6 +132,8 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(
     browser: Browser, tmp_path: Path, name: str, scheme: Literal["light", "dark"]
 ) -> None:
     with page(browser, weekly_html(REPORTS[name]()), tmp_path, scheme=scheme) as (opened, heard):
+        assert opened.evaluate(OUTLINE) == []
+        assert unfocused(opened) == []
         assert heard.requests == [opened.url]
         assert heard.console == []
         assert opened.title() == "GPUs, Mon 2026-02-23 to Mon 2026-03-02, UTC"
@@ -202,7 +206,7 @@ def test_tables_stay_tables_for_those_who_hear_them(browser: Browser, tmp_path: 
             assert opened.get_by_role("navigation", name="Sections").count() == 1
             table = opened.get_by_role("table", name="GPU-hours and money by namespace")
             assert table.get_by_role("rowheader").count() == ACT_SHOWN < len(full_report().teams)
-            assert table.get_by_role("columnheader").count() == 11
+            assert table.get_by_role("columnheader").count() == 12
         assert "rowheader" in tree
 
 
@@ -280,6 +284,32 @@ def test_rows_sort_and_filter_without_a_network(browser: Browser, tmp_path: Path
         assert heard.console == []
 
 
+def test_paper_has_the_folded_lists_of_the_appendix_without_help_of_the_style_sheet(
+    browser: Browser, browser_build: BrowserBuild, tmp_path: Path
+) -> None:
+    html = weekly_html(full_report())
+    plain = html.replace("::details-content", "::before")
+    assert plain != html
+    with page(browser, plain, tmp_path) as (opened, heard):
+        pages = pdf_pages(browser_build, opened, tmp_path / "page.pdf")
+        assert opened.locator("details[open]").count() == 0  # as before
+        assert heard.console == []
+    assert "What would resolve it" in "".join(pages)
+
+
+def test_what_is_folded_can_be_found(browser: Browser, tmp_path: Path) -> None:
+    with page(browser, weekly_html(full_report()), tmp_path) as (opened, _):
+        teams = opened.locator("#teams tbody tr:visible")
+        assert teams.count() == ACT_SHOWN
+        opened.keyboard.press("Control+f")
+        assert teams.count() == len(full_report().teams)
+        folded = opened.locator("#kept details.list")
+        assert not folded.first.evaluate("item => item.open")
+        # A link to a text is found as find-in-page finds it.
+        opened.goto(f"{opened.url}#:~:text=What%20would%20resolve%20it")
+        opened.locator("#kept details.list[open]").first.wait_for()
+
+
 def test_no_other_script_runs(browser: Browser, tmp_path: Path) -> None:
     html = weekly_html(full_report()).replace("</main>", "</main><script>document.title = 'changed'</script>")
     with page(browser, html, tmp_path) as (opened, heard):
@@ -290,7 +320,7 @@ def test_no_other_script_runs(browser: Browser, tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", REPORTS.values())
 def test_allocated_hours_add_up(make: Callable[[], WeeklyReport]) -> None:
     for use in (make().fleet, *(team.use for team in make().teams)):
-        parts = (busy_gpu_hours(use) or 0.0) + silent_gpu_hours(use) + use.unknown_gpu_hours
+        parts = (busy_gpu_hours(use) or 0.0) + (idle_gpu_hours(use) or 0.0) + use.unknown_gpu_hours
         assert parts == pytest.approx(use.allocated_gpu_hours)
     assert "7,289.8 GPU-hours allocated = 3,005.0 busy + 3,389.3 idle + 895.5 unknown" in reconciled(
         full_report().fleet

@@ -97,15 +97,15 @@ def test_a_saving_with_a_condition_is_shown_apart(form: Callable[[WeeklyReport],
         top_changes=(change, *report.top_changes[1:]),
     )
     text = form(given)
-    assert "Changes with a condition would save 321 USD, 45.6 GPU-hours more a week, projected." in text
-    assert "Only on conditions, on top: 1 change, 321 USD, 45.6 GPU-hours" in text
-    assert text.count("on conditions 321 USD, 45.6 GPU-hours") == 1  # of the team
+    assert "Changes with a condition would save another 321 USD, 45.6 GPU-hours in a coming week." in text
+    assert "1 change with a condition: another 321 USD, 45.6 GPU-hours" in text
+    assert text.count("on conditions: 321 USD, 45.6 GPU-hours") == 1  # of the team
     assert text.count("(on a condition)") == 1
     assert weekly_summary(given).count("(on a condition)") == 1
     plain = form(report)
     assert "on conditions" not in plain
     assert "(on a condition)" not in plain
-    assert "Changes with a condition" not in plain
+    assert "Changes with a condition would" not in plain
 
 
 def test_nothing_measured_is_unknown() -> None:

@@ -368,6 +368,9 @@ def full_report() -> WeeklyReport:
         suspected_gpu_hours=21.0,
         suspected_cost=102.3,
         degraded=degraded,
+        degraded_gpu_hours={degraded[0].id: 41.0},
+        degraded_cost={degraded[0].id: 209.9},
+        idle_cost={idle[0].id: 614.4, idle[1].id: 184.3},
         lost_gpu_hours_by_cause={"thermal_throttle": 121.5, "gpu_missing": 72.0, "xid": 21.1},
         outcomes=_outcomes(),
         actions=_actions(),
@@ -387,7 +390,7 @@ def full_report() -> WeeklyReport:
         ),
         coverage_ratio=0.937,
         limits=(
-            "No price is known for MI300X: money leaves them out. Name prices with the setting `prices`.",
+            "No price is known for MI300X: sums of money leave them out. Name prices with the setting `prices`.",
             "Exporters average over their interval (30 s by default): shorter peaks are not seen.",
         ),
         gaps=(

@@ -216,7 +216,7 @@ def hardware_cases(s: int) -> Iterator[Case]:
             (*CARD_SAYS, *([asks[value]] if needed else [])),
         )
         drain = [THE_CARD] if value in (3, 4) else []
-        word = "look again" if value == 3 else "then reset it"
+        word = "read the recovery action again" if value == 3 else "then reset it"
         yield Case(f"action {value}", "GpuDrainNeeded", {action: f"{value}x9"}, {0: [], 1: drain}, (*CARD_SAYS, word))
     yield Case("recovered", "GpuRecoveryActionNeeded", {action: "1x5 0x5"}, {5: [THE_CARD], 6: []})
 

@@ -1,5 +1,7 @@
 """Why nothing is advised: the vetoes against the options that would save enough."""
 
+from functools import partial
+
 from gpuwatch.advise.choice import ranked, worth_it
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.ready import Ready
@@ -12,6 +14,9 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
     policy = facts.policy
     order = ranked(item, facts)
     worth = [option for option in order if worth_it(item, option, policy)]
+    known = partial(
+        Abstention, key=item.key, at=facts.at, current=item.current, options=tuple(order), memory=item.memory
+    )
 
     def only(option: Option, *rules: str) -> bool:
         return {one.rule for one in option.vetoes} <= set(rules)
@@ -20,17 +25,7 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
         return option.speed.likely_ratio >= policy.target_speed_ratio
 
     def answer(kind: AbstentionKind, reason: str, resolve: str, nearest: Option | None) -> Abstention:
-        return Abstention(
-            key=item.key,
-            at=facts.at,
-            kind=kind,
-            reason=reason,
-            resolve=resolve,
-            current=item.current,
-            nearest=nearest,
-            options=tuple(order),
-            memory=item.memory,
-        )
+        return known(kind=kind, reason=reason, resolve=resolve, nearest=nearest)
 
     if item.tier is EvidenceTier.UTILISATION:
         return answer(

@@ -66,11 +66,9 @@ class Ratios:
 def capability_of(
     gpu: Gpu, mig_profile: str = "", labelled: Mapping[tuple[str, str], LabelledSize] | None = None
 ) -> Capability:
-    """What a model of the catalog offers, whole or as one MIG slice (a profile's name in any driver's spelling).
-
-    A slice's memory and SMs are those in the labels of the fleet's Nodes (`labelled`); else those that were measured
-    (`mig.json`, `processors.csv`); else a lower bound. Raises ValueError for a profile that the model does not have.
-    """
+    """What a model of the catalog offers, whole or as one MIG slice (a profile's name in any driver's spelling). A
+    slice's memory and SMs are those in the labels of the fleet's Nodes (`labelled`); else those that were measured
+    (`mig.json`, `processors.csv`); else a lower bound. Raises ValueError for a profile that the model does not have."""
     processor = processors().get(gpu.name)
     compute = processor.multiprocessors * processor.boost_clock_hertz if processor else None
     compute_share, memory_share, profile_name = 1.0, 1.0, ""

@@ -15,6 +15,7 @@ from gpuwatch.frameworks import FRAMEWORK_OF, OWNERS, kind_of
 from gpuwatch.frameworks.framework import Kind, Nature
 from gpuwatch.model.cluster import Cluster, Gang, Namespace, Node, Pod, Workload
 from gpuwatch.model.decision import Family, Finding, SubjectKind, Verdict
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 
 _ENDED = ("Succeeded", "Failed")
@@ -107,18 +108,11 @@ def gather(
     at: datetime,
     findings: Sequence[Finding],
 ) -> Facts:
-    pods: dict[str, list[Pod]] = defaultdict(list)
-    for pod in cluster.pods:
-        if pod.phase not in _ENDED and not pod.deleting:
-            pods[pod.workload].append(pod)
-    nodes_of: dict[str, list[Node]] = defaultdict(list)
-    for node in cluster.nodes:
-        if node.gpu_product:
-            nodes_of[_model(node)].append(node)
+    live = (pod for pod in cluster.pods if pod.phase not in _ENDED and not pod.deleting)
+    pods = grouped(live, lambda pod: pod.workload)
+    nodes_of = grouped((node for node in cluster.nodes if node.gpu_product), _model)
+    profiles_of = grouped(book.profiles.values(), lambda profile: (profile.key.workload, profile.key.container))
     gangs: dict[str, list[Gang]] = defaultdict(list)
-    profiles_of: dict[tuple[str, str], list[WorkloadProfile]] = defaultdict(list)
-    for profile in book.profiles.values():
-        profiles_of[profile.key.workload, profile.key.container].append(profile)
     owners = {pod.ref: pod.workload for pod in cluster.pods}
     for gang in cluster.gangs:
         for owner in dict.fromkeys([gang.workload, *(owners.get(ref, "") for ref in gang.pods)]):

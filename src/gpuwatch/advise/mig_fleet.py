@@ -9,6 +9,7 @@ from gpuwatch.advise.mig_pack import Cut
 from gpuwatch.catalog.gpus import Gpu, find_gpu, profile_name
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Cluster, Node
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.sizing import SliceDemand
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 
@@ -100,9 +101,7 @@ class _FleetReader:
         self.nodes = {node.name: node for node in cluster.nodes}
         self.avoid = avoid
         self.holders = holders_of(cluster, devices)
-        self.by_uuid: dict[str, list[Device]] = defaultdict(list)
-        for device in devices:
-            self.by_uuid[device.uuid].append(device)
+        self.by_uuid = grouped(devices, lambda device: device.uuid)
         self.left_out: list[str] = []
         self.spellings: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.unattributed = self._unattributed()

@@ -27,6 +27,7 @@ from gpuwatch.catalog.gpus import find_gpu, profile_name
 from gpuwatch.catalog.mig import MigGeometry, geometry
 from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Cluster, Pod
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.sizing import MigPlan, NodeMigChange, Recommendation, SliceDemand, TargetKind
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.model.workload_profile import WorkloadKey
@@ -60,11 +61,8 @@ class MigPlanPolicy:
 def slice_demands(
     recommendations: Iterable[Recommendation], cluster: Cluster, devices: Sequence[Device]
 ) -> tuple[SliceDemand, ...]:
-    """What every Pod on a MIG-capable NVIDIA GPU needs: the advised slice, else what it holds now.
-
-    The plan ignores recommendations for other kinds of targets. A Pod on several models or profiles has one demand for
-    each.
-    """
+    """What every Pod on a MIG-capable NVIDIA GPU needs: the advised slice, else what it holds now. The plan ignores
+    recommendations for other kinds of targets. A Pod on several models or profiles has one demand for each."""
     advised = {
         item.key: item
         for item in recommendations
@@ -475,10 +473,8 @@ class _Pool:
 
     def _uniform_nodes(self) -> dict[str, list[FleetGpu]]:
         """Nodes of strategy `single` that can be cut anew: no Pod stays on any of their GPUs."""
-        nodes: dict[str, list[FleetGpu]] = defaultdict(list)
-        for gpu in sorted(self.gpus.values(), key=lambda item: item.order):
-            if gpu.strategy == "single":
-                nodes[gpu.node].append(gpu)
+        single = (gpu for gpu in self.gpus.values() if gpu.strategy == "single")
+        nodes = grouped(sorted(single, key=lambda gpu: gpu.order), lambda gpu: gpu.node)
         everyone = Counter(gpu.node for gpu in self.fleet.gpus.values())
         everyone.update({node: len(others) for node, others in self.fleet.bystanders.items()})
         return {
@@ -551,11 +547,7 @@ class _Pool:
 
     def _cut(self, cuts: Mapping[Cut, int], spare: Sequence[FleetGpu]) -> None:
         """Chooses GPUs for the new cuts: on few Nodes, with few Pods on them, alike on each Node."""
-        by_node: dict[str, list[FleetGpu]] = defaultdict(list)
-        for gpu in spare:
-            by_node[gpu.node].append(gpu)
-        for gpus in by_node.values():
-            gpus.sort(key=lambda gpu: (len(gpu.pods), gpu.order))
+        by_node = grouped(sorted(spare, key=lambda gpu: (len(gpu.pods), gpu.order)), lambda gpu: gpu.node)
         wanted = Counter(dict(cuts))
         nodes = sorted(
             by_node.items(),
@@ -770,10 +762,8 @@ def _leaves_at(pool: _Pool, stage: Mapping[str, int], home: Collection[int]) -> 
 
 def _displaced(changes: Sequence[NodeMigChange]) -> Mapping[str, set[PodRef]]:
     """Node → Pods that must leave it."""
-    displaced: dict[str, set[PodRef]] = defaultdict(set)
-    for change in changes:
-        displaced[change.node] |= set(change.displaced)
-    return displaced
+    by_node = grouped(changes, lambda change: change.node)
+    return {name: {ref for change in found for ref in change.displaced} for name, found in by_node.items()}
 
 
 def _order(displaced: Mapping[str, set[PodRef]], fleet: MigFleet) -> tuple[str, ...]:

@@ -71,11 +71,11 @@ def advise(
     recommended: list[Recommendation] = []
 
     def decide(key: WorkloadKey) -> None:
-        found = _decide(ready[key], facts)
-        if isinstance(found, Recommendation):
-            recommended.append(found)
+        chosen = best_of(ready[key], facts)
+        if chosen is not None:
+            recommended.append(_recommendation(ready[key], chosen, facts))
         else:
-            abstained[key] = found
+            abstained[key] = abstention(ready[key], facts)
 
     each(list(ready), decide)
     return (
@@ -97,11 +97,6 @@ def _failed(key: WorkloadKey, at: datetime, problem: Exception) -> Abstention:
         reason=f"gpuwatch failed on this workload ({type(problem).__name__}: {problem}).",
         resolve="Report this error with the saved profile book; other workloads are not affected.",
     )
-
-
-def _decide(item: Ready, facts: Facts) -> Recommendation | Abstention:
-    chosen = best_of(item, facts)
-    return abstention(item, facts) if chosen is None else _recommendation(item, chosen, facts)
 
 
 def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation:

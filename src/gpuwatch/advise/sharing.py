@@ -5,13 +5,13 @@ one process's fault ends all of them: sharing is never advised across Namespaces
 several GPUs.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.model.cluster import Sharing
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
@@ -51,9 +51,7 @@ def groups(
 
     sharers: of one GPU model. capacity_bytes: the device's nominal framebuffer.
     """
-    by_namespace: dict[str, list[Sharer]] = defaultdict(list)
-    for one in sharers:
-        by_namespace[one.key.namespace].append(one)
+    by_namespace = grouped(sharers, lambda one: one.key.namespace)
     found: list[tuple[Sharer, ...]] = []
     for namespace in sorted(by_namespace):
         bins: list[list[Sharer]] = []

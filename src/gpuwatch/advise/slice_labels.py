@@ -21,10 +21,8 @@ class LabelledSize:
 
 
 def labelled_sizes(nodes: Iterable[Node]) -> Mapping[tuple[str, str], LabelledSize]:
-    """(Gpu.name, profile or '') → its size by the labels; where Nodes differ, the smallest.
-
-    With MIG strategy `mixed` there are labels of each profile; with `single` the GPU's labels are those of its slices.
-    """
+    """(Gpu.name, profile or '') → its size by the labels; where Nodes differ, the smallest. With MIG strategy `mixed`
+    there are labels of each profile; with `single` the GPU's labels are those of its slices."""
     least: dict[tuple[str, str, str], int] = {}
     for node in nodes:
         gpu = find_gpu(node.gpu_product)

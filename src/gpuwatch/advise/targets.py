@@ -129,11 +129,7 @@ def _models(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> It
         if nodes:
             yield _present(model, nodes, now.gpus_per_pod, facts)
             continue
-        own = [
-            offer
-            for offer in offers
-            if offer.gpu == model.name and (offer.vendor in clouds or not offer.vendor) and now.gpus_per_pod > 0
-        ]
+        own = [offer for offer in offers if offer.gpu == model.name and (offer.vendor in clouds or not offer.vendor)]
         if own:
             yield _new(model, own, profile, now)
 
@@ -155,11 +151,9 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
 
 
 def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, now: Target) -> Target:
-    """On new machines, priced whole, as no other workload is known to fill them.
-
-    Of machines with enough GPUs: the cheapest whose host is known to satisfy a Pod's requests; else the cheapest whose
-    host is unknown; else the cheapest.
-    """
+    """On new machines, priced whole, as no other workload is known to fill them. Of machines with enough GPUs: the
+    cheapest whose host is known to satisfy a Pod's requests; else the cheapest whose host is unknown; else the
+    cheapest."""
     count = now.gpus_per_pod
     pods = max(profile.pods, 1.0)
 

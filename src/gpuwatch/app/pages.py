@@ -25,7 +25,7 @@ _TYPES = {
     ".csv": "text/csv; charset=utf-8",
 }
 _REPORT = re.compile(r"[a-z0-9][a-z0-9-]{0,80}")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,80}(\.[a-z]{1,8})")
+_FILE = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,80}}({'|'.join(map(re.escape, _TYPES))})")
 _FIRST = ("report.html", "report.md", "report.json")
 
 
@@ -77,7 +77,7 @@ class Pages:
     def _file(self, report: str, name: str) -> WebPage | None:
         """Serves only files that a report lists, by their plain names; no path is built from the request otherwise."""
         match = _FILE.fullmatch(name)
-        if not _REPORT.fullmatch(report) or match is None or match[1] not in _TYPES:
+        if not _REPORT.fullmatch(report) or match is None:
             return None
         folder = self._folder() / report
         try:

@@ -63,7 +63,8 @@ class HistoryAnswer:
 
 
 @reported
-def run_plan(form: str, output: Path | None, rows: int, scope: Scope, options: Mapping[str, Any]) -> int:
+def run_plan(form: str, output_file: Path | None, rows: int, namespace: str, selector: str, **options: Any) -> int:
+    scope = Scope(namespace, selector)
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
@@ -75,7 +76,7 @@ def run_plan(form: str, output: Path | None, rows: int, scope: Scope, options: M
         named = (str(item.candidate.target) for item in analysis.plan.items if item.admitted)
         print_names(shown_name(name, scope.namespace, snapshot.cluster) for name in named)
     elif form in TABLES:
-        write_table(PLAN, analysis.plan.items, form, output)
+        write_table(PLAN, analysis.plan.items, form, output_file)
     else:
         print_answer(
             answer,
@@ -119,7 +120,7 @@ def kept_of(
 
 @reported
 def run_history(
-    name: str | None, form: str, output: Path | None, rows: int, open_only: bool, options: Mapping[str, Any]
+    name: str | None, form: str, output_file: Path | None, rows: int, open_only: bool, **options: Any
 ) -> int:
     now = datetime.now(UTC)
     store, _ = opened_store(options)
@@ -133,7 +134,7 @@ def run_history(
         kinds = {True: "remediation", False: "noderemediation"}
         print_names(f"{kinds[bool(each.namespace)]}.gpuwatch.dev/{each.name}" for each in known)
     elif form in TABLES:
-        write_table(ACTIONS, actions_in(known, datetime.min.replace(tzinfo=UTC), now), form, output)
+        write_table(ACTIONS, actions_in(known, datetime.min.replace(tzinfo=UTC), now), form, output_file)
     elif name is not None:
         print_answer(answer, form, lambda: remediation_detail(known[0], now))
     else:
@@ -146,7 +147,7 @@ def run_history(
 
 
 @reported
-def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
+def run_approve(name: str, by: str | None, **options: Any) -> int:
     store, writer = opened_store(options)
     found = _one(store, name, options)
     # In mode enforce it may wait because no owner could be notified.
@@ -164,7 +165,7 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
 
 
 @reported
-def run_reject(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
+def run_reject(name: str, finding_correct: bool, **options: Any) -> int:
     store, _ = opened_store(options)
     found = _one(store, name, options)
     if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED):
@@ -177,7 +178,7 @@ def run_reject(name: str, finding_correct: bool, options: Mapping[str, Any]) -> 
 
 
 @reported
-def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
+def run_undo(name: str, finding_correct: bool, **options: Any) -> int:
     store, _ = opened_store(options)
     found = _one(store, name, options)
     if found.phase is Phase.PROPOSED:
@@ -195,7 +196,7 @@ def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> in
 
 
 @reported
-def run_pause(reason: str, by: str | None, everything: bool, options: Mapping[str, Any]) -> int:
+def run_pause(reason: str, by: str | None, everything: bool, **options: Any) -> int:
     now = datetime.now(UTC)
     store, writer = opened_store(options)
     pause = store.pause(by if by is not None else _who_is_it(writer), reason, now, everything=everything)
@@ -204,7 +205,7 @@ def run_pause(reason: str, by: str | None, everything: bool, options: Mapping[st
 
 
 @reported
-def run_resume(options: Mapping[str, Any]) -> int:
+def run_resume(**options: Any) -> int:
     store, _ = opened_store(options)
     before = store.paused()
     store.resume()

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuwatch.app.sources import SourceError
+from gpuwatch.app.sources import OptionsError, SourceError
 from gpuwatch.cycle.analysis import coverage_of
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Analysis, Snapshot
@@ -20,7 +20,7 @@ _SET = re.compile(r"(?P<key>[\w./-]+)\s+(?P<sign>in|notin)\s*\((?P<values>[^()]*
 
 
 def parse_selector(text: str) -> Matches | None:
-    """A label selector as kubectl takes it: `a=b,c!=d,e,!f,g in (h,i)`; None for ''. Raises ValueError.
+    """A label selector as kubectl takes it: `a=b,c!=d,e,!f,g in (h,i)`; None for ''. Raises OptionsError.
 
     >>> matches = parse_selector("team=vision,tier notin (dev,test),!debug")
     >>> matches({"team": "vision"}), matches({"team": "vision", "tier": "dev"})
@@ -35,7 +35,9 @@ def parse_selector(text: str) -> Matches | None:
             wanted = not found["no"] and found["sign"] != "!="
             terms.append((found["key"], wanted, frozenset({found["value"]}) if found["sign"] else None))
         else:
-            raise ValueError(f"{part!r} is no label selector; write a=b, a!=b, a, !a, a in (b,c) or a notin (b,c)")
+            raise OptionsError(
+                f"-l: {part!r} is no label selector; write a=b, a!=b, a, !a, a in (b,c) or a notin (b,c)"
+            )
     if not terms:
         return None
 
@@ -49,7 +51,7 @@ def parse_selector(text: str) -> Matches | None:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """namespace, selector: '' for all. Raises ValueError for a selector that cannot be understood."""
+    """namespace, selector: '' for all. Raises OptionsError for a selector that cannot be understood."""
 
     namespace: str = ""
     selector: str = ""

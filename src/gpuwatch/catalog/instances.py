@@ -72,8 +72,7 @@ class InstanceType:
 
     @property
     def allocatable_memory_bytes(self) -> float | None:
-        """host_memory_bytes less the kubelet's reservation: 0.95 to 1.07 of what Karpenter's documentation lists for 47
-        AWS types of the catalog."""
+        """Less the kubelet's reservation: 0.95 to 1.07 of what Karpenter's documentation has for 47 AWS types."""
         if self.host_memory_bytes is None:
             return None
         return self.host_memory_bytes - _reserved(self.host_memory_bytes, _RESERVED_MEMORY_RATIOS)

@@ -49,8 +49,7 @@ class XidClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """Verdict of one authority other than NVIDIA's catalog. acts: whether it acts on the GPU or its Node; None where
-    that depends on more than the number."""
+    """Another authority's verdict. acts: whether it acts on the GPU or its Node; None where the number cannot tell."""
 
     authority: str
     acts: bool | None

@@ -3,7 +3,7 @@ without a cluster no Pod's owner is known, so the plan refuses every action."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpuwatch.collect.origin import TrustedTargets, find_origin, untrusted
 from gpuwatch.collect.resolve import boot_times, infiniband_ports, resolve_nodes
@@ -19,6 +19,7 @@ from gpuwatch.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.telemetry.pod_runs import pod_runs
 from gpuwatch.telemetry.readings import read_stats
 from gpuwatch.telemetry.samples import SampleStore, TelemetryError
+from gpuwatch.telemetry.standing import standing
 
 Progress = Callable[[str], None]
 """Called with the name of each step before it begins."""
@@ -96,6 +97,9 @@ def _read_telemetry(
     progress("reading state changes (XIDs, recovery actions)")
     changes, found = state_changes(telemetry, needs.state_signals, at, needs.change_window_seconds, schema, inventory)
     gaps += found
+    window, events = timedelta(seconds=needs.change_window_seconds), set(needs.state_signals)
+    stand = standing(telemetry, readings, at, schema, inventory)
+    changes = (*(each for each in stand if each.signal not in events or at - each.at >= window), *changes)
     chosen = _histories_wanted(inventory, readings, suspects_stat, needs)
     progress(f"reading the activity of {len(inventory.devices) if chosen is None else len(chosen)} devices")
     activity: Sequence[ActivityHistory] = ()

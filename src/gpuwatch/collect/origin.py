@@ -97,8 +97,7 @@ def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: Trust
 
 
 def _chosen(rows: Sequence[Labels], names: HostNames) -> tuple[dict[str, str], tuple[Gap, ...]]:
-    """Labels that tell this cluster's rows from others'. A host name without its domain decides only where no other
-    name does."""
+    """Labels that tell this cluster's rows from others', by whole host names, or else by names without a domain."""
     chosen: dict[str, str] = {}
     for label in CLUSTER_LABELS:
         values = sorted({row.get(label, "") for row in rows})
@@ -190,8 +189,7 @@ def _too_many(instances: Sequence[str]) -> Gap:
 def untrusted(
     devices: Sequence[Device], instances: Mapping[DeviceId, Collection[str]], found: Origin, cluster: Cluster
 ) -> tuple[tuple[Device, ...], list[Gap]]:
-    """The devices with the reason why nothing may be done about them, and one Gap per reason. instances: device → the
-    targets that export it."""
+    """The devices with why nothing may be done about them, and one Gap per reason. instances: device → targets."""
     held = {node.name: node.gpu_count for node in cluster.nodes if not node.mig_layout}
     seen = Counter(node for node, _ in {(device.node, device.uuid) for device in devices if device.present})
     reasons: Counter[str] = Counter()

@@ -253,8 +253,7 @@ class _StretchReader:
         )
 
     def _attributed(self, windows: Sequence[HeldWindows]) -> Sequence[HeldWindows]:
-        """The windows; () where no row names a Pod although Pods have GPUs. Telemetry then does not show which devices
-        are free."""
+        """The windows; () where no row names a Pod although Pods have GPUs, so that free devices are unknown."""
         if any(each.pod for each in windows):
             return windows
         held = any(pod.phase == "Running" and pod.accelerators for pod in self.cluster.pods)
@@ -299,8 +298,7 @@ class _StretchReader:
 
 @contextlib.contextmanager
 def _garbage_collector_off() -> Iterator[None]:
-    """With a large fleet's hundreds of thousands of objects the cyclic collector took a quarter of an update's time,
-    and windows and profiles form no cycles."""
+    """The collector took a quarter of a large fleet's update, and windows and profiles form no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -108,8 +108,7 @@ def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict
 def infiniband_ports(
     store: SampleStore, at: datetime, cluster: Cluster
 ) -> tuple[dict[str, dict[str, dict[str, float]]], tuple[Gap, ...]]:
-    """`Snapshot.infiniband`; a target's Node as in `boot_times`. If the first query finds no port, the others are not
-    sent."""
+    """`Snapshot.infiniband`; a target's Node as in `boot_times`. Without ports, the first query is the only one."""
     names = HostNames(cluster)
     found: dict[str, dict[str, dict[str, float]]] = {}
     for statistic in STATISTICS:

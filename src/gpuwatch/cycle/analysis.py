@@ -1,7 +1,7 @@
 """Everything concluded at one moment: Snapshot ▸ findings ▸ plan ▸ Analysis. Pure and deterministic."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuwatch.catalog.metrics import metric_rows
@@ -25,7 +25,7 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import Device, Schema, Signal, WindowStat
+from gpuwatch.model.telemetry import Device, Schema, Signal, Statistic, WindowStat
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.partial_gangs import explained
@@ -83,7 +83,23 @@ def assess(
         *idle.assess_idle(snapshot, policies.idle, everything=everything),
         *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=everything),
     )
-    return explained(PlanFacts(snapshot, found), policies.plan)
+    return explained(PlanFacts(snapshot, tuple(_dated(snapshot, item) for item in found)), policies.plan)
+
+
+def _dated(snapshot: Snapshot, finding: Finding) -> Finding:
+    """A degraded device whose rule gives no beginning, with that of the first state it rests on. Where the state is as
+    old as what was read, the evidence has that window, and the beginning is the latest that there can be."""
+    if finding.verdict is not Verdict.DEGRADED or finding.since is not None or not snapshot.changes:
+        return finding
+    began = {(change.device, change.signal.value): change for change in reversed(snapshot.changes)}
+    for number, fact in enumerate(finding.evidence):
+        change = began.get((finding.subject.name, fact.signal)) if fact.statistic == Statistic.LAST else None
+        if change is not None:
+            window = 0 if change.before is not None else round((snapshot.at - change.at).total_seconds())
+            facts = list(finding.evidence)
+            facts[number] = replace(fact, at=change.at, window_seconds=window)
+            return replace(finding, since=change.at, evidence=tuple(facts))
+    return finding
 
 
 def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:
@@ -137,8 +153,8 @@ def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signa
     """Rule → signals that it can use and that the exporters here support, but nothing exports."""
     found = {item.signal for item in schema.signals}
     # Without any exporter, suggest the commonest one.
-    spoken = set(schema.vocabularies) or {"dcgm"}
-    possible = {row.signal for row in metric_rows() if row.vocabulary in spoken}
+    time_text = set(schema.vocabularies) or {"dcgm"}
+    possible = {row.signal for row in metric_rows() if row.vocabulary in time_text}
     missing = {
         rule: tuple(signal for signal in signals if signal in possible and signal not in found)
         for rule, signals in rule_signals(policies).items()

@@ -11,14 +11,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuwatch.advise.recommend import by_worth
-from gpuwatch.catalog.gpus import gpu_share_ratio
+from gpuwatch.catalog.gpus import gpu_share_ratio, model_name
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
-from gpuwatch.cycle.weekly_savings import Savings, Sum, held_by, namespace_of, worked_out
+from gpuwatch.cycle.weekly_savings import Savings, Sum, held_by, namespace_of, workload_savings
 from gpuwatch.model.decision import Analysis, Finding, FindingKind, Severity, SubjectKind, Verdict
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
-from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.telemetry import Device, Gap
 from gpuwatch.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour
 
@@ -63,10 +64,12 @@ def assemble_weekly(
     }
     suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
     suspicion = held_by(suspected, analysis.devices, price_per_gpu_hour, start, end)
-    shares = {device.id: gpu_share_ratio(device.model, device.mig_profile) for device in analysis.devices}
-    workloads, savings = worked_out(analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end)
+    devices = {device.id: device for device in analysis.devices}
+    workloads, savings = workload_savings(
+        analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end
+    )
     teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
-    gone = _gone_gpu_hours(analysis, start, end, shares)
+    gone = _gone_gpu_hours(analysis, start, end)
     fleet = _with_savings(
         _use(hours, price_per_gpu_hour, fleet=True),
         sum(team.use.idle_gpu_hours for team in teams),
@@ -82,13 +85,15 @@ def assemble_weekly(
         else fleet.allocatable_gpu_hours + sum(gone.values()),
         lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
     )
-    degraded = sorted(
-        (
-            item
-            for item in analysis.findings
-            if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
-        ),
-        key=lambda item: (-list(Severity).index(item.severity), -item.gpu_hours),
+    degraded = [
+        item
+        for item in analysis.findings
+        if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
+    ]
+    lost = {item.id: of for item in degraded if (of := _since_then(item, devices, price_per_gpu_hour, start, end))}
+    lost_cost = {name: of.cost for name, of in lost.items() if of.cost is not None}
+    degraded.sort(
+        key=lambda item: (-list(Severity).index(item.severity), -lost_cost.get(item.id, 0.0), -item.gpu_hours)
     )
     return WeeklyReport(
         version=VERSION,
@@ -108,6 +113,8 @@ def assemble_weekly(
         suspected_gpu_hours=suspicion.gpu_hours,
         suspected_cost=suspicion.known_cost,
         degraded=tuple(degraded),
+        degraded_gpu_hours={name: of.gpu_hours for name, of in lost.items()},
+        degraded_cost=lost_cost,
         lost_gpu_hours_by_cause=_lost(hours, gone),
         outcomes=tuple(outcomes),
         actions=actions,
@@ -157,9 +164,7 @@ def _reaches(rows: Collection[UsageHour], start: datetime) -> bool:
 
 def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[UsePoint, ...]:
     """One point per hour; an hour without any row is a gap, not zero."""
-    by_hour: dict[datetime, list[UsageHour]] = defaultdict(list)
-    for row in rows:
-        by_hour[row.hour].append(row)
+    by_hour = grouped(rows, lambda row: row.hour)
     points = []
     hour = start.replace(minute=0, second=0, microsecond=0)
     while hour < end:
@@ -191,10 +196,7 @@ def _teams(
     savings: Savings,
     prices: Mapping[str, float],
 ) -> tuple[TeamUse, ...]:
-    by_namespace: dict[str, list[UsageHour]] = defaultdict(list)
-    for row in rows:
-        if row.namespace:
-            by_namespace[row.namespace].append(row)
+    by_namespace = grouped((row for row in rows if row.namespace), lambda row: row.namespace)
     for namespace in {*savings.in_span, *savings.projected, *savings.conditional}:
         by_namespace.setdefault(namespace, [])  # nothing allocated in this period, but with advice
     advised = Counter(item.key.namespace for item in recommendations)
@@ -243,18 +245,29 @@ def _sum(parts: Iterable[Sum]) -> Sum:
     return total
 
 
-def _gone_gpu_hours(
-    analysis: Analysis, start: datetime, end: datetime, shares: Mapping[str, float]
-) -> dict[str, float]:
+def _since_then(
+    item: Finding, devices: Mapping[str, Device], prices: Mapping[str, float], start: datetime, end: datetime
+) -> Sum | None:
+    """GPU-hours and cost of the finding's GPUs among `devices`, within the period and from the finding's start on; None
+    where the start or all GPUs are unknown."""
+    known = [devices[name] for name in item.devices if name in devices]
+    if item.since is None or not known:
+        return None
+    total, hours = Sum(), max((end - max(item.since, start)) / timedelta(hours=1), 0.0)
+    for device in known:
+        gpu_hours = hours * gpu_share_ratio(device.model, device.mig_profile)
+        price = prices.get(model_name(device.model))
+        total.add(gpu_hours, None if price is None else price * gpu_hours)
+    return total
+
+
+def _gone_gpu_hours(analysis: Analysis, start: datetime, end: datetime) -> dict[str, float]:
     """Cause → hours, within the period, of GPUs that are missing at its end."""
-    absent = {device.id for device in analysis.devices if not device.present}
-    found: dict[str, float] = defaultdict(float)
-    for item in analysis.findings:
-        if item.kind is not FindingKind.GPU_MISSING or item.verdict is not Verdict.DEGRADED or item.since is None:
-            continue
-        hours = max((end - max(item.since, start)) / timedelta(hours=1), 0.0)
-        found[str(item.kind)] += hours * sum(shares.get(name, 1.0) for name in absent.intersection(item.devices))
-    return {cause: hours for cause, hours in found.items() if hours > 0}
+    absent = {device.id: device for device in analysis.devices if not device.present}
+    missing = (item for item in analysis.findings if item.kind is FindingKind.GPU_MISSING)
+    found = (_since_then(item, absent, {}, start, end) for item in missing if item.verdict is Verdict.DEGRADED)
+    hours = sum(of.gpu_hours for of in found if of is not None)
+    return {str(FindingKind.GPU_MISSING): hours} if hours > 0 else {}
 
 
 def _lost(rows: Iterable[UsageHour], gone: Mapping[str, float]) -> dict[str, float]:
@@ -300,18 +313,18 @@ def _limits(
     unpriced = sorted({row.gpu_model for row in rows if row.gpu_model not in prices})
     if unpriced:
         yield (
-            f"No price is known for {', '.join(unpriced)}: money leaves them out. Name prices with the setting "
-            "`prices` or label the Nodes with their instance type and region."
+            f"No price is known for {', '.join(unpriced)}: sums of money leave them out. Give prices with the setting "
+            "`prices`, or label the Nodes with their instance type and region."
         )
     if not _reaches(before, start - (end - start)):
-        yield "The time before was not measured, so there is no trend yet."
+        yield "The period before was not measured, so there is no trend yet."
     if any(row.sm_gpu_hours is None for row in rows if row.namespace):
         yield (
             "SM activity is not exported everywhere; 'busy' is the engine's, which one small kernel in a loop keeps at "
             "100 %, so real use is lower."
         )
     if any(item.chosen.speed.tier is not EvidenceTier.SM for item in recommendations):
-        yield "Some advice rests on board power instead of SM activity; its speed intervals are wider for that."
+        yield "Some advice rests on board power instead of SM activity; its speed ranges are wider."
     yield "Exporters average over their interval (30 s by default): shorter peaks of memory and activity are not seen."
     if any(item.kind is FindingKind.TELEMETRY_MISSING for item in analysis.findings):
-        yield "Telemetry was gone at the end of the report's time; what happened since then is unknown."
+        yield "Telemetry was missing at the end of the period; it is unknown what happened since."

@@ -17,8 +17,7 @@ COMPONENTS: dict[FindingKind, tuple[Component, ...]] = {
     FindingKind.THERMAL_THROTTLE: (Component.COOLING,),
     FindingKind.POWER_BRAKE: (Component.POWER,),
 }
-"""By kind. The XID, DCGM and board rules set it for each finding. The driver's recovery action and a vendor's verdict
-have none: any event may cause them."""
+"""By kind. XID, DCGM and board findings set theirs; a recovery action or vendor's verdict may be about any."""
 
 # By the descriptions of NVIDIA's catalog; other XIDs come from programs, or their component is not known. 45, 154 and
 # 162 have none on purpose: they follow another event (a process' end, a new recovery action) or end one.

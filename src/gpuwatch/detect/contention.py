@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 
+from gpuwatch.catalog.pcie import pcie_generations
 from gpuwatch.detect.fleet import conclude, measured, on_node
 from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Pod
@@ -22,10 +23,6 @@ from gpuwatch.model.telemetry import Device, Signal, Statistic, Vendor, WindowSt
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
-
-LANE_BYTES_PER_SECOND = {1: 250e6, 2: 500e6, 3: 984.6e6, 4: 1969.2e6, 5: 3938.5e6, 6: 7562.5e6}
-"""Rate of one lane, one way, after its encoding, by generation: 2.5, 5 GT/s with 8b/10b, 8, 16, 32 GT/s with
-128b/130b, 64 GT/s with 242 of 256 bytes of a flit (PCI Express Base Specification; DCGM: 985 MB/s for Gen3)."""
 
 SIGNALS: Mapping[FindingKind, tuple[Signal, ...]] = {
     FindingKind.HBM_CONTENTION: (Signal.DRAM_ACTIVE_RATIO,),
@@ -221,10 +218,10 @@ class Contention:
         if signal is Signal.DRAM_ACTIVE_RATIO:
             return self._policy.dram_peak_ratio
         # The highest of the window: both fall by design while the link is idle.
-        link = (WindowStat(name, Statistic.MAX, self._policy.window_seconds) for name in _LINK)
-        generation, lanes = (self._snapshot.readings.get(stat, device) for stat in link)
-        lane = LANE_BYTES_PER_SECOND.get(int(generation or 0))
-        return lane * lanes * self._policy.pcie_peak_ratio if lane is not None and lanes else None
+        stats = (WindowStat(name, Statistic.MAX, self._policy.window_seconds) for name in _LINK)
+        generation, lanes = (self._snapshot.readings.get(stat, device) for stat in stats)
+        link = pcie_generations().get(int(generation or 0))
+        return link.lane_bytes_per_second * lanes * self._policy.pcie_peak_ratio if link and lanes else None
 
     @staticmethod
     def _missing(load: _Load) -> Iterable[Signal]:

@@ -79,15 +79,15 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
     signs = {gpu.uuid: tuple(signs_of(gpu)) for gpu in fleet.present}
     sick = {gpu.uuid: faults for gpu in fleet.present if (faults := [x for x in signs[gpu.uuid] if not x.missing])}
-    shared, told = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
+    shared, explained = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
     for home, gpus in fleet.at_home.items():
-        bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in told]
+        bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in explained]
         if len(gpus) > 1 and len(bad) > len(gpus) / 2:
             shared.append(_fault(on_node(home), [x for gpu in bad for x in sick[gpu.uuid]], bad))
-            told |= {gpu.uuid for gpu in bad}
+            explained |= {gpu.uuid for gpu in bad}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        if gpu.uuid in told:
+        if gpu.uuid in explained:
             return fleet.unknown(gpu, KIND, "its machine or NVLink domain has the fault", ["a fault of this GPU alone"])
         if gpu.uuid in sick:
             return _fault(gpu, sick[gpu.uuid], [gpu])
@@ -104,8 +104,7 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
 
 def _training(fleet: Fleet, now: GpuAnswers, highest: GpuAnswers) -> Callable[[PhysicalGpu], Iterable[_Sign]]:
-    """A machine that needs no Fabric Manager may say 'not started' for ever (aws/eks-node-monitoring-agent#145). So it
-    is a fault only where another machine has trained links of a GPU of the same model."""
+    """'Not started' is a fault only where another machine of the model is trained (eks-node-monitoring-agent#145)."""
     seconds = fleet.policy.window_seconds
     reporting = fleet.reporting(seconds)
     trained = {(gpu.model, gpu.home) for gpu in fleet.present if now.of(gpu) == _TRAINED}
@@ -152,7 +151,7 @@ def by_domain(
     for gpu in sick:
         node = fleet.nodes.get(gpu.lead.node or "")
         domains["" if node is None else node.labels.get(CLIQUE, "")].append(gpu)
-    found, told = [], set()
+    found, explained = [], set()
     for domain, gpus in sorted(domains.items()):
         nodes = len({gpu.home for gpu in gpus})
         # The cluster UUID is all zeros where the fabric ends at the machine.
@@ -170,5 +169,5 @@ def by_domain(
                     gpus=gpus,
                 )
             )
-            told |= {gpu.uuid for gpu in gpus}
-    return found, told
+            explained |= {gpu.uuid for gpu in gpus}
+    return found, explained

@@ -107,8 +107,7 @@ def with_failed_reboots(fleet: Fleet, finding: Finding, memory: FaultMemory) -> 
 
 
 def _kept(fleet: Fleet, faults: Iterable[KnownFault]) -> tuple[KnownFault, ...]:
-    """The faults without those of GPUs that are long gone, old repaired ones and yesterday's program errors; open ones
-    first."""
+    """The faults but those of GPUs long gone, old repaired ones and programs' errors of yesterday; open ones first."""
     oldest, day = fleet.before(fleet.policy.fault_kept_seconds), fleet.snapshot.at - _DAY
 
     def rank(fault: KnownFault) -> int:
@@ -149,8 +148,7 @@ def _is_remembered(known: Xid, gpu: PhysicalGpu, times: Sequence[datetime] = ())
 
 
 def _older_faults(fleet: Fleet, gpu: PhysicalGpu) -> Iterable[KnownFault]:
-    """Fatal XIDs from before the window that the gauge still shows, or showed until another XID. No reset came after
-    them: it needs DCGM's host engine stopped, and the gauge begins anew with that."""
+    """Fatal XIDs from before the window that the gauge shows, or showed until another. A reset clears the gauge."""
     last = fleet.answers(_LAST_XID)
     shown = [
         last.of(gpu),
@@ -280,8 +278,7 @@ def _exchanged(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repa
 
 
 def _declared(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """The repair that an annotation of the Node declares. A time that is invalid, has no time zone or lies in the
-    future does not count."""
+    """A repair that an annotation of the Node declares, with a valid time, which has a zone and has passed."""
     node = fleet.nodes.get((gpu.lead.node if gpu is not None else None) or fault.node)
     try:
         at = datetime.fromisoformat(node.annotations.get(keys.REPAIRED_AT, "") if node is not None else "")
@@ -311,8 +308,7 @@ def _driver_ends(fleet: Fleet, code: int, gpu: PhysicalGpu) -> bool:
 
 
 def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
-    """What identifies a program in its Namespace: the name without its generated parts, and the images. Two workloads
-    that share one of these run one program, as two runs of a test do."""
+    """The name without its generated parts, and the images. Workloads that share one of these run one program."""
     space, _, name = workload.name.rpartition("/")
     space = space.rpartition("/")[2]
     images = (f"{space} {' '.join(each)}" for each in fleet.images.get(workload, ()))

@@ -85,15 +85,12 @@ class PhysicalGpu:
 Judge: TypeAlias = Callable[[PhysicalGpu], Conclusion]
 """A rule with a fleet's readings, to be called for each of its GPUs."""
 
-
-# From the median absolute deviation of a normal distribution to its standard deviation.
-_MAD_TO_DEVIATION = 1.4826
+_MAD_TO_DEVIATION = 1.4826  # standard deviation ÷ median absolute deviation of a normal distribution
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Median and spread of a cohort, in the unit of its values. count: the other members. same_model: False where GPUs
-    of all models are compared, for lack of enough of one."""
+    """Median and spread of a cohort, in its values' unit. count: the other members. same_model: else of all models."""
 
     median: float
     spread: float

@@ -88,7 +88,7 @@ def assess_health(
     gone.findings = [with_failed_reboots(fleet, finding, faults) for finding in gone.findings]
     missing = (with_failed_reboots(fleet, finding, faults) for finding in missing_from_telemetry(fleet))
     findings = [*gone.findings, *missing, *broken_conditions(fleet)]
-    told: set[str] = set()  # GPUs that some rule could assess
+    assessed: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:
         if finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED:
@@ -101,17 +101,17 @@ def assess_health(
                 findings.append(conclusion)
                 if conclusion.verdict is Verdict.DEGRADED:
                     against[gpu.uuid].append(conclusion)
-                assessed = conclusion.verdict is not Verdict.UNKNOWN or bool(conclusion.evidence)
+                is_known = conclusion.verdict is not Verdict.UNKNOWN or bool(conclusion.evidence)
             else:
-                assessed = conclusion is not Verdict.UNKNOWN
-            if assessed:
-                told.add(gpu.uuid)
+                is_known = conclusion is not Verdict.UNKNOWN
+            if is_known:
+                assessed.add(gpu.uuid)
 
     def take_shared(shared: Iterable[Finding]) -> None:
         """Findings on a job or the fleet count for every GPU in them."""
         for finding in shared:
             findings.append(finding)
-            told.update(fleet.uuids[device] for device in finding.devices)
+            assessed.update(fleet.uuids[device] for device in finding.devices)
 
     for _, _, rule in _RULES:
         judged = rule(fleet)
@@ -128,7 +128,7 @@ def assess_health(
     words, missing_sign = "running Pods and working ports do not prove a GPU healthy", ["failed Pods or ports"]
     for kind in (FindingKind.POD_FAILURES, FindingKind.INFINIBAND):
         take(partial(fleet.unknown, kind=kind, summary=words, missing=missing_sign))
-    findings += [*pod_failures(fleet), *infiniband(fleet), *_untold(fleet, told, gone)]
+    findings += [*pod_failures(fleet), *infiniband(fleet), *_unassessed(fleet, assessed, gone)]
     return tuple(findings)
 
 
@@ -140,17 +140,17 @@ def remember_faults(
     return remembered(fleet, xid_events(fleet), presence(fleet).findings, memory)
 
 
-def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:
+def _unassessed(fleet: Fleet, assessed: set[str], gone: Presence) -> Iterable[Finding]:
     """One finding for each reporting GPU that no rule could assess, or for a machine that has only such GPUs."""
     for home, gpus in fleet.at_home.items():
-        silent = [gpu for gpu in gpus if gpu.uuid not in told and gpu.uuid not in gone.explained]
-        if len(silent) < 2 or len(silent) < len(gpus) or fleet.everything:
-            yield from (_unassessed(gpu, "it reports") for gpu in silent)
+        left = [gpu for gpu in gpus if gpu.uuid not in assessed and gpu.uuid not in gone.explained]
+        if len(left) < 2 or len(left) < len(gpus) or fleet.everything:
+            yield from (_health_unknown(gpu, "it reports") for gpu in left)
         else:
-            yield _unassessed(on_node(home), f"its {len(gpus)} GPUs report", silent)
+            yield _health_unknown(on_node(home), f"its {len(gpus)} GPUs report", left)
 
 
-def _unassessed(on: PhysicalGpu | Subject, who: str, gpus: Sequence[PhysicalGpu] = ()) -> Finding:
+def _health_unknown(on: PhysicalGpu | Subject, who: str, gpus: Sequence[PhysicalGpu] = ()) -> Finding:
     return conclude(
         on,
         FindingKind.HEALTH_UNKNOWN,

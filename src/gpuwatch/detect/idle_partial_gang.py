@@ -15,7 +15,7 @@ from gpuwatch.detect.fleet import conclude
 from gpuwatch.detect.idle_verdict import Allocation, IdleJudge, gpu_share
 from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
-from gpuwatch.profile.explanation import spoken
+from gpuwatch.profile.explanation import time_text
 from gpuwatch.profile.silence import ACTIVE, UNKNOWN
 
 CAUSES: Mapping[str, str] = {
@@ -45,8 +45,7 @@ class PartialGang:
 
 
 def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
-    """Gang.id → gangs of which some Pods hold accelerators, some wait for a Node or were never made, and too few are
-    placed; those whose times are known."""
+    """Gang.id → gangs in which some Pods hold accelerators and too few are placed; those whose times are known."""
     members: dict[str, list[Pod]] = defaultdict(list)
     every = (*cluster.pods, *cluster.companions)
     for pod in every:
@@ -133,7 +132,7 @@ def _shown(
 ) -> Finding:
     kept_by = " or ".join(causes(partial.waiting, partial.said))
     text = f"{partial.placed} of the {partial.needed} Pods that it needs are placed; "
-    text += f"{len(partial.waiting) + partial.unmade} not placed for {spoken((at - partial.since).total_seconds())}"
+    text += f"{len(partial.waiting) + partial.unmade} not placed for {time_text((at - partial.since).total_seconds())}"
     text += f" ({partial.unmade} never created)" if partial.unmade else ""
     text += f"; its scheduler's reason: {kept_by}" if kept_by else ""
     waits = [f"{pod.ref}: {pod.unscheduled}" for pod in partial.waiting[:1] if pod.unscheduled]

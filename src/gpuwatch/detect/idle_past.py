@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuwatch.detect.idle_holdings import Holdings, PodHolding, WorkloadClass, class_of, image_family
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.profile.explanation import Explanation, Kin, Prior, explained_silence_seconds, spoken, without
+from gpuwatch.profile.explanation import Explanation, Kin, Prior, explained_silence_seconds, time_text, without
 from gpuwatch.profile.rhythm import Hourly, Rhythm, hourly, on_clock, paced, rhythm_of
 from gpuwatch.profile.silence import (
     Calendar,
@@ -200,7 +200,7 @@ class SilenceModel:
         else:
             seconds, reason = policy.serving_prior_seconds, "it may have no work overnight"
         mature = policy.batch_mature_seconds if each is WorkloadClass.BATCH else policy.mature_seconds
-        return Prior(seconds=seconds, mature_seconds=mature, reason=f"{reason}: {spoken(seconds)}")
+        return Prior(seconds=seconds, mature_seconds=mature, reason=f"{reason}: {time_text(seconds)}")
 
 
 def _units(holders: list[PodHolding]) -> list[Lane]:

@@ -30,8 +30,7 @@ _BIT_ERROR_RATIO = 1e-12
 
 
 def infiniband(fleet: Fleet) -> list[Finding]:
-    """One finding per Node, and one on the fleet where half of a place has the same fault. UNKNOWN, so never acted on:
-    the cable or the switch may be at fault as well as the Node."""
+    """One finding per Node, and one on the fleet for a fault of half a place. UNKNOWN: cable or switch may have it."""
     sick: dict[str, dict[str, list[Evidence]]] = defaultdict(lambda: defaultdict(list))
     for words, node, fact in _signs(fleet):
         sick[words][node].append(fact)

@@ -18,28 +18,28 @@ def broken_conditions(fleet: Fleet) -> Iterable[Finding]:
     for node in fleet.snapshot.cluster.nodes:
         if not node.accelerators and not fleet.at_home.get(node.name):
             continue
-        told = [
+        broken = [
             (item, known[item.type])
             for item in node.conditions
             if item.type in known and item.status == known[item.type].bad_status
         ]
-        if told:
-            yield _finding(fleet, node, told)
+        if broken:
+            yield _finding(fleet, node, broken)
 
 
-def _finding(fleet: Fleet, node: Node, told: list[tuple[Condition, NodeCondition]]) -> Finding:
+def _finding(fleet: Fleet, node: Node, broken: list[tuple[Condition, NodeCondition]]) -> Finding:
     return conclude(
         on_node(node.name),
         FindingKind.NODE_CONDITION,
         Verdict.DEGRADED,
-        "; ".join(f"{row.detector} says: {row.words} ({row.type}={row.bad_status})" for _, row in told),
+        "; ".join(f"{row.detector} says: {row.words} ({row.type}={row.bad_status})" for _, row in broken),
         severity=Severity.WARNING,
         advice=Advice.INSPECT,
         confidence_ratio=SUSPECTED,
-        since=min((item.since for item, _ in told if item.since is not None), default=None),
+        since=min((item.since for item, _ in broken if item.since is not None), default=None),
         evidence=[
             Evidence(signal="node_condition", value=f"{item.type}={item.status}", at=item.since, note=row.detector)
-            for item, row in told
+            for item, row in broken
         ],
         missing=["a sign that gpuwatch sees itself"],
         gpus=fleet.at_home.get(node.name, ()),

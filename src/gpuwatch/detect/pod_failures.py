@@ -1,5 +1,4 @@
-"""Black holes and lemons: Nodes and GPUs where Pods of several programs die soon after their start, while the same
-programs live elsewhere. It needs no counter of the GPU."""
+"""Nodes and GPUs where Pods of several programs die soon after their start, while the same programs live elsewhere."""
 
 import re
 from collections import Counter, defaultdict
@@ -114,8 +113,7 @@ def _died(fleet: Fleet, run: PodRun) -> bool | None:
 
 
 def _programs(runs: Iterable[PodRun]) -> Mapping[PodRun, str]:
-    """Namespace and images without tags, so that the runs of one test are one program. A Pod that the kubelet refused
-    has no image; it counts to the program of Pods with its name."""
+    """Namespace and images without tags. A Pod that the kubelet refused has no image: Pods with its name decide."""
     programs: dict[PodRun, str] = {}
     of_name: dict[str, str] = {}
     for run in runs:

@@ -229,8 +229,7 @@ def _judge_lost(fleet: Fleet, lost: Sequence[PhysicalGpu], result: Presence) -> 
         else:
             suspects.append(gpu)
     homes = {gpu.home for gpu in suspects}
-    everybody = set(fleet.at_home) | homes
-    wide = widespread(fleet, len(homes), len(everybody))
+    wide = widespread(fleet, len(homes), len(homes | set(fleet.at_home)))
     lost_at = Counter(gpu.home for gpu in lost)
     for gpu in suspects:
         result.explained.add(gpu.uuid)
@@ -259,8 +258,7 @@ def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
 
 
 def _passed_through(fleet: Fleet, gpu: PhysicalGpu, node: Node | None) -> bool:
-    """Whether a virtual machine has it: by a claim of the DRA driver, or by the Node's counts of GPUs for VMs and of
-    others."""
+    """Whether a virtual machine has it, by a claim of the DRA driver or by the Node's counts of GPUs for VMs."""
     lost = sum(other.home == gpu.home and not other.present for other in fleet.gpus)
     slot = gpu.lead.pci_bus_id.lower()[-12:]  # 0000:53:00.0; DCGM writes eight digits of the domain
     claims = (item for item in fleet.snapshot.cluster.claims if item.pool == gpu.lead.node)

@@ -228,8 +228,7 @@ def _failed(
 
 
 def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """A vendor's own health state, such as AMD's gpu_health (unhealthy from the first uncorrectable error on) or
-    Intel's hw_status; one finding on the fleet where a large part of it is unhealthy."""
+    """A vendor's own health state (AMD's gpu_health, Intel's hw_status); one finding where much of the fleet fails."""
     kind = FindingKind.VENDOR_HEALTH
     now, highest = map(fleet.answers, vendor_health_needs(fleet.policy))
     reporting = fleet.reporting(fleet.policy.window_seconds)

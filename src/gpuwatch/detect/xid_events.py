@@ -233,8 +233,7 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommonCause:
-    """One XID on many GPUs at once. subject: what they share: a workload, a Node, or the fleet. place: the label of
-    their Nodes that others lack, as `key=value`; '' for none."""
+    """One XID on many GPUs at once. subject: workload, Node or fleet. place: label of their Nodes alone, or ''."""
 
     code: int | str
     events: tuple[XidEvent, ...]

@@ -34,8 +34,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """key '' with the operator Exists tolerates every taint, effect '' every effect. ends: it has tolerationSeconds,
-    after which NoExecute ends the Pod."""
+    """Empty key with Exists: every taint; empty effect: every effect. ends: it has tolerationSeconds for NoExecute."""
 
     key: str = ""
     operator: str = "Equal"

@@ -123,18 +123,10 @@ class FindingKind(StrEnum):
 
 
 _FAMILIES = {
-    FindingKind.NEVER_USED: Family.IDLE,
-    FindingKind.ABANDONED: Family.IDLE,
-    FindingKind.MODEL_LOADED: Family.IDLE,
-    FindingKind.PARTIAL_GANG: Family.IDLE,
-    FindingKind.HOST_BOUND: Family.IDLE,
-    FindingKind.BURSTY: Family.IDLE,
-    FindingKind.IN_USE: Family.IDLE,
-    FindingKind.SUSPECTED_IDLE: Family.IDLE,
-    FindingKind.IDLE_UNKNOWN: Family.IDLE,
-    FindingKind.HBM_CONTENTION: Family.MISFIT,
-    FindingKind.PCIE_CONTENTION: Family.MISFIT,
-    FindingKind.SCATTERED: Family.MISFIT,
+    **dict.fromkeys((FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED), Family.IDLE),
+    **dict.fromkeys((FindingKind.PARTIAL_GANG, FindingKind.HOST_BOUND, FindingKind.BURSTY), Family.IDLE),
+    **dict.fromkeys((FindingKind.IN_USE, FindingKind.SUSPECTED_IDLE, FindingKind.IDLE_UNKNOWN), Family.IDLE),
+    **dict.fromkeys((FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED), Family.MISFIT),
 }
 """Of the kinds that are not of HEALTH."""
 

@@ -128,8 +128,10 @@ class WeeklyReport:
 
     previous: the fleet's use in the period of the same length before it; None where unknown.
     top_changes: the ten with the largest projected saving per week, by money, then by GPU-hours.
-    degraded: the most severe first. idle: the dearest first; idle_cost: Finding.id → its cost within the period, where
-        the price is known.
+    degraded: the most severe first, then the dearest; degraded_gpu_hours, degraded_cost: Finding.id → GPU-hours and
+        cost of its GPUs in the period, from its start on, where the start (and the price) is known. Two findings on one
+        GPU have the same hours.
+    idle: the dearest first; idle_cost: Finding.id → its cost within the period, where the price is known.
     suspected: allocations that look idle, which nothing proves; suspected_gpu_hours, suspected_cost: theirs, within the
         period. They are no part of idle hours or savings. The cost is None where the price is unknown.
     currency: of all money, ISO 4217. actions: newest first; None where no Remediations were read.
@@ -150,6 +152,8 @@ class WeeklyReport:
     idle: tuple[Finding, ...]
     degraded: tuple[Finding, ...]
     suspected: tuple[Finding, ...] = ()
+    degraded_gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    degraded_cost: Mapping[str, float] = field(default_factory=dict)
     idle_cost: Mapping[str, float] = field(default_factory=dict)
     suspected_gpu_hours: float = 0.0
     suspected_cost: float | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from gpuwatch.model.decision import Family, Refusal, Severity, Verdict
+from gpuwatch.model.decision import Family, FindingKind, Refusal, Severity, SubjectKind, Verdict
 from gpuwatch.model.telemetry import DeviceId, GapKind
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
@@ -67,10 +67,8 @@ def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
     partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)
     if partial is not None:
         return f"Telemetry answered only in part: {partial.detail}"
-    if any(
-        finding.verdict is Verdict.UNKNOWN and finding.subject.name == "fleet" and finding.severity is Severity.CRITICAL
-        for finding in facts.findings
-    ):
+    grave = [finding for finding in facts.findings if finding.severity is Severity.CRITICAL]
+    if any(finding.kind is FindingKind.TELEMETRY_MISSING for finding in grave):
         return "Telemetry of the fleet as a whole is missing or stale."
     if reporting < policy.min_coverage_ratio * known:
         return f"Only {reporting} of {known} known GPUs report."
@@ -80,7 +78,9 @@ def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
     seen = sum(any(item.present for item in facts.devices_of_node.get(node.name, ())) for node in holding)
     if seen < policy.min_coverage_ratio * len(holding) and all(device.node is not None for device in present):
         return f"Telemetry shows devices of only {seen} of {len(holding)} Nodes that have any."
-    sick = facts.physical(_devices(facts, Family.HEALTH, Verdict.DEGRADED))
+    # One cause for a rack leaves its GPUs UNKNOWN; they count as well.
+    together = {device for finding in grave if finding.subject.kind is SubjectKind.FLEET for device in finding.devices}
+    sick = facts.physical(_devices(facts, Family.HEALTH, Verdict.DEGRADED) | together)
     if sick >= policy.storm_min_gpus and sick > policy.storm_ratio * known:
         return f"{sick} of {known} GPUs look degraded at once, more than {policy.storm_ratio:.0%}."
     looks_idle = _devices(facts, Family.IDLE, Verdict.IDLE)

@@ -81,10 +81,8 @@ def _proposed(proposal: Proposal, nodes: list[str], facts: PlanFacts) -> dict[st
 
 def acted_at(remediation: Remediation) -> datetime | None:
     """When it acted, for the rates: at its first write; before that, when it entered the phase Acting. None where it
-    has not acted, such as one that was given up before any write.
-
-    One in flight without known steps may have written at any time since it was proposed.
-    """
+    has not acted, such as one that was given up before any write. One in flight without known steps may have written at
+    any time since it was proposed."""
     if remediation.began_at is None and remediation.phase is Phase.ACTING and remediation.history:
         return remediation.history[-1].at
     unknown = remediation.phase.in_flight and not remediation.steps

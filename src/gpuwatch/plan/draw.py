@@ -129,10 +129,8 @@ def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> st
 
 
 def _demanded(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
-    """Adds to each release the Pod that waits for its GPUs; refuses those without one if the policy requires demand.
-
-    A release in mode observe frees nothing, so the others are chosen without it.
-    """
+    """Adds to each release the Pod that waits for its GPUs; refuses those without one if the policy requires demand. A
+    release in mode observe frees nothing, so the others are chosen without it."""
     left = [item for item in items if not item.refusals]
     observed = waiters(left, facts) if any(item.mode is Mode.OBSERVE for item in left) else {}
     acted_on = waiters([item for item in left if item.mode is not Mode.OBSERVE], facts)
@@ -269,10 +267,8 @@ def _held(places: Mapping[PodRef, str], facts: PlanFacts) -> tuple[HeldRoom, ...
 
 
 def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
-    """Releases that make room for one Pod together are granted all or none.
-
-    When a group is refused, budgets are spent anew without it, so that others can use them.
-    """
+    """Releases that make room for one Pod together are granted all or none. When a group is refused, budgets are spent
+    anew without it, so that others can use them."""
     mates: dict[tuple[PodRef, bool], list[str]] = {}
     for item in items:
         if item.candidate.action is ActionKind.RELEASE_GANG and item.candidate.waiter:

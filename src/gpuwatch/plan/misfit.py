@@ -33,10 +33,8 @@ def gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[tuple[Finding, s
 
 
 def place(candidate: Candidate, room: Room, facts: PlanFacts, policy: PlanPolicy) -> Mapping[PodRef, str] | Nowhere:
-    """Where the Pods of a move would land; moves them in this room.
-
-    A scattered gang must land in one domain, a contending workload on its own GPUs, others in no more domains.
-    """
+    """Where the Pods of a move would land; moves them in this room. A scattered gang must land in one domain, a
+    contending workload on its own GPUs, others in no more domains."""
     pods = facts.pods_of(candidate)
     room.without(candidate.pods)
     if candidate.detectors == (FindingKind.SCATTERED,):

@@ -16,10 +16,8 @@ WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeScope:
-    """A mode for an action kind, a Namespace, a node pool, or several of them together.
-
-    A scope with a Namespace does not cover actions without one (tainting a Node).
-    """
+    """A mode for an action kind, a Namespace, a node pool, or several of them together. A scope with a Namespace does
+    not cover actions without one (tainting a Node)."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 

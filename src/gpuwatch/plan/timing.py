@@ -130,10 +130,8 @@ def _all_serve(pods: list[Pod], facts: PlanFacts) -> bool:
 
 
 def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
-    """Hours until these Pods are next idle for half an hour: 0 where they are now, None where unknown.
-
-    By habit: a time of day at which they were idle on all known days of the last seven, at least three.
-    """
+    """Hours until these Pods are next idle for half an hour: 0 where they are now, None where unknown. By habit: a time
+    of day at which they were idle on all known days of the last seven, at least three."""
     refs = {pod.ref for pod in pods}
     histories = [item for item in facts.snapshot.activity if item.pod in refs]
     steps = {item.step_seconds for item in histories}

@@ -82,8 +82,7 @@ def tabulate(
     *,
     watched: bool,
 ) -> Table:
-    """The windows, all of one step, as a Table. newest: each Pod's newest run. watched: the book has earlier
-    windows."""
+    """The windows, of one step, as a Table. newest: each Pod's newest run. watched: there are earlier windows."""
     step = windows[0].step_seconds
     lengths = np.array([_length(item) for item in windows], dtype=np.int64)
     offsets = np.concatenate(([0], np.cumsum(lengths)))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -74,7 +73,11 @@ def whole_or_line(text: str, wide: bool) -> RenderableType:
 class FittedTable(Table):
     """A table where each word has room; in a narrower terminal a block for each row, with a label for each cell."""
 
+    heading = ""  # not folded at the width of the table, as its title is
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.heading:
+            yield Text(self.heading, style="bold")
         wanted = [self._measure_column(console, options.update(max_width=10_000), column) for column in self.columns]
         room = options.max_width - sum(width.minimum for width in wanted)
         if room >= 0:
@@ -86,8 +89,6 @@ class FittedTable(Table):
                 room -= more
             yield from super().__rich_console__(console, options)
             return
-        if self.title:
-            yield Text.from_markup(str(self.title), style="bold")
         for row in zip(*(column.cells for column in self.columns), strict=True):
             block = new_grid()
             for column, cell in zip(self.columns, row, strict=True):
@@ -103,14 +104,8 @@ def new_grid() -> Table:
 
 
 def new_table(title: str, *columns: str) -> Table:
-    made = FittedTable(
-        title=escape(title) or None,
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-        box=None,
-        pad_edge=False,
-    )
+    made = FittedTable(header_style="bold", box=None, pad_edge=False)
+    made.heading = title
     for column in columns:
         made.add_column(column, overflow="fold")
     return made

@@ -1,8 +1,10 @@
-"""The controller's status page: the fleet, what was found, what is done, and what keeps it from more. Pure. It has no
-script, loads nothing from outside, and escapes every name."""
+"""The controller's status page: the fleet, the findings, the plan, the open Remediations, and what blocks actions.
+
+Pure. The page has no script, requests nothing, and escapes every name.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,9 +17,9 @@ from gpuwatch.report.templating import template
 from gpuwatch.report.words import ago, listed, plural, short_uuid
 
 ROWS_SHOWN = 100
-"""Most rows of each table."""
+"""Of each table."""
 NODES_SHOWN = 500
-"""Most Nodes of the picture: 4,000 GPUs are about 1 MB of HTML."""
+"""Of the fleet: 4,000 GPUs are about 1 MB of HTML."""
 
 _OWN_TAINTS = "gpuwatch.dev/"
 
@@ -68,24 +70,26 @@ class ReportFiles:
     files: tuple[str, ...]
 
 
-STATES = ("degraded", "unknown", "idle", "busy", "tainted", "free")
+STATES = ("degraded", "idle", "unknown", "busy", "tainted", "free")
 """States of a GPU on the page; the first that applies is shown."""
+_VERDICTS = (Verdict.DEGRADED, Verdict.IDLE, Verdict.UNKNOWN, Verdict.MISFIT)
+"""Of the findings of one GPU, the first of these decides its state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One GPU or MIG instance. state: of STATES. finding: number of the finding in the page's table that says why; 0
-    without one."""
+    """One GPU or MIG instance. state: of STATES. reason: of the state, as a sentence. anchor: of the finding's row on
+    the page; '' without one."""
 
     name: str
     state: str
-    said: str
-    finding: int = 0
+    reason: str
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """One Node with its GPUs. notes: model, taints."""
+    """One Node with its GPUs. notes: models, taints, cordon."""
 
     name: str
     notes: str
@@ -93,26 +97,25 @@ class NodeRow:
 
 
 def status_html(status: Status, *, refresh: bool = True) -> str:
-    """The page, UTF-8 text. refresh: whether it loads itself anew each minute."""
-    fleet = fleet_rows(status.analysis) if status.analysis is not None else []
-    concluded = _listed(status.analysis.findings) if status.analysis is not None else []
+    """The page, UTF-8 text. refresh: whether it reloads itself every minute."""
+    analysis = status.analysis
+    fleet = fleet_rows(analysis) if analysis is not None else []
+    counts = Counter(cell.state for row in fleet for cell in row.cells)
     newest_first = sorted(
         status.remediations or (), key=lambda each: (each.proposal.created_at, each.name), reverse=True
     )
     ended = [each for each in newest_first if not each.phase.open]
-    items = status.analysis.plan.items if status.analysis is not None else ()
-    budgets = status.analysis.plan.budgets if status.analysis is not None else ()
+    items = analysis.plan.items if analysis is not None else ()
+    budgets = analysis.plan.budgets if analysis is not None else ()
     return template("status.html.j2").render(
         status=status,
         refresh=refresh,
         fleet=fleet,
-        counts=Counter(cell.state for row in fleet for cell in row.cells),
+        counts=counts,
         states=STATES,
-        findings=concluded,
-        untold=[item for item in status.analysis.findings if item.verdict is Verdict.UNKNOWN]
-        if status.analysis is not None
-        else [],
-        headline=_headline(status),
+        findings=_concluded(analysis.findings) if analysis is not None else [],
+        unknown=_unknown(analysis.findings) if analysis is not None else [],
+        headline=_headline(status, counts),
         stops=_stops(status),
         rows_shown=ROWS_SHOWN,
         nodes_shown=NODES_SHOWN,
@@ -122,7 +125,7 @@ def status_html(status: Status, *, refresh: bool = True) -> str:
         refused=[item for item in items if not item.admitted],
         budgets=[use for use in budgets if use.in_flight_gpus],
         free_budgets=sum(not use.in_flight_gpus for use in budgets),
-        gaps=other_gaps(status.analysis.gaps) if status.analysis is not None else [],
+        gaps=other_gaps(analysis.gaps) if analysis is not None else [],
         held_up=held_up_by,
         since=lambda then: ago(then, status.at) or "now",
         waiting=sum(each.phase is Phase.PROPOSED for each in newest_first),
@@ -135,78 +138,94 @@ def reports_html(reports: Sequence[ReportFiles], total: int) -> str:
 
 
 def fleet_rows(analysis: Analysis) -> list[NodeRow]:
-    """Every Node with its GPUs, those with a degraded, unknown or idle one first. A Node whose GPUs no telemetry shows
+    """Every Node with its GPUs, those with a degraded, idle or unknown one first. A Node whose GPUs no telemetry shows
     has as many unknown ones as Kubernetes counts."""
     nodes = {node.name: node for node in analysis.cluster.nodes}
     devices: dict[str, list[Device]] = {name: [] for name, node in nodes.items() if node.accelerators}
     for device in analysis.devices:
         devices.setdefault(device.node or device.node_label or "Node unknown", []).append(device)
-    number = {
-        name: (index, item)
-        for index, item in reversed([*enumerate(_listed(analysis.findings), 1)])
-        for name in item.devices
-    }
-    untold = {name: item for item in analysis.findings if item.verdict is Verdict.UNKNOWN for name in item.devices}
+    anchored = [
+        *_anchored("finding", _concluded(analysis.findings)),
+        *_anchored("unknown", _unknown(analysis.findings)),
+    ]
+    named: dict[str, tuple[Finding | None, str]] = {}
+    for item, anchor in sorted(anchored, key=lambda pair: _VERDICTS.index(pair[0].verdict)):
+        for device_id in item.devices:
+            named.setdefault(device_id, (item, anchor))
     rows = []
     for name, found in devices.items():
         node = nodes.get(name)
         barred = [taint.key for taint in node.taints if taint.key.startswith(_OWN_TAINTS)] if node else []
         barred += ["cordoned"] if node is not None and node.unschedulable else []
         found.sort(key=lambda each: (each.index.zfill(4), each.id))
-        cells = [_cell(each, number.get(each.id), untold.get(each.id), barred) for each in found]
+        cells = [_cell(each, *named.get(each.id, (None, "")), barred) for each in found]
         if not cells and node is not None:
-            silent = Cell(name="", state="unknown", said="No telemetry shows this GPU.")
+            silent = Cell(name="", state="unknown", reason="No telemetry shows this GPU.")
             cells = [silent] * sum(node.accelerators.values())
         models = sorted({each.model for each in found if each.model})
         rows.append(NodeRow(name=name, notes=", ".join((*models, *barred)), cells=tuple(cells)))
     return sorted(rows, key=lambda row: (min([STATES.index(each.state) for each in row.cells] + [3]), row.name))
 
 
-def _cell(device: Device, found: tuple[int, Finding] | None, untold: Finding | None, barred: Sequence[str]) -> Cell:
-    index, finding = found or (0, None)
-    if finding is not None and finding.verdict in (Verdict.DEGRADED, Verdict.IDLE):
-        state, said = str(finding.verdict), finding.summary
-    elif not device.present or untold is not None or device.untrusted:
-        state = "unknown"
-        said = untold.summary if untold is not None else device.untrusted or "It reports no samples now."
+def _anchored(kind: str, findings: Sequence[Finding]) -> list[tuple[Finding, str]]:
+    """Each finding with the id of its row on the page; '' for those beyond the rows shown."""
+    return [(item, f"{kind}-{row}" if row <= ROWS_SHOWN else "") for row, item in enumerate(findings, 1)]
+
+
+def _cell(device: Device, finding: Finding | None, anchor: str, barred: Sequence[str]) -> Cell:
+    verdict = finding.verdict if finding is not None else None
+    if finding is not None and verdict in (Verdict.DEGRADED, Verdict.IDLE, Verdict.UNKNOWN):
+        state, reason = str(verdict), finding.summary
+    elif not device.present or device.untrusted:
+        state, reason = "unknown", device.untrusted or "It reports no samples now."
     elif device.pods:
-        state, said = "busy", f"Used by {listed(device.pods, 3)}."
+        state, reason = "busy", f"Used by {listed(device.pods, 3)}."
+    elif barred:
+        state, reason = "tainted", f"{', '.join(barred)}: takes no new Pods."
     else:
-        state, said = ("tainted", f"{', '.join(barred)}: takes no new Pods.") if barred else ("free", "No Pod has it.")
+        state, reason = "free", "No Pod has it."
     name = device.index or short_uuid(device.id).partition("/")[0]
     name += f"/{device.mig_instance}" if device.mig_instance else ""
-    return Cell(name=name, state=state, said=f"{device.id}: {said}", finding=index)
+    return Cell(name=name, state=state, reason=f"{device.id}: {reason}", anchor=anchor)
 
 
-def _listed(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings of the page's table, in its order."""
-    shown = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
-    return sorted((item for item in findings if item.verdict in shown), key=lambda item: shown.index(item.verdict))
+def _concluded(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with a verdict, in the order of the page's table."""
+    found = [item for item in findings if item.verdict in _VERDICTS and item.verdict is not Verdict.UNKNOWN]
+    return sorted(found, key=lambda item: _VERDICTS.index(item.verdict))
 
 
-def _headline(status: Status) -> str:
+def _unknown(findings: Sequence[Finding]) -> list[Finding]:
+    return [item for item in findings if item.verdict is Verdict.UNKNOWN]
+
+
+def _headline(status: Status, counts: Mapping[str, int]) -> str:
     if not status.leads:
-        return f"Standing by: {status.leader or 'nobody'} leads; the leader alone shows the fleet."
+        leader = (
+            f"{status.leader} leads, and only its page shows the fleet" if status.leader else "no replica leads now"
+        )
+        return f"This replica stands by: {leader}."
     if status.analysis is None:
-        return "It leads; its first cycle has not ended yet."
+        return "This replica leads; its first cycle has not ended yet."
     coverage = status.analysis.coverage
-    findings = [str(item.verdict) for item in status.analysis.findings]
+    if not coverage.devices:
+        return "This replica leads. Telemetry shows no GPU: the state of the fleet is unknown."
     return (
-        f"It leads. {coverage.devices_present} of {coverage.devices} GPUs and MIG instances report: "
-        f"{findings.count('degraded')} degraded, {findings.count('idle')} idle, {findings.count('unknown')} not known."
+        f"This replica leads. {coverage.devices_present} of {coverage.devices} GPUs and MIG instances report. "
+        f"{counts['degraded']} degraded, {counts['idle']} idle, {counts['unknown']} unknown."
     )
 
 
 def _stops(status: Status) -> tuple[tuple[str, str], ...]:
-    """What blocks all actions now."""
-    found = [("Not well", line) for line in status.complaints]
+    """What blocks actions now."""
+    found = [("Not ready", line) for line in status.complaints]
     if status.pause is not None and status.pause.paused:
         found.append(("Pause", pause_text(status.pause, status.at)))
     if status.analysis is not None and status.analysis.plan.brake:
         found.append(("Brake", status.analysis.plan.brake))
     if status.analysis is not None and (unread := status.analysis.cluster.unread):
         kinds = ", ".join(dict.fromkeys(f"{item.kind}{item.namespace and f' of {item.namespace}'}" for item in unread))
-        found.append(("Not read", f"{kinds}, at least in part. What depends on them is refused; the gaps say why."))
+        found.append(("Not read", f"{kinds}, at least in part. gpuwatch refuses the actions that depend on them."))
     if status.undelivered:
-        found.append(("Notifications", f"No receiver took {plural(status.undelivered, 'notification')}."))
+        found.append(("Notifications", f"No receiver accepted {plural(status.undelivered, 'notification')}."))
     return tuple(found)

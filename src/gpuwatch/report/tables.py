@@ -111,7 +111,13 @@ def evidence_line(item: Evidence) -> str:
 
 
 def _since(finding: Finding, at: datetime) -> str:
-    return ago(finding.since, at) or "not known"
+    """How long it has been so. "at least" where it was so when the window of its evidence began."""
+    if finding.since is not None:
+        seconds = round((at - finding.since).total_seconds())
+        least = any(seconds in (item.window_seconds, 2 * item.window_seconds) for item in finding.evidence)
+        return f"{'at least ' if least else ''}{duration(seconds)}"
+    grown = [item.window_seconds for item in finding.evidence if item.statistic in ("increase", "appeared")]
+    return f"within {duration(min(grown))}" if grown else "not known"
 
 
 def _degraded(

@@ -15,7 +15,7 @@ from gpuwatch.catalog.tables import packaged
 from gpuwatch.model.weekly import WeeklyReport
 from gpuwatch.report import charts
 from gpuwatch.report import weekly_words as say
-from gpuwatch.report.plan_tables import short_worth
+from gpuwatch.report.plan_tables import called, short_worth
 from gpuwatch.report.sizing_tables import patch_yaml
 from gpuwatch.report.tables import evidence_line, other_gaps
 from gpuwatch.report.words import ago, escaped, plural, quantity, short_uuid
@@ -54,6 +54,7 @@ def template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
+        called=called,
         code=_code,
         device=short_uuid,
         evidence=evidence_line,
@@ -70,6 +71,7 @@ def template(name: str) -> Template:
         text=escaped,
         workload_name=say.workload_name,
         workload_place=say.workload_place,
+        wraps=_wraps,
         yaml=patch_yaml,
     )
     environment.globals.update(chart=charts, policy=POLICY, say=say)
@@ -77,8 +79,13 @@ def template(name: str) -> Template:
 
 
 def _known(text: str | Markup) -> str | Markup:
-    """'unknown' is styled differently, so that nobody reads it as a value."""
+    """'unknown' in a style that no value has."""
     return Markup('<span class="unknown-text">unknown</span>') if text == say.UNKNOWN else text
+
+
+def _wraps(name: str) -> Markup:
+    """A name that may be broken after each slash, escaped."""
+    return Markup.escape(name).replace("/", Markup("/<wbr>"))
 
 
 def _code(text: str) -> Markup:

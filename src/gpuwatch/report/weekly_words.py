@@ -21,15 +21,15 @@ from gpuwatch.model.sizing import (
     Recommendation,
     SpeedEstimate,
 )
-from gpuwatch.model.weekly import Use, WeeklyReport, WorkloadUse
+from gpuwatch.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
 from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.report.words import duration, plural, quantity
 
 UNKNOWN = "unknown"
 
 PROJECTED = (
-    "Projected: what a workload's newest seven days come to if they go on for a week; younger work that goes on counts "
-    "as if it had been there for all of it."
+    "Projected for a week: a workload's last seven days are taken to repeat. One that is younger and still runs counts "
+    "as if it ran for the whole week."
 )
 """The basis of all numbers a week (`gpuwatch.advise.money.pod_hours_per_week`)."""
 
@@ -200,30 +200,31 @@ def sm_ratio(use: Use) -> float | None:
 
 def busy_gpu_hours(use: Use) -> float | None:
     """None if no allocated time was measured; 0 if it is known that nothing was allocated."""
-    if busy_ratio(use) is not None:
-        return use.busy_gpu_hours
+    known = use.allocated_gpu_hours - use.unknown_gpu_hours
+    if known > 0:
+        return min(use.busy_gpu_hours, known)
     return 0.0 if measured(use) and use.allocated_gpu_hours <= 0 else None
 
 
-def silent_gpu_hours(use: Use) -> float:
-    """Allocated, measured, and not busy: allocated = busy + silent + unknown."""
-    return max(use.allocated_gpu_hours - use.unknown_gpu_hours - use.busy_gpu_hours, 0.0)
+def idle_gpu_hours(use: Use) -> float | None:
+    """Allocated, measured, and not busy: allocated = busy + idle + unknown. None where busy is unknown."""
+    busy = busy_gpu_hours(use)
+    return None if busy is None else use.allocated_gpu_hours - use.unknown_gpu_hours - busy
 
 
 def reconciled(use: Use) -> str:
     """How the GPU-hours add up, as a sentence; '' if a part is unknown."""
-    if not measured(use) or busy_gpu_hours(use) is None:
+    busy, idle = busy_gpu_hours(use), idle_gpu_hours(use)
+    if busy is None:
         return ""
-    idle, unknown = silent_gpu_hours(use), use.unknown_gpu_hours
-    busy = use.allocated_gpu_hours - unknown - idle
     text = (
         f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours allocated = {gpu_hours(busy)} busy + {gpu_hours(idle)} idle + "
-        f"{gpu_hours(unknown)} unknown, each rounded by itself."
+        f"{gpu_hours(use.unknown_gpu_hours)} unknown, each rounded by itself."
     )
     if use.allocatable_gpu_hours is None:
         return text
     free = max(use.allocatable_gpu_hours - use.allocated_gpu_hours, 0.0)
-    return f"{text} With {gpu_hours(free)} free they are the {gpu_hours(use.allocatable_gpu_hours)} allocatable."
+    return f"{text} Together with {gpu_hours(free)} free: {gpu_hours(use.allocatable_gpu_hours)} allocatable."
 
 
 def cause(item: Recommendation, use: WorkloadUse | None) -> str:
@@ -258,7 +259,7 @@ def parts(use: Use) -> tuple[UsePart, ...]:
     """
     if not measured(use):
         return ()
-    silent = silent_gpu_hours(use)
+    silent = idle_gpu_hours(use) or 0.0
     idle = min(use.idle_gpu_hours, silent)
     free = None if use.allocatable_gpu_hours is None else max(use.allocatable_gpu_hours - use.allocated_gpu_hours, 0.0)
     return (
@@ -342,16 +343,16 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
         lost_before = before.lost_gpu_hours if measured(before) else None
         lost = amount_trend(use.lost_gpu_hours, lost_before, gpu_hours(lost_before), more_is_good=False)
     savable = (
-        f"{gpu_hours(use.saving_gpu_hours)} GPU-hours: {plural(changes, 'change')}, "
-        f"{plural(len(report.idle), 'idle allocation')}. Projected, a week: "
+        f"{gpu_hours(use.saving_gpu_hours)} GPU-hours, by {plural(changes, 'change')} and "
+        f"{plural(len(report.idle), 'release')}. Projected for a week: "
         f"{money(use.projected_saving_per_week, currency)}, "
         f"{gpu_hours(use.projected_saving_gpu_hours_per_week)} GPU-hours"
     )
     if more := conditional(use, currency):
-        savable += f". Only on conditions, on top: {plural(len(advised) - changes, 'change')}, {more}"
+        savable += f". {plural(len(advised) - changes, 'change')} with a condition: another {more}"
     allocated = f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.allocatable_gpu_hours)} GPU-hours"
     worked = f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}"
-    paid = f"of {money(use.cost, currency)}; GPUs that were idle or free"
+    paid = f"of {money(use.cost, currency)} for all GPUs"
     found = (
         Figure("Allocated", percent(allocated_ratio(use), 1), allocated, held),
         Figure("Busy while allocated", percent(busy_ratio(use), 1), worked, busy),
@@ -361,7 +362,7 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
         Figure(
             "GPU-hours lost to degraded GPUs",
             gpu_hours(use.lost_gpu_hours),
-            "of the allocatable time, allocated or free",
+            "whether a Pod had them or not",
             lost,
         ),
     )
@@ -412,6 +413,12 @@ def record(outcomes: tuple[Outcome, ...]) -> Record:
     )
 
 
+def team_advice(team: TeamUse) -> str:
+    """'2 changes, 1 release'."""
+    parts = [(team.recommendations, "change"), (team.idle_allocations, "release")]
+    return ", ".join(plural(count, what) for count, what in parts if count) or "none"
+
+
 def idle_pods(report: WeeklyReport) -> str:
     """How many Pods the idle allocations have: '3 Pods'."""
     return plural(sum(len(item.pods) for item in report.idle), "Pod")
@@ -451,8 +458,8 @@ def actions_line(report: WeeklyReport) -> str:
     if not report.actions:
         return report.actions_note or NOT_READ
     group_of = {phase: what for what, phases in _GROUPS.items() for phase in phases}
-    counts = Counter(group_of.get(item.phase, "still to come") for item in report.actions)
-    told = [f"{counts[what]} {what}" for what in (*_GROUPS, "still to come") if counts[what]]
+    counts = Counter(group_of.get(item.phase, "open") for item in report.actions)
+    told = [f"{counts[what]} {what}" for what in (*_GROUPS, "open") if counts[what]]
     hours = sum(item.released_gpu_hours for item in report.actions)
     released = f" Releases gave others {hours:,.1f} GPU-hours." if hours else ""
     return f"{plural(len(report.actions), 'action')}: {', '.join(told)}.{released}"
@@ -460,7 +467,7 @@ def actions_line(report: WeeklyReport) -> str:
 
 _GROUPS = {
     "done": (Phase.VERIFYING, Phase.IN_EFFECT, Phase.SUCCEEDED),
-    "taken back": (Phase.UNDOING, Phase.UNDONE),
+    "undone": (Phase.UNDOING, Phase.UNDONE),
     "failed": (Phase.FAILED,),
     "not done": (Phase.REJECTED, Phase.EXPIRED, Phase.REFUSED, Phase.OBSOLETE),
 }

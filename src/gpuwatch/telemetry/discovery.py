@@ -113,8 +113,7 @@ def _existing_rows(names: frozenset[str]) -> list[MetricRow]:
 def _counted(
     store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap], places: Places
 ) -> dict[MetricRow, int]:
-    """Rows that have series, and how many, now or else in the look-back. A row whose count failed is kept: its metric
-    exists."""
+    """Rows that have series, and how many, now or else in the look-back. A row whose count failed is kept."""
     counts: dict[Selector, int] = {}
     open_selectors = list(dict.fromkeys(selector(row) for row in rows))
     unanswered: dict[Selector, TelemetryError] = {}

@@ -193,8 +193,7 @@ def first(labels: Labels, names: Iterable[str]) -> str:
 
 
 def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:
-    """Matchers that select exactly this device's rows; empty where `identity` is None. The first one alone selects the
-    rows of the physical GPU and perhaps those of its neighbours."""
+    """Matchers that select exactly this device's rows; () without identity. The first alone selects its whole GPU."""
     if vendor is Vendor.AMD and not labels.get("gpu_uuid"):
         names: tuple[str, ...] = ("hostname", "serial_number", "gpu_id", "gpu_partition_id")
     elif vendor is Vendor.AMD:

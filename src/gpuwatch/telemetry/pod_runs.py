@@ -44,11 +44,11 @@ def pod_runs(store: SampleStore, at: datetime, window_seconds: int) -> tuple[tup
     label = "exported_namespace" if exported else "namespace"
     where = list(in_batches(label, {key.partition("/")[0] for key in found}, _NAMESPACES_AT_ONCE))
 
-    def told(metric: str, asked: KubeStateMetrics = asked) -> _ByPod:
+    def fact(metric: str, asked: KubeStateMetrics = asked) -> _ByPod:
         return _by_pod(asked.rows([Selector(f"kube_pod_{metric}", (each,)) for each in where], _LABELS))
 
-    facts = {metric: told(metric) for metric in _METRICS}
-    now = told(_PHASE, replace(asked, window_seconds=_NOW_SECONDS))
+    facts = {metric: fact(metric) for metric in _METRICS}
+    now = fact(_PHASE, replace(asked, window_seconds=_NOW_SECONDS))
     if asked.gaps:
         return (), tuple(asked.gaps)
 

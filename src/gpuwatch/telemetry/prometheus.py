@@ -215,11 +215,7 @@ def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
     for series in (series for chunk in chunks for part in chunk for series in part):
         found.setdefault(tuple(sorted(series.labels.items())), []).append(series)
     return [
-        Series(
-            pieces[0].labels,
-            [time for piece in pieces for time in piece.times],
-            [value for piece in pieces for value in piece.values],
-        )
+        Series(pieces[0].labels, [x for p in pieces for x in p.times], [x for p in pieces for x in p.values])
         for pieces in found.values()
     ]
 

@@ -25,8 +25,7 @@ _Answered: TypeAlias = Mapping[Expression, list[AnswerRow] | TelemetryError]
 
 @dataclass(slots=True)
 class _PendingStat:
-    """A WindowStat with its questions by level of preference, and its answers so far: variant ('' where the signal has
-    none) → device → value."""
+    """A WindowStat, its questions by level of preference, and its answers: variant or '' → device → value."""
 
     stat: WindowStat
     levels: list[list[Question]]

@@ -22,8 +22,7 @@ _OF_DEVICES = frozenset(row.metric for row in metric_rows())
 
 @dataclass(frozen=True, slots=True)
 class ScopedStore:
-    """A SampleStore that adds matchers to the queries of `store`. cluster: for every metric. targets: more of them, for
-    the metrics of GPU exporters."""
+    """A SampleStore that adds matchers to queries: `cluster` for every metric, `targets` for exporters' metrics too."""
 
     store: SampleStore
     cluster: tuple[Matcher, ...] = ()

@@ -30,8 +30,7 @@ _PRESENCE = (
 """Every device exports one of these signals at least, and together they show every holder."""
 
 _METRICS_LOOKED_BACK = 2
-"""Metrics per vocabulary that find devices of the look-back: two, as an exporter with its own counter list may lack
-one."""
+"""Metrics per vocabulary that find devices of the look-back: two, as an exporter's own counter list may lack one."""
 
 INSTANT_SECONDS = 300
 """Look-back of an instant query: Prometheus' default (--query.lookback-delta)."""
@@ -45,8 +44,7 @@ DEVICES_IN_MATCHER = 300
 
 @dataclass(slots=True)
 class Sighting:
-    """One device. now: distinct labels of its present rows. newest: the newest row of an absent device; its value is
-    the Unix time of its last sample."""
+    """now: distinct labels of its present rows. newest: an absent device's newest row; its value is the row's time."""
 
     identity: row_labels.Identity
     row: MetricRow

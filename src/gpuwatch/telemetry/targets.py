@@ -17,8 +17,7 @@ CLUSTER_LABELS = ("cluster", "cluster_name", "k8s_cluster", "k8s_cluster_name", 
 """Labels that tell clusters apart in one server: external labels of Prometheus and Thanos, and OpenTelemetry's."""
 
 UP_SECONDS = 86_400
-"""How far back targets are looked for: the longest window of a health rule, as the samples of a target that ended count
-so long."""
+"""How far back targets are looked for: the longest window of a health rule; targets that ended have samples in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,7 @@ def targets(
 
 
 def places(store: SampleStore, at: datetime, schema: Schema) -> tuple[list[Labels], tuple[Gap, ...]]:
-    """Distinct cluster labels, host labels and instances of the devices' rows; the cluster labels alone where no label
-    has two values."""
+    """Distinct cluster labels, hosts and instances of the devices' rows; cluster labels alone if each has one value."""
     found, gaps = _rows(store, at, schema, CLUSTER_LABELS)
     if any(len({row.get(label, "") for row in found}) > 1 for label in CLUSTER_LABELS):
         found, more = _rows(store, at, schema, by_labels(CLUSTER_LABELS, row_labels.NODE_LABELS, ("instance",)))

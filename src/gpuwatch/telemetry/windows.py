@@ -135,8 +135,7 @@ class _Grid:
     _dropped: Dropped = field(default_factory=Dropped)
 
     def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
-        """Queries one level of preference after the other, until no device is left. kept: metrics that another signal
-        needs."""
+        """Queries one level of preference after the other. kept: metrics that another signal needs."""
         answered: set[str] = set()
         for preference in sorted({row.preference for row, _ in found}):
             before = frozenset(answered)
@@ -322,8 +321,7 @@ def _about(row: MetricRow, device: DeviceId, uuid: str) -> str:
 
 
 def rate_window(step_seconds: int, interval_seconds: float) -> int:
-    """Window of a counter's rate in seconds; longer than a short step, as increase() needs two samples and only three
-    intervals hold two for certain."""
+    """Seconds of a counter's rate: increase() needs two samples, and only three intervals hold two for certain."""
     return max(step_seconds, math.ceil(3 * interval_seconds))
 
 

@@ -1,6 +1,18 @@
 "use strict";
-// Tables with the class "sortable" get a field that filters their rows and headings that sort them. Without this
-// script the page lacks nothing else. Unknown values come last in both directions.
+// Paper shows the lists of the appendix, also where the style sheet cannot open a fold. Find-in-page opens folded lists
+// by itself, but not the folded rows of tables.
+let printed = [];
+addEventListener("beforeprint", () => {
+  printed = [...document.querySelectorAll(".appendix details.list:not([open])")];
+  for (const fold of printed) fold.open = true;
+});
+addEventListener("afterprint", () => { for (const fold of printed) fold.open = false; });
+addEventListener("keydown", event => {
+  if (!(event.ctrlKey || event.metaKey) || event.key !== "f") return;
+  for (const fold of document.querySelectorAll("details.rest")) fold.open = true;
+});
+// Tables with the class "sortable" get a field that filters their rows and headings that sort them. Unknown values come
+// last in both directions.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells], shown = Number(table.dataset.shown);
   const more = table.parentElement.querySelector("details.rest");
