@@ -195,26 +195,13 @@ def _workload(key: WorkloadKey) -> RenderableType:
 def _abstained(abstentions: Sequence[Abstention], wide: bool) -> RenderableType:
     table = new_table(f"Left as they are ({len(abstentions)})", "reason", "count", "such as", "what would resolve it")
     for title, meaning, found in abstained(abstentions):
-        if not wide:
-            name = found[0].key.workload
-            table.add_row(
-                Text(title, style="yellow"),
-                f"{len(found)}",
-                FoldedName(name.partition("/")[2] or name),
-                OneLine(found[0].resolve),
-            )
-            continue
-        more: list[RenderableType] = (
-            [Text(f"and {len(found) - _EXAMPLES} more", style="dim")] if len(found) > _EXAMPLES else []
-        )
+        names = [item.key.workload.partition("/")[2] or item.key.workload for item in found[: _EXAMPLES if wide else 1]]
+        more = [Text(f"and {len(found) - len(names)} more", style="dim")] if wide and len(found) > len(names) else []
         table.add_row(
-            Group(Text(title, style="yellow"), Text(meaning, style="dim")),
+            Group(Text(title, style="yellow"), *([Text(meaning, style="dim")] * wide)),
             f"{len(found)}",
-            Group(
-                *(FoldedName(item.key.workload.partition("/")[2] or item.key.workload) for item in found[:_EXAMPLES]),
-                *more,
-            ),
-            escape(f"{found[0].reason} {found[0].resolve}"),
+            Group(*map(FoldedName, names), *more),
+            escape(f"{found[0].reason} {found[0].resolve}") if wide else OneLine(found[0].resolve),
         )
     return table
 
