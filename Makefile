@@ -28,7 +28,7 @@ demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is misse
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).
 test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
 	$(BIN)/python tests/parts/install
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image and not dist"
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image and not dist and not helm3"
 	$(E2E)
 
 # By itself: its processes keep to the clock, and need the machine for it. Two worlds side by side, as most of it is
@@ -46,9 +46,9 @@ dev-cluster: $(STAMP)  ## A living cluster with simulated GPUs and a Prometheus 
 test-fast: $(STAMP)  ## The tests that need no server and no browser
 	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not browser and not slow"
 
-verify: $(STAMP) dist  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, `dist`
-	$(BIN)/python tests/parts/install --image
-	$(BIN)/python -m pytest -m "npm or image" tests
+verify: $(STAMP) dist  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, Helm 3, `dist`
+	$(BIN)/python tests/parts/install --image --helm3
+	$(BIN)/python -m pytest -m "npm or image or helm3" tests
 
 image: $(STAMP)  ## The container image on a Debian of its own: built, held to its size, run beside real servers
 	$(BIN)/python tests/parts/install --image

@@ -1,7 +1,8 @@
 """Fleets with faults that one GPU's own counters do not tell, and with what only looks like them.
 
-They are: the fabric, NVLink 5, the board, a hot rack, repairs that were seen or not, contained errors, other detectors'
-Node conditions, Pods that die at a place, InfiniBand ports, and gangs that wait for each other.
+They are: the fabric, NVLink 5, links to the CPU and to the host, the board, a hot rack, repairs that were seen or
+not, contained errors, XIDs and health watches beside other signs, other detectors' Node conditions, Pods that die at
+a place or are refused there, ports of InfiniBand and RoCE, and gangs that wait for each other.
 
 Each scene has machines of its own and says what is right about them: that a fault is named, how much may be done about
 it, or that it only looks like a fault. `gpuwatch demo` does not need them, so they are not part of the package.
@@ -10,12 +11,14 @@ it, or that it only looks like a fault. `gpuwatch demo` does not need them, so t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, combinations, permutations
+from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
 from gpuwatch.catalog.node_conditions import node_conditions
@@ -23,7 +26,7 @@ from gpuwatch.model.decision import FindingKind
 from gpuwatch.model.telemetry import DeviceId
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.cards import A100, H100, CardModel, Machine, make_machine
-from gpuwatch.simulate.exporter import prometheus_up, samples
+from gpuwatch.simulate.exporter import JOB, prometheus_up, samples
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.forms import Object
 from gpuwatch.simulate.metrics import Metric
@@ -31,6 +34,7 @@ from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan, Floats, Mask
 from gpuwatch.simulate.runs import Place, Run
 from gpuwatch.simulate.schedule import FOREVER, Scheduler
 from gpuwatch.simulate.script import CardScript, MachineScript, Span
+from gpuwatch.simulate.states import DeviceState
 from gpuwatch.simulate.tables import NAMES
 from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
 
@@ -74,15 +78,9 @@ class Case:
     pods: frozenset[str] = frozenset()
 
 
-@dataclass(kw_only=True)
-class Port:
-    """An InfiniBand port over time; downed and symbols count."""
-
-    state: Floats
-    rate: Floats
-    downed: Floats
-    symbols: Floats
-
+Port: TypeAlias = dict[str, Floats]
+"""A port of InfiniBand or RoCE over time, by the names of node_exporter after `node_infiniband_`."""
+_STATE, _RATE, _DOWNED, _SYMBOLS = "state_id", "rate_bytes_per_second", "link_downed_total", "symbol_error_total"
 
 # The state of a healthy card is set from the beginning on (`_Site.machine`); 0 elsewhere is 'not supported'.
 _STATES = {
@@ -107,12 +105,44 @@ _COUNTERS = (
         0.0,
     ),
 )
+_LANES = ("DCGM_FI_DEV_PCIE_LINK_WIDTH", "DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH")
 _INFOROM = Metric(dcgm="DCGM_FI_DEV_INFOROM_CONFIG_VALID", dcgm49="DCGM_FI_DEV_INFOROM_VALID", state="inforom")
 MORE_METRICS = (
     *(Metric(dcgm=name, dcgm49=name, only="linked", state=state) for name, state in _STATES.items()),
     *(Metric(dcgm=old, dcgm49=new, only="linked", counter=name, per_day=day) for old, new, name, day in _COUNTERS),
     _INFOROM,
+    *(Metric(dcgm=name, dcgm49=name, state=name) for name in _LANES),
 )
+
+
+class _ToCpu(Metric, frozen=True, kw_only=True):
+    """Only superchips have a link to their CPU."""
+
+    def applies(self, machine: Machine, device: DeviceState) -> bool:
+        return machine.model is GB200 and super().applies(machine, device)
+
+
+_C2C = ("DCGM_FI_DEV_C2C_LINK_STATUS", "DCGM_FI_DEV_C2C_LINK_ERROR_INTR", "DCGM_FI_DEV_C2C_LINK_ERROR_REPLAY")
+C2C_METRICS = (
+    _ToCpu(dcgm=_C2C[0], dcgm49=_C2C[0], state="c2c_up"),
+    _ToCpu(dcgm=_C2C[1], dcgm49=_C2C[1], counter="c2c_errors"),
+    _ToCpu(dcgm=_C2C[2], dcgm49=_C2C[2], counter="c2c_replays", per_day=2.0),
+)
+# Otherwise as the H100 is; no rule here looks at it. GB200s are cooled by a liquid.
+GB200 = msgspec.structs.replace(
+    H100, name="gb200", pool="gb200", label="NVIDIA GB200", product="NVIDIA-GB200", celsius_per_watt=0.03
+)
+H100_NVL = msgspec.structs.replace(
+    H100, name="nvl", pool="nvl", label="NVIDIA H100 NVL", product="NVIDIA-H100-NVL", limit_watts=400.0
+)
+_SXIDS = {
+    True: ("DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", "DCGM_FI_DEV_SXID_FATAL_ERROR"),
+    False: ("DCGM_FI_DEV_NVSWITCH_NON_FATAL_ERRORS", "DCGM_FI_DEV_SXID_NON_FATAL_ERROR"),
+}
+"""By whether it is fatal: the name up to dcgm-exporter 4.8, and from 4.9 on."""
+_ACCESS = {0: "OK", 5: "NotSupported", 6: "Unknown"}
+REFUSED = "UnexpectedAdmissionError"
+"""Of the kubelet: the Pod did not get its device."""
 _POWER = frozenset({"DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"})
 _WELL = 2 | 2 << 2 | 2 << 4 | 2 << 6 | 1 << 8
 """nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: each fault is supported and absent."""
@@ -122,7 +152,8 @@ _WELL = 2 | 2 << 2 | 2 << 4 | 2 << 6 | 1 << 8
 class HealthFleet(SimulatedFleet):
     """A fleet with what only evaluation plants. unread: metrics that a card does not export in a span. conditions: of
     Nodes, as (type, status, span). boots: when Nodes booted again. jobs: of Pods whose ends kube-state-metrics counts,
-    with the reason of each end."""
+    with the reason of each end. switches: by machine with NVSwitches, errors: (switch, whether fatal, span, SXid).
+    peers: by machine that exports them, pairs of GPUs without access, as (card, card, span, code of `_ACCESS`)."""
 
     cases: tuple[Case, ...]
     labels: dict[str, dict[str, str]]
@@ -131,11 +162,16 @@ class HealthFleet(SimulatedFleet):
     boots: dict[str, list[float]]
     ports: dict[str, dict[str, Port]]
     jobs: Sequence[tuple[Run, str, str]]
+    switches: Mapping[int, Sequence[tuple[int, bool, Span, int]]]
+    peers: Mapping[int, Sequence[tuple[int, int, Span, int]]]
 
     def series(self, only: Sequence[Metric] | None = None) -> Iterator[RecordedSeries]:
-        for series in chain(super().series(only), super().series(MORE_METRICS) if only is None else ()):
+        more = (*MORE_METRICS, *C2C_METRICS)
+        for series in chain(super().series(only), super().series(more) if only is None else ()):
             yield self._without_unread(series)
         if only is None:
+            yield from self._of_switches()
+            yield from self._of_peers()
             yield from self._of_hosts()
             yield from self._of_pods()
 
@@ -149,6 +185,37 @@ class HealthFleet(SimulatedFleet):
             return series
         return RecordedSeries(series.metric, series.labels, series.times_ms[kept], series.values[kept])
 
+    def _of_switches(self) -> Iterator[RecordedSeries]:
+        """The last fatal and the last other error (SXid) of each NVSwitch, whose rows name no GPU."""
+        for fatal, names in _SXIDS.items():
+            for vocabulary, metric in zip(("dcgm", "dcgm49"), names, strict=True):
+                for machine in (self.machines[index] for index in self.switches):
+                    for switch in range(4) if machine.vocabulary == vocabulary else ():
+                        codes = np.zeros(self.plan.steps)
+                        for number, is_fatal, span, code in self.switches[machine.index]:
+                            if (number, is_fatal) == (switch, fatal):
+                                codes[self._during(span)] = code
+                        labels = _of_exporter(machine) | {"nvswitch": str(switch)}
+                        yield self._recorded(metric, labels, codes, prometheus_up(self.plan))
+
+    def _of_peers(self) -> Iterator[RecordedSeries]:
+        """Access between each two GPUs of a machine; each state is a series of its own, as a label names it."""
+        up = prometheus_up(self.plan)
+        for machine in (self.machines[index] for index in self.peers):
+            for card, other in permutations(machine.cards, 2):
+                codes = np.zeros(self.plan.steps)
+                for one, another, span, code in self.peers[machine.index]:
+                    if {one, another} == {card.index, other.index}:
+                        codes[self._during(span)] = code
+                named = {"gpu": str(card.index), "UUID": card.uuid, "modelName": machine.model.label}
+                for code in np.unique(codes):
+                    status = {"peer_gpu": str(other.index), "link_status": _ACCESS[int(code)]}
+                    labels = _of_exporter(machine) | named | status
+                    yield self._recorded("DCGM_EXP_P2P_STATUS", labels, codes, up & (codes == code))
+
+    def _during(self, span: Span) -> Mask:
+        return (self.plan.sample_seconds >= span[0]) & (self.plan.sample_seconds < span[1])
+
     def _of_hosts(self) -> Iterator[RecordedSeries]:
         """node_exporter's, grouped by metric."""
         up = prometheus_up(self.plan)
@@ -157,17 +224,12 @@ class HealthFleet(SimulatedFleet):
             for at in self.boots.get(machine.name, ()):
                 began[self.plan.sample_seconds >= at] = self.plan.start.timestamp() + at
             yield self._recorded("node_boot_time_seconds", _host(machine), began, up)
-        values: dict[str, Callable[[Port], Floats]] = {
-            "node_infiniband_state_id": lambda port: port.state,
-            "node_infiniband_rate_bytes_per_second": lambda port: port.rate,
-            "node_infiniband_link_downed_total": lambda port: port.downed,
-            "node_infiniband_symbol_error_total": lambda port: port.symbols,
-        }
-        for metric, of in values.items():
+        for metric in (_STATE, _RATE, _DOWNED, _SYMBOLS):
             for machine in self.machines:
                 for device, port in self.ports.get(machine.name, {}).items():
                     labels = _host(machine) | {"device": device, "port": "1"}
-                    yield self._recorded(metric, labels, of(port), up)
+                    if metric in port:
+                        yield self._recorded(f"node_infiniband_{metric}", labels, port[metric], up)
 
     def _of_pods(self) -> Iterator[RecordedSeries]:
         """kube-state-metrics' of Jobs' Pods, grouped by metric; each is kept for an hour after its end."""
@@ -179,16 +241,18 @@ class HealthFleet(SimulatedFleet):
             over = there & (seconds >= run.end)
             labels = {"namespace": workload.namespace, "pod": pod.name, "uid": pod.uid, "job": "kube-state-metrics"}
             node = {"node": self.machines[pod.places[0].machine].name}
+            ran = there & ~over if reason == REFUSED else there
             created = {"created_by_kind": "Job", "created_by_name": workload.name}
             for metric, mask, value, more in (
                 ("container_resource_requests", there, 1.0, node | {"resource": "nvidia_com_gpu"}),
                 ("status_phase", there & ~over, 1.0, {"phase": "Running"}),
                 ("status_phase", over, 1.0, {"phase": phase}),
                 ("start_time", there, zero + run.start, {}),
-                ("completion_time", over, zero + run.end, {}),
-                ("container_info", there, 1.0, {"image": workload.image}),
+                ("completion_time", over & ran, zero + run.end, {}),
+                ("container_info", ran, 1.0, {"image": workload.image}),
                 ("info", there, 1.0, created | node),
-                ("container_status_terminated_reason", over, 1.0, {"reason": reason}),
+                ("container_status_terminated_reason", over & ran, 1.0, {"reason": reason}),
+                ("status_reason", over & ~ran, 1.0, {"reason": reason}),
                 ("deletion_timestamp", over if reason == "deleted" else over & False, zero + run.end, {}),
             ):
                 rows[f"kube_pod_{metric}"].append((labels | more, mask, value))
@@ -225,16 +289,22 @@ def _host(machine: Machine) -> dict[str, str]:
     return {"instance": f"{machine.address}:9100", "job": "node-exporter"}
 
 
-def health_fleet(seed: int, scenes: Sequence[Callable[[_Site], None]] = ()) -> HealthFleet:
-    """About 45 machines of four or eight GPUs, some 240 GPUs, over one and a half days; or with these scenes alone."""
+def _of_exporter(machine: Machine) -> dict[str, str]:
+    name = "hostname" if machine.vocabulary == "dcgm49" else "Hostname"
+    return {name: machine.name, "instance": machine.exporter_address, "job": JOB}
+
+
+def health_fleet(seed: int, scenes: Sequence[Callable[[_Site], None]]) -> HealthFleet:
+    """One and a half days with these scenes, such as those of one of `FLEETS`."""
     site = _Site(FleetPlan(seed=seed, end=END, gpus=1, days=DAYS, vocabulary="mixed", faults=(), idle_allocations=0))
-    shuffled = list(scenes or _SCENES)
+    shuffled = [scene for scene in scenes if scene not in _BESIDE]
     site.rng.shuffle(shuffled)
     for scene in shuffled:
         scene(site)
     site.label()
-    for on_nodes in () if scenes else (_node_conditions, _infiniband):
-        on_nodes(site)
+    for scene in scenes:
+        if scene in _BESIDE:
+            scene(site)
     return HealthFleet(
         plan=site.plan,
         machines=tuple(site.machines),
@@ -250,6 +320,8 @@ def health_fleet(seed: int, scenes: Sequence[Callable[[_Site], None]] = ()) -> H
         boots=site.boots,
         ports=site.ports,
         jobs=site.jobs,
+        switches=site.switches,
+        peers=site.peers,
     )
 
 
@@ -278,27 +350,41 @@ class _Site:
         self.boots: dict[str, list[float]] = defaultdict(list)
         self.ports: dict[str, dict[str, Port]] = {}
         self.jobs: list[tuple[Run, str, str]] = []
+        self.switches: dict[int, list[tuple[int, bool, Span, int]]] = {}
+        self.peers: dict[int, list[tuple[int, int, Span, int]]] = {}
         self.starts = np.sort(self.rng.uniform(0.25, 0.6, STARTS)) * plan.seconds
         self.domains = 0
 
     def machine(
-        self, model: CardModel = H100, size: int = 0, where: _Labels | None = None, *, works: bool = True
+        self,
+        model: CardModel = H100,
+        size: int = 0,
+        where: _Labels | None = None,
+        *,
+        works: bool = True,
+        watched: bool = False,
     ) -> Machine:
-        """A new one, with a job on all of its GPUs for the whole time."""
+        """A new one, with a job on all of its GPUs for the whole time. watched: DCGM's health watches are exported."""
         size = size or int(self.rng.choice([4, 4, 8]))
         number = sum(1 for each in self.machines if each.model is model) + 1
         role = "job8"
         made = make_machine(self.plan, self.rng, len(self.machines), role, model, size, number, extended=True)
+        made = replace(made, has_health_watches=watched or made.has_health_watches)
         self.machines.append(made)
         script = MachineScript()
         self.scripts.append(script)
         trained, healthy, mask, ready = (3.0, 1.0, float(_WELL), 5.0) if model is H100 else (1.0, 0.0, 0.0, 5.0)
+        if model is H100 and size == 8:
+            self.switches[made.index], self.peers[made.index] = [], []
         for card in made.cards:
             base = {"fabric_manager": trained, "fabric_health": healthy, "fabric_mask": mask, "imex": ready}
-            for state, value in (base | {"inforom": 1.0}).items():
+            for state, value in (base | {"inforom": 1.0, "c2c_up": 1.0} | dict.fromkeys(_LANES, 16.0)).items():
                 script.cards[card.index].states[state].append((0.0, FOREVER, value))
         stands = where or _Labels()
-        self.labels[made.name] = {CLIQUE: stands.clique} if stands.clique else {}
+        # Nodes of one instance type have as many GPUs.
+        self.labels[made.name] = {"node.kubernetes.io/instance-type": f"{model.name}-{size}"}
+        if stands.clique:
+            self.labels[made.name][CLIQUE] = stands.clique
         if stands.rack:
             self.labels[made.name][RACK] = stands.rack
         if works:
@@ -459,6 +545,77 @@ def _nvlink5(site: _Site) -> None:
     site.case("few NVLink 5 errors", kind, [machine], span, Right.NOTHING, [card])
 
 
+def switches(site: _Site) -> None:
+    """A switch fails until its machine boots again; elsewhere an error is not fatal. DCGM's fields 856 and 857."""
+    kind, rng = FindingKind.FABRIC, site.rng
+    machine, (begin, end) = site.machine(size=8), site.span()
+    code = int(rng.choice([11012, 12028, 14017, 20034]))
+    site.switches[machine.index].append((int(rng.integers(4)), True, (begin, end), code))
+    _reboot(site, machine, end)
+    site.case("a fatal error of an NVSwitch", kind, [machine], (begin, end), Right.NAMED)
+    later = (end + HOUR, FOREVER)
+    site.case("a fatal error of an NVSwitch, after a reboot", kind, [machine], later, Right.NOTHING)
+    machine, span = site.machine(size=8), site.span()
+    site.switches[machine.index].append((int(rng.integers(4)), False, span, 12023))
+    site.case("an error of an NVSwitch that is not fatal", kind, [machine], span, Right.NOTHING)
+
+
+def access(site: _Site) -> None:
+    """One GPU loses access to its peers. Of H100 NVL a bridge joins each two, and there is no other access."""
+    kind = FindingKind.FABRIC
+    machine, span = site.machine(size=8), site.span()
+    card = site.one(machine)
+    site.peers[machine.index] += [(card, other.index, span, 6) for other in machine.cards]
+    site.case("a GPU that the others of its machine cannot access", kind, [machine], span, Right.NAMED)
+    for _ in range(3):
+        machine = site.machine(H100_NVL, 4)
+        none = [(one, other, (0.0, FOREVER), 5) for one, other in combinations(range(4), 2) if one // 2 != other // 2]
+        site.peers[machine.index] = none
+        site.case("access between bridged pairs alone", kind, [machine], (0.0, FOREVER), Right.NOTHING)
+
+
+def to_cpu(site: _Site) -> None:
+    """Links between GPU and CPU of superchips (C2C)."""
+    kind = FindingKind.NVLINK_ERRORS
+    where = _Labels(clique=site.domain())
+    errors, down, few, unused = machines = [site.machine(GB200, 4, where) for _ in range(4)]
+    card = {machine.index: site.one(machine) for machine in machines}
+    script = {machine.index: site.cards(machine, [card[machine.index]])[0] for machine in machines}
+    span = site.span()
+    script[errors.index].rates["c2c_errors"].append((*span, float(site.rng.uniform(3, 30)) / 60))
+    site.case("errors of a link to the CPU", kind, [errors], span, Right.NAMED, [card[errors.index]])
+    span = site.span()
+    script[down.index].states["c2c_up"].append((*span, 0.0))
+    site.case("a link to the CPU is down", kind, [down], span, Right.NAMED, [card[down.index]])
+    span = site.span()
+    script[few.index].rates["c2c_replays"].append((*span, 0.3 / 60))
+    site.case("few replays of a link to the CPU", kind, [few], span, Right.NOTHING, [card[few.index]])
+    site.case("links to the CPU that are well", kind, [unused], (0.0, FOREVER), Right.NOTHING)
+
+
+def lanes(site: _Site) -> None:
+    """One GPU's link to the host has fewer lanes than its slot; the slots of another model's machines have no more."""
+    kind, (width, most) = FindingKind.PCIE_WIDTH, _LANES
+    for scene, exported in (("", True), (", where the widest link is not exported", False)):
+        machine, span = site.machine(size=8), site.span()
+        card = site.one(machine)
+        site.cards(machine, [card])[0].states[width].append((*span, float(site.rng.choice([1, 4, 8]))))
+        if not exported:
+            site.unread.append((frozenset({most}), frozenset(each.uuid for each in machine.cards), (0.0, FOREVER)))
+        site.case(f"fewer PCIe lanes than its peers{scene}", kind, [machine], span, Right.TAINTED, [card])
+    machine = site.machine(size=8)
+    card = site.one(machine)
+    for begin in np.arange(site.span()[0], site.plan.seconds, 2400.0):
+        site.cards(machine, [card])[0].states[width].append((begin, begin + 480.0, 8.0))
+    whole = (0.0, FOREVER)
+    site.case("PCIe lanes that rest for some minutes", kind, [machine], whole, Right.NOTHING, [card])
+    for _ in range(2):
+        machine = site.machine(H100_NVL, 4)
+        for script in site.cards(machine):
+            script.states[width].append((0.0, FOREVER, 8.0))
+        site.case("slots with half of the PCIe lanes", kind, [machine], whole, Right.NOTHING)
+
+
 # The board, its power and its heat
 
 
@@ -551,6 +708,145 @@ def contained(site: _Site) -> None:
     site.case(scene, FindingKind.ECC, [machine], span, Right.TAINTED, [card])
 
 
+# XIDs, health watches and the driver's recovery action, beside other signs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Signs:
+    """What one card shows while it lasts. xids: (minutes after its beginning, any of these codes). watch: of DCGM, with
+    its status and error code. rates: of counters, per minute."""
+
+    scene: str
+    kind: FindingKind
+    right: Right
+    xids: Sequence[tuple[float, Sequence[int]]] = ()
+    states: Mapping[str, float] = field(default_factory=dict)
+    watch: tuple[str, float, str] | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    steps: Sequence[str] = ()
+
+
+_XID, _DCGM, _ACTION = FindingKind.XID, FindingKind.DCGM_HEALTH, FindingKind.RECOVERY_ACTION
+_DBE = ("ecc_dbe", "rows_uncorrectable")
+_SIGNS = (
+    _Signs(scene="XID 74, 119 or 120 once", kind=_XID, right=Right.MOVED, xids=[(0, (74, 119, 120))]),
+    _Signs(
+        scene="XID 48, hidden by 45 at once, and the driver asks for a reset",
+        kind=_XID,
+        right=Right.MOVED,
+        xids=[(0, (48,)), (0.1, (45,))],
+        states={"recovery": 1},
+    ),
+    _Signs(scene="XID 64, without a sign of a row remap", kind=_XID, right=Right.MOVED, xids=[(0, (64,))]),
+    _Signs(scene="an XID that asks for nothing", kind=_XID, right=Right.NOTHING, xids=[(0, (14, 38, 44, 63, 92, 108))]),
+    _Signs(scene="an XID of a program", kind=_XID, right=Right.NOTHING, xids=[(0, (13, 31, 43, 69, 72, 88))]),
+    _Signs(scene="XID 31 twice under one program", kind=_XID, right=Right.NOTHING, xids=[(0, (31,)), (200, (31,))]),
+    _Signs(
+        scene="XID 45 beside PCIe replays",
+        kind=FindingKind.PCIE_REPLAY,
+        right=Right.NAMED,
+        xids=[(20, (45,))],
+        rates={"replays": 150},
+    ),
+    _Signs(
+        scene="XID 45 beside NVLink errors",
+        kind=FindingKind.NVLINK_ERRORS,
+        right=Right.NAMED,
+        xids=[(20, (45,))],
+        rates={"nvlink_replay": 5},
+    ),
+    _Signs(
+        scene="XID 48 with a pending remap, and the driver asks to drain, then reset",
+        kind=_ACTION,
+        right=Right.TAINTED,
+        xids=[(0, (48,))],
+        states={"recovery": 4, "remap_pending": 1},
+        steps=_DBE,
+    ),
+    _Signs(
+        scene="the driver asks to drain, then reset, and DCGM's DRIVER watch fails by it",
+        kind=_ACTION,
+        right=Right.TAINTED,
+        states={"recovery": 4},
+        watch=("DRIVER", 20, "DCGM_FR_GPU_RECOVERY_DRAIN_RESET"),
+    ),
+    _Signs(
+        scene="DCGM's MEM watch fails by a contained error",
+        kind=_DCGM,
+        right=Right.TAINTED,
+        watch=("MEM", 20, "DCGM_FR_VOLATILE_DBE_DETECTED"),
+        states={"remap_pending": 1},
+        steps=_DBE,
+    ),
+    _Signs(
+        scene="DCGM's watch says that the GPU has fallen off the bus",
+        kind=_DCGM,
+        right=Right.MOVED,
+        watch=("PCIE", 20, "DCGM_FR_FALLEN_OFF_BUS"),
+    ),
+    _Signs(
+        scene="DCGM's watch says that memory is faulty",
+        kind=_DCGM,
+        right=Right.MOVED,
+        watch=("MEM", 20, "DCGM_FR_FAULTY_MEMORY"),
+    ),
+    _Signs(
+        scene="DCGM's INFOROM watch warns",
+        kind=_DCGM,
+        right=Right.NAMED,
+        watch=("INFOROM", 10, "DCGM_FR_CORRUPT_INFOROM"),
+    ),
+    _Signs(
+        scene="DCGM's THERMAL watch warns",
+        kind=_DCGM,
+        right=Right.NOTHING,
+        watch=("THERMAL", 10, "DCGM_FR_CLOCK_THROTTLE_THERMAL"),
+    ),
+)
+
+
+def signs(site: _Site) -> None:
+    for one in _SIGNS:
+        machine, (begin, end) = site.machine(size=4, watched=True), site.span()
+        card = site.one(machine)
+        script = site.cards(machine, [card])[0]
+        script.xids.extend((begin + 60 * minutes, int(site.rng.choice(codes))) for minutes, codes in one.xids)
+        for state, value in one.states.items():
+            script.states[state].append((begin, end, value))
+        if one.watch is not None:
+            watch, status, error = one.watch
+            script.watches[watch].append((begin, end, status, error))
+        for counter, per_minute in one.rates.items():
+            script.rates[counter].append((begin, end, per_minute / 60))
+        for counter in one.steps:
+            script.steps[counter].append((begin, 1.0))
+        script.counter_resets.append(end)
+        site.case(one.scene, one.kind, [machine], (begin, end), one.right, [card])
+
+
+def _two_of_a_gang(site: _Site) -> None:
+    """No program causes these XIDs, not even on two Nodes of its gang."""
+    machines = [site.machine(works=False) for _ in range(2)]
+    site.job(machines)
+    (begin, end), code = site.span(), int(site.rng.choice([64, 79, 140]))
+    for number, machine in enumerate(machines):
+        card = site.one(machine)
+        site.cards(machine, [card])[0].xids.append((begin + 90.0 * number, code))
+        scene = "XID 64, 79 or 140 on two Nodes of a gang"
+        site.case(scene, _XID, [machine], (begin, end), Right.MOVED, [card], fades=timedelta(days=2))
+
+
+def _domain_155(site: _Site) -> None:
+    """XID 155, a link is down, all over an NVLink domain: one switch, not six Nodes."""
+    where, (begin, _) = _Labels(clique=site.domain()), site.span()
+    machines = [site.machine(GB200, 4, where) for _ in range(6)]
+    for machine in machines:
+        for script in site.cards(machine):
+            script.xids.append((begin + float(site.rng.uniform(0, 20)), 155))
+    scene, cards = "XID 155 all over an NVLink domain", range(4)
+    site.case(scene, _XID, machines, (begin, begin + HOUR), Right.NAMED, cards, together=True)
+
+
 def _reboot(site: _Site, machine: Machine, at: float) -> None:
     site.scripts[machine.index].reboot(at, 300.0)
     site.boots[machine.name].append(at + 60)
@@ -563,11 +859,12 @@ _PROGRAMS = 12
 
 
 def _pods(site: _Site) -> None:
-    """Six machines with a Job after another on each card. One kills most Pods, another has one GPU that does; on a
-    third one program always dies, a fourth is drained."""
+    """Eight machines with a Job after another on each card. One kills most Pods, another has one GPU that does; on a
+    third one program always dies, a fourth is drained. The kubelet of a fifth has no healthy device for most Pods; on
+    a sixth it refuses those that run there when the Node boots (kubernetes/kubernetes#125579)."""
     rng = site.rng
-    machines = [site.machine(A100, works=False) for _ in range(6)]
-    hole, lemon, selected, drained, *_ = machines
+    machines = [site.machine(A100, works=False) for _ in range(8)]
+    hole, lemon, selected, drained, refuses, boots, *_ = machines
     card = site.one(lemon)
     spans = {machine.index: site.span(lasts=True) for machine in machines}
     kills = rng.uniform(0.6, 0.95, 2)
@@ -589,6 +886,10 @@ def _pods(site: _Site) -> None:
                 phase, reason = ("Failed", "Error") if dies else ("Succeeded", "Completed")
                 if machine is drained and at < begin < end:
                     end, phase, reason = begin, "Failed", "deleted"
+                elif machine is refuses and at >= begin and rng.random() < kills[0]:
+                    end, phase, reason = at + float(rng.uniform(1, 3)), "Failed", REFUSED
+                elif machine is boots and at < begin < end:
+                    end, phase, reason = begin + 60.0, "Failed", REFUSED
                 site.jobs.append(
                     _short_job(site, Place(machine.index, each.index), at, end, -1 if own else program, phase, reason)
                 )
@@ -596,10 +897,14 @@ def _pods(site: _Site) -> None:
     kind, fades = FindingKind.POD_FAILURES, timedelta(hours=6.5)
     site.case("a Node on which Pods die", kind, [hole], spans[hole.index], Right.NAMED, fades=fades)
     site.case("a GPU on which Pods die", kind, [lemon], spans[lemon.index], Right.NAMED, [card], fades=fades)
+    scene = "a Node whose kubelet refuses Pods"
+    site.case(scene, kind, [refuses], spans[refuses.index], Right.NAMED, fades=fades)
     whole = (0.0, FOREVER)
     site.case("a program that always dies, on its own Node", kind, [selected], whole, Right.NOTHING)
     site.case("a Node that is drained", kind, [drained], whole, Right.NOTHING)
-    for machine in machines[4:]:
+    _reboot(site, boots, spans[boots.index][0] - 60.0)
+    site.case("a Node that boots, and refuses the Pods that ran there", kind, [boots], whole, Right.NOTHING)
+    for machine in machines[6:]:
         site.case("Pods that die as often as elsewhere", kind, [machine], whole, Right.NOTHING)
 
 
@@ -667,14 +972,18 @@ def _infiniband(site: _Site) -> None:
     steps, seconds = plan.steps, plan.sample_seconds
     for machine in site.machines:
         site.ports[machine.name] = {
-            f"mlx5_{number}": Port(
-                state=np.full(steps, 1.0 if number == 2 else 4.0),
-                rate=np.full(steps, (5e10, 5e10, 1e9, 2.5e10)[number]),
-                downed=np.full(steps, float(rng.poisson(1.0))),
-                symbols=np.cumsum(rng.poisson(0.02, steps)).astype(float),
-            )
+            f"mlx5_{number}": {
+                _STATE: np.full(steps, 1.0 if number == 2 else 4.0),
+                _RATE: np.full(steps, (5e10, 5e10, 1e9, 2.5e10)[number]),
+                _DOWNED: np.full(steps, float(rng.poisson(1.0))),
+                _SYMBOLS: np.cumsum(rng.poisson(0.02, steps)).astype(float),
+            }
             for number in range(4)
         }
+        # RoCE: the kernel lists its ports too; without the counters of InfiniBand. The second is not connected.
+        for number in range(2):
+            state, rate = np.full(steps, 4.0 - 3.0 * number), np.full(steps, 1.25e10)
+            site.ports[machine.name][f"rocep{number}"] = {_STATE: state, _RATE: rate}
     leaves: dict[str, list[Machine]] = defaultdict(list)
     for machine in site.machines:
         leaves[site.labels[machine.name][LEAF]].append(machine)
@@ -683,7 +992,7 @@ def _infiniband(site: _Site) -> None:
     # Beside the leaf, so that each place has a cause of its own; one a leaf, as two are half of it.
     free = [machines[int(rng.integers(len(machines)))] for machines in whole if machines is not switch]
     rng.shuffle(free)
-    down, flaps, slow, noisy, once, few = free[:6]
+    down, flaps, slow, noisy, once, few, roce, slower = free[:8]
     fades = timedelta(hours=6.5)
 
     def during(span: Span) -> Mask:
@@ -692,29 +1001,35 @@ def _infiniband(site: _Site) -> None:
     def port(machine: Machine) -> Port:
         return site.ports[machine.name]["mlx5_0"]
 
-    spans = {machine.name: site.span() for machine in free[:6]}
-    port(down).state[during(spans[down.name])] = 1.0
+    spans = {machine.name: site.span() for machine in free[:8]}
+    port(down)[_STATE][during(spans[down.name])] = 1.0
     site.case("a port that is down", kind, [down], spans[down.name], Right.NAMED, fades=fades)
     begin, end = spans[flaps.name]
     for at in np.arange(begin + 300, end, 1500.0):
-        port(flaps).downed[seconds >= at] += 1
+        port(flaps)[_DOWNED][seconds >= at] += 1
     site.case("a port that goes down again and again", kind, [flaps], (begin, end), Right.NAMED, fades=fades)
-    port(slow).rate[during(spans[slow.name])] = 2.5e10
+    port(slow)[_RATE][during(spans[slow.name])] = 2.5e10
     site.case("a port that is slower than before", kind, [slow], spans[slow.name], Right.NAMED, fades=fades)
     added = np.where(during(spans[noisy.name]), plan.interval_seconds * float(rng.uniform(2, 9)), 0.0)
-    port(noisy).symbols += np.cumsum(added)
+    port(noisy)[_SYMBOLS] += np.cumsum(added)
     site.case("symbol errors of a port", kind, [noisy], spans[noisy.name], Right.NAMED, fades=fades)
-    port(once).downed[seconds >= spans[once.name][0]] += 1
+    site.ports[roce.name]["rocep0"][_STATE][during(spans[roce.name])] = 1.0
+    site.case("a port of RoCE that is down", kind, [roce], spans[roce.name], Right.NAMED, fades=fades)
+    site.ports[slower.name]["rocep0"][_RATE][during(spans[slower.name])] = 1.25e9
+    site.case("a port of RoCE that is slower than before", kind, [slower], spans[slower.name], Right.NAMED, fades=fades)
+    port(once)[_DOWNED][seconds >= spans[once.name][0]] += 1
     site.case("a port that went down once", kind, [once], (0.0, FOREVER), Right.NOTHING)
-    port(few).symbols += np.cumsum(np.full(steps, 2500 / (6 * HOUR) * plan.interval_seconds))
+    port(few)[_SYMBOLS] += np.cumsum(np.full(steps, 2500 / (6 * HOUR) * plan.interval_seconds))
     site.case("fewer symbol errors than InfiniBand allows", kind, [few], (0.0, FOREVER), Right.NOTHING)
     span = site.span()
     for machine in switch[:3]:
-        port(machine).state[during(span)] = 1.0
+        port(machine)[_STATE][during(span)] = 1.0
     scene = "ports of three of a leaf switch's four Nodes are down"
     site.case(scene, kind, switch[:3], span, Right.NAMED, together=True, fades=fades)
 
 
+_BESIDE = (_node_conditions, _infiniband)
+"""Scenes on Nodes of others; they have no machines of their own."""
 _SCENES: tuple[Callable[[_Site], None], ...] = (
     links_not_trained,
     _manager_not_started,
@@ -727,6 +1042,9 @@ _SCENES: tuple[Callable[[_Site], None], ...] = (
     _repaired,
     not_repaired,
     contained,
-    _pods,
     _gangs,
+    *_BESIDE,
 )
+FLEETS = (_SCENES, (switches, access, to_cpu, lanes, signs, _two_of_a_gang, _domain_155, _pods))
+"""Two fleets for each seed, as no rule names single GPUs by their Pods where there are more than 256 devices. Each has
+about 45 machines of four or eight GPUs, some 220 GPUs."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from evaluation.health_fleets import Case, HealthFleet, Right, health_fleet
-from evaluation.scoring import Quality
+from evaluation.health_fleets import FLEETS, Case, HealthFleet, Right, health_fleet
+from evaluation.scoring import Quality, added
 from gpuwatch.collect.collect import collect
 from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, needs_of, remember
 from gpuwatch.kube.recorded import RecordedCluster
@@ -84,12 +84,18 @@ class SceneScore:
 
 
 def evaluate_health(seed: int) -> tuple[list[Quality], list[SceneScore], int]:
-    """One fleet: rows by kind, rows by scene, and at how many moments it was looked at."""
-    fleet = health_fleet(seed)
-    moments = moments_of(fleet)
-    with tempfile.TemporaryDirectory(prefix="gpuwatch-health-") as folder:
-        seen = watch(fleet, moments, Path(folder))
-    return (*score(fleet.cases, seen, moments), len(moments))
+    """The fleets of this seed: rows by kind, rows by scene, and how often one was looked at."""
+    kinds, scenes, looks = [], [], 0
+    for each in FLEETS:
+        fleet = health_fleet(seed, each)
+        moments = moments_of(fleet)
+        with tempfile.TemporaryDirectory(prefix="gpuwatch-health-") as folder:
+            seen = watch(fleet, moments, Path(folder))
+        by_kind, by_scene = score(fleet.cases, seen, moments)
+        kinds.append(by_kind)
+        scenes.append(by_scene)
+        looks += len(moments)
+    return added(kinds), scenes_together(scenes), looks
 
 
 def moments_of(fleet: HealthFleet) -> list[datetime]:

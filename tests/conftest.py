@@ -14,7 +14,7 @@ from parts.alertmanager_server import AlertmanagerBuild, find_alertmanager
 from parts.appwrapper_controller import AppWrapperBuild, find_appwrapper
 from parts.browser import BrowserBuild, find_browser
 from parts.go_tools import in_ci
-from parts.helm_tools import HelmBuild, find_helm
+from parts.helm_tools import HelmBuild, find_helm, find_helm_3, find_kube_score
 from parts.image import Image, built, missing
 from parts.operator_server import OperatorBuild, find_operator
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
@@ -100,6 +100,26 @@ def helm_build() -> HelmBuild:
     found = find_helm()
     if found is None:
         _not_to_be_had("Helm")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def helm_3() -> Path:
+    """Helm 3 beside it."""
+    found = find_helm_3()
+    if found is None:
+        _not_to_be_had("Helm 3", "tests/parts/install --helm3 puts it in place")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def kube_score() -> Path:
+    """The kube-score binary."""
+    found = find_kube_score()
+    if found is None:
+        _not_to_be_had("kube-score")
     assert found is not None
     return found
 

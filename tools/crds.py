@@ -263,18 +263,18 @@ def schema(kind: type) -> dict[str, Any]:
         says = {"description": more.pop("description", "")}
         if not says["description"]:
             raise TypeError(f"{kind.__name__}.{each.name} has no description")
-        if each.kind is datetime and each.there != "time" and not each.there.endswith("Time"):
-            raise TypeError(f"{kind.__name__}.{each.name} is a time, and {each.there} does not say so")
+        if each.kind is datetime and each.api_name != "time" and not each.api_name.endswith("Time"):
+            raise TypeError(f"{kind.__name__}.{each.name} is a time, and {each.api_name} does not say so")
         if each.kind is NumberOrText:
-            properties[each.there] = {**says, **_schema(float)}
-            properties[each.there + TEXT_SUFFIX] = {
+            properties[each.api_name] = {**says, **_schema(float)}
+            properties[each.api_name + TEXT_SUFFIX] = {
                 **_TEXT,
-                "description": f"Instead of {each.there} where it is a text.",
+                "description": f"Instead of {each.api_name} where it is a text.",
             }
         else:
-            properties[each.there] = {**says, **_schema(each.kind), **more}
+            properties[each.api_name] = {**says, **_schema(each.kind), **more}
         if each.required and not each.optional:
-            (either if each.kind is NumberOrText else required).append(each.there)
+            (either if each.kind is NumberOrText else required).append(each.api_name)
     found: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
         found["required"] = required

@@ -45,7 +45,13 @@ HEAD = """\
 # Names
 
 Every word of gpuwatch that people type, match on or read in a cluster, each with one meaning. `make names` writes this
-page from the code; CI fails where the two differ. [CHANGELOG.md](../CHANGELOG.md) lists what was renamed.
+page from the code; CI fails if the two differ. [CHANGELOG.md](../CHANGELOG.md) lists what was renamed.
+
+- [Concepts](#concepts), [metrics](#metrics), [custom resources](#custom-resources)
+- [Annotations, labels, taints and conditions](#annotations-labels-taints-and-conditions), [Events](#events),
+  [exit codes](#exit-codes)
+- [Words in findings, plans and Remediations](#words-in-findings-plans-and-remediations), with
+  [gaps](#gaps-what-could-not-be-read), [finding kinds](#finding-kinds) and [guards](#guards)
 
 ## Concepts
 
@@ -56,28 +62,30 @@ page from the code; CI fails where the two differ. [CHANGELOG.md](../CHANGELOG.m
 | free | allocatable and not allocated |
 | busy | allocated, and its engine worked |
 | idle | allocated, and its engine did not work; as a verdict: proven to be unused |
-| unknown | telemetry does not tell; neither busy nor idle, neither healthy nor degraded, never acted on |
+| unknown | cannot be judged from telemetry; neither busy nor idle, neither healthy nor degraded, never acted on |
 | degraded | broken, slow, hung, missing or about to be withdrawn |
 | gang | Pods that work together or not at all |
-| cycle | one look at telemetry and cluster, with all that is decided on it |
-| finding | what one rule concludes about one subject |
+| cycle | reading telemetry and cluster once, with all decisions that follow |
+| finding | one rule's conclusion about one subject |
 | plan | all candidates of a cycle, each admitted or refused with every reason |
 | taint | gpuwatch's taint on a Node (or on a device, by a DeviceTaintRule) that keeps new Pods away |
 | release | suspend an idle workload, or scale it to zero, through its own controller |
 | move | end a gang where it is, so that its controller starts it elsewhere |
 | notify | tell owners of a coming action: annotation, Event and message |
-| lease check | the leader reads its Lease before each write, and writes nothing where another leads |
+| lease check | the leader reads its Lease before each write, and writes nothing if another replica leads |
 | brake | a condition that stops every action: a storm, too little telemetry, a chosen alert, a freeze |
 | pause | a person's stop of every action |
-| undo | take back what gpuwatch changed |
+| undo | reverse what gpuwatch changed |
 """
 
 SETTINGS_HEAD = """\
 # Settings
 
-Settings stand in a YAML file (`--config FILE`) or in variables: `plan.budget_ratio` is also
-`GPUWATCH_PLAN__BUDGET_RATIO`. A variable wins over the file. gpuwatch refuses a name that is not here, and
-says which one it is. `make names` writes this page from the code; CI fails where the two differ.
+Settings are in a YAML file (`--config FILE`) or in environment variables: `plan.budget_ratio` is also
+`GPUWATCH_PLAN__BUDGET_RATIO`. A variable wins over the file. gpuwatch refuses a name that is not on this page, and
+says which one it is. `make names` writes this page from the code; CI fails if the two differ.
+
+GROUPS
 
 ```yaml
 prometheus:
@@ -166,12 +174,12 @@ def metrics() -> Iterator[str]:
     yield "## Metrics"
     yield ""
     yield (
-        "Scrape them without `honorLabels`: no label of gpuwatch's own is one that Prometheus attaches to a target. "
-        "Metrics of the leader are of its last cycle; other replicas have none of them, so that a sum over replicas "
+        "Scrape them without `honorLabels`: none of gpuwatch's own labels is one that Prometheus attaches to a target. "
+        "The leader's metrics describe its last cycle. Other replicas do not export them, so a sum over replicas "
         "counts nothing twice."
     )
     yield ""
-    for exported_by, title in (("replica", "Of every replica"), ("leader", "Of the leader alone")):
+    for exported_by, title in (("replica", "Of every replica"), ("leader", "Of the leader only")):
         yield f"### {title}"
         yield ""
         yield from table(
@@ -239,7 +247,7 @@ def resources() -> Iterator[str]:
         rows = list(fields_of(schema))
         new = [row for row in rows if told.get(row[0]) != row[1:]]
         if len(new) < len(rows) / 2:
-            yield "Its fields are those of the Remediation above, but for these:"
+            yield "Its fields are those of the Remediation above, except for these:"
             yield ""
         else:
             new = rows
@@ -289,7 +297,9 @@ def policy_rows(kind: type, path: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def settings() -> Iterator[str]:
-    yield SETTINGS_HEAD
+    groups = [name for name, field in Settings.model_fields.items() if policy_of(field.annotation)]
+    listed = ", ".join(f"[{name}](#{name})" for name in groups)
+    yield SETTINGS_HEAD.replace("GROUPS", f"Groups: [top level](#top-level), {listed}.")
     below = dict(constants_of_class(Settings))
     alone = [
         (code(name), shown(field.default), "–", below.get(name, ""))
@@ -347,19 +357,20 @@ def vocabulary() -> Iterator[str]:
         yield from table(("word", "meaning"), words(kind))
     yield "### Finding kinds"
     yield ""
-    yield "[rules.md](rules.md) says what each rests on."
+    yield "[rules.md](rules.md) says which evidence each needs."
     yield ""
     yield from table(("kind", "meaning"), words(FindingKind))
     yield "### Guards"
     yield ""
-    yield "[rules.md](rules.md#guards-budget-brake) says what each refuses, and what helps."
+    yield "[rules.md](rules.md#guards-budget-brake) says in full what each refuses, its bounds, and what helps."
     yield ""
+    # The first sentence of each guard's section.
     heads = re.findall(
-        r"^### (\w+)\n\n- \*\*(.*?)(?=\n- \*\*|\n\n)",
+        r"^### (\w+)\n\n- \*\*Refuses\*\* (.*?\.)(?=\s)",
         (ROOT / "docs" / "rules.md").read_text(encoding="utf-8"),
         re.M | re.S,
     )
-    yield from table(("guard", "meaning"), ((code(name), text.replace("**", "")) for name, text in heads))
+    yield from table(("guard", "refuses"), ((code(name), text) for name, text in heads))
 
 
 def names_page() -> str:

@@ -9,6 +9,7 @@ gets wrong.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -124,16 +125,16 @@ def _theme(path: Path) -> Theme:
 _HEAD = """\
 # Situations
 
-What gpuwatch has to say of single situations, whose right answer others have written down: NVIDIA's documents first,
-then the test cases of other tools. This page is made from `tests/detect/situations` (`make situations`);
-`tests/detect/test_situations.py` builds the telemetry and the cluster of each row, and asks the whole path: samples,
-statistics, rules, plan with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action;
-"moves" that a job is moved off its GPU, "taints" that the Node takes no new Pods.
+The right answers to single situations, and whether gpuwatch gives them. The answers are from NVIDIA's documents first, then
+from the test cases of other tools. `make situations` writes this page from `tests/detect/situations`.
+`tests/detect/test_situations.py` builds the telemetry and the cluster of each row and runs everything from samples to plan,
+with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action; "moves" that a job is moved off
+its GPU; "taints" that the Node takes no new Pods.
 
-Telemetry and clusters here are written by hand, from the forms that exporters and the API server give; they are no
-recordings of broken hardware. A row marked **not yet** is one that gpuwatch gets wrong today; the test fails on the day
-on which it gets it right, so that the mark goes. Every other row is what gpuwatch says; where "or" stands, one of them.
-*otherwise* names a tool that says something else. `a0/3` is GPU 3 of Node `a0`; what a row does not name is well.
+Telemetry and clusters are written by hand, in the forms of exporters and the API server; they are no recordings of broken
+hardware. gpuwatch gets a row marked **not yet** wrong today; its test fails once gpuwatch gets it right, so that the mark is
+removed. All other rows are what gpuwatch says; if a row has "or", one of the answers. *otherwise* names a tool that says
+something else. `a0/3` is GPU 3 of Node `a0`. Everything that a row does not name is healthy.
 
 ## Summary
 
@@ -145,7 +146,7 @@ def page(found: Sequence[Theme]) -> str:
     parts = [_HEAD.format(summary=_summary(found))]
     for theme in found:
         parts.append(f"## {theme.title}\n\n{theme.words}\n")
-        lines = ["| situation | what has to be said | source |", "|---|---|---|"]
+        lines = ["| situation | right answer | source |", "|---|---|---|"]
         lines += [f"| {_cell(row.situation)} | {_says(row)} | {_source(row)} |" for row in theme.rows]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
@@ -155,12 +156,17 @@ def _summary(found: Sequence[Theme]) -> str:
     """How many rows there are and how many are right, by theme; then those that are wrong."""
     rows = [row for theme in found for row in theme.rows]
     lines = ["| | situations | right | not yet |", "|---|---|---|---|"]
-    lines += [_counted(theme.title, theme.rows) for theme in found]
+    lines += [_counted(f"[{theme.title}](#{_anchor(theme.title)})", theme.rows) for theme in found]
     lines.append(_counted("all", rows))
     wrong = [f"- {_cell(row.situation)}: {_cell(row.todo)}." for row in rows if row.todo]
     otherwise = sum(bool(row.against) for row in rows)
-    says = "Wrong today:\n\n" + "\n".join(wrong) if wrong else "None of them is wrong today."
+    says = "Wrong today:\n\n" + "\n".join(wrong) if wrong else "gpuwatch gets none of them wrong today."
     return "\n".join(lines) + f"\n\nIn {otherwise} of them another tool says something else. {says}"
+
+
+def _anchor(title: str) -> str:
+    """As GitHub and MyST make them."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def _counted(title: str, rows: Sequence[Row]) -> str:

@@ -10,7 +10,7 @@ __all__ = ["Frames", "__version__", "read"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is asked for: every command imports this module, and few need pandas."""
+    """Import `frames` on first use: every command imports this module, and few need pandas."""
     if name in ("Frames", "read"):
         from gpuwatch.app import frames
 

@@ -107,7 +107,7 @@ def test_an_appwrapper_is_made_anew_with_the_lines():
     found = change(key, NOW_ON, SLICE, facts(world))
     (container,) = found.patch["containers"]
     assert container["resources"]["limits"]["nvidia.com/mig-2g.10gb"] == "1"
-    assert "It is not known which part of the AppWrapper makes its Pods" in found.note
+    assert "gpuwatch does not know which part of the AppWrapper creates these Pods" in found.note
     assert "create it again" in found.note
 
 
@@ -128,7 +128,7 @@ def test_without_alive_pods_the_group_is_not_guessed(kind):
     world = cluster([node()], [owner(key.workload, OBJECTS[kind][0])], [])
     found = change(key, NOW_ON, SLICE, facts(world))
     assert "spec" not in found.patch
-    assert "It is not known which part" in found.note
+    assert "gpuwatch does not know which part" in found.note
 
 
 def test_an_owner_that_is_gone_is_known_by_its_id():
@@ -136,7 +136,7 @@ def test_an_owner_that_is_gone_is_known_by_its_id():
     found = change(key, NOW_ON, SLICE, facts(cluster([node()], [], [])))
     assert (found.api_version, found.kind, found.namespace, found.name) == ("batch/v1", "CronJob", "team", "nightly")
     assert "jobTemplate" in found.patch["spec"]
-    assert "taken for batch/v1 CronJob" in found.note
+    assert "the patch assumes batch/v1 CronJob" in found.note
 
 
 def test_volcanos_jobs_are_not_the_batch_ones():
@@ -180,7 +180,7 @@ def test_slices_that_are_there_need_nothing_first():
     cut_otherwise = deployment([node(mig_layout={"1g.5gb": 7})], SLICE)
     assert [("mig.config=all-2g.10gb" in text) for text in cut_otherwise.prerequisites] == [True]
     off = deployment([node(mig_strategy="none")], SLICE)
-    assert any("enabling it resets the GPU" in text for text in off.prerequisites)
+    assert any("Enabling MIG resets the GPU" in text for text in off.prerequisites)
 
 
 def test_sharing_names_the_device_plugins_lines_and_the_partners():

@@ -77,7 +77,7 @@ def test_what_is_taken_at_the_start_and_kept_is_suspect(peak: float, at_start: f
     need = memory_need(profile(run(peak, at_start)))
     assert need is not None
     assert need.elastic is elastic
-    assert ("its peak is not its need" in need.reason) is elastic
+    assert ("whose peak does not tell its need" in need.reason) is elastic
 
 
 def test_one_elastic_run_is_enough_and_an_unknown_card_is_none() -> None:
@@ -101,7 +101,7 @@ def test_a_full_card_whose_start_was_not_seen_says_so() -> None:
     need = memory_need(profile(run(30.0, None), run(12.0, None)))
     assert need is not None
     assert need.elastic
-    assert "1 of 2 runs had up to 75% of the device, and nobody saw when it was taken" in need.reason
+    assert "1 of 2 runs had up to 75% of the device, and their start was not measured" in need.reason
     assert "gpuwatch.dev/gpu-memory-need, for example 12Gi" in need.reason
 
 
@@ -113,7 +113,7 @@ def test_what_the_owner_states_is_the_need_where_it_cannot_be_measured(text: str
     assert need.need_bytes == pytest.approx(gib * GIB)
     assert not need.elastic
     assert "Deployment/ns/x states a need of" in need.reason
-    assert "has to be given that much there" in need.reason
+    assert "set a share that gives this much" in need.reason
 
 
 @pytest.mark.parametrize(("text", "needed"), [("20Gi", 20.0), ("2Gi", 10 * 1.15 + 0.5)])
@@ -128,7 +128,7 @@ def test_a_need_that_is_no_amount_is_named_and_not_used(text: str) -> None:
     need = memory_need(profile(run(16.0, 16.0)), annotated=[("Pod ns/x", {"gpuwatch.dev/gpu-memory-need": text})])
     assert need is not None
     assert need.elastic
-    assert f"gpu-memory-need of Pod ns/x is {text!r}, which is no amount such as 12Gi" in need.reason
+    assert f"gpu-memory-need of Pod ns/x is {text!r}, and not a quantity such as 12Gi" in need.reason
 
 
 @pytest.mark.parametrize(

@@ -413,7 +413,7 @@ class TestBadInput:
         fleet.pods.append(replace(fleet.pods[0], name="unseen"))
         plan = fleet.plan()
         assert plan.changes == ()
-        assert any("it is not known which of its GPUs team/unseen has" in line for line in plan.unplaced)
+        assert any("it is not known which of its GPUs Pod team/unseen has" in line for line in plan.unplaced)
 
     def test_a_host_that_is_no_node(self) -> None:
         fleet = MigFleet()

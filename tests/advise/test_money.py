@@ -25,7 +25,7 @@ def test_price_of_a_node_by_type_and_region():
         (node(instance_type=""), "no label node.kubernetes.io/instance-type"),
         (node(region="moon"), "No price of big-a100 in region moon is known"),
         (node(region=""), "has no label topology.kubernetes.io/region"),
-        (node(instance_type="euro"), "in EUR and sums are in USD; name its price in USD"),
+        (node(instance_type="euro"), "in EUR and sums are in USD; give its price in USD"),
     ],
 )
 def test_a_price_that_is_not_known_says_why(one, words):

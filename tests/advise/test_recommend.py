@@ -88,7 +88,7 @@ def test_coverage(coverage, enough):
 @pytest.mark.parametrize(
     ("left_out", "says"),
     [
-        ({}, "holes in the exporter's scrapes"),
+        ({}, "gaps in the exporter's scrapes"),
         ({"ambiguous": 1e9, "start_up": 600.0}, "Several Pods share the device"),
         ({"start_up": 1e9}, "longer than their start-up"),
         ({"xid": 1e9}, "distorts the measurement (xid)"),
@@ -350,7 +350,7 @@ def test_a_faster_and_cheaper_model_wins_in_money():
     assert found.condition == "Only if the image carries sm_90, or PTX that the driver can compile for it."
     assert found.reason.startswith(f"{found.condition} 1 × H100-SXM5-80GB in h100 keeps ")
     assert "Without a condition" not in found.reason  # nothing else is fast enough
-    assert "If that is so, say it: annotation gpuwatch.dev/compute-capabilities with 9.0." in found.caveats
+    assert "Where this holds, set annotation gpuwatch.dev/compute-capabilities to 9.0." in found.caveats
 
 
 def test_beside_a_condition_stands_the_best_that_needs_none():
@@ -457,7 +457,7 @@ def test_one_workloads_failure_costs_one_workload_and_is_said(monkeypatch):
             recommended, abstentions = advise(book(broken, sound), cluster(), [price()], POLICY, NOW)
         assert [one.key.workload for one in recommended] == ["Notebook/team/sound"]
         assert abstained(abstentions[0], AbstentionKind.FAILED).reason == (
-            "It could not be worked out: ZeroDivisionError: by the test."
+            "gpuwatch failed on this workload (ZeroDivisionError: by the test)."
         )
 
 

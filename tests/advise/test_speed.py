@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.advise.capability import Capability, capability_of, ratios
 from gpuwatch.advise.demand import SpeedPolicy
-from gpuwatch.advise.slice_labels import Told
+from gpuwatch.advise.slice_labels import LabelledSize
 from gpuwatch.advise.speed import predict_speed, predict_speeds
 from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus
 from gpuwatch.catalog.mig import geometry
@@ -323,7 +323,7 @@ def test_slices_have_the_sms_that_mig_leaves() -> None:
     assert not any(one.assumed for one in SLICES.values())
 
 
-def sms(model: str, profile: str, told: dict[tuple[str, str], Told] | None = None) -> float:
+def sms(model: str, profile: str, told: dict[tuple[str, str], LabelledSize] | None = None) -> float:
     """Of the slice, from its peak rate."""
     found, whole = capability_of(gpu(model), profile, told), capability_of(gpu(model))
     return (found.compute_per_second or 0) / (whole.compute_per_second or 1) * processors()[model].multiprocessors
@@ -366,7 +366,7 @@ def test_what_no_source_gives_is_the_least_that_any_leaves(
     found = capability_of(gpu(model), profile)
     assert found.memory_bytes / 2**20 == pytest.approx(mebibytes, rel=0.003)
     assert sms(model, profile) == pytest.approx(multiprocessors)
-    assert f"No source gives the SMs of {model} {profile}; the least" in " ".join(found.assumed)
+    assert f"No source gives the SMs of {model} {profile}; the smallest" in " ".join(found.assumed)
 
 
 def test_every_slice_has_less_than_its_share_of_the_card_and_most_of_it() -> None:
@@ -379,10 +379,10 @@ def test_every_slice_has_less_than_its_share_of_the_card_and_most_of_it() -> Non
 
 
 def test_the_labels_of_the_fleets_own_nodes_go_first() -> None:
-    told = {("GB200-186GB", "1g.23gb"): Told(memory_bytes=21504 * 2.0**20, multiprocessors=18)}
+    told = {("GB200-186GB", "1g.23gb"): LabelledSize(memory_bytes=21504 * 2.0**20, multiprocessors=18)}
     found = capability_of(gpu("GB200-186GB"), "1g.23gb", told)
     assert (found.memory_bytes / 2**20, sms("GB200-186GB", "1g.23gb", told), found.assumed) == (21504, 18, ())
-    whole = capability_of(gpu("T4"), told={("T4", ""): Told(memory_bytes=15360 * 2.0**20)})
+    whole = capability_of(gpu("T4"), labelled={("T4", ""): LabelledSize(memory_bytes=15360 * 2.0**20)})
     assert whole.memory_bytes == 15360 * 2**20
 
 

@@ -165,7 +165,6 @@ def test_doctor_says_which_sources_beside_the_exporters_there_are(tmp_path: Path
         (["--prometheus", "http://127.0.0.1:9"], 1, "http://127.0.0.1:9: cannot be reached"),
         (["--prometheus", "prom:9090"], 2, "must begin with http"),
         (["--prometheus", "http://p", "--telemetry", str(PAGE)], 2, "exclude each other"),
-        (["--telemetry", str(PAGE), "-n", "a", "-A"], 2, "-n and -A contradict each other"),
         (["--telemetry", str(PAGE), "-l", "a~b"], 2, "'a~b' is no label selector"),
     ],
 )

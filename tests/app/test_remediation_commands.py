@@ -192,7 +192,7 @@ def test_one_that_cannot_be_understood_is_not_said_to_be_absent(kept: InCluster)
     forged = to_api(proposal(pods=("team-b/train-0",)))
     assert kept.api.answer("POST", NODE_REMEDIATIONS, {**body, "spec": {"proposal": forged}}).ok
     said = refused("approve", "forged", *at(kept))
-    assert "remediation forged: It cannot be understood" in said
+    assert "remediation forged: Its record cannot be decoded" in said
     assert "kubectl delete noderem forged" in said
 
 

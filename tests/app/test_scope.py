@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.app.scope import parse_selector
+from gpuwatch.app.sources import OptionsError
 
 POD = {"team": "vision", "tier": "prod"}
 
@@ -31,5 +32,5 @@ def test_a_selector_selects_as_kubectl_does(selector: str, matches: bool) -> Non
 
 @pytest.mark.parametrize("selector", ["a=b=c", "!a=b", "a in b", "="])
 def test_what_is_no_selector_is_refused(selector: str) -> None:
-    with pytest.raises(ValueError, match="is no label selector"):
+    with pytest.raises(OptionsError, match="is no label selector"):
         parse_selector(selector)

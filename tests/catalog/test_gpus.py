@@ -110,6 +110,8 @@ def test_compute_capability_is_known_of_every_nvidia_gpu_and_of_no_other() -> No
         if gpu.compute_capability is not None:
             assert int(gpu.compute_capability) in majors[gpu.architecture], gpu.name
             assert "compute capability: " in gpu.source, gpu.name
+            assert gpu.has_encoder is None or "NVENC" in gpu.source, gpu.name
+            assert gpu.idle_power_watts is None or "idle" in gpu.source, gpu.name
             assert (gpu.compute_capability == 8.9) is (gpu.architecture == "ada"), gpu.name
 
 

@@ -198,7 +198,7 @@ def test_an_operator_who_sums_in_another_currency_names_prices_in_it(tmp_path: P
     path = write(tmp_path, HEADER + GOOD + "own-l4,NVIDIA L4,1,0.7,EUR,2026-09-01,\n")
     types, (gap,) = instance_types_with_overrides(path, "EUR")
     assert (types[0].name, types[0].currency, types[0].price_per_hour) == ("own-l4", "EUR", 0.7)
-    assert "the price is in USD; sums are in EUR" in gap.detail
+    assert "the price is in USD, and sums are in EUR; convert it" in gap.detail
     assert "dgx-h100" not in {one.name for one in types}
 
 
@@ -248,7 +248,7 @@ def test_a_bad_size_of_a_host_is_named(tmp_path: Path, cells: str, complaint: st
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("x,NVIDIA L4,1,0.8,EUR,2026-09-01,", "the price is in EUR; sums are in USD: convert it, or change"),
+        ("x,NVIDIA L4,1,0.8,EUR,2026-09-01,", "the price is in EUR, and sums are in USD; convert it, or change"),
         ("x,NVIDIA L4,1,,USD,2026-09-01,", "price_per_hour is missing"),
         ("x,NVIDIA L4,1,0.8,,2026-09-01,", "currency is missing"),
         ("x,NVIDIA L5,1,0.8,USD,2026-09-01,", "the GPU model 'NVIDIA L5' is unknown; write it as"),

@@ -47,7 +47,7 @@ def test_fp32_peak_is_cores_times_clock(name: str) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("X,a,10,1e9,1e12,2,,s,2026-11-21", "'pcie_generation' is 2; expected one of 3, 4, 5"),
+        ("X,a,10,1e9,1e12,9,,s,2026-11-21", "'pcie_generation' is 9; expected one of 1, 2, 3, 4, 5, 6"),
         ("X,a,10,1e9,1e12,4,1g:11,s,2026-11-21", "'1g:11'; expected KIND:SMS, up to 10"),
         ("X,a,10,1e9,1e12,4,1g,s,2026-11-21", "'1g'; expected KIND:SMS"),
         ("X,a,10,1e9,1e12,4,,s,2026-11-21\nX,a,10,1e9,1e12,4,,s,2026-11-21", "has a row already"),

@@ -18,6 +18,7 @@ TABLES = {
     "gpus.csv": [("source", "checked")],
     "processors.csv": [("source", "checked")],
     "metrics.csv": [("source", "checked")],
+    "pcie.csv": [("source", "checked")],
     "ranges.csv": [("reason", "checked")],
     "dcgm_errors.csv": [("source", "checked")],
     "node_conditions.csv": [("source", "checked")],

@@ -166,7 +166,7 @@ def test_a_malformed_table_is_named() -> None:
     ):
         with pytest.raises(CatalogError, match=complaint):
             parse_xids(table(broken), "x.json")
-    with pytest.raises(CatalogError, match=r"x.json, entry 2: XID 1 stands twice"):
+    with pytest.raises(CatalogError, match=r"x.json, entry 2: XID 1 has an entry already"):
         parse_xids(table(entry, entry), "x.json")
     with pytest.raises(CatalogError, match=r"x.json, line 1: no valid JSON"):
         parse_xids("[", "x.json")

@@ -13,7 +13,7 @@ run, and kwok plays the kubelets: Nodes become Ready, Pods are scheduled, run, a
 taints are on then, and the scheduler's own gangs: Pods that name a PodGroup are placed together. A Job's Pods go on
 running until something ends them.
 
-`parts/install` builds the programs of `cluster/{kubernetes,kwok}/go.mod`; nothing here builds or downloads.
+`parts/install` builds the programs of `cluster/kubernetes/go.mod` and kwok; nothing here builds or downloads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from parts.go_tools import GoTools
+from parts.go_tools import TOOLS, GoTools
 from parts.processes import answers, free_port, running_process
 
 VERSION = "v1.36.3"
@@ -43,7 +43,6 @@ _VERSION_FLAGS = (
     f"-X {_VERSION_PACKAGE}.gitVersion={VERSION} "
     f"-X {_VERSION_PACKAGE}.gitMajor={_MAJOR} -X {_VERSION_PACKAGE}.gitMinor={_MINOR}"
 )
-KWOK_TOOLS = GoTools(Path(__file__).parent / "kwok", ("-trimpath", "-ldflags=-s -w"))
 KUBERNETES_TOOLS = GoTools(Path(__file__).parent / "kubernetes", ("-trimpath", f"-ldflags=-s -w {_VERSION_FLAGS}"))
 
 ADMINISTRATOR = "administrator"
@@ -86,8 +85,8 @@ def find_control_plane() -> ControlPlaneBuild | None:
         apiserver=folder / "kube-apiserver",
         scheduler=folder / "kube-scheduler",
         controllers=folder / "kube-controller-manager",
-        kwok=KWOK_TOOLS.folder / "kwok",
-        stages=KWOK_TOOLS.folder / "stages",
+        kwok=TOOLS.folder / "kwok",
+        stages=TOOLS.folder / "stages",
     )
     programs = (build.etcd, build.apiserver, build.scheduler, build.controllers, build.kwok, build.stages)
     return build if all(os.access(program, os.X_OK) for program in programs) else None

@@ -324,7 +324,7 @@ def test_what_may_not_be_listed_is_no_proof_of_peace(writer: ClusterWriter, clus
     assert around.objects == ()
     told = fights(deployment, around)
     assert len(told) == len(around.unread) == 4
-    assert all(item.startswith("Whether another controller would undo it is not known: ") for item in told)
+    assert all(item.startswith("It is not known whether another controller would undo it: ") for item in told)
     assert fights(deployment, Surroundings()) == ()
     writer.delete(ref_of(deployment))
 

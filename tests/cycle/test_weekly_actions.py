@@ -87,7 +87,7 @@ def test_hours_end_with_the_hold(released: tuple[Fleet, Executor, Remediation], 
     assert done.phase is Phase.SUCCEEDED
     (told,) = actions_in((done,), START - WEEK, START + WEEK)
     assert told.released_gpu_hours == pytest.approx(2 * 10, abs=0.3)
-    assert told.said == "It was not taken back in time."
+    assert told.said == "Its owner did not undo the release within the observation time."
     assert held_at(found).at == held_at(done).at
 
 
@@ -105,7 +105,7 @@ def test_those_of_other_weeks_are_left_out_and_what_still_stands_is_not(
 
 def test_where_nothing_was_proposed_it_says_why_in_a_line() -> None:
     assert actions_line(empty_report()) == (
-        "What was done is not known: no Remediations were read (give the cluster that keeps them)."
+        "It is not known what was done: no Remediations were read. Give the cluster that stores them."
     )
 
     def none(note: str) -> WeeklyReport:

@@ -28,7 +28,7 @@ from tools.rules import alerts
 CHART = DEPLOY / "chart" / "gpuwatch"
 URL = "http://prometheus-operated.monitoring.svc:9090"
 OPERATOR = "monitoring.coreos.com/v1"
-VERSIONS = [f"1.{minor}.0" for minor in range(29, 37)]
+VERSIONS = [f"1.{minor}.0" for minor in range(29, 38)]
 EVERYTHING = Path(__file__).with_name("chart_everything.yaml")
 """Values that switch on all there is."""
 
@@ -101,6 +101,36 @@ def test_it_has_the_version_of_the_package() -> None:
     assert [each["image"] for each in images] == [f"gpuwatch:{__version__}"]
     shipped = {each["metadata"]["name"] for each in documents(DEPLOY / "base" / "crds.yaml")}
     assert {each["name"] for each in yaml.safe_load(about["annotations"]["artifacthub.io/crds"])} == shipped
+
+
+LEFT_OUT_OF_SCORE = {
+    "container-image-pull-policy": "the image has the tag of its version, or a digest",
+    "container-ephemeral-storage-request-and-limit": "a container's own files are read-only; what it writes is small",
+}
+"""Checks of kube-score that do not hold here. Nor does it have a limit of CPU: that would only slow it down."""
+
+
+@pytest.mark.parametrize("values", [{}, {"networkPolicy": {"enabled": True}, "report": {"enabled": True}}], ids=len)
+def test_kube_score_finds_what_is_left_out_alone(values: dict[str, Any], helm_chart: Chart, kube_score: Path) -> None:
+    rendered = helm_chart.template({"crds": {"install": False}, "guardrails": {"enabled": False}, **values})
+    left_out = [word for name in LEFT_OUT_OF_SCORE for word in ("--ignore-test", name)]
+    if not values:
+        left_out += ["--ignore-test", "pod-networkpolicy"]  # which is off: not every cluster has what enforces it
+    score = [kube_score, "score", "--kubernetes-version=v1.36", "--ignore-container-cpu-limit", *left_out]
+    command = [*map(str, score), "--exit-one-on-warning", "--output-format=ci", "-"]
+    done = subprocess.run(command, input=rendered, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, [line for line in done.stdout.splitlines() if not line.startswith("[OK]")]
+    assert "Deployment" in done.stdout
+
+
+@pytest.mark.helm3
+@pytest.mark.parametrize("values", ["default", "everything"])
+def test_helm_3_renders_the_same(values: str, helm_chart: Chart, helm_3: Path) -> None:
+    file = {} if values == "default" else yaml.safe_load(EVERYTHING.read_text(encoding="utf-8"))
+    older = Chart(helm_3, helm_chart.folder)
+    how = ("--kube-version", "1.36.0")
+    assert older.objects(file, *how) == helm_chart.objects(file, *how)
+    assert older.run("lint", "--strict", CHART, values={"prometheus": {"url": URL}}).returncode == 0
 
 
 # One source with the manifests of deploy/

@@ -112,6 +112,10 @@ NEVER: tuple[Right, ...] = (
     ("delete", "admissionregistration.k8s.io", "validatingadmissionpolicybindings", ""),
     ("patch", "apiextensions.k8s.io", "customresourcedefinitions", ""),
     ("create", "gpuwatch.dev", "checkpoints", "team-a"),
+    # Finding Prometheus is for people: in the cluster its address is in the settings.
+    ("list", "", "services", ""),
+    ("get", "", "services/prometheus/proxy", "monitoring"),
+    ("create", "", "services/prometheus/proxy", "monitoring"),
 )
 
 

@@ -1,7 +1,7 @@
 """What the chart renders is valid by the schemas that the API server publishes, and the API server would take it.
 
-The schemas are those of the Kubernetes version that tests/cluster runs, with gpuwatch's own definitions and those of
-the Prometheus Operator; the chart is rendered for each version that it is for.
+The chart is rendered for each version of Kubernetes that it is for, and held to what that version publishes; gpuwatch's
+own kinds and those of the Prometheus Operator to their definitions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -28,6 +29,9 @@ __all__ = ["helm_chart"]
 GRAFANA = "grafana.integreatly.org/v1beta1"
 NOT_SERVED = {"GrafanaDashboard", "HTTPRoute"}
 """Kinds of others whose definitions are not to be had here: their objects are rendered, and not validated."""
+EXAMPLES = "artifacthub.io/crdsExamples"
+DEFINED = {"gpuwatch.dev", "monitoring.coreos.com"}
+"""Groups whose kinds are not Kubernetes' own."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,7 @@ def server(plane: ControlPlane, operator_build: OperatorBuild) -> Api:
 
 @pytest.fixture(scope="module")
 def schemas(server: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a schema for each kind, in which what is not known is an error."""
+    """A folder with a schema for each kind that a definition adds, in which what is not known is an error."""
     folder = tmp_path_factory.mktemp("schemas")
     published: dict[str, Any] = {}
 
@@ -60,11 +64,15 @@ def schemas(server: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
     every = {name: strict(each) for name, each in published.items()}
     for name, each in every.items():
         for kind in each.get("x-kubernetes-group-version-kind", ()):
-            group = kind["group"] or kind["version"]
-            needed = {one: every[one] for one in closure(name, every)}
-            made = {"$ref": f"#/definitions/{name}", "definitions": needed}
-            (folder / f"{group}_{kind['version']}_{kind['kind'].lower()}.json").write_text(json.dumps(made))
+            if kind["group"] in DEFINED:
+                needed = {one: every[one] for one in closure(name, every)}
+                made = {"$ref": f"#/definitions/{name}", "definitions": needed}
+                (folder / file_name(kind)).write_text(json.dumps(made))
     return folder
+
+
+def file_name(kind: dict[str, str]) -> str:
+    return f"{kind['group'] or kind['version']}_{kind['version']}_{kind['kind'].lower()}.json"
 
 
 def strict(part: Any) -> Any:
@@ -103,34 +111,46 @@ MATRIX: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", MATRIX)
-def test_it_is_valid_for_each_version(name: str, helm_chart: Chart, helm_build: HelmBuild, schemas: Path) -> None:
-    where = str(schemas / "{{.Group}}_{{.ResourceAPIVersion}}_{{.ResourceKind}}.json")
-    check = [
-        helm_build.kubeconform,
-        "-strict",
-        "-summary",
-        "-schema-location",
-        where,
-        "-skip",
-        ",".join(NOT_SERVED),
-        "-",
-    ]
-    versions = VERSIONS if name in ("default", "everything") else VERSIONS[-1:]
-    for version in versions:
-        written = helm_chart.template(MATRIX[name], "--kube-version", version, apis=(OPERATOR, GRAFANA))
-        done = subprocess.run([str(each) for each in check], input=written, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"Kubernetes {version}: {done.stdout}{done.stderr}"
+def validated(rendered: str, version: str, helm_build: HelmBuild, schemas: Path) -> subprocess.CompletedProcess[str]:
+    """By kubeconform, which finds no schema for a kind that this version of Kubernetes does not serve."""
+    name = "{{.Group}}_{{.ResourceAPIVersion}}_{{.ResourceKind}}.json"
+    places = (schemas / name, published(version, schemas) / name)
+    locations = [word for place in places for word in ("-schema-location", place)]
+    check = (helm_build.kubeconform, "-strict", "-summary", *locations, "-skip", ",".join(NOT_SERVED), "-")
+    return subprocess.run([str(each) for each in check], input=rendered, capture_output=True, text=True, check=False)
+
+
+def published(version: str, schemas: Path) -> Path:
+    """A folder with a schema for each kind of this version of Kubernetes, in which what is not known is an error."""
+    folder = schemas / version
+    file = files("kubernetes_validate") / "kubernetes-json-schema" / f"v{version}-local-strict" / "_definitions.json"
+    folder.mkdir(exist_ok=True)
+    for name, each in json.loads(file.read_text(encoding="utf-8"))["$defs"].items():
+        for kind in each.get("x-kubernetes-group-version-kind", ()):
+            made = {"$ref": f"file://{file}#/$defs/{name}"}
+            (folder / file_name(kind)).write_text(json.dumps(made))
+    return folder
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_is_valid_for_each_version(version: str, helm_chart: Chart, helm_build: HelmBuild, schemas: Path) -> None:
+    for name in MATRIX if version == VERSIONS[-1] else ("default", "everything"):
+        rendered = helm_chart.template(MATRIX[name], "--kube-version", version, apis=(OPERATOR, GRAFANA))
+        done = validated(rendered, version, helm_build, schemas)
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         assert "Valid: 0" not in done.stdout
 
 
-def test_a_misspelt_field_would_be_found(helm_build: HelmBuild, schemas: Path, helm_chart: Chart) -> None:
-    written = helm_chart.template({"podSecurityContext": {"runAsNonRoott": True}})
-    where = str(schemas / "{{.Group}}_{{.ResourceAPIVersion}}_{{.ResourceKind}}.json")
-    check = [str(helm_build.kubeconform), "-strict", "-schema-location", where, "-"]
-    done = subprocess.run(check, input=written, capture_output=True, text=True, check=False)
+def test_what_a_version_does_not_know_would_be_found(helm_chart: Chart, helm_build: HelmBuild, schemas: Path) -> None:
+    """A misspelt field, and a kind that came later."""
+    misspelt = helm_chart.template({"podSecurityContext": {"runAsNonRoott": True}})
+    done = validated(misspelt, VERSIONS[-1], helm_build, schemas)
     assert done.returncode != 0
     assert "runAsNonRoott" in done.stdout
+    guarded = helm_chart.template({}, "--kube-version", "1.30.0")
+    done = validated(guarded, "1.29.0", helm_build, schemas)
+    assert done.returncode != 0
+    assert "could not find schema for ValidatingAdmissionPolicy" in done.stdout
 
 
 @pytest.mark.parametrize("name", MATRIX)
@@ -148,6 +168,17 @@ def test_the_api_server_would_take_it(name: str, helm_chart: Chart, server: Api)
         assert answer.ok, f"{kind} {found}: {answer.text}"
         taken += 1
     assert taken > 80
+
+
+def test_the_api_server_would_take_the_examples_of_its_definitions(server: Api) -> None:
+    examples = yaml.safe_load(yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"][EXAMPLES])
+    assert [each["kind"] for each in examples] == ["Remediation", "NodeRemediation", "WorkloadProfile"]
+    for each in examples:
+        each["metadata"].pop("namespace", "")  # which does not exist here
+        resource = server.resource(each["apiVersion"], each["kind"])
+        path = resource.path("gpuwatch" if resource.namespaced else "")
+        answer = server.answer("POST", f"{path}?dryRun=All&fieldValidation=Strict", each)
+        assert answer.ok, answer.text
 
 
 def test_what_is_left_out_of_the_validation_is_rendered(helm_chart: Chart) -> None:

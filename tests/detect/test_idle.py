@@ -71,7 +71,7 @@ class TestNeverUsed:
         found = judged(old)
         assert found.kind is FindingKind.ABANDONED
         assert "idle for 14 days (" in found.summary
-        assert "all that was seen of it; no work of it was seen, and" in found.summary
+        assert "all that was seen of it; it was never seen to work, and" in found.summary
         assert found.confidence_ratio == 0.7
 
     def test_nor_is_it_judged_by_a_short_history(self) -> None:
@@ -130,7 +130,7 @@ class TestStopped:
         text = OFFICE[: 9 * A_DAY + 7 * AN_HOUR]
         found = judged(InEffect(name="office", kind="InferenceService", activity=(text,)))
         assert (found.kind, found.verdict) == (FindingKind.BURSTY, Verdict.BUSY)
-        assert "idle for 13 h; longest of its 333 idle times in 9 days: 15 h, of which more than" in found.summary
+        assert "idle for 13 h; longest of its 333 idle times in 9 days: 15 h; one of more than" in found.summary
         assert found.advice is Advice.NONE
         assert found.since == AT - timedelta(hours=13)
 

@@ -94,6 +94,16 @@ def test_a_narrow_slot_is_the_servers_design() -> None:
     assert findings(snapshot) == {}
 
 
+def test_a_machine_of_which_no_gpu_has_all_lanes_may_have_narrow_slots() -> None:
+    fleet = machines(4, 8)
+    lanes = {item.uuid: 8.0 if item.node == "node-0" else 16.0 for item in fleet}
+    found = findings(scene(fleet, {WIDTH.most: 16.0, WIDTH.lanes: lanes}))
+    assert {item.verdict for item in found.values()} == {Verdict.UNKNOWN}
+    finding = on(found, FindingKind.PCIE_WIDTH, "gpu-0-3")
+    assert finding is not None
+    assert finding.summary == "the PCIe link has 8 of 16 lanes; no GPU of its machine has more"
+
+
 def test_a_narrow_link_without_peers_is_unknown() -> None:
     few = machines(1, 2)
     found = findings(scene(few, {WIDTH.most: 16.0, WIDTH.lanes: spread(few, 16.0, gpu_0_0=4.0)}))

@@ -83,8 +83,8 @@ def test_it_is_named_within_minutes_and_confirmed_by_silence() -> None:
     assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RECLAIM)
     assert finding.confidence_ratio >= 0.9
     assert finding.summary == (
-        "2 of the 3 Pods that it needs are placed; not placed for 20 min: 1, kept from it by resources or topology, as "
-        "its scheduler says; its GPUs do nothing meanwhile"
+        "2 of the 3 Pods that it needs are placed; 1 not placed for 20 min; its scheduler's reason: resources or "
+        "topology; its GPUs do nothing meanwhile"
     )
     assert finding.gpu_hours == pytest.approx(2 * 20 / 60, abs=0.01)
     assert finding.since == AT - timedelta(minutes=20)
@@ -125,7 +125,7 @@ def test_the_last_work_of_a_gpu_may_be_an_earlier_pods() -> None:
     busy = {RECENT_BUSY: 0.9}
     early = found(torn(20, readings=busy))
     assert (early.kind, early.verdict, early.confidence_ratio) == (FindingKind.PARTIAL_GANG, Verdict.UNKNOWN, 0.0)
-    assert early.missing == ("whose the last work of its GPUs was",)
+    assert early.missing == ("which Pod did the last work of its GPUs",)
     assert found(torn(31, readings=busy)).kind is FindingKind.IN_USE
     drawn = found(torn(20, readings={RECENT_POWER: 400.0}))
     assert (drawn.verdict, drawn.advice) == (Verdict.UNKNOWN, Advice.NONE)
@@ -181,11 +181,11 @@ def test_members_that_were_never_made_are_missing() -> None:
     finding = found(never_made())
     assert (finding.kind, finding.verdict) == (FindingKind.PARTIAL_GANG, Verdict.IDLE)
     assert finding.summary == (
-        "2 of the 4 Pods that it needs are placed; not placed for 20 min: 2 (2 never made); its GPUs do nothing "
+        "2 of the 4 Pods that it needs are placed; 2 not placed for 20 min (2 never created); its GPUs do nothing "
         "meanwhile"
     )
     assert found(with_minimum(torn(20), 4)).summary.startswith(
-        "2 of the 4 Pods that it needs are placed; not placed for 20 min: 2 (1 never made), kept"
+        "2 of the 4 Pods that it needs are placed; 2 not placed for 20 min (1 never created); its scheduler's"
     )
     nothing(never_made(needed=2))
     assert found(never_made(5)).kind is FindingKind.IDLE_UNKNOWN
@@ -206,7 +206,7 @@ def test_the_gangs_own_object_says_what_keeps_the_rest_away() -> None:
     state = never_made()
     gangs = tuple(replace(gang, unscheduled=said) for gang in state.cluster.gangs)
     finding = found(replace(state, cluster=replace(state.cluster, gangs=gangs)))
-    assert "2 (2 never made), kept from it by quota, as its scheduler says" in finding.summary
+    assert "(2 never created); its scheduler's reason: quota" in finding.summary
     assert finding.evidence[0].note == said
 
 

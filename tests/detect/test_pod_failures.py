@@ -89,7 +89,8 @@ def test_a_node_where_the_jobs_of_four_teams_die_that_live_elsewhere() -> None:
 
 def test_pods_that_the_kubelet_refuses_and_pods_that_crash_again_and_again() -> None:
     refused = [
-        replace(each, ended=None, images=(), reasons=("UnexpectedAdmissionError",)) for each in dying(0, 3, TEAMS[:2])
+        replace(each, ended=each.started, images=(), reasons=("UnexpectedAdmissionError",))
+        for each in dying(0, 3, TEAMS[:2])
     ]
     crashing = [
         replace(each, phase="Running", ended=None, started=ago(minutes=minutes), restarts=9, reasons=("exit code 139",))

@@ -476,7 +476,7 @@ class TestAgainstItsSiblings:
         [finding] = gone(self.FLEET, self.nodes(8, 8, 7, 8)).values()
         assert finding.id == "gpu_missing:node/node-2"
         assert finding.summary == (
-            "1 of its 8 GPUs is missing in telemetry and in its capacity; its siblings have them (index 5)"
+            "1 of its 8 GPUs is missing in telemetry and in its capacity; Nodes of its kind have them (index 5)"
         )
         assert (finding.verdict, finding.advice, finding.confidence_ratio) == (Verdict.DEGRADED, Advice.INSPECT, 0.6)
 

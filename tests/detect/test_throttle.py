@@ -288,6 +288,50 @@ class TestPlaces:
             "32 GPUs on 4 machines of topology.kubernetes.io/rack=r0 are under the power brake at once" in found.summary
         )
 
+    @pytest.mark.parametrize(("now", "before"), [(0.97, 0.02), (0.02, 1.0)])
+    def test_a_rack_is_one_finding_when_its_brake_lasts_on_one_machine_first_or_longest(
+        self, now: float, before: float
+    ) -> None:
+        """Machines are scraped at different seconds, so the brake fills two windows of one sooner than of another."""
+        first = bits(brake=(max(now, 0.07), max(before, 0.07)))
+        (found,) = self.braked(first, bits(brake=(now, before)), bits(brake=(now, before))).values()
+        assert (found.kind, found.subject.kind, found.verdict) == (
+            FindingKind.POWER_BRAKE,
+            SubjectKind.FLEET,
+            Verdict.UNKNOWN,
+        )
+        assert "24 GPUs on 3 machines of topology.kubernetes.io/rack=r0" in found.summary
+        assert found.evidence[0].value == pytest.approx(max(now, 0.07))
+
+    def test_a_brake_that_lasts_on_no_machine_is_not_named(self) -> None:
+        began = bits(brake=(0.97, 0.02))
+        assert self.braked(began, began, began) == {}
+
+    def test_two_machines_and_one_that_tells_nothing_may_have_one_cause(self) -> None:
+        lasts = bits(brake=(1.0, 1.0))
+        (found,) = self.braked(lasts, lasts, {}).values()
+        assert (found.subject.kind, found.severity) == (SubjectKind.FLEET, Severity.CRITICAL)
+        assert found.summary.startswith(
+            "16 GPUs on 2 machines of topology.kubernetes.io/rack=r0 (of 1 more there it is not known) are "
+            "under the power brake at once"
+        )
+        assert len(self.braked(lasts, {}, {})) == 8, "one machine may fail on its own"
+        assert len(self.braked(lasts, lasts, bits())) == 16, "so may two"
+
+    def braked(self, *first: dict[WindowStat, Answer]) -> dict[str, Finding]:
+        """The first machines of racks of four give these answers, the others that nothing brakes them."""
+        fleet = machines(20)
+        state = cluster(
+            nodes=[Node(name=f"node-{n}", labels={"topology.kubernetes.io/rack": f"r{n // 4}"}) for n in range(20)]
+        )
+        answers: dict[WindowStat, Answer] = {}
+        for stat in bits():
+            told = {number: of.get(stat) for number, of in enumerate(first)}
+            each = {item.uuid: told.get(int(str(item.node)[5:]), bits()[stat]) for item in fleet}
+            answers[stat] = {uuid: value for uuid, value in each.items() if isinstance(value, float | int)}
+        found = findings(scene(fleet, answers, state=state))
+        return {name: item for name, item in found.items() if item.kind is FindingKind.POWER_BRAKE}
+
 
 def hotter(fleet: list[Device], watts: dict[str, float], celsius: dict[str, float]) -> list[str]:
     """The busy GPUs that are named, none of them slowed."""

@@ -67,7 +67,7 @@ def test_of_two_gangs_that_wait_for_each_other_one_is_released_and_the_other_run
     for item in named.values():
         text = "Job/team-a/narrow and Job/team-a/wide wait for each other's GPUs, and the release of Job/team-a/narrow"
         assert text in item["summary"], item["summary"]
-        assert "kept from it by resources" in item["summary"]
+        assert "its scheduler's reason: resources" in item["summary"]
         assert any("Insufficient nvidia.com/gpu" in each["note"] for each in item["evidence"])
     with living.gpuwatch("tearing", settings) as replica:
         living.until(lambda: placed(living, "wide") == (3, 3), replica, seconds=120)
@@ -128,7 +128,7 @@ def test_a_gang_whose_other_pods_a_quota_refuses_is_named(allowed: World) -> Non
         living.until(lambda: [item["verdict"] for item in told(living, settings).values()] == ["idle"], seconds=90)
         (item,) = told(living, settings).values()
         assert item["summary"].startswith("2 of the 3 Pods that it needs are placed; ")
-        assert ": 1 (1 never made); " in item["summary"]
+        assert " (1 never created); " in item["summary"]
     finally:
         living.api.answer("DELETE", f"{quotas}/few")
         living.api.answer("DELETE", "/apis/batch/v1/namespaces/team-a/jobs/few?propagationPolicy=Background")

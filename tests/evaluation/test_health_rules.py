@@ -10,6 +10,7 @@ import pytest
 
 from evaluation.health_fleets import (
     CLIQUE,
+    FLEETS,
     Case,
     HealthFleet,
     Right,
@@ -18,6 +19,7 @@ from evaluation.health_fleets import (
     health_fleet,
     links_not_trained,
     not_repaired,
+    switches,
 )
 from evaluation.health_rules import Seen, moments_of, scenes_together, score, watch
 from gpuwatch.model.decision import FindingKind
@@ -99,38 +101,44 @@ class TestScore:
 
 
 @pytest.fixture(scope="module")
-def whole() -> HealthFleet:
-    return health_fleet(3)
+def whole() -> tuple[HealthFleet, ...]:
+    return tuple(health_fleet(3, scenes) for scenes in FLEETS)
 
 
-def test_every_scene_is_there_once_and_has_a_look_alike_of_its_kind(whole: HealthFleet) -> None:
-    kinds = {case.kind for case in whole.cases if case.right}
-    spared = {case.kind for case in whole.cases if not case.right}
+def test_every_scene_is_there_once_and_has_a_look_alike_of_its_kind(whole: tuple[HealthFleet, ...]) -> None:
+    kinds = {case.kind for fleet in whole for case in fleet.cases if case.right}
+    spared = {case.kind for fleet in whole for case in fleet.cases if not case.right}
     assert kinds == {
         FindingKind.FABRIC, FindingKind.NVLINK_ERRORS, FindingKind.BOARD, FindingKind.THERMAL_THROTTLE,
         FindingKind.POWER_BRAKE, FindingKind.XID, FindingKind.ECC, FindingKind.POD_FAILURES,
         FindingKind.NODE_CONDITION, FindingKind.INFINIBAND, FindingKind.PARTIAL_GANG,
+        FindingKind.PCIE_WIDTH, FindingKind.PCIE_REPLAY, FindingKind.DCGM_HEALTH, FindingKind.RECOVERY_ACTION,
     }  # fmt: skip
     # Beside a hot rack a hot card, beside a contained error others; healthy gangs in part are in the gangs' own fleet.
     assert spared == kinds - {
         FindingKind.THERMAL_THROTTLE, FindingKind.POWER_BRAKE, FindingKind.ECC, FindingKind.PARTIAL_GANG,
+        FindingKind.PCIE_REPLAY, FindingKind.RECOVERY_ACTION,
     }  # fmt: skip
-    names = {machine.name for machine in whole.machines}
-    for case in whole.cases:
-        assert case.nodes <= names
-        assert whole.plan.start <= case.start < case.end <= whole.plan.end
+    for fleet in whole:
+        assert sum(len(machine.cards) for machine in fleet.machines) <= 256
+        names = {machine.name for machine in fleet.machines}
+        for case in fleet.cases:
+            assert case.nodes <= names
+            assert fleet.plan.start <= case.start < case.end <= fleet.plan.end
 
 
-def test_the_same_seed_plants_the_same(whole: HealthFleet) -> None:
-    assert health_fleet(3).cases == whole.cases
-    assert health_fleet(4).cases != whole.cases
+def test_the_same_seed_plants_the_same(whole: tuple[HealthFleet, ...]) -> None:
+    for fleet, scenes in zip(whole, FLEETS, strict=True):
+        assert health_fleet(3, scenes).cases == fleet.cases
+        assert health_fleet(4, scenes).cases != fleet.cases
 
 
-def test_nodes_say_where_they_stand_and_when_they_booted(whole: HealthFleet) -> None:
-    rebooted, at = next((name, times[0]) for name, times in whole.boots.items())
+def test_nodes_say_where_they_stand_and_when_they_booted(whole: tuple[HealthFleet, ...]) -> None:
+    fleet = whole[0]
+    rebooted, at = next((name, times[0]) for name, times in fleet.boots.items())
 
     def boot(seconds: float) -> str:
-        objects = whole.cluster_objects(whole.plan.moment(seconds))
+        objects = fleet.cluster_objects(fleet.plan.moment(seconds))
         (node,) = [item for item in objects if item["kind"] == "Node" and item["metadata"]["name"] == rebooted]
         assert node["metadata"]["labels"][CLIQUE]
         return str(node["status"]["nodeInfo"]["bootID"])
@@ -140,13 +148,13 @@ def test_nodes_say_where_they_stand_and_when_they_booted(whole: HealthFleet) -> 
 
 def test_faults_are_found_and_what_is_contained_ends_no_job(tmp_path: Path) -> None:
     """On a small fleet, from the files to the plan."""
-    fleet = health_fleet(3, (links_not_trained, board, contained, not_repaired))
+    fleet = health_fleet(3, (links_not_trained, board, contained, not_repaired, switches))
     moments = [at for number, at in enumerate(moments_of(fleet)) if number % 2]
     rows, scenes = score(fleet.cases, watch(fleet, moments, tmp_path), moments)
     assert {row.kind: (row.planted, row.false_names) for row in rows} == {
         "board": (2, ()),
         "ecc": (1, ()),
-        "fabric": (1, ()),
+        "fabric": (2, ()),
         "xid": (2, ()),
     }
     assert [(row.scene, row.found) for row in scenes if row.found < row.planted and row.right] == []

@@ -43,12 +43,12 @@ def pods_with_gpus_only(patch: pytest.MonkeyPatch) -> None:
 
 def asked_once(patch: pytest.MonkeyPatch) -> None:
     """What must hold is asked before the first write alone."""
-    asked = advance.Course._cleared
+    asked = advance.Advance._cleared
 
-    def cleared(course: advance.Course, *rest: Any) -> Check:
+    def cleared(course: advance.Advance, *rest: Any) -> Check:
         return Check(Clearance.GO) if course.remediation.began_at is not None else asked(course, *rest)
 
-    patch.setattr(advance.Course, "_cleared", cleared)
+    patch.setattr(advance.Advance, "_cleared", cleared)
 
 
 def rungs_unasked(patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def read_before(patch: pytest.MonkeyPatch) -> None:
 
 def reservations(patch: pytest.MonkeyPatch) -> None:
     """What is in flight holds no landing room, no allowance of a PodDisruptionBudget and no GPUs of a budget."""
-    patch.setattr(PlanFacts, "weighing", ())
+    patch.setattr(PlanFacts, "disruptive", ())
 
 
 def any_telemetry(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def late_writes(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_called(patch: pytest.MonkeyPatch) -> None:
     """A gang that does not run again calls nobody."""
-    patch.setattr(advance.Course, "_called", lambda *_: None)
+    patch.setattr(advance.Advance, "_called", lambda *_: None)
 
 
 def unknown_alerts(patch: pytest.MonkeyPatch) -> None:

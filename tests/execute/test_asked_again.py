@@ -233,7 +233,7 @@ def test_what_comes_up_after_the_first_eviction_stops_the_others(store: Remediat
     assert len(evictions(fleet)) == 1
     assert only(store).phase is end
     if end is not Phase.ACTING:
-        assert any("It stops after 1 of 4 steps that disturb." in turn.message for turn in only(store).history)
+        assert any("It stops after 1 of 4 disruptive steps." in turn.message for turn in only(store).history)
     drive(fleet, executor, 3)
     assert len(evictions(fleet)) == 1
     assert not only(store).phase.open

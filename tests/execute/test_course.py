@@ -611,7 +611,7 @@ def test_a_device_of_a_claim_is_tainted_alone_where_that_is_served(store: Remedi
     rules = fleet.cluster.objects("resource.k8s.io/v1", "DeviceTaintRule")
     assert only(store).phase is Phase.IN_EFFECT
     assert bool(effects(fleet)) is not served
-    said = "Its sick devices are tainted, and the Node is not." if served else "The Node is tainted."
+    said = "The degraded devices are tainted; the Node is not." if served else "The Node is tainted."
     assert said in [turn.message for turn in only(store).history]
     if served:
         assert rules[0]["spec"]["deviceSelector"] == {"driver": "gpu.nvidia.com", "pool": "n0", "device": "gpu-0"}
@@ -665,7 +665,7 @@ def test_what_an_owner_took_back_stays_as_they_have_it(store: RemediationStore) 
     fleet.cluster.put(owner)
     drive(fleet, executor, 0.5)
     assert only(store).phase is Phase.UNDONE
-    assert "Argo CD took it back." in [turn.message for turn in only(store).history]
+    assert "Argo CD undid the release." in [turn.message for turn in only(store).history]
     assert not suspended(fleet)
     assert not fleet.find("chat")["metadata"].get("annotations")
 
@@ -750,7 +750,7 @@ def test_a_gang_is_moved_once_its_node_is_tainted(store: RemediationStore) -> No
     drive(fleet, executor, 0.5)
     move = only(store, ActionKind.EVICT_GANG)
     assert (move.phase, move.began_at) == (Phase.NOTIFIED, None)
-    assert move.history[-1].message == "n0 is not tainted yet, so the scheduler may put it back there."
+    assert move.history[-1].message == "n0 is not tainted yet, so the scheduler may put the Pods back."
     assert effects(fleet) == []
     fleet.rehearsal.interfere = lambda verb, what, done: None
     drive(fleet, executor, 1)

@@ -95,7 +95,9 @@ def test_gpus_that_nobody_took_go_back_where_they_were_freed_for_nothing_else(
         assert fleet.find("chat")["spec"]["suspend"] is True
         return
     assert only(store).phase is Phase.FAILED
-    assert f"{WAITER} did not take what was freed for it alone." in [turn.message for turn in only(store).history]
+    assert f"{WAITER} did not take the GPUs that were freed for it alone." in [
+        turn.message for turn in only(store).history
+    ]
     assert fleet.find("chat")["spec"] == before
     assert not fleet.find("chat")["metadata"].get("annotations")
     assert fleet.propose(executor) == ()  # it is left alone

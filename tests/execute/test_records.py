@@ -334,7 +334,7 @@ def test_a_list_that_fails_is_named_but_a_kind_that_the_account_may_not_list_it_
         patch.setattr(type(executor.writer), "objects", objects)
         left = executor.sweep((), (), {}, fleet.now, GRACE)
     told = ["Repair"] if status == 403 else ["DeviceTaintRule", "Command", "Repair"]
-    assert [each.reason for each in left] == [f"{kind}: They were not read: it failed" for kind in told]
+    assert [each.reason for each in left] == [f"Objects of kind {kind} were not read: it failed" for kind in told]
 
 
 @pytest.mark.parametrize("verb", ["get", "patch"])

@@ -9,7 +9,7 @@ from gpuwatch.frameworks.recognise import GangObjects
 from gpuwatch.kube.decode import Listing
 from gpuwatch.kube.owners import Owner, OwnerIndex, TakeOwner, read_owners
 from gpuwatch.kube.pods import HeldPod, take_pod
-from gpuwatch.kube.workloads import climb_all, tie
+from gpuwatch.kube.workloads import assign_workloads, climb_all
 from gpuwatch.model.cluster import OwnerStatus, Workload
 from gpuwatch.model.telemetry import Gap, GapKind
 from kube.cluster_json import controlled_by, owner, pod, raw
@@ -43,7 +43,7 @@ def workloads(owners: Owners, *pods: dict[str, Any]) -> tuple[list[Workload], Ow
     """The Workload of each of these Pods."""
     kept = [held(item) for item in pods]
     index = read_owners(kept, owners)
-    tied, found, _ = tie(climb_all(kept, index), GangObjects())
+    tied, found, _ = assign_workloads(climb_all(kept, index), GangObjects())
     by_id = {item.id: item for item in found}
     return [by_id[item.workload] for item in tied], index
 

@@ -19,11 +19,9 @@ from typing import Any
 import yaml
 
 from cluster.api import Api
-from parts.go_tools import GoTools
+from parts.go_tools import OLDER
 from parts.processes import answers, free_port, running_process
 
-APPWRAPPER_MODULE = "github.com/project-codeflare/appwrapper"
-APPWRAPPER_TOOLS = GoTools(Path(__file__).parent / "appwrapper", ("-trimpath", "-ldflags=-s -w"))
 _NAMESPACE = "appwrapper-system"
 
 
@@ -37,8 +35,7 @@ class AppWrapperBuild:
 
 def find_appwrapper() -> AppWrapperBuild | None:
     """What parts/install built; None where it did not."""
-    folder = APPWRAPPER_TOOLS.folder
-    build = AppWrapperBuild(folder / "cmd", folder / "crds")
+    build = AppWrapperBuild(OLDER.folder / "cmd", OLDER.folder / "appwrapper-crds")
     return build if os.access(build.program, os.X_OK) and build.crds.is_dir() else None
 
 

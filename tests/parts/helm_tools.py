@@ -1,4 +1,5 @@
-"""Helm, and kubeconform, which holds what a chart renders to schemas: where they are, and Helm as a person uses it.
+"""Helm 4 and 3, and what judges what a chart renders, kubeconform and kube-score: where they are, and Helm as a person
+uses it.
 
 `parts/install` puts them in place; nothing here builds or downloads.
 """
@@ -10,14 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from parts.go_tools import GoTools
-
-VERSION = "v4.3.1"
-HELM_TOOLS = GoTools(
-    Path(__file__).parent / "helm",
-    # Without a version Helm calls itself v4.3, and a chart cannot be tested against it.
-    ("-trimpath", f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={VERSION}"),
-)
+from parts.go_tools import HELM_3, OLDER, TOOLS
 
 
 @dataclass(frozen=True)
@@ -28,9 +22,23 @@ class HelmBuild:
 
 def find_helm() -> HelmBuild | None:
     """What parts/install built; None where it did not."""
-    folder = HELM_TOOLS.folder
+    folder = TOOLS.folder
     build = HelmBuild(folder / "helm", folder / "kubeconform")
     return build if all(os.access(program, os.X_OK) for program in (build.helm, build.kubeconform)) else None
+
+
+def find_helm_3() -> Path | None:
+    """What parts/install built; None where it did not."""
+    return _program(HELM_3.folder / "helm")
+
+
+def find_kube_score() -> Path | None:
+    """What parts/install built; None where it did not."""
+    return _program(OLDER.folder / "kube-score")
+
+
+def _program(path: Path) -> Path | None:
+    return path if os.access(path, os.X_OK) else None
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,8 @@ from typing import Any
 
 import yaml
 
-from parts.go_tools import GoTools
+from parts.go_tools import OLDER
 from parts.processes import answers, free_port, running_process
-
-OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator"
-OPERATOR_TOOLS = GoTools(
-    Path(__file__).parent / "prometheus_operator",
-    ("-trimpath", "-ldflags=-s -w -X github.com/prometheus/common/version.Version=0.85.0"),
-)
 
 
 @dataclass(frozen=True)
@@ -38,7 +32,7 @@ class OperatorBuild:
 
 def find_operator() -> OperatorBuild | None:
     """What parts/install built; None where it did not."""
-    build = OperatorBuild(OPERATOR_TOOLS.folder / "operator", OPERATOR_TOOLS.folder / "crds")
+    build = OperatorBuild(OLDER.folder / "operator", OLDER.folder / "prometheus-operator-crds")
     return build if os.access(build.program, os.X_OK) and build.crds.is_dir() else None
 
 

@@ -27,17 +27,10 @@ from typing import Any
 
 import yaml
 
-from parts.go_tools import GoTools
+from parts.go_tools import THANOS, TOOLS
 from parts.processes import free_port, running_process, wait_until
 
 MAJORS = (2, 3)
-_VERSION = "-ldflags=-s -w -X github.com/prometheus/common/version.Version="
-PROMETHEUS_TOOLS = GoTools(Path(__file__).parent / "prometheus", ("-trimpath", f"{_VERSION}3.15.0"))
-THANOS_TOOLS = GoTools(
-    Path(__file__).parent / "thanos",
-    # Thanos casts Prometheus' labels to its own; in the default layout of labels its sidecar panics.
-    ("-trimpath", "-tags=netgo,slicelabels", f"{_VERSION}0.42.2"),
-)
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ def find_servers() -> list[ServerBuild]:
     for folder in (
         *map(Path, os.environ.get("PATH", "").split(os.pathsep)),
         Path("/usr/bin"),
-        PROMETHEUS_TOOLS.folder,
+        TOOLS.folder,
     ):
         prometheus, promtool = folder / "prometheus", folder / "promtool"
         if os.access(prometheus, os.X_OK) and os.access(promtool, os.X_OK):
@@ -71,7 +64,7 @@ def find_thanos() -> Path | None:
     on_path = shutil.which("thanos")
     if on_path:
         return Path(on_path)
-    built = THANOS_TOOLS.folder / "thanos"
+    built = THANOS.folder / "thanos"
     return built if os.access(built, os.X_OK) else None
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from parts.go_tools import GoTools
-
-ACTIONLINT_TOOLS = GoTools(Path(__file__).parent / "actionlint", ("-trimpath", "-ldflags=-s -w"))
+from parts.go_tools import OLDER
 
 
 def find_actionlint() -> Path | None:
     """What parts/install built; None where it did not."""
-    program = ACTIONLINT_TOOLS.folder / "actionlint"
+    program = OLDER.folder / "actionlint"
     return program if os.access(program, os.X_OK) else None

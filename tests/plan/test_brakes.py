@@ -7,7 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.model.decision import Finding, Plan, Snapshot
+from gpuwatch.model.decision import (
+    Family,
+    Finding,
+    FindingKind,
+    Plan,
+    Severity,
+    Snapshot,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
 from gpuwatch.model.remediation import Pause
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.plan.draw import draw_plan
@@ -43,6 +53,30 @@ def test_a_storm_is_remembered_until_its_cool_down_is_over() -> None:
         assert refused_by(later) == ({"cool_down"} if stopped else set())
         # What the next plan has to be given: the storm as long as it matters, not the moment of each plan within it.
         assert later.last_storm == (NOW if stopped else None)
+
+
+@pytest.mark.parametrize(("kind", "gpus", "says"), [
+    (FindingKind.POWER_BRAKE, 15, ""),
+    (FindingKind.POWER_BRAKE, 16, "17 of 80 GPUs look degraded at once"),
+    (FindingKind.TELEMETRY_MISSING, 16, "Telemetry of the fleet as a whole is missing or stale."),
+])  # fmt: skip
+def test_a_rack_with_one_cause_stops_the_rest_of_the_fleet_only_as_a_storm(
+    kind: FindingKind, gpus: int, says: str
+) -> None:
+    devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
+    rack = Finding(
+        rule=f"health.{kind}",
+        family=Family.HEALTH,
+        kind=kind,
+        subject=Subject(SubjectKind.FLEET, "fleet"),
+        verdict=Verdict.UNKNOWN,
+        summary="one cause",
+        severity=Severity.CRITICAL,
+        devices=tuple(item.id for item in devices[:gpus]),
+    )
+    plan = draw_plan(snapshot([node(f"n{i}") for i in range(10)], devices), (rack, sick(devices[79])), POLICY)
+    assert plan.brake.startswith(says)
+    assert bool(plan.brake) is bool(says)
 
 
 def test_missing_telemetry_counts_as_a_storm_and_a_freeze_does_not() -> None:
@@ -179,10 +213,10 @@ def test_freezes(freeze: Freeze, moment: str, held: bool) -> None:
     ("given", "said"),
     [
         ({"weekdays": ("friday",)}, "weekday 'friday' is not one of mon"),
-        ({"start": "25:00"}, "start '25:00' is no time"),
-        ({"end": "noon"}, "end 'noon' is no time"),
+        ({"start": "25:00"}, "start '25:00' is not a time"),
+        ({"end": "noon"}, "end 'noon' is not a time"),
         ({"time_zone": "Mars/Olympus"}, "time zone 'Mars/Olympus' is not known here"),
-        ({"first_day": "Christmas"}, "first_day 'Christmas' is no day"),
+        ({"first_day": "Christmas"}, "first_day 'Christmas' is not a day"),
     ],
 )
 def test_freezes_that_mean_nothing_are_refused_by_name(given: dict[str, object], said: str) -> None:

@@ -102,8 +102,8 @@ def test_a_gang_is_moved_only_where_its_node_is_tainted_as_surely(taint: Mode, m
     else:
         assert guards(item) == {"tainted_first"}
         said = reason(item, "tainted_first")
-        assert said.startswith("n0 is neither tainted nor cordoned, so the scheduler may put it back there")
-        assert said.endswith(" is of the mode suggest.") is (taint is Mode.SUGGEST)
+        assert said.startswith("n0 is neither tainted nor cordoned, so the scheduler may put the Pods back there")
+        assert said.endswith(" is suggest.") is (taint is Mode.SUGGEST)
 
 
 def _taint(phase: Phase, **changes: object) -> Remediation:

@@ -54,7 +54,7 @@ def test_a_scattered_gang_is_shown_and_moved_only_when_its_loss_is_known() -> No
     assert item.candidate.detectors == ("scattered",)
     assert item.candidate.findings == ("scattered:gang/g",)
     assert guards(item) == {"worth_it"}
-    assert reason(item, "worth_it") == "What moving it gains is not known; missing: what spanning them costs it."
+    assert reason(item, "worth_it") == "It is not known what the move gains; missing: what spanning them costs it."
     # 16 GPUs × 24 h × 0.5 are gained, 10 h × 16 lost.
     known = only(drawn(spread_gang(TWO_RACKS), replace(POLICY, scattered_loss_ratio=0.5)), EVICT)
     assert (known.score.gained_gpu_hours, known.score.disrupted_gpu_hours) == (192.0, 160.0)

@@ -214,7 +214,7 @@ def test_one_whose_other_pods_were_never_made_waits_for_no_place() -> None:
     # Whoever wants its GPUs is told, and gets them.
     scene = state((pods, gang), SMALL)
     told = {item.subject.name: item.summary for item in findings(scene)}
-    assert told["JobSet/ml/small"] == "placed in part; there would be room where JobSet/ml/big is placed in part"
+    assert told["JobSet/ml/small"] == "placed in part; the release of JobSet/ml/big would make room"
     assert drawn(scene) == {"big": "ml/small-w0"}
 
 
@@ -223,7 +223,7 @@ def test_one_that_only_waits_for_another_is_no_deadlock() -> None:
     wide = torn("wide", {"n0": 8}, [9])
     small = torn("small", {"n1": 6}, [8])
     told = {item.subject.name: item.summary for item in findings(state(wide, small))}
-    assert "there would be room where JobSet/ml/wide is placed in part" in told["JobSet/ml/small"]
+    assert "the release of JobSet/ml/wide would make room" in told["JobSet/ml/small"]
     assert told["JobSet/ml/wide"] == "placed in part"
     assert drawn(state(wide, small)) == {"wide": "ml/small-w0"}
 
@@ -231,10 +231,10 @@ def test_one_that_only_waits_for_another_is_no_deadlock() -> None:
 def test_what_the_simulation_cannot_see_is_said() -> None:
     fits = torn("big", {"n0": 4}, [4])
     (item,) = findings(state(fits))
-    assert item.summary == "placed in part; by what is simulated there is room"
+    assert item.summary == "placed in part; the simulated scheduler finds room"
     gated = [replace(each, placement=Placement(gated=True)) if not each.node else each for each in fits[0]]
     (item,) = findings(state((gated, fits[1])))
-    assert item.summary == "placed in part; they are not offered to a scheduler"
+    assert item.summary == "placed in part; they are held back from the scheduler"
 
 
 def test_the_mode_decides_what_is_done_about_it() -> None:

@@ -43,7 +43,7 @@ def test_a_move_that_would_tear_a_gang_apart_is_refused(label: str) -> None:
     state = gang_on_a_sick_gpu({"n0": "a", "n1": "a", "n2": "b", "n3": "c"}, ("n0", "n1"), label)
     refused, why = moved(state)
     assert refused == {"lands"}
-    assert why == f"It would land torn apart: over 2 domains of {label} instead of 1."
+    assert why == f"It would be spread over 2 domains of {label} instead of 1."
 
 
 @pytest.mark.parametrize(

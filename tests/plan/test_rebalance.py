@@ -86,7 +86,8 @@ def test_the_one_whose_restart_costs_least_goes_and_the_other_stays() -> None:
     assert found[A].score.confidence_ratio == 0.85
     assert guards(found[B]) == {"once"}
     assert (
-        reason(found[B], "once") == f"{found[A].candidate.id} ends hbm_contention:device/GPU-s0-0, and is worth more."
+        reason(found[B], "once")
+        == f"{found[A].candidate.id} resolves hbm_contention:device/GPU-s0-0 and has a higher score."
     )
     older = draw_plan(crowded(node("n0", 1), hours={"a": 5.0, "b": 3.0}), (contention(),), POLICY)
     assert {name: item.admitted for name, item in moves(older).items()} == {A: False, B: True}
@@ -106,11 +107,13 @@ def test_what_nobody_can_know_is_no_gain_and_said_so() -> None:
     item = moves(draw_plan(crowded(node("n0", 1)), (vague,), POLICY))[A]
     assert guards(item) == {"worth_it", "evidence"}
     assert item.score.gained_gpu_hours == 0
-    assert reason(item, "worth_it") == f"What moving it gains is not known; missing: what {A} asks for."
+    assert reason(item, "worth_it") == f"It is not known what the move gains; missing: what {A} asks for."
 
 
 def test_no_place_without_a_gpu_to_itself() -> None:
-    assert reason(moves(draw_plan(crowded(), (contention(),), POLICY))[A], "lands").startswith("On no Node in service")
+    assert reason(moves(draw_plan(crowded(), (contention(),), POLICY))[A], "lands").startswith(
+        "No Node in service has a GPU for it alone"
+    )
     shared = node("s1", 4, **SHARED)
     assert moves(draw_plan(crowded(shared), (contention(),), POLICY))[A].admitted
     # Three of its four slices are free, and all of them are of a GPU that somebody works on.

@@ -91,9 +91,7 @@ def test_a_release_and_a_resize() -> None:
     state, findings = one_idle()
     release = only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).score
     assert release.gain_basis == "GPUs that the release frees: 1 GPU × 24 h = 24 GPU-hours."
-    assert release.harm_basis == (
-        "What it has loaded is loaded again once it is wanted, which counts as an hour: 1 GPU × 1 h = 1 GPU-hour."
-    )
+    assert release.harm_basis == ("Its next start-up, which counts as an hour: 1 GPU × 1 h = 1 GPU-hour.")
     checked(release)
     resize = only(draw_plan(contended(WAITER), (), POLICY, recommendations=[HALF]), RESIZE).score
     assert resize.gain_basis == "GPUs that the advised size frees: 2 GPUs × 24 h = 48 GPU-hours."
@@ -102,11 +100,11 @@ def test_a_release_and_a_resize() -> None:
 
 def test_moves_for_others_and_of_scattered_gangs() -> None:
     for item in moves(draw_plan(crowded(node("n0", 1)), (contention(),), POLICY)).values():
-        assert "would do more" in item.score.gain_basis
+        assert "regain from the move on" in item.score.gain_basis
         checked(item.score)
     vague = contention(relief_gpus={})
     (first, *_) = moves(draw_plan(crowded(node("n0", 1)), (vague,), POLICY)).values()
-    assert first.score.gain_basis.startswith("What moving it gains is not known: 0 GPUs")
+    assert first.score.gain_basis.startswith("The gain of the move is not known: 0 GPUs")
     scattered = only(drawn(spread_gang(TWO_RACKS), replace(POLICY, scattered_loss_ratio=0.5)), ActionKind.EVICT_GANG)
     checked(scattered.score)
 
@@ -116,7 +114,7 @@ def test_who_refuses_it_as_not_worth_it_says_the_sums() -> None:
     assert refusal.guard == "worth_it"
     score = tainted().score
     assert refusal.reason == (
-        f"It saves 21.6 GPU-hours (after confidence) and costs 140.0 in 24 h. {score.gain_basis} {score.harm_basis}"
+        f"It gains 21.6 GPU-hours (times confidence) and costs 140.0 within 24 h. {score.gain_basis} {score.harm_basis}"
     )
 
 

@@ -14,7 +14,7 @@ from gpuwatch.profile.explanation import (
     confidence_in_silence,
     explained_silence_seconds,
     past_text,
-    spoken,
+    time_text,
     without,
 )
 from gpuwatch.profile.silence import Silences, unlikely_silence_seconds
@@ -60,7 +60,7 @@ class TestOwnPast:
         found = explained(own, kin(50, 50, 50, 50, 50))
         assert found.by is ExplainedBy.OWN
         assert found.seconds == unlikely_silence_seconds(own, 0.01, 300)
-        assert found.text.startswith("longest of its 212 idle times in 6 days: 3 h 05 min, of which more than ")
+        assert found.text.startswith("longest of its 212 idle times in 6 days: 3 h 05 min; one of more than ")
 
     def test_a_past_of_short_silences_is_given_the_floor(self) -> None:
         found = explained(past(longest=0.1, worked=100))
@@ -80,7 +80,7 @@ class TestYoung:
     def test_a_workload_that_was_never_seen_to_work_waits_for_the_prior(self) -> None:
         found = explained(Silences(observed_seconds=3 * DAY))
         assert (found.by, found.seconds) == (ExplainedBy.PRIOR, 24 * HOUR)
-        assert found.text.startswith("no work of it was seen")
+        assert found.text.startswith("it was never seen to work")
 
     def test_kin_speak_for_it_up_to_nine_in_ten_of_them(self) -> None:
         found = explained(past(longest=0.5, worked=5), kin(4, 5, 6, 6, 7, 7, 8, 9, 10, 40))
@@ -113,7 +113,7 @@ class TestYoung:
         own = past(longest=20, worked=11 * 24)
         once, twice = (explained(own, kin(1, 1, 1, 1, 1), own_lacks="no weekend", stretch=each) for each in (1.0, 2.0))
         assert twice.seconds == 2 * once.seconds
-        assert twice.text.endswith(f"; no weekend, so the threshold is {spoken(twice.seconds)}")
+        assert twice.text.endswith(f"; no weekend, so the threshold is {time_text(twice.seconds)}")
 
     @pytest.mark.parametrize(("bounds", "waited"), [((40,), 24 + 16 / 5), ((40, 10), 24 + 16 * 2 / 5), ((1,), 24)])
     def test_too_few_kin_stretch_the_prior_by_their_part_and_never_shorten_it(
@@ -177,7 +177,7 @@ def test_the_workload_itself_is_no_kin_of_its_own(own: float | None, left: tuple
     ],
 )
 def test_lengths_are_spoken_as_people_do(seconds: float, text: str) -> None:
-    assert spoken(seconds) == text
+    assert time_text(seconds) == text
 
 
 @pytest.mark.parametrize(

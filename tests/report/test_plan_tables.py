@@ -123,7 +123,7 @@ def test_in_the_mode_observe_it_is_said_that_nothing_is_done() -> None:
 def test_the_summary_has_the_mode_and_the_time() -> None:
     text = shown(analysis_tables(analysis(ACTING), "test"), 160)
     (row,) = [line for line in text.splitlines() if "evict gang" in line]
-    assert row.split()[:7] == ["yes", "evict", "gang", "Job/ml/train", "8", "now", "enforce"]
+    assert row.split()[:6] == ["yes", "evict", "gang", "8", "now", "enforce"]
     assert "mode" not in shown(analysis_tables(analysis(), "test"), 160).partition("Plan")[2].splitlines()[1]
 
 

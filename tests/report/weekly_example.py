@@ -390,7 +390,7 @@ def full_report() -> WeeklyReport:
         ),
         coverage_ratio=0.937,
         limits=(
-            "No price is known for MI300X: money leaves them out. Name prices with the setting `prices`.",
+            "No price is known for MI300X: sums of money leave them out. Name prices with the setting `prices`.",
             "Exporters average over their interval (30 s by default): shorter peaks are not seen.",
         ),
         gaps=(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +44,10 @@ def fired(
     *,
     step_seconds: int,
     look_minutes: int,
+    more: Mapping[str, str] | None = None,
 ) -> list[Fired]:
-    """Every alert that fired at any step of step_seconds. Firings are looked up every look_minutes, each over those."""
+    """Every alert that fired at any step of step_seconds. Firings are looked up every look_minutes, each over those.
+    more: series beside the fleet's, in promtool's notation."""
     plan = fleet.plan
     minutes = int(plan.seconds // 60)
     times = range(look_minutes, minutes, look_minutes)
@@ -53,7 +55,9 @@ def fired(
     test = {
         "name": "fleet",
         "interval": interval,
-        "input_series": [{"series": name, "values": values} for name, values in _input(fleet)],
+        "input_series": [
+            {"series": name, "values": values} for name, values in chain(_input(fleet), (more or {}).items())
+        ],
         "promql_expr_test": [
             {
                 # Nothing is said to be there, so that promtool shows what is.

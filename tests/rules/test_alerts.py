@@ -205,7 +205,7 @@ def test_no_xid_stands_in_two_tiers() -> None:
     assert all(tiers)
 
 
-SECTIONS = ("What it says", "What it costs", "Confirm", "What to do", "When it ends", "False alarms")
+SECTIONS = ("Summary", "Impact", "Diagnosis", "Mitigation", "When it ends", "False alarms")
 
 
 @pytest.mark.parametrize("alert", RULES)

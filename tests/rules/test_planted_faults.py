@@ -16,19 +16,24 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from gpuwatch.simulate.behaviour import WorkKind
+from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
+from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.plan import FleetPlan
+from gpuwatch.simulate.runs import Place
 from gpuwatch.simulate.symptoms import Fault
+from gpuwatch.telemetry.series import RecordedSeries
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
 from rules.simulated import Fired, fired
@@ -59,7 +64,7 @@ FIRES: dict[FaultKind, set[str]] = {
     FaultKind.RECOVERY_REBOOT: {"GpuXidNeedsSecondSign", "GpuRecoveryActionNeeded", HELD_BACK},
     FaultKind.PCIE_REPLAYS: {"GpuPcieReplays"},
     FaultKind.NVLINK_ERRORS: {"GpuNvlinkErrors"},
-    # The margin to the slowdown temperature (GpuThermalMarginGone) is not simulated.
+    # The margin to the slowdown temperature (GpuThermalMarginGone) is exported by hand.
     FaultKind.OVERHEATING: {"GpuThermalThrottle"},
     FaultKind.POWER_BRAKE: {"GpuPowerBrake"},
     # Busy with nothing: no exporter has a metric that is wrong by itself. gpuwatch's finding compares several.
@@ -77,16 +82,11 @@ FIRES: dict[FaultKind, set[str]] = {
 }  # fmt: skip
 """Of the main file. What more a fault fires by its circumstances: `expected`."""
 
-BY_HAND = {"GpuCorrectedEccStorm", "GpuDrainNeeded"}
-"""Alerts on what no fault of the simulator does; a test sets the counter, or the state, of a card."""
-
-NOT_PLANTED = {
-    "GpuThermalMarginGone",
-    "GpuProfilingMissing",
-    "GpuLowUtilization",
+BY_HAND = {
+    "GpuCorrectedEccStorm", "GpuDrainNeeded", "GpuThermalMarginGone", "GpuProfilingMissing", "GpuLowUtilization",
     "GpuCapacityExhausted",
-}
-"""Alerts on telemetry that no fault of the simulator leads to; here they only have to be silent."""
+}  # fmt: skip
+"""Alerts on what no fault of the simulator does; a test makes what they are about."""
 
 FAILS_WATCH = {
     FaultKind.DOUBLE_BIT,
@@ -97,7 +97,7 @@ FAILS_WATCH = {
 }
 OF_NODES = {HELD_BACK, *UNSEEN}
 
-Place = tuple[str, int]
+Where = tuple[str, int]
 """Node and index of the card; −1: the Node itself."""
 
 
@@ -113,7 +113,7 @@ def expected(fleet: SimulatedFleet, fault: Fault) -> set[str]:
     return names
 
 
-def places(fleet: SimulatedFleet, fault: Fault, name: str) -> set[Place]:
+def places(fleet: SimulatedFleet, fault: Fault, name: str) -> set[Where]:
     """Where the alert has to be: each card of the fault, or its Node."""
     nodes = [machine.name for machine in fleet.machines]
     if name not in OF_NODES:
@@ -122,7 +122,7 @@ def places(fleet: SimulatedFleet, fault: Fault, name: str) -> set[Place]:
     return {(nodes[fault.machine], -1)} if fault.machine >= 0 else {(node, -1) for node in nodes}
 
 
-def place(fleet: SimulatedFleet, alert: Fired) -> Place:
+def place(fleet: SimulatedFleet, alert: Fired) -> Where:
     for machine in fleet.machines:
         for card in machine.cards:
             if alert.labels.get("UUID") == card.uuid:
@@ -151,8 +151,7 @@ def test_the_table_has_every_kind_and_every_alert() -> None:
     assert set(FIRES) == set(FaultKind) == {*WHOLE_NODE, *SINGLE, EVERYWHERE}
     shipped = {rule["alert"] for group in yaml.safe_load(FILES[1].read_text())["groups"] for rule in group["rules"]}
     fires = set().union(*FIRES.values()) | {"GpuHealthCheckFailed"} | BY_HAND
-    assert fires | NOT_PLANTED == {name for name in shipped if not name.startswith("Gpuwatch")}
-    assert not fires & NOT_PLANTED
+    assert fires == {name for name in shipped if not name.startswith("Gpuwatch")}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +202,69 @@ def test_what_no_fault_does_fires_when_it_is_set_by_hand(newest_prometheus: Serv
     assert all(alert.first >= 60 for alert in alerts)
 
 
+MARGIN = Metric(dcgm="DCGM_FI_DEV_GPU_TEMP_LIMIT", dcgm49="DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS", state="margin")
+
+
+@dataclass(frozen=True)
+class CutShort(SimulatedFleet):
+    """Exports the margin to the slowdown temperature, and no profiling metrics of machine 1 in the last five hours."""
+
+    def series(self, only: Sequence[Metric] | None = None) -> Iterator[RecordedSeries]:
+        last = (self.plan.end.timestamp() - 5 * 3600) * 1000
+        unread = {card.uuid for card in self.machines[1].cards}
+        for series in chain(super().series(only), super().series([MARGIN])):
+            gone = series.metric.startswith("DCGM_FI_PROF_") and series.labels["UUID"] in unread
+            kept = (series.times_ms < last) | (not gone)
+            yield RecordedSeries(series.metric, series.labels, series.times_ms[kept], series.values[kept])
+
+
+def test_a_full_fleet_with_a_namespace_that_rests_for_a_day(newest_prometheus: ServerBuild, tmp_path: Path) -> None:
+    """Machine 0 works, and one of its cards has no margin left; machine 1 does nothing, then has no profiling metrics;
+    a Pod waits for a GPU. Over a day, as low utilization is one of a day."""
+    whole = planted((), gpus=16, hours=27.0)
+    runs = []
+    for machine, (namespace, activity) in zip(
+        whole.machines, (("works", WorkKind.TRAINING), ("rests", WorkKind.SILENT)), strict=True
+    ):
+        workload = whole.scheduler.new_workload("Job", namespace, "train", -7200.0, "registry.example.com/train:1")
+        seats = (tuple(Place(machine.index, card.index) for card in machine.cards),)
+        works = Behaviour(activity=activity, sm_level=0.8, memory_share=0.5, keeps_context=True)
+        runs.append(whole.scheduler.run(workload, seats, -7200.0, float("inf"), works))
+        for card in machine.cards:
+            whole.scripts[machine.index].cards[card.index].states["margin"].append((0.0, float("inf"), 25.0))
+    whole.scripts[0].cards[3].states["margin"].append((36000.0, 43200.0, -3.0))
+    fleet = CutShort(
+        plan=whole.plan,
+        machines=whole.machines,
+        runs=runs,
+        scripts=whole.scripts,
+        faults=(),
+        oversized=(),
+        scheduler=whole.scheduler,
+    )
+    waits = 'namespace="works",pod="waits-x"'
+    pending = {
+        f'kube_pod_status_phase{{{waits},phase="Pending"}}': f"_x1000 1x{fleet.plan.steps}",
+        f'kube_pod_container_resource_requests{{{waits},resource="nvidia_com_gpu",container="c"}}': (
+            f"1x{fleet.plan.steps}"
+        ),
+    }
+    alerts = fired(newest_prometheus, fleet, FILES, tmp_path, step_seconds=300, look_minutes=LOOK_MINUTES, more=pending)
+    nodes = [machine.name for machine in fleet.machines]
+    named = {(alert.name, alert.labels.get("namespace", ""), *place(fleet, alert)): alert.first for alert in alerts}
+    assert set(named) == {
+        ("GpuThermalMarginGone", "", nodes[0], 3),
+        ("GpuProfilingMissing", "", nodes[1], -1),
+        ("GpuLowUtilization", "rests", "", -1),
+        ("GpuCapacityExhausted", "", "", -1),
+    }
+    after = {name: minutes for (name, *_), minutes in named.items()}
+    assert 600 <= after["GpuThermalMarginGone"] <= 630
+    assert after["GpuProfilingMissing"] >= 23 * 60
+    assert after["GpuLowUtilization"] >= 25 * 60
+    assert 1060 <= after["GpuCapacityExhausted"] <= 1090
+
+
 def test_a_running_server_fires_what_needs_no_wait(prometheus_build: ServerBuild, tmp_path: Path) -> None:
     """A memory row that cannot be remapped: its XID fires at once, the failed remapping waits for its minute."""
     fleet = planted((FaultKind.ROW_REMAP_FAILED,), gpus=16, hours=2.0, end=datetime.now(UTC))
@@ -213,7 +275,7 @@ def test_a_running_server_fires_what_needs_no_wait(prometheus_build: ServerBuild
     flags = ["--query.lookback-delta=15m"]
     with running(prometheus_build, tmp_path / "fleet.om", rule_files=[rules], flags=flags) as url:
 
-        def active() -> set[tuple[str, str, Place]]:
+        def active() -> set[tuple[str, str, Where]]:
             return {
                 (alert["labels"]["alertname"], alert["state"], place(fleet, Fired(alert["labels"], 0, 0)))
                 for alert in told(url, "alerts")["alerts"]

@@ -68,7 +68,7 @@ def test_a_variable_wins_over_the_file_and_leaves_its_neighbours(
         ("plan: {budget_ratio: 5}", r"plan\.budget_ratio is 5"),
         ("plan: {budget_ratio: much}", r"plan\.budget_ratio: .* got 'much'"),
         ("plan: {modes: {release_gang: yes please}}", r"plan\.modes\.release_gang"),
-        ("- a list", "has to be a mapping"),
+        ("- a list", "it is no mapping; write it as `plan: "),
         ("plan: [unclosed", "is no valid YAML"),
         ("prometheus: {url: 'prom:9090'}", "url: must begin with http"),
     ],

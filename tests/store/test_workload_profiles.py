@@ -92,7 +92,7 @@ def test_a_condition_says_whether_it_is_advised_and_since_when() -> None:
     cluster = MemoryCluster()
     first, at = book(1), "2026-03-01T00:00:00Z"
     written(cluster, first)
-    assert told(cluster) == ("Unknown", "Pending", "Nothing was concluded yet.", at)
+    assert told(cluster) == ("Unknown", "Pending", "It was not evaluated yet.", at)
     written(cluster, later(first, HOUR), [advice(key(0), T0 + HOUR)])
     assert told(cluster) == ("True", "Advised", advice(key(0)).reason, "2026-03-01T01:00:00Z")
     other = replace(advice(key(0), T0 + 2 * HOUR, mig_profile="3g.40gb"), reason="It needs a half.")

@@ -394,7 +394,7 @@ def test_a_question_about_earlier_that_fails_is_a_gap(tmp_path: Path) -> None:
     timeline = fleet(Timeline(), ("node-a",))
     inventory = inventory_of(Witness(timeline.store(tmp_path), lambda each: each.offset_seconds > 0), lost_seconds=DAY)
     assert len(inventory.devices) == 4
-    assert {gap.what for gap in inventory.gaps} == {f"devices ahead of the look-back ({TEMPERATURE})"}
+    assert {gap.what for gap in inventory.gaps} == {f"devices before the look-back ({TEMPERATURE})"}
 
 
 def test_a_restarted_exporter_takes_the_place_of_the_old_one(tmp_path: Path) -> None:

@@ -92,6 +92,20 @@ def test_a_pod_that_crashes_one_that_was_deleted_and_one_that_is_gone(tmp_path: 
     )
 
 
+def test_pods_that_the_kubelet_refused_at_their_start_and_when_their_node_booted_again(tmp_path: Path) -> None:
+    """The kubelet keeps the start of one that ran, and drops its containers."""
+    timeline = Timeline()
+    for name, ago in (("new", 900), ("ran", 3600), ("older", SIX_HOURS + 60)):
+        labels = pod(timeline, name)
+        phases(timeline, labels, "Failed")
+        timeline.add("kube_pod_start_time", labels, NOW - ago)
+        timeline.add("kube_pod_status_reason", labels | {"reason": "UnexpectedAdmissionError"}, 1)
+        if name == "ran":
+            timeline.add("kube_pod_container_info", labels | {"image": "train"}, 1, until=1800, ends=True)
+    found, _ = pod_runs(timeline.store(tmp_path), AT, SIX_HOURS)
+    assert {run.pod: run.ended for run in found} == {"ml/new": moment(900), "ml/ran": None, "ml/older": None}
+
+
 def test_scraped_without_honor_labels(tmp_path: Path) -> None:
     timeline = Timeline()
     own = TARGET | {"namespace": "monitoring", "pod": "ksm-0", "node": "infra-1"}

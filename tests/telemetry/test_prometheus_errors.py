@@ -70,7 +70,11 @@ def failure(reply: Reply, **more: object) -> TelemetryError:
         (Reply(200, '{"status":"error","error":"no store"}'), QueryFailed, "the query failed.*no store"),
         (Reply(200, '{"status":"suc', notified=400), QueryFailed, "broke off"),
         (Reply(302, headers={"Location": "https://sso.example/login?token=abc"}), StoreRefused, "sso.example/login;"),
-        (Reply(301, headers={"Location": "/prometheus/api/v1/query"}), QueryFailed, "go to /prometheus/api/v1/query;"),
+        (
+            Reply(301, headers={"Location": "/prometheus/api/v1/query"}),
+            QueryFailed,
+            "to /prometheus/api/v1/query;",
+        ),
         (Reply(418, "short"), QueryFailed, "418"),
     ],
 )

@@ -1,5 +1,7 @@
 """Why nothing is advised: the vetoes against the options that would save enough."""
 
+from functools import partial
+
 from gpuwatch.advise.choice import ranked, worth_it
 from gpuwatch.advise.facts import Facts
 from gpuwatch.advise.ready import Ready
@@ -12,25 +14,18 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
     policy = facts.policy
     order = ranked(item, facts)
     worth = [option for option in order if worth_it(item, option, policy)]
+    known = partial(
+        Abstention, key=item.key, at=facts.at, current=item.current, options=tuple(order), memory=item.memory
+    )
 
     def only(option: Option, *rules: str) -> bool:
         return {one.rule for one in option.vetoes} <= set(rules)
 
-    def would_do(option: Option) -> bool:
+    def fast_enough(option: Option) -> bool:
         return option.speed.likely_ratio >= policy.target_speed_ratio
 
     def answer(kind: AbstentionKind, reason: str, resolve: str, nearest: Option | None) -> Abstention:
-        return Abstention(
-            key=item.key,
-            at=facts.at,
-            kind=kind,
-            reason=reason,
-            resolve=resolve,
-            current=item.current,
-            nearest=nearest,
-            options=tuple(order),
-            memory=item.memory,
-        )
+        return known(kind=kind, reason=reason, resolve=resolve, nearest=nearest)
 
     if item.tier is EvidenceTier.UTILISATION:
         return answer(
@@ -39,16 +34,16 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
             "Export DCGM_FI_PROF_GR_ENGINE_ACTIVE, _SM_ACTIVE and _DRAM_ACTIVE, and measure first.",
             next((option for option in worth if only(option, "measure_first", "target_speed", "latency")), None),
         )
-    unsure = next((option for option in worth if would_do(option) and only(option, "target_speed", "latency")), None)
+    unsure = next((option for option in worth if fast_enough(option) and only(option, "target_speed", "latency")), None)
     if unsure is not None:
         speed = unsure.speed
         low, needed = rounded_apart(speed.low_ratio, policy.target_speed_ratio)
         more = "" if item.tier is EvidenceTier.SM else " Exporting SM_ACTIVE would narrow the estimate."
         return answer(
             AbstentionKind.UNCERTAIN,
-            f"On {unsure.target.name} it would likely run at {speed.likely_ratio:.2f} of its present speed, but "
-            f"perhaps at {low} only; the lowest estimate has to be at least {needed}. {unsure.vetoes[0].reason}",
-            f"Try one run on it and compare, or measure longer.{more}",
+            f"On {unsure.target.name} it would likely run at {speed.likely_ratio:.2f} of its present speed. The low "
+            f"estimate is {low}, and at least {needed} is needed. {unsure.vetoes[0].reason}",
+            f"Try one run on {unsure.target.name} and compare, or measure longer.{more}",
             unsure,
         )
     filled = next((option for option in worth if only(option, "elastic_memory", "framebuffer")), None)
@@ -60,14 +55,14 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
             filled,
         )
     barred = next(
-        (option for option in worth if not only(option, "framebuffer", "target_speed") and would_do(option)), None
+        (option for option in worth if not only(option, "framebuffer", "target_speed") and fast_enough(option)), None
     )
     if barred is not None:
         rules = ", ".join(dict.fromkeys(one.rule for one in barred.vetoes))
         return answer(
             AbstentionKind.VETOED,
             f"{barred.target.name} would be fast enough and cheaper, but: {' '.join(v.reason for v in barred.vetoes)}",
-            f"Remove the obstacles ({rules}) if you can; otherwise keep the present GPU.",
+            f"Resolve the vetoes ({rules}) if you can; otherwise keep the present GPU.",
             barred,
         )
     if worth:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
-from gpuwatch.advise.slice_labels import Told
+from gpuwatch.advise.slice_labels import LabelledSize
 from gpuwatch.catalog.gpus import Gpu, gpus
 from gpuwatch.catalog.mig import MigGeometry, MigProfile, geometry
 from gpuwatch.catalog.processors import processors
@@ -17,8 +17,8 @@ class Capability:
     compute_per_second: multiprocessors × boost clock, the rate at which warps are issued. fp32_flops_per_second and
     fp16_flops_per_second: peaks outside and on the tensor cores. memory_bandwidth_bytes_per_second: of the slice's
     own memory. pcie_bytes_per_second: of the link, both ways; MIG does not divide it. memory_bytes: what a slice has;
-    of a whole GPU the total. assumed: what no source gives, as sentences; the least is then taken. idle_power_watts: of
-    the whole board, or a lower bound of it. power_limit_watts: the board's default limit.
+    of a whole GPU the total. assumed: a sentence for each value that no source gives and a lower bound replaces.
+    idle_power_watts: of the whole board, or a lower bound of it. power_limit_watts: the board's default limit.
     """
 
     gpu_model: str
@@ -63,17 +63,16 @@ class Ratios:
     pcie: float | None
 
 
-def capability_of(gpu: Gpu, mig_profile: str = "", told: Mapping[tuple[str, str], Told] | None = None) -> Capability:
-    """What a model of the catalog offers, whole or as one MIG slice (a profile's name in any driver's spelling).
-
-    A slice's memory and SMs are what the labels of the fleet's own Nodes say (`told`); else what was measured
-    (`mig.json`, `processors.csv`); else the least that any measured GPU leaves such a slice. Raises ValueError for a
-    profile that the model does not have.
-    """
+def capability_of(
+    gpu: Gpu, mig_profile: str = "", labelled: Mapping[tuple[str, str], LabelledSize] | None = None
+) -> Capability:
+    """What a model of the catalog offers, whole or as one MIG slice (a profile's name in any driver's spelling). A
+    slice's memory and SMs are those in the labels of the fleet's Nodes (`labelled`); else those that were measured
+    (`mig.json`, `processors.csv`); else a lower bound. Raises ValueError for a profile that the model does not have."""
     processor = processors().get(gpu.name)
     compute = processor.multiprocessors * processor.boost_clock_hertz if processor else None
     compute_share, memory_share, profile_name = 1.0, 1.0, ""
-    known, assumed = (told or {}).get((gpu.name, ""), Told()), []
+    known, assumed = (labelled or {}).get((gpu.name, ""), LabelledSize()), []
     memory = known.memory_bytes or float(gpu.memory_bytes)
     if mig_profile:
         shape = geometry(gpu.mig_family)
@@ -82,7 +81,7 @@ def capability_of(gpu: Gpu, mig_profile: str = "", told: Mapping[tuple[str, str]
             names = ", ".join(shape.plain_profiles) if shape else "none: it cannot be cut"
             raise ValueError(f"{gpu.name} has no MIG profile {mig_profile!r}; it has {names}")
         profile_name, memory_share = profile.name, shape.memory_ratio(profile)
-        known = (told or {}).get((gpu.name, profile_name), Told())
+        known = (labelled or {}).get((gpu.name, profile_name), LabelledSize())
         measured = known.memory_bytes or profile.memory_bytes
         memory = measured or _least_memory(shape, profile, memory)
         if measured is None:
@@ -104,13 +103,13 @@ def capability_of(gpu: Gpu, mig_profile: str = "", told: Mapping[tuple[str, str]
         memory_bytes=memory,
         power_limit_watts=gpu.power_limit_watts,
         idle_power_watts=_idle_power(gpu),
-        assumed=tuple(f"{what}; the least that any measured GPU leaves such a slice is taken." for what in assumed),
+        assumed=tuple(f"{what}; the smallest share of such a slice on any measured GPU is used." for what in assumed),
     )
 
 
 def _least_memory(shape: MigGeometry, profile: MigProfile, whole_bytes: float) -> float:
-    """Two slices have at least twice the memory of one. Without a smaller one of this GPU, the least share that any
-    measured GPU leaves a slice of this size."""
+    """A lower bound in bytes: n times the memory of a smaller slice whose size fits in n times. Without such a slice:
+    the smallest share of its GPU's memory that a slice of this size has on any measured GPU."""
     parts = [(profile.size // one.size) * one.memory_bytes for one in shape.profiles if one.memory_bytes]
     shares = [
         one.memory_bytes / gpu.memory_bytes
@@ -122,15 +121,15 @@ def _least_memory(shape: MigGeometry, profile: MigProfile, whole_bytes: float) -
 
 
 def _measured_share(gpu: Gpu, kind: str) -> float | None:
-    """Of the GPU's SMs without MIG (MIG leaves 98 of an A100's 108)."""
+    """SMs of the slice as a share of the GPU's SMs without MIG (an A100 has 108, and 98 with MIG)."""
     processor = processors().get(gpu.name)
     found = processor.slice_multiprocessors.get(kind) if processor else None
     return found / processor.multiprocessors if processor and found else None
 
 
 def _least_share(gpu: Gpu, shape: MigGeometry, profile: MigProfile) -> float:
-    """The SMs of this GPU's 1g times its compute slices: no measured slice has less. Without that, the least share that
-    any measured GPU leaves such a slice."""
+    """A lower bound: the share of this GPU's 1g times the compute slices. Without a measured 1g: the smallest share of
+    such a slice on any measured GPU."""
     one = _measured_share(gpu, "1g")
     if one is not None:
         return one * profile.compute_slices
@@ -177,14 +176,14 @@ def ratios(now: Capability, target: Capability) -> Ratios:
 
 
 def _kind(profile: MigProfile) -> str:
-    """Its name in processors.csv: '1g', '1g double-memory'. Variants with media extensions have the same SMs."""
+    """The profile's name in processors.csv: '1g', '1g double-memory'. Variants with media engines have the same SMs."""
     kind = profile.name.partition(".")[0]
     return f"{kind} double-memory" if profile.double_memory else kind
 
 
 def _idle_power(gpu: Gpu) -> float:
-    """The model's own; else the least of the boards with the same chip; else the least share of its power limit that
-    any model draws at rest. Too low a floor makes a workload look large, never small."""
+    """Watts: the model's own; else the lowest of boards with the same chip; else the power limit times the catalog's
+    lowest ratio of idle power to limit. Too low a value overestimates a workload's demand, never underestimates it."""
     if gpu.idle_power_watts is not None:
         return gpu.idle_power_watts
     known = [(one, one.idle_power_watts) for one in gpus() if one.idle_power_watts is not None]

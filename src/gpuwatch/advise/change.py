@@ -1,4 +1,4 @@
-"""What the owner of a workload changes to follow an advice: a patch of the owner object, and its prerequisites.
+"""What the owner of a workload changes to follow advice: a patch of the owner object, and its prerequisites.
 
 A patch touches only resources and node selectors. `kubectl patch` accepts it for the built-in kinds. Custom resources
 have no strategic merge: there it shows the lines to edit.
@@ -30,8 +30,8 @@ _EDIT = "A {kind} is a custom resource, for which lists do not merge: edit these
 
 
 _GROUP_UNKNOWN = (
-    "It is not known which part of the {kind} makes its Pods: the lines go into the container of the one that asks for "
-    "GPUs."
+    "gpuwatch does not know which part of the {kind} creates these Pods: put the lines into the container that "
+    "requests GPUs."
 )
 
 
@@ -48,15 +48,15 @@ def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Chang
     pod_spec: Tree = {"containers": [{"name": key.container, "resources": _lines(now, target)}]}
     if selector:
         pod_spec["nodeSelector"] = dict(selector)
-        notes.append("A node selector or affinity that pins the present GPU has to go.")
+        notes.append("Remove a node selector or affinity that pins the present GPU.")
     patch: Tree | None = None
     if known is None or known.template is None:
-        notes.insert(0, f"gpuwatch does not know where a {kind} has its Pods: these lines go into their container.")
+        notes.insert(0, f"gpuwatch does not know where a {kind} has its Pod template: put these lines into it.")
     else:
         template = known.template
         if owner is None:
             api_version = known.api_version
-            notes.append(f"The owner was not found; it is taken for {api_version} {kind}.")
+            notes.append(f"The owner was not found; the patch assumes {api_version} {kind}.")
         patch = template.place(pods, pod_spec)
         if patch is None:
             notes.insert(0, _GROUP_UNKNOWN.format(kind=kind))
@@ -76,7 +76,7 @@ def _identity(key: WorkloadKey, owner: Workload | None) -> tuple[str, str, str, 
 
 
 def _lines(now: Target, target: Target) -> Tree:
-    """The container's resources, with the old name removed. Requests of extended resources must equal limits."""
+    """The container's resources, without the old resource. Requests of extended resources must equal limits."""
     limits: Tree = {target.resource: str(target.gpus_per_pod)}
     if now.resource == target.resource:
         return {"limits": limits, "requests": dict(limits)}
@@ -131,8 +131,8 @@ def _for_slice(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, str]
     off = [node for node in nodes if node.mig_strategy in ("", "none") and not node.mig_layout]
     if not nodes or off:
         first.append(
-            "MIG mode on, with strategy mixed: enabling it resets the GPU, so nothing may run on it. The GPU "
-            "Operator's MIG manager does it; without it, nvidia-smi -mig 1 and mig-parted."
+            "MIG mode on, with strategy mixed. Enabling MIG resets the GPU, so nothing may run on it. The GPU "
+            "Operator's MIG manager enables MIG; without the operator, use nvidia-smi -mig 1 and mig-parted."
         )
     return selector, tuple(first)
 
@@ -145,8 +145,8 @@ def _for_sharing(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, st
     ]
     names = ", ".join(one.workload for one in target.partners)
     together = (
-        f"The scheduler knows no partners: keep these Nodes for {names} and this workload, with a taint that only they "
-        "tolerate."
+        "The scheduler does not know which workloads may share a GPU: reserve these Nodes for this workload and "
+        f"{names} with a taint that only they tolerate."
     )
     if ready:
         product = ready[0].labels.get(_PRODUCT, "")
@@ -189,10 +189,10 @@ def unknown_owner(owner: Workload | None) -> str:
     reasons = {
         OwnerStatus.FORBIDDEN: "gpuwatch may not read it",
         OwnerStatus.MISSING: "it no longer exists",
-        OwnerStatus.FOREIGN: "it is of another Namespace, kind or name than its Pods say",
+        OwnerStatus.FOREIGN: "its Namespace, kind or name differs from its Pods' owner reference",
         OwnerStatus.STATIC: "it is a static Pod of its Node",
-        OwnerStatus.DAEMON: "it belongs to a DaemonSet, which runs on every Node as it is",
+        OwnerStatus.DAEMON: "it belongs to a DaemonSet, whose Pods are alike on every Node",
     }
     if owner is None or owner.status not in reasons:
         return ""
-    return f"The owner {owner.id} cannot be changed from here: {reasons[owner.status]}."
+    return f"gpuwatch cannot advise a change of the owner {owner.id}: {reasons[owner.status]}."

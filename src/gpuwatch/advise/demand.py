@@ -28,10 +28,10 @@ _MEANS = 513
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Cells as columns of one length: ratios of the present GPU or slice, 0 to 1, as shares of all time.
+    """Arrays with one entry per cell of the profile: ratios of the present GPU or slice over all time, from 0 to 1.
 
     weight: sums to 1. busy: g, the upper bound of all others. sm lies between sm_least and sm_most: equal where SM
-    activity is measured, a margin apart where power stands in for it, else as far apart as engine activity allows.
+    activity is measured, a margin apart where power replaces it, else as far apart as engine activity allows.
     dram_least is 0 where memory activity is unknown, and dram is then sm_most. tensor and pcie are 0 where unknown;
     see tensor_known. burst: position of the pessimistic end between maximum entropy (0) and Amdahl's bound (1).
     """
@@ -55,8 +55,8 @@ class SpeedPolicy:
     """How signals become demand.
 
     dram_peak_ratio: DRAM activity that a stream of copies reaches in practice; it counts as full. 0.8 (KempnerPulse).
-    power_margin_ratio: error of board power as a stand-in for SM activity, as a share of the busy time: kernels that
-        wait draw less than kernels that compute. 0.1: nine of ten of MISO's speeds on slices are at or above the
+    power_margin_ratio: error of SM activity that is estimated from board power, as a share of the busy time: kernels
+        that wait draw less than kernels that compute. 0.1: nine of ten of MISO's speeds on slices are at or above the
         pessimistic end, and none is more than 0.02 below it (docs/sizing.md).
     sm_burst_ratio: where SM activity is measured, only its mean is known, not whether kernels need all SMs or none.
         The pessimistic end lies this far, in time, from maximum entropy towards that (Amdahl's bound). 1: the bound

@@ -9,12 +9,13 @@ from math import ceil
 from gpuwatch.advise.capability import Capability, capability_of
 from gpuwatch.advise.money import PriceList
 from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.slice_labels import Told, told_by_labels
+from gpuwatch.advise.slice_labels import LabelledSize, labelled_sizes
 from gpuwatch.catalog.gpus import Gpu, find_gpu
 from gpuwatch.frameworks import FRAMEWORK_OF, OWNERS, kind_of
 from gpuwatch.frameworks.framework import Kind, Nature
 from gpuwatch.model.cluster import Cluster, Gang, Namespace, Node, Pod, Workload
 from gpuwatch.model.decision import Family, Finding, SubjectKind, Verdict
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 
 _ENDED = ("Succeeded", "Failed")
@@ -37,14 +38,14 @@ class Facts:
     idle: frozenset[str]  # Workload.id, where all of its Pods are idle
     namespaces: Mapping[str, Namespace]
     profiles_of: Mapping[tuple[str, str], tuple[WorkloadProfile, ...]]  # (Workload.id, container) → profiles
-    told: Mapping[tuple[str, str], Told]  # (Gpu.name, MIG profile or '') → what Nodes' labels say of it
+    labelled_sizes: Mapping[tuple[str, str], LabelledSize]  # by Gpu.name, and MIG profile or ''
 
     def kind(self, key: WorkloadKey) -> Kind | None:
         owner = self.workloads.get(key.workload)
         return OWNERS.get(owner.key) if owner is not None else kind_of(key.workload)
 
     def capability(self, gpu: Gpu, mig_profile: str) -> Capability:
-        return capability_of(gpu, mig_profile, self.told)
+        return capability_of(gpu, mig_profile, self.labelled_sizes)
 
     def ends(self, key: WorkloadKey) -> bool:
         kind = self.kind(key)
@@ -107,18 +108,11 @@ def gather(
     at: datetime,
     findings: Sequence[Finding],
 ) -> Facts:
-    pods: dict[str, list[Pod]] = defaultdict(list)
-    for pod in cluster.pods:
-        if pod.phase not in _ENDED and not pod.deleting:
-            pods[pod.workload].append(pod)
-    nodes_of: dict[str, list[Node]] = defaultdict(list)
-    for node in cluster.nodes:
-        if node.gpu_product:
-            nodes_of[_model(node)].append(node)
+    live = (pod for pod in cluster.pods if pod.phase not in _ENDED and not pod.deleting)
+    pods = grouped(live, lambda pod: pod.workload)
+    nodes_of = grouped((node for node in cluster.nodes if node.gpu_product), _model)
+    profiles_of = grouped(book.profiles.values(), lambda profile: (profile.key.workload, profile.key.container))
     gangs: dict[str, list[Gang]] = defaultdict(list)
-    profiles_of: dict[tuple[str, str], list[WorkloadProfile]] = defaultdict(list)
-    for profile in book.profiles.values():
-        profiles_of[profile.key.workload, profile.key.container].append(profile)
     owners = {pod.ref: pod.workload for pod in cluster.pods}
     for gang in cluster.gangs:
         for owner in dict.fromkeys([gang.workload, *(owners.get(ref, "") for ref in gang.pods)]):
@@ -138,13 +132,13 @@ def gather(
         idle=_idle(findings, pods),
         namespaces={space.name: space for space in cluster.namespaces},
         profiles_of={name: tuple(found) for name, found in profiles_of.items()},
-        told=told_by_labels(cluster.nodes),
+        labelled_sizes=labelled_sizes(cluster.nodes),
     )
 
 
 def _idle(findings: Sequence[Finding], pods: Mapping[str, Sequence[Pod]]) -> frozenset[str]:
-    told = [item for item in findings if item.family is Family.IDLE and item.verdict is Verdict.IDLE]
-    idle_pods = {ref for item in told for ref in item.pods}
-    named = {item.subject.name for item in told if item.subject.kind is SubjectKind.WORKLOAD}
+    idle = [item for item in findings if item.family is Family.IDLE and item.verdict is Verdict.IDLE]
+    idle_pods = {ref for item in idle for ref in item.pods}
+    named = {item.subject.name for item in idle if item.subject.kind is SubjectKind.WORKLOAD}
     whole = {name for name, found in pods.items() if found and all(pod.ref in idle_pods for pod in found)}
     return frozenset(named | whole)

@@ -1,4 +1,4 @@
-"""What a Pod takes of its host, counted in GPUs: a Pod with the CPUs of two GPUs frees no GPU by a smaller slice."""
+"""A Pod's part of its host, in GPUs: a Pod that takes the CPUs of two GPUs frees no GPU by a smaller slice."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ _GIB = 2**30
 
 
 class HostShare(NamedTuple):
-    """gpus: of the Node's, those that come with one Pod's part of the host (inf: the Node takes no such Pod). pods: as
-    many as the Node takes. reason: half a sentence with what bounds them."""
+    """pods: how many such Pods the host takes. gpus: the Node's GPUs divided by that number, inf for none. reason: the
+    resource that limits them, as the end of a sentence."""
 
     gpus: float
     pods: int
@@ -20,8 +20,8 @@ class HostShare(NamedTuple):
 
 
 def host_share(profile: WorkloadProfile, facts: Facts) -> HostShare | None:
-    """On the workload's Nodes, the least favourable that takes such a Pod at all. None where nothing that is known
-    bounds it: it asks for nothing, or its requests or its Nodes' sizes are not known."""
+    """The largest share on the workload's Nodes that take such a Pod at all. None where no known request and no known
+    Node size limits it."""
     nodes = (node for node in facts.present_nodes(profile.key) if node.gpu_count and node.cpu_cores)
     found = [share for node in nodes if (share := share_of(node, profile)) is not None]
     return max([share for share in found if share.pods] or found, default=None)

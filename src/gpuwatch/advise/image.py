@@ -26,9 +26,9 @@ def built_for(gpu: Gpu) -> str:
 
 def condition(now: Gpu, target: Gpu, allowed: Iterable[str], annotated: Iterable[tuple[str, Mapping[str, str]]]) -> str:
     """A sentence; '' where the image runs on `target`, or where `allowed` or the first annotation names it."""
-    told = next((texts[COMPUTE_CAPABILITIES] for _, texts in annotated if COMPUTE_CAPABILITIES in texts), "")
+    annotated_for = next((texts[COMPUTE_CAPABILITIES] for _, texts in annotated if COMPUTE_CAPABILITIES in texts), "")
     have, need = now.compute_capability, target.compute_capability
-    if built_for(target) in {built_for(now), *allowed, *(name.strip() for name in told.split(","))}:
+    if built_for(target) in {built_for(now), *allowed, *(name.strip() for name in annotated_for.split(","))}:
         return ""
     if have is None or need is None:
         return f"Only if the image is built for {target.architecture}."
@@ -37,6 +37,6 @@ def condition(now: Gpu, target: Gpu, allowed: Iterable[str], annotated: Iterable
     now_sm, target_sm = (f"sm_{capability}".replace(".", "") for capability in (have, need))
     found = [f"Only if the image carries {target_sm}, or PTX that the driver can compile for it"]
     found += [f"{name} is not available" for name in lost_formats(now, target)]
-    # The targets for one compute capability alone begin with sm_90a.
+    # From sm_90 on there are targets for one compute capability alone, such as sm_90a.
     found += [f"kernels for {now_sm}a do not run"] if have >= 9.0 else []
     return f"{'; '.join(found)}."

@@ -22,10 +22,10 @@ class MemoryPolicy:
         many_runs runs on and 0.15 below (krr adds as much for short-lived peaks).
     many_runs: 5.
     context_bytes: added on top: a CUDA context is 0.3 to 0.7 GiB, depending on the GPU model. 0.5 GiB.
-    elastic_fill_ratio: peak as a share of the device from which a run whose start was not seen seems to take all it can
-        get: JAX takes 0.75 by default, vLLM 0.9.
+    elastic_fill_ratio: peak as a share of the device from which a run counts as elastic if its start was not measured:
+        JAX reserves 0.75 by default, vLLM 0.9.
     elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory counts as flat.
-        0.02: an allocator that takes its share of the card at once, whatever share, has nothing left to take.
+        0.02: an allocator that reserves its share of the device at the start does not grow afterwards.
     out_of_memory_ratio: share of the device from which a run whose Pod restarted counts as out of memory. 0.95.
         out_of_memory_headroom_ratio: headroom of such a peak, as the Vertical Pod Autoscaler's: 0.2.
     """
@@ -60,7 +60,7 @@ def memory_need(
 
     pods: its live ones. A Pod that held nearly all of its device and restarted may have run out of memory, which
     telemetry does not show: its need is then above its peak. annotated: (object, annotations) of its owner, Pods and
-    Namespace. A stated need counts where what was measured is no need; else the larger of both.
+    Namespace. Where memory is elastic, an annotated need replaces the measured one; else the larger one counts.
     """
     runs = [run for run in profile.runs if run.peak_bytes]
     peak = max((run.peak_bytes for run in runs if run.peak_bytes), default=None)
@@ -75,28 +75,24 @@ def memory_need(
     if starved:
         headroom = max(headroom, policy.out_of_memory_headroom_ratio)
         reason += f"; {len(starved)} of them restarted near the limit of the device, perhaps out of memory"
-    reason += f"; {headroom:.0%} are added for what no sample shows, and {policy.context_bytes / _MIB:.0f} MiB."
+    context = f"{policy.context_bytes / _MIB:.0f} MiB for the CUDA context"
+    reason += f"; the need adds {headroom:.0%} for peaks between samples and {context}."
     if elastic:
         reason = _unknown_need(elastic, count)
     need = peak * (1.0 + headroom) + policy.context_bytes
-    stated, told = _stated(annotated)
+    stated, sentence = _stated(annotated)
     if stated is not None and (elastic or stated > need):
-        need, elastic, reason = stated, [], told
-    elif told:
-        reason = f"{reason} {told}"
+        need, elastic, reason = stated, [], sentence
+    elif sentence:
+        reason = f"{reason} {sentence}"
     return MemoryNeed(
-        need_bytes=need,
-        peak_bytes=peak,
-        runs=count,
-        headroom_ratio=headroom,
-        elastic=bool(elastic),
-        reason=reason,
+        need_bytes=need, peak_bytes=peak, runs=count, headroom_ratio=headroom, elastic=bool(elastic), reason=reason
     )
 
 
 def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
-    """It may have taken what it was given: flat from the start at any share of the device (a vLLM at 0.4), or nearly
-    full and not seen to start."""
+    """Whether the run may have reserved more than it needs: flat from the start at any share of the device (vLLM at
+    0.4), or nearly full where its start was not measured."""
     if run.at_start_bytes is None or run.peak_bytes is None:
         return (_filled_ratio(run) or 0.0) >= policy.elastic_fill_ratio
     return run.peak_bytes - run.at_start_bytes <= policy.elastic_growth_ratio * run.peak_bytes
@@ -107,11 +103,11 @@ def _unknown_need(elastic: Sequence[MemoryRun], count: int) -> str:
     much = f"up to {max(shares):.0%} of the device" if shares else "their memory"
     took = f"took {much} at the start and kept it"
     if all(run.at_start_bytes is None for run in elastic):
-        took = f"had {much}, and nobody saw when it was taken"
+        took = f"had {much}, and their start was not measured"
     return (
-        f"{len(elastic)} of {count} runs {took}. A framework that takes a share of whatever it gets looks like this "
-        "(vLLM's gpu_memory_utilization, XLA_PYTHON_CLIENT_MEM_FRACTION), and its peak is not its need. State the need "
-        f"per GPU on its Pods, its owner or its Namespace: annotation {GPU_MEMORY_NEED}, for example 12Gi."
+        f"{len(elastic)} of {count} runs {took}. This is typical of a framework that reserves a share of the device "
+        "(vLLM's gpu_memory_utilization, XLA_PYTHON_CLIENT_MEM_FRACTION), whose peak does not tell its need. State the "
+        f"need per GPU on its Pods, its owner or its Namespace: annotation {GPU_MEMORY_NEED}, for example 12Gi."
     )
 
 
@@ -125,12 +121,12 @@ def _stated(annotated: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[float |
         if found is None:
             return (
                 None,
-                f"{GPU_MEMORY_NEED} of {where} is {text!r}, which is no amount such as 12Gi; it is not used.",
+                f"{GPU_MEMORY_NEED} of {where} is {text!r}, and not a quantity such as 12Gi; gpuwatch ignores it.",
             )
         need = float(found["number"]) * _UNITS[found["unit"]]
         return need, (
-            f"{where} states a need of {_gib(need)} per GPU ({GPU_MEMORY_NEED}). A framework that takes a share of the "
-            "device has to be given that much there."
+            f"{where} states a need of {_gib(need)} per GPU ({GPU_MEMORY_NEED}). If the framework reserves a share of "
+            "the device, set a share that gives this much."
         )
     return None, ""
 

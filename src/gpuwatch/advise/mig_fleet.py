@@ -9,6 +9,7 @@ from gpuwatch.advise.mig_pack import Cut
 from gpuwatch.catalog.gpus import Gpu, find_gpu, profile_name
 from gpuwatch.catalog.mig import geometry
 from gpuwatch.model.cluster import Cluster, Node
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.sizing import SliceDemand
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 
@@ -100,9 +101,7 @@ class _FleetReader:
         self.nodes = {node.name: node for node in cluster.nodes}
         self.avoid = avoid
         self.holders = holders_of(cluster, devices)
-        self.by_uuid: dict[str, list[Device]] = defaultdict(list)
-        for device in devices:
-            self.by_uuid[device.uuid].append(device)
+        self.by_uuid = grouped(devices, lambda device: device.uuid)
         self.left_out: list[str] = []
         self.spellings: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.unattributed = self._unattributed()
@@ -121,7 +120,7 @@ class _FleetReader:
             elif found is not None and asked:
                 strays[rows[0].node_label or "a host that telemetry does not name", found.name] += 1
         self.left_out += [
-            f"{count} × {model} on {host}: it is no Node of this cluster, so nothing is planned there."
+            f"{count} × {model} on {host}: the host is not a Node of this cluster, so nothing is planned there."
             for (host, model), count in sorted(strays.items())
         ]
         gpus: dict[str, FleetGpu] = {}
@@ -155,13 +154,13 @@ class _FleetReader:
         if any(taint.effect in ("NoSchedule", "NoExecute") and taint.key.startswith("node.") for taint in node.taints):
             return "the Node is tainted as out of service"
         if self.unattributed.get(node.name):
-            return f"it is not known which of its GPUs {self.unattributed[node.name][0]} has"
+            return f"it is not known which of its GPUs Pod {self.unattributed[node.name][0]} has"
         if any(gpu_of(rows[0], node) is None for rows in all_rows):
             return "the catalog does not know all of its GPUs"
         # mig-parted's assert fails unless the config covers every GPU of the Node.
         indices = [rows[0].index for rows in all_rows]
         if sorted(indices) != [str(number) for number in sorted(range(len(indices)), key=str)]:
-            return f"telemetry shows the GPUs {', '.join(sorted(indices))} of it, which are not all"
+            return f"telemetry shows only its GPUs {', '.join(sorted(indices))}"
         if node.gpu_count and node.gpu_count != len(indices):
             return f"telemetry shows {len(indices)} of its {node.gpu_count} GPUs"
         if not all(row.present for rows in all_rows for row in rows):
@@ -169,11 +168,11 @@ class _FleetReader:
         return ""
 
     def _unknown_layout(self, node: Node, all_rows: Sequence[Sequence[Device]]) -> str:
-        """Instances that no geometry has: compute instances (1c.3g.20gb), or newer than the catalog."""
+        """Which instances the catalog does not know, such as compute instances (1c.3g.20gb); '' for none."""
         models = {found for rows in all_rows if (found := gpu_of(rows[0], node)) is not None}
         shapes = [shape for found in models if (shape := geometry(found.mig_family)) is not None]
-        told = {row.mig_profile or "" for rows in all_rows for row in rows if row.mig_instance is not None}
-        for spelling in sorted({*node.mig_layout, *told}):
+        reported = {row.mig_profile or "" for rows in all_rows for row in rows if row.mig_instance is not None}
+        for spelling in sorted({*node.mig_layout, *reported}):
             names = {profile.name for shape in shapes if (profile := shape.profile(spelling)) is not None}
             if not names:
                 return f"it has instances {spelling!r}, which the catalog does not know"
@@ -193,9 +192,9 @@ class _FleetReader:
         # A claim may name the parent GPU; which instance the Pod holds is then unknown.
         parent = self.holders.get(rows[0].uuid, ())
         if instances and parent:
-            closed = closed or f"{parent[0]} has GPU {rows[0].index} as a whole, which is cut into instances"
+            closed = closed or f"Pod {parent[0]} has the whole GPU {rows[0].index}, which is cut into instances"
         if rows[0].uuid in self.avoid or any(row.id in self.avoid for row in rows):
-            closed = closed or "the GPU is to be avoided"
+            closed = closed or "the GPU is degraded"
         return FleetGpu(
             uuid=rows[0].uuid,
             node=node.name,

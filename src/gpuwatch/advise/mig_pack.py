@@ -27,8 +27,8 @@ _NODE_LIMIT = 20_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeptClass:
-    """GPUs that can serve as they are cut now. offers: instances that slices may take, with those of tenants who need
-    exactly that. forced: it stays in use in any case. cuttable: it may be cut anew instead."""
+    """GPUs that can keep their present cut. offers: instances that demands may take, those of the tenants included, who
+    need exactly what they have. forced: it stays in use in any case. cuttable: it may be cut anew instead."""
 
     offers: Cut
     tenants: int

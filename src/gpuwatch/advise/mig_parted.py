@@ -20,10 +20,7 @@ def layout(cuts: Mapping[int, tuple[str, ...]]) -> list[dict[str, object]]:
         alike.setdefault(tuple(sorted(cut)), []).append(index)
     entries: list[dict[str, object]] = []
     for cut, indices in alike.items():
-        entry: dict[str, object] = {
-            "devices": "all" if len(alike) == 1 else indices,
-            "mig-enabled": bool(cut),
-        }
+        entry: dict[str, object] = {"devices": "all" if len(alike) == 1 else indices, "mig-enabled": bool(cut)}
         if cut:
             entry["mig-devices"] = dict(sorted(Counter(cut).items()))
         entries.append(entry)
@@ -51,11 +48,9 @@ def own_name(entries: list[dict[str, object]]) -> str:
 
 
 def config(nodes: Mapping[str, tuple[list[dict[str, object]], str]]) -> tuple[dict[str, object], dict[str, str]]:
-    """The file's content, and Node → name. nodes: Node → its entries and their standard name, or ''.
-
-    Where a standard name means different instances on different models, one keeps it and the others get their own.
-    {} without Nodes: a file without configs is not valid.
-    """
+    """The file's content, and Node → name. nodes: Node → its entries and their standard name, or ''. Where a standard
+    name means different instances on different models, one keeps it and the others get their own. {} without Nodes: a
+    file without configs is not valid."""
     configs: dict[str, object] = {}
     labels = {}
     for node, (entries, standard) in sorted(nodes.items()):

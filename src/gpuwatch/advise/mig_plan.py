@@ -27,12 +27,13 @@ from gpuwatch.catalog.gpus import find_gpu, profile_name
 from gpuwatch.catalog.mig import MigGeometry, geometry
 from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Cluster, Pod
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.sizing import MigPlan, NodeMigChange, Recommendation, SliceDemand, TargetKind
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.model.workload_profile import WorkloadKey
 from gpuwatch.placement.landing import Nowhere, Room
 
-# Rounds in which slices are added on further Nodes for Pods that no host takes. After them such Pods stay.
+# In so many rounds, slices are added on further Nodes for Pods that no host takes. Afterwards such Pods stay.
 _MORE_SLICES_ROUNDS = 5
 
 
@@ -60,11 +61,8 @@ class MigPlanPolicy:
 def slice_demands(
     recommendations: Iterable[Recommendation], cluster: Cluster, devices: Sequence[Device]
 ) -> tuple[SliceDemand, ...]:
-    """What every Pod on a MIG-capable NVIDIA GPU needs: the advised slice, else what it holds now.
-
-    The plan ignores recommendations for other kinds of targets. A Pod on several models or profiles has one demand for
-    each.
-    """
+    """What every Pod on a MIG-capable NVIDIA GPU needs: the advised slice, else what it holds now. The plan ignores
+    recommendations for other kinds of targets. A Pod on several models or profiles has one demand for each."""
     advised = {
         item.key: item
         for item in recommendations
@@ -246,12 +244,12 @@ class _Hosts:
     pods: Mapping[PodRef, Pod]
 
     def lands(self, demand: SliceDemand, nodes: Collection[str], room: Room, *, tell: bool = False) -> str:
-        """'' where one of the Nodes takes its Pod, accelerators aside, which `room` then has there; else why not."""
+        """Places its Pod, accelerators aside, on one of the Nodes in `room`. Returns '', or why none takes it."""
         if not demand.pod:
-            return ""  # it does not run yet, and its future Pod asks for nothing that is known
+            return ""  # it does not run yet, so its future Pod's requests are unknown
         pod = self.pods.get(demand.pod)
         if pod is None:
-            return "the cluster does not list its Pod, so what it asks of a host is not known"
+            return "the cluster does not list its Pod, so its CPU and memory requests are not known"
         there = room.node_of(pod.ref)  # for another of its containers
         if there is not None:
             return "" if there in nodes else f"its Pod stays on Node {there}"
@@ -391,7 +389,7 @@ class _Pool:
             self.complaints.append(f"{_who(demand)}: {reason}{stays}.")
 
     def repaired(self, placed: _Placements, room: Room) -> bool:
-        """Was anything changed? For those whom no host takes slices on further Nodes are tried first."""
+        """Whether anything was changed. For Pods that no host takes, slices on further Nodes are tried first."""
         if placed.failed:
             failed = [self.all_demands[number] for number in placed.failed]
             if self.rounds < _MORE_SLICES_ROUNDS and all(item.pod in self.hosts.pods for item in failed):
@@ -411,17 +409,17 @@ class _Pool:
     def _no_host(self, demand: SliceDemand, room: Room) -> str:
         nodes = {self.gpus[uuid].node for uuid, cut in self.after.items() if demand.mig_profile in cut}
         trial = room.copy()
-        reason = self.hosts.lands(demand, nodes, trial, tell=True) or "those that would take it have no slice left"
-        return f"no Node with slices {demand.mig_profile} would take it: {reason}"
+        reason = self.hosts.lands(demand, nodes, trial, tell=True) or "Nodes that would take it have no free slice"
+        return f"no Node with slices {demand.mig_profile} would take its Pod: {reason}"
 
     def movers(self) -> set[PodRef]:
-        """Pods that get a slice elsewhere with all that they have."""
+        """Pods that keep none of their present devices."""
         at_home = {number for uuid in self.kept for number in self.tenants.get(uuid, ())}
         moving = {self.all_demands[number].pod for number in self.placeable if number not in at_home}
         return moving - {self.all_demands[number].pod for number in (*self.sitting, *at_home, *self.stuck)}
 
     def able_to_serve(self, before: Collection[str], after: Collection[str], room: Room) -> tuple[list[str], list[str]]:
-        """The freed GPUs: those for which the host could take a Pod like the pool's least demanding one, and others."""
+        """The freed GPUs whose host could take a Pod like the pool's least demanding one; and the other freed GPUs."""
         asked = [
             (pod.cpu_cores, pod.memory_bytes) for item in self.all_demands if (pod := self.hosts.pods.get(item.pod))
         ]
@@ -474,11 +472,9 @@ class _Pool:
         return problem, members
 
     def _uniform_nodes(self) -> dict[str, list[FleetGpu]]:
-        """Nodes of strategy `single` that can be cut anew: nobody stays on any of their GPUs."""
-        nodes: dict[str, list[FleetGpu]] = defaultdict(list)
-        for gpu in sorted(self.gpus.values(), key=lambda item: item.order):
-            if gpu.strategy == "single":
-                nodes[gpu.node].append(gpu)
+        """Nodes of strategy `single` that can be cut anew: no Pod stays on any of their GPUs."""
+        single = (gpu for gpu in self.gpus.values() if gpu.strategy == "single")
+        nodes = grouped(sorted(single, key=lambda gpu: gpu.order), lambda gpu: gpu.node)
         everyone = Counter(gpu.node for gpu in self.fleet.gpus.values())
         everyone.update({node: len(others) for node, others in self.fleet.bystanders.items()})
         return {
@@ -518,7 +514,7 @@ class _Pool:
         away = len(self.gpus) - open_
         if not self.gpus:
             return f"no GPU of this model can be cut, so there is no place for {profile}"
-        apart = f", {away} are out of service or to be left alone" if away else ""
+        apart = f"; {away} more are out of service or must not change" if away else ""
         return f"no place is left for {profile} on the {open_} GPUs of this model that may be used{apart}"
 
     def _choose(self, packing: Packing, members: Mapping[object, list[FleetGpu]]) -> None:
@@ -551,17 +547,13 @@ class _Pool:
 
     def _cut(self, cuts: Mapping[Cut, int], spare: Sequence[FleetGpu]) -> None:
         """Chooses GPUs for the new cuts: on few Nodes, with few Pods on them, alike on each Node."""
-        by_node: dict[str, list[FleetGpu]] = defaultdict(list)
-        for gpu in spare:
-            by_node[gpu.node].append(gpu)
-        for gpus in by_node.values():
-            gpus.sort(key=lambda gpu: (len(gpu.pods), gpu.order))
+        by_node = grouped(sorted(spare, key=lambda gpu: (len(gpu.pods), gpu.order)), lambda gpu: gpu.node)
         wanted = Counter(dict(cuts))
         nodes = sorted(
             by_node.items(),
             key=lambda item: (sum(len(gpu.pods) for gpu in item[1]) / len(item[1]), -len(item[1]), item[0]),
         )
-        # What no host can fill is cut last.
+        # GPUs whose slices no host can fill are cut last.
         for left in (self._left_on_hosts(by_node), dict.fromkeys(by_node, math.inf)):
             for name, gpus in nodes:
                 free = deque(gpu for gpu in gpus if gpu.uuid not in self.recut)
@@ -681,9 +673,9 @@ class _Pool:
 
 
 def _place(pool: _Pool, stage: Mapping[str, int], hosts: Room) -> _Placements:
-    """Gives each demand its slices on Nodes that would take its Pod, which `hosts` then has there. Pods on GPUs that
-    are drained first get the slices that are ready first. A Pod whose slice is ready only after it must leave is in
-    `waiting`."""
+    """Gives each demand its slices on Nodes that would take its Pod, and places the Pod there in `hosts`. Pods on GPUs
+    that are drained first get the slices that are ready first. A Pod whose slice is ready only after it must leave is
+    in `waiting`."""
     placed = _Placements()
     room: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))  # profile → Node → UUID
     for uuid, cut in pool.after.items():
@@ -727,7 +719,7 @@ def _place(pool: _Pool, stage: Mapping[str, int], hosts: Room) -> _Placements:
 
     def first(demand: SliceDemand) -> str | None:
         pod = pool.hosts.pods.get(demand.pod)
-        # Pods of one workload that ask for the same are alike: where one was refused no other is tried.
+        # A Node that refused one Pod of a workload refuses every other one with the same requests.
         alike = demand.pod if pod is None else (pod.workload, pod.cpu_cores, pod.memory_bytes, hosts.node_of(pod.ref))
         line = lines.get(demand.mig_profile, [])
         for at, (node, uuids) in enumerate(line):
@@ -770,10 +762,8 @@ def _leaves_at(pool: _Pool, stage: Mapping[str, int], home: Collection[int]) -> 
 
 def _displaced(changes: Sequence[NodeMigChange]) -> Mapping[str, set[PodRef]]:
     """Node → Pods that must leave it."""
-    displaced: dict[str, set[PodRef]] = defaultdict(set)
-    for change in changes:
-        displaced[change.node] |= set(change.displaced)
-    return displaced
+    by_node = grouped(changes, lambda change: change.node)
+    return {name: {ref for change in found for ref in change.displaced} for name, found in by_node.items()}
 
 
 def _order(displaced: Mapping[str, set[PodRef]], fleet: MigFleet) -> tuple[str, ...]:

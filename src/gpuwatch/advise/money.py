@@ -69,7 +69,7 @@ class PriceList:
         if found.currency != self.currency:
             return Price(
                 None,
-                f"The price of {name} is in {found.currency} and sums are in {self.currency}; name its price in "
+                f"The price of {name} is in {found.currency} and sums are in {self.currency}; give its price in "
                 f"{self.currency} in the price file.",
             )
         spot = any(node.labels.get(label) == value for label, value in _SPOT_LABELS)
@@ -101,11 +101,9 @@ def source_of(found: InstanceType) -> str:
 
 
 def pod_hours_per_week(profile: WorkloadProfile, until: datetime, *, ends: bool) -> float:
-    """Hours a week that its Pods hold their devices, all Pods together.
-
-    Taken from the newest seven days (the last one is not over), and scaled to a whole week for workloads that are older
-    than these days and for services that still run. The hours of a younger job are not scaled.
-    """
+    """Hours a week that its Pods hold their devices, all Pods together. Taken from the newest seven days (the last one
+    is not over), and scaled to a whole week for workloads that are older than these days and for services that still
+    run. The hours of a younger job are not scaled."""
     gpus = max(profile.gpus_per_pod, 1)
     goes_on = not ends and (until - profile.last_seen) <= timedelta(hours=1)
     if profile.days:

@@ -97,11 +97,9 @@ def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[
 def fewer_speed(
     profile: WorkloadProfile, now: Target, target: Target, tier: EvidenceTier, policy: AdvicePolicy
 ) -> SpeedEstimate:
-    """Speed when each remaining GPU does the work of several.
-
-    At worst, and likely, they worked at the same time, so a window with activity g takes (1 − g) + g × n / n′. At best
-    the work of one fits into the pauses of another, up to the policy's bound of activity.
-    """
+    """Speed when each remaining GPU does the work of several. At worst, and likely, they worked at the same time, so a
+    window with activity g takes (1 − g) + g × n / n′. At best the work of one fits into the pauses of another, up to
+    the policy's bound of activity."""
     factor = now.gpus_per_pod / target.gpus_per_pod
     weight = slow = fast = 0.0
     for cell in profile.cells:

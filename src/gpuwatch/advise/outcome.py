@@ -1,8 +1,9 @@
 """The outcome of a recommendation: whether it was applied, whether it kept its speed, and what it saved. Pure.
 
 Evidence of speed, the strongest first: run times of jobs before and after; and, for jobs that stay on their GPU model,
-the share of time in which the engine rests. The host's part of the work takes as long as before, so this share shrinks
-as the work on the GPU gets slower. Out of memory is a miss at any speed. Without evidence the verdict is UNKNOWN.
+the share of time in which the engine is idle. The host's part of the work takes as long as before, so this share
+shrinks as the work on the GPU gets slower. Out of memory is a miss at any speed. Without evidence the verdict is
+UNKNOWN.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ from gpuwatch.model.cluster import Cluster, Pod
 from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation, Target, TargetKind
 from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 
-# Below this share of rest before, measurement noise hides the change: 0.2 ± 0.01 is already 5 %.
-_MIN_REST_RATIO = 0.2
+# Below this share of idle time before, measurement noise hides the change: 0.2 ± 0.01 is already 5 %.
+_MIN_IDLE_RATIO = 0.2
 _MIN_RUNS = 2
 
 
@@ -64,7 +65,7 @@ def judge(
     after = book.profiles.get(_key_on(given.key, given.chosen.target))
     applied_at = _applied_at(given, after, cluster)
     if applied_at is None:
-        return replace(found, reason=f"Nothing of it was seen on {given.chosen.target.name} yet.")
+        return replace(found, reason=f"No Pod of the workload has run on {given.chosen.target.name} since the advice.")
     same_profile = _key_on(given.key, given.chosen.target) == given.key
     if before is None and not same_profile:
         before = book.profiles.get(given.key)
@@ -124,32 +125,34 @@ def _speed(
     policy: AdvicePolicy,
 ) -> tuple[float | None, str]:
     """Measured speed relative to before, and its source or why it is unknown."""
-    told, why = _speed_of_runs(applied_at, runs)
-    if told is not None:
-        return told, why
+    measured, why = _speed_of_runs(applied_at, runs)
+    if measured is not None:
+        return measured, why
     if not ends(given.key.workload):
         return None, (
-            f"A {kind_name(given.key.workload)} does the work that arrives, so its activity does not tell its speed; "
-            "compare what it reports itself."
+            f"A {kind_name(given.key.workload)} works on demand, so its activity does not tell its speed; compare the "
+            "application's own metrics."
         )
     if given.chosen.target.gpu_model != given.key.gpu_model:
-        return None, f"{why} Its host changed with the GPU, so that the time without GPU work does not compare."
+        return None, f"{why} Its host changed with the GPU, so times without GPU work cannot be compared."
     if before is None or after is None:
-        return None, f"{why} There is no profile of before and one of after to compare."
+        return None, f"{why} No profile is known of the time {'before' if before is None else 'after'} the change."
     for one in (before, after):
         if one.observed_seconds < policy.min_observed_hours * 3600:
-            return None, f"{why} {one.observed_seconds / 3600:.1f} h were measured on {one.key.gpu_model}; too little."
+            measured, needed = one.observed_seconds / 3600, policy.min_observed_hours
+            return None, f"{why} {measured:.1f} h were measured on {one.key.gpu_model}; {needed:g} h are needed."
         if one.coverage_ratio < policy.min_coverage_ratio:
             return None, f"{why} Only {one.coverage_ratio:.0%} of its time was measured."
     if before.coarse_busy or after.coarse_busy:
-        return None, f"{why} GPU utilisation is too coarse to tell the time that the engine rested."
-    rest_before = 1.0 - (before.mean("busy_ratio") or 0.0)
-    rest_after = 1.0 - (after.mean("busy_ratio") or 0.0)
-    if rest_before < _MIN_REST_RATIO:
-        return None, f"{why} Its engine rested {rest_before:.0%} of the time before: too little to see it change."
-    return rest_after / rest_before, (
-        f"Its engine rested {rest_before:.0%} of the time before and {rest_after:.0%} after; the host's part of the "
-        "work takes as long as ever, so"
+        return None, f"{why} GPU utilisation is too coarse to tell how long the engine was idle."
+    idle_before = 1.0 - (before.mean("busy_ratio") or 0.0)
+    idle_after = 1.0 - (after.mean("busy_ratio") or 0.0)
+    if idle_before < _MIN_IDLE_RATIO:
+        least = f"at least {_MIN_IDLE_RATIO:.0%} is needed to see a change"
+        return None, f"{why} Its engine was idle {idle_before:.0%} of the time before; {least}."
+    return idle_after / idle_before, (
+        f"Its engine was idle {idle_before:.0%} of the time before and {idle_after:.0%} after; the host's part of the "
+        "work takes as long as before, so"
     )
 
 
@@ -174,11 +177,9 @@ def _full(after: WorkloadProfile | None, same_profile: bool) -> str:
 
 
 def _with_savings(found: Outcome, given: Recommendation, after: WorkloadProfile | None, at: datetime) -> Outcome:
-    """Saved since it was applied: what the same work would have held before, less what it held.
-
-    One hour of a job on the target equals its speed (measured, else likely) in hours of before; one hour of work
-    without an end equals one.
-    """
+    """Saved since it was applied: what the same work would have held before, less what it held. One hour of a job on
+    the target equals its speed (measured, else likely) in hours of before; one hour of work without an end equals
+    one."""
     now, target = given.current.target, given.chosen.target
     hours = _pod_hours(found, target, after, at)
     if hours is None:

@@ -69,7 +69,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
         return abstain(
             AbstentionKind.MOVED,
             f"It was last seen here at {profile.last_seen:%Y-%m-%d %H:%M}; since then it runs as {moved}.",
-            "Change nothing here: the profile of where it runs now has its own advice.",
+            f"Change nothing here: {moved} has its own advice.",
         )
     gpu = find_gpu(key.gpu_model)
     if gpu is None:
@@ -152,15 +152,15 @@ def _to_resolve(profile: WorkloadProfile) -> str:
     silent = profile.expected_seconds - profile.observed_seconds - sum(left_out.values())
     largest = max(left_out, key=lambda name: left_out[name], default="")
     if not largest or silent > left_out[largest]:
-        return "Look for holes in the exporter's scrapes; `gpuwatch doctor` names them."
+        return "Look for gaps in the exporter's scrapes; `gpuwatch doctor` names them."
     if largest == "ambiguous":
         return (
-            "Several Pods share the device, and the metrics do not tell their work apart: run it on a device or a MIG "
-            "instance of its own for a while."
+            "Several Pods share the device, and the metrics do not tell their work apart: run the workload on a device "
+            "or a MIG instance of its own for a while."
         )
     if largest == "start_up":
         return "Wait for runs that last longer than their start-up."
-    return f"The state of its GPU distorts the measurement ({largest}): repair that first, or let it run elsewhere."
+    return f"Its GPU's state distorts the measurement ({largest}): repair the GPU, or run the workload elsewhere."
 
 
 def _too_little(
@@ -194,6 +194,6 @@ def _too_little(
 
 
 def usable_bytes(target: Target, facts: Facts) -> float:
-    """What a container gets: all of a slice's memory, of a whole card what the driver leaves."""
+    """What a container gets: a slice's whole memory; of a whole card, what the driver leaves."""
     offered = facts.capability(gpu_of(target), target.mig_profile).memory_bytes
     return offered if target.mig_profile else offered * facts.policy.usable_memory_ratio

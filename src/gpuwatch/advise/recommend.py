@@ -71,11 +71,11 @@ def advise(
     recommended: list[Recommendation] = []
 
     def decide(key: WorkloadKey) -> None:
-        found = _decide(ready[key], facts)
-        if isinstance(found, Recommendation):
-            recommended.append(found)
+        chosen = best_of(ready[key], facts)
+        if chosen is not None:
+            recommended.append(_recommendation(ready[key], chosen, facts))
         else:
-            abstained[key] = found
+            abstained[key] = abstention(ready[key], facts)
 
     each(list(ready), decide)
     return (
@@ -94,14 +94,9 @@ def _failed(key: WorkloadKey, at: datetime, problem: Exception) -> Abstention:
         key=key,
         at=at,
         kind=AbstentionKind.FAILED,
-        reason=f"It could not be worked out: {type(problem).__name__}: {problem}.",
-        resolve="Report this with the saved profile book; the other workloads are not affected.",
+        reason=f"gpuwatch failed on this workload ({type(problem).__name__}: {problem}).",
+        resolve="Report this error with the saved profile book; other workloads are not affected.",
     )
-
-
-def _decide(item: Ready, facts: Facts) -> Recommendation | Abstention:
-    chosen = best_of(item, facts)
-    return abstention(item, facts) if chosen is None else _recommendation(item, chosen, facts)
 
 
 def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation:
@@ -186,13 +181,13 @@ def _caveats(item: Ready, chosen: Option, facts: Facts, only_if: str) -> tuple[s
 def _model_caveats(item: Ready, target: Target, facts: Facts, only_if: str) -> list[str]:
     found = [f"Prices: {item.now.price_source}; {target.price_source}."]
     if only_if:
-        found.append(f"If that is so, say it: annotation {COMPUTE_CAPABILITIES} with {built_for(gpu_of(target))}.")
+        found.append(f"Where this holds, set annotation {COMPUTE_CAPABILITIES} to {built_for(gpu_of(target))}.")
     if not facts.nodes_of.get(target.gpu_model):
         known = {"CPUs": target.host_cpu_cores, "memory": target.host_memory_bytes}
         unknown = " and ".join(what for what, have in known.items() if have is None)
         if unknown:
             found.append(
-                f"How much of the host's {unknown} {target.instance_type} has is not in the catalog; compare the Pod's "
-                "requests."
+                f"The catalog does not know the host's {unknown} on {target.instance_type}; compare them with the "
+                "Pod's requests."
             )
     return found

@@ -1,16 +1,17 @@
 """Workloads that could share a GPU: partners of one namespace, for time-slicing or MPS.
 
-Profiles do not show which workloads work at the same time, so their demands are added up. Memory is not isolated and
-one process's fault ends all of them: never across namespaces, never for gangs, several GPUs, or services.
+Profiles do not show which workloads work at the same time, so their demands are added up. Memory is not isolated, and
+one process's fault ends all of them: sharing is never advised across Namespaces, to gangs, to services, or to Pods with
+several GPUs.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from gpuwatch.advise.policy import AdvicePolicy
 from gpuwatch.model.cluster import Sharing
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate
 from gpuwatch.model.workload_profile import WorkloadKey, WorkloadProfile
 
@@ -50,9 +51,7 @@ def groups(
 
     sharers: of one GPU model. capacity_bytes: the device's nominal framebuffer.
     """
-    by_namespace: dict[str, list[Sharer]] = defaultdict(list)
-    for one in sharers:
-        by_namespace[one.key.namespace].append(one)
+    by_namespace = grouped(sharers, lambda one: one.key.namespace)
     found: list[tuple[Sharer, ...]] = []
     for namespace in sorted(by_namespace):
         bins: list[list[Sharer]] = []
@@ -88,9 +87,9 @@ def fits(group: Sequence[Sharer], capacity_bytes: float, sharing: Sharing, polic
 def shared_speed(one: Sharer, partners: Sequence[Sharer], sharing: Sharing) -> SpeedEstimate:
     """Its speed beside them, relative to alone.
 
-    At worst all partners work whenever it does: each turn of its own costs one turn of each partner, as far as their
-    work lasts. Likely, they work independently, and it waits for g × Σ of the others. At best they never work at the
-    same time. MPS runs them side by side where SMs are free; no measurement shows how far, so the bounds stay.
+    At worst, all partners work whenever it does: each of its turns waits for one turn of each partner that still has
+    work. Likely, they work independently, and it waits for g × Σ of the others. At best, they never work at the same
+    time. MPS runs them side by side where SMs are free; no measurement shows how far, so the bounds stay.
     """
     g, others = one.busy_ratio, [partner.busy_ratio for partner in partners]
     worst = 1.0 + sum(min(g, busy) for busy in others)
@@ -103,7 +102,7 @@ def shared_speed(one: Sharer, partners: Sequence[Sharer], sharing: Sharing) -> S
         high_ratio=1.0,
         tier=tier,
         basis=(
-            f"Its engine is busy {g:.0%} of the time, its partners' {sum(others):.0%} in all, {how}; the low end has "
-            "all of them work at the same time, which profiles cannot tell."
+            f"Its engine is busy {g:.0%} of the time and its partners' {sum(others):.0%} in all, {how}; the low end "
+            "assumes that all work at the same time, because profiles do not show when they work."
         ),
     )

@@ -1,4 +1,4 @@
-"""What GPU Feature Discovery's labels say of the memory and the SMs of GPUs and of their MIG slices."""
+"""Memory and SMs of GPUs and their MIG slices, by GPU Feature Discovery's labels."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,18 +13,16 @@ _MIB = 2.0**20
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Of one GPU or slice; None where no label says it."""
+class LabelledSize:
+    """Of one GPU or slice; None without a label."""
 
     memory_bytes: float | None = None
     multiprocessors: int | None = None
 
 
-def told_by_labels(nodes: Iterable[Node]) -> Mapping[tuple[str, str], Told]:
-    """(Gpu.name, profile or '') → what the labels say; where Nodes differ, the least.
-
-    With MIG strategy `mixed` there are labels of each profile; with `single` the GPU's labels are those of its slices.
-    """
+def labelled_sizes(nodes: Iterable[Node]) -> Mapping[tuple[str, str], LabelledSize]:
+    """(Gpu.name, profile or '') → its size by the labels; where Nodes differ, the smallest. With MIG strategy `mixed`
+    there are labels of each profile; with `single` the GPU's labels are those of its slices."""
     least: dict[tuple[str, str, str], int] = {}
     for node in nodes:
         gpu = find_gpu(node.gpu_product)
@@ -34,7 +32,7 @@ def told_by_labels(nodes: Iterable[Node]) -> Mapping[tuple[str, str], Told]:
             key = (gpu.name, profile_name(gpu.name, profile), fact)
             least[key] = min(value, least.get(key, value))
     return {
-        (model, profile): Told(
+        (model, profile): LabelledSize(
             (least.get((model, profile, "memory"), 0) * _MIB) or None, least.get((model, profile, "multiprocessors"))
         )
         for model, profile, _ in least
@@ -42,7 +40,7 @@ def told_by_labels(nodes: Iterable[Node]) -> Mapping[tuple[str, str], Told]:
 
 
 def _facts(labels: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
-    """(profile as the driver spells it, fact, value). A value that is no number above 0 says nothing."""
+    """(profile as the driver spells it, fact, value). Values that are no number above 0 are ignored."""
     _, _, single = labels.get(_PRODUCT, "").removesuffix("-SHARED").partition("-MIG-")
     for label, value in labels.items():
         found = _FACT.fullmatch(label)

@@ -193,12 +193,7 @@ def _pressure(sm: Floats, kernels: _Kernels, compute: Floats, memory: Floats, te
 
 
 def _estimate(
-    demand: Demand,
-    means: Sequence[float],
-    offer: Ratios,
-    now: Capability,
-    target: Capability,
-    times: Sequence[float],
+    demand: Demand, means: Sequence[float], offer: Ratios, now: Capability, target: Capability, times: Sequence[float]
 ) -> SpeedEstimate:
     if (now.gpu_model, now.mig_profile) == (target.gpu_model, target.mig_profile):
         return SpeedEstimate(
@@ -215,8 +210,8 @@ def _estimate(
 
 _SOURCES = {
     EvidenceTier.SM: "SM, memory and engine activity",
-    EvidenceTier.POWER: "board power against what such boards were seen to draw, memory and engine activity",
-    EvidenceTier.ENGINE: "engine and memory activity, without anything that tells how many SMs are used",
+    EvidenceTier.POWER: "board power relative to the most that such boards drew, memory and engine activity",
+    EvidenceTier.ENGINE: "engine and memory activity, without a signal of how many SMs are used",
     EvidenceTier.UTILISATION: "GPU utilisation alone, which does not tell how much of the GPU is used: measure first",
 }
 
@@ -233,7 +228,7 @@ def _basis(means: Sequence[float], tier: EvidenceTier, offer: Ratios, now: Capab
     across = (
         ""
         if now.gpu_model == target.gpu_model
-        else " Across models the range covers the peak rates of both; the host's part is taken as unchanged."
+        else " Across models the range covers the peak rates of both; the host's part is assumed unchanged."
     )
     return (
         f"Busy {busy:.0%} of the time; on {target.name} {bound}: {offer.compute.likely:.2f} of the compute and "

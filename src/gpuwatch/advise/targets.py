@@ -29,8 +29,8 @@ _WHOLE = {
 
 def strategy(nodes: Sequence[Node]) -> str:
     """MIG strategy of the Nodes: 'single' where all known ones are, else 'mixed', which names slices exactly."""
-    told = {node.mig_strategy for node in nodes if node.mig_strategy in ("single", "mixed")}
-    return "single" if told == {"single"} else "mixed"
+    strategies = {node.mig_strategy for node in nodes if node.mig_strategy in ("single", "mixed")}
+    return "single" if strategies == {"single"} else "mixed"
 
 
 def mig_resource(gpu: Gpu, mig_profile: str, nodes: Sequence[Node]) -> str:
@@ -129,11 +129,7 @@ def _models(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> It
         if nodes:
             yield _present(model, nodes, now.gpus_per_pod, facts)
             continue
-        own = [
-            offer
-            for offer in offers
-            if offer.gpu == model.name and (offer.vendor in clouds or not offer.vendor) and now.gpus_per_pod > 0
-        ]
+        own = [offer for offer in offers if offer.gpu == model.name and (offer.vendor in clouds or not offer.vendor)]
         if own:
             yield _new(model, own, profile, now)
 
@@ -155,11 +151,9 @@ def _present(model: Gpu, nodes: Sequence[Node], count: int, facts: Facts) -> Tar
 
 
 def _new(model: Gpu, offers: Sequence[InstanceType], profile: WorkloadProfile, now: Target) -> Target:
-    """On new machines, priced whole, as no other workload is known to fill them.
-
-    Of machines with enough GPUs: the cheapest whose host is known to satisfy a Pod's requests; else the cheapest whose
-    host is unknown; else the cheapest.
-    """
+    """On new machines, priced whole, as no other workload is known to fill them. Of machines with enough GPUs: the
+    cheapest whose host is known to satisfy a Pod's requests; else the cheapest whose host is unknown; else the
+    cheapest."""
     count = now.gpus_per_pod
     pods = max(profile.pods, 1.0)
 

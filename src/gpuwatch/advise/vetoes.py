@@ -58,9 +58,10 @@ def _framebuffer(case: VetoCase) -> str | None:
     need = case.memory.need_bytes * (case.now.gpus_per_pod / case.target.gpus_per_pod)
     if need <= case.offered_bytes:
         return None
-    spread = "" if case.now.gpus_per_pod == case.target.gpus_per_pod else ", all of its GPUs' together"
+    gpus, fewer = case.now.gpus_per_pod, case.target.gpus_per_pod
+    spread = "" if gpus == fewer else f" (the need of {gpus} GPUs on {fewer})"
     needed, left = rounded_apart(need / _GIB, case.offered_bytes / _GIB, digits=1)
-    return f"It needs {needed} GiB of framebuffer per GPU{spread}, and {case.target.name} leaves {left} GiB for it."
+    return f"It needs {needed} GiB of framebuffer per GPU{spread}, and {case.target.name} offers {left} GiB."
 
 
 def _elastic_memory(case: VetoCase) -> str | None:
@@ -115,8 +116,8 @@ def _latency(case: VetoCase) -> str | None:
     kind = kind_name(case.profile.key.workload)
     if case.target.kind is TargetKind.SHARED:
         return (
-            f"A {kind} answers requests, and partners on the same GPU make the slowest "
-            "answers slower (+66 % at the 99th percentile was measured while the median stood still)."
+            f"A {kind} answers requests, and partners on the same GPU make the slowest answers slower (measured: "
+            "+66 % at the 99th percentile with an unchanged median)."
         )
     busy = case.profile.mean("busy_ratio")
     if case.speed_unknown or not busy or case.speed.low_ratio >= 1:
@@ -137,7 +138,7 @@ def _gang(case: VetoCase) -> str | None:
     if members < 2:
         return None
     if case.target.kind is TargetKind.FEWER:
-        return f"It belongs to a gang of {members} Pods; fewer GPUs in each change how its work is divided."
+        return f"It belongs to a gang of {members} Pods; fewer GPUs per Pod change how the work is divided."
     if case.target.kind is TargetKind.MIG:
         return f"It belongs to a gang of {members} Pods, and GPUs cannot work together as MIG instances."
     if case.target.kind is TargetKind.SHARED:
@@ -197,9 +198,9 @@ def _mig_support(case: VetoCase) -> str | None:
     if case.target.kind is not TargetKind.MIG:
         return None
     nodes = case.facts.nodes_of.get(case.target.gpu_model, ())
-    told = [node.labels["nvidia.com/mig.capable"] for node in nodes if "nvidia.com/mig.capable" in node.labels]
-    if told and all(value != "true" for value in told):
-        return f"No Node with {case.target.gpu_model} can do MIG (nvidia.com/mig.capable={told[0]})."
+    capable = [node.labels["nvidia.com/mig.capable"] for node in nodes if "nvidia.com/mig.capable" in node.labels]
+    if capable and all(value != "true" for value in capable):
+        return f"No Node with {case.target.gpu_model} can do MIG (nvidia.com/mig.capable={capable[0]})."
     return None
 
 
@@ -216,17 +217,15 @@ def _target_speed(case: VetoCase) -> str | None:
 
 
 def _host_resources(case: VetoCase) -> str | None:
-    """A Pod may take its GPUs' share of the host, on present Nodes or on a new machine: more would leave GPUs without
-    CPU or memory. A host of unknown size is no veto, but a caveat."""
+    """A Pod may take its GPUs' share of the host, on present Nodes or on a new machine: more would leave other GPUs
+    without CPU or memory. A host of unknown size is a caveat and no veto."""
     target, known = case.target, case.facts
     if target.kind is not TargetKind.MODEL:
-        # On the same Node less of a GPU frees nothing while the Pod keeps the host that goes with the rest.
+        # On the same Node a smaller part of a GPU frees nothing while the Pod keeps the CPU and memory of the rest.
         share = host_share(case.profile, known)
         if share is None or share.gpus < case.now.gpu_share_ratio * case.now.gpus_per_pod:
             return None
-        return (
-            f"A Pod {share.reason}: the host takes {share.pods} of them whatever its GPUs offer, so this frees no GPU."
-        )
+        return f"A Pod {share.reason}: the host takes {share.pods} of them at any GPU size, so this frees no GPU."
     nodes = [node for node in known.nodes_of.get(target.gpu_model, ()) if in_service(node)]
     if not nodes:
         of_type = target.instance_type
@@ -278,7 +277,7 @@ def _price(case: VetoCase) -> str | None:
         return None
     for side in (case.now, case.target):
         if side.price_per_hour is None:
-            return f"Which is cheaper is not known, as one price is missing. {side.price_source}"
+            return f"It is not known which is cheaper, because a price is missing. {side.price_source}"
     return None
 
 

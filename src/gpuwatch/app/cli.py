@@ -9,16 +9,15 @@ import sys
 import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from gpuwatch import __version__
 from gpuwatch.app.exit_code import ExitCode
-
-if TYPE_CHECKING:
-    from gpuwatch.app.scope import Scope
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +56,20 @@ def parse_moment(text: str) -> datetime:
     return moment.astimezone(UTC)
 
 
+def _runs(function: str) -> Callable[[Callable[[], None]], Callable[..., None]]:
+    """A command that calls this function of a module of `app`, with its options by name, and exits with its answer."""
+
+    def decorate(described: Callable[[], None]) -> Callable[..., None]:
+        @wraps(described)
+        def call(**options: Any) -> None:
+            module, _, name = function.partition(".")
+            sys.exit(getattr(import_module(f"gpuwatch.app.{module}"), name)(**options))
+
+        return call
+
+    return decorate
+
+
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order of --help."""
 
@@ -71,7 +84,10 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 def _format(*forms: str, text: str = "For people or for machines.") -> Callable[[F], F]:
     """-o; the first is the default."""
     kinds = click.Choice(forms)
-    return click.option("-o", "--output", "form", type=kinds, default=forms[0], show_default=True, help=text)
+    # Eager, as other options are checked against it.
+    return click.option(
+        "-o", "--output", "form", type=kinds, default=forms[0], show_default=True, is_eager=True, help=text
+    )
 
 
 def _state(text: str) -> Callable[[F], F]:
@@ -82,40 +98,38 @@ def _file(name: str, text: str) -> Callable[[F], F]:
     return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=text)
 
 
-_output_file = click.option(
-    "--output-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write CSV or Parquet there.  [default: standard output]",
-)
-
-
-def _check_output(form: str, output_file: Path | None) -> None:
+def _check_output(context: click.Context, _option: click.Parameter, output_file: Path | None) -> Path | None:
+    form = context.params["form"]
     if output_file is not None and form not in ("csv", "parquet"):
         raise click.UsageError(f"--output-file is for -o csv and -o parquet; for {form}, redirect with > FILE.")
     if output_file is None and form == "parquet" and sys.stdout.isatty():
         raise click.UsageError("A terminal cannot show Parquet; give --output-file FILE.")
+    return output_file
 
 
-_everywhere = click.option("-A", "--all-namespaces", is_flag=True, help="All Namespaces, as without -n.")
-_filter = _options(
-    click.option("-n", "--namespace", metavar="NAME", help="Only what concerns this Namespace's Pods."),
-    _everywhere,
-    click.option("-l", "--selector", metavar="LABELS", help="Only what concerns Pods with these labels: a=b,c!=d,e"),
+_output_file = click.option(
+    "--output-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    callback=_check_output,
+    help="Write CSV or Parquet there.  [default: standard output]",
 )
 
 
-def _scope(namespace: str | None, selector: str | None = None, *, all_namespaces: bool) -> "Scope":
-    from gpuwatch.app.scope import Scope, parse_selector
-
-    if namespace and all_namespaces:
-        raise click.UsageError("-n and -A contradict each other; give one of them.")
-    try:
-        return Scope(namespace or "", parse_selector(selector or ""))
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="-l") from error
+def _in_namespace(text: str) -> Callable[[F], F]:
+    """-n and -A; the later one of them counts."""
+    return _options(
+        click.option("-n", "--namespace", default="", metavar="NAME", help=text),
+        click.option("-A", "--all-namespaces", "namespace", flag_value="", help="All Namespaces: the default."),
+    )
 
 
+_filter = _options(
+    _in_namespace("Only what concerns this Namespace's Pods."),
+    click.option(
+        "-l", "--selector", default="", metavar="LABELS", help="Only what concerns Pods with these labels: a=b,c!=d,e"
+    ),
+)
 _rows = click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
 _prometheus = click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
 
@@ -214,50 +228,33 @@ def cli() -> None:
 @_rows
 @_state("State file of `gpuwatch run` in this cluster: the faults that it remembers count.")
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
-def analyze(
-    form: str,
-    output_file: Path | None,
-    rows: int,
-    fail_on_findings: bool,
-    state: Path | None,
-    namespace: str | None,
-    all_namespaces: bool,
-    selector: str | None,
-    **sources: Any,
-) -> None:
+@_runs("commands.run_analyze")
+def analyze() -> None:
     """What is degraded or idle, and what to do about it.
 
     The default table has a line for each finding; `-o wide` adds evidence and reasons, `explain` tells all of one.
     """
-    from gpuwatch.app.commands import run_analyze
-
-    _check_output(form, output_file)
-    scope = _scope(namespace, selector, all_namespaces=all_namespaces)
-    sys.exit(run_analyze(form, output_file, rows, fail_on_findings, state, scope, sources))
 
 
 @cli.command()
 @click.argument("subject", metavar="KIND/NAME")
 @_sources
 @_profiles
-@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the Pod or the workload.")
+@_in_namespace("Namespace of the Pod or the workload.")
 @_format("table", "wide", "json", "yaml")
-def explain(subject: str, form: str, state: Path | None, days: float, namespace: str | None, **sources: Any) -> None:
+@_runs("commands.run_explain")
+def explain() -> None:
     """Why something is idle, degraded or on its GPU.
 
     KIND/NAME: pod/NAME or a workload such as deployment/NAME, with -n or as KIND/NAMESPACE/NAME; device/UUID, of which
     a beginning is enough; node/NAME; gang/ID. `-o wide` shows the rules that found nothing as well.
     """
-    from gpuwatch.app.commands import run_explain
-
-    sys.exit(run_explain(subject, namespace or "", form, state, days, sources))
 
 
 @cli.command()
 @_sources
 @_profiles
-@click.option("-n", "--namespace", metavar="NAME", help="Only workloads of this Namespace.")
-@_everywhere
+@_in_namespace("Only workloads of this Namespace.")
 @click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
 @_format(
     "table",
@@ -272,27 +269,13 @@ def explain(subject: str, form: str, state: Path | None, days: float, namespace:
 )
 @_output_file
 @_rows
-def recommend(
-    form: str,
-    output_file: Path | None,
-    rows: int,
-    namespace: str | None,
-    all_namespaces: bool,
-    workload: str | None,
-    state: Path | None,
-    days: float,
-    **sources: Any,
-) -> None:
+@_runs("sizing_commands.run_recommend")
+def recommend() -> None:
     """The GPU that each workload needs, and what that saves.
 
     A MIG slice, another GPU, a share or fewer GPUs, how fast it would run there, and the exact change. Where the
     evidence does not suffice, why, and what would resolve it.
     """
-    from gpuwatch.app.sizing_commands import run_recommend
-
-    _check_output(form, output_file)
-    _scope(namespace, all_namespaces=all_namespaces)
-    sys.exit(run_recommend(form, output_file, rows, namespace, workload, state, days, sources))
 
 
 @cli.command("mig-plan")
@@ -302,14 +285,12 @@ def recommend(
     "table", "wide", "json", "yaml", "mig-parted", text="'mig-parted' prints the configuration for the MIG manager."
 )
 @_rows
-def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: Any) -> None:
+@_runs("sizing_commands.run_mig_plan")
+def mig_plan() -> None:
     """Pack all advised slices into valid MIG geometries.
 
     GPUs freed, the order of draining, and the configuration for mig-parted.
     """
-    from gpuwatch.app.sizing_commands import run_mig_plan
-
-    sys.exit(run_mig_plan(form, rows, state, days, sources))
 
 
 @cli.command()
@@ -329,23 +310,13 @@ def mig_plan(form: str, rows: int, state: Path | None, days: float, **sources: A
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
 @_state("SQLite file that keeps the profiles and the advice given.")
 @_format("summary", "markdown", "json", "parquet", text="Printed form; 'parquet' adds Parquet to the folder's files.")
-def report(
-    form: str,
-    start: datetime | None,
-    end: datetime | None,
-    output_dir: Path,
-    send: bool,
-    state: Path | None,
-    **sources: Any,
-) -> None:
+@_runs("sizing_commands.run_report")
+def report() -> None:
     """Write the weekly report, and send it.
 
     Allocation against use, money wasted and savable, the changes worth most, per team and workload; as one HTML file,
     Markdown, JSON and CSV, and sent to where the settings say.
     """
-    from gpuwatch.app.sizing_commands import run_report
-
-    sys.exit(run_report(form, start, end, output_dir, send, state, sources))
 
 
 @cli.command()
@@ -353,15 +324,13 @@ def report(
 @_format("table", "wide", "json", "yaml")
 @_file("--csv-out", "Write the exporter's counter CSV there.")
 @click.option("--allow-limited", is_flag=True, help="Exit with 0 where rules lack signals and all sources can be read.")
-def doctor(form: str, csv_out: Path | None, allow_limited: bool, **sources: Any) -> None:
+@_runs("commands.run_doctor")
+def doctor() -> None:
     """What is connected, and which rule lacks which signal.
 
     Prints the lines of the exporter's configuration that enable what is missing. Exit code: 0 all rules have what
     they can use, 1 a source cannot be read, 4 a rule lacks signals.
     """
-    from gpuwatch.app.commands import run_doctor
-
-    sys.exit(run_doctor(form, csv_out, sources, allow_limited=allow_limited))
 
 
 @cli.command()
@@ -374,14 +343,12 @@ def doctor(form: str, csv_out: Path | None, allow_limited: bool, **sources: Any)
     metavar="FILE",
 )
 @click.option("--pseudonyms", is_flag=True, help="Replace names of Nodes, Pods, namespaces, owners, images and GPUs.")
-def capture(output_file: Path, pseudonyms: bool, **sources: Any) -> None:
+@_runs("commands.run_capture")
+def capture() -> None:
     """Write all that is known of a moment to one file.
 
     Telemetry statistics and cluster state, for a colleague, a bug report or a replay.
     """
-    from gpuwatch.app.commands import run_capture
-
-    sys.exit(run_capture(output_file, pseudonyms, sources))
 
 
 @cli.command()
@@ -391,14 +358,12 @@ def capture(output_file: Path, pseudonyms: bool, **sources: Any) -> None:
 @click.option(
     "--folder", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True, help="Where it is kept."
 )
-def demo(seed: int, gpus: int, days: float, folder: Path) -> None:
+@_runs("demo.run_demo")
+def demo() -> None:
     """Show a week of a simulated fleet.
 
     What gpuwatch finds of the planted faults and idle allocations, and what it misses.
     """
-    from gpuwatch.app.demo import run_demo
-
-    sys.exit(run_demo(seed, gpus, days, folder))
 
 
 @cli.command()
@@ -409,16 +374,14 @@ def demo(seed: int, gpus: int, days: float, folder: Path) -> None:
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Lines on stderr."
 )
-def run(log_format: Any, **sources: Any) -> None:
+@_runs("run.run_controller")
+def run() -> None:
     """Watch the fleet until SIGTERM: the controller.
 
     It analyses the fleet every minute, proposes and does what the modes of the settings allow, keeps profiles, and
     reports weekly. /healthz, /readyz and /metrics are on port 8080. Several replicas elect a leader by a Lease.
     SIGHUP, or a change of the file, reloads the settings.
     """
-    from gpuwatch.app.run import run_controller
-
-    sys.exit(run_controller(log_format, {**sources, "telemetry": (), "cluster": None, "at": None}))
 
 
 _remediations = _options(
@@ -431,53 +394,39 @@ _remediations = _options(
 )
 
 
-_within = click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    help="Only those for workloads of this Namespace, for which rights in it will do; else all, also for Nodes.",
+_within = _in_namespace(
+    "Only those for workloads of this Namespace, for which rights in it will do; else all, also for Nodes."
 )
 
 
 @cli.command()
 @_sources
 @_filter
-@_format("table", "wide", "json", "yaml", "name")
+@_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
+@_output_file
 @_rows
-def plan(
-    form: str,
-    rows: int,
-    namespace: str | None,
-    all_namespaces: bool,
-    selector: str | None,
-    **sources: Any,
-) -> None:
+@_runs("remediation_commands.run_plan")
+def plan() -> None:
     """What would be done now, and what not and why.
 
     Nothing is done by this command. `-o wide` has every reason, and what weighs on the budgets.
     """
-    from gpuwatch.app.remediation_commands import run_plan
-
-    sys.exit(run_plan(form, rows, _scope(namespace, selector, all_namespaces=all_namespaces), sources))
 
 
 @cli.command()
 @click.argument("name", required=False, metavar="[NAME]")
 @_remediations
 @_within
-@_everywhere
 @click.option("--open", "open_only", is_flag=True, help="Only those to which something may still happen.")
-@_format("table", "wide", "json", "yaml", "name")
-@click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of the table.")
-def history(name: str | None, form: str, rows: int, open_only: bool, all_namespaces: bool, **where: Any) -> None:
+@_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
+@_output_file
+@_rows
+@_runs("remediation_commands.run_history")
+def history() -> None:
     """What was proposed, approved, done and undone.
 
     With a NAME, or its beginning, one of them in full.
     """
-    from gpuwatch.app.remediation_commands import run_history
-
-    _scope(where["namespace"], all_namespaces=all_namespaces)
-    sys.exit(run_history(name, form, rows, open_only, where))
 
 
 @cli.command()
@@ -485,14 +434,12 @@ def history(name: str | None, form: str, rows: int, open_only: bool, all_namespa
 @_remediations
 @_within
 @click.option("--by", metavar="WHO", help="Who approves, for the record; a cluster takes its own name for you alone.")
-def approve(name: str, by: str | None, **where: Any) -> None:
+@_runs("remediation_commands.run_approve")
+def approve() -> None:
     """Approve a proposal.
 
     Owners are notified, it is checked again, done, and verified.
     """
-    from gpuwatch.app.remediation_commands import run_approve
-
-    sys.exit(run_approve(name, by, where))
 
 
 _finding_correct = click.option(
@@ -507,14 +454,12 @@ _finding_correct = click.option(
 @_remediations
 @_within
 @_finding_correct
-def reject(name: str, finding_correct: bool, **where: Any) -> None:
+@_runs("remediation_commands.run_reject")
+def reject() -> None:
     """Reject a proposal: it is never done.
 
     Also an action of which owners were notified already.
     """
-    from gpuwatch.app.remediation_commands import run_reject
-
-    sys.exit(run_reject(name, finding_correct, where))
 
 
 @cli.command()
@@ -522,14 +467,12 @@ def reject(name: str, finding_correct: bool, **where: Any) -> None:
 @_remediations
 @_within
 @_finding_correct
-def undo(name: str, finding_correct: bool, **where: Any) -> None:
+@_runs("remediation_commands.run_undo")
+def undo() -> None:
     """Have what was done taken back.
 
     A released workload is restored as it was, a taint is removed.
     """
-    from gpuwatch.app.remediation_commands import run_undo
-
-    sys.exit(run_undo(name, finding_correct, where))
 
 
 @cli.command()
@@ -537,23 +480,19 @@ def undo(name: str, finding_correct: bool, **where: Any) -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Why; all commands show it.")
 @click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
 @click.option("--all", "everything", is_flag=True, help="Stop giving back too; a person is called for what stands.")
-def pause(reason: str, by: str | None, everything: bool, **where: Any) -> None:
+@_runs("remediation_commands.run_pause")
+def pause() -> None:
     """Stop every replica, from its next write on.
 
     What gpuwatch took is still given back, but for --all.
     """
-    from gpuwatch.app.remediation_commands import run_pause
-
-    sys.exit(run_pause(reason, by, everything, where))
 
 
 @cli.command()
 @_remediations
-def resume(**where: Any) -> None:
+@_runs("remediation_commands.run_resume")
+def resume() -> None:
     """End the pause."""
-    from gpuwatch.app.remediation_commands import run_resume
-
-    sys.exit(run_resume(where))
 
 
 @cli.command()
@@ -569,16 +508,14 @@ def resume(**where: Any) -> None:
     help="Scale gpuwatch's Deployment to 0 first; delete the Pod DEPLOYMENT-doctor too.",
 )
 @_format("table", "json", "yaml")
-def uninstall(form: str, yes: bool, dry_run: bool, crds: bool, timeout: int, **where: Any) -> None:
+@_runs("uninstall.run_uninstall")
+def uninstall() -> None:
     """Give back all that is held, and delete every trace.
 
     Pauses gpuwatch and deletes Remediations, marks, profiles and state; says what is left, and why. Without
     --scale-down, scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where
     something is left.
     """
-    from gpuwatch.app.uninstall import run_uninstall
-
-    sys.exit(run_uninstall(form, dry_run, yes, crds, timeout, where))
 
 
 @cli.command()

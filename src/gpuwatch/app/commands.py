@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
-from gpuwatch.app.scope import Scope, check_namespace
+from gpuwatch.app.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import Opened, checked_sources, take_snapshot, unreadable
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
@@ -38,25 +38,30 @@ _NAMED = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
 @reported
 def run_analyze(
     form: str,
-    output: Path | None,
+    output_file: Path | None,
     rows: int,
     fail_on_findings: bool,
     state: Path | None,
-    scope: Scope,
-    options: Mapping[str, Any],
+    namespace: str,
+    selector: str,
+    **options: Any,
 ) -> int:
+    scope = Scope(namespace, selector)
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     analysis = analyse(snapshot, opened.policies, PlanContext(faults=known_faults(state, opened, snapshot)))
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
     if form == "name":
-        print_names(str(item.subject) for item in analysis.findings if item.verdict in _NAMED)
+        named = (str(item.subject) for item in analysis.findings if item.verdict in _NAMED)
+        print_names(shown_name(name, scope.namespace, snapshot.cluster) for name in named)
     elif form in TABLES:
-        write_table(FINDINGS, analysis.findings, form, output)
+        write_table(FINDINGS, analysis.findings, form, output_file)
     else:
         print_answer(
-            analysis, form, lambda: analysis_tables(analysis, opened.description, rows=rows, wide=form == "wide")
+            analysis,
+            form,
+            lambda: analysis_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
         )
     if unreadable(snapshot):
         return ExitCode.FAILED
@@ -81,9 +86,7 @@ _FEW_DEVICES = 256
 
 
 @reported
-def run_explain(
-    subject: str, namespace: str, form: str, state: Path | None, days: float, options: Mapping[str, Any]
-) -> int:
+def run_explain(subject: str, namespace: str, form: str, state: Path | None, days: float, **options: Any) -> int:
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     check_namespace(namespace, snapshot)
@@ -111,7 +114,7 @@ def run_explain(
 
 
 @reported
-def run_doctor(form: str, csv_out: Path | None, options: Mapping[str, Any], *, allow_limited: bool = False) -> int:
+def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: Any) -> int:
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     telemetry = opened.store.description if opened.store else "none given"
@@ -147,12 +150,12 @@ def _guardrails(options: Mapping[str, Any]) -> str:
 
 
 @reported
-def run_capture(output: Path, pseudonyms: bool, options: Mapping[str, Any]) -> int:
+def run_capture(output_file: Path, pseudonyms: bool, **options: Any) -> int:
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    save_snapshot(pseudonymise(snapshot) if pseudonyms else snapshot, output)
+    save_snapshot(pseudonymise(snapshot) if pseudonyms else snapshot, output_file)
     remark(
-        f"wrote {output}: {len(snapshot.devices)} devices, {len(snapshot.cluster.pods)} GPU Pods, "
-        f"{len(snapshot.gaps)} gaps; replay it with: gpuwatch analyze --telemetry {output}"
+        f"wrote {output_file}: {len(snapshot.devices)} devices, {len(snapshot.cluster.pods)} GPU Pods, "
+        f"{len(snapshot.gaps)} gaps; replay it with: gpuwatch analyze --telemetry {output_file}"
     )
     return ExitCode.OK

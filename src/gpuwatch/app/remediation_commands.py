@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.scope import Scope, check_namespace
+from gpuwatch.app.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.sources import Opened, SourceError, checked_sources, take_snapshot
-from gpuwatch.app.terminal import output, print_answer, print_names, remark, reported
+from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
+from gpuwatch.app.terminal import output as console
 from gpuwatch.cycle.analysis import PlanContext, analyse
+from gpuwatch.cycle.weekly_actions import actions_in
 from gpuwatch.execute.precision import poor, precision_by_place
 from gpuwatch.kube.live import LiveCluster, api_client
 from gpuwatch.kube.live_writer import LiveWriter
@@ -22,8 +25,10 @@ from gpuwatch.kube.writer import WriteError
 from gpuwatch.model.decision import Plan
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap, GapKind, Schema
+from gpuwatch.report.machine import PLAN
 from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.report.tables import plan_tables
+from gpuwatch.report.weekly_machine import ACTIONS
 from gpuwatch.settings import load_settings
 from gpuwatch.store import StoreError
 from gpuwatch.store.remediations import RemediationStore
@@ -58,7 +63,8 @@ class HistoryAnswer:
 
 
 @reported
-def run_plan(form: str, rows: int, scope: Scope, options: Mapping[str, Any]) -> int:
+def run_plan(form: str, output_file: Path | None, rows: int, namespace: str, selector: str, **options: Any) -> int:
+    scope = Scope(namespace, selector)
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
@@ -67,9 +73,16 @@ def run_plan(form: str, rows: int, scope: Scope, options: Mapping[str, Any]) -> 
     analysis = scope.of(analysis)
     answer = PlanAnswer(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
     if form == "name":
-        print_names(str(item.candidate.target) for item in analysis.plan.items if item.admitted)
+        named = (str(item.candidate.target) for item in analysis.plan.items if item.admitted)
+        print_names(shown_name(name, scope.namespace, snapshot.cluster) for name in named)
+    elif form in TABLES:
+        write_table(PLAN, analysis.plan.items, form, output_file)
     else:
-        print_answer(answer, form, lambda: plan_tables(analysis, opened.description, rows=rows, wide=form == "wide"))
+        print_answer(
+            answer,
+            form,
+            lambda: plan_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
+        )
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
@@ -106,7 +119,9 @@ def kept_of(
 
 
 @reported
-def run_history(name: str | None, form: str, rows: int, open_only: bool, options: Mapping[str, Any]) -> int:
+def run_history(
+    name: str | None, form: str, output_file: Path | None, rows: int, open_only: bool, **options: Any
+) -> int:
     now = datetime.now(UTC)
     store, _ = opened_store(options)
     known = (_one(store, name, options),) if name is not None else _all(store, options)
@@ -118,6 +133,8 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
     if form == "name":
         kinds = {True: "remediation", False: "noderemediation"}
         print_names(f"{kinds[bool(each.namespace)]}.gpuwatch.dev/{each.name}" for each in known)
+    elif form in TABLES:
+        write_table(ACTIONS, actions_in(known, datetime.min.replace(tzinfo=UTC), now), form, output_file)
     elif name is not None:
         print_answer(answer, form, lambda: remediation_detail(known[0], now))
     else:
@@ -130,7 +147,7 @@ def run_history(name: str | None, form: str, rows: int, open_only: bool, options
 
 
 @reported
-def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
+def run_approve(name: str, by: str | None, **options: Any) -> int:
     store, writer = opened_store(options)
     found = _one(store, name, options)
     # In mode enforce it may wait because no owner could be notified.
@@ -148,7 +165,7 @@ def run_approve(name: str, by: str | None, options: Mapping[str, Any]) -> int:
 
 
 @reported
-def run_reject(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
+def run_reject(name: str, finding_correct: bool, **options: Any) -> int:
     store, _ = opened_store(options)
     found = _one(store, name, options)
     if found.phase not in (Phase.PROPOSED, Phase.NOTIFIED):
@@ -161,7 +178,7 @@ def run_reject(name: str, finding_correct: bool, options: Mapping[str, Any]) -> 
 
 
 @reported
-def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> int:
+def run_undo(name: str, finding_correct: bool, **options: Any) -> int:
     store, _ = opened_store(options)
     found = _one(store, name, options)
     if found.phase is Phase.PROPOSED:
@@ -179,16 +196,16 @@ def run_undo(name: str, finding_correct: bool, options: Mapping[str, Any]) -> in
 
 
 @reported
-def run_pause(reason: str, by: str | None, everything: bool, options: Mapping[str, Any]) -> int:
+def run_pause(reason: str, by: str | None, everything: bool, **options: Any) -> int:
     now = datetime.now(UTC)
     store, writer = opened_store(options)
     pause = store.pause(by if by is not None else _who_is_it(writer), reason, now, everything=everything)
-    output().print(pause_text(pause, now), markup=False, soft_wrap=True)
+    console().print(pause_text(pause, now), markup=False, soft_wrap=True)
     return ExitCode.OK
 
 
 @reported
-def run_resume(options: Mapping[str, Any]) -> int:
+def run_resume(**options: Any) -> int:
     store, _ = opened_store(options)
     before = store.paused()
     store.resume()
@@ -278,7 +295,7 @@ def _because(remediation: Remediation) -> str:
 
 
 def _tell(text: str) -> None:
-    output().print(text, markup=False, soft_wrap=True)
+    console().print(text, markup=False, soft_wrap=True)
 
 
 def _tell_pause(pause: Pause | None) -> None:

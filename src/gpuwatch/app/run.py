@@ -43,10 +43,10 @@ _PULSE_SECONDS = 30
 
 
 @reported
-def run_controller(log_format: LogFormat, options: Mapping[str, Any]) -> int:
+def run_controller(log_format: LogFormat, **options: Any) -> int:
     """Runs until SIGTERM or SIGINT. Returns the exit code: 0 after an orderly shutdown."""
     log_to_stderr(log_format)
-    opened = open_sources(options)
+    opened = open_sources(options := {**options, "telemetry": (), "cluster": None, "at": None})
     settings = opened.settings
     if opened.store is None:
         raise SourceError("there is nothing to watch without telemetry: set prometheus.url, or use --prometheus URL")

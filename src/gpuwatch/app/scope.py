@@ -3,11 +3,15 @@
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from gpuwatch.app.sources import SourceError
+from gpuwatch.app.sources import OptionsError, SourceError
+from gpuwatch.cycle.analysis import coverage_of
+from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Analysis, Snapshot
 from gpuwatch.model.telemetry import PodRef
+from gpuwatch.report.explain import concerns
+from gpuwatch.report.plan_tables import kubectl_kind
 
 Matches = Callable[[Mapping[str, str]], bool]
 
@@ -16,7 +20,7 @@ _SET = re.compile(r"(?P<key>[\w./-]+)\s+(?P<sign>in|notin)\s*\((?P<values>[^()]*
 
 
 def parse_selector(text: str) -> Matches | None:
-    """A label selector as kubectl takes it: `a=b,c!=d,e,!f,g in (h,i)`; None for ''. Raises ValueError.
+    """A label selector as kubectl takes it: `a=b,c!=d,e,!f,g in (h,i)`; None for ''. Raises OptionsError.
 
     >>> matches = parse_selector("team=vision,tier notin (dev,test),!debug")
     >>> matches({"team": "vision"}), matches({"team": "vision", "tier": "dev"})
@@ -31,7 +35,9 @@ def parse_selector(text: str) -> Matches | None:
             wanted = not found["no"] and found["sign"] != "!="
             terms.append((found["key"], wanted, frozenset({found["value"]}) if found["sign"] else None))
         else:
-            raise ValueError(f"{part!r} is no label selector; write a=b, a!=b, a, !a, a in (b,c) or a notin (b,c)")
+            raise OptionsError(
+                f"-l: {part!r} is no label selector; write a=b, a!=b, a, !a, a in (b,c) or a notin (b,c)"
+            )
     if not terms:
         return None
 
@@ -45,26 +51,41 @@ def parse_selector(text: str) -> Matches | None:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    namespace: str = ""  # '' for all
-    matches: Matches | None = None
+    """namespace, selector: '' for all. Raises OptionsError for a selector that cannot be understood."""
 
-    @property
-    def whole(self) -> bool:
-        return not self.namespace and self.matches is None
+    namespace: str = ""
+    selector: str = ""
+    matches: Matches | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matches", parse_selector(self.selector))
+
+    def __str__(self) -> str:
+        """The Pods that an answer is about; '' for all."""
+        place = f" in Namespace {self.namespace}" if self.namespace else ""
+        labels = f" with labels {self.selector}" if self.matches else ""
+        return f"Pods{place}{labels}" if place or labels else ""
 
     def of(self, analysis: Analysis) -> Analysis:
-        """The findings and the plan that concern these Pods; coverage stays that of the fleet."""
-        if self.whole:
+        """The devices, findings and plan that concern these Pods, and what is known of them."""
+        if not str(self):
             return analysis
         pods = self._pods(analysis)
-        held = {device.id for device in analysis.devices if pods & set(device.pods)}
+        devices = tuple(device for device in analysis.devices if pods & set(device.pods))
+        held = {device.id for device in devices}
+        findings = tuple(item for item in analysis.findings if concerns(item, held, pods))
         items = (
             item
             for item in analysis.plan.items
             if pods & set(item.candidate.pods) or held & set(item.candidate.devices)
         )
-        findings = (item for item in analysis.findings if pods & set(item.pods) or held & set(item.devices))
-        return replace(analysis, findings=tuple(findings), plan=replace(analysis.plan, items=tuple(items)))
+        return replace(
+            analysis,
+            devices=devices,
+            coverage=coverage_of(devices, findings, analysis.coverage.rules_limited),
+            findings=findings,
+            plan=replace(analysis.plan, items=tuple(items)),
+        )
 
     def _pods(self, analysis: Analysis) -> set[PodRef]:
         known = {pod.ref: pod.labels for pod in analysis.cluster.pods}
@@ -75,6 +96,15 @@ class Scope:
             if self.namespace in ("", ref.partition("/")[0])
             and (self.matches is None or (ref in known and self.matches(known[ref])))
         }
+
+
+def shown_name(subject: str, namespace: str, cluster: Cluster) -> str:
+    """A subject for `-o name`: as kubectl prints it, where it is an object of the one Namespace that was asked for."""
+    kind, _, name = subject.partition("/")
+    if namespace and kind == "pod":
+        return f"pod/{name.rpartition('/')[2]}"
+    owner = next((each for each in cluster.workloads if kind == "workload" and each.id == name), None)
+    return f"{kubectl_kind(owner)}/{owner.name}" if namespace and owner else subject
 
 
 def check_namespace(namespace: str | None, snapshot: Snapshot) -> None:

@@ -20,7 +20,7 @@ from gpuwatch.collect.profiles import update_profiles
 from gpuwatch.cycle.analysis import analyse
 from gpuwatch.detect.unfit import unfit_by_findings
 from gpuwatch.model.cluster import Cluster, Node
-from gpuwatch.model.decision import Analysis, Snapshot
+from gpuwatch.model.decision import Analysis, Severity, Snapshot
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.model.telemetry import Gap
 from gpuwatch.model.workload_profile import ProfileBook
@@ -79,7 +79,7 @@ def size(
         if store is not None:
             book, damaged = store.load_book()
             gaps += damaged
-        unfit = unfit_by_findings(analysis.findings, opened.at)
+        unfit = unfit_by_findings((item for item in analysis.findings if item.severity is not Severity.INFO), opened.at)
         xids = opened.policies.xids
         with progress_on(console, "profiles") as told:
             book, found = update_profiles(

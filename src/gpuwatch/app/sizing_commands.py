@@ -13,7 +13,7 @@ from rich.markdown import Markdown
 from gpuwatch.advise.mig_plan import plan_mig, slice_demands
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
-from gpuwatch.app.scope import check_namespace
+from gpuwatch.app.scope import check_namespace, shown_name
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, SourceError, checked_sources
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
@@ -56,13 +56,13 @@ class Advised:
 @reported
 def run_recommend(
     form: str,
-    output: Path | None,
+    output_file: Path | None,
     rows: int,
-    namespace: str | None,
+    namespace: str,
     workload: str | None,
     state: Path | None,
     days: float,
-    options: Mapping[str, Any],
+    **options: Any,
 ) -> int:
     opened, sized = _sized(state, timedelta(days=days), options)
 
@@ -70,7 +70,7 @@ def run_recommend(
 
     def wanted(item: Recommendation | Abstention | Outcome) -> bool:
         key = item.key
-        return (namespace is None or key.namespace == namespace) and (
+        return namespace in ("", key.namespace) and (
             workload is None or key.workload == workload or key.workload.rpartition("/")[2] == workload
         )
 
@@ -95,11 +95,12 @@ def run_recommend(
     if form == "patch":
         write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
     elif form == "name":
-        print_names(f"workload/{item.key.workload}" for item in advice)
+        cluster = sized.snapshot.cluster
+        print_names(shown_name(f"workload/{item.key.workload}", namespace, cluster) for item in advice)
     elif form in TABLES:
         shown = replace(sized, recommendations=advice, abstentions=abstained)
         week = week_of(opened, shown, timedelta(days=days))
-        write_table(*weekly_tables(week)["recommendations"], form, output)
+        write_table(*weekly_tables(week)["recommendations"], form, output_file)
     else:
         print_answer(
             answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None, wide=form == "wide")
@@ -118,7 +119,7 @@ def _advice_tables(answer: Advised, rows: int, *, detail: bool, wide: bool) -> R
 
 
 @reported
-def run_mig_plan(form: str, rows: int, state: Path | None, days: float, options: Mapping[str, Any]) -> int:
+def run_mig_plan(form: str, rows: int, state: Path | None, days: float, **options: Any) -> int:
     opened, sized = _sized(state, timedelta(days=days), options)
     cluster, devices = sized.snapshot.cluster, sized.snapshot.devices
     degraded = {name for item in sized.analysis.findings if item.verdict is Verdict.DEGRADED for name in item.devices}
@@ -143,16 +144,16 @@ def run_report(
     form: str,
     start: datetime | None,
     end: datetime | None,
-    folder: Path,
+    output_dir: Path,
     send: bool,
     state: Path | None,
-    options: Mapping[str, Any],
+    **options: Any,
 ) -> int:
     """The report of (start, end], by default of the seven days up to --at."""
     if end is not None:
         if options["at"] is not None and options["at"] != end:
             raise SourceError("--to and --at are the same thing here: give one of them")
-        options = {**options, "at": end}
+        options["at"] = end
     if start is not None and end is not None and start >= end:
         raise SourceError(f"--from {start:%Y-%m-%dT%H:%MZ} is not before --to {end:%Y-%m-%dT%H:%MZ}")
     opened = checked_sources(options)
@@ -174,11 +175,11 @@ def run_report(
     tell = partial(remark, style="dim")
     policy = settings.delivery if send else DeliveryPolicy()
     if send:
-        _complain(deliver_pending(policy, folder, tell))
+        _complain(deliver_pending(policy, output_dir, tell))
     title = f"GPUs from {report.start:%Y-%m-%d} to {report.end:%Y-%m-%d}"
     summary = weekly_summary(report)
-    sent = deliver(files, title, summary, policy, folder, tell)
-    written = folder / report_id(files, title, summary) / "report.html"
+    sent = deliver(files, title, summary, policy, output_dir, tell)
+    written = output_dir / report_id(files, title, summary) / "report.html"
     _complain(sent)
     if form == "json":
         write(weekly_json(report) + "\n")

@@ -3,7 +3,7 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -52,10 +52,8 @@ class UninstallAnswer:
 
 
 @reported
-def run_uninstall(
-    form: str, dry_run: bool, yes: bool, crds: bool, timeout_seconds: int, options: Mapping[str, Any]
-) -> int:
-    (store, person), end = opened_store(options), time.monotonic() + timeout_seconds
+def run_uninstall(form: str, dry_run: bool, yes: bool, crds: bool, timeout: int, **options: Any) -> int:
+    (store, person), end = opened_store(options), time.monotonic() + timeout
     settings = load_settings(options["config"])
     namespace = options["controller_namespace"] or settings.namespace
     if dry_run:

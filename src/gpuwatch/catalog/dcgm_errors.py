@@ -9,7 +9,7 @@ from gpuwatch.model.decision import Advice, Component, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmError:
-    """remembered: DCGM shows it after the advised repair too, until its host engine restarts. shown_from: the lowest
+    """remembered: DCGM shows it even after the advised repair, until its host engine restarts. shown_from: the lowest
     status that is a finding: 20 (fail); 10 for an error that only warns; 255 for one that is never a finding."""
 
     code: str

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache
 
-from gpuwatch.catalog.mig import families, geometry
+from gpuwatch.catalog.mig import MigGeometry, MigProfile, families, geometry
 from gpuwatch.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
 from gpuwatch.model.telemetry import Vendor
 
@@ -43,8 +43,8 @@ class Gpu:
 def find_gpu(name: str) -> Gpu | None:
     """The model of a `modelName`, a GFD product, an AMD `card_series` or `card_model`; None where unknown.
 
-    Ignores case, the vendor's name, spaces for dashes and the suffixes of GFD (-SHARED, -MIG-1g.5gb). An ambiguous name
-    is unknown: 'A100' could be four models.
+    Ignores case, the vendor's name, spaces for dashes and GFD's suffixes (-SHARED, -MIG-1g.5gb). An ambiguous name such
+    as 'A100' (four models) is unknown.
 
     >>> find_gpu("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED").name
     'A100-SXM4-40GB'
@@ -60,9 +60,7 @@ def model_name(name: str) -> str:
 
 def profile_name(gpu_model: str, mig_profile: str) -> str:
     """The catalog's name of a MIG profile in any driver's spelling; the given one where model or profile is unknown."""
-    gpu = find_gpu(gpu_model) if mig_profile else None
-    cut = geometry(gpu.mig_family) if gpu is not None else None
-    profile = cut.profile(mig_profile) if cut is not None else None
+    _, profile = _geometry_and_profile(gpu_model, mig_profile)
     return profile.name if profile is not None else mig_profile
 
 
@@ -72,13 +70,16 @@ def gpu_share_ratio(gpu_model: str, mig_profile: str | None) -> float:
 
     Instances do not overlap, so the shares on one card add up to at most 1: 3g.40gb takes four of eight slices, 0.5.
     One case is inexact: seven 1g instances of an A100 or H100 take seven of eight slices, 0.875, although no further
-    instance fits. 1 for a whole GPU, and for a model or profile that the catalog lacks. For an instance's speed see
-    `gpuwatch.advise.capability`.
+    instance fits. 1 for a whole GPU, and for a model or profile that the catalog lacks.
     """
+    layout, profile = _geometry_and_profile(gpu_model, mig_profile)
+    return layout.memory_ratio(profile) if layout is not None and profile is not None else 1.0
+
+
+def _geometry_and_profile(gpu_model: str, mig_profile: str | None) -> tuple[MigGeometry | None, MigProfile | None]:
     gpu = find_gpu(gpu_model) if mig_profile else None
-    cut = geometry(gpu.mig_family) if gpu is not None else None
-    profile = cut.profile(mig_profile) if cut is not None and mig_profile else None
-    return cut.memory_ratio(profile) if cut is not None and profile is not None else 1.0
+    layout = geometry(gpu.mig_family) if gpu is not None else None
+    return layout, layout.profile(mig_profile) if layout is not None and mig_profile else None
 
 
 @cache

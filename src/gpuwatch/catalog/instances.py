@@ -14,16 +14,7 @@ from pathlib import Path
 import yaml
 
 from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.tables import (
-    CatalogError,
-    Row,
-    bad_input,
-    columns_of,
-    csv_row,
-    keyed,
-    operators_file,
-    packaged,
-)
+from gpuwatch.catalog.tables import CatalogError, Row, bad_input, columns_of, csv_row, keyed, operators_file, packaged
 from gpuwatch.model.telemetry import Gap
 
 CURRENCY = "USD"
@@ -81,8 +72,7 @@ class InstanceType:
 
     @property
     def allocatable_memory_bytes(self) -> float | None:
-        """host_memory_bytes less the kubelet's reservation: 0.95 to 1.07 of what Karpenter's documentation lists for 47
-        AWS types of the catalog."""
+        """Less the kubelet's reservation: 0.95 to 1.07 of what Karpenter's documentation has for 47 AWS types."""
         if self.host_memory_bytes is None:
             return None
         return self.host_memory_bytes - _reserved(self.host_memory_bytes, _RESERVED_MEMORY_RATIOS)
@@ -159,15 +149,15 @@ def _instance(row: Row, wanted: str) -> InstanceType:
     currency = row.text("currency").upper()
     if currency != wanted:
         raise row.error(
-            f"the price is in {currency}; sums are in {wanted}: convert it, or change the setting `currency`"
+            f"the price is in {currency}, and sums are in {wanted}; convert it, or change the setting `currency`"
         )
-    told = row.optional("vcpus") or row.optional("host_memory_bytes")
+    has_host = row.optional("vcpus") or row.optional("host_memory_bytes")
     found = row.as_(
         InstanceType,
         vendor=row.optional("vendor"),
         gpu=gpu.name,
         currency=currency,
-        host_source=(row.optional("host_source") or row.text("source")) if told else "",
+        host_source=(row.optional("host_source") or row.text("source")) if has_host else "",
     )
     if found.gpu_count < 1:
         raise row.error(f"column 'gpu_count' is {found.gpu_count}; expected the number of whole GPUs")
@@ -187,7 +177,7 @@ def _completed(row: Row, file: str) -> Row:
         raise row.error(f"unknown column {', '.join(unknown)}; the columns are {', '.join(_COLUMNS)}")
     missing = [column for column in _REQUIRED if not row.cells.get(column, "").strip()]
     if missing:
-        raise row.error(f"{', '.join(missing)} is missing; give a value, the row is not used without")
+        raise row.error(f"{', '.join(missing)} is missing, so the row is ignored; give a value")
     given = {column: value for column, value in row.cells.items() if value.strip()}
     return Row(row.place, {"vendor": "", "region": ANY_REGION, "source": file} | dict.fromkeys(_HOST, "") | given)
 

@@ -72,11 +72,7 @@ def _identity(row: MetricRow) -> str:
 
 
 def _metric_row(row: Row) -> MetricRow:
-    found = row.as_(
-        MetricRow,
-        matchers=_matchers(row),
-        exporter_line=row.optional("exporter_line"),
-    )
+    found = row.as_(MetricRow, matchers=_matchers(row), exporter_line=row.optional("exporter_line"))
     if found.scale <= 0:
         raise row.error(
             f"column 'scale' is {found.scale:g}; expected a positive factor that turns the value into SI units"

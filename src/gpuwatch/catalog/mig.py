@@ -18,8 +18,7 @@ import msgspec
 from gpuwatch.catalog.tables import CatalogError, packaged, read_json
 
 _NAME = re.compile(r"(?P<slices>\d+)g\.(?P<gigabytes>\d+)gb(?P<rest>.*)")
-# Drivers round memory differently: 3g.39gb and 3g.40gb are one profile (NVIDIA/mig-parted#31), and so are 3g.93gb and
-# 3g.95gb of a GB200 (NVIDIA/mig-parted@bd7160f4).
+# Drivers round memory differently: 3g.39gb is 3g.40gb (NVIDIA/mig-parted#31), a GB200's 3g.93gb is 3g.95gb (bd7160f4).
 _SAME_MEMORY_RATIO = 0.05
 
 
@@ -107,8 +106,7 @@ def geometry(family: str) -> MigGeometry | None:
 
 
 def placement_sets(geometry: MigGeometry, profiles: Iterable[str] | None = None) -> tuple[PlacementSet, ...]:
-    """Every valid set of instances of the named profiles (default: all of the geometry), the empty one first.
-    ValueError for a profile that the geometry lacks."""
+    """Every valid set of instances of these profiles (default: all), the empty one first. ValueError if unknown."""
     return tuple(sorted(_extend(geometry, _chosen(geometry, profiles), 0, ()), key=lambda found: (len(found), found)))
 
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache
 
+from gpuwatch.catalog.pcie import pcie_generations
 from gpuwatch.catalog.tables import Row, columns_of, keyed, packaged
-
-# 16 lanes, both directions together, after line coding, at 8, 16 and 32 GT/s.
-_PCIE_BYTES_PER_SECOND = {3: 31.5e9, 4: 63e9, 5: 126e9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +40,9 @@ def parse_processors(text: str, file: str) -> dict[str, Processor]:
 
 
 def _processor(row: Row) -> Processor:
-    generation = row.cell("pcie_generation", int)
-    if generation not in _PCIE_BYTES_PER_SECOND:
-        known = ", ".join(str(one) for one in _PCIE_BYTES_PER_SECOND)
-        raise row.error(f"column 'pcie_generation' is {generation}; expected one of {known}")
+    generation, known = row.cell("pcie_generation", int), pcie_generations()
+    if generation not in known:
+        raise row.error(f"column 'pcie_generation' is {generation}; expected one of {', '.join(map(str, known))}")
     whole = row.cell("multiprocessors", int)
     slices = {}
     for part in filter(None, row.optional("slice_multiprocessors").split(";")):
@@ -53,5 +50,5 @@ def _processor(row: Row) -> Processor:
         if not count.isdecimal() or not 0 < int(count) <= whole:
             raise row.error(f"column 'slice_multiprocessors' has {part!r}; expected KIND:SMS, up to {whole}")
         slices[kind.strip()] = int(count)
-    link = _PCIE_BYTES_PER_SECOND[generation]
+    link = 2 * 16 * known[generation].lane_bytes_per_second
     return row.as_(Processor, pcie_bytes_per_second=link, slice_multiprocessors=slices)

@@ -142,8 +142,7 @@ def read_json(text: str, file: str) -> Any:
 
 
 def checked(value: object, kind: type[T], place: str, *, strict: bool = True) -> T:
-    """A value of a data file as `kind`. Raises CatalogError that names a missing, unknown or mistyped field.
-    strict: False where numbers and flags are strings, as in a CSV file."""
+    """A value of a data file as `kind`, or CatalogError. strict: False where numbers and flags are strings (CSV)."""
     try:
         return msgspec.convert(value, type=kind, strict=strict)
     except msgspec.ValidationError as error:

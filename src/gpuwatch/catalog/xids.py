@@ -49,8 +49,7 @@ class XidClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """Verdict of one authority other than NVIDIA's catalog. acts: whether it acts on the GPU or its Node; None where
-    that depends on more than the number."""
+    """Another authority's verdict. acts: whether it acts on the GPU or its Node; None where the number cannot tell."""
 
     authority: str
     acts: bool | None
@@ -115,7 +114,7 @@ def _classify(entry: Mapping[str, Any], action: XidAction) -> tuple[XidClass, st
         return xid_class, _RULES[xid_class], entry["reason"]
     if decoded := entry.get("decoded_actions"):
         rows = ", ".join(f"{count} {name}" for name, count in sorted(decoded.items()))
-        reason = f"the number decides nothing: its decode rows say {rows}"
+        reason = f"the number alone does not decide: NVIDIA's rows for it say {rows}"
         return XidClass.CORROBORATE, _RULES[XidClass.CORROBORATE], reason
     match action:
         case XidAction.RESTART_APP:
@@ -150,7 +149,7 @@ def _new_code(code: object, found: Mapping[int, Xid]) -> int:
     if type(code) is not int:
         raise ValueError(f"the code {code!r} is no whole number")
     if code in found:
-        raise ValueError(f"XID {code} stands twice; keep one")
+        raise ValueError(f"XID {code} has an entry already; keep one")
     return code
 
 

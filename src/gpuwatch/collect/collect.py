@@ -3,7 +3,7 @@ without a cluster no Pod's owner is known, so the plan refuses every action."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpuwatch.collect.origin import TrustedTargets, find_origin, untrusted
 from gpuwatch.collect.resolve import boot_times, infiniband_ports, resolve_nodes
@@ -19,6 +19,7 @@ from gpuwatch.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.telemetry.pod_runs import pod_runs
 from gpuwatch.telemetry.readings import read_stats
 from gpuwatch.telemetry.samples import SampleStore, TelemetryError
+from gpuwatch.telemetry.standing import standing
 
 Progress = Callable[[str], None]
 """Called with the name of each step before it begins."""
@@ -53,7 +54,7 @@ def collect(
 
 def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progress) -> tuple[Cluster, list[Gap]]:
     if cluster is None:
-        detail = "No cluster is read (no kubeconfig was found, or --no-cluster was given): Pods are known by name only."
+        detail = "No cluster was read, so Pods are known by name only: no kubeconfig was found, or --no-cluster is set."
         return Cluster(), [Gap(kind=GapKind.UNREACHABLE, what="cluster", detail=detail)]
     progress(f"reading {cluster.description}")
     try:
@@ -96,6 +97,9 @@ def _read_telemetry(
     progress("reading state changes (XIDs, recovery actions)")
     changes, found = state_changes(telemetry, needs.state_signals, at, needs.change_window_seconds, schema, inventory)
     gaps += found
+    window, events = timedelta(seconds=needs.change_window_seconds), set(needs.state_signals)
+    stand = standing(telemetry, readings, at, schema, inventory)
+    changes = (*(each for each in stand if each.signal not in events or at - each.at >= window), *changes)
     chosen = _histories_wanted(inventory, readings, suspects_stat, needs)
     progress(f"reading the activity of {len(inventory.devices) if chosen is None else len(chosen)} devices")
     activity: Sequence[ActivityHistory] = ()
@@ -135,9 +139,8 @@ def _read_telemetry(
 def _histories_wanted(
     inventory: Inventory, readings: Readings, suspects_stat: WindowStat, needs: TelemetryNeeds
 ) -> frozenset[DeviceId] | None:
-    """Devices whose long history is needed; None for all. A device that was active within the suspect window is in use,
-    so only inactive ones need it, and a sample of the busy ones for comparison. A device without data is a suspect:
-    unknown is not busy."""
+    """Devices whose long history is needed; None for all: those that were not active within the suspect window, and a
+    sample of the busy ones for comparison. A device without data counts as not active."""
     if not needs.suspect_window_seconds or len(inventory.devices) <= _ALL_HISTORIES:
         return None
     held = [device for device in inventory.devices if device.present and device.pods]

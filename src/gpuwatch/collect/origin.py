@@ -1,7 +1,7 @@
 """Decides which series are of this cluster, and which scrape targets are trusted to describe its devices.
 
-A target is trusted where a setting says so, where its address is that of an exporter's Pod or of a Node, or where its
-series `up` names an exporter's Pod. Another Pod that exports GPU metrics is foreign: every query leaves its rows out.
+A target is trusted where a setting lists it, where its address is that of an exporter's Pod or of a Node, or where its
+series `up` names an exporter's Pod. Any other Pod that exports GPU metrics is foreign: every query leaves its rows out.
 The devices of an unknown target are shown and never acted on.
 """
 
@@ -45,35 +45,35 @@ def find_origin(
 ) -> Origin:
     """The series of this cluster at `at`: those with the `matchers`, or by default with labels found in telemetry.
     Without a cluster, all series count. matchers, trusted: see `Connection`."""
-    wrote: Places = {}
-    origin = _of_cluster(store, at, matchers, wrote)
+    exporting: Places = {}
+    origin = _of_cluster(store, at, matchers, exporting)
     if not matchers and origin.schema.signals:
         rows, gaps = places(store, at, origin.schema)
         chosen, unclear = _chosen(rows, HostNames(cluster))
         if chosen:
-            wrote = {}
-            origin = _of_cluster(store, at, chosen, wrote)
+            exporting = {}
+            origin = _of_cluster(store, at, chosen, exporting)
         origin = replace(origin, gaps=(*origin.gaps, *gaps, *unclear))
-    return _of_exporters(origin, at, cluster, trusted, wrote) if cluster.known and origin.schema.signals else origin
+    return _of_exporters(origin, at, cluster, trusted, exporting) if cluster.known and origin.schema.signals else origin
 
 
-def _of_cluster(store: SampleStore, at: datetime, matchers: Mapping[str, str], wrote: Places) -> Origin:
+def _of_cluster(store: SampleStore, at: datetime, matchers: Mapping[str, str], exporting: Places) -> Origin:
     scoped = ScopedStore(store, cluster=tuple(any_of(label, [value]) for label, value in matchers.items()))
-    schema, gaps = discover(scoped, at, wrote)
+    schema, gaps = discover(scoped, at, exporting)
     return Origin(store=scoped, schema=replace(schema, matchers=dict(matchers)), gaps=gaps)
 
 
-def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: TrustedTargets, wrote: Places) -> Origin:
-    found, gaps = targets(origin.store, at, origin.schema, wrote)
-    judge = _Judge(cluster)
+def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: TrustedTargets, exporting: Places) -> Origin:
+    found, gaps = targets(origin.store, at, origin.schema, exporting)
+    judge = _TargetJudge(cluster)
     by_setting = {item for item in found if _is_set(item, trusted)}
     known = {item for item in found if judge.is_exporter(item)} | by_setting
     foreign = {item for item in found if judge.is_exporter(item) is False} - known
     if foreign == set(found):
-        foreign = set()  # no exporter is recognised at all: all are shown
-    # Where a target without devices of its own writes of others' devices, they could not be told apart.
-    shown = known | {item for item in found if item.has_devices or not item.writes} - foreign
-    wrong = {item for item in found if item.writes} - shown
+        foreign = set()  # no exporter is recognised, so all targets are shown
+    # A target that exports GPU metrics but shows no device may describe the devices of others.
+    shown = known | {item for item in found if item.has_devices or not item.exports} - foreign
+    wrong = {item for item in found if item.exports} - shown
     jobs = {item.job for item in shown}
     shared = {item.instance for item in shown}
     alone = sorted({item.instance for item in wrong if item.job in jobs} - shared)
@@ -97,8 +97,7 @@ def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: Trust
 
 
 def _chosen(rows: Sequence[Labels], names: HostNames) -> tuple[dict[str, str], tuple[Gap, ...]]:
-    """Labels that tell this cluster's rows from others'. A host name without its domain decides only where no other
-    name does."""
+    """Labels that tell this cluster's rows from others', by whole host names, or else by names without a domain."""
     chosen: dict[str, str] = {}
     for label in CLUSTER_LABELS:
         values = sorted({row.get(label, "") for row in rows})
@@ -125,7 +124,7 @@ def _several(label: str, values: Sequence[str], ours: Sequence[str]) -> Gap:
     )
 
 
-class _Judge:
+class _TargetJudge:
     def __init__(self, cluster: Cluster) -> None:
         self._of_exporter = cluster.exporter_nodes
         self._exporters = frozenset(cluster.exporter_pods)
@@ -163,7 +162,7 @@ def _named(target: Target) -> str:
 def _unknown(target: Target) -> str:
     return (
         f"its rows come from {_named(target)}, which is not known as an exporter on a Node of this cluster; if it is "
-        f"one, trust it: prometheus.trusted_targets: [{{job: {target.job}}}]"
+        f"one, set prometheus.trusted_targets: [{{job: {target.job}}}]"
     )
 
 
@@ -171,9 +170,9 @@ def _foreign(items: Sequence[Target]) -> Gap:
     return Gap(
         kind=GapKind.UNTRUSTED,
         what=f"{len(items)} targets",
-        detail=f"They export GPU metrics and belong to no known exporter, such as {_named(items[0])}; their rows "
-        "are ignored. An exporter's Pod mounts the kubelet's pod-resources from its Node. To trust another one, set "
-        f"prometheus.trusted_targets, for example [{{job: {items[0].job}}}].",
+        detail=f"They export GPU metrics and belong to no known exporter, so their rows are ignored; one is "
+        f"{_named(items[0])}. gpuwatch knows an exporter's Pod by its mount of the kubelet's pod-resources. To trust "
+        f"another target, set prometheus.trusted_targets, for example [{{job: {items[0].job}}}].",
     )
 
 
@@ -182,16 +181,15 @@ def _too_many(instances: Sequence[str]) -> Gap:
         kind=GapKind.AMBIGUOUS,
         what="telemetry",
         detail=f"{len(instances)} targets of the exporters' own jobs export GPU metrics and are no exporters, such as "
-        f"{instances[0]}; only {_LEFT_OUT_AT_ONCE} can be left out. Nothing is done until exporters have a job of "
-        "their own, or prometheus.trusted_targets names them.",
+        f"{instances[0]}; queries can leave out only {_LEFT_OUT_AT_ONCE}. Nothing is done until exporters have a job "
+        "of their own, or prometheus.trusted_targets names them.",
     )
 
 
 def untrusted(
     devices: Sequence[Device], instances: Mapping[DeviceId, Collection[str]], found: Origin, cluster: Cluster
 ) -> tuple[tuple[Device, ...], list[Gap]]:
-    """The devices with the reason why nothing may be done about them, and one Gap per reason. instances: of the targets
-    that export a device."""
+    """The devices with why nothing may be done about them, and one Gap per reason. instances: device → targets."""
     held = {node.name: node.gpu_count for node in cluster.nodes if not node.mig_layout}
     seen = Counter(node for node, _ in {(device.node, device.uuid) for device in devices if device.present})
     reasons: Counter[str] = Counter()

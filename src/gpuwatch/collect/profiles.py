@@ -101,8 +101,8 @@ def update_profiles(
 
     Without a book it begins `history_seconds` before `at`; a book keeps its own step. unfit: times to leave out, from
     the caller's findings; throttling, fatal XIDs and recovery actions are found here. xids: the catalog with the
-    operator's overrides. What could not be read is a Gap, and `until` stays before it, as it does before the newest
-    windows where no device of the fleet has a sample: samples may be late.
+    operator's overrides. What could not be read is a Gap, and `until` stays before it. It also stays before the newest
+    windows in which no device of the fleet has a sample: samples may be late.
     """
     step = book.step_seconds if book else fetch.step_seconds
     end = aligned(at - timedelta(seconds=fetch.settle_seconds), step)
@@ -132,7 +132,7 @@ def update_profiles(
                 # An empty book observed no start of a workload.
                 before = book if book.profiles or book.usage else None
                 found = (*known, *stretch.unfit)
-                with _uncollected():
+                with _garbage_collector_off():
                     book = update_book(before, stretch.windows, stretch.owners, stretch.pods, found, policy)
             book = replace(book, until=stretch.end)
     except TelemetryError as error:
@@ -183,13 +183,13 @@ class _StretchReader:
         while begin < end:
             until = min(begin + length, end)
             now, gaps = (schema, ()) if until == end else discover(self.telemetry, until)
-            spoken, more = _both(before, now)
-            inventory, found = self._inventory(begin, until, spoken)
+            joint, more = _joint_schema(before, now)
+            inventory, found = self._inventory(begin, until, joint)
             gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *found)
             if _failed(gaps):
                 yield _Stretch(start=begin, end=begin, gaps=gaps)
                 return
-            yield self._read(begin, until, spoken, inventory, gaps, is_newest=until == end)
+            yield self._read(begin, until, joint, inventory, gaps, is_newest=until == end)
             begin, before = until, now
 
     def _length(self, devices: int) -> timedelta:
@@ -216,7 +216,7 @@ class _StretchReader:
         is_newest: bool,
     ) -> _Stretch:
         telemetry, step = self.telemetry, self.step_seconds
-        with _uncollected():
+        with _garbage_collector_off():
             windows, more = held_windows(telemetry, SIGNALS, start, end, step, schema, inventory)
         found = [*gaps, *more]
         if is_newest:
@@ -253,8 +253,7 @@ class _StretchReader:
         )
 
     def _attributed(self, windows: Sequence[HeldWindows]) -> Sequence[HeldWindows]:
-        """None where no row names a Pod although Pods have GPUs: telemetry then lacks the Pods, and devices without one
-        may not be free."""
+        """The windows; () where no row names a Pod although Pods have GPUs, so that free devices are unknown."""
         if any(each.pod for each in windows):
             return windows
         held = any(pod.phase == "Running" and pod.accelerators for pod in self.cluster.pods)
@@ -263,8 +262,8 @@ class _StretchReader:
     def _past(
         self, refs: Sequence[PodRef], start: datetime, end: datetime
     ) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
-        """Pods that the cluster no longer has, and the live ones of their namespaces, whose top owners show what owns
-        the owners that kube-state-metrics exports (a Notebook above a StatefulSet)."""
+        """Pods that the cluster no longer has, and live ones of their namespaces. The top owners of the live ones show
+        what owns the owner that kube-state-metrics exports (a Notebook above a StatefulSet)."""
         gone = [ref for ref in refs if ref not in self.live or not self.live[ref].workload]
         if not gone:
             return {}, ()
@@ -274,7 +273,7 @@ class _StretchReader:
     def _degraded(
         self, start: datetime, end: datetime, schema: Schema, inventory: Inventory
     ) -> tuple[list[Unfit], tuple[Gap, ...]]:
-        """GPUs with a fatal XID or a recovery action, until it is cleared, or the end."""
+        """Times in which a GPU had a fatal XID or a recovery action."""
         telemetry = self.telemetry
         now, gaps = read_stats(telemetry, (_XID, _RECOVERY), start, schema, inventory)
         open_since: dict[tuple[str, Signal], datetime] = {}
@@ -298,9 +297,8 @@ class _StretchReader:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Turns the cyclic garbage collector off for a stretch: with a large fleet's hundreds of thousands of objects it
-    took a quarter of an update's time, and windows and profiles form no cycles."""
+def _garbage_collector_off() -> Iterator[None]:
+    """The collector took a quarter of a large fleet's update, and windows and profiles form no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -328,26 +326,26 @@ def _cut(windows: HeldWindows, end: datetime) -> HeldWindows:
     return replace(windows, values={signal: values[:count] for signal, values in windows.values.items()})
 
 
-def _both(before: Schema | None, now: Schema) -> tuple[Schema, tuple[Gap, ...]]:
+def _joint_schema(before: Schema | None, now: Schema) -> tuple[Schema, tuple[Gap, ...]]:
     """The metrics of either schema, without those that changed their unit in between (DCGM 4.6 to 4.7)."""
     if before is None or before.signals == now.signals:
         return now, ()
-    spoken = {(each.signal, each.vocabulary, each.metric): each for each in before.signals}
+    signals = {(each.signal, each.vocabulary, each.metric): each for each in before.signals}
     changed: list[str] = []
     for each in now.signals:
         key = (each.signal, each.vocabulary, each.metric)
-        if key in spoken and spoken[key].scale != each.scale:
+        if key in signals and signals[key].scale != each.scale:
             changed.append(each.metric)
-            del spoken[key]
+            del signals[key]
         else:
-            spoken[key] = each
+            signals[key] = each
     gaps = tuple(
         Gap(kind=GapKind.IMPLAUSIBLE, what=f"metric {metric}", detail="it changed its unit in this time; left out")
         for metric in dict.fromkeys(changed)
     )
     together = replace(
         now,
-        signals=tuple(spoken.values()),
+        signals=tuple(signals.values()),
         vocabularies=tuple(dict.fromkeys((*now.vocabularies, *before.vocabularies))),
         node_labels=tuple(dict.fromkeys((*now.node_labels, *before.node_labels))),
         interval_seconds=now.interval_seconds or before.interval_seconds,

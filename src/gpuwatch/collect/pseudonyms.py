@@ -76,7 +76,7 @@ class _Alias:
         return key if key.startswith("node.kubernetes.io/") else self.label(key)
 
     def of(self, item: Any, rule: "_Rule | None" = None) -> Any:
-        """The item by its rule. Without one, objects by the rules of their class, and anything else as it is."""
+        """The item by its rule. Without a rule, objects change by the rules of their class, and other items stay."""
         if callable(rule):
             return rule(self, item)
         if isinstance(item, tuple):

@@ -18,7 +18,7 @@ from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.samples import Expression, Function, SampleStore, Selector, TelemetryError
 
 _SAME_BOOT_SECONDS = 60
-"""The kernel computes the time of its boot from a clock that is set now and then."""
+"""The kernel computes its boot time from a clock that is corrected now and then, so readings differ by seconds."""
 
 
 class HostNames:
@@ -108,8 +108,7 @@ def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict
 def infiniband_ports(
     store: SampleStore, at: datetime, cluster: Cluster
 ) -> tuple[dict[str, dict[str, dict[str, float]]], tuple[Gap, ...]]:
-    """`Snapshot.infiniband`; a target's Node as in `boot_times`. If the first query finds no port, the others are not
-    sent."""
+    """`Snapshot.infiniband`; a target's Node as in `boot_times`. Without ports, the first query is the only one."""
     names = HostNames(cluster)
     found: dict[str, dict[str, dict[str, float]]] = {}
     for statistic in STATISTICS:

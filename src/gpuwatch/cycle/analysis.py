@@ -1,7 +1,7 @@
 """Everything concluded at one moment: Snapshot ▸ findings ▸ plan ▸ Analysis. Pure and deterministic."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuwatch.catalog.metrics import metric_rows
@@ -25,7 +25,7 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import Schema, Signal, WindowStat
+from gpuwatch.model.telemetry import Device, Schema, Signal, Statistic, WindowStat
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.partial_gangs import explained
@@ -83,7 +83,23 @@ def assess(
         *idle.assess_idle(snapshot, policies.idle, everything=everything),
         *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=everything),
     )
-    return explained(PlanFacts(snapshot, found), policies.plan)
+    return explained(PlanFacts(snapshot, tuple(_dated(snapshot, item) for item in found)), policies.plan)
+
+
+def _dated(snapshot: Snapshot, finding: Finding) -> Finding:
+    """A degraded device whose rule gives no beginning, with that of the first state it rests on. Where the state is as
+    old as what was read, the evidence has that window, and the beginning is the latest that there can be."""
+    if finding.verdict is not Verdict.DEGRADED or finding.since is not None or not snapshot.changes:
+        return finding
+    began = {(change.device, change.signal.value): change for change in reversed(snapshot.changes)}
+    for number, fact in enumerate(finding.evidence):
+        change = began.get((finding.subject.name, fact.signal)) if fact.statistic == Statistic.LAST else None
+        if change is not None:
+            window = 0 if change.before is not None else round((snapshot.at - change.at).total_seconds())
+            facts = list(finding.evidence)
+            facts[number] = replace(fact, at=change.at, window_seconds=window)
+            return replace(finding, since=change.at, evidence=tuple(facts))
+    return finding
 
 
 def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:
@@ -91,7 +107,7 @@ def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanC
     return Analysis(
         version=VERSION,
         at=snapshot.at,
-        coverage=_coverage(snapshot, ordered, policies),
+        coverage=coverage_of(snapshot.devices, ordered, _limited(snapshot.telemetry_schema, policies)),
         devices=snapshot.devices,
         cluster=snapshot.cluster,
         findings=ordered,
@@ -137,8 +153,8 @@ def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signa
     """Rule → signals that it can use and that the exporters here support, but nothing exports."""
     found = {item.signal for item in schema.signals}
     # Without any exporter, suggest the commonest one.
-    spoken = set(schema.vocabularies) or {"dcgm"}
-    possible = {row.signal for row in metric_rows() if row.vocabulary in spoken}
+    time_text = set(schema.vocabularies) or {"dcgm"}
+    possible = {row.signal for row in metric_rows() if row.vocabulary in time_text}
     missing = {
         rule: tuple(signal for signal in signals if signal in possible and signal not in found)
         for rule, signals in rule_signals(policies).items()
@@ -168,8 +184,15 @@ def _order(finding: Finding) -> tuple[int, int, float, str]:
     return (_VERDICT.get(finding.verdict, 4), SEVERITY_RANK[finding.severity], -finding.gpu_hours, finding.id)
 
 
-def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Policies) -> Coverage:
-    present = [device for device in snapshot.devices if device.present]
+def _limited(schema: Schema, policies: Policies) -> dict[str, tuple[str, ...]]:
+    return {rule: tuple(map(str, signals)) for rule, signals in missing_signals(schema, policies).items()}
+
+
+def coverage_of(
+    devices: Sequence[Device], findings: Sequence[Finding], rules_limited: dict[str, tuple[str, ...]]
+) -> Coverage:
+    """What is known of these devices. findings: those about them."""
+    present = [device for device in devices if device.present]
     unknown = [finding for finding in findings if finding.verdict is Verdict.UNKNOWN]
     # Other UNKNOWN findings are about one fault (an XID that may be the application's), not about the device's health.
     health_unknown = {
@@ -180,15 +203,12 @@ def _coverage(snapshot: Snapshot, findings: tuple[Finding, ...], policies: Polic
     }
     idle_unknown = {ref for finding in unknown if finding.family is Family.IDLE for ref in finding.pods}
     return Coverage(
-        devices=len(snapshot.devices),
+        devices=len(devices),
         devices_present=len(present),
-        devices_resolved=sum(1 for device in snapshot.devices if device.node is not None),
+        devices_resolved=sum(1 for device in devices if device.node is not None),
         devices_allocated=sum(1 for device in present if device.pods),
         devices_shared=sum(1 for device in present if device.shared),
         health_unknown=len(health_unknown),
         idle_unknown=len(idle_unknown),
-        rules_limited={
-            rule: tuple(str(signal) for signal in signals)
-            for rule, signals in missing_signals(snapshot.telemetry_schema, policies).items()
-        },
+        rules_limited=rules_limited,
     )

@@ -8,14 +8,7 @@ from enum import StrEnum
 
 from gpuwatch.cycle.analysis import SEVERITY_RANK
 from gpuwatch.model.cluster import Pod
-from gpuwatch.model.decision import (
-    ActionKind,
-    Analysis,
-    Finding,
-    FindingKind,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import ActionKind, Analysis, Finding, FindingKind, SubjectKind, Verdict
 from gpuwatch.model.remediation import Remediation, StepKind
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef, Schema
 
@@ -25,7 +18,7 @@ class UnknownReason(StrEnum):
 
     SIGNALS_MISSING = "signals_missing"  # it reports; no series of what the rules need is exported here
     SAMPLES_MISSING = "samples_missing"  # it reports; what the rules need is exported here, but not enough of it
-    EXPORTER_DOWN = "exporter_down"  # its exporter cannot be scraped, or nobody can tell whether it can
+    EXPORTER_DOWN = "exporter_down"  # its exporter cannot be scraped, or it is not known whether it can
     EXPORTER_EMPTY = "exporter_empty"  # its exporter answers without a GPU, as while a driver is loaded
     TELEMETRY_MISSING = "telemetry_missing"  # so many exporters are down that the scraping is at fault
 
@@ -50,11 +43,9 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def culprits(analysis: Analysis, findings: Iterable[Finding]) -> list[Culprit]:
-    """One for each finding.
-
-    A gang or a workload of several Pods is named by its first Pod by name. For a GPU that several Pods share no Pod is
-    named, and a Namespace only if they share one: whose fault it is, is unknown.
-    """
+    """One for each finding. A gang or a workload of several Pods is named by its first Pod by name. For a GPU that
+    several Pods share no Pod is named, and a Namespace only if it is the same for all: it is not known which Pod is the
+    cause."""
     devices = {device.id: device for device in analysis.devices}
     pods = {pod.ref: pod for pod in analysis.cluster.pods}
     namespaces = {workload.id: workload.namespace for workload in analysis.cluster.workloads}
@@ -92,11 +83,9 @@ def _one(values: set[str]) -> str:
 
 
 def health_unknown(analysis: Analysis) -> Mapping[tuple[str, str], int]:
-    """(Node, UnknownReason) → GPUs and MIG instances of unknown health, the highest count first.
-
-    The sum is Coverage.health_unknown. The reason derives from the finding's kind, from Finding.missing compared with
-    the signals exported here, and from the exporter's `up` in its evidence.
-    """
+    """(Node, UnknownReason) → GPUs and MIG instances of unknown health, the highest count first. The sum is
+    Coverage.health_unknown. The reason derives from the finding's kind, from Finding.missing compared with the signals
+    exported here, and from the exporter's `up` in its evidence."""
     devices = {device.id: device for device in analysis.devices}
     why: dict[DeviceId, tuple[str, str]] = {}
     for item in analysis.findings:

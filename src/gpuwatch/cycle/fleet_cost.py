@@ -17,6 +17,7 @@ from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.frameworks import ends
 from gpuwatch.model.cluster import Cluster, Node, Pod, Sharing
 from gpuwatch.model.decision import Analysis, Family, Finding, FindingKind, Verdict
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.model.telemetry import Device, PodRef
 
@@ -166,14 +167,8 @@ def _suspected_pods(findings: Iterable[Finding]) -> frozenset[PodRef]:
 def allocations(analysis: Analysis, prices: PriceList) -> tuple[Allocation, ...]:
     """What each Pod has, and what is free, Node by Node. Empty without a cluster."""
     cluster = analysis.cluster
-    pods: dict[str, list[Pod]] = defaultdict(list)
-    for pod in cluster.pods:
-        if pod.node and pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims):
-            pods[pod.node].append(pod)
-    here: dict[str, list[Device]] = defaultdict(list)
-    for device in analysis.devices:
-        if device.node is not None:
-            here[device.node].append(device)
+    live = (pod for pod in cluster.pods if pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims))
+    pods, here = grouped(live, lambda pod: pod.node), grouped(analysis.devices, lambda device: device.node)
     claimed = _claimed_gpus(cluster, {device.id: device for device in analysis.devices})
     idle, suspected = _idle_pods(analysis.findings), _suspected_pods(analysis.findings)
     states = {
@@ -234,9 +229,9 @@ def _taken(
 
 
 def _share_of(node: Node, resource: str) -> float:
-    told = node.labels.get(f"{_bare(resource)}.replicas", "")
+    replicas = node.labels.get(f"{_bare(resource)}.replicas", "")
     shared = node.replicas if node.sharing is not Sharing.NONE else 1
-    sharers = int(told) if told.isdecimal() and int(told) else shared
+    sharers = int(replicas) if replicas.isdecimal() and int(replicas) else shared
     return gpu_share_ratio(node.gpu_product, _profile_of(node, resource)) / max(sharers, 1)
 
 

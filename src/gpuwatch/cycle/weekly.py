@@ -14,8 +14,9 @@ from gpuwatch.advise.recommend import by_worth
 from gpuwatch.catalog.gpus import gpu_share_ratio, model_name
 from gpuwatch.catalog.instances import CURRENCY
 from gpuwatch.cycle.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
-from gpuwatch.cycle.weekly_savings import Savings, Sum, held_by, namespace_of, worked_out
+from gpuwatch.cycle.weekly_savings import Savings, Sum, held_by, namespace_of, workload_savings
 from gpuwatch.model.decision import Analysis, Finding, FindingKind, Severity, SubjectKind, Verdict
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.remediation import Remediation
 from gpuwatch.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
 from gpuwatch.model.telemetry import Device, Gap
@@ -64,7 +65,9 @@ def assemble_weekly(
     suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
     suspicion = held_by(suspected, analysis.devices, price_per_gpu_hour, start, end)
     devices = {device.id: device for device in analysis.devices}
-    workloads, savings = worked_out(analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end)
+    workloads, savings = workload_savings(
+        analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end
+    )
     teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
     gone = _gone_gpu_hours(analysis, start, end)
     fleet = _with_savings(
@@ -161,9 +164,7 @@ def _reaches(rows: Collection[UsageHour], start: datetime) -> bool:
 
 def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[UsePoint, ...]:
     """One point per hour; an hour without any row is a gap, not zero."""
-    by_hour: dict[datetime, list[UsageHour]] = defaultdict(list)
-    for row in rows:
-        by_hour[row.hour].append(row)
+    by_hour = grouped(rows, lambda row: row.hour)
     points = []
     hour = start.replace(minute=0, second=0, microsecond=0)
     while hour < end:
@@ -195,10 +196,7 @@ def _teams(
     savings: Savings,
     prices: Mapping[str, float],
 ) -> tuple[TeamUse, ...]:
-    by_namespace: dict[str, list[UsageHour]] = defaultdict(list)
-    for row in rows:
-        if row.namespace:
-            by_namespace[row.namespace].append(row)
+    by_namespace = grouped((row for row in rows if row.namespace), lambda row: row.namespace)
     for namespace in {*savings.in_span, *savings.projected, *savings.conditional}:
         by_namespace.setdefault(namespace, [])  # nothing allocated in this period, but with advice
     advised = Counter(item.key.namespace for item in recommendations)
@@ -315,18 +313,18 @@ def _limits(
     unpriced = sorted({row.gpu_model for row in rows if row.gpu_model not in prices})
     if unpriced:
         yield (
-            f"No price is known for {', '.join(unpriced)}: money leaves them out. Name prices with the setting "
-            "`prices` or label the Nodes with their instance type and region."
+            f"No price is known for {', '.join(unpriced)}: sums of money leave them out. Give prices with the setting "
+            "`prices`, or label the Nodes with their instance type and region."
         )
     if not _reaches(before, start - (end - start)):
-        yield "The time before was not measured, so there is no trend yet."
+        yield "The period before was not measured, so there is no trend yet."
     if any(row.sm_gpu_hours is None for row in rows if row.namespace):
         yield (
             "SM activity is not exported everywhere; 'busy' is the engine's, which one small kernel in a loop keeps at "
             "100 %, so real use is lower."
         )
     if any(item.chosen.speed.tier is not EvidenceTier.SM for item in recommendations):
-        yield "Some advice rests on board power instead of SM activity; its speed intervals are wider for that."
+        yield "Some advice rests on board power instead of SM activity; its speed ranges are wider."
     yield "Exporters average over their interval (30 s by default): shorter peaks of memory and activity are not seen."
     if any(item.kind is FindingKind.TELEMETRY_MISSING for item in analysis.findings):
-        yield "Telemetry was gone at the end of the report's time; what happened since then is unknown."
+        yield "Telemetry was missing at the end of the period; it is unknown what happened since."

@@ -7,7 +7,7 @@ from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import Phase, Remediation
 from gpuwatch.model.weekly import ActionTaken
 
-NOT_READ = "What was done is not known: no Remediations were read (give the cluster that keeps them)."
+NOT_READ = "It is not known what was done: no Remediations were read. Give the cluster that stores them."
 NOTHING = "Nothing was proposed."
 OBSERVED = "Nothing was proposed: mode observe."
 
@@ -32,7 +32,7 @@ def _taken(remediation: Remediation, start: datetime, end: datetime) -> ActionTa
         pool=proposal.pool,
         gpus=proposal.gpus,
         mode=proposal.mode,
-        approved_by=(remediation.approved_by or "somebody") if remediation.approved else "",
+        approved_by=(remediation.approved_by or "a person") if remediation.approved else "",
         proposed_at=proposal.created_at,
         changed_at=remediation.changed_at,
         phase=remediation.phase,

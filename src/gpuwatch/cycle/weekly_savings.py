@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from gpuwatch.advise.money import HOURS_PER_WEEK
 from gpuwatch.catalog.gpus import gpu_share_ratio, model_name, profile_name
 from gpuwatch.model.decision import Analysis, Finding
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId
 from gpuwatch.model.weekly import WorkloadUse
@@ -60,7 +61,7 @@ class _IdleDevice:
     gpu_hours: float
 
 
-def worked_out(
+def workload_savings(
     analysis: Analysis,
     book: ProfileBook,
     recommendations: Sequence[Recommendation],
@@ -121,11 +122,7 @@ def worked_out(
 
 
 def held_by(
-    findings: Sequence[Finding],
-    devices: Iterable[Device],
-    prices: Mapping[str, float],
-    start: datetime,
-    end: datetime,
+    findings: Sequence[Finding], devices: Iterable[Device], prices: Mapping[str, float], start: datetime, end: datetime
 ) -> Sum:
     """GPU-hours of these allocations within the period, and what they cost."""
     total = Sum()
@@ -263,7 +260,7 @@ def _last_day(end: datetime) -> date:
 
 
 def namespace_of(idle: Finding) -> str:
-    """That of its Pods: a gang is named by its own id."""
+    """The Namespace of its Pods: the finding of a gang is named by the gang's id."""
     return idle.pods[0].partition("/")[0]
 
 
@@ -330,7 +327,4 @@ def _project(
 
 
 def _members(found: Iterable[WorkloadKey]) -> defaultdict[_Group, list[WorkloadKey]]:
-    groups: defaultdict[_Group, list[WorkloadKey]] = defaultdict(list)
-    for key in found:
-        groups[key.namespace, key.gpu_model].append(key)
-    return groups
+    return grouped(found, lambda key: (key.namespace, key.gpu_model))

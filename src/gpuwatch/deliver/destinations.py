@@ -100,8 +100,8 @@ def _to_s3(report: Report, policy: DeliveryPolicy) -> None:
             )
     except ClientError as error:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        told = error.response.get("Error", {})
-        text = f"{told.get('Code', status)}: {told.get('Message', 'no message')}"
+        details = error.response.get("Error", {})
+        text = f"{details.get('Code', status)}: {details.get('Message', 'no message')}"
         raise SendError(text, final=400 <= status < 500 and status not in _TRY_AGAIN) from None
     except BotoCoreError as error:
         raise SendError(f"{type(error).__name__}: {error}") from None
@@ -144,7 +144,7 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
     import apprise
 
     asset = apprise.AppriseAsset(async_mode=False, app_id="gpuwatch", app_desc="gpuwatch", app_url="")
-    with _told() as lines:
+    with _captured_log() as lines:
         plugin = apprise.Apprise.instantiate(url, asset=asset)
         if plugin is None:
             why = _reason(lines, url) or "unknown scheme, or a part is missing"
@@ -169,7 +169,7 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[list[str]]:
+def _captured_log() -> Iterator[list[str]]:
     """Apprise's log lines. Its calls return only true or false (caronc/apprise#306): the reason is in the log, for a
     failed connection at DEBUG. That level contains secrets, so the application's handlers do not get it."""
     lines: list[str] = []

@@ -13,7 +13,7 @@ def board_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 
 def board(fleet: Fleet) -> Judge:
-    """DCGM warns of both. No recorded page shows either, so neither causes an action."""
+    """DCGM warns of both faults. No recorded page of an exporter shows either, so neither causes an action."""
     kind, window = FindingKind.BOARD, fleet.policy.window_seconds
     inforom, power, _ = map(fleet.answers, board_needs(fleet.policy))
     warm, powered = (fleet.covered(window, [signal]) for signal in (Signal.GPU_TEMPERATURE_CELSIUS, Signal.POWER_WATTS))
@@ -30,7 +30,7 @@ def board(fleet: Fleet) -> Judge:
         # An exporter without the counter, or a hypervisor that hides it, hides it on every GPU.
         if siblings and warm(gpu) and not power.of(gpu) and all(map(powered, siblings)):
             fact = power.evidence(gpu, power.of(gpu) or 0.0, comparison="==", bound=0.0, note="samples in the window")
-            summary = f"the power of its board cannot be read; that of the {len(siblings)} others of its machine can"
+            summary = f"its board's power cannot be read, that of the {len(siblings)} other GPUs of its machine can"
             return fleet.degraded(gpu, kind, summary, grade, [fact], components=[Component.POWER])
         if valid is None:
             return fleet.unknown(gpu, kind, "the InfoROM's state is not exported", [inforom.stat.signal])

@@ -4,10 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import FLEET, SUSPECTED, Fleet, conclude
+from gpuwatch.detect.fleet import FLEET, SUSPECTED, Fleet, conclude, on_node
 from gpuwatch.detect.presence import being_changed, monitoring_fault, widespread
 from gpuwatch.model.cluster import Node, Sharing
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 
 
 class _Count(NamedTuple):
@@ -42,10 +42,10 @@ def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
     ]
     dark = [count for count in counts if not count.seen]
     comparable = [count for count in counts if count.seen and count.whole]
-    return [*_dark(fleet, dark, len(counts)), *_short(fleet, comparable)]
+    return [*_without_telemetry(fleet, dark, len(counts)), *_with_fewer_gpus(fleet, comparable)]
 
 
-def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]:
+def _without_telemetry(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]:
     if widespread(fleet, len(dark), total):
         names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
         yield monitoring_fault(
@@ -60,7 +60,7 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
     for count in dark:
         down = ", and the Node is NotReady" if count.node.ready is False else ""
         yield monitoring_fault(
-            Subject(SubjectKind.NODE, count.node.name),
+            on_node(count.node.name),
             FindingKind.EXPORTER_DOWN,
             summary=f"no telemetry of its GPUs{down}",
             severity=Severity.WARNING,
@@ -70,11 +70,9 @@ def _dark(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]
         )
 
 
-def _short(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Finding]:
-    """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause.
-
-    After a reboot the device plugin and GPU feature discovery count only what is left; then the siblings tell.
-    """
+def _with_fewer_gpus(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Finding]:
+    """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause. After a
+    reboot the Node counts only the GPUs that are left; then Nodes of the same kind show how many there were."""
     usual = _usual(fleet, comparable)
     expected = {count.node.name: max(count.capacity, usual.get(_kin(count), 0)) for count in comparable}
     short = [count for count in comparable if count.seen < expected[count.node.name]]
@@ -99,12 +97,12 @@ def _short(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Finding]:
             bound = float(count.capacity)
             evidence.append(Evidence(signal="allocatable", value=left, comparison="<", bound=bound))
         if uncounted:
-            words += " and in its capacity; its siblings have them"
+            words += " and in its capacity; Nodes of its kind have them"
             note = f"the bound is what Nodes of {' and '.join(filter(None, _kin(count)))} have"
             value, bound = float(count.capacity), float(whole)
             evidence = [Evidence(signal="capacity", value=value, comparison="<", bound=bound, note=note)]
         yield conclude(
-            Subject(SubjectKind.NODE, name),
+            on_node(name),
             FindingKind.GPU_MISSING,
             Verdict.DEGRADED,
             words + _places(fleet, count, whole, comparable),
@@ -123,7 +121,7 @@ def _kin(count: _Count) -> tuple[str, str]:
 
 
 def _usual(fleet: Fleet, comparable: Sequence[_Count]) -> Mapping[tuple[str, str], int]:
-    """The GPUs of a Node by its kind, where for each other Node so many have as many."""
+    """Usual number of GPUs by kind of Node: for each Node with another number, `common_cause_nodes` have it."""
     kin: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     for count in comparable:
         kin[_kin(count)][count.capacity] += 1
@@ -133,7 +131,7 @@ def _usual(fleet: Fleet, comparable: Sequence[_Count]) -> Mapping[tuple[str, str
 
 
 def _places(fleet: Fleet, count: _Count, usual: int, comparable: Sequence[_Count]) -> str:
-    """Index and slot of the GPUs that are missing, as far as those that are there, and the Node's siblings, tell."""
+    """Index and slot of the missing GPUs, where the other GPUs and the Nodes of the same kind show them."""
     here = [gpu.lead for gpu in fleet.gpus if gpu.lead.node == count.node.name]
     slots = defaultdict(set)
     for gpu in fleet.gpus:
@@ -144,7 +142,7 @@ def _places(fleet: Fleet, count: _Count, usual: int, comparable: Sequence[_Count
     empty = sorted(layouts.pop() - {device.pci_bus_id for device in here}) if len(layouts) == 1 else []
     words = []
     if len(free) == usual - len(here):
-        # A driver that is loaded without a GPU counts the others from 0 on.
+        # A driver that is loaded while a GPU is missing numbers the others from 0 on.
         words.append(f"index {', '.join(free)}" + (" or numbered anew" if free[-1] == str(usual - 1) else ""))
     if len(empty) == usual - len(here):
         words.append(f"slot {', '.join(empty)}")

@@ -17,10 +17,9 @@ COMPONENTS: dict[FindingKind, tuple[Component, ...]] = {
     FindingKind.THERMAL_THROTTLE: (Component.COOLING,),
     FindingKind.POWER_BRAKE: (Component.POWER,),
 }
-"""By kind. The rules of XIDs, DCGM's watches and the board say it for each finding; the driver's recovery action and a
-vendor's verdict have none, as they may speak of any event."""
+"""By kind. XID, DCGM and board findings set theirs; a recovery action or vendor's verdict may be about any."""
 
-# By the descriptions of NVIDIA's catalog; the other numbers come from programs, or their part is not known. 45, 154 and
+# By the descriptions of NVIDIA's catalog; other XIDs come from programs, or their component is not known. 45, 154 and
 # 162 have none on purpose: they follow another event (a process' end, a new recovery action) or end one.
 XID_COMPONENTS: dict[int, Component] = {
     **dict.fromkeys((48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172), Component.MEMORY),
@@ -33,8 +32,7 @@ XID_COMPONENTS: dict[int, Component] = {
 
 
 def events(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Findings on one GPU in groups that share a component: each group may be one event. Findings without a component
-    judge the same facts and are added to a group."""
+    """Findings on one GPU, grouped by shared component: one event each, at most. One without any joins a group."""
     groups: list[list[Finding]] = []
     for finding in sorted(findings, key=lambda item: not item.components):
         same = [group for group in groups if not all(independent(finding, item.components) for item in group)]
@@ -45,10 +43,10 @@ def events(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def combined_confidence(findings: Iterable[Finding]) -> float:
-    """That at least one event is real: the strongest finding of each counts, the others of it do not."""
+    """Confidence that at least one event is real. Of each event only the strongest finding counts."""
     return 1 - prod(1 - max(finding.confidence_ratio for finding in group) for group in events(findings))
 
 
 def independent(finding: Finding, of: Sequence[Component]) -> bool:
-    """Whether it shows another event than one on these components. A judgement on the whole GPU never does."""
+    """Whether it shows another event than one on these components. A finding on the whole GPU never does."""
     return bool(finding.components) and not set(finding.components) & set(of)

@@ -14,29 +14,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 
-from gpuwatch.detect.fleet import conclude, measured
+from gpuwatch.catalog.pcie import pcie_generations
+from gpuwatch.detect.fleet import conclude, measured, on_node
 from gpuwatch.model.bounds import named, require
 from gpuwatch.model.cluster import Pod
-from gpuwatch.model.decision import (
-    Advice,
-    Evidence,
-    Family,
-    Finding,
-    FindingKind,
-    Severity,
-    Snapshot,
-    Subject,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.model.telemetry import Device, Signal, Statistic, Vendor, WindowStat
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
-
-LANE_BYTES_PER_SECOND = {1: 250e6, 2: 500e6, 3: 984.6e6, 4: 1969.2e6, 5: 3938.5e6, 6: 7562.5e6}
-"""Rate of one lane, one way, after its encoding, by generation: 2.5, 5 GT/s with 8b/10b, 8, 16, 32 GT/s with
-128b/130b, 64 GT/s with 242 of 256 bytes of a flit (PCI Express Base Specification; DCGM: 985 MB/s for Gen3)."""
 
 SIGNALS: Mapping[FindingKind, tuple[Signal, ...]] = {
     FindingKind.HBM_CONTENTION: (Signal.DRAM_ACTIVE_RATIO,),
@@ -134,7 +120,7 @@ class Contention:
         here = self._groups(self._pods[ref] for ref in dict.fromkeys(device.pods))
         if len(here) < 2:
             summary = "all of its Pods are of one workload"
-            return conclude(device, kind, Verdict.HEALTHY, summary, family=Family.MISFIT)
+            return conclude(device, kind, Verdict.HEALTHY, summary)
         settled = [key for key, pods in here.items() if any(self._lasts(pod) for pod in pods)]
         if len(settled) < 2:
             return self._unknown(device, kind, f"{self._policy.window_seconds // 60} min of two workloads on it")
@@ -151,7 +137,6 @@ class Contention:
             kind,
             Verdict.HEALTHY,
             f"its workloads leave room on {words}",
-            family=Family.MISFIT,
             evidence=[self._evidence(device, load) for load in loads],
         )
 
@@ -174,24 +159,23 @@ class Contention:
             device,
             kind,
             Verdict.MISFIT,
-            f"{names} share it and {words} is at its peak; how much each of them asks for is not known",
-            family=Family.MISFIT,
+            f"{names} share it and {words} is at its peak; how much each of them needs is not known",
             since=self._settled,
             advice=Advice.WATCH,
             confidence_ratio=0.5,
             evidence=evidence,
-            missing=[f"what {key} asks for with a GPU of this model to itself" for key in unclear],
+            missing=[f"traffic of {key} with a GPU of this model to itself" for key in unclear],
         )
         if not over:
             return suspected
         for load in over:
             for key, (amount, alone) in sorted(asked[load.signal].items()):
-                note = f"what {key} asks for here, by the least of its Pods with a GPU to itself"
+                note = f"need of {key} here, by the least traffic of its Pods with a GPU to itself"
                 evidence.append(self._evidence(alone, _Load(load.signal, amount, None), mean=True, note=note))
         lost = self._lost(over, asked)
         return replace(
             suspected,
-            summary=f"{names} share it and ask for more of {words} than there is: {lost:.0%} of their speed is lost",
+            summary=f"{names} share it and need more of {words} than there is: they lose {lost:.0%} of their speed",
             severity=Severity.WARNING,
             advice=Advice.REBALANCE,
             # The demand is that of other Pods of the workload, which may do other work.
@@ -205,8 +189,7 @@ class Contention:
     def _lost(
         over: Sequence[_Load], asked: Mapping[Signal, Mapping[str, tuple[float, Device]]], without: str = ""
     ) -> float:
-        """Share of their speed that the workloads lose because they get the peak instead of what they need. A lower
-        bound: a mean hides moments of demand above the peak."""
+        """Share of their speed that the workloads lose at the peak; a lower bound, as means hide higher demand."""
         totals = [sum(each for key, (each, _) in asked[load.signal].items() if key != without) for load in over]
         short = zip(((load.peak or 0.0) for load in over), totals, strict=True)
         return max((1 - peak / total for peak, total in short if total > peak), default=0.0)
@@ -235,10 +218,10 @@ class Contention:
         if signal is Signal.DRAM_ACTIVE_RATIO:
             return self._policy.dram_peak_ratio
         # The highest of the window: both fall by design while the link is idle.
-        link = (WindowStat(name, Statistic.MAX, self._policy.window_seconds) for name in _LINK)
-        generation, lanes = (self._snapshot.readings.get(stat, device) for stat in link)
-        lane = LANE_BYTES_PER_SECOND.get(int(generation or 0))
-        return lane * lanes * self._policy.pcie_peak_ratio if lane is not None and lanes else None
+        stats = (WindowStat(name, Statistic.MAX, self._policy.window_seconds) for name in _LINK)
+        generation, lanes = (self._snapshot.readings.get(stat, device) for stat in stats)
+        link = pcie_generations().get(int(generation or 0))
+        return link.lane_bytes_per_second * lanes * self._policy.pcie_peak_ratio if link and lanes else None
 
     @staticmethod
     def _missing(load: _Load) -> Iterable[Signal]:
@@ -292,12 +275,11 @@ class Contention:
             moved = sum(value for value, _ in known)
             if known and moved >= self._policy.saturated_ratio * min(peak for _, peak in known):
                 found = conclude(
-                    Subject(SubjectKind.NODE, node),
+                    on_node(node),
                     FindingKind.PCIE_CONTENTION,
                     Verdict.UNKNOWN,
                     f"GPUs of {workloads} workloads move {moved / 1e9:.1f} GB/s over their links with the host one "
                     "way, as much as one of them carries; whether they share a switch is not known",
-                    family=Family.MISFIT,
                     missing=["which GPUs share a PCIe switch"],
                     node=node,
                 )
@@ -312,5 +294,5 @@ class Contention:
         return measured(self._snapshot.readings, asked, device, load.value, comparison, bound, note)
 
     def _unknown(self, device: Device, kind: FindingKind, *missing: str) -> Finding:
-        summary = "whether its workloads are in each other's way cannot be told"
-        return conclude(device, kind, Verdict.UNKNOWN, summary, family=Family.MISFIT, missing=missing)
+        summary = "whether its workloads contend is not known"
+        return conclude(device, kind, Verdict.UNKNOWN, summary, missing=missing)

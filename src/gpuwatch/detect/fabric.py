@@ -1,13 +1,13 @@
 """The fabric between GPUs: Fabric Manager, fabric health, NVSwitches, IMEX, and access between GPUs.
 
-No recorded page of an exporter has these signals. So they are shown, and are never sure enough to be acted on.
+No recorded page of an exporter has these signals, so their faults are shown and never acted on.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude, on_node
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
@@ -22,8 +22,7 @@ _TRAINED = 3
 _TRAINING = {1: "has not begun", 2: "has not finished", 4: "failed"}
 # nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*: 0 not supported, 1 healthy.
 _HEALTH = {2: "its fabric is unhealthy", 3: "its fabric has limited capacity"}
-# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: (shift, width, faults). 0 is 'not supported' and the value beside the faults is
-# 'well', so a mask above 0 is no fault in itself.
+# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: (shift, width, faults). Values not listed mean 'well' or 'not supported'.
 _MASK = {
     "its fabric's bandwidth is degraded": (0, 0x3, (1,)),
     "its fabric recovers a route": (2, 0x3, (1,)),
@@ -52,7 +51,7 @@ class _Sign(NamedTuple):
 
 
 def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """Faults of the fabric as DCGM fails them: per GPU, per machine with most GPUs failed, per NVLink domain."""
+    """Faults of the fabric by DCGM's criteria: per GPU, per machine with most GPUs failed, per NVLink domain."""
     highest, manager, health, mask, switch, access, imex = map(fleet.answers, fabric_needs(fleet.policy))
     training = _training(fleet, manager, highest)
     peers_of = fleet.peers(access.of)
@@ -80,15 +79,15 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
     signs = {gpu.uuid: tuple(signs_of(gpu)) for gpu in fleet.present}
     sick = {gpu.uuid: faults for gpu in fleet.present if (faults := [x for x in signs[gpu.uuid] if not x.missing])}
-    shared, told = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
+    shared, explained = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
     for home, gpus in fleet.at_home.items():
-        bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in told]
+        bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in explained]
         if len(gpus) > 1 and len(bad) > len(gpus) / 2:
-            shared.append(_fault(Subject(SubjectKind.NODE, home), [x for gpu in bad for x in sick[gpu.uuid]], bad))
-            told |= {gpu.uuid for gpu in bad}
+            shared.append(_fault(on_node(home), [x for gpu in bad for x in sick[gpu.uuid]], bad))
+            explained |= {gpu.uuid for gpu in bad}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        if gpu.uuid in told:
+        if gpu.uuid in explained:
             return fleet.unknown(gpu, KIND, "its machine or NVLink domain has the fault", ["a fault of this GPU alone"])
         if gpu.uuid in sick:
             return _fault(gpu, sick[gpu.uuid], [gpu])
@@ -105,15 +104,14 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
 
 def _training(fleet: Fleet, now: GpuAnswers, highest: GpuAnswers) -> Callable[[PhysicalGpu], Iterable[_Sign]]:
-    """A machine that needs no Fabric Manager may say 'not started' for ever (aws/eks-node-monitoring-agent#145). So a
-    fault wants a GPU of the model on another machine whose links are trained."""
+    """'Not started' is a fault only where another machine of the model is trained (eks-node-monitoring-agent#145)."""
     seconds = fleet.policy.window_seconds
     reporting = fleet.reporting(seconds)
     trained = {(gpu.model, gpu.home) for gpu in fleet.present if now.of(gpu) == _TRAINED}
 
     def missing(gpu: PhysicalGpu, code: float) -> str:
         if code not in _TRAINING:
-            return "a state that NVML can tell"
+            return "a state that NVML documents"
         if code < _TRAINED and ((highest.of(gpu) or _TRAINED) >= _TRAINED or not reporting(gpu)):
             return f"{seconds // 60} min in this state"
         other = any(model == gpu.model and home != gpu.home for model, home in trained)
@@ -153,7 +151,7 @@ def by_domain(
     for gpu in sick:
         node = fleet.nodes.get(gpu.lead.node or "")
         domains["" if node is None else node.labels.get(CLIQUE, "")].append(gpu)
-    found, told = [], set()
+    found, explained = [], set()
     for domain, gpus in sorted(domains.items()):
         nodes = len({gpu.home for gpu in gpus})
         # The cluster UUID is all zeros where the fabric ends at the machine.
@@ -171,5 +169,5 @@ def by_domain(
                     gpus=gpus,
                 )
             )
-            told |= {gpu.uuid for gpu in gpus}
-    return found, told
+            explained |= {gpu.uuid for gpu in gpus}
+    return found, explained

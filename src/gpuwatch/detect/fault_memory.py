@@ -1,7 +1,7 @@
-"""What is remembered of faults: the memory of the last cycle and this Snapshot ▸ the memory of this one.
+"""Updates the memory of faults: the memory of the last cycle and this Snapshot ▸ the memory of this cycle.
 
 A fault lasts until its repair was seen. Exporters forget an XID after minutes, and Prometheus after its retention, so
-what is open is remembered per GPU and XID. To remember the same Snapshot twice changes nothing.
+open faults are remembered per GPU and XID. To remember the same Snapshot twice changes nothing.
 """
 
 import re
@@ -31,12 +31,11 @@ _COUNTED = frozenset({48, 95, 171, 172})
 """Double-bit errors, which the volatile count holds until the GPU is reset or its driver is loaded again."""
 
 _WITH_48 = frozenset({171, 172})
-"""They come with a 48 and say where it was, so the driver speaks of them as of a 48."""
+"""They accompany a 48 and locate its error, so the driver's 'no action' after the 48 covers them."""
 
-_MOST = 4096
-"""Faults that are remembered."""
-_MOST_TIMES = 16
-"""Times, repairs and holders of one fault that are remembered."""
+_MOST_FAULTS = 4096
+_MOST_OF_ONE = 16
+"""Occurrences, repairs and holders of one fault that are remembered."""
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
@@ -51,19 +50,19 @@ def remembered(
     known = {fault.key: fault for fault in memory.faults}
     gpus = {gpu.uuid: gpu for gpu in fleet.gpus}
     for event in (event for found in events.values() for event in found):
-        if event.known is not None and _worth(event.known, event.gpu, event.times):
+        if event.known is not None and _is_remembered(event.known, event.gpu, event.times):
             new = _new(fleet, event.gpu, FindingKind.XID, event.known.code, event.evidence)
             known[new.key] = _with_event(fleet, event, known.get(new.key, new))
-    for standing in (fault for gpu in fleet.gpus for fault in _standing(fleet, gpu)):
-        known.setdefault(standing.key, standing)
+    for older in (fault for gpu in fleet.gpus for fault in _older_faults(fleet, gpu)):
+        known.setdefault(older.key, older)
     for finding in lost:
         broken = finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED
         if broken and finding.subject.name in gpus:
             new = _new(fleet, gpus[finding.subject.name], finding.kind, 0, finding.evidence)
             fault = known.get(new.key, new)
             lasts = fault.bursts and fault.open
-            known[new.key] = fault if lasts else _came(fleet, gpus[finding.subject.name], fault, fleet.snapshot.at)
-    faults = (_looked_at(fleet, fault, gpus.get(fault.uuid)) for fault in known.values())
+            known[new.key] = fault if lasts else _occurred(fleet, gpus[finding.subject.name], fault, fleet.snapshot.at)
+    faults = (_updated(fleet, fault, gpus.get(fault.uuid)) for fault in known.values())
     return replace(memory, faults=_kept(fleet, faults))
 
 
@@ -94,8 +93,8 @@ def with_memory(
     return found
 
 
-def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
-    """A missing GPU that reboots did not bring back needs hands."""
+def with_failed_reboots(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
+    """Advises replacement of a missing GPU that reboots did not bring back; leaves other findings as they are."""
     if finding.kind is not FindingKind.GPU_MISSING or finding.verdict is not Verdict.DEGRADED:
         return finding
     mine = (finding.subject.name, finding.kind)  # of a GPU, or of a Node that has fewer than its capacity
@@ -108,7 +107,7 @@ def came_back(fleet: Fleet, finding: Finding, memory: FaultMemory) -> Finding:
 
 
 def _kept(fleet: Fleet, faults: Iterable[KnownFault]) -> tuple[KnownFault, ...]:
-    """Drops faults of GPUs gone for long, old repaired ones, and programs' of another day. Open faults first."""
+    """The faults but those of GPUs long gone, old repaired ones and programs' errors of yesterday; open ones first."""
     oldest, day = fleet.before(fleet.policy.fault_kept_seconds), fleet.snapshot.at - _DAY
 
     def rank(fault: KnownFault) -> int:
@@ -119,13 +118,13 @@ def _kept(fleet: Fleet, faults: Iterable[KnownFault]) -> tuple[KnownFault, ...]:
 
     alive = [fault for fault in faults if fault.seen_at > oldest and rank(fault) < 3]
     alive.sort(key=lambda fault: (rank(fault), -fault.last_at.timestamp(), fault.key))
-    return tuple(alive[:_MOST])
+    return tuple(alive[:_MOST_FAULTS])
 
 
 def _new(
     fleet: Fleet, gpu: PhysicalGpu, kind: FindingKind, code: int, evidence: Sequence[Evidence], *, timed: bool = True
 ) -> KnownFault:
-    """Before the first time that it came: what it is about."""
+    """A fault without an occurrence."""
     before = fleet.before(fleet.policy.change_window_seconds)
     return KnownFault(
         uuid=gpu.uuid,
@@ -142,22 +141,21 @@ def _new(
     )
 
 
-def _worth(known: Xid, gpu: PhysicalGpu, times: Sequence[datetime] = ()) -> bool:
-    """Whether it is remembered: a fault, or what another program may raise as well."""
+def _is_remembered(known: Xid, gpu: PhysicalGpu, times: Sequence[datetime] = ()) -> bool:
+    """Whether it is a fault of the GPU, or a program's error that other programs may raise too."""
     fault = known.xid_class is XidClass.FATAL
     return applies(known, gpu.model) and (fault or (known.xid_class is XidClass.APPLICATION and bool(times)))
 
 
-def _standing(fleet: Fleet, gpu: PhysicalGpu) -> Iterable[KnownFault]:
-    """Fatal XIDs from before the window that the gauge still shows, or showed until another came. A reset needs DCGM's
-    host engine stopped, and the gauge begins anew with it, so there was none since."""
+def _older_faults(fleet: Fleet, gpu: PhysicalGpu) -> Iterable[KnownFault]:
+    """Fatal XIDs from before the window that the gauge shows, or showed until another. A reset clears the gauge."""
     last = fleet.answers(_LAST_XID)
     shown = [
         last.of(gpu),
         *(change.before for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after),
     ]
     for code in {int(code) for code in shown if code}:
-        if code in fleet.xids and _worth(fleet.xids[code], gpu):
+        if code in fleet.xids and _is_remembered(fleet.xids[code], gpu):
             note = "from before the window: the gauge shows an XID until another comes, or DCGM's host engine ends"
             yield _new(fleet, gpu, FindingKind.XID, code, [last.evidence(gpu, float(code), note=note)], timed=False)
 
@@ -166,19 +164,19 @@ def _with_event(fleet: Fleet, event: XidEvent, fault: KnownFault) -> KnownFault:
     at, before = fleet.snapshot.at, fleet.before(fleet.policy.change_window_seconds)
     timed = bool(event.times) and not event.doubtful
     if not timed and fault.bursts and (fault.open or fault.repairs[-1].at > before):
-        return fault  # of what is open, or was repaired within the window, an event without a time is no news
+        return fault  # the event has no time, so it may be the occurrence that is known
     for time, held in zip(event.times, event.workloads, strict=False):
         if time > fault.last_at or not fault.bursts:
-            fault = replace(_came(fleet, event.gpu, fault, time), timed=timed, evidence=event.evidence[:2])
+            fault = replace(_occurred(fleet, event.gpu, fault, time), timed=timed, evidence=event.evidence[:2])
             if event.known is not None and event.known.xid_class is XidClass.APPLICATION:
                 new = (Holding(at=time, workload=str(each), program=program(fleet, each)) for each in held)
                 kept = [each for each in (*fault.holdings, *new) if each.at > at - _DAY]
-                fault = replace(fault, holdings=tuple(kept[-_MOST_TIMES:]))
-    return fault if event.times else replace(_came(fleet, event.gpu, fault, at), timed=False)
+                fault = replace(fault, holdings=tuple(kept[-_MOST_OF_ONE:]))
+    return fault if event.times else replace(_occurred(fleet, event.gpu, fault, at), timed=False)
 
 
-def _came(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> KnownFault:
-    # A repair between two times that this Snapshot shows.
+def _occurred(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> KnownFault:
+    # The repair may lie between two occurrences that this Snapshot shows.
     fault = _repaired(fleet, gpu, fault, before=time)
     again = not fault.bursts or not fault.open
     burst = again or (time - fault.last_at).total_seconds() > fleet.policy.common_cause_seconds
@@ -192,7 +190,7 @@ def _came(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault, time: datetime) -> 
         asked=fault.asked and not again,
         counted=fault.counted and not again,
         energy_joules=fleet.answers(ENERGY).of(gpu),
-        bursts=(*fault.bursts, time)[-_MOST_TIMES:] if burst else fault.bursts,
+        bursts=(*fault.bursts, time)[-_MOST_OF_ONE:] if burst else fault.bursts,
     )
 
 
@@ -200,7 +198,7 @@ def _boot(fleet: Fleet, node: str | None) -> str:
     return fleet.nodes[node].boot_id if node in fleet.nodes else ""
 
 
-def _looked_at(fleet: Fleet, fault: KnownFault, gpu: PhysicalGpu | None) -> KnownFault:
+def _updated(fleet: Fleet, fault: KnownFault, gpu: PhysicalGpu | None) -> KnownFault:
     """The fault with what this Snapshot shows of its GPU, its Node and its slot."""
     if gpu is not None and gpu.last_seen is not None and gpu.last_seen - fault.seen_at >= _HOUR:
         fault = replace(fault, seen_at=gpu.last_seen)
@@ -214,7 +212,7 @@ def _looked_at(fleet: Fleet, fault: KnownFault, gpu: PhysicalGpu | None) -> Know
 
 
 def _counted(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault) -> bool:
-    """Whether the double-bit errors were counted: now, or within the window if that cannot be of an earlier fault."""
+    """Whether double-bit errors were counted: now, or within the window if no earlier fault can be their cause."""
     volatile, window = Signal.ECC_DBE_VOLATILE_TOTAL, fleet.policy.change_window_seconds
     rises = (
         WindowStat(volatile, Statistic.INCREASE, window),
@@ -226,13 +224,13 @@ def _counted(fleet: Fleet, gpu: PhysicalGpu, fault: KnownFault) -> bool:
 
 
 def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: datetime | None = None) -> KnownFault:
-    """With the repair that was seen since it last came. before: only what is known to be earlier."""
+    """The fault with the repair that was seen since it last occurred. before: only an earlier repair counts."""
     if not fault.open:
         return fault
     for look in (_counters_began_anew, _rebooted, _exchanged, _declared, _called_off):
         repair = look(fleet, gpu, fault)
         if repair is not None and (before is None or repair.at < before):
-            fault = replace(fault, repairs=(*fault.repairs, repair)[-_MOST_TIMES:])
+            fault = replace(fault, repairs=(*fault.repairs, repair)[-_MOST_OF_ONE:])
             back = fault.kind is not FindingKind.GPU_MISSING or (gpu is not None and gpu.present)
             if repair.kind is RepairKind.REBOOT and not back:
                 return replace(fault, last_at=repair.at, boot_id=_boot(fleet, fault.node))
@@ -241,8 +239,7 @@ def _repaired(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault, before: 
 
 
 def _counters_began_anew(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """A reset, or a reload of the driver. A restarted exporter leaves these counters as they are. A smaller fall
-    may be a second exporter that is some seconds behind."""
+    """A reset, or a reload of the driver, but no restart of an exporter. A smaller fall may be a second exporter."""
     if gpu is None or not gpu.present or fault.kind is FindingKind.GPU_MISSING:
         return None
     falls = fleet.changes(Signal.ENERGY_JOULES_TOTAL).get(gpu.uuid, ())
@@ -266,7 +263,7 @@ def _rebooted(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repai
     node = (gpu.lead.node if gpu is not None and gpu.present else None) or fault.node
     boot, at = _boot(fleet, node), fleet.snapshot.boots.get(node)
     if at is not None and at > fault.last_at:
-        # A GPU that is missing since before stays missing, so it was gone again at once.
+        # A GPU that was missing before the reboot and is missing now was gone again at once.
         missing = fault.kind is FindingKind.GPU_MISSING
         return Repair(kind=RepairKind.REBOOT, at=fleet.snapshot.at if missing else at)
     if not boot or not fault.boot_id or boot == fault.boot_id:
@@ -281,7 +278,7 @@ def _exchanged(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repa
 
 
 def _declared(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """What a person wrote on the Node. A time that cannot be read, has no zone or is yet to come says nothing."""
+    """A repair that an annotation of the Node declares, with a valid time, which has a zone and has passed."""
     node = fleet.nodes.get((gpu.lead.node if gpu is not None else None) or fault.node)
     try:
         at = datetime.fromisoformat(node.annotations.get(keys.REPAIRED_AT, "") if node is not None else "")
@@ -292,7 +289,7 @@ def _declared(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repai
 
 
 def _called_off(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
-    """The driver asks for nothing, read after the fault; a missing GPU is back."""
+    """The driver has asked for no action since the fault; or a missing GPU is back."""
     if gpu is None or not gpu.present:
         return None
     silent = fleet.answers(RECOVERY).of(gpu) == 0 and _settled(fleet, fault) and _driver_ends(fleet, fault.code, gpu)
@@ -302,7 +299,7 @@ def _called_off(fleet: Fleet, gpu: PhysicalGpu | None, fault: KnownFault) -> Rep
 
 
 def _driver_ends(fleet: Fleet, code: int, gpu: PhysicalGpu) -> bool:
-    """Whether 'no action' of this GPU's driver speaks of this XID: it would ask for one after it."""
+    """Whether 'no action' of this GPU's driver ends this XID: the driver would ask for an action after it."""
     known = fleet.xids.get(48 if code in _WITH_48 else code)
     if known is None or known.recovery_driver is None or code in REPAIR_TO_BE_SEEN:
         return False
@@ -311,8 +308,7 @@ def _driver_ends(fleet: Fleet, code: int, gpu: PhysicalGpu) -> bool:
 
 
 def program(fleet: Fleet, workload: Subject) -> tuple[str, ...]:
-    """What tells a program from others of its Namespace: the name without its generated parts, and the images. Two
-    workloads that share one of these run one program, as do two runs of a test."""
+    """The name without its generated parts, and the images. Workloads that share one of these run one program."""
     space, _, name = workload.name.rpartition("/")
     space = space.rpartition("/")[2]
     images = (f"{space} {' '.join(each)}" for each in fleet.images.get(workload, ()))

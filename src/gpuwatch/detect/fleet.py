@@ -16,7 +16,6 @@ from gpuwatch.model.decision import (
     Advice,
     Component,
     Evidence,
-    Family,
     Finding,
     FindingKind,
     Severity,
@@ -36,6 +35,11 @@ SUSPECTED = 0.6
 
 _OF_PRESENCE = (FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
 FLEET = Subject(SubjectKind.FLEET, "fleet")
+
+
+def on_node(name: str) -> Subject:
+    return Subject(SubjectKind.NODE, name)
+
 
 Conclusion: TypeAlias = Finding | Verdict
 """A rule's result for one GPU: a bare Verdict (HEALTHY or UNKNOWN) where no Finding is wanted."""
@@ -81,15 +85,12 @@ class PhysicalGpu:
 Judge: TypeAlias = Callable[[PhysicalGpu], Conclusion]
 """A rule with a fleet's readings, to be called for each of its GPUs."""
 
-
-# From the median absolute deviation of a normal distribution to its standard deviation.
-_MAD_TO_DEVIATION = 1.4826
+_MAD_TO_DEVIATION = 1.4826  # standard deviation ÷ median absolute deviation of a normal distribution
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Median and spread of a cohort, in the unit of its values. count: the other members. same_model: False where GPUs
-    of all models are compared, for lack of enough of one."""
+    """Median and spread of a cohort, in its values' unit. count: the other members. same_model: else of all models."""
 
     median: float
     spread: float
@@ -152,7 +153,7 @@ class GpuAnswers:
         at: datetime | None = None,
         note: str = "",
     ) -> Evidence:
-        """This answer as evidence. value: what was computed from it, if anything; `note` says how."""
+        """This answer as evidence. value: a value computed from it; `note` says how."""
         value = self.of(gpu) if value is None else value
         found = measured(self.snapshot.readings, self.stat, gpu.lead, value, comparison, bound, note)
         if peers is not None:
@@ -184,7 +185,7 @@ def measured(
 
 
 class Grade(NamedTuple):
-    """How grave a fault is, what to do about it, and how sure it is."""
+    """Severity of a fault, what to do about it, and the confidence that it is one."""
 
     severity: Severity
     advice: Advice
@@ -360,7 +361,7 @@ class Fleet:
 
     def unseen(self, gpu: PhysicalGpu, kind: FindingKind, window_seconds: int) -> Conclusion:
         missing = [f"samples in the last {window_seconds // 60} min"]
-        return self.unknown(gpu, kind, "too little was seen of the window", missing)
+        return self.unknown(gpu, kind, "the window has too few samples", missing)
 
     @staticmethod
     def undecided(
@@ -389,7 +390,6 @@ def conclude(
     verdict: Verdict,
     summary: str,
     *,
-    family: Family = Family.HEALTH,
     severity: Severity = Severity.INFO,
     advice: Advice = Advice.NONE,
     confidence_ratio: float = 0.0,
@@ -413,8 +413,8 @@ def conclude(
         devices, node = [on], on.node
         on = Subject(SubjectKind.DEVICE, on.id)
     return Finding(
-        rule="health.presence" if kind in _OF_PRESENCE else f"{family}.{kind}",
-        family=family,
+        rule="health.presence" if kind in _OF_PRESENCE else f"{kind.family}.{kind}",
+        family=kind.family,
         kind=kind,
         subject=on,
         verdict=verdict,

@@ -5,38 +5,48 @@ exported, a window has too few samples, peers are missing) never causes an actio
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from gpuwatch.catalog.xids import Xid
 from gpuwatch.detect import board, fabric, link, memory, throttle, verdict
 from gpuwatch.detect.capacity import missing_from_telemetry
-from gpuwatch.detect.fault_memory import came_back, fault_needs, remembered, with_memory
-from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude
+from gpuwatch.detect.fault_memory import fault_needs, remembered, with_failed_reboots, with_memory
+from gpuwatch.detect.fleet import Fleet, Judge, PhysicalGpu, conclude, on_node
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.hung import hung, hung_needs
 from gpuwatch.detect.infiniband import infiniband
-from gpuwatch.detect.node_conditions import said_by_others
+from gpuwatch.detect.node_conditions import broken_conditions
 from gpuwatch.detect.pod_failures import pod_failures
 from gpuwatch.detect.presence import Presence, presence, presence_needs
 from gpuwatch.detect.xid import xid
 from gpuwatch.detect.xid_events import xid_events, xid_needs
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, SubjectKind, Verdict
+from gpuwatch.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, Verdict
 from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.telemetry import Signal, WindowStat
 
 __all__ = ["STATE_SIGNALS", "HealthPolicy", "assess_health", "needs_of_rules", "remember_faults"]
 
 
-_RULES = (
-    verdict.recovery_action,
-    memory.ecc,
-    memory.row_remap,
-    memory.page_retirement,
-    link.pcie_replay,
-    link.pcie_width,
-    board.board,
+_Needs: TypeAlias = Callable[[HealthPolicy], tuple[WindowStat, ...]]
+_Rule: TypeAlias = Callable[[Fleet], Judge | tuple[Judge, list[Finding]]]
+_RULES: tuple[tuple[FindingKind, _Needs, _Rule], ...] = (
+    (FindingKind.DCGM_HEALTH, verdict.dcgm_health_needs, verdict.dcgm_health),
+    (FindingKind.VENDOR_HEALTH, verdict.vendor_health_needs, verdict.vendor_health),
+    (FindingKind.NVLINK_ERRORS, link.nvlink_needs, link.nvlink_errors),
+    (FindingKind.FABRIC, fabric.fabric_needs, fabric.fabric),
+    (FindingKind.THERMAL_THROTTLE, throttle.thermal_needs, throttle.thermal_throttle),
+    (FindingKind.POWER_BRAKE, throttle.power_brake_needs, throttle.power_brake),
+    (FindingKind.RECOVERY_ACTION, verdict.recovery_action_needs, verdict.recovery_action),
+    (FindingKind.ECC, memory.ecc_needs, memory.ecc),
+    (FindingKind.ROW_REMAP, memory.row_remap_needs, memory.row_remap),
+    (FindingKind.PAGE_RETIREMENT, memory.page_retirement_needs, memory.page_retirement),
+    (FindingKind.PCIE_REPLAY, link.pcie_replay_needs, link.pcie_replay),
+    (FindingKind.PCIE_WIDTH, link.pcie_width_needs, link.pcie_width),
+    (FindingKind.BOARD, board.board_needs, board.board),
 )
+"""Rules that need no other rule's findings. Some return findings that several GPUs share, too."""
 
 
 def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
@@ -45,19 +55,7 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
     A rule with none of them concludes UNKNOWN for every GPU. With some of them it is less sure or misses faults.
     """
     return {
-        "health.recovery_action": verdict.recovery_action_needs(policy),
-        "health.dcgm_health": verdict.dcgm_health_needs(policy),
-        "health.vendor_health": verdict.vendor_health_needs(policy),
-        "health.ecc": memory.ecc_needs(policy),
-        "health.row_remap": memory.row_remap_needs(policy),
-        "health.page_retirement": memory.page_retirement_needs(policy),
-        "health.pcie_replay": link.pcie_replay_needs(policy),
-        "health.pcie_width": link.pcie_width_needs(policy),
-        "health.nvlink_errors": link.nvlink_needs(policy),
-        "health.fabric": fabric.fabric_needs(policy),
-        "health.thermal_throttle": throttle.thermal_needs(policy),
-        "health.power_brake": throttle.power_brake_needs(policy),
-        "health.board": board.board_needs(policy),
+        **{f"health.{kind}": needs(policy) for kind, needs, _ in _RULES},
         "health.xid": (*xid_needs(policy), *fault_needs(policy)),
         "health.presence": presence_needs(policy),
         "health.pod_failures": (),
@@ -66,12 +64,7 @@ def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]
     }
 
 
-STATE_SIGNALS = (
-    Signal.XID_CODE,
-    Signal.XID_WINDOW_COUNT,
-    Signal.RECOVERY_ACTION_CODE,
-    Signal.ENERGY_JOULES_TOTAL,
-)
+STATE_SIGNALS = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE, Signal.ENERGY_JOULES_TOTAL)
 """Signals whose changes within `HealthPolicy.change_window_seconds` the rules read."""
 
 
@@ -92,10 +85,10 @@ def assess_health(
     gone = presence(fleet)
     raised = xid_events(fleet)
     faults = remembered(fleet, raised, gone.findings, memory or FaultMemory())
-    gone.findings = [came_back(fleet, finding, faults) for finding in gone.findings]
-    missing = (came_back(fleet, finding, faults) for finding in missing_from_telemetry(fleet))
-    findings = [*gone.findings, *missing, *said_by_others(fleet)]
-    told: set[str] = set()  # GPUs that some rule could assess
+    gone.findings = [with_failed_reboots(fleet, finding, faults) for finding in gone.findings]
+    missing = (with_failed_reboots(fleet, finding, faults) for finding in missing_from_telemetry(fleet))
+    findings = [*gone.findings, *missing, *broken_conditions(fleet)]
+    assessed: set[str] = set()  # GPUs that some rule could assess
     against: dict[str, list[Finding]] = defaultdict(list)
     for finding in gone.findings:
         if finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED:
@@ -108,31 +101,23 @@ def assess_health(
                 findings.append(conclusion)
                 if conclusion.verdict is Verdict.DEGRADED:
                     against[gpu.uuid].append(conclusion)
-                assessed = conclusion.verdict is not Verdict.UNKNOWN or bool(conclusion.evidence)
+                is_known = conclusion.verdict is not Verdict.UNKNOWN or bool(conclusion.evidence)
             else:
-                assessed = conclusion is not Verdict.UNKNOWN
-            if assessed:
-                told.add(gpu.uuid)
+                is_known = conclusion is not Verdict.UNKNOWN
+            if is_known:
+                assessed.add(gpu.uuid)
 
     def take_shared(shared: Iterable[Finding]) -> None:
         """Findings on a job or the fleet count for every GPU in them."""
         for finding in shared:
             findings.append(finding)
-            told.update(fleet.uuids[device] for device in finding.devices)
+            assessed.update(fleet.uuids[device] for device in finding.devices)
 
-    for shared in (
-        verdict.dcgm_health,
-        verdict.vendor_health,
-        link.nvlink_errors,
-        fabric.fabric,
-        throttle.thermal_throttle,
-        throttle.power_brake,
-    ):
-        judge, together = shared(fleet)
-        take_shared(together)
+    for _, _, rule in _RULES:
+        judged = rule(fleet)
+        judge, shared = judged if isinstance(judged, tuple) else (judged, [])
+        take_shared(shared)
         take(judge)
-    for of_gpus in _RULES:
-        take(of_gpus(fleet))
     # The last two rules use the findings of the others.
     judge, common = xid(fleet, against, with_memory(fleet, raised, faults), None if memory is None else faults)
     take_shared(common)
@@ -140,10 +125,10 @@ def assess_health(
     conclusions, jobs = hung(fleet, against)
     take_shared(jobs)
     take(lambda gpu: conclusions[gpu.uuid])
-    well, place = "Pods that live and ports that work prove no GPU healthy", ["a place where they do not"]
+    words, missing_sign = "running Pods and working ports do not prove a GPU healthy", ["failed Pods or ports"]
     for kind in (FindingKind.POD_FAILURES, FindingKind.INFINIBAND):
-        take(partial(fleet.unknown, kind=kind, summary=well, missing=place))
-    findings += [*pod_failures(fleet), *infiniband(fleet), *_untold(fleet, told, gone)]
+        take(partial(fleet.unknown, kind=kind, summary=words, missing=missing_sign))
+    findings += [*pod_failures(fleet), *infiniband(fleet), *_unassessed(fleet, assessed, gone)]
     return tuple(findings)
 
 
@@ -155,17 +140,17 @@ def remember_faults(
     return remembered(fleet, xid_events(fleet), presence(fleet).findings, memory)
 
 
-def _untold(fleet: Fleet, told: set[str], gone: Presence) -> Iterable[Finding]:
+def _unassessed(fleet: Fleet, assessed: set[str], gone: Presence) -> Iterable[Finding]:
     """One finding for each reporting GPU that no rule could assess, or for a machine that has only such GPUs."""
     for home, gpus in fleet.at_home.items():
-        silent = [gpu for gpu in gpus if gpu.uuid not in told and gpu.uuid not in gone.explained]
-        if len(silent) < 2 or len(silent) < len(gpus) or fleet.everything:
-            yield from (_unassessed(gpu, "it reports") for gpu in silent)
+        left = [gpu for gpu in gpus if gpu.uuid not in assessed and gpu.uuid not in gone.explained]
+        if len(left) < 2 or len(left) < len(gpus) or fleet.everything:
+            yield from (_health_unknown(gpu, "it reports") for gpu in left)
         else:
-            yield _unassessed(Subject(SubjectKind.NODE, home), f"its {len(gpus)} GPUs report", silent)
+            yield _health_unknown(on_node(home), f"its {len(gpus)} GPUs report", left)
 
 
-def _unassessed(on: PhysicalGpu | Subject, who: str, gpus: Sequence[PhysicalGpu] = ()) -> Finding:
+def _health_unknown(on: PhysicalGpu | Subject, who: str, gpus: Sequence[PhysicalGpu] = ()) -> Finding:
     return conclude(
         on,
         FindingKind.HEALTH_UNKNOWN,

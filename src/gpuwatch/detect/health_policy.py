@@ -14,28 +14,27 @@ class HealthPolicy:
 
     window_seconds: time over which levels and rates are judged. 15 min: 30 samples at the exporters' usual 30 s, and
         longer than the mean fail-slow episode of ten minutes (Greyhound, ATC'25).
-    change_window_seconds: how long an event, such as an XID or an ECC error, is news. 1 h: far longer than a cycle, and
+    change_window_seconds: how long an event, such as an XID or an ECC error, is new. 1 h: far longer than a cycle, and
         short enough that a last-value gauge that is never cleared does not look like a new fault.
     idle_power_window_seconds: past in which a card's own idle power is looked for. 6 h: most cards pause once in it.
     retired_pages_window_seconds: time over which newly retired pages are counted. 1 week, as in DCGM's rule.
-    min_coverage_ratio: share of a window's samples below which a rule says UNKNOWN. 0.7: nearly a third may be lost to
-        a restarted exporter or to failed scrapes.
+    min_coverage_ratio: share of a window's samples below which a rule says UNKNOWN. 0.7: scrapes may fail for a while.
 
     min_peers: other GPUs that a comparison needs. 5: the median of fewer says little.
-    peer_spread_ratio: least spread that peers are credited with, as a share of their median. 0.08: the average
-        difference between healthy GPUs of one model (SC'22, 'Not All GPUs Are Created Equal').
-    peer_deviations: spreads from the peers' median at which a GPU stands out. 3: at least 24 % of the median, just
-        above the largest difference between healthy cards in that study, 22 %.
+    peer_spread_ratio: least spread assumed among peers, as a share of their median. 0.08: the average difference
+        between healthy GPUs of one model (SC'22, 'Not All GPUs Are Created Equal').
+    peer_deviations: spreads from the peers' median at which a GPU stands out. 3: at least 24 % of the median; the
+        largest difference between healthy cards in that study is 22 %.
 
     xid_bursts_per_day: times a day from which a fatal XID asks for an exchange, not a reset. 5: NVSentinel's bound.
     failed_repairs: repairs after which a fault came again, from which it asks for an exchange. 2: gpud's bound.
     fault_kept_seconds: how long a fault is remembered after its GPU last reported, and a repaired one after it last
         came. 90 days: a card is exchanged and comes back as a spare within that.
     common_cause_seconds: time within which XIDs came at once. 5 min: ten samples, and the exporters' own XID window.
-    common_cause_gpus: GPUs of one workload or machine with the same XID at once that have one cause. 2: independent
-        faults of two GPUs of one job within minutes are far rarer than a job that dies on all of them.
-    common_cause_nodes: Nodes with the same XID at once that have one cause. 3: two machines may fail on their own; XID
-        45 on 77 healthy Nodes was one job's end (NVSentinel PR 1629).
+    common_cause_gpus: GPUs of one workload or machine with the same XID at once from which it has one cause. 2: a job
+        that dies on all its GPUs is far likelier than two independent faults within minutes.
+    common_cause_nodes: Nodes with the same XID at once from which it has one cause. 3: two machines may fail on their
+        own; XID 45 on 77 healthy Nodes was one job's end (NVSentinel PR 1629).
     fleet_wide_ratio: share of the GPUs, on common_cause_nodes Nodes or more, that a check (a DCGM watch, a vendor's
         verdict) fails at once, from which the check is at fault. 0.2: a wrong check fails on every Node (NVSentinel
         #1663, karpenter #2811), broken hardware on a few in a thousand.
@@ -65,8 +64,7 @@ class HealthPolicy:
     missing_seconds: time without a sample after which a GPU is missing or an exporter is down. 5 min: the look-back of
         Prometheus; less may be a failed scrape.
     telemetry_missing_ratio, telemetry_missing_exporters: share and number of exporters that are down at once from which
-        monitoring is at fault, not the machines; all of them always mean that. 0.2 and 3: a share alone would call one
-        of three a fleet, and two machines may fail on their own.
+        monitoring is at fault, not the machines; so it is when all are down. 0.2 and 3: two machines may fail alone.
 
     hung_busy_ratio: least engine activity of a hung GPU in the window. 0.95: a stuck kernel never pauses.
     hung_power_ratio: most power of a hung GPU above idle, as a share of the range from idle to limit. 0.1: a loaded

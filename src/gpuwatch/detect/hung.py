@@ -92,7 +92,7 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
 
 
 def _patterns(fleet: Fleet) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
-    """Whether a GPU shows the pattern; else the conclusion why it does not, or why that is unknown."""
+    """By GPU: the pattern that it shows, or the conclusion why it shows none or why that is unknown."""
     kind = FindingKind.HUNG
     policy = fleet.policy
     window = policy.window_seconds
@@ -127,7 +127,7 @@ def _patterns(fleet: Fleet) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
         if idle is None or limit is None:
             lacking = ["its power at idle"] if idle is None else []
             lacking += ["its power limit"] if limit is None else []
-            return fleet.unknown(gpu, kind, "whether its power is that of an idle card is open", lacking)
+            return fleet.unknown(gpu, kind, "whether its power is that of an idle card is not known", lacking)
         idle_watts, source = idle
         bound = idle_watts + policy.hung_power_ratio * (limit - idle_watts)
         if watts > bound:
@@ -240,7 +240,7 @@ def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) ->
     return fleet.degraded(
         item.gpu,
         FindingKind.HUNG,
-        f"busy for {seconds // 60} min with the power of an idle card and no work to be seen; {why}",
+        f"busy for {seconds // 60} min with the power of an idle card and no sign of work; {why}",
         Grade(Severity.WARNING, Advice.RESET, confidence_ratio),
         item.evidence,
         since=fleet.before(seconds),

@@ -56,7 +56,7 @@ def _judged(judge: IdleJudge | None, item: Allocation, partial: PartialGang | No
     usual = judge.judge(item)
     if found is None or not usual.gpu_hours:
         return found or usual
-    # Its silence is proven or suspected by itself, and its hours are counted so.
+    # The finding on its own silence has the GPU-hours already, so the partial gang adds words alone.
     return replace(usual, summary=f"{usual.summary}; {found.summary}")
 
 
@@ -67,7 +67,7 @@ def _allocations(holdings: Holdings, snapshot: Snapshot, judge: IdleJudge | None
         if holder.gang:
             members[holder.gang].append(holder)
         else:
-            yield _allocation(Subject(SubjectKind.POD, holder.ref), [holder], _lazy_devices(holder, judge))
+            yield _allocation(Subject(SubjectKind.POD, holder.ref), [holder], _device_notes(holder, judge))
     for name, holders in members.items():
         notes = _gang_notes(gangs.get(name), holders, holdings, judge)
         yield _allocation(Subject(SubjectKind.GANG, name), holders, notes)
@@ -108,13 +108,13 @@ def _devices(holder: PodHolding) -> Iterator[Allocation]:
         )
 
 
-def _lazy_devices(holder: PodHolding, judge: IdleJudge | None) -> tuple[str, ...]:
+def _device_notes(holder: PodHolding, judge: IdleJudge | None) -> tuple[str, ...]:
     if judge is None or len(holder.devices) < 2:
         return ()
-    lazy = [name for name, lane in holder.lanes.items() if judge.unexplained(holder.workload, lane)]
-    if not lazy or len(lazy) == len(holder.lanes):
+    idle = sum(judge.unexplained(holder.workload, lane) for lane in holder.lanes.values())
+    if idle in (0, len(holder.lanes)):
         return ()
-    return (f"{len(lazy)} of its {len(holder.lanes)} devices have been idle for longer than their past explains",)
+    return (f"{idle} of its {len(holder.lanes)} devices have been idle for longer than their past explains",)
 
 
 def _gang_notes(

@@ -14,18 +14,7 @@ from gpuwatch.frameworks.framework import Nature
 from gpuwatch.model.cluster import Node, OwnerStatus, Pod, Sharing, Workload
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import ActivityHistory, Device, DeviceId, PodRef
-from gpuwatch.profile.silence import (
-    ABSENT,
-    ACTIVE,
-    SILENT,
-    UNKNOWN,
-    Calendar,
-    Lane,
-    calendar_of,
-    joined,
-    lane_of,
-    read_steps,
-)
+from gpuwatch.profile.silence import ABSENT, KNOWN, UNKNOWN, Calendar, Lane, calendar_of, joined, lane_of, read_steps
 
 
 class WorkloadClass(StrEnum):
@@ -200,7 +189,7 @@ class _Builder:
             for history, code in rows:
                 lane = lane_of(calendar, history, code, begin, lasts=True)
                 # A row from before the Pod was recreated under the same name belongs to the past.
-                if history.device in devices or (lane & (SILENT | ACTIVE)).any():
+                if history.device in devices or (lane & KNOWN).any():
                     lanes[history.device] = lane
                     if history.device in self.devices:
                         devices[history.device] = self.devices[history.device]
@@ -269,8 +258,7 @@ class _Builder:
 
 
 def _owners(workloads: Mapping[str, Workload]) -> Callable[[PodRef], str]:
-    """Finds the workload of a deleted Pod by the names that controllers give to Pods: Workload.id, or '' where no
-    workload, or more than one, gives such a name."""
+    """Finds a deleted Pod's workload by the names that controllers give to Pods; '' where not exactly one fits."""
     named: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for workload in workloads.values():
         kind = OWNERS.get(workload.key)

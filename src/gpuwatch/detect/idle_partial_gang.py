@@ -14,8 +14,8 @@ import numpy as np
 from gpuwatch.detect.fleet import conclude
 from gpuwatch.detect.idle_verdict import Allocation, IdleJudge, gpu_share
 from gpuwatch.model.cluster import Cluster, Pod
-from gpuwatch.model.decision import Advice, Evidence, Family, Finding, FindingKind, Severity, Verdict
-from gpuwatch.profile.explanation import spoken
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
+from gpuwatch.profile.explanation import time_text
 from gpuwatch.profile.silence import ACTIVE, UNKNOWN
 
 CAUSES: Mapping[str, str] = {
@@ -33,7 +33,7 @@ and Kueue. `quota` also where an admission controller such as Kueue holds it by 
 @dataclass(frozen=True, slots=True)
 class PartialGang:
     """needed: Pods that have to be placed, those without accelerators included; placed: those that are; unmade: those
-    that do not exist. since: when the last one was placed and another waited. said: by the gang's own object."""
+    that do not exist. since: when the last one was placed and another waited. said: the reason in the gang's object."""
 
     holding: tuple[Pod, ...]
     waiting: tuple[Pod, ...]
@@ -45,8 +45,7 @@ class PartialGang:
 
 
 def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
-    """Gang.id → gangs of which some Pods hold accelerators, some wait for a Node or were never made, and too few are
-    placed; those whose times are known."""
+    """Gang.id → gangs in which some Pods hold accelerators and too few are placed; those whose times are known."""
     members: dict[str, list[Pod]] = defaultdict(list)
     every = (*cluster.pods, *cluster.companions)
     for pod in every:
@@ -75,8 +74,8 @@ def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
 
 
 def causes(pods: Sequence[Pod], own: str = "") -> tuple[str, ...]:
-    """Which of CAUSES the scheduler names for these Pods; () where it names none. own: as their gang's object says."""
-    # Behind 'preemption:' it gives the same reasons again.
+    """Which of CAUSES the scheduler names for these Pods; () where it names none. own: `PartialGang.said`."""
+    # After 'preemption:' the scheduler repeats its reasons.
     said = " ".join((*(pod.unscheduled.partition(" preemption: ")[0] for pod in pods), own.partition(": ")[2]))
     return tuple(name for name, pattern in CAUSES.items() if re.search(pattern, said, re.IGNORECASE))
 
@@ -93,19 +92,19 @@ def judge_partial(judge: IdleJudge | None, item: Allocation, partial: PartialGan
         return None
     if judge.signals.recent_work(item.devices) is not None:
         # The statistic is the device's, so that it may be the work of an earlier Pod.
-        whose = ("whose the last work of its GPUs was",)
+        whose = ("which Pod did the last work of its GPUs",)
         return _shown(item, partial, at, whose) if age < policy.recent_seconds else None
     first = judge.calendar.index_after(since)
     worked = np.flatnonzero(item.lane[first:] & ACTIVE)
     if worked.size:
         first += int(worked[-1]) + 1
         since = judge.calendar.time_of(first)
-        # It worked without the others, so for a while it may only pause.
+        # It worked without the missing Pods, so a short silence may be a pause.
         if (at - since).total_seconds() < policy.min_silence_seconds:
             return None
     steps = item.lane[first:] != UNKNOWN
     known = float(np.mean(steps)) if steps.size else 0.0
-    missing = judge.blind(item, judge.model.silence(item.workload, item.lane))
+    missing = judge.missing_data(item, judge.model.silence(item.workload, item.lane))
     if known < policy.min_coverage_ratio:
         missing = (*missing, f"activity since {since:%Y-%m-%d %H:%M}: {known:.0%} of it is known")
     opinion = judge.signals.second_opinion(item.devices, (at - since).total_seconds())
@@ -119,7 +118,7 @@ def judge_partial(judge: IdleJudge | None, item: Allocation, partial: PartialGan
         verdict=Verdict.IDLE,
         severity=Severity.WARNING,
         advice=Advice.RECLAIM,
-        # Two sources agree that it waits: the scheduler, and the silence of engine and second signal.
+        # Two sources agree that it waits: the scheduler, and the silence of the engine and a second signal.
         confidence_ratio=round(0.95 * known, 3),
         since=since,
         # A release ends those that wait, too.
@@ -132,10 +131,10 @@ def _shown(
     item: Allocation, partial: PartialGang, at: datetime, missing: tuple[str, ...], more: tuple[Evidence, ...] = ()
 ) -> Finding:
     kept_by = " or ".join(causes(partial.waiting, partial.said))
-    text = f"{partial.placed} of the {partial.needed} Pods that it needs are placed; not placed for "
-    text += f"{spoken((at - partial.since).total_seconds())}: {len(partial.waiting) + partial.unmade}"
-    text += f" ({partial.unmade} never made)" if partial.unmade else ""
-    text += f", kept from it by {kept_by}, as its scheduler says" if kept_by else ""
+    text = f"{partial.placed} of the {partial.needed} Pods that it needs are placed; "
+    text += f"{len(partial.waiting) + partial.unmade} not placed for {time_text((at - partial.since).total_seconds())}"
+    text += f" ({partial.unmade} never created)" if partial.unmade else ""
+    text += f"; its scheduler's reason: {kept_by}" if kept_by else ""
     waits = [f"{pod.ref}: {pod.unscheduled}" for pod in partial.waiting[:1] if pod.unscheduled]
     note = "; ".join((*waits, *([partial.said] if partial.said else [])))
     placed, bound = float(partial.placed), float(partial.needed)
@@ -144,7 +143,6 @@ def _shown(
         FindingKind.PARTIAL_GANG,
         Verdict.UNKNOWN,
         f"{text}; missing: {', '.join(missing)}" if missing else text,
-        family=Family.IDLE,
         since=partial.since,
         missing=missing,
         evidence=(Evidence(signal="placed_pods", value=placed, comparison="<", bound=bound, note=note), *more),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuwatch.detect.idle_holdings import Holdings, PodHolding, WorkloadClass, class_of, image_family
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.profile.explanation import Explanation, Kin, Prior, explained_silence_seconds, spoken, without
+from gpuwatch.profile.explanation import Explanation, Kin, Prior, explained_silence_seconds, time_text, without
 from gpuwatch.profile.rhythm import Hourly, Rhythm, hourly, on_clock, paced, rhythm_of
 from gpuwatch.profile.silence import (
     Calendar,
@@ -104,7 +104,7 @@ class SilenceModel:
         now: the idle time to explain; the bounds of kin depend on its hours.
         own_alone: False where its past is mixed with that of others on the same device.
         never_worked: this Pod has not worked since it started, while others of its workload have: only their idle times
-            explain its own, as such a Pod is given less time.
+            explain its own, so that such a Pod has less time.
         released: nothing is in the memory of its devices.
         """
         policy = self.policy
@@ -198,9 +198,9 @@ class SilenceModel:
         elif each is WorkloadClass.INTERACTIVE:
             seconds, reason = policy.interactive_prior_seconds, "its user may be away for two days"
         else:
-            seconds, reason = policy.serving_prior_seconds, "it may rest from one day to the next"
+            seconds, reason = policy.serving_prior_seconds, "it may have no work overnight"
         mature = policy.batch_mature_seconds if each is WorkloadClass.BATCH else policy.mature_seconds
-        return Prior(seconds=seconds, mature_seconds=mature, reason=f"{reason}: {spoken(seconds)}")
+        return Prior(seconds=seconds, mature_seconds=mature, reason=f"{reason}: {time_text(seconds)}")
 
 
 def _units(holders: list[PodHolding]) -> list[Lane]:

@@ -18,8 +18,7 @@ class IdlePolicy:
     step_seconds: length of one step of the history. 5 min: ten samples at the exporters' 30 s.
     active_ratio: engine activity above which a sample is work. 0.01: the counters' noise floor, so that 0 would miss
         idle GPUs (gpu-pruner 0.5 has the same number).
-    min_coverage_ratio: share of an idle time's steps, and of the last hour's samples, that must be known. 0.8: a fifth
-        may be lost to restarts and failed scrapes.
+    min_coverage_ratio: known share that an idle time's steps and the last hour's samples need. 0.8: scrapes may fail.
     max_staleness_seconds: unknown time at the end of the history from which the verdict is UNKNOWN. 15 min: three
         steps; Prometheus itself looks back for five minutes.
     min_age_seconds: age before which no Pod is called idle, and at which one that never worked is. 90 min: Princeton's
@@ -32,10 +31,9 @@ class IdlePolicy:
         stuck file system sometimes takes an hour, unseen before.
 
     exceed_chance_ratio: chance that any workload that still works exceeds the bound learnt from its past, in as long
-        again. 0.005, divided among the workloads (Bonferroni), so that a fleet of a thousand has as few false findings
-        as one of ten and waits half as long again. Undivided it named 3 of 775 services in twelve simulated fleets, in
-        nights with few requests; divided, 1 of 5,086 in eighty: idle times of lognormal length have a longer tail than
-        the assumed exponential one.
+        again. 0.005, divided among the workloads (Bonferroni), so that a large fleet has as few false findings as a
+        small one. Undivided it named 3 of 775 services in twelve simulated fleets, in nights with few requests;
+        divided, 1 of 5,086 in eighty: lognormal idle times have a longer tail than the assumed exponential one.
     weekend_ratio: active share of weekend hours, relative to other days, from which a workload works on weekends. 0.5:
         it works half as much there, so its idle times may be twice as long where no weekend of it was seen.
     min_peers: similar workloads that a comparison needs. 5, as for GPUs; fewer stretch the prior, each by its part.
@@ -49,8 +47,8 @@ class IdlePolicy:
     serving_prior_seconds: idle time that is expected of a service of unknown past. 24 h: it has a night in it; on a
         real inference fleet six hours named no working Pod on one day.
     interactive_prior_seconds: idle time that is expected of a notebook or development Pod. 72 h: after two working days
-        off, people return at about their usual hour. With one day off in six or seven (holidays, illness, part-time),
-        two in a row have a chance of percents, three less than exceed_chance_ratio.
+        off, people return at about their usual hour. Two days off in a row have a chance of percents, three less than
+        exceed_chance_ratio.
     released_prior_seconds: the same with nothing in memory. 24 h: Kubeflow's own culler stops a notebook then.
     batch_prior_seconds: expected idle time of a job. 5 h: Princeton's job_defense_shield cancels after it.
     mature_seconds, batch_mature_seconds: time between first and last activity from which the own past, of a job by the
@@ -59,12 +57,12 @@ class IdlePolicy:
     power_floor_factor, power_floor_watts, power_floor_seconds: an idle card draws at most factor × floor + watts, where
         the floor is its lowest power in that time, or that of an idle card of its model, if lower (the second lowest
         of more than min_peers cards, or the catalog's). 2, 35 W and 7 days: an idle context takes a T4 from 9 to 27 W,
-        an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work below
-        that; its memory activity shows it.
+        an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work with
+        less; then its memory activity shows the work.
     dram_active_ratio: most memory activity of an idle device. 0.02: refresh and monitoring stay below one percent.
     copy_util_ratio: most memory-copy utilisation of an idle device. 0.01: the smallest step of the counter.
     sm_active_ratio: most SM activity of an idle device. 0.01: as active_ratio, since both come from the same counters.
-    video_ratio: use of the video encoder or decoder above which a Pod works, whatever its engine shows. 0.01: one
+    video_ratio: use of the video encoder or decoder above which a Pod works, even with an idle engine. 0.01: one
         percent, the smallest step of the counters.
     host_traffic_bytes_per_second: most average PCIe traffic, both ways, of an idle device. 10 MB/s: monitoring alone
         makes less than one.

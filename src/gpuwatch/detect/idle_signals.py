@@ -149,7 +149,7 @@ class DeviceSignals:
     def second_opinion(self, devices: Sequence[Device], silent_seconds: float) -> SecondOpinion:
         """The other signals over the time in which the devices' engines were idle.
 
-        silent_seconds: that time; the longest window that fits into it counts, or the shortest, of fewer signals.
+        silent_seconds: that time; the longest window that fits into it counts, else the shortest, with fewer signals.
         """
         window = self.policy.recent_window_seconds
         if silent_seconds >= self.policy.long_window_seconds:

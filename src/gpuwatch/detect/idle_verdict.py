@@ -1,19 +1,21 @@
-"""Judges one allocation: a gang, a Pod, or a single device of one."""
+"""Judges one allocation: a gang, a Pod, or a single device of a Pod."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import numpy as np
+
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.fleet import conclude
 from gpuwatch.detect.idle_holdings import WorkloadClass
-from gpuwatch.detect.idle_host_bound import host_bound
 from gpuwatch.detect.idle_past import SilenceModel
 from gpuwatch.detect.idle_policy import IdlePolicy
 from gpuwatch.detect.idle_signals import DeviceSignals
+from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Evidence, Family, Finding, FindingKind, Severity, Snapshot, Subject, Verdict
 from gpuwatch.model.telemetry import Device, PodRef, Signal, Statistic, WindowStat
-from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, spoken
-from gpuwatch.profile.silence import Lane, SilenceNow
+from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, time_text
+from gpuwatch.profile.silence import ACTIVE, Lane, SilenceNow
 
 _GIB = 2**30
 UNTOLD = "whether it is used cannot be told"
@@ -77,15 +79,15 @@ class IdleJudge:
         now = self.model.silence(item.workload, item.lane)
         ago = now.elapsed_seconds + self._behind
         if now.active_before and ago < policy.recent_seconds:
-            when = "works now" if ago < 2 * self.calendar.step_seconds else f"worked {spoken(ago)} ago"
+            when = "works now" if ago < 2 * self.calendar.step_seconds else f"worked {time_text(ago)} ago"
             return self._working(item, when)
         work = self.signals.recent_work(item.devices)
         if work is not None:
-            return self._working(item, f"worked within the last {spoken(policy.recent_seconds)}", (work,))
+            return self._working(item, f"worked within the last {time_text(policy.recent_seconds)}", (work,))
         video = self.signals.video(item.devices)
         if video is not None:
             return self._working(item, "uses its video engines", (video,))
-        missing = self.blind(item, now)
+        missing = self.missing_data(item, now)
         if missing:
             return idle_unknown(item.subject, UNTOLD, missing)
         covered = now.coverage_ratio >= policy.min_coverage_ratio
@@ -95,7 +97,7 @@ class IdleJudge:
         explanation = self.model.explanation(item.workload, now, own_alone=alone, released=released)
         if age is not None and not now.active_before:
             if age < policy.min_age_seconds:
-                text = f"it is {spoken(age)} old and nothing is said before {spoken(policy.min_age_seconds)}"
+                text = f"it is {time_text(age)} old, and no Pod is judged before {time_text(policy.min_age_seconds)}"
                 return idle_unknown(item.subject, text, ("age",))
             if own.worked:
                 explanation = self.model.explanation(item.workload, now, own_alone=alone, never_worked=True)
@@ -110,13 +112,13 @@ class IdleJudge:
             return idle_unknown(item.subject, UNTOLD, (text,))
         return self._explained(item, now, explanation)
 
-    def blind(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
+    def missing_data(self, item: Allocation, now: SilenceNow) -> tuple[str, ...]:
         policy = self.policy
         if item.unseen:
             return item.unseen
         blind = now.max_staleness_seconds + self._behind
         if blind >= policy.max_staleness_seconds:
-            return (f"activity of the last {spoken(blind)}",)
+            return (f"activity of the last {time_text(blind)}",)
         for device in item.devices:
             count = self.snapshot.readings.get(self._count, device)
             seen = self.snapshot.telemetry_schema.share_of_samples(count, policy.recent_window_seconds)
@@ -128,22 +130,39 @@ class IdleJudge:
         if item.ambiguous:
             text = f"its device {when}, but other Pods share it"
             return idle_unknown(item.subject, text, ("which Pod's work it is",))
-        batch = self.model.classes[item.workload] is WorkloadClass.BATCH
-        bound = host_bound(self.signals, self.policy, item.devices, item.lane, self.calendar.step_seconds, batch=batch)
         kind, advice, confidence = FindingKind.IN_USE, Advice.NONE, 0.99
-        if bound is not None:
+        if (waits := self._host_bound(item)) is not None:
             kind, advice, confidence = FindingKind.HOST_BOUND, Advice.FIX_APPLICATION, 0.7
-            when, evidence = f"{when}, but {bound[0]}", bound[1]
+            when, evidence = f"{when}, but {waits[0]}", waits[1]
         return conclude(
-            item.subject,
-            kind,
-            Verdict.BUSY,
-            when,
-            family=Family.IDLE,
-            advice=advice,
-            confidence_ratio=confidence,
-            evidence=evidence,
+            item.subject, kind, Verdict.BUSY, when, advice=advice, confidence_ratio=confidence, evidence=evidence
         )
+
+    def _host_bound(self, item: Allocation) -> tuple[str, tuple[Evidence, ...]] | None:
+        """How its devices, busy all the time at a low level, wait for their host, and the evidence; None where unknown
+        or not so. A job always has work, so its host is at fault. A service may have few requests: it also needs much
+        PCIe traffic."""
+        policy, signals, devices, window = self.policy, self.signals, item.devices, self.policy.long_window_seconds
+        recent = item.lane[-(window // self.calendar.step_seconds) :]
+        share = np.count_nonzero(recent & ACTIVE) / len(recent)
+        means = [signals.value(device, Signal.BUSY_RATIO, Statistic.AVG, window) for device in devices]
+        known = [mean for mean in means if mean is not None]
+        if not known or len(known) < len(means):
+            return None
+        mean = max(known)
+        if mean > policy.host_bound_busy_ratio or share < policy.host_bound_steps_ratio:
+            return None
+        traffic = max((signals.host_traffic(device, window) or 0.0 for device in devices), default=0.0)
+        feeds, bound = traffic >= policy.host_bound_bytes_per_second, policy.host_bound_bytes_per_second
+        if not feeds and self.model.classes[item.workload] is not WorkloadClass.BATCH:
+            return None
+        busy, received = stats(Statistic.AVG, window, Signal.BUSY_RATIO, Signal.PCIE_RX_BYTES_PER_SECOND)
+        note = "the busiest of its devices"
+        evidence = [signals.evidence(devices[0], busy, mean, "<=", policy.host_bound_busy_ratio, note)]
+        if feeds:
+            evidence.append(signals.evidence(devices[0], received, traffic, ">=", bound, f"both ways, {note}"))
+        text = f"its busiest device is active in {share:.0%} of the last {time_text(window)} and only for {mean:.0%}"
+        return f"{text} of the time: it waits for its host", tuple(evidence)
 
     def _silent(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> Finding:
         """Idle for longer than explained: proven where a second signal agrees, suspected where none tells.
@@ -151,7 +170,7 @@ class IdleJudge:
         explanation: None where no Pod of its workload ever worked."""
         opinion = self.signals.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is False:
-            text = f"its engines have been idle for {spoken(now.proven_seconds)}, but {opinion.contradiction}"
+            text = f"its engines have been idle for {time_text(now.proven_seconds)}, but {opinion.contradiction}"
             return idle_unknown(item.subject, text, ("signals that agree",), evidence=opinion.evidence)
         since = self.calendar.time_of(now.proven_step)
         hours = (self.snapshot.at - since) / timedelta(hours=1)
@@ -160,7 +179,6 @@ class IdleJudge:
             FindingKind.SUSPECTED_IDLE,
             Verdict.UNKNOWN,
             f"{self._silence_text(item, now, explanation)}; only engine activity says so",
-            family=Family.IDLE,
             severity=Severity.WARNING,
             advice=Advice.FIX_MONITORING,
             since=since,
@@ -205,11 +223,11 @@ class IdleJudge:
 
     def _silence_text(self, item: Allocation, now: SilenceNow, explanation: Explanation | None) -> str:
         if explanation is None:
-            return f"never worked in the {spoken(self._since_start(item))} since it started"
+            return f"never worked in the {time_text(self._since_start(item))} since it started"
         counted = ""
         if now.proven_seconds - now.silent_seconds > 0.1 * now.proven_seconds:
-            counted = f" ({spoken(now.silent_seconds)} of them count)"
-        silent = f"idle for {spoken(now.proven_seconds)}{counted}"
+            counted = f" (of which {time_text(now.silent_seconds)} count)"
+        silent = f"idle for {time_text(now.proven_seconds)}{counted}"
         if not now.active_before:
             silent += ", since it started" if item.started is not None else ", all that was seen of it"
         return f"{silent}; {explanation.text}"
@@ -217,7 +235,7 @@ class IdleJudge:
     def _explained(self, item: Allocation, now: SilenceNow, explanation: Explanation) -> Finding:
         text = self._silence_text(item, now, explanation)
         if item.ambiguous:
-            return idle_unknown(item.subject, text, ("which Pod's work it was that its device did",))
+            return idle_unknown(item.subject, text, ("which Pod's work it was",))
         if not now.active_before and not self.model.silences[item.workload].worked:
             return idle_unknown(item.subject, text, ("what it did before the history begins",))
         confidence = {ExplainedBy.OWN: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}[explanation.by]
@@ -225,8 +243,7 @@ class IdleJudge:
             item.subject,
             FindingKind.BURSTY,
             Verdict.BUSY,
-            f"{text}; it is expected to work again within {spoken(explanation.seconds)}",
-            family=Family.IDLE,
+            f"{text}; it is expected to work again within {time_text(explanation.seconds)}",
             confidence_ratio=confidence,
             since=self.calendar.time_of(now.proven_step),
             evidence=(self._activity(item, now, explanation, "<="),),
@@ -267,7 +284,7 @@ class IdleJudge:
 
 def idle_unknown(subject: Subject, text: str, missing: tuple[str, ...], evidence: tuple[Evidence, ...] = ()) -> Finding:
     kind, unknown, summary = FindingKind.IDLE_UNKNOWN, Verdict.UNKNOWN, f"{text}; missing: {', '.join(missing)}"
-    return conclude(subject, kind, unknown, summary, family=Family.IDLE, evidence=evidence, missing=missing)
+    return conclude(subject, kind, unknown, summary, evidence=evidence, missing=missing)
 
 
 def gpu_share(device: Device) -> float:

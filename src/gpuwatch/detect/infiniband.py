@@ -1,4 +1,4 @@
-"""Ports of InfiniBand that are down, slow or have many errors, by node_exporter. The kernel lists RoCE's there too."""
+"""InfiniBand ports that are down, slow or have many errors, by node_exporter. The kernel lists RoCE ports there too."""
 
 import math
 from collections import defaultdict
@@ -7,9 +7,9 @@ from functools import partial
 from itertools import chain
 from statistics import median
 
-from gpuwatch.detect.fleet import Fleet
+from gpuwatch.detect.fleet import Fleet, on_node
 from gpuwatch.detect.places import slow_places, together_finding
-from gpuwatch.model.decision import Evidence, Finding, FindingKind, Severity, Subject, SubjectKind
+from gpuwatch.model.decision import Evidence, Finding, FindingKind, Severity
 
 _SECONDS = 6 * 3600
 _STATE, _RATE = "node_infiniband_state_id:max:300", "node_infiniband_rate_bytes_per_second:max:300"
@@ -22,7 +22,7 @@ _ERRORS = {
 }
 STATISTICS = (_STATE, _RATE, *_BEFORE.values(), *_ERRORS)
 """What the rule reads of each port, as `metric:function:seconds`."""
-_ACTIVE = 4.0  # as node_exporter says: 1 is down, 2 init, 3 armed
+_ACTIVE = 4.0  # node_exporter's state ids: 1 down, 2 init, 3 armed
 _FLAPS = 3.0
 """Above the median of all ports. gpud calls a port flapping that came back to active three times in twelve hours."""
 _BIT_ERROR_RATIO = 1e-12
@@ -30,8 +30,7 @@ _BIT_ERROR_RATIO = 1e-12
 
 
 def infiniband(fleet: Fleet) -> list[Finding]:
-    """One finding per Node, and one on the fleet where half of a place has the same. UNKNOWN, so never acted on: the
-    cable and the switch are as suspect as the Node."""
+    """One finding per Node, and one on the fleet for a fault of half a place. UNKNOWN: cable or switch may have it."""
     sick: dict[str, dict[str, list[Evidence]]] = defaultdict(lambda: defaultdict(list))
     for words, node, fact in _signs(fleet):
         sick[words][node].append(fact)
@@ -42,7 +41,7 @@ def infiniband(fleet: Fleet) -> list[Finding]:
     shared: dict[str, list[Evidence]] = defaultdict(list)
     alone: dict[str, list[Evidence]] = defaultdict(list)
     for words, nodes in sick.items():
-        for place in slow_places(fleet, [gpu for node in nodes for gpu in fleet.at_home[node]]):
+        for place in slow_places(fleet, [gpu for node in nodes for gpu in fleet.at_home[node]], fleet.gpus):
             if place.place or len(place.machines) >= least:
                 said.append(f"{len(place.machines)} Nodes of {place.place or 'the fleet'} have a port that {words}")
                 for node in place.machines:
@@ -51,14 +50,15 @@ def infiniband(fleet: Fleet) -> list[Finding]:
             alone[node] += facts
     together = found(said, [gpu for node in shared for gpu in fleet.at_home[node]], evidence=chain(*shared.values()))
     for node, facts in alone.items():
-        notes, on = [fact.note for fact in facts], Subject(SubjectKind.NODE, node)
-        together += found(notes, fleet.at_home[node], on=on, node=node, evidence=facts)
+        notes = [fact.note for fact in facts]
+        together += found(notes, fleet.at_home[node], on=on_node(node), node=node, evidence=facts)
     return together
 
 
 def _signs(fleet: Fleet) -> Iterator[tuple[str, str, Evidence]]:
-    """What a port shows, its Node, and the fact. State and rate are held against the port's own past, and against ports
-    of its name on Nodes of its pool and GPU model: many ports are never connected, and storage's may be slower."""
+    """What is wrong with a port, its Node, and the evidence. State and rate are compared with the port's own past, and
+    with ports of its name on Nodes of its pool and GPU model: many ports are never connected, and storage ports may be
+    slower."""
     cohorts: dict[tuple[str, ...], list[float]] = defaultdict(list)
     rows = []
     ports = ((node, *port) for node, found in fleet.snapshot.infiniband.items() for port in found.items())

@@ -2,15 +2,13 @@
 
 from collections.abc import Hashable
 
+from gpuwatch.catalog.pcie import pcie_generations
 from gpuwatch.detect.fabric import by_domain
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.needs import stats
 from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity
 from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
-
-REPLAYS_PER_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
-"""DCGM's bound for a healthy link, from the bit error rate that PCIe allows, by generation."""
 
 _ASSUMED_GENERATION = 5
 _ASSUMED_LANES = 16
@@ -25,7 +23,7 @@ _ERRORS = tuple(
     if signal.startswith(("nvlink_", "c2c_")) and signal.endswith("_total") and signal not in _CRC + _LOST_LINKS
 )
 _NEVER_RECORDED = (Signal.NVLINK_ECC_ERRORS_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL, *(s for s in _ERRORS if "c2c" in s))
-"""Without a recorded page of an exporter: alone they are not sure enough to be acted on."""
+"""No recorded page of an exporter has these signals, so alone they cause no action."""
 
 
 def pcie_replay_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
@@ -53,8 +51,8 @@ def nvlink_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
 
 
 def pcie_replay(fleet: Fleet) -> Judge:
-    """More replays per minute than the link's speed and width allow, and than the peers have: replays slow a link, but
-    on all links of a platform they are no card's fault."""
+    """More replays per minute than the link's speed and width allow, and more than the peers have: replays slow a link,
+    but replays on all links of a platform are no card's fault."""
     kind = FindingKind.PCIE_REPLAY
     policy = fleet.policy
     minutes = policy.window_seconds / 60
@@ -84,15 +82,15 @@ def pcie_replay(fleet: Fleet) -> Judge:
             return fleet.unseen(gpu, kind, policy.window_seconds)
         multiples = peers_of(gpu)
         peers = None if multiples is None else multiples.times(bound)
-        whom = "GPUs of all models" if peers is not None and not peers.same_model else "its peers"
-        note, unit = f"bound for {assumed}; compared with {whom}", "replays/minute"
+        compared = "GPUs of all models" if peers is not None and not peers.same_model else "its peers"
+        note, unit = f"bound for {assumed}; compared with {compared}", "replays/minute"
         fact = replays.evidence(gpu, rate, unit=unit, comparison=">", bound=bound, peers=peers, note=note)
         if peers is None:
             summary = f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with"
             return fleet.undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
         if rate <= peers.upper(policy.peer_deviations):
-            return fleet.healthy(gpu, kind, f"as many replays as {whom} have", replays, confidence_ratio=0.6)
-        summary = f"{rate:,.3g} PCIe replays per minute; {bound:.3g} are normal, and {whom} have {peers.median:.3g}"
+            return fleet.healthy(gpu, kind, f"as many replays as {compared} have", replays, confidence_ratio=0.6)
+        summary = f"{rate:,.3g} PCIe replays per minute; {bound:.3g} are normal, and {compared} have {peers.median:.3g}"
         # Two independent bounds are exceeded, but replays seldom cost more than speed.
         grade = Grade(Severity.WARNING, Advice.INSPECT, 0.75 if peers.same_model else SUSPECTED)
         return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))
@@ -102,11 +100,12 @@ def pcie_replay(fleet: Fleet) -> Judge:
 
 def _expected_replays(generation: float | None, lanes: float | None) -> tuple[float, str]:
     """Replays per minute of a healthy link, and a name of the link: the fastest common one where unknown."""
-    known = generation is not None and int(generation) in REPLAYS_PER_MINUTE_PER_LANE
+    known = generation is not None and int(generation) in pcie_generations()
     built = generation if known and generation is not None else _ASSUMED_GENERATION
     width = lanes if lanes is not None and lanes > 0 else _ASSUMED_LANES
     assumed = "" if known and lanes is not None else " (assumed)"
-    return REPLAYS_PER_MINUTE_PER_LANE[int(built)] * width, f"Gen{built:g} ×{width:g}{assumed}"
+    per_lane = pcie_generations()[int(built)].replays_per_minute_per_lane
+    return per_lane * width, f"Gen{built:g} ×{width:g}{assumed}"
 
 
 def pcie_width(fleet: Fleet) -> Judge:
@@ -140,6 +139,10 @@ def pcie_width(fleet: Fleet) -> Judge:
             return fleet.undecided(gpu, kind, f"{summary}; its slot may have no more", [fact], missing)
         if width >= peers.median:
             return fleet.healthy(gpu, kind, f"{summary}, as its peers' links have", lanes, most, confidence_ratio=0.8)
+        slots = [lanes.of(each) or full for each in fleet.at_home[gpu.home]]
+        if len(slots) > 1 and max(slots) < peers.median:
+            missing = "whether the slots of its machine have more lanes"
+            return fleet.undecided(gpu, kind, f"{summary}; no GPU of its machine has more", [fact], missing)
         summary += f"; its peers have {peers.median:g}"
         grade = Grade(Severity.WARNING, Advice.INSPECT, 0.85)  # less than 1, as the servers of a pool may differ
         return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))
@@ -179,11 +182,11 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
     over = {gpu.uuid: excesses(gpu) for gpu in fleet.present}
     sick = [gpu for gpu in fleet.present if any(outlier for _, outlier in over[gpu.uuid])]
-    shared, told = by_domain(fleet, kind, "link errors", sick)
+    shared, explained = by_domain(fleet, kind, "link errors", sick)
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
-        if gpu.uuid in told:
-            return fleet.unknown(gpu, kind, "link errors, as all over its NVLink domain", ["errors of this GPU alone"])
+        if gpu.uuid in explained:
+            return fleet.unknown(gpu, kind, "link errors on its whole NVLink domain", ["errors of this GPU alone"])
         down = _link_down(gpu, up, up_peers(gpu))
         if down is not None:
             return down
@@ -234,7 +237,7 @@ def _rate(answers: GpuAnswers, policy: HealthPolicy) -> tuple[GpuAnswers, float,
 
 
 def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclusion | None:
-    """A link that is down while the peers' are up. None without peers: ports may be unused by design."""
+    """A link that is down while the peers' links are up. None without peers: ports may be unused by design."""
     if up.of(gpu) != 0 or peers is None or peers.median <= 0:
         return None
     summary = "a link to other accelerators or to the CPU is down; its peers' links are up"

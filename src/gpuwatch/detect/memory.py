@@ -53,10 +53,10 @@ def ecc(fleet: Fleet) -> Judge:
     kind = FindingKind.ECC
     policy = fleet.policy
     window = policy.change_window_seconds
-    sram, standing, dbe, dbe_lifetime, sbe, sbe_lifetime, appeared, *telling = map(fleet.answers, ecc_needs(policy))
-    # Of other rules: on the exporter's default list, where this one is blind.
-    telling.append(fleet.answers(WindowStat(Signal.XID_CODE, Statistic.LAST)))
-    telling.append(fleet.answers(WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, window)))
+    sram, standing, dbe, dbe_lifetime, sbe, sbe_lifetime, appeared, *containment = map(fleet.answers, ecc_needs(policy))
+    # Statistics of other rules, on the exporter's default list, that tell whether an error was contained.
+    containment.append(fleet.answers(WindowStat(Signal.XID_CODE, Statistic.LAST)))
+    containment.append(fleet.answers(WindowStat(Signal.ROW_REMAP_UNCORRECTABLE_TOTAL, Statistic.INCREASE, window)))
     reporting = fleet.reporting(window)
     sbe_peers = {
         answers.stat.key: fleet.peers(answers.times(1 / window), any_model=True) for answers in (sbe, sbe_lifetime)
@@ -67,12 +67,12 @@ def ecc(fleet: Fleet) -> Judge:
             # NVIDIA's own criterion for replacement, computed by the driver.
             summary = "uncorrectable SRAM errors passed the driver's threshold for exchange"
             return fleet.degraded(gpu, kind, summary, _EXCHANGE, [sram.evidence(gpu, comparison="==", bound=1.0)])
-        # NVML's volatile counter starts at 0 with the driver: above 0 a reset is due, at 0 it has been. The counters of
-        # other vendors may be of a lifetime.
+        # NVML's volatile counter starts at 0 with the driver: above 0 a reset is due, at 0 it was done. The counters of
+        # other vendors may never start again.
         volatile = standing.of(gpu) if gpu.lead.vendor is Vendor.NVIDIA else None
         fresh = next((answers for answers in (dbe, dbe_lifetime) if (answers.of(gpu) or 0) > 0), None)
         if volatile or (fresh is not None and volatile is None):
-            return _uncorrectable(gpu, fresh or standing, *telling)
+            return _uncorrectable(gpu, fresh or standing, *containment)
         first = None if volatile == 0 else appeared.of(gpu)
         if first is not None and first > 0:
             summary = f"{first:g} uncorrectable ECC errors since the driver was loaded; telemetry began after them"
@@ -93,15 +93,15 @@ def ecc(fleet: Fleet) -> Judge:
     return judge
 
 
-def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> Finding:
-    """Uncorrectable errors. A contained one stayed with the program that met it: the driver takes the page out of use,
-    other work goes on, and the reset can wait ('Response to Uncorrectable Contained ECC Errors'). Where nothing says
-    that it got out, no job that runs is ended for it.
+def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *containment: GpuAnswers) -> Finding:
+    """Uncorrectable errors. A contained one affects only the program that met it: the driver takes the page out of use,
+    other work goes on, and the reset can wait ('Response to Uncorrectable Contained ECC Errors'). Without a sign that
+    the error was not contained, no running job is ended for it.
 
-    The driver's recovery action outranks XIDs, these the architecture. NVIDIA on XID 48: with 63 drain, then reset;
-    alone reset.
+    The driver's recovery action outranks XIDs, which outrank the architecture. For XID 48 NVIDIA asks for a reset; with
+    a 63 for a drain first.
     """
-    pending, recovery, last_xid, new_rows = telling
+    pending, recovery, last_xid, new_rows = containment
     action, code, contained, grade = recovery.of(gpu), last_xid.of(gpu), None, _WHEN_IDLE
     waits = next((answers for answers in (pending, new_rows) if (answers.of(gpu) or 0) > 0), None)
     known = [] if waits is None else [waits.evidence(gpu, comparison=">", bound=0.0)]
@@ -132,8 +132,7 @@ def _uncorrectable(gpu: PhysicalGpu, seen: GpuAnswers, *telling: GpuAnswers) -> 
 
 
 def _contains(model: Gpu) -> bool:
-    """Error containment: GA100, GH100 and GB10x ('Supported GPUs'), the chips of these architectures that have MIG. The
-    RTX PRO 6000 has MIG too and is not in that table; of it nothing is concluded."""
+    """Whether it may contain errors: GA100, GH100 and GB10x ('Supported GPUs'), which of these generations have MIG."""
     return model.architecture in ("ampere", "hopper", "blackwell") and bool(model.mig_family)
 
 
@@ -141,8 +140,8 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
     """Many corrected errors: a fault only where the peers have fewer (NVIDIA asks for no action on XID 92)."""
     kind = FindingKind.ECC
     bound = fleet.policy.corrected_ecc_per_second
-    whom = "GPUs of all models" if peers is not None and not peers.same_model else "peers"
-    note = f"increase ÷ window, compared with {whom}"
+    compared = "GPUs of all models" if peers is not None and not peers.same_model else "peers"
+    note = f"increase ÷ window, compared with {compared}"
     fact = corrected.evidence(gpu, rate, unit="errors/second", comparison=">=", bound=bound, peers=peers, note=note)
     if peers is None:
         summary = f"{rate:,.3g} corrected ECC errors per second, and too few GPUs to compare with"
@@ -151,9 +150,8 @@ def _corrected(fleet: Fleet, gpu: PhysicalGpu, corrected: GpuAnswers, rate: floa
     if rate <= peers.upper(fleet.policy.peer_deviations):
         summary = f"{rate:,.3g} corrected ECC errors per second, as its peers have"
         return fleet.healthy(gpu, kind, summary, corrected, confidence_ratio=0.6)
-    summary = f"{rate:,.3g} corrected ECC errors per second; the median of {peers.count} {whom} has {peers.median:,.3g}"
-    # The outlier is certain; that it gets worse is not ('SBE trend predicts' is unverified). Memory of other models
-    # compares less well.
+    summary = f"{rate:,.3g} corrected ECC errors per second; {peers.count} {compared} have {peers.median:,.3g} (median)"
+    # The GPU is an outlier; that it gets worse is unverified. A comparison with other models is less sure.
     grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8 if peers.same_model else SUSPECTED)
     return fleet.degraded(gpu, kind, summary, grade, [fact])
 
@@ -163,8 +161,7 @@ def row_remap(fleet: Fleet) -> Judge:
     #55; NVML: it does not affect future work). DCGM warns of many remapped rows."""
     kind = FindingKind.ROW_REMAP
     failed, pending, rows, unrepairable, exhausted, low, new_rows = map(fleet.answers, row_remap_needs(fleet.policy))
-    # A failure is the card's own state and never clears: one sample is enough. With DCGM's 512 rows the card still
-    # works. No recorded page shows the three that are only suspected.
+    # A failure never clears, so one sample is enough. No recorded page shows the three that are only suspected.
     many = fleet.policy.remapped_rows
     signs: tuple[tuple[GpuAnswers, int, str, Grade], ...] = (
         (failed, 1, "a bad row could not be remapped", Grade(Severity.CRITICAL, Advice.REPLACE, 0.97)),
@@ -182,7 +179,7 @@ def row_remap(fleet: Fleet) -> Judge:
             evidence = [answers.evidence(gpu, comparison=">=", bound=float(bound)) for answers, bound, *_ in found]
             if (new_rows.of(gpu) or 0) > 0:
                 evidence.append(new_rows.evidence(gpu))
-            # The surest sign leads; what is only suspected makes it no graver.
+            # The surest sign leads; a suspected one does not raise the severity.
             lead = max((grade for *_, grade in found), key=lambda grade: grade.confidence_ratio)
             counted = [lead.severity, *(grade.severity for *_, grade in found if grade.confidence_ratio > SUSPECTED)]
             return fleet.degraded(

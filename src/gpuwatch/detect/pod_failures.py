@@ -1,5 +1,4 @@
-"""Black holes and lemons: Nodes and GPUs where Pods of several programs die soon after their start, while the same
-programs live elsewhere. It needs no counter of the GPU."""
+"""Nodes and GPUs where Pods of several programs die soon after their start, while the same programs live elsewhere."""
 
 import re
 from collections import Counter, defaultdict
@@ -10,8 +9,8 @@ from statistics import median
 import numpy as np
 
 from gpuwatch.detect.fault_memory import stem
-from gpuwatch.detect.fleet import Fleet, conclude
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
+from gpuwatch.detect.fleet import Fleet, conclude, on_node
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import PodRef, PodRun
 
 _EARLY_SECONDS = 600
@@ -19,19 +18,18 @@ _EARLY_SECONDS = 600
 _CRASHES = 3
 """Restarts from which a running Pod may be one that dies again and again."""
 _PROGRAMS = 3
-"""That fail at a place and live elsewhere. One or two have an owner, who may have a bad day."""
+"""Programs that fail at a place and live elsewhere. One or two may have one owner, whose change broke both."""
 _CHANCE = 0.01
-"""That so many deaths meet at any place of a healthy fleet: with windows of six hours, once in 25 days."""
+"""Chance of so many deaths at any one place of a healthy fleet: with windows of six hours, once in 25 days."""
 _BY_OTHERS = frozenset({"deleted", "Evicted", "NodeAffinity", "NodeLost", "Shutdown"})
-"""Reasons in which the Pod has no part; kube-state-metrics (internal/store/pod.go) knows one more of a Pod."""
-_REFUSED = "UnexpectedAdmissionError"
-"""That one: the kubelet could not start it, for example because its device plugin had no healthy device left."""
+"""Reasons that are not the Pod's fault, of those that kube-state-metrics has (internal/store/pod.go). It has one more:
+UnexpectedAdmissionError, a fault of the Node."""
 _TAG = re.compile(r"(@.*|:[^/:]*)$")
 
 
 def pod_failures(fleet: Fleet) -> list[Finding]:
-    """On GPUs, and on Nodes that no one GPU of theirs explains. UNKNOWN, so never acted on: who dies early has shown no
-    fault of the machine. On GPUs only where the history of each is known, since some would be no fair sample."""
+    """Findings on GPUs, and on Nodes where no single GPU explains the deaths. UNKNOWN, so never acted on: an early
+    death shows no fault of the machine. On GPUs only where each GPU's history is known, for a fair comparison."""
     runs = [run for run in fleet.snapshot.pod_runs if run.node in fleet.nodes]
     node_of = {gpu.uuid: gpu.lead.node for gpu in fleet.present}
     held: dict[PodRef, set[str]] = defaultdict(set)
@@ -50,8 +48,8 @@ def pod_failures(fleet: Fleet) -> list[Finding]:
 
 
 def _suspects(fleet: Fleet, runs: Sequence[PodRun], places: Callable[[PodRun], Iterable[str]]) -> dict[str, Finding]:
-    """By place. The Pods of a workload there are one case, and where one of them lived, it did not die. A workload in
-    several places is none, as a gang dies as one; the Pods of a ReplicaSet live each for itself."""
+    """Findings by place. The Pods of a workload at one place are one case, which died if none of them lived. A workload
+    at several places is no case, as a gang dies as one; a ReplicaSet's Pods are independent."""
     programs = _programs(runs)
     spots: dict[tuple[str, str], set[str]] = defaultdict(set)
     for run in runs:
@@ -77,7 +75,8 @@ def _suspects(fleet: Fleet, runs: Sequence[PodRun], places: Callable[[PodRun], I
         runs_lost = [run for ends in dead[place].values() for run in ends]
         ends = sorted(end for run in runs_lost if (end := run.ended or run.started))
         again = ends and (ends[-1] - ends[0]).total_seconds() >= fleet.policy.common_cause_seconds
-        if len(living) >= _PROGRAMS and chance <= _CHANCE and again:  # what ends at once has one cause, as a drain
+        # Deaths at one moment have one cause, such as a drain.
+        if len(living) >= _PROGRAMS and chance <= _CHANCE and again:
             others, others_died = (sum(each[program] for program in mine) for each in (away, lost))
             words = (
                 f"{mine.total()} of {here[place].total()} workloads here died within {_EARLY_SECONDS // 60} min, and "
@@ -89,8 +88,8 @@ def _suspects(fleet: Fleet, runs: Sequence[PodRun], places: Callable[[PodRun], I
 
 
 def _chance(strata: Iterable[tuple[int, int, int, int]]) -> float:
-    """Of at least so many deaths here, if the deaths of a program fell on its cases whatever the place: Fisher's exact
-    test over several programs. strata: of each, cases and deaths here, cases and deaths in all."""
+    """The chance of at least so many deaths here, if a program's deaths were spread over its cases by chance: Fisher's
+    exact test over several programs. strata: of each, cases and deaths here, cases and deaths in all."""
     spread, seen = np.ones(1), 0
     for here, died, total, died_in_all in strata:
         ways = [comb(died_in_all, k) * comb(total - died_in_all, here - k) for k in range(min(here, died_in_all) + 1)]
@@ -100,11 +99,11 @@ def _chance(strata: Iterable[tuple[int, int, int, int]]) -> float:
 
 
 def _died(fleet: Fleet, run: PodRun) -> bool | None:
-    """Whether it died early; False if it lived; None where unknown, or where it was ended."""
+    """Whether it died early; False if it lived; None where unknown, or where others ended it."""
     if _BY_OTHERS.intersection(run.reasons):
         return None
-    if run.phase == "Succeeded" or (run.phase == "Failed" and _REFUSED in run.reasons):
-        return run.phase == "Failed"
+    if run.phase == "Succeeded":
+        return False
     end = {"Failed": run.ended, "Running": fleet.snapshot.at}.get(run.phase)
     if end is None or run.started is None:
         return None
@@ -114,8 +113,7 @@ def _died(fleet: Fleet, run: PodRun) -> bool | None:
 
 
 def _programs(runs: Iterable[PodRun]) -> Mapping[PodRun, str]:
-    """Namespace and images without tags, so that the runs of one test are one program. A Pod that the kubelet refused
-    has no image; it is of the program of its namesakes."""
+    """Namespace and images without tags. A Pod that the kubelet refused has no image: Pods with its name decide."""
     programs: dict[PodRun, str] = {}
     of_name: dict[str, str] = {}
     for run in runs:
@@ -138,7 +136,7 @@ def _finding(fleet: Fleet, place: str, dead: Sequence[PodRun], words: str, chanc
     if lives:
         evidence.append(Evidence(signal="time to failure", value=median(lives), unit="seconds", statistic="median"))
     return conclude(
-        gpu or Subject(SubjectKind.NODE, place),
+        gpu or on_node(place),
         FindingKind.POD_FAILURES,
         Verdict.UNKNOWN,
         words,

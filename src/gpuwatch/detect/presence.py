@@ -12,11 +12,11 @@ from functools import partial
 from typing import NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
-from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, Grade, PhysicalGpu, conclude
+from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, Grade, PhysicalGpu, conclude, on_node
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.model.cluster import Node
-from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, SubjectKind, Verdict
+from gpuwatch.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.model.telemetry import Exporter, Signal, Statistic, WindowStat
 
 FELL_OFF_THE_BUS = 79
@@ -26,7 +26,7 @@ monitoring_fault = partial(conclude, verdict=Verdict.UNKNOWN, advice=Advice.FIX_
 # MIG manager stops the exporter while it works, and gives every instance a new identity.
 _MIG_STATE = "nvidia.com/mig.config.state"
 _MIG_CHANGING = frozenset({"pending", "rebooting"})
-# The GPU Operator unloads the driver between these two.
+# In every other state the GPU Operator may have unloaded the driver.
 _DRIVER_STATE = "nvidia.com/gpu-driver-upgrade-state"
 _DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-failed"})
 # The GPU Operator gives all GPUs of such a Node to virtual machines.
@@ -57,8 +57,7 @@ class Presence:
 
 
 class _Machine(NamedTuple):
-    """The GPUs of one machine and its present or past exporters. A restarted exporter comes back under another
-    address, so the machine is judged and not the address."""
+    """The GPUs of one machine and its exporters, past ones too: a restarted exporter has another address."""
 
     name: str
     exporters: tuple[Exporter, ...]
@@ -176,7 +175,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
     elif node is not None and node.ready is False:
         why = "and its Node is NotReady, so the machine may be down"
     elif machine.up:
-        why = "though it can be scraped: it answers without a device, as while a driver is loaded"
+        why = "though it answers: a driver that is being loaded shows no device"
     else:
         why = "which says nothing about the GPUs"
     calm = fresh or bool(change)
@@ -184,7 +183,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
     query = f'up{{instance=~"{instances}"}}' if instances else ""
     up = "unknown" if machine.up is None else float(machine.up)
     return conclude(
-        Subject(SubjectKind.NODE, machine.name),
+        on_node(machine.name),
         FindingKind.EXPORTER_DOWN,
         Verdict.UNKNOWN,
         f"the exporter shows none of its {len(gpus)} GPUs, {why}",
@@ -230,8 +229,7 @@ def _judge_lost(fleet: Fleet, lost: Sequence[PhysicalGpu], result: Presence) -> 
         else:
             suspects.append(gpu)
     homes = {gpu.home for gpu in suspects}
-    everybody = set(fleet.at_home) | homes
-    wide = widespread(fleet, len(homes), len(everybody))
+    wide = widespread(fleet, len(homes), len(homes | set(fleet.at_home)))
     lost_at = Counter(gpu.home for gpu in lost)
     for gpu in suspects:
         result.explained.add(gpu.uuid)
@@ -251,7 +249,7 @@ def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
         return "it is given to a virtual machine"
     seen = gpu.last_seen
     if node is not None and node.created is not None and seen is not None and node.created > seen:
-        return f"{node.name} was created after it was last seen: another machine of the same name"
+        return f"{node.name} was created after it was last seen, so it is another machine of the same name"
     bus = gpu.lead.pci_bus_id
     for sibling in fleet.at_home.get(gpu.home, ()):
         if bus and sibling.lead.pci_bus_id == bus:
@@ -260,7 +258,7 @@ def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
 
 
 def _passed_through(fleet: Fleet, gpu: PhysicalGpu, node: Node | None) -> bool:
-    """Whether a claim of the DRA driver says so, or the Node counts it among the GPUs for VMs and no others."""
+    """Whether a virtual machine has it, by a claim of the DRA driver or by the Node's counts of GPUs for VMs."""
     lost = sum(other.home == gpu.home and not other.present for other in fleet.gpus)
     slot = gpu.lead.pci_bus_id.lower()[-12:]  # 0000:53:00.0; DCGM writes eight digits of the domain
     claims = (item for item in fleet.snapshot.cluster.claims if item.pool == gpu.lead.node)
@@ -298,8 +296,7 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
     if silence is None or silence < policy.missing_seconds:
         words, missing = "not reporting beside siblings that do", f"{policy.missing_seconds // 60} min without a sample"
         return fleet.undecided(gpu, FindingKind.GPU_MISSING, f"{words}, but not for long", evidence, missing)
-    # Where most GPUs of a machine are missing, a change of the exporter's device filter explains it as well. An XID 79
-    # just before leaves no other cause.
+    # Where most GPUs of a machine are missing, the exporter's device filter may be the cause, but not after an XID 79.
     confidence = 0.9 if lost <= len(siblings) else SUSPECTED
     fallen = [change for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
     if fallen:

@@ -24,11 +24,11 @@ REMEDIATORS = (
     ("medik8s", "taint", "medik8s.io/remediation"),
 )
 """Other remediators, and the label or taint that they put on a Node while they drain or repair it. Those that only use
-a cordon or the taints above (Karpenter, EKS, GKE) are told by these."""
+a cordon or the taints above (Karpenter, EKS, GKE) need no row here."""
 
 
 def remediated(node: Node) -> str:
-    """Who repairs this Node already, in words; '' for none."""
+    """The remediator that repairs this Node already, in words; '' for none."""
     taints = {taint.key for taint in node.taints}
     for who, what, key in REMEDIATORS:
         if key in (taints if what == "taint" else node.labels):

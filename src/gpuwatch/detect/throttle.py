@@ -81,7 +81,7 @@ class _Duty(NamedTuple):
 
 
 def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
-    """Duty in both halves of the double window: the earlier half is the whole less the later half."""
+    """Duty in the last window and in the one before, which is that of both less that of the last."""
     late, all_of_it = now.of(gpu), both.of(gpu)
     if late is None or all_of_it is None:
         return None
@@ -93,7 +93,8 @@ def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
 
 
 def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[[PhysicalGpu], _Duty | None]:
-    """By GPU the highest duty of the measures, each for one window and for two; None without enough samples of any."""
+    """A GPU's highest duty by any of the measures; None without enough samples of all. A measure is one statistic, of
+    the last window and of the last two."""
     double = 2 * fleet.policy.window_seconds
     seen = [
         fleet.covered(double, [now.stat.signal])
@@ -105,15 +106,17 @@ def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[
     def duty(gpu: PhysicalGpu) -> _Duty | None:
         duties = [_duty(gpu, *each) for each, enough in zip(measures, seen, strict=True) if enough(gpu)]
         known = [each for each in duties if each is not None]
-        return max(known, key=lambda each: each.lasting, default=None)
+        return max(known, key=lambda each: (each.lasting, each.now), default=None)
 
     return duty
 
 
 def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """Thermal slowdown in two consecutive windows: by the violation counter, the reason bits, the exporter's event
-    counts or, with less confidence, by heat and a low clock among busy peers; heat that power does not explain; and one
-    finding on the places and models that are slowed as a whole."""
+    """Judges each GPU, and makes one finding on the places and models that are slowed as a whole.
+
+    A GPU is slowed by heat in two windows in a row by the violation counter, the reason bits or the exporter's event
+    counts; less surely where it is hotter and slower than busy peers. Heat that power does not explain is named too.
+    """
     kind = FindingKind.THERMAL_THROTTLE
     policy = fleet.policy
     answers = list(map(fleet.answers, thermal_needs(policy)))
@@ -127,10 +130,10 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     slowed = {gpu: duty for gpu, duty in duties.items() if duty.lasting >= policy.thermal_duty_ratio}
     memory_limit = policy.memory_temperature_celsius
     working = [gpu for gpu in fleet.present if (busy.of(gpu) or 0.0) >= _BUSY_RATIO]
-    usual = _usually_slowed(fleet, slowed, working)
+    usual = _usually_slowed(fleet, slowed, working, hardware)
     as_its_model = {gpu for gpus in usual.values() for gpu in gpus}
     hot = [gpu for gpu in fleet.present if gpu in slowed or (memory.of(gpu) or 0.0) >= memory_limit]
-    places = slow_places(fleet, [gpu for gpu in hot if gpu not in as_its_model])
+    places = slow_places(fleet, [gpu for gpu in hot if gpu not in as_its_model], duties.keys() | hot)
     place_of = {gpu: place for place in places for gpu in place.gpus}
     heat = excess_heat(working, temperature, power, policy.peer_deviations, partial(air_of, fleet), slowed)
 
@@ -186,7 +189,7 @@ def _shared_heat(
     warm: Sequence[PhysicalGpu],
     slowed: Mapping[PhysicalGpu, _Duty],
 ) -> list[Finding]:
-    """One finding on what no single GPU explains. usual: by model. warm: GPUs that are as warm as their place."""
+    """One finding on what no single GPU explains. usual: as of `_usually_slowed`. warm: as of `_as_its_place`."""
     policy = fleet.policy
     said = [f"{place} are slowed by heat at once: look at their cooling, not at each GPU" for place in places]
     if warm:
@@ -221,8 +224,8 @@ _AS_HARD = 0.8
 def _as_its_place(
     fleet: Fleet, judged: dict[PhysicalGpu, Conclusion], differs: Callable[[PhysicalGpu, Finding], bool | None]
 ) -> list[PhysicalGpu]:
-    """GPUs whose place is as warm as they are. Their conclusions become UNKNOWN, as do those of GPUs of which it is not
-    known whether they differ from their place."""
+    """GPUs whose place is as warm as they are. In `judged` they become UNKNOWN, and so do GPUs of which it is not known
+    whether they are hotter than their place. differs: whether a GPU is; None where that is not known."""
     warm = []
     for gpu, found in judged.items():
         if not isinstance(found, Finding) or found.verdict is not Verdict.DEGRADED or (own := differs(gpu, found)):
@@ -251,16 +254,12 @@ def _far_hotter(fleet: Fleet, gpu: PhysicalGpu, temperature: GpuAnswers, power: 
 
 
 def _usually_slowed(
-    fleet: Fleet, slowed: Mapping[PhysicalGpu, _Duty], working: Sequence[PhysicalGpu]
+    fleet: Fleet, slowed: Mapping[PhysicalGpu, _Duty], working: Sequence[PhysicalGpu], hardware: GpuAnswers
 ) -> dict[str, list[PhysicalGpu]]:
-    """Models of which at least half of the busy GPUs are slowed by heat, on several machines, and none by the hardware:
-    small passive cards run at their software slow-down point in many machines."""
+    """By model, the GPUs that are slowed by heat, though not by the hardware, where they are at least half of the busy
+    ones: small passive cards run at their software slow-down point in many machines. hardware: share of the samples
+    that are slowed by it."""
     policy = fleet.policy
-    hardware = fleet.answers(
-        WindowStat(
-            Signal.CLOCK_EVENT_REASONS_BITS, Statistic.FRACTION_BITS, policy.window_seconds, HARDWARE_THERMAL_BITS
-        )
-    )
     by_model: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in working:
         by_model[gpu.model].append(gpu)
@@ -416,8 +415,10 @@ def _of_job_or_model(
 
 
 def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """The power brake, or a hardware slowdown without a reason, in two windows in a row. A whole place is one
-    finding."""
+    """Judges each GPU, and makes one finding on the places that are braked as a whole.
+
+    What counts is the power brake, or a hardware slowdown without a reason, in two windows in a row.
+    """
     kind = FindingKind.POWER_BRAKE
     policy = fleet.policy
     seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal, _, events = map(
@@ -427,14 +428,17 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
     unnamed_of = _duties(fleet, (slowdown, slowdown_both))
     bound = policy.power_brake_duty_ratio
-    braked = {gpu: duty for gpu in fleet.present if (duty := duty_of(gpu)) is not None and duty.lasting >= bound}
-    places = slow_places(fleet, braked)
+    duties = {gpu: duty for gpu in fleet.present if (duty := duty_of(gpu)) is not None}
+    braked = {gpu: duty for gpu, duty in duties.items() if duty.lasting >= bound}
+    # Machines that one supply brakes are sampled at different seconds, so one of them fills both windows first.
+    in_part = [gpu for gpu, duty in duties.items() if max(duty.now, duty.before) >= bound]
+    places = [place for place in slow_places(fleet, in_part, duties) if not braked.keys().isdisjoint(place.gpus)]
     place_of = {gpu: place for place in places for gpu in place.gpus}
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if gpu in place_of:
             return fleet.unknown(gpu, kind, f"under the power brake, as {place_of[gpu]}", _ALONE)
-        duty, unnamed = duty_of(gpu), unnamed_of(gpu)
+        duty, unnamed = duties.get(gpu), unnamed_of(gpu)
         if duty is not None and gpu in braked:
             # No healthy machine uses the brake; card, cable or power supply may be at fault.
             words, evidence = "under the power brake", [_duty_evidence(gpu, duty, bound)]
@@ -454,6 +458,6 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
 
     said = [f"{place} are under the power brake at once: look at their power feed, not at each GPU" for place in places]
-    shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of][:1]
+    shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of if gpu in braked][:1]
     since = fleet.before(2 * policy.window_seconds)
     return judge, together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)

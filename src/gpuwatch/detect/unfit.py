@@ -49,7 +49,7 @@ def _unfit(key: tuple[str, Signal], start: datetime, end: datetime) -> Unfit:
 
 
 def unfit_by_findings(findings: Iterable[Finding], end: datetime) -> tuple[Unfit, ...]:
-    """Periods of the devices that are degraded now, each from its fault on."""
+    """Periods of the devices that are degraded now, each from the time of its finding on."""
     return tuple(
         Unfit(device_uuid=name.split("/")[0], start=item.since, end=end, cause=str(item.kind))
         for item in findings

@@ -134,7 +134,7 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         failed = [incident for incident in bad if incident.watch not in everywhere]
         if bad and not failed:
             names = ", ".join(sorted({incident.watch for incident in bad}))
-            return fleet.unknown(gpu, kind, f"{names} failed, as all over the fleet", _ONE_GPU)
+            return fleet.unknown(gpu, kind, f"{names} failed, as on a large part of the fleet", _ONE_GPU)
         if failed:
             lasting = any(lasts(gpu, each) for each in failed)
             return _failed(fleet, gpu, failed, lasting, now, recovery)
@@ -145,7 +145,7 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         return fleet.healthy(gpu, kind, "every watch passes", confidence_ratio=0.8)
 
     checks = {f"DCGM's health watch {name}": (gpus, watched[name]) for name, gpus in sorted(everywhere.items())}
-    return judge, _authority(fleet, kind, checks, now)
+    return judge, _failing_checks(fleet, kind, checks, now)
 
 
 _ONE_GPU = ("a failure of some GPUs and not of the fleet",)
@@ -156,7 +156,7 @@ def _fleet_wide(fleet: Fleet, bad: Sequence[PhysicalGpu], of: Sequence[PhysicalG
     return len(machines) >= fleet.policy.common_cause_nodes and len(bad) >= fleet.policy.fleet_wide_ratio * len(of)
 
 
-def _authority(
+def _failing_checks(
     fleet: Fleet,
     kind: FindingKind,
     checks: Mapping[str, tuple[Sequence[PhysicalGpu], Sequence[PhysicalGpu]]],
@@ -168,7 +168,7 @@ def _authority(
     bound, said, evidence = fleet.policy.fleet_wide_ratio, [], []
     for name, (bad, of) in checks.items():
         said.append(
-            f"{name} fails on {len(bad)} of {len(of)} GPUs at once: a matter of the check, or of what all share"
+            f"{name} fails on {len(bad)} of {len(of)} GPUs at once: look at the check first, or at what they share"
         )
         share, note = len(bad) / len(of), f"share of the GPUs that have {name}"
         evidence.append(answers.evidence(bad[0], share, unit="ratio", comparison=">=", bound=bound, note=note))
@@ -187,13 +187,14 @@ def _failed(
         evidence.insert(0, now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note))
     understood = [each for each in failed if each.understood]
     if not understood:
-        # It may be a fault of the GPU or of what is around it, so it confirms nothing either.
+        # The GPU or its surroundings may be at fault, so it is no second sign for an XID either.
         names = " and ".join(f"{each.watch} ({each.code or 'no code'})" for each in failed)
         summary = f"DCGM's health watch {names} failed, by an error that is not in the catalog"
         missing = "what the error means: dcgmi health --check"
         return fleet.undecided(gpu, kind, summary, evidence, missing, severity=Severity.WARNING)
     failed = understood
-    # The driver outranks the watch but where no reset cures: none asked for is none due, a drain comes before a reset.
+    # The driver outranks the watch, except for faults that no reset cures: where it asks for nothing, no reset is due;
+    # where it asks for a drain, the drain comes first.
     lasts = [each for each in failed if each.meaning.advice in _BEYOND_RESET]
     contradicted = asked == 0 and not lasts
     causes = lasts if asked == 0 and lasts else failed
@@ -205,7 +206,7 @@ def _failed(
         missing = "when the XID was: the watch clears only when DCGM's host engine restarts"
         return fleet.undecided(gpu, kind, summary, evidence, missing)
     # DCGM's texts contradict NVIDIA's own catalog, hence less than the driver's 0.98. A watch that passed within the
-    # window may be flapping; what only warns, or may be repaired, is not stronger.
+    # window may be flapping; a warning, or a fault that may be repaired already, is as weak.
     sure = lasting and not contradicted and not remembered and any(each.status >= DCGM_FAIL for each in causes)
     advice = max((each.meaning.advice for each in causes), key=list(Advice).index)
     severity = max((each.meaning.severity for each in causes), key=list(Severity).index)
@@ -227,8 +228,7 @@ def _failed(
 
 
 def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
-    """A vendor's own health state, such as AMD's gpu_health (unhealthy from the first uncorrectable error on) or
-    Intel's hw_status; one finding on the fleet where a large part of it is unhealthy."""
+    """A vendor's own health state (AMD's gpu_health, Intel's hw_status); one finding where much of the fleet fails."""
     kind = FindingKind.VENDOR_HEALTH
     now, highest = map(fleet.answers, vendor_health_needs(fleet.policy))
     reporting = fleet.reporting(fleet.policy.window_seconds)
@@ -243,7 +243,8 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         if state > 0:
             return fleet.healthy(gpu, kind, "the vendor's exporter calls it healthy", now, confidence_ratio=0.8)
         if everywhere:
-            return fleet.unknown(gpu, kind, "called unhealthy by the vendor, as all over the fleet", _ONE_GPU)
+            words = "the vendor's exporter calls it unhealthy, as a large part of the fleet"
+            return fleet.unknown(gpu, kind, words, _ONE_GPU)
         best = highest.of(gpu)
         lasting = best is not None and best <= 0 and reporting(gpu)
         facts = [answers.evidence(gpu, comparison="==", bound=0.0) for answers in (now, highest)]
@@ -255,4 +256,4 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8)
         return fleet.degraded(gpu, kind, summary, grade, facts, since=fleet.before(fleet.policy.window_seconds))
 
-    return judge, _authority(fleet, kind, {"the vendor's own verdict": (bad, asked)} if everywhere else {}, now)
+    return judge, _failing_checks(fleet, kind, {"the vendor's own verdict": (bad, asked)} if everywhere else {}, now)

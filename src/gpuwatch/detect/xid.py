@@ -1,6 +1,5 @@
-"""XIDs: what a recent number says about the GPU that raised it."""
+"""XIDs: what each says about the GPU that raised it."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,17 +8,7 @@ from gpuwatch.detect.components import COMPONENTS, XID_COMPONENTS, combined_conf
 from gpuwatch.detect.fault_memory import RECOVERY, programs_differ
 from gpuwatch.detect.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, PhysicalGpu, conclude
 from gpuwatch.detect.xid_events import CommonCause, XidEvent, applies, common_causes, counts_xids, xid_needs
-from gpuwatch.model.decision import (
-    Advice,
-    Component,
-    Evidence,
-    Finding,
-    FindingKind,
-    Severity,
-    Subject,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.model.decision import Advice, Component, Evidence, Finding, FindingKind, Severity, SubjectKind, Verdict
 from gpuwatch.model.faults import FaultMemory, KnownFault, RepairKind
 from gpuwatch.model.telemetry import Signal, Vendor
 
@@ -53,8 +42,8 @@ _ADVICE = {
 _SEVERITIES = list(Severity)
 _ADVICES = list(Advice)
 
-# Confidence from a number alone. With a fatal one the driver says that the GPU needs a reset; driver bugs raise 119 and
-# 62, hence not 1. One that needs corroboration counts half; its doubt is multiplied with that of the other sign.
+# Confidence from a number alone. After a fatal one the GPU needs a reset; driver bugs raise 119 and 62, hence not 1.
+# One that needs corroboration counts half; its doubt is multiplied with that of the other sign.
 _FATAL_CONFIDENCE = 0.9
 _UNSURE_CONFIDENCE = 0.5
 _TWO_WORKLOADS = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.7)
@@ -121,7 +110,7 @@ def _lasts(event: XidEvent) -> bool:
 
 
 def _stands(fleet: Fleet, gpu: PhysicalGpu, code: float, last: GpuAnswers) -> Conclusion:
-    """An XID from before the window that is not fatal. 154 says that another one came before it."""
+    """An XID from before the window that is not fatal. A 154 hides the one before it."""
     if code == _RECOVERY_ACTION_CHANGED and fleet.answers(RECOVERY).of(gpu) is None:
         return _hidden(gpu)
     words = f"XID {code:g} is older than the window; the gauge never clears"
@@ -158,7 +147,7 @@ class _Judged:
             return self._healthy(title)
         if known.code == _RECOVERY_ACTION_CHANGED:
             exported = self.fleet.answers(RECOVERY).of(event.gpu) is not None
-            return self._healthy("the recovery action says it") if exported else _hidden(event.gpu)
+            return self._healthy("its recovery action is judged by itself") if exported else _hidden(event.gpu)
         if event.fault is not None and not event.fault.open:
             return self._healthy(f"{title}; over since {_ended(event.fault)}")
         return self._open(known, title)
@@ -185,8 +174,8 @@ class _Judged:
         return self._undecided(title, missing)
 
     def _signs(self, known: Xid) -> list[Finding]:
-        """Findings that show the same event, or judge the whole GPU, but for those that repeat the XID's number. Beside
-        a fatal one, others too: they make it surer that the GPU is degraded."""
+        """Findings that show the same event or judge the whole GPU, without those that repeat the XID's number. For a
+        fatal XID all of CORROBORATING count: they make it surer that the GPU is degraded."""
         if known.code in _CONFIRMS_NOTHING:
             return []
         found = [each for each in self.others if each.kind in CORROBORATING and not _derived(known, each.kind)]
@@ -207,7 +196,7 @@ class _Judged:
             severity = Severity.CRITICAL
             advice = max(advice, _ADVICE.get(known.action, Advice.RESET), key=_ADVICES.index)
         if not driver and self._contained(parts, signs):
-            title += "; the driver contained it, so what runs may go on"
+            title += "; the driver contained it, so running work may go on"
             severity, advice = min(severity, Severity.WARNING, key=_SEVERITIES.index), Advice.RESET_WHEN_IDLE
         if signs:
             title += f"; {' and '.join(sorted({sign.kind.replace('_', ' ') for sign in signs}))} on the same GPU"
@@ -247,7 +236,7 @@ class _Judged:
 
 def _ended(fault: KnownFault) -> str:
     repair = fault.repairs[-1]
-    how = {RepairKind.CALLED_OFF: "the driver asked for nothing any more"}.get(repair.kind, f"a {repair.kind} was seen")
+    how = {RepairKind.CALLED_OFF: "the driver asks for nothing"}.get(repair.kind, f"a {repair.kind} was seen")
     return f"{repair.at:%Y-%m-%d %H:%M} UTC: {how}"
 
 
@@ -324,10 +313,8 @@ def _words(cause: CommonCause) -> str:
 
 def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
     """One finding per subject that GPUs with the same XID share."""
-    by_subject: dict[Subject, list[CommonCause]] = defaultdict(list)
-    for cause in causes:
-        by_subject[cause.subject].append(cause)
-    for subject, found in by_subject.items():
+    for subject in dict.fromkeys(cause.subject for cause in causes):
+        found = [cause for cause in causes if cause.subject == subject]
         events = [event for cause in found for event in cause.events]
         gpus = {event.gpu.uuid: event.gpu for event in events}
         nodes = {gpu.lead.node for gpu in gpus.values()}
@@ -344,7 +331,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             for cause in found
         ]
         catalog = [_catalog(cause.known) for cause in found if cause.known is not None]
-        # What is about a part of the hardware (an NVLink, the PCIe link) is no program's to mend.
+        # No program can mend an XID on a hardware component (an NVLink, the PCIe link).
         shared = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE) or any(
             cause.code in XID_COMPONENTS for cause in found
         )

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.catalog.xids import Xid, XidClass
-from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu
+from gpuwatch.detect.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu, on_node
 from gpuwatch.detect.health_policy import HealthPolicy
 from gpuwatch.detect.places import shared_place
-from gpuwatch.model.decision import Evidence, Subject, SubjectKind
+from gpuwatch.model.decision import Evidence, Subject
 from gpuwatch.model.faults import KnownFault
 from gpuwatch.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
 
@@ -29,8 +29,7 @@ def xid_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
     )
 
 
-# Columns of NVIDIA's catalog by the prefix of a model's name. Other models (Ada, Turing, GH200) have no column there,
-# so every XID applies to them.
+# Columns of NVIDIA's catalog by the prefix of a model's name. Every XID applies to other models (Ada, Turing, GH200).
 _ARCHITECTURES = (
     ("GB200", "GB200"),
     ("GB300", "GB200"),
@@ -66,7 +65,7 @@ class XidEvent:
     times: as far as the gauge or the windowed count shows them.
     doubtful: it may be older than the window: the gauge's first sample had it, or the windowed count began before.
     workloads: those that had the GPU at these times, or have it now where no time is known.
-    fault: what is remembered of it; None of what is no fault of the hardware.
+    fault: the remembered fault; None where the XID is no fault of the hardware.
     """
 
     gpu: PhysicalGpu
@@ -234,8 +233,7 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommonCause:
-    """One XID on many GPUs at once. subject: what they share: a workload, a Node, or the fleet. place: the label of
-    their Nodes that others lack, as `key=value`; '' for none."""
+    """One XID on many GPUs at once. subject: workload, Node or fleet. place: label of their Nodes alone, or ''."""
 
     code: int | str
     events: tuple[XidEvent, ...]
@@ -283,8 +281,8 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
 
 
 def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) -> Iterable[CommonCause]:
-    """By workload, and then of what is left by machine."""
-    for sharers in (lambda event: event.all_workloads, lambda event: [Subject(SubjectKind.NODE, event.gpu.home)]):
+    """Causes by workload, and by machine for the events that are left."""
+    for sharers in (lambda event: event.all_workloads, lambda event: [on_node(event.gpu.home)]):
         explained: set[XidEvent] = set()
         groups: dict[Subject, list[XidEvent]] = defaultdict(list)
         for event in left:
@@ -299,8 +297,7 @@ def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) 
 
 
 def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
-    """The events within so many seconds of each other that have the most GPUs. Events of unknown time are added, unless
-    they are fatal: only measured times may excuse hardware."""
+    """The events within so many seconds that have the most GPUs, and all of unknown time unless fatal."""
     timed = sorted(((time, event) for event in events for time in event.times), key=lambda item: item[0])
     inside: Counter[str] = Counter()
     most, best, start = 0, range(0), 0

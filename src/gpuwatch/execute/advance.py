@@ -53,7 +53,7 @@ from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
 WAITER_STARTED = "waiter_started"
-"""In `Remediation.verified`: was the Pod that the release was for placed in time? Absent if the Pod waits no more."""
+"""In `Remediation.verified`: whether the Pod that the release was for was placed in time. Absent if it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def needs(remediation: Remediation, now: datetime) -> WantedInputs:
             return WantedInputs(
                 step.target,
                 around=asks or step.kind is StepKind.RESTORE,
-                sent=acts.order_of(step),
+                sent=acts.command_of(step),
                 view=asks,
                 budgets=main.kind != "Node" or step.parameters.get("effect") == "NoExecute",
                 others=asks,
@@ -148,7 +148,7 @@ def needs(remediation: Remediation, now: datetime) -> WantedInputs:
             tainted = remediation.proposal.action is ActionKind.TAINT_NODE
             return WantedInputs(_verified_on(remediation), view=tainted, others=tainted)
         case Phase.UNDOING:
-            return WantedInputs(step.target, sent=acts.order_of(step)) if step else WantedInputs()
+            return WantedInputs(step.target, sent=acts.command_of(step)) if step else WantedInputs()
         case _:
             return WantedInputs()
 
@@ -157,20 +157,20 @@ def advance(
     remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
 ) -> Transition | None:
     """The next Transition; None if there is nothing to do now."""
-    return None if idle(remediation, now) else Course(remediation, inputs, now, policies).transition()
+    return None if idle(remediation, now) else Advance(remediation, inputs, now, policies).transition()
 
 
 def failed(intent: Remediation, error: WriteError, now: datetime, policies: ExecutorPolicies) -> Remediation:
     """The Remediation after the write of its next step, or the dry run of that write, failed with `error`."""
-    return Course(intent, StepInputs(), now, policies).failed(error)
+    return Advance(intent, StepInputs(), now, policies).failed(error)
 
 
 _ENDS = {Clearance.OBJECTED: Phase.REJECTED, Clearance.GONE: Phase.OBSOLETE}
-"""How a Remediation ends that may not go on; else as refused."""
+"""Final phase of a Remediation that may not go on; Refused for all other answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Advance:
     """One Remediation and what its next Transition depends on. of: the Remediation to go on with, if it changed."""
 
     remediation: Remediation
@@ -194,13 +194,14 @@ class Course:
     def transition(self) -> Transition | None:
         remediation = self.remediation
         if not remediation.phase.open:
-            return self._undo(Phase.UNDONE, "Undo was asked for.")
+            return self._undo(Phase.UNDONE, "A person asked for the undo.")
         known, undoing = _unknown(remediation) is None, remediation.phase is Phase.UNDOING
         if (known or undoing) and (called := self._called()):
             return called
         if known and not undoing:
             if remediation.undo_asked:
-                return self._undo(Phase.UNDONE if remediation.began_at else Phase.REJECTED, "Undo was asked.")
+                end = Phase.UNDONE if remediation.began_at else Phase.REJECTED
+                return self._undo(end, "A person asked for the undo.")
             if remediation.rejected and remediation.began_at is None:
                 return self._undo(Phase.REJECTED, "A person rejected it.")
         match remediation.phase:
@@ -281,7 +282,7 @@ class Course:
         if self.inputs.pause.paused or view is None:
             return None
         if self.overdue:
-            return self._undo(Phase.EXPIRED, "No opening was found in time.")
+            return self._undo(Phase.EXPIRED, "Guards or budgets did not allow it in time.")
         check = self._cleared()
         if check.answer is not Clearance.GO:
             return self._not_now(check)
@@ -329,7 +330,9 @@ class Course:
         step = _next(remediation)
         if step is None:
             end = self.after(self.policy.verification_timeout_seconds)
-            return self._turn(Phase.VERIFYING, "Written.", replace(remediation, next_at=None, deadline_at=end))
+            return self._turn(
+                Phase.VERIFYING, "All writes are done.", replace(remediation, next_at=None, deadline_at=end)
+            )
         if step.begun_at is None:
             if self.overdue and not step.kind.only_notes:
                 return self._late()
@@ -353,28 +356,28 @@ class Course:
         return replace(self, remediation=remediation)._step()
 
     def _cleared(self, step: Step | None = None) -> Check:
-        """Rechecks everything on fresh facts. All steps that disrupt pass here. What was not read permits nothing."""
+        """Rechecks everything on fresh facts, before each step that disrupts. It waits for facts that were not read."""
         view, live = self.inputs.view, self.inputs.state.live
         if view is None:
-            return Check(Clearance.WAIT, "The facts that it rests on were not read.")
+            return Check(Clearance.WAIT, "Fresh facts were not read.")
         if isinstance(live, str):
-            return Check(Clearance.WAIT, f"What it would disturb could not be read again: {live}")
+            return Check(Clearance.WAIT, f"The objects that it would disturb could not be read again: {live}")
         plan, others, measured = self.policies.plan, self.inputs.others, self.inputs.measured
         return recheck(self.remediation, view.read_again(live), others, self.now, plan, self.policy, measured, step)
 
     def _stopped(self, step: Step, check: Check) -> Transition:
-        """Waits where the reason may pass. Otherwise drops the remaining steps and undoes the others: a gang resumes,
-        Pods that were not evicted stay, and a taint that stands does not become stricter."""
+        """Waits if the reason may pass. Otherwise drops the remaining steps and undoes the others: a gang resumes, Pods
+        that were not evicted stay, and a taint that is in effect does not become stricter."""
         remediation = self.remediation
         if remediation.began_at is None:
             return self._not_now(check)
         if check.answer is Clearance.WAIT:
             return self._wait(check.reason)
-        if step.kind is StepKind.HAND_OFF or (step.kind is StepKind.TAINT and _stands(remediation)):
+        if step.kind is StepKind.HAND_OFF or (step.kind is StepKind.TAINT and _has_taint(remediation)):
             return self._rung_given_up(check.reason)
         disrupting = [each for each in remediation.steps if each.kind.disrupts]
         done = sum(each.done_at is not None for each in disrupting)
-        why = f"It stops after {done} of {len(disrupting)} steps that disturb. {check.reason}"
+        why = f"It stops after {done} of {len(disrupting)} disruptive steps. {check.reason}"
         told = replace(remediation, verified={**remediation.verified, **(check.verified or {})})
         return self._undo(_ENDS.get(check.answer, Phase.REFUSED), why, told)
 
@@ -388,7 +391,7 @@ class Course:
         target = remediation.proposal.target
         why = f"{target} has been stopped since {since:%Y-%m-%d %H:%M:%S %Z}, and does not run again."
         if everything:
-            why += " `gpuwatch pause --all` stops what would resume it: end the pause, or resume it by hand."
+            why += " `gpuwatch pause --all` also stops its resumption: end the pause, or resume it by hand."
         elif told := [step.error for step in remediation.steps if step.error and step.done_at is None]:
             why += f" {told[0]}"
         at = remediation.step
@@ -404,9 +407,9 @@ class Course:
         return self.remediation.phase is Phase.UNDOING or step.kind.gives_back or "touch" in step.parameters
 
     def _late(self) -> Transition:
-        if _stands(self.remediation):
+        if _has_taint(self.remediation):
             return self._rung_given_up("The next step was not written in time.")
-        return self._undo(Phase.FAILED, "It was not done in time.")
+        return self._undo(Phase.FAILED, "Its steps were not written in time.")
 
     def _rung_given_up(self, why: str) -> Transition:
         """Keeps the taint as it is; the next effect is tried after the longest retry delay."""
@@ -461,9 +464,10 @@ class Course:
         if step.begun_at is not None and remediation.undo_asked and remediation.phase is not Phase.UNDOING:
             # It was begun and had no effect. For a Command this cannot be known.
             known = remediation if step.kind is StepKind.COMMAND else forgotten
-            return self._undo(Phase.UNDONE if known.began_at else Phase.REJECTED, "Undo was asked.", known)
+            end = Phase.UNDONE if known.began_at else Phase.REJECTED
+            return self._undo(end, "A person asked for the undo.", known)
         if step.begun_at is not None and acting and not step.kind.only_notes:
-            # The object has changed since. What must hold before a write must hold before a retry too.
+            # The object has changed since. A retry needs the same checks as the write.
             if step.kind is not StepKind.COMMAND:
                 return Transition(replace(forgotten, next_at=None))
             if self.overdue:
@@ -490,14 +494,14 @@ class Course:
             return self._step()
         if action is ActionKind.TAINT_NODE:
             whole = any(step.kind is StepKind.TAINT for step in remediation.steps)
-            said = "The Node is tainted." if whole else "Its sick devices are tainted, and the Node is not."
-            return self._turn(Phase.IN_EFFECT, said, self._held(remediation))
+            tainted = "The Node is tainted." if whole else "The degraded devices are tainted; the Node is not."
+            return self._turn(Phase.IN_EFFECT, tainted, self._held(remediation))
         held = _release_held(state) if action is ActionKind.RELEASE_GANG else _moved(remediation, state)
         seen = replace(remediation, verified={**remediation.verified, **held})
         if all(held.values()):
             if action is ActionKind.RELEASE_GANG:
                 return self._freed(seen)
-            return self._turn(Phase.SUCCEEDED, "It runs elsewhere.", replace(seen, next_at=None))
+            return self._turn(Phase.SUCCEEDED, "Its Pods run on other Nodes.", replace(seen, next_at=None))
         missing = ", ".join(name for name, right in held.items() if not right)
         if self.overdue:
             against = still_holds(state.object) if state.object is not None else ""
@@ -510,7 +514,7 @@ class Course:
         name = _waiter(freed)
         started = _started(self.inputs.waiter) if name else None
         if started is None:
-            gone = f" {name} waits for them no more." if name else ""
+            gone = f" {name} no longer waits for them." if name else ""
             return self._turn(Phase.IN_EFFECT, f"Its GPUs are free.{gone}", self._held(freed))
         seen = replace(freed, verified={**freed.verified, WAITER_STARTED: started})
         if started:
@@ -527,7 +531,7 @@ class Course:
         if seen.deadline_at is None or self.now < seen.deadline_at:
             return self._wait(f"Its GPUs are free; {name} has not started yet.", seen)
         if on_demand(freed.proposal.detectors, self.policies.plan):
-            return self._undo(Phase.FAILED, f"{name} did not take what was freed for it alone.", seen)
+            return self._undo(Phase.FAILED, f"{name} did not take the GPUs that were freed for it alone.", seen)
         return self._turn(Phase.IN_EFFECT, f"Its GPUs are free; {name} did not take them.", self._held(seen))
 
     def _held(self, remediation: Remediation) -> Remediation:
@@ -552,9 +556,9 @@ class Course:
             changed = main is not None and as_json(value_at(object_, main.path)) != main.after
             if held_by(object_) != remediation.name or changed:
                 who = (main and who_wrote(object_, main.path)) or "Its owner"
-                return self._undo(Phase.UNDONE, f"{who} took it back.", taken_back)
+                return self._undo(Phase.UNDONE, f"{who} undid the release.", taken_back)
             if self.overdue:
-                return self._turn(Phase.SUCCEEDED, "It was not taken back in time.")
+                return self._turn(Phase.SUCCEEDED, "Its owner did not undo the release within the observation time.")
             return Transition(replace(remediation, next_at=self.after(self.policy.check_interval_seconds)))
         if self.overdue:
             return self._undo(Phase.UNDONE, "The taint expired without proof of health.")
@@ -578,7 +582,7 @@ class Course:
             since = self.now if remediation.clean_since is None or gap else remediation.clean_since
             if self._older(since, policy.healthy_for_seconds):
                 proven = replace(remediation, verified={**remediation.verified, "healthy": True})
-                return self._undo(Phase.SUCCEEDED, "Proven healthy.", proven)
+                return self._undo(Phase.SUCCEEDED, "The Node is proven healthy.", proven)
             return Transition(replace(looked, clean_since=since))
         rung = _next_rung(taints, policy)
         stood = bool(taints) and self._older(taints[-1].done_at, policy.taint_escalation_seconds)
@@ -590,14 +594,14 @@ class Course:
         soon = self.after(policy.max_facts_age_seconds)
         if handed:
             going = replace(looked, steps=(*remediation.steps, *handed), next_at=None, deadline_at=soon)
-            return self._turn(Phase.ACTING, f"Degraded still ({why}), and empty: it is handed off.", going)
+            return self._turn(Phase.ACTING, f"The Node is still degraded ({why}) and empty: it is handed off.", going)
         if rung is None or rung_refused(remediation, facts, self.policies.plan, rung, self.inputs.others):
             return Transition(looked)
         first = min(step.parameters["expires"] for step in taints)
         step = acts.taint_step(remediation, rung, self.now, policy)
         step = replace(step, parameters={**step.parameters, "expires": first})
         raised = replace(looked, steps=(*remediation.steps, step), next_at=None, deadline_at=soon)
-        return self._turn(Phase.ACTING, f"Degraded still ({why}): {rung} follows.", raised)
+        return self._turn(Phase.ACTING, f"The Node is still degraded ({why}): {rung} follows.", raised)
 
     def _older(self, at: datetime | None, seconds: int) -> bool:
         return at is not None and self.now - at >= timedelta(seconds=seconds)
@@ -605,7 +609,7 @@ class Course:
     # UNDOING
 
     def _undo(self, end: Phase, why: str, of: Remediation | None = None) -> Transition:
-        """Undoes all that was done and then enters `end`; enters it at once if there is nothing to undo."""
+        """Undoes all writes and then enters `end`; enters it at once if there is nothing to undo."""
         remediation = of or self.remediation
         if remediation.undo_asked:
             remediation = replace(remediation, verified={**remediation.verified, ASKED_BACK: True})
@@ -625,7 +629,7 @@ class Course:
         if _next(self.remediation) is not None:
             return self._step()
         ended = replace(self.remediation, next_at=None, deadline_at=None)
-        return self._turn(ended.undo_to or Phase.UNDONE, "All that stood was taken back.", ended)
+        return self._turn(ended.undo_to or Phase.UNDONE, "All changes were undone.", ended)
 
     # Small changes
 
@@ -643,9 +647,9 @@ class Course:
         remediation, policy = of or self.remediation, self.policy
         step = _next(remediation)
         tries = step.attempts + 1 if step is not None else remediation.attempts + 1
-        # A gang that stands still is looked at often, after any number of tries.
-        stands = remediation.stopped_since is not None
-        again = self.after(policy.retry_seconds if stands else policy.retry_after(tries))
+        # A stopped gang is looked at often, after any number of tries.
+        stopped = remediation.stopped_since is not None
+        again = self.after(policy.retry_seconds if stopped else policy.retry_after(tries))
         for soon in (remediation.deadline_at, _call_due(remediation, policy)):
             again = min(again, soon) if soon is not None and self.now < soon else again
         later = replace(remediation, next_at=again)
@@ -695,8 +699,8 @@ def _first_deadline(remediation: Remediation, policy: ExecutePolicy) -> datetime
     return last + timedelta(seconds=policy.notice_period_seconds + policy.action_timeout_seconds)
 
 
-def _stands(remediation: Remediation) -> bool:
-    """Whether a taint of it was written before the next step."""
+def _has_taint(remediation: Remediation) -> bool:
+    """Whether it has written a taint."""
     return any(step.kind in _TAINTS for step in remediation.steps[: remediation.step])
 
 
@@ -709,7 +713,7 @@ def _call_due(remediation: Remediation, policy: ExecutePolicy) -> datetime | Non
 
 
 def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:
-    """Replaces what an attempt without effect saved of the same field."""
+    """Adds saved values, in place of those that an attempt without effect saved for the same field."""
     new = tuple(item for item in saved if item not in remediation.saved)
     if not new:
         return remediation
@@ -745,7 +749,7 @@ def _release_held(state: TargetState) -> dict[str, bool]:
 
 
 def _moved(remediation: Remediation, state: TargetState) -> dict[str, bool]:
-    """Are the old Pods gone, with as many ready Pods on other Nodes?"""
+    """Whether the old Pods are gone, and as many ready Pods run on other Nodes."""
     pods = state.pods
     if pods is None:
         return {"old_pods_gone": False, RUNNING_ELSEWHERE: False}
@@ -772,10 +776,8 @@ def _ended(pod: Object) -> bool:
 def _to_hand_off(
     remediation: Remediation, facts: PlanFacts, taints: list[Step], policy: ExecutePolicy
 ) -> tuple[Step, ...]:
-    """Steps that hand the tainted Node over to a repair system once it is empty and stays so; () if not now.
-
-    Empty: no Pod on it requests accelerators, and no Pod holds one of its devices.
-    """
+    """Steps that hand the tainted Node over to a repair system once it is empty and stays so; () if not now. Empty: no
+    Pod on it requests accelerators, and no Pod holds one of its devices."""
     closed = any(step.parameters["effect"] != "PreferNoSchedule" for step in taints)
     told = any(step.kind is StepKind.HAND_OFF for step in remediation.steps)
     if not policy.hand_off_when_empty or told or not closed or unread(facts, ActionKind.EVICT_GANG):
@@ -808,7 +810,7 @@ def _unknown(remediation: Remediation) -> Step | None:
 
 
 def _touched(remediation: Remediation, step: Step) -> bool:
-    """Was its object touched after it was begun?"""
+    """Whether its object was touched after the step was begun."""
     before = remediation.steps[: remediation.step]
     return any("touch" in each.parameters and each.target == step.target for each in before[-1:])
 

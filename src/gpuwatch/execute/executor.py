@@ -69,13 +69,13 @@ class Executor:
     refused: list[Gap] = field(default_factory=list, init=False, repr=False, compare=False)
     """Proposals of the last `propose` that the store refused to keep."""
     failures: dict[RemediationId, WriteError] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Of those whose last step failed: why."""
+    """Why the last step of each Remediation failed, where it did."""
     _known: dict[RemediationId, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """As the run began, plus what was stored here since; reading all again per Remediation would dominate the cost."""
+    """All as read when the run began, with what was stored here since: reading all per Remediation would be slow."""
 
     def propose(self, plan: Plan, view: FreshFacts, now: datetime) -> tuple[Remediation, ...]:
         """Store a proposal for every admitted item whose target is not in back-off. Returns the proposals stored now,
-        by any replica. One that the store refuses costs itself and stands in `refused`. Raises StoreError."""
+        by any replica. A proposal that the store refuses is listed in `refused`. Raises StoreError."""
         policy, known = self.policies.execute, list(self.store.all())
         kept = []
         self.refused.clear()
@@ -117,17 +117,17 @@ class Executor:
         grace: timedelta,
         later: Iterable[ObjectRef] = (),
     ) -> tuple[Orphan, ...]:
-        """Take back what stands on these objects, and what was made beside them, without a Remediation. Returns what
-        stood.
+        """Remove gpuwatch's marks on these objects, and objects that it made, that have no Remediation. Returns what
+        was found.
 
-        since: when each was first seen so; kept by the caller. What the mark itself does not call expired waits for
-        `grace`, so that a slow store can catch up. later: what another sweep reads. Nothing is written where a
-        Remediation could not be understood or everything is paused.
+        since: when each was first found; kept by the caller. A mark that is not expired by itself is removed after
+        `grace`, so that a slow store can catch up. later: objects that another sweep reads. Nothing is written while a
+        Remediation cannot be decoded or everything is paused.
         """
-        still, found, written = bool(self.store.gaps) or self.store.paused().everything, [], 0
+        read_only, found, written = bool(self.store.gaps) or self.store.paused().everything, [], 0
         for each in orphans(self.writer, refs, tuple(known), now, self.policies.execute):
             ripe = now - since.setdefault(each.target, now) >= grace or each.expired
-            writes = each.request is not None and ripe and not still and written < _SWEPT_AT_ONCE
+            writes = each.request is not None and ripe and not read_only and written < _SWEPT_AT_ONCE
             written += writes
             found.append(self._swept(each, now) if writes else each)
         for ref in set(since).difference((each.target for each in found), later):
@@ -139,10 +139,10 @@ class Executor:
         try:
             write(self.rehearsal, found.request)
             write(self.writer, found.request)
-            note = f"{found.reason} It was taken back."
+            note = f"{found.reason} It was removed."
             self.writer.event(found.target, at=now, reason=SWEPT, action="Sweep", note=note)
         except WriteError as error:
-            return Orphan(found.target, f"{found.reason} It was not taken back: {error.message}")
+            return Orphan(found.target, f"{found.reason} It could not be removed: {error.message}")
         return found
 
     def _read(self) -> None:
@@ -151,10 +151,8 @@ class Executor:
         self._known.update((each.id, each) for each in everything)
 
     def run_once(self, at: RemediationId, now: datetime) -> Remediation | None:
-        """Take one Remediation one step further, with at most one write. Returns it as stored; None if unknown.
-
-        Raises StoreError, and what `fresh` and `notify` raise; the next run goes on there. A failed write is recorded.
-        """
+        """Take one Remediation one step further, with at most one write. Returns it as stored; None if unknown. Raises
+        StoreError, and what `fresh` and `notify` raise; the next run goes on there. A failed write is recorded."""
         after = self._step(at, now)
         if after is not None and self._known:
             self._known[at] = after
@@ -187,8 +185,8 @@ class Executor:
             self.failures[remediation.id] = error
             index = move.intent.step
             step = replace(move.intent.steps[index], begun_at=remediation.steps[index].begun_at)
-            unsaid = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
-            return self.store.save(failed(replace(move.intent, steps=unsaid), error, now, self.policies))
+            unbegun = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
+            return self.store.save(failed(replace(move.intent, steps=unbegun), error, now, self.policies))
         kept = self.store.save(move.intent)
         if not move.under_any_pause and self.store.paused().stops(gives_back=move.under_pause):
             return self.store.save(replace(remediation, version=kept.version))
@@ -242,8 +240,8 @@ class Executor:
         return TargetState(found, sent, owner, surroundings, pods, groups, live)
 
     def _live(self, remediation: Remediation, wanted: WantedInputs, cluster: Cluster) -> LiveFacts | str:
-        """Its Nodes, its Namespace, what NoExecute would end, and the PodDisruptionBudgets that select what the step
-        ends; or why they could not be read."""
+        """Its Nodes, its Namespace, the Pods that NoExecute would end, and the PodDisruptionBudgets that select Pods
+        that the step ends; or why they could not be read."""
         namespace = remediation.namespace
         refs = [ObjectRef("v1", "Node", name) for name in remediation.proposal.nodes]
         refs += [ObjectRef("v1", "Namespace", namespace)] if namespace else []
@@ -256,7 +254,7 @@ class Executor:
             kept = self.writer.objects(BUDGET.api_version, BUDGET.kind, namespace)
             budgets = tuple(take_budget(msgspec.Raw(json.dumps(item).encode())) for item in kept)
         except msgspec.MsgspecError as error:
-            return f"A PodDisruptionBudget could not be understood: {error}"
+            return f"A PodDisruptionBudget could not be decoded: {error}"
         except WriteError as error:
             return error.message
         return LiveFacts(objects, budgets, namespace)
@@ -271,10 +269,8 @@ class Executor:
 
     def _pods_of(self, main: ObjectRef, told: Sequence[str]) -> tuple[Object, ...]:
         """Pods of the Namespace whose owner chain leads to `main`, and those with the given uids. Raises WriteError.
-
         KubeRay releases by deleting the RayCluster in between, LeaderWorkerSet by deleting the leader. The Pods below
-        outlive it with their devices, and no owner reference leads from them to the owner any more.
-        """
+        outlive it with their devices, and no owner reference leads from them to the owner any more."""
         leads: dict[str, bool] = {main.uid: True}
 
         def follow(object_: Object, namespace: str, deep: int) -> bool:
@@ -296,8 +292,8 @@ class Executor:
 def orphans(
     writer: ClusterWriter, refs: Iterable[ObjectRef], known: Sequence[Remediation], now: datetime, policy: ExecutePolicy
 ) -> Iterator[Orphan]:
-    """What stands on these objects, and what was made beside them, without a Remediation, and what could not be read.
-    A kind of ours that the account may not list is left out: who may not list it, may not make it either."""
+    """Marks on these objects, and objects that gpuwatch made, without a Remediation; and objects that were not read.
+    A kind that gpuwatch makes and may not list is left out: it may not create such objects either."""
     held = held_objects(known)
     for ref in refs:
         if (ref.kind, ref.namespace, ref.name) in held:
@@ -308,7 +304,7 @@ def orphans(
             read = (writer.get(replace(ref, api_version=each)) for each in served)
             object_ = next(filter(None, read), None)
         except WriteError as error:
-            yield Orphan(ref, f"{ref}: It was not read: {error.message}")
+            yield Orphan(ref, f"{ref} was not read: {error.message}")
             continue
         found = None if object_ is None else orphan(object_, now, policy.hand_off_label)
         if found is not None:
@@ -320,7 +316,7 @@ def orphans(
             yield from made(listed(writer, api_versions, kind, namespace), known)
         except WriteError as error:
             if kind == wanted.get("kind") or error.failure is not Failure.FORBIDDEN:
-                yield Orphan(ObjectRef("", kind, ""), f"{kind}: They were not read: {error.message}")
+                yield Orphan(ObjectRef("", kind, ""), f"Objects of kind {kind} were not read: {error.message}")
 
 
 def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:

@@ -23,12 +23,12 @@ class ExecutePolicy:
     action_timeout_seconds: time after the notice period to wait for a budget, a PodDisruptionBudget or the rate, and
         then again for the steps. Six hours: a job's next epoch ends in it.
     verification_timeout_seconds: time for Pods to be gone or run elsewhere. 30 min: long grace periods, new pulls.
-    stopped_gang_seconds: a gang that was stopped and is to run again does so within it, or a person is called (Event,
-        notification, condition, metric). After half of it a gang is resumed though Pods of it are left, where its
-        framework allows that. A quarter of an hour: most Pods end within 30 s, and most images are there.
+    stopped_gang_seconds: if a gang that was stopped for a move does not run again within it, a person is called (Event,
+        notification, condition, metric). After half of it a gang is resumed beside Pods that still end, where its
+        framework allows that. A quarter of an hour: most Pods end within 30 s, and most images are cached.
     release_observation_seconds: time after a release in which its owner may take the GPUs back. A week.
-    orphan_grace_seconds: what stands without a Remediation is taken back after it, or at the expiry that it names
-        itself. A quarter of an hour: a store that lags shows the Remediation by then.
+    orphan_grace_seconds: a taint or another mark without a Remediation is removed after it, or at its own expiry. A
+        quarter of an hour: a store that lags shows the Remediation by then.
     taint_expiry_seconds: gpuwatch removes its taint after it, with or without proof of health, so that no Node stays
         tainted because a controller forgot it. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
     healthy_for_seconds: every check in this time must find proof of health before a taint is removed. An hour, the
@@ -49,8 +49,8 @@ class ExecutePolicy:
         doubled with each failure in a row, up to the second.
     obsolete_backoff_seconds: the same after an obsolete, refused or expired one, up to rejection_backoff_seconds, so
         that owners are not notified every hour of a finding that comes and goes.
-    rejection_backoff_seconds: how long a target is left alone after a rejection, or after people took back what was
-        done. A day: a colleague can be asked at work, and a fault that persists is not forgotten by then.
+    rejection_backoff_seconds: how long a target is left alone after a rejection, or after people undid the action. A
+        day: a colleague can be asked at work, and a fault that persists is not forgotten by then.
     write_timeout_seconds: the result of a write is read no sooner after its start; above the writer's own timeout, so
         that the write cannot still be under way in another process.
     max_facts_age_seconds: nothing is decided on older facts.
@@ -111,7 +111,7 @@ class ExecutePolicy:
             ("metadata.name", name),
         ):
             if not isinstance(value, str) or not value:
-                raise ValueError(f"execute.hand_off_object: {key} is {value!r}; it has to be a text")
+                raise ValueError(f"execute.hand_off_object: {key} is {value!r}; it must be text")
         if "{node}" not in str(name) and "{remediation}" not in str(name):
             raise ValueError(
                 f"execute.hand_off_object: metadata.name {name!r} is the same for every Node; put {{node}} into it"

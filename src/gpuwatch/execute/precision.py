@@ -42,7 +42,7 @@ class Precision:
         return min(max((share + _Z**2 / (2 * n) + side * spread) / (1 + _Z**2 / n), 0.0), 1.0)
 
     def trusted(self, bound: float) -> bool:
-        """May gpuwatch act on its findings without a person?
+        """Whether gpuwatch may act on its findings without approval.
 
         The lower bound has to reach `bound`; the upper one, where even a perfect record of so few outcomes could not.
 
@@ -101,10 +101,8 @@ def poor(measured: Mapping[Place, Precision], bound: float) -> Mapping[Place, fl
 
 
 def distrusted(remediation: Remediation, measured: Mapping[Place, Precision], bound: float) -> str:
-    """Why this proposal's detectors may only suggest; '' if one of them may do more.
-
-    A detector is trusted by the outcomes of the proposal's own Namespace and of Nodes; other Namespaces do not count.
-    """
+    """Why this proposal's detectors may only suggest; '' if one of them may do more. A detector is trusted by the
+    outcomes of the proposal's own Namespace and of Nodes; other Namespaces do not count."""
     namespace = remediation.proposal.namespace
     records = {
         name: min(
@@ -119,4 +117,4 @@ def distrusted(remediation: Remediation, measured: Mapping[Place, Precision], bo
     where = f" in Namespace {namespace} or on Nodes" if namespace else " on Nodes"
     measured_as = f"(95 %: {worst.lower_ratio:.2f} to {worst.upper_ratio:.2f})"
     told = f"{name} was right in {worst.successes} of {worst.outcomes} verified outcomes{where} {measured_as}"
-    return f"{told}; {bound:.2f} is needed to act without a person."
+    return f"{told}; {bound:.2f} is needed to act without approval."

@@ -58,18 +58,18 @@ class FreshFacts:
         """The same with labels, annotations and PodDisruptionBudgets as they were just read."""
         read = {_named(item["kind"], item["metadata"]): item["metadata"] for item in live.objects}
 
-        def said(kind: str, item: Any) -> Any:
+        def updated(kind: str, item: Any) -> Any:
             now = read.get((kind, getattr(item, "namespace", ""), item.name))
-            return item if now is None else replace(item, **{key: now.get(key) or {} for key in _TOLD})
+            return item if now is None else replace(item, **{key: now.get(key) or {} for key in _READ_AGAIN})
 
         old = self.snapshot.cluster
         others = (each for each in old.budgets if live.budgets_of not in ("", each.namespace))
         cluster = replace(
             old,
-            nodes=tuple(said("Node", each) for each in old.nodes),
-            pods=tuple(said("Pod", each) for each in old.pods),
-            workloads=tuple(said(each.kind, each) for each in old.workloads),
-            namespaces=tuple(said("Namespace", each) for each in old.namespaces),
+            nodes=tuple(updated("Node", each) for each in old.nodes),
+            pods=tuple(updated("Pod", each) for each in old.pods),
+            workloads=tuple(updated(each.kind, each) for each in old.workloads),
+            namespaces=tuple(updated("Namespace", each) for each in old.namespaces),
             budgets=old.budgets if live.budgets is None else (*others, *live.budgets),
         )
         return replace(self, snapshot=replace(self.snapshot, cluster=cluster))
@@ -96,7 +96,7 @@ class LiveFacts:
     budgets_of: str = ""
 
 
-_TOLD = ("labels", "annotations")
+_READ_AGAIN = ("labels", "annotations")
 
 
 def _named(kind: str, metadata: Object) -> tuple[str, str, str]:
@@ -185,7 +185,9 @@ def recheck(
         return Check(Clearance.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
     untainted = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
     if untainted:
-        return Check(Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put it back there.")
+        return Check(
+            Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put the Pods back there."
+        )
     full = () if begun else Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter, ended=ended)
@@ -224,7 +226,7 @@ def _gone(proposal: Proposal, view: FreshFacts) -> Check:
         and not set(finding.pods).isdisjoint(proposal.pods)
     )
     if proposal.action is ActionKind.RELEASE_GANG and busy:
-        # A gang that was placed in part and is complete now was not named wrongly.
+        # A partly placed gang that is complete now was no false positive.
         wrong = {BUSY_AGAIN: True} if proposal.detectors != (FindingKind.PARTIAL_GANG,) else None
         return Check(Clearance.GONE, f"It works again ({busy[0]}).", wrong)
     unseen = _unseen(proposal, view)
@@ -242,23 +244,23 @@ def _unseen(proposal: Proposal, view: FreshFacts) -> str:
         of_devices = str(finding.kind) in proposal.detectors and not set(finding.devices).isdisjoint(proposal.devices)
         of_pods = finding.family is Family.IDLE and not set(finding.pods).isdisjoint(proposal.pods)
         if finding.verdict is Verdict.UNKNOWN and (of_devices or of_pods):
-            return f"{finding.kind} cannot tell now ({finding.id})."
+            return f"The rule {finding.kind} has no conclusion now ({finding.id})."
     return ""
 
 
-_OF_THE_WHOLE = ("worth_it", "already_tainted")
-"""Guards of a whole action. The rest of one that has begun is worth less, and its Node has our taint."""
+_WHOLE_ACTION_GUARDS = ("worth_it", "already_tainted")
+"""Not checked again once the action has begun: what is left of it has a lower score, and its Node has our taint."""
 
 
 def _for_step(item: PlanItem, step: Step, facts: PlanFacts, plan_policy: PlanPolicy) -> PlanItem:
-    """The item with the guards' answers to this step alone: of an eviction, to its one Pod."""
+    """The item with the guards' refusals of this step alone: of an eviction, of its one Pod."""
     candidate = item.candidate
     if step.kind is StepKind.EVICT:
         one = tuple(ref for ref in candidate.pods if ref in facts.pods and facts.pods[ref].uid == step.target.uid)
         candidate = replace(candidate, pods=one)
     gone = step.kind is StepKind.EVICT and not candidate.pods
     asked = () if gone else guard(GuardCase(candidate, item.score, facts, plan_policy))
-    refusals = tuple(each for each in asked if each.guard not in _OF_THE_WHOLE)
+    refusals = tuple(each for each in asked if each.guard not in _WHOLE_ACTION_GUARDS)
     return replace(item, candidate=candidate, refusals=refusals)
 
 
@@ -269,7 +271,7 @@ def _changed(proposal: Proposal, candidate: Candidate, facts: PlanFacts, begun: 
         for name in proposal.nodes:
             node = facts.nodes.get(name)
             if node is None or node.uid not in known:
-                return f"Node {name} is gone, or another one of that name."
+                return f"Node {name} is gone, or another Node has its name."
         return ""
     uids = {facts.pods[ref].uid for ref in candidate.pods if ref in facts.pods}
     if not uids or not uids <= set(proposal.pod_uids) or (not begun and uids != set(proposal.pod_uids)):
@@ -289,7 +291,7 @@ def others_of_owner(proposal: Proposal, facts: PlanFacts) -> str:
         for pod in (*facts.owned.get(name, ()), *facts.companions.get(name, ()))
         if pod.ref not in proposal.pods and not (pod.gang in gangs and not pod.accelerators and not pod.claims)
     )
-    return f"{others[0]} has the same owner, and would end with it." if others else ""
+    return f"Pod {others[0]} has the same owner and would end with it." if others else ""
 
 
 def _on_node(proposal: Proposal) -> Candidate:
@@ -333,7 +335,7 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: 
     ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to tolerate the taint for ever."""
     proposal = remediation.proposal
     if missing := unread(facts, ActionKind.EVICT_GANG):
-        return missing  # there may be Pods here that no list has
+        return missing  # the Node may have Pods that were not listed
     taints = [Taint(keys.DEGRADED, name, "NoExecute") for name in proposal.detectors]
     for pod in facts.snapshot.cluster.companions:
         if pod.node in proposal.nodes and not all(stays(pod.placement.tolerations, each) for each in taints):
@@ -358,10 +360,8 @@ class Health(StrEnum):
 
 def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
     """The health of tainted devices. Proof: each of the taint's detectors finds each device HEALTHY, and no finding is
-    against a device of the Node. Missing data proves nothing.
-
-    A device unknown to telemetry counts as exchanged if its Node shows all its GPUs; then each has to be healthy.
-    """
+    against a device of the Node. Missing data proves nothing. A device unknown to telemetry counts as exchanged if its
+    Node shows all its GPUs; then each has to be healthy."""
     on_nodes = {device.id for name in proposal.nodes for device in facts.devices_of_node.get(name, ())}
     mine = set(proposal.devices)
     gone = mine - set(facts.devices)
@@ -380,7 +380,7 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
         # A Node that lost a GPU counts one less, so what it had when it was tainted counts too.
         expected = 0 if node is None else max(node.gpu_count or facts.node_gpus(node), proposal.gpus)
         if not present or (gone and len(present) < expected):
-            return Health.UNKNOWN, f"Node {name} does not show all of its GPUs."
+            return Health.UNKNOWN, f"Telemetry does not show all GPUs of Node {name}."
     for device in sorted(on_nodes if gone else mine):
         if not facts.devices[device].present:
             return Health.UNKNOWN, f"{device} does not report."
@@ -388,5 +388,5 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
             about = (finding for finding in facts.findings if device in finding.devices)
             said = [finding.verdict for finding in about if finding.kind == detector]
             if Verdict.HEALTHY not in said or Verdict.UNKNOWN in said:
-                return Health.UNKNOWN, f"{detector} cannot tell about {device}."
+                return Health.UNKNOWN, f"The rule {detector} has no conclusion about {device}."
     return Health.PROVEN, ""

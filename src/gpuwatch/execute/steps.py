@@ -96,7 +96,7 @@ def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy)
     }[proposal.action]
     text = (
         f"{remediation.name}: gpuwatch will {what} at {stamp(due)} or later. {proposal.reason} "
-        f"Object with the annotation {keys.OBJECTION}=REASON, or put it off with {keys.SNOOZE_UNTIL}=TIME."
+        f"To object, set the annotation {keys.OBJECTION}=REASON; to postpone it, {keys.SNOOZE_UNTIL}=TIME."
     )
     target = proposal.objects[0]
     return tuple(
@@ -116,8 +116,8 @@ def call_steps(remediation: Remediation, why: str) -> tuple[Step, ...]:
 
 
 def touch_step(step: Step, now: datetime) -> Step | None:
-    """A change of the object's resourceVersion, so that a write that another process may still have in hand fails; None
-    where the step's write names no version, as one that creates an object."""
+    """A step that changes the object's resourceVersion, so that a write that another process may still send fails; None
+    where the step's write names no version, such as a creation."""
     if step.kind not in _VERSIONED and "label" not in step.parameters:
         return None
     text = f"The write begun at {stamp(step.begun_at or now)} had no effect by {stamp(now)}; it is checked again."
@@ -246,8 +246,8 @@ def cause(remediation: Remediation) -> str:
 
 
 def undo_steps(remediation: Remediation, now: datetime) -> tuple[Step, ...]:
-    """Steps that undo all that was done or may have been done, taints first. Before them, objects to which another
-    process may still write are touched. After the end of a Remediation they cover what a late write may have left."""
+    """Steps that undo all writes that happened or may have happened, taints first. Before them, objects to which
+    another process may still write are touched. After the end of a Remediation they also undo a late write."""
     undone: dict[tuple[StepKind, ObjectRef], Step] = {}
 
     def undo(kind: StepKind, target: ObjectRef, /, **parameters: str) -> None:
@@ -293,13 +293,13 @@ def undo_steps(remediation: Remediation, now: datetime) -> tuple[Step, ...]:
     return (*touches, *sorted(undone.values(), key=lambda step: rank.get(step.kind, 2)))
 
 
-def order_of(step: Step) -> ObjectRef | None:
+def command_of(step: Step) -> ObjectRef | None:
     """The Command that the step sends or withdraws; None for other steps."""
     return ref_of(json.loads(step.parameters["object"])) if "object" in step.parameters else None
 
 
-_ON_ITS_OBJECT = (StepKind.TAINT, StepKind.RELEASE, StepKind.RESTART, StepKind.COMMAND)
-"""Steps that fail where their object is gone. Others have nothing left to do there."""
+_NEED_THEIR_OBJECT = (StepKind.TAINT, StepKind.RELEASE, StepKind.RESTART, StepKind.COMMAND)
+"""Steps that fail if their object is gone. All others are done then."""
 
 
 def build(step: Step, state: TargetState, remediation: Remediation, now: datetime) -> Built:
@@ -315,7 +315,7 @@ def build(step: Step, state: TargetState, remediation: Remediation, now: datetim
         case StepKind.WITHDRAW:
             return _withdraw(state, remediation, now)
     if object_ is None:
-        return _gone(step) if step.kind in _ON_ITS_OBJECT else Done()
+        return _gone(step) if step.kind in _NEED_THEIR_OBJECT else Done()
     match step.kind:
         case StepKind.CLEAR:
             return _clear(step, object_, remediation)
@@ -332,7 +332,7 @@ def build(step: Step, state: TargetState, remediation: Remediation, now: datetim
             return (
                 PendingWrite(Deletion(ref_of(object_)))
                 if ours
-                else Done("The device taint is not of this Remediation.")
+                else Done("The device taint does not belong to this Remediation.")
             )
         case StepKind.EVICT:
             leaves = object_["metadata"].get("deletionTimestamp")
@@ -350,8 +350,8 @@ def build(step: Step, state: TargetState, remediation: Remediation, now: datetim
 
 
 def ours_on(node: Object, remediation: Remediation, value: str) -> list[Mapping[str, Any]]:
-    """Taints of the Node that this Remediation wrote: our key with the value and effect of a step that was begun, or
-    with its value while its mark is there. Without the mark the taint is still ours."""
+    """Taints of the Node that this Remediation wrote: our key with the value and effect of a step that was begun; while
+    the Node has this Remediation's mark, also our key with the value alone."""
     begun = (step for step in remediation.steps if step.kind is StepKind.TAINT and step.begun_at is not None)
     written = {(step.parameters["value"], step.parameters["effect"]) for step in begun}
     marked = held_by(node) == remediation.name
@@ -473,8 +473,8 @@ def _hand_off(step: Step, node: Object, remediation: Remediation) -> Built:
         body: Object = {"annotations": {keys.SAVED_STATE: None}} if keys.SAVED_STATE in _annotations(node) else {}
         if now == value:
             body["labels"] = {label: json.loads(saved.before) if saved.before else None}
-        over = Done("What others changed since is theirs.")
-        return PendingWrite(Patch(ref_of(node), {"metadata": body}, version_of(node))) if body else over
+        changed = Done("The label was changed since, and stays.")
+        return PendingWrite(Patch(ref_of(node), {"metadata": body}, version_of(node))) if body else changed
     if now == value:
         return Done()
     saved = Saved(target=step.target, path=path, before="" if now is None else json.dumps(now), after=json.dumps(value))
@@ -518,7 +518,7 @@ def _release(step: Step, object_: Object, remediation: Remediation, surroundings
     if isinstance(found, Refused):
         return Blocked(found.reason)
     if not found.writes or isinstance(found.writes[0], Creation):
-        return Done(saved=found.saved)  # the mark is there; a Command is a step of its own
+        return Done(saved=found.saved)  # the mark is written; a Command is a step of its own
     first, *more = found.writes
     following = tuple(
         Step(kind=StepKind.COMMAND, target=step.target, parameters={"object": json.dumps(write.object)})
@@ -541,10 +541,10 @@ def _withdraw(state: TargetState, remediation: Remediation, now: datetime) -> Bu
 
 def _restore(step: Step, object_: Object, remediation: Remediation) -> Built:
     if held_by(object_) != remediation.name:
-        return Done("It has no mark of this Remediation: somebody restored it, or another Remediation holds it.")
+        return Done("It has no mark of this Remediation: it was restored, or another Remediation holds it.")
     saved = tuple(item for item in remediation.saved if item.target.uid == object_["metadata"].get("uid"))
     if not saved:
-        return Done(f"It has a mark of this Remediation, which has not written to {step.target}.")
+        return Done(f"It has a mark of this Remediation, which did not write to {step.target}.")
     found = restore(object_, saved, remediation=remediation.name)
     if isinstance(found, Refused):
         return Blocked(found.reason)
@@ -553,7 +553,7 @@ def _restore(step: Step, object_: Object, remediation: Remediation) -> Built:
     first, *more = found.writes
     if step.parameters.get("part") == "last":
         if more:
-            return Blocked("It was told to resume, and has not begun to.", passing=True)
+            return Blocked("It was told to resume and has not begun to.", passing=True)
         return PendingWrite(first)
     following = tuple(replace(step, parameters={"part": "last"}, begun_at=None) for _ in more)
     return PendingWrite(first, (), following)

@@ -1,7 +1,6 @@
 """Marks, taints and conditions of gpuwatch without a Remediation, and the write that removes each. Pure."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,18 +12,19 @@ from gpuwatch.frameworks.json_patch import pointer
 from gpuwatch.frameworks.objects import Object, Patch, key_of, ref_of, version_of
 from gpuwatch.frameworks.release import MARKS, held_by
 from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.remediation import ObjectRef, Remediation
 
 _AT_ONCE = 100
 """Most workloads of one Namespace that one sweep reads, each by a request of its own."""
 
 _NOT_OURS = (ValueError, TypeError, KeyError, RecursionError)
-"""What an annotation that gpuwatch did not write may lead to when it is decoded."""
+"""Errors that may follow from decoding an annotation that gpuwatch did not write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """reason: what stands. request: removes it; None where nothing proves that it is ours. expired: by its own mark."""
+    """reason: what was found. request: removes it; None where nothing proves that it is ours. expired: by its mark."""
 
     target: ObjectRef
     reason: str
@@ -33,7 +33,7 @@ class Orphan:
 
 
 def held_objects(known: Iterable[Remediation]) -> frozenset[tuple[str, str, str]]:
-    """Kind, Namespace and name of what the Remediations that stand may write to."""
+    """Kind, Namespace and name of the objects to which the Remediations that stand may write."""
     stand = [each for each in known if each.stands]
     refs = (ref for each in stand for ref in (*each.proposal.objects, *(step.target for step in each.steps)))
     return frozenset((ref.kind, ref.namespace, ref.name) for ref in refs)
@@ -57,14 +57,13 @@ def in_turn(
 ) -> tuple[tuple[ObjectRef, ...], tuple[ObjectRef, ...]]:
     """Those to read now, and those to read in later turns.
 
-    All Nodes, and `_AT_ONCE` workloads of each Namespace, one of each Namespace after the other: who may annotate
-    objects of a Namespace delays that Namespace alone. turn: one more each time.
+    All Nodes, and `_AT_ONCE` workloads of each Namespace, taken from the Namespaces in rotation, so that many marks in
+    one Namespace delay only that Namespace. turn: number of this call.
     """
     held = held_objects(known)
-    spaces: dict[str, list[ObjectRef]] = defaultdict(list)
-    for ref in refs:
-        if (ref.kind, ref.namespace, ref.name) not in held:
-            spaces[ref.namespace].append(ref)
+    spaces = grouped(
+        (ref for ref in refs if (ref.kind, ref.namespace, ref.name) not in held), lambda ref: ref.namespace
+    )
     nodes, later = spaces.pop("", []), []
     for name, found in spaces.items():
         start = turn * _AT_ONCE % len(found) if len(found) > _AT_ONCE else 0
@@ -76,8 +75,8 @@ def in_turn(
 
 
 def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | None:
-    """What stands on a Node or a workload that no Remediation holds, as just read: one thing at a time, those that need
-    a person last. hand_off_label: `execute.hand_off_label`; no other label is removed."""
+    """A mark on a Node or a workload that no Remediation holds, as just read: one at a time, those that need a person
+    last. hand_off_label: `execute.hand_off_label`; no other label is removed."""
     owned = any(each.get("controller") for each in found["metadata"].get("ownerReferences") or ())
     if owned and key_of(found) != kueue.WORKLOAD.key:
         return None  # a copy: Deployments hand their annotations on to ReplicaSets
@@ -101,24 +100,27 @@ def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | N
         ours = each.get("message", "").startswith("Remediation ")
         if ours and (each["type"], each["status"]) == (keys.CONDITION, "True"):
             cleared = {"status": {"conditions": [{**each, "status": "False", "reason": "Cleared"}]}}
-            return Orphan(ref, f"{ref} has our condition without a Remediation.", StatusPatch(ref, cleared))
+            return Orphan(
+                ref, f"{ref} has the condition {keys.CONDITION} without a Remediation.", StatusPatch(ref, cleared)
+            )
     if changed:
         who = held_by(found) or "a Remediation"
-        return Orphan(ref, f"{ref} was changed by {who}, which is gone: restore it and take our annotations off.")
+        by_hand = f"restore it and remove its annotations {keys.PREFIX}*"
+        return Orphan(ref, f"{ref} was changed by {who}, which is gone: {by_hand}.")
     if keys.DEGRADED in {taint["key"] for taint in taints}:
-        return Orphan(ref, f"{ref} has a taint {keys.DEGRADED} that no annotation of ours names: take it off by hand.")
+        return Orphan(ref, f"{ref} has the taint {keys.DEGRADED} without {keys.TAINT}: remove the taint by hand.")
     return None
 
 
 def made(found: Iterable[Object], known: Iterable[Remediation]) -> tuple[Orphan, ...]:
-    """Objects of a kind of which gpuwatch makes some, that bear our mark, and of which no Remediation stands."""
+    """Objects with our mark, of a kind that gpuwatch makes, whose Remediation does not stand."""
     held = {"", *(each.name for each in known if each.stands)}
     lost = (ref_of(each) for each in found if held_by(each) not in held)
     return tuple(Orphan(ref, f"{ref} has no Remediation.", Deletion(ref)) for ref in lost)
 
 
 def _told(text: str) -> tuple[tuple[str, str, str] | None, datetime | None]:
-    """Key, value, effect and expiry of our taint, as its annotation says; None where it cannot be understood."""
+    """Key, value and effect of our taint, and its expiry, by its annotation; None where it cannot be decoded."""
     try:
         found = json.loads(text)
         expires = datetime.fromisoformat(found["expires"]).astimezone(UTC)
@@ -128,7 +130,7 @@ def _told(text: str) -> tuple[tuple[str, str, str] | None, datetime | None]:
 
 
 def _handed(node: Object, hand_off_label: str) -> Mapping[str, None] | None:
-    """The hand-off label to take off, as its own annotation says; None where a person has to."""
+    """The hand-off label to remove, by its annotation; {} for none, None where a person has to remove it."""
     key, _, value = hand_off_label.partition("=")
     try:
         (saved,) = json.loads(node["metadata"]["annotations"][keys.SAVED_STATE])

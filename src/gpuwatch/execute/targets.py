@@ -1,4 +1,4 @@
-"""Prevents two Remediations on one target at once, and leaves a target alone for a while after one. Pure."""
+"""Prevents two Remediations on one target at once, and keeps a back-off after one. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -56,15 +56,15 @@ def _declined(remediation: Remediation) -> bool:
 
 
 def _about_more(proposal: Proposal, declined: Proposal) -> bool:
-    """Does it name a device or a detector that the declined proposal lacked? Never for a release: the owner decided to
-    keep an idle workload, however its idleness shows."""
+    """Whether it names a device or a detector that the declined proposal lacked. Never for a release: the owner decided
+    to keep an idle workload, whichever rule finds it."""
     if proposal.action is ActionKind.RELEASE_GANG:
         return False
     return not (set(proposal.devices) <= set(declined.devices) and set(proposal.detectors) <= set(declined.detectors))
 
 
 def same_target(mine: Proposal, other: Proposal) -> bool:
-    """Would both write to one object, or disrupt one Pod? A tainted Node and a gang that leaves it do not conflict."""
+    """Whether both write to one object or disrupt one Pod. A tainted Node and a gang that leaves it do not conflict."""
     if mine.action is other.action and mine.target == other.target:
         return True
     if not set(mine.objects).isdisjoint(other.objects):
@@ -77,4 +77,4 @@ def same_target(mine: Proposal, other: Proposal) -> bool:
 def occupied(remediation: Remediation, others: Iterable[Remediation]) -> str:
     """Which other Remediation is acting on the same target; '' if none."""
     busy = (each for each in others if each.phase.in_flight and same_target(remediation.proposal, each.proposal))
-    return next((f"Remediation {each.name} is at work on {each.proposal.target}." for each in busy), "")
+    return next((f"Remediation {each.name} acts on {each.proposal.target}." for each in busy), "")

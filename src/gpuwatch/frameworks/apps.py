@@ -25,7 +25,7 @@ def _others_missing(owner: Object, there: Sequence[Object], chosen: Sequence[Obj
     """Why none of the chosen may be evicted: not all other Pods are ready. '' where they are."""
     others = number(owner, "/spec/replicas", 1) - len(chosen)
     ready = sum(common.is_ready(pod) for pod in there if pod not in chosen)
-    return f"{ready} of its {others} other Pods are ready, and those come first." if ready < others else ""
+    return f"{ready} of its {others} other Pods are ready; a move needs all of them." if ready < others else ""
 
 
 def _move_of_deployment(deployment: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan | Refused:
@@ -49,7 +49,7 @@ def _parallel(owner: Owner) -> str:
 
 
 _IN_THE_SPEC = common.under("template", "spec")
-_KEEPS_ITS_PODS = "A {} changes no Pod that is there: delete them one by one."
+_KEEPS_ITS_PODS = "A {} does not change existing Pods: delete them one by one."
 
 STATEFUL_SET = Framework(
     name="StatefulSet",

@@ -12,7 +12,7 @@ _JOB = ("batch", "Job")
 _JOB_SET = ("jobset.x-k8s.io", "JobSet")
 _STATEFUL_SET = ("apps", "StatefulSet")
 # Kinds that its controller's role allows it to delete.
-_MADE_ANEW: frozenset[KindKey] = frozenset(
+_RECREATED: frozenset[KindKey] = frozenset(
     {
         ("", "Pod"),
         ("", "Service"),
@@ -35,11 +35,11 @@ def _refuses(wrapper: Object) -> str:
         return f"{manager} runs it, not the AppWrapper controller."
     phase = value_at(wrapper, "/status/phase")
     if phase != "Running":
-        return f"Its phase is {phase!r}, and only a running AppWrapper is made anew as it was."
+        return f"Its phase is {phase!r}, and only a running AppWrapper is recreated as it was."
     limit = value_at(wrapper, _RETRY_LIMIT)
     most = int(limit) if isinstance(limit, str) and limit.isdecimal() else _RETRIES
     if number(wrapper, "/status/resettingCount") >= most:
-        return f"All its {most} retries are used up: it would fail for good where its Pods do not run soon enough."
+        return f"All its {most} retries are used up: it would fail for good if its Pods did not run soon enough."
     return ""
 
 
@@ -52,8 +52,8 @@ def _lost_with(wrapped: Object) -> str:
     """Why this component would not be the same after it is deleted and recreated."""
     kind = key_of(wrapped)
     name = f"{wrapped['kind']} {(wrapped.get('metadata') or {}).get('name', '')}".rstrip()
-    if kind not in _MADE_ANEW:
-        return f"Its suspension deletes the {name} that it wraps, and what that holds would be lost."
+    if kind not in _RECREATED:
+        return f"Its suspension deletes the {name} that it wraps, whose state would be lost."
     if (
         kind == _STATEFUL_SET
         and value_at(wrapped, "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted") == "Delete"
@@ -63,7 +63,7 @@ def _lost_with(wrapped: Object) -> str:
     if kind == _JOB_SET:
         jobs = [item["template"] for item in value_at(wrapped, "/spec/replicatedJobs") or ()]
     if any(number(job, "/spec/completions", 1) > number(job, "/spec/parallelism", 1) for job in jobs):
-        return f"Its suspension deletes the {name} that it wraps, which would do again what is completed."
+        return f"Its suspension deletes the {name} that it wraps, which would run completed work again."
     return ""
 
 
@@ -88,12 +88,12 @@ APP_WRAPPER = Framework(
                 loses=_loses,
                 ended=lambda wrapper: bool(value_at(wrapper, "/status/phase") == "Succeeded"),
             ),
-            # It fails for good when a Pod fails that it wraps directly, and counts the failures of other Pods.
+            # It fails for good when a directly wrapped Pod fails, and counts the failures of other Pods.
             move=WHOLE,
             template=Template(
                 lambda *_: None,  # the component that created the Pods is unknown
                 frozen=True,
-                note="What is changed in the objects that it made is lost when it is suspended.",
+                note="Its suspension discards changes of the objects that it created.",
             ),
         ),
     ),

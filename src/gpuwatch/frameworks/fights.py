@@ -74,20 +74,20 @@ def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refu
 
 
 def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
-    """Why a release would be undone or contradict an autoscaler, in sentences. What was not read is a reason."""
-    told = [f"Whether another controller would undo it is not known: {reason}" for reason in surroundings.unread]
+    """Why a release would be undone or contradict an autoscaler, in sentences. An unread object is a reason too."""
+    reasons = [f"It is not known whether another controller would undo it: {reason}" for reason in surroundings.unread]
     if key_of(object_) != kueue.WORKLOAD.key:
         workload = kueue_workload(object_, surroundings)
         if isinstance(workload, Refused):
-            told.append(workload.reason)
+            reasons.append(workload.reason)
         elif workload is not None:
-            told.append(f"Kueue manages it: act on its Workload {workload['metadata']['name']}.")
-        told += _controller(object_)
+            reasons.append(f"Kueue manages it: act on its Workload {workload['metadata']['name']}.")
+        reasons += _controller(object_)
     if is_scaled(object_):
-        told += _autoscalers(object_, surroundings)
+        reasons += _autoscalers(object_, surroundings)
     if key_of(object_) == ("ray.io", "RayCluster"):
-        told += _left_in_the_queue(object_, surroundings)
-    return (*told, *_deployers(object_))
+        reasons += _left_in_the_queue(object_, surroundings)
+    return (*reasons, *_deployers(object_))
 
 
 def who_wrote(object_: Object, path: str) -> str:
@@ -105,7 +105,7 @@ def _controller(object_: Object) -> Iterable[str]:
     for owner in object_["metadata"].get("ownerReferences") or ():
         key = (owner.get("apiVersion", "").rpartition("/")[0], owner.get("kind"))
         if owner.get("controller") and key not in _HANDS_OFF:
-            yield f"{owner.get('kind')} {owner.get('name')} controls it, and would set it back."
+            yield f"{owner.get('kind')} {owner.get('name')} controls it and would undo the release."
 
 
 def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[str]:
@@ -113,7 +113,7 @@ def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[
     uid = object_["metadata"].get("uid", "")
     for item in surroundings.of(volcano.POD_GROUP.key):
         if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ()):
-            yield f"Suspended, its PodGroup {item['metadata']['name']} would still keep the room in Volcano's queue."
+            yield f"Its PodGroup {item['metadata']['name']} would stay in Volcano's queue during a suspension."
 
 
 def _autoscalers(object_: Object, surroundings: Surroundings) -> Iterable[str]:
@@ -156,12 +156,12 @@ def _deployers(object_: Object) -> Iterable[str]:
             continue
         wanted = [path for path in owned_paths(object_) if _declared(object_, path, theirs, entries)]
         if wanted:
-            yield f"{name} deploys it and sets {', '.join(wanted)}, which it would write again."
+            yield f"{name} deploys it, sets {', '.join(wanted)} and would write this again."
 
 
 def _declared(object_: Object, path: str, theirs: list[Mapping[str, Any]], entries: list[Mapping[str, Any]]) -> bool:
-    """Whether the deployer's own state may have this field, by last-applied-configuration, else by managedFields. There
-    gpuwatch may have taken the field over from the deployer; a deployer without entries may have any field."""
+    """Whether the deployer's manifest may set this field, by last-applied-configuration, else by managedFields. There
+    gpuwatch may have taken the field over from the deployer; a deployer without entries may set any field."""
     applied = value_at(object_, _LAST_APPLIED)
     if applied is not ABSENT:
         try:

@@ -33,7 +33,7 @@ class Never:
 
 
 def untried(kind: str) -> Never:
-    return Never(f"gpuwatch was never tried with {kind}s: whether they come back as they were is not known.")
+    return Never(f"gpuwatch was not tested with {kind}s, so it is not known whether they come back as they were.")
 
 
 Fields = tuple[tuple[str, Any], ...]
@@ -124,7 +124,7 @@ class Template:
     note: str = ""
 
 
-_NOT_ON_TOP = Never("gpuwatch acts on top owners, and it is none.")
+_NOT_ON_TOP = Never("gpuwatch acts on top owners, and this kind is none.")
 
 
 @dataclass(frozen=True, slots=True)

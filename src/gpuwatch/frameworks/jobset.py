@@ -3,17 +3,7 @@
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import (
-    WHOLE,
-    Framework,
-    GangRule,
-    Kind,
-    Labels,
-    Nature,
-    ReleaseRule,
-    Template,
-    Tree,
-)
+from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Labels, Nature, ReleaseRule, Template, Tree
 from gpuwatch.frameworks.owner import OwnerSpec, StartupPolicy
 from gpuwatch.model.cluster import Pod
 

@@ -9,7 +9,7 @@ SNOOZE_UNTIL = f"{PREFIX}snooze-until"
 """Annotation: a time such as 2026-01-31T18:00:00Z, before which nothing is proposed."""
 
 OBJECTION = f"{PREFIX}objection"
-"""Annotation: an owner's objection to a notified action; any text objects."""
+"""Annotation: an owner's objection to a notified action; any text counts as one."""
 
 MODE = f"{PREFIX}mode"
 """On a Namespace: observe, suggest or enforce. The milder of this and the mode in the settings applies."""
@@ -22,7 +22,7 @@ REMEDIATION = f"{PREFIX}remediation"
 change and removed in the one that undoes it, so that a restarted controller knows what it had done."""
 
 FINALIZER = f"{PREFIX}undo"
-"""Finalizer on a Remediation of which something may stand: deleting it asks for an undo, and it stays until then."""
+"""Finalizer on a Remediation whose changes may be in effect: a deletion asks for the undo and waits for its end."""
 
 NOTICE = f"{PREFIX}notice"
 """Annotation that gpuwatch writes on the owner or the Node: the coming Remediation, when, why, and how to object."""
@@ -53,14 +53,14 @@ LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
 
 GPU_MEMORY_NEED = f"{PREFIX}gpu-memory-need"
 """Annotation on a Pod, its owner or its Namespace: framebuffer that it needs per GPU, such as 12Gi. It counts where the
-need cannot be measured, because a framework takes a share of any device that it gets."""
+need cannot be measured, because a framework reserves a share of any device."""
 
 COMPUTE_CAPABILITIES = f"{PREFIX}compute-capabilities"
 """Annotation on a Pod, its owner or its Namespace: compute capabilities on which its image runs and computes as it
 should, such as 8.0,12.0 (other vendors' architecture, such as cdna3). Advice to such GPUs has no condition."""
 
 REPAIRED_AT = f"{PREFIX}repaired-at"
-"""On a Node, by a person: when its GPUs were repaired, as 2026-01-31T18:00:00Z. Faults of before are over then."""
+"""On a Node, by a person: when its GPUs were repaired, as 2026-01-31T18:00:00Z. Earlier faults count as repaired."""
 
 EXPECTED_END = f"{PREFIX}expected-end"
 """Annotation on a Pod or its owner: when the job is expected to end by itself, in the same format."""

@@ -26,17 +26,17 @@ def _refuses(object_: Object) -> str:
     if mode in ("Serverless", "Knative") or (mode is ABSENT and revision is not ABSENT):
         return ""
     if mode is ABSENT:
-        return "Whether it is serverless is not told, and only Knative scales it to zero."
+        return "It is not known whether it is serverless, and only Knative scales it to zero."
     if value_at(object_, pointer("metadata", "annotations", "serving.kserve.io/autoscalerClass")) != "none":
         return f"In the mode {mode} KServe keeps at least one replica; only Knative scales it to zero."
     if value_at(object_, "/spec/predictor/workerSpec") is not ABSENT:
-        return "Its workers on other Nodes are not counted by minReplicas."
+        return "minReplicas does not count its workers on other Nodes."
     return ""
 
 
 def _move(_: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan | Refused:
     if sum(common.is_ready(pod) for pod in there) <= len(chosen):
-        return Refused("No other Pod of it would answer meanwhile.")
+        return Refused("None of its other Pods would answer in the meantime.")
     return common.evict(chosen)
 
 

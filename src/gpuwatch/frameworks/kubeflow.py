@@ -49,10 +49,10 @@ def _elastic(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> 
     workers = [pod for pod in there if common.label(pod, _TYPE).lower() == "worker" and common.is_ready(pod)]
     spare = len(workers) - least if isinstance(least, int) else 0
     first = any(common.label(pod, _TYPE).lower() != "worker" or common.label(pod, _INDEX) == "0" for pod in chosen)
-    return CYCLE if first or len(chosen) > spare or _counts_an_end(job) else common.evict(chosen)
+    return CYCLE if first or len(chosen) > spare or _eviction_may_fail_it(job) else common.evict(chosen)
 
 
-def _counts_an_end(job: Object) -> bool:
+def _eviction_may_fail_it(job: Object) -> bool:
     """Whether an eviction may fail the PyTorchJob. An evicted Pod fails before it is gone: its workers have to be
     restarted after any exit code, and a backoffLimit may count it."""
     policy = value_at(job, "/spec/pytorchReplicaSpecs/Worker/restartPolicy")
@@ -86,7 +86,7 @@ def _kind(
         nature=Nature.ENDS,
         release=release,
         move=move,
-        template=Template(_place(replica_specs), note="Running Pods keep what they have: recreate it."),
+        template=Template(_place(replica_specs), note="Running Pods are not changed: recreate the job."),
     )
 
 

@@ -12,7 +12,7 @@ _GONE = Never("Kueue does not recreate the Pods of a plain group.")
 def _refuses(object_: Object) -> str:
     owners = value_at(object_, "/metadata/ownerReferences")
     if not owners or any(owner.get("kind") == "Pod" for owner in owners):
-        return "It admits Pods, which no controller would create again."
+        return "It admits Pods, which no controller would recreate."
     return ""
 
 
@@ -20,7 +20,7 @@ WORKLOAD = Kind(
     "kueue.x-k8s.io",
     "Workload",
     ("v1beta2", "v1beta1"),
-    unscheduled=lambda state: state.said(QuotaReserved="False", Admitted="False", Evicted="True"),
+    unscheduled=lambda state: state.matching(QuotaReserved="False", Admitted="False", Evicted="True"),
     release=ReleaseRule(
         fields=common.sets("/spec/active", False),
         holds=lambda object_: "Kueue still reserves its quota" if condition(object_, "QuotaReserved") else "",

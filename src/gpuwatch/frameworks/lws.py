@@ -3,17 +3,7 @@
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import (
-    Framework,
-    GangRule,
-    Kind,
-    Labels,
-    MovePlan,
-    MoveRule,
-    Nature,
-    Template,
-    Tree,
-)
+from gpuwatch.frameworks.framework import Framework, GangRule, Kind, Labels, MovePlan, MoveRule, Nature, Template, Tree
 from gpuwatch.frameworks.objects import Object, Refused
 from gpuwatch.frameworks.owner import OwnerSpec
 from gpuwatch.model.cluster import Pod

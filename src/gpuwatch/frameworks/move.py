@@ -14,7 +14,7 @@ def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> Move
     there = [pod for pod in pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
     chosen = [pod for pod in there if pod["metadata"].get("uid") in wanted]
     if not chosen:
-        return Refused("None of the Pods to move is there any more.")
+        return Refused("None of the Pods to move exists any more.")
     kind = WRITTEN.get(key_of(object_))
     if kind is None:
         return Refused(f"gpuwatch does not move the Pods of a {object_['kind']} of {object_['apiVersion']}.")

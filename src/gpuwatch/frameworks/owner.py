@@ -116,7 +116,7 @@ class OwnerState(Wire, frozen=True):
 
     conditions: list[Condition] | None = None
 
-    def said(self, **wanted: str) -> str:
+    def matching(self, **wanted: str) -> str:
         """Type, reason and message of the first condition that has the wanted status; '' for none."""
         found = (item for name in wanted for item in self.conditions or () if item.type == name)
         told = (item for item in found if item.status == wanted[item.type])

@@ -37,7 +37,7 @@ def _job_refuses(object_: Object) -> str:
     told = value_at(object_, "/status/jobDeploymentStatus")
     # In any other state KubeRay ignores spec.suspend.
     if told and told not in ("Initializing", "Running"):
-        return f"Its jobDeploymentStatus is {told}, and KubeRay suspends none but a running RayJob."
+        return f"Its jobDeploymentStatus is {told}, and KubeRay suspends only a running RayJob."
     return ""
 
 
@@ -63,7 +63,7 @@ def _stays(labels: Labels) -> str:
 
 
 def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
-    """The head and the workers that a RayJob starts with; with KubeRay's autoscaler the least that it keeps."""
+    """The head and the workers that a RayJob starts with; with KubeRay's autoscaler, their minimum."""
     found = spec.ray_cluster_spec if spec is not None else None
     if found is None or found.worker_group_specs is None:
         return None
@@ -142,7 +142,7 @@ CLUSTER = Framework(
             # KubeRay resumes a suspended RayCluster on false; without the field it stays suspended.
             release=ReleaseRule(fields=common.sets("/spec/suspend", True), holds=_cluster_holds, unset=False),
             move=MoveRule(choose=lambda _, _there, chosen: common.evict(chosen), stays=_stays),
-            template=Template(_place(), note="Running Pods keep what they have: delete them."),
+            template=Template(_place(), note="Running Pods are not changed: delete them."),
         ),
     ),
     gang=GangRule(named_by=("ray.io/cluster",), split_by=(_REPLICA,), whole_with=_TOGETHER),

@@ -150,7 +150,7 @@ def _by_owner(member: Member, objects: GangObjects) -> Membership | None:
         framework = FRAMEWORK_OF.get(owner.key)
         if framework is None or framework.gang is None:
             continue
-        found = _of(framework, framework.gang, member, owner, owner.name, f"owner {owner.kind}")
+        found = _membership(framework, framework.gang, member, owner, owner.name, f"owner {owner.kind}")
         if found is not None and found.min_available is None:
             return replace(found, min_available=_own_group_minimum(member, owner, objects))
         if found is not None:
@@ -158,7 +158,7 @@ def _by_owner(member: Member, objects: GangObjects) -> Membership | None:
     return None
 
 
-def _of(
+def _membership(
     framework: Framework, rule: GangRule, member: Member, owner: Owner | None, name: str, by: str
 ) -> Membership | None:
     part = member.mark(rule.split_by)
@@ -233,7 +233,7 @@ def _by_label(member: Member) -> Membership | None:
             continue
         if rule.named_only_with is not None and member.labels.get(rule.named_only_with[0]) != rule.named_only_with[1]:
             continue
-        return _of(framework, rule, member, None, named[1], named[0])
+        return _membership(framework, rule, member, None, named[1], named[0])
     return None
 
 

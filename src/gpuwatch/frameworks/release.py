@@ -51,14 +51,14 @@ def owned_paths(object_: Object) -> tuple[str, ...]:
 
 
 def release(object_: Object, *, remediation: str, at: datetime, kept: Sequence[Saved] = ()) -> Release | Refused:
-    """The writes that release this object as read. remediation: name of the one that does it. kept: what it stored of
-    this object before its first write. `fights.fights` checks who would undo it."""
+    """The writes that release this object as read. remediation: name of the one that releases it. kept: values that it
+    stored before its first write. `fights.fights` checks which controllers would undo the release."""
     rule = _rule_of(object_)
     if isinstance(rule, Refused):
         return rule
     holder = held_by(object_)
     if holder == remediation and keys.SAVED_STATE in object_["metadata"]["annotations"]:
-        # Who may edit the object may write both annotations; only the stored intent shows that they are gpuwatch's.
+        # A user who may edit the object may write both annotations; only the stored intent proves that gpuwatch did.
         done = tuple(item for item in kept if item.target.uid == object_["metadata"].get("uid"))
         if not done:
             return Refused(
@@ -177,7 +177,7 @@ def _refusal(rule: ReleaseRule, object_: Object, at: datetime) -> str:
     if metadata.get("deletionTimestamp"):
         return "It is being deleted."
     if rule.ended(object_):
-        return "It has ended, and holds nothing."
+        return "It has ended and holds no GPU."
     if _is_set(object_, rule.fields(object_, at), rule):
         return "It is released already, and not by gpuwatch."
     return rule.refuses(object_) or rule.loses(object_)
@@ -204,7 +204,7 @@ def _changed(object_: Object, fields: Fields) -> tuple[Object, tuple[Saved, ...]
 
 
 def _own_paths(fields: Fields) -> set[str]:
-    """All that a release with these fields writes, but for its annotations."""
+    """All paths that a release with these fields writes, except its annotations."""
     return {each for path, _ in fields for each in (path, *_parents(path))}
 
 
@@ -215,9 +215,9 @@ def _parents(path: str) -> list[str]:
 
 
 def saved_state(saved: Sequence[Saved]) -> str:
-    """As it stands in the annotation beside the change."""
-    told = [{"path": item.path, "before": item.before, "after": item.after} for item in saved]
-    return json.dumps(told, separators=(",", ":"))
+    """The value of the annotation beside the change."""
+    former = [{"path": item.path, "before": item.before, "after": item.after} for item in saved]
+    return json.dumps(former, separators=(",", ":"))
 
 
 def _holds_nothing(pod: Object) -> bool:

@@ -6,7 +6,7 @@ from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import Framework, GangRule, Nature, Never, reported
 
 _DRIVER = Never("A Spark application is not restored once its driver is gone.")
-_STEPS = Never("Its suspension holds back new steps only, and a step that is ended fails.")
+_STEPS = Never("Its suspension holds back new steps only, and an ended step fails.")
 _REVISION = Never("Only its annotation min-scale could be changed, and that makes a new Revision, which starts Pods.")
 _UNREAD = Never("gpuwatch does not read its kind.")
 

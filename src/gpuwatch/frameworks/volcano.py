@@ -26,10 +26,13 @@ _PHASE = "/status/state/phase"
 _ENDED = ("Completed", "Terminated", "Failed", "Terminating", "Completing")
 _RETRIES = 3  # Volcano's default of spec.maxRetry
 _TASK = "volcano.sh/task-spec"
-_AT_THE_END = {"PodEvicted", "PodFailed", "*"}  # events that an eviction raises
+_EVICTION_EVENTS = {"PodEvicted", "PodFailed", "*"}
 
 POD_GROUP = Kind(
-    "scheduling.volcano.sh", "PodGroup", ("v1beta1",), unscheduled=lambda state: state.said(Unschedulable="True")
+    "scheduling.volcano.sh",
+    "PodGroup",
+    ("v1beta1",),
+    unscheduled=lambda state: state.matching(Unschedulable="True"),
 )
 
 
@@ -79,19 +82,19 @@ def _command(action: str) -> Callable[[Object, str], Object]:
 def _move(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
     """Evicts Pods above minAvailable, unless a policy reacts to a Pod's failure; else cycles the whole Job."""
     needed = value_at(job, "/spec/minAvailable")
-    if not isinstance(needed, int) or _makes_more_of_an_end(job) or _needed_by_task(job, there, chosen, needed):
+    if not isinstance(needed, int) or _reacts_to_evictions(job) or _needed_by_task(job, there, chosen, needed):
         return CYCLE
     return common.evict(chosen) if len(chosen) <= sum(common.is_ready(pod) for pod in there) - needed else CYCLE
 
 
-def _makes_more_of_an_end(job: Object) -> bool:
+def _reacts_to_evictions(job: Object) -> bool:
     """An evicted Pod fails before it is gone, so policies for failures and exit codes apply to evictions. Every action
     but SyncJob, the default, ends other Pods or counts as a retry."""
     return any(
         policy.get("action") not in ("SyncJob", None)
         for holder in (job["spec"], *(value_at(job, "/spec/tasks") or ()))
         for policy in holder.get("policies") or ()
-        if "exitCode" in policy or {policy.get("event"), *(policy.get("events") or ())} & _AT_THE_END
+        if "exitCode" in policy or {policy.get("event"), *(policy.get("events") or ())} & _EVICTION_EVENTS
     )
 
 

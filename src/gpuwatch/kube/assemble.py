@@ -20,7 +20,7 @@ from gpuwatch.kube.nodes import TakenNode, node_names, take_node
 from gpuwatch.kube.owners import TakeOwner, read_owners
 from gpuwatch.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
 from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.workloads import climb_all, tie, tie_beside
+from gpuwatch.kube.workloads import assign_companions, assign_workloads, climb_all
 from gpuwatch.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread, Workload
 from gpuwatch.model.telemetry import Gap, GapKind
 
@@ -76,9 +76,9 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     if not reading.answered:
         raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
-    held = _until(now, [taken.held for taken in pods.items if taken.held is not None], reading)
+    held = _existing_at(now, [taken.held for taken in pods.items if taken.held is not None], reading)
     admitted = reading.objects(FactKind.GANGS, kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
-    others = _beside(held, [taken.other for taken in pods.items if taken.other is not None], nodes.items)
+    others = _companions(held, [taken.other for taken in pods.items if taken.other is not None], nodes.items)
     index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version), others)
     reading.gaps += index.gaps
     climbed = climb_all(held, index)
@@ -86,12 +86,12 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     reading.lose(FactKind.OWNERS, index.bad_places, " ".join(gap.detail for gap in index.gaps))
     for end in (*climbed, *beside):
         if end.reached.status is OwnerStatus.FORBIDDEN and end.reached.ref is not None:
-            # Above it may be the owner of any Pod of its Namespace.
+            # The owner that was not read may own any Pod of its Namespace.
             ref = end.reached.ref
             why = f"{ref.kind} {ref.name}: {index.unread.get((ref.group, ref.kind), '')}"
             reading.lose(FactKind.OWNERS, (end.held.pod.ref,), why)
     objects = _gang_objects(reading, admitted.items, [item.member for item in climbed])
-    tied, workloads, gangs = tie(climbed, objects)
+    tied, workloads, gangs = assign_workloads(climbed, objects)
     gpu_nodes = {item.node.name for item in nodes.items if item.node.accelerators}
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
@@ -99,7 +99,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         nodes=with_others((item.node for item in nodes.items), (item.other for item in pods.items if item.other)),
         pods=tied,
         companions=tuple(
-            pod for pod in tie_beside(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
+            pod for pod in assign_companions(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
         ),
         workloads=workloads,
         marked=tuple(_marked((*index.by_uid.values(), *admitted.items))),
@@ -127,14 +127,14 @@ def _marked(owners: Iterable[Owner]) -> Iterable[Workload]:
             yield Workload(id=id_, kind=each.kind, api_version=version, namespace=space, name=each.name, uid=each.uid)
 
 
-def _beside(held: Sequence[HeldPod], others: Sequence[OtherPod], nodes: Sequence[TakenNode]) -> list[HeldPod]:
+def _companions(held: Sequence[HeldPod], others: Sequence[OtherPod], nodes: Sequence[TakenNode]) -> list[HeldPod]:
     """Pods without accelerators that an action on the others may end: of their Namespaces, or on GPU Nodes."""
     spaces = {item.pod.namespace for item in held}
     gpu_nodes = {item.node.name for item in nodes if item.node.accelerators}
     return [companion(item) for item in others if item.namespace in spaces or item.node in gpu_nodes]
 
 
-def _until(now: datetime, held: Sequence[HeldPod], reading: _ReadProgress) -> list[HeldPod]:
+def _existing_at(now: datetime, held: Sequence[HeldPod], reading: _ReadProgress) -> list[HeldPod]:
     """Pods that existed at `now`; a Gap counts the later ones."""
     limit = now + _CLOCK_SLACK
     kept = [item for item in held if item.pod.created is None or item.pod.created <= limit]
@@ -165,7 +165,7 @@ def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Se
 
 
 def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
-    # A cluster that does not serve claims is a gap only when its Pods have claims.
+    # A cluster that does not serve claims is a gap only if its Pods have claims.
     optional = not any(item.pod.claims for item in held)
     take = msgspec.json.Decoder(ResourceClaim).decode
     claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take, optional=optional)

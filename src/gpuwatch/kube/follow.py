@@ -56,11 +56,8 @@ class CachedObject:
 
 
 class Keep:
-    """Makes of an object the value that is cached: what `take` returns.
-
-    Kinds with many unused owners (ReplicaSets: ten for each Deployment) are cached as JSON, and only the wanted objects
-    are decoded.
-    """
+    """Makes of an object the value that is cached: what `take` returns. Kinds with many unused owners (ReplicaSets: ten
+    for each Deployment) are cached as JSON, and only the wanted objects are decoded."""
 
     def __init__(self, take: Take[Any]) -> None:
         self._take = take

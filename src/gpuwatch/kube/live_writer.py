@@ -53,7 +53,7 @@ class _Resource:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """verb, what, resource: in words, for its error: 'patch Job/team-a/train'. on: None for a list or a new object."""
+    """verb, what, resource: words of its error: 'patch Job/team-a/train'. on: None for a list or a new object."""
 
     method: str
     path: str

@@ -154,7 +154,7 @@ def node_names(taken: Iterable[TakenNode]) -> tuple[dict[str, str], tuple[Gap, .
         Gap(
             kind=GapKind.NODE_UNRESOLVED,
             what=f"address {address}",
-            detail=f"The Nodes {', '.join(sorted(names))} all have it, so telemetry from it belongs to none of them.",
+            detail=f"The Nodes {', '.join(sorted(names))} share it, so telemetry from it is assigned to none of them.",
         )
         for address, names in sorted(owners.items())
         if len(names) > 1

@@ -45,7 +45,7 @@ class RecordedCluster:
     def check(self) -> None:
         """Raises ClusterError where the folder does not exist or holds no file."""
         if not self._folder.is_dir() or not any(self._folder.iterdir()):
-            lacks = "is empty" if self._folder.is_dir() else "is no folder"
+            lacks = "is empty" if self._folder.is_dir() else "is not a folder"
             raise ClusterError(
                 f"The recorded cluster {self._folder} {lacks}. Record one with: "
                 f"{HOW_TO_RECORD.format(folder=self._folder)}"

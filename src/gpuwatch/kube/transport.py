@@ -158,7 +158,7 @@ class Lists:
         attempts = 1 if self._lost else self._limits.attempts
         timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
         tries = Retrying(
-            stop=stop_after_attempt(attempts), wait=self._pause, retry=retry_if_exception(_passes), reraise=True
+            stop=stop_after_attempt(attempts), wait=self._pause, retry=retry_if_exception(_transient), reraise=True
         )
         try:
             # `tries(ask, …)` would keep the page in memory until the garbage collector breaks a reference cycle.
@@ -182,7 +182,7 @@ class Lists:
         return min(wanted, self._limits.longest_pause_seconds)
 
 
-def _passes(error: BaseException) -> bool:
+def _transient(error: BaseException) -> bool:
     if isinstance(error, ApiException):
         return error.status == 429 or (error.status or 0) >= 500
     return isinstance(error, urllib3.exceptions.HTTPError)

@@ -40,7 +40,7 @@ def climb_all(pods: Sequence[HeldPod], index: OwnerIndex) -> list[Climbed]:
     return climbed
 
 
-def tie(
+def assign_workloads(
     climbed: Sequence[Climbed], objects: GangObjects
 ) -> tuple[tuple[Pod, ...], tuple[Workload, ...], tuple[Gang, ...]]:
     """The Pods with their Workload and gang set, and those Workloads and gangs."""
@@ -63,7 +63,7 @@ def tie(
     return tuple(pods), tuple(ids.workloads.values()), tuple(_gang(*found) for found in gangs.values())
 
 
-def tie_beside(
+def assign_companions(
     beside: Sequence[Climbed], climbed: Sequence[Climbed], tied: Sequence[Pod], objects: GangObjects
 ) -> list[Pod]:
     """Pods without accelerators, with the Workload and gang that they share with some of `tied`; '' for others."""

@@ -1,6 +1,5 @@
 """The interface of `live_writer.LiveWriter` and of the tests' cluster in memory. Every write carries the uid of its
-object, so that it never changes another object of the same name. A failure is one of seven that state what is known
-afterwards."""
+object, so that it never changes another object of the same name. A `Failure` says what is known after an error."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -99,5 +98,5 @@ class ClusterWriter(Protocol):
 
 
 def listed(writer: ClusterWriter, api_versions: Iterable[str], kind: str, namespace: str = "") -> tuple[Object, ...]:
-    """Objects as the first of these versions shows them that shows any, since all show the same. Raises WriteError."""
+    """All objects, from the first of these API versions that lists any; all list the same ones. Raises WriteError."""
     return next(filter(None, (writer.objects(each, kind, namespace) for each in api_versions)), ())

@@ -34,8 +34,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """key '' with the operator Exists tolerates every taint, effect '' every effect. ends: it has tolerationSeconds,
-    after which NoExecute ends the Pod."""
+    """Empty key with Exists: every taint; empty effect: every effect. ends: it has tolerationSeconds for NoExecute."""
 
     key: str = ""
     operator: str = "Equal"
@@ -56,8 +55,8 @@ class NodeTerm:
 class PodTerm:
     """Other Pods, by their labels, in one topology domain. selects_none: no selector was given.
 
-    namespaces: where they are looked for, by default the Pod's own. any_namespace: a namespace selector was given:
-    either empty, which selects all, or one that gpuwatch does not evaluate.
+    namespaces: whose Pods count; () is the Pod's own. any_namespace: a namespace selector was given: either empty,
+    which selects all, or one that gpuwatch does not evaluate.
     """
 
     topology_key: str
@@ -112,7 +111,7 @@ class Node:
 
     name: str
     uid: str = ""
-    boot_id: str = ""  # another one after each boot; '' unknown
+    boot_id: str = ""  # changes with each boot; '' unknown
     created: datetime | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -223,12 +222,12 @@ class Pod:
 class Gang:
     """Pods that have to run together: the unit of action.
 
-    min_available: Pods that it needs, also those that nobody has made yet; None where all that exist are needed.
-    unscheduled: why some are not placed, as its Kueue Workload or Volcano PodGroup says.
+    min_available: number of Pods that it needs, whether they exist or not; None where it needs all that exist.
+    unscheduled: why some are not placed, by its Kueue Workload or Volcano PodGroup.
     """
 
     id: str
-    framework: str  # row of the gang table: JobSet, Kueue, Volcano, …
+    framework: str  # JobSet, Kueue, Volcano, …
     workload: str
     namespace: str
     pods: tuple[PodRef, ...]
@@ -293,15 +292,15 @@ class Unread:
 class Cluster:
     """Everything read from Kubernetes or from a recorded folder. `gaps` lists what could not be read.
 
-    unread: what is not here wholly, so that its absence proves nothing. All of it, unless the reader says otherwise.
+    unread: facts that were not read completely, so that a missing object proves nothing. By default all facts.
     """
 
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
-    # Pods without accelerators, of a Workload that owns some with, or on a Node with accelerators.
+    # Pods without accelerators, whose Workload also has Pods with some, or whose Node has accelerators.
     companions: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
-    # Owners of the kinds that were read, and Kueue's Workloads, with a mark of gpuwatch, with Pods or without.
+    # Owners and Kueue Workloads that gpuwatch has marked, with Pods or without.
     marked: tuple[Workload, ...] = ()
     gangs: tuple[Gang, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()

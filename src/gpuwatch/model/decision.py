@@ -77,7 +77,7 @@ class Verdict(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What a finding says. RESERVED kinds have no rule yet; filters and alerts may name them already."""
+    """What a finding says."""
 
     # health
     XID = "xid"  # an XID: the driver reported a fault
@@ -114,8 +114,21 @@ class FindingKind(StrEnum):
     IDLE_UNKNOWN = "idle_unknown"  # no rule could tell the use of the Pod
     # misfit: Pods that would do better elsewhere
     HBM_CONTENTION = "hbm_contention"  # workloads that share a GPU want more of its memory's bandwidth than there is
-    PCIE_CONTENTION = "pcie_contention"  # the same of the link to the host
+    PCIE_CONTENTION = "pcie_contention"  # workloads that share a GPU want more of its link to the host than there is
     SCATTERED = "scattered"  # a gang over more NVLink domains or racks than it needs
+
+    @property
+    def family(self) -> Family:
+        return _FAMILIES.get(self, Family.HEALTH)
+
+
+_FAMILIES = {
+    **dict.fromkeys((FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED), Family.IDLE),
+    **dict.fromkeys((FindingKind.PARTIAL_GANG, FindingKind.HOST_BOUND, FindingKind.BURSTY), Family.IDLE),
+    **dict.fromkeys((FindingKind.IN_USE, FindingKind.SUSPECTED_IDLE, FindingKind.IDLE_UNKNOWN), Family.IDLE),
+    **dict.fromkeys((FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED), Family.MISFIT),
+}
+"""Of the kinds that are not of HEALTH."""
 
 
 class Component(StrEnum):
@@ -144,7 +157,7 @@ class Advice(StrEnum):
     FIX_APPLICATION = "fix_application"  # the workload's owner has to act
     FIX_MONITORING = "fix_monitoring"  # telemetry has to be repaired
     RECLAIM = "reclaim"  # release the idle allocation
-    REBALANCE = "rebalance"  # move one of the Pods that are in each other's way
+    REBALANCE = "rebalance"  # move a Pod that contends with others, or a gang that spans too many domains
     RESET_WHEN_IDLE = "reset_when_idle"  # reset the GPU once no Pod has it
     RESET = "reset"  # reset the GPU now
     REBOOT = "reboot"  # reboot the Node
@@ -177,8 +190,8 @@ class Finding:
 
     confidence_ratio: 0 to 1, how sure the rule is of `verdict`; UNKNOWN carries 0.
     missing: the data (signals, coverage) that a better verdict needs.
-    components: what of the GPU it is about; empty for all of it. Findings on one component may show one event.
-    relief_gpus: of a misfit: Gang.id or Workload.id that could move → gain of the move in GPUs, where it is known.
+    components: the parts of the GPU that it is about; () for the whole GPU. Findings on one component may show one
+    event. relief_gpus: of a misfit: Gang.id or Workload.id that could move → gain of the move in GPUs, where known.
     """
 
     rule: str  # the rule's file and section in the docs, e.g. 'health.xid'
@@ -228,9 +241,9 @@ class Mode(StrEnum):
 class Candidate:
     """A possible action. target: the Node of a taint, or the workload of a release.
 
-    detectors: kinds of its findings, or of the recommendation. reason: where its findings do not give it.
+    detectors: kinds of its findings, or of the recommendation. reason: '' where its findings give it.
     confidence_ratio: of a recommendation; findings have their own. waiter: the pending Pod that the freed GPUs would
-    fit. pods: of a release all of its owner; of a move those that move.
+    fit. pods: of a release all Pods of the owner; of a move those that move.
     relief_gpus: of a move in favour of other Pods: regained throughput, in GPUs; None for a move in its own favour.
     """
 
@@ -360,7 +373,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What was known, in counts of devices."""
+    """How many devices telemetry has, and how many of them could be judged."""
 
     devices: int = 0
     devices_present: int = 0

@@ -38,7 +38,7 @@ RUNNING_ELSEWHERE = "running_elsewhere"
 """In `Remediation.verified`: as many Pods as were moved are ready on other Nodes."""
 
 ASKED_BACK = "asked_back"
-"""In `Remediation.verified`: a person asked for it to be undone, and that was begun."""
+"""In `Remediation.verified`: a person asked for the undo, and it has begun."""
 
 ENDED = "ended"
 """In `Step.parameters` of a NoExecute taint: the Namespace of each gang that it ends, once per gang."""
@@ -233,20 +233,20 @@ class Remediation:
 
     @property
     def announced(self) -> bool:
-        """Whether it goes on by itself and has not claimed its turn. It holds its place against new proposals, but not
-        against others that were proposed before. What waits for a person holds nothing."""
+        """Whether it will act without a further approval, and has not begun. Its place counts against newer proposals,
+        not against older ones. A Remediation that waits for a person has no place."""
         goes_on = self.approved or (self.proposal.mode is Mode.ENFORCE and not self.history)
         return self.phase is Phase.NOTIFIED or (self.phase is Phase.PROPOSED and goes_on)
 
     @property
     def undoable(self) -> bool:
-        """Whether it is over and a person asked for its undo since: a late write may have left something."""
+        """Whether it has ended and a person has asked for its undo: a late write may have left a change."""
         over = not self.phase.open and self.phase is not Phase.UNDONE
         return over and self.undo_asked and not self.verified.get(ASKED_BACK)
 
     @property
     def stands(self) -> bool:
-        """Whether something that it wrote may still stand. An idle gang may stay released for good."""
+        """Whether a change that it wrote may still be there. An idle gang may stay released for good."""
         released = self.phase is Phase.SUCCEEDED and self.proposal.action is ActionKind.RELEASE_GANG
         return self.phase.open or self.undoable or released
 
@@ -263,7 +263,7 @@ class Remediation:
 
     @property
     def stopped_since(self) -> datetime | None:
-        """Since when a gang stands still that is to run again; None where none does, or it was idle and is released."""
+        """Since when a gang that is to run again has been stopped; None where there is none, as after a release."""
         if self.phase is Phase.UNDOING and any(step.kind is StepKind.RESTORE for step in self.steps[self.step :]):
             turns = takewhile(lambda turn: turn.phase is Phase.UNDOING, reversed(self.history))
             undoing = min((turn.at for turn in turns), default=self.proposal.created_at)
@@ -279,8 +279,7 @@ class Remediation:
 
     @property
     def began_at(self) -> datetime | None:
-        """When the first write beyond gpuwatch's own annotations began; None where there was none. A write that
-        certainly changed nothing has its begun_at removed."""
+        """When the first write beyond gpuwatch's annotations began; None where none may have changed anything."""
         begun = (step.begun_at for step in self.steps if step.begun_at is not None and not step.kind.only_notes)
         return min(begun, default=None)
 
@@ -293,9 +292,9 @@ def misplaced(remediation: Remediation, namespace: str) -> str:
     proposal = remediation.proposal
     where = f"the Namespace {namespace}" if namespace else "no Namespace"
     if proposal.action not in (OF_WORKLOADS if namespace else OF_NODES):
-        return f"its action is {proposal.action}, which is not done from {where}"
+        return f"its action is {proposal.action}, which no object in {where} may ask for"
     if proposal.namespace != namespace:
-        return f"its proposal is for {proposal.namespace or 'no Namespace'!r}, and it lies in {where}"
+        return f"its proposal is for {proposal.namespace or 'no Namespace'!r}, and the object is in {where}"
     if not proposal.objects:
         return "it names no object"
     foreign = [f"{ref}" for ref in proposal.objects if ref.namespace != namespace]
@@ -303,12 +302,12 @@ def misplaced(remediation: Remediation, namespace: str) -> str:
     if namespace:  # a repair system may keep its object for a Node in any Namespace
         written = (*(step.target for step in remediation.steps), *(saved.target for saved in remediation.saved))
         foreign += [f"{ref}" for ref in written if ref.namespace != namespace]
-    return f"it names {foreign[0]}, and lies in {where}" if foreign else ""
+    return f"it names {foreign[0]}, and is in {where}" if foreign else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """The cluster-wide stop. paused: replicas write only what gives back. everything: they write nothing at all."""
+    """The cluster-wide stop. paused: only writes that take back gpuwatch's changes go on. everything: no write does."""
 
     paused: bool = False
     everything: bool = False

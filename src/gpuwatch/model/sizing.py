@@ -105,8 +105,7 @@ class Option:
     projected_cost_per_week: of all Pods; for work that ends (jobs) with the longer run time at the likely speed, or the
     shorter one at the pessimistic speed; None where a price is unknown.
     projected_gpu_hours_per_week: hours of physical GPUs of the target's model; a slice counts with its share.
-    projected_saving_per_week, projected_saving_gpu_hours_per_week: against now. The GPU-hours are of the present model:
-    a move to another model frees all of them.
+    projected_saving_per_week, projected_saving_gpu_hours_per_week: against now; GPU-hours are of the present model.
     """
 
     target: Target

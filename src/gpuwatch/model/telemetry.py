@@ -306,7 +306,8 @@ class Readings:
 class PodRun:
     """A Pod that asks for accelerators, as kube-state-metrics last showed it.
 
-    created_by: `Kind/name` of its controller; '' without one. started, ended: of its last container.
+    created_by: `Kind/name` of its controller; '' without one. started, ended: of its last container; of a Pod that the
+    kubelet refused at its start, both are that start.
     phase: Failed or Succeeded; Running only if it runs now; '' where it waits, or is gone and its end was not seen.
     reasons: why it ended, by Kubernetes (Error, OOMKilled), `exit code 139` of a restart, and `deleted`.
     """

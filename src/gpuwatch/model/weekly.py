@@ -113,8 +113,7 @@ class ActionTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorRecord:
-    """How often a detector was right, and the 95 % interval of its precision. It counts the verified outcomes of all
-    stored Remediations, not only those of the report's time."""
+    """How often a detector was right, over all stored Remediations, and the 95 % interval of its precision."""
 
     detector: str
     right: int

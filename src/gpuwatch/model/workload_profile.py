@@ -17,9 +17,8 @@ class HeldWindows:
     second. All arrays are of type 'd' and have the same length. A signal that is not exported for the device has none.
     On a MIG instance, physical signals (power) are those of the whole board.
 
-    No other container had the device between the first and the last sample. NaN windows before the first sample: the
-    holder was not seen yet; after the last one: no longer. A container may have several HeldWindows on one device,
-    never with samples of the same time.
+    No other container had the device between the first and the last sample. Windows before the first and after the last
+    sample are NaN. A container may have several HeldWindows on one device, never with samples of the same time.
     """
 
     device: DeviceId

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from gpuwatch.model.decision import Family, Refusal, Severity, Verdict
+from gpuwatch.model.decision import Family, FindingKind, Refusal, Severity, SubjectKind, Verdict
 from gpuwatch.model.telemetry import DeviceId, GapKind
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
-_KEPT = "remediation "
+_REMEDIATION_GAP = "remediation "
 """Prefix of the gaps that stores report for Remediations they cannot read."""
 
 
@@ -42,12 +42,14 @@ def _paused(facts: PlanFacts, _: PlanPolicy) -> str:
 
 def _memory(facts: PlanFacts, _: PlanPolicy) -> str:
     unread = [
-        item.what for item in facts.snapshot.gaps if item.kind is GapKind.BAD_INPUT and item.what.startswith(_KEPT)
+        gap.what
+        for gap in facts.snapshot.gaps
+        if gap.kind is GapKind.BAD_INPUT and gap.what.startswith(_REMEDIATION_GAP)
     ]
     if not unread:
         return ""
     more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
-    return f"What {unread[0]}{more} did, or is doing, cannot be understood, and budgets cannot count it."
+    return f"The record of {unread[0]}{more} cannot be read, so budgets cannot count what was done."
 
 
 def _clusters(facts: PlanFacts, _: PlanPolicy) -> str:
@@ -64,21 +66,21 @@ def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
         return "Telemetry shows no device at all."
     partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)
     if partial is not None:
-        return f"Telemetry answered in part only: {partial.detail}"
-    if any(
-        finding.verdict is Verdict.UNKNOWN and finding.subject.name == "fleet" and finding.severity is Severity.CRITICAL
-        for finding in facts.findings
-    ):
+        return f"Telemetry answered only in part: {partial.detail}"
+    grave = [finding for finding in facts.findings if finding.severity is Severity.CRITICAL]
+    if any(finding.kind is FindingKind.TELEMETRY_MISSING for finding in grave):
         return "Telemetry of the fleet as a whole is missing or stale."
     if reporting < policy.min_coverage_ratio * known:
         return f"Only {reporting} of {known} known GPUs report."
-    # A Prometheus that lost part of the fleet with its history knows of no missing device. Compare with the cluster's
-    # Nodes, if telemetry's hosts are Nodes.
+    # A Prometheus that lost a part of the fleet and its history shows no missing device. Compare with the cluster's
+    # Nodes, if the hosts in telemetry are Nodes.
     holding = [node for node in facts.nodes.values() if node.ready is True and any(node.accelerators.values())]
     seen = sum(any(item.present for item in facts.devices_of_node.get(node.name, ())) for node in holding)
     if seen < policy.min_coverage_ratio * len(holding) and all(device.node is not None for device in present):
         return f"Telemetry shows devices of only {seen} of {len(holding)} Nodes that have any."
-    sick = facts.physical(_devices(facts, Family.HEALTH, Verdict.DEGRADED))
+    # One cause for a rack leaves its GPUs UNKNOWN; they count as well.
+    together = {device for finding in grave if finding.subject.kind is SubjectKind.FLEET for device in finding.devices}
+    sick = facts.physical(_devices(facts, Family.HEALTH, Verdict.DEGRADED) | together)
     if sick >= policy.storm_min_gpus and sick > policy.storm_ratio * known:
         return f"{sick} of {known} GPUs look degraded at once, more than {policy.storm_ratio:.0%}."
     looks_idle = _devices(facts, Family.IDLE, Verdict.IDLE)
@@ -99,7 +101,7 @@ def _cooling(facts: PlanFacts, policy: PlanPolicy) -> str:
     until = facts.last_storm + timedelta(seconds=policy.storm_cooldown_seconds)
     if facts.snapshot.at >= until:
         return ""
-    return f"The last storm was at {facts.last_storm:%H:%M:%S %Z}; nothing is done before {until:%H:%M:%S}."
+    return f"The last storm was at {facts.last_storm:%H:%M:%S %Z}; no action begins before {until:%H:%M:%S}."
 
 
 def _alert(facts: PlanFacts, policy: PlanPolicy) -> str:
@@ -115,7 +117,7 @@ def _alert(facts: PlanFacts, policy: PlanPolicy) -> str:
 def _freeze(facts: PlanFacts, policy: PlanPolicy) -> str:
     for item in policy.freezes:
         if item.holds(facts.snapshot.at):
-            return f"Nothing is done in {item}{f': {item.reason}' if item.reason else ''}."
+            return f"A freeze is in force ({item}){f': {item.reason}' if item.reason else ''}."
     return ""
 
 

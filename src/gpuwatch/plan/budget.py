@@ -18,7 +18,7 @@ RATE_WINDOW = timedelta(hours=1)
 
 
 def budgets(facts: PlanFacts, policy: PlanPolicy) -> dict[str, BudgetUse]:
-    """One budget per pool and per GPU model. Taints of anybody and Remediations in flight count, each GPU once."""
+    """One budget per pool and per GPU model. Taints by anyone and Remediations in flight count, each GPU once."""
     harmed, elsewhere, reasons = _harm(facts)
     scopes: dict[str, list[Node]] = {}
     for node in facts.nodes.values():
@@ -56,7 +56,7 @@ def _harm(facts: PlanFacts, claims: bool = True) -> tuple[dict[str, int], Counte
         if reason := facts.kept_free(node.name) if claims else facts.closed(node):
             harmed[node.name] = facts.node_gpus(node)
             reasons.setdefault(node.name, []).append(reason)
-    for item in facts.weighing:
+    for item in facts.disruptive:
         unbegun = item.began_at is None and (item.announced or (item.phase is Phase.ACTING and item.steps))
         if not claims and unbegun:
             continue
@@ -81,10 +81,8 @@ def _proposed(proposal: Proposal, nodes: list[str], facts: PlanFacts) -> dict[st
 
 def acted_at(remediation: Remediation) -> datetime | None:
     """When it acted, for the rates: at its first write; before that, when it entered the phase Acting. None where it
-    has not acted, such as one that was given up before any write.
-
-    One in flight without known steps may have written at any time since it was proposed.
-    """
+    has not acted, such as one that was given up before any write. One in flight without known steps may have written at
+    any time since it was proposed."""
     if remediation.began_at is None and remediation.phase is Phase.ACTING and remediation.history:
         return remediation.history[-1].at
     unknown = remediation.phase.in_flight and not remediation.steps
@@ -175,7 +173,7 @@ class Ledger:
                 why = f" ({'; '.join(use.reasons[:3])})" if use.reasons else ""
                 now = f"{use.in_flight_gpus} already are{why} and {self._spent[scope]} are planned"
                 after_it = f"{after} of {use.total_gpus} GPUs would be out of service or disturbed"
-                yield Refusal(guard="budget", reason=f"{scope}: {after_it}; the limit is {use.limit_gpus}, {now}.")
+                yield Refusal(guard="budget", reason=f"{scope}: {after_it} ({now}); the limit is {use.limit_gpus}.")
 
     def _pools(self, candidate: Candidate) -> set[str]:
         nodes = (self._facts.nodes.get(name) for name in candidate.nodes)

@@ -86,7 +86,7 @@ def _group_candidate(
     """pods: None for those that move off the devices of the findings."""
     findings = list({item.id: item for item in found}.values())
     devices = {device for item in findings for device in item.devices}
-    pods = _that_move(key, devices, facts) if pods is None else pods
+    pods = _pods_to_move(key, devices, facts) if pods is None else pods
     nodes = tuple(sorted({pod.node for pod in pods if pod.node}))
     node = facts.nodes.get(nodes[0]) if nodes else None
     return Candidate(
@@ -115,7 +115,7 @@ def _moving(facts: PlanFacts) -> Iterable[Candidate]:
         yield _group_candidate(facts, ActionKind.EVICT_GANG, key, findings)
 
 
-def _that_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:
+def _pods_to_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:
     """All Pods of a gang; of independent Pods those on these devices."""
     pods, kind = facts.members[key], facts.kind_of(key)
     if key in facts.gangs or kind is None or not kind.independent:

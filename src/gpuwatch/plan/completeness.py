@@ -11,9 +11,9 @@ _TAINT, _RESIZE = ActionKind.TAINT_NODE, ActionKind.RESIZE_WORKLOAD
 INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
     **{(kind, _RESIZE): "Sizes are advice to their owner; nothing is ever written." for kind in FactKind},
     **{(FactKind.PRIORITIES, action): "Each Pod has its priority in its own spec." for action in ActionKind},
-    (FactKind.OWNERS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute asks as a move does.",
-    (FactKind.BUDGETS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute asks as a move does.",
-    (FactKind.NAMESPACES, _TAINT): "A Node is in no Namespace, so no Namespace decides over its taint.",
+    (FactKind.OWNERS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
+    (FactKind.BUDGETS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
+    (FactKind.NAMESPACES, _TAINT): "A Node is in no Namespace, so no Namespace's settings apply to its taint.",
     (FactKind.CLAIMS, _TAINT): "A Node's GPUs are counted by its capacity, with claims or without.",
 }
 """Why an action does not depend on a kind. It depends on every kind that is not here."""
@@ -31,15 +31,15 @@ _NOUNS: Mapping[FactKind, tuple[str, str]] = {
 
 
 def unread(facts: PlanFacts, action: ActionKind, namespaces: Collection[str] | None = None) -> str:
-    """What this action depends on and was not wholly read, a sentence for each kind; '' if all was.
+    """Which facts that this action depends on were not wholly read, a sentence for each kind; '' for none.
 
     namespaces: those of the Pods that it touches; None for all.
     """
-    told: dict[FactKind, str] = {}
+    reasons: dict[FactKind, str] = {}
     for item in facts.snapshot.cluster.unread:
         touched = not item.namespace or namespaces is None or item.namespace in namespaces
         if touched and (item.kind, action) not in INDIFFERENT:
             noun, what = _NOUNS[item.kind]
             where = f" of Namespace {item.namespace}" if item.namespace else ""
-            told.setdefault(item.kind, f"Not all {noun}{where} were read, so it is not known {what}: {item.why}")
-    return " ".join(told.values())
+            reasons.setdefault(item.kind, f"Not all {noun}{where} were read, so it is not known {what}: {item.why}")
+    return " ".join(reasons.values())

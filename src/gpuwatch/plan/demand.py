@@ -11,7 +11,8 @@ from gpuwatch.plan.policy import PlanPolicy
 
 
 def on_demand(detectors: Collection[str], policy: PlanPolicy) -> bool:
-    """Whether such a release needs a Pod that waits for it: a gang that is placed in part may still be completed."""
+    """Whether a release by these detectors needs a Pod that waits for its GPUs. The release of a partly placed gang
+    always does, because the gang may still be completed."""
     return policy.reclaim_only_on_demand or FindingKind.PARTIAL_GANG in detectors
 
 
@@ -19,8 +20,9 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
     """Candidate.id of a release → the Pod that waits for it.
 
     items: releases without refusals. For each waiting group, in the scheduler's order: take the least harmful releases
-    until all of it can be placed, then drop those that it does not need, most harm first. No gang is released for its
-    own Pods, or once room is made for them; of two that wait for each other's GPUs the one whose release loses less.
+    until the whole group can be placed, then drop those that it does not need, most harm first. No gang is released for
+    its own Pods, or once room is made for them. Of two gangs that wait for each other's GPUs, the one whose release
+    loses less is released.
     """
     room = facts.ground.room.copy()
     left = sorted(
@@ -50,14 +52,14 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
 
 
 def _gives_way(item: PlanItem, group: Sequence[Pod], facts: PlanFacts) -> bool:
-    """Whether it may be released for the group: it is not the same gang, nor one that waits with a higher priority."""
+    """Whether it may be released for the group: it is neither the same gang nor one that waits with higher priority."""
     waits = FindingKind.PARTIAL_GANG in item.candidate.detectors
     above = any(pod.priority > max(each.priority for each in group) for pod in facts.pods_of(item.candidate))
     return item.candidate.target.name != group[0].gang and not (waits and above)
 
 
 def _instead(own: PlanItem, needed: list[PlanItem], facts: PlanFacts, room: Room) -> tuple[Pod, ...] | None:
-    """The waiting Pods of the one gang that is to be released, where releasing this one for them loses less."""
+    """The waiting Pods of the only gang in `needed`, if the release of `own` for them loses less; else None."""
     if len(needed) != 1 or needed[0].score.disrupted_gpu_hours <= own.score.disrupted_gpu_hours:
         return None
     waiting = (group for group in facts.ground.unsettled if group[0].gang == needed[0].candidate.target.name)

@@ -88,7 +88,7 @@ def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanIte
 def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
     """The mildest mode: by policy for its pools, by its Namespace, by its detectors' precision; and the reason."""
     if candidate.action is ActionKind.RESIZE_WORKLOAD:
-        return Mode.OBSERVE, "Sizes are their owner's to change; gpuwatch never writes them."
+        return Mode.OBSERVE, "Only the owner changes sizes; gpuwatch never writes them."
     nodes = [facts.nodes[name] for name in candidate.nodes if name in facts.nodes]
     pools = sorted({facts.pool(node) for node in nodes}) or [candidate.pool]
     scopes = [policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
@@ -118,7 +118,7 @@ def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> st
         for finding in facts.findings_of(candidate)
         if finding.confidence_ratio >= policy.min_confidence_ratio
     } or set(candidate.detectors)
-    # Who decides in one Namespace decides nothing for others: its own outcomes count here, and those of Nodes.
+    # Only outcomes of this Namespace and of Nodes count: people of other Namespaces decide nothing here.
     places = [(place, name) for name in grounds for place in {candidate.namespace, ""}]
     known = [(name, facts.precision[place, name]) for place, name in places if (place, name) in facts.precision]
     poor = {name: value for name, value in sorted(known, reverse=True) if not value >= policy.min_precision_ratio}
@@ -129,15 +129,13 @@ def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> st
 
 
 def _demanded(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
-    """Adds to each release the Pod that waits for it; refuses those without one if the policy requires demand.
-
-    A release of mode observe frees nothing, so the others are chosen without it.
-    """
+    """Adds to each release the Pod that waits for its GPUs; refuses those without one if the policy requires demand. A
+    release in mode observe frees nothing, so the others are chosen without it."""
     left = [item for item in items if not item.refusals]
-    looked_at = waiters(left, facts) if any(item.mode is Mode.OBSERVE for item in left) else {}
-    done = waiters([item for item in left if item.mode is not Mode.OBSERVE], facts)
+    observed = waiters(left, facts) if any(item.mode is Mode.OBSERVE for item in left) else {}
+    acted_on = waiters([item for item in left if item.mode is not Mode.OBSERVE], facts)
     return [
-        _with_demand(item, (looked_at if item.mode is Mode.OBSERVE else done).get(item.candidate.id, ""), policy)
+        _with_demand(item, (observed if item.mode is Mode.OBSERVE else acted_on).get(item.candidate.id, ""), policy)
         for item in items
     ]
 
@@ -146,7 +144,7 @@ def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem
     if waiter:
         return replace(item, candidate=replace(item.candidate, waiter=waiter))
     if item.candidate.action is ActionKind.RELEASE_GANG and on_demand(item.candidate.detectors, policy):
-        reason = "No pending Pod could be scheduled with what it frees, or others free it with less harm."
+        reason = "No pending Pod could be scheduled on the GPUs that it frees, or other releases do less harm."
         return replace(item, refusals=(*item.refusals, Refusal(guard="demand", reason=reason)))
     return item
 
@@ -198,10 +196,10 @@ class _Grants:
             return
         other = next((self._disturbed[ref] for ref in candidate.pods if ref in self._disturbed), None)
         if other is not None:
-            yield Refusal(guard="once", reason=f"Its Pods are disturbed by {other} already, which is worth more.")
+            yield Refusal(guard="once", reason=f"{other} already disturbs its Pods and has a higher score.")
         for name in contended(candidate, self._facts):
             if name in self._answered:
-                yield Refusal(guard="once", reason=f"{self._answered[name]} ends {name}, and is worth more.")
+                yield Refusal(guard="once", reason=f"{self._answered[name]} resolves {name} and has a higher score.")
         yield from self._budgets(candidate)
 
     def _returning(self, item: PlanItem) -> Iterable[Refusal]:
@@ -216,8 +214,8 @@ class _Grants:
                 offers.append(Mode.SUGGEST if waits else Mode.ENFORCE)
             best = max(map(MILDEST_FIRST.index, offers), default=-1)
             if best < MILDEST_FIRST.index(item.mode):
-                but = f"; its planned taint is of the mode {MILDEST_FIRST[best]}" if offers else ""
-                reason = f"{name} is neither tainted nor cordoned, so the scheduler may put it back there{but}."
+                but = f"; the mode of its planned taint is {MILDEST_FIRST[best]}" if offers else ""
+                reason = f"{name} is neither tainted nor cordoned, so the scheduler may put the Pods back there{but}."
                 yield Refusal(guard="tainted_first", reason=reason)
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
@@ -234,21 +232,21 @@ class _Grants:
 
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
-    """Order: candidates of mode observe after all others, resizes after the rest, then by score. A move's taints come
+    """Order: candidates in mode observe after all others, resizes after the rest, then by score. A move's taints come
     just before it. A refused candidate takes neither budget nor room."""
     grants = _Grants(facts, policy)
-    wanted: dict[str, int] = {}  # Node → the best place of a move that needs its taint
-    for place_, item in enumerate(items):
+    wanted: dict[str, int] = {}  # Node → the best rank of a move that needs its taint
+    for rank, item in enumerate(items):
         for name in () if item.refusals else left_behind(item.candidate, facts):
-            wanted.setdefault(name, place_)
+            wanted.setdefault(name, rank)
 
-    def turn(numbered: tuple[int, PlanItem]) -> tuple[bool, bool, int, bool]:
-        place_, item = numbered
+    def turn(ranked: tuple[int, PlanItem]) -> tuple[bool, bool, int, bool]:
+        rank, item = ranked
         taints = item.candidate.action is ActionKind.TAINT_NODE
         if taints:
-            place_ = min([place_, *(wanted.get(name, place_) for name in item.candidate.nodes)])
+            rank = min([rank, *(wanted.get(name, rank) for name in item.candidate.nodes)])
         resizes = item.candidate.action is ActionKind.RESIZE_WORKLOAD
-        return item.mode is Mode.OBSERVE, resizes, place_, not taints
+        return item.mode is Mode.OBSERVE, resizes, rank, not taints
 
     turns = [item for _, item in sorted(enumerate(items), key=turn)]
     drawn = {item.candidate.id: item.refusals or grants.grant(item, ledger) for item in turns}
@@ -257,7 +255,7 @@ def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: Pl
 
 
 def _held(places: Mapping[PodRef, str], facts: PlanFacts) -> tuple[HeldRoom, ...]:
-    """Where Pods land, equal ones of a Node together."""
+    """Where Pods land; Pods of one Node with equal requests are one entry."""
     alike: Counter[tuple[str, tuple[tuple[str, int], ...], float, int]] = Counter()
     for ref, node in places.items():
         pod = facts.pods[ref]
@@ -269,10 +267,8 @@ def _held(places: Mapping[PodRef, str], facts: PlanFacts) -> tuple[HeldRoom, ...
 
 
 def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
-    """Releases that make room for one Pod together are granted all or none.
-
-    When a group is refused, budgets are spent anew without it, so that others can use them.
-    """
+    """Releases that make room for one Pod together are granted all or none. When a group is refused, budgets are spent
+    anew without it, so that others can use them."""
     mates: dict[tuple[PodRef, bool], list[str]] = {}
     for item in items:
         if item.candidate.action is ActionKind.RELEASE_GANG and item.candidate.waiter:
@@ -298,7 +294,7 @@ def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tu
         if short is None:
             return drawn, ledger
         for name in mates[_party(short)]:
-            reason = f"Pod {short.candidate.waiter} needs {short.candidate.id} as well, which is refused."
+            reason = f"Pod {short.candidate.waiter} also needs {short.candidate.id}, which is refused."
             dropped[name] = found[name].refusals or (Refusal(guard="demand", reason=reason),)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 
 from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.reclaim import reclaimed
@@ -12,6 +13,7 @@ from gpuwatch.frameworks import OWNERS, keys
 from gpuwatch.frameworks.framework import Kind
 from gpuwatch.model.cluster import Gang, Node, Pod, Sharing, Workload
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import Device, DeviceId, PodRef
@@ -77,20 +79,14 @@ class PlanFacts:
 
     @cached_property
     def devices_of_node(self) -> dict[str, list[Device]]:
-        found: dict[str, list[Device]] = defaultdict(list)
-        for device in self.snapshot.devices:
-            if device.node is not None:
-                found[device.node].append(device)
-        return found
+        known = (device for device in self.snapshot.devices if device.node is not None)
+        return grouped(known, lambda device: device.node or "")
 
     @cached_property
     def members(self) -> dict[str, list[Pod]]:
         """Live Pods that hold accelerators, by gang id, or by workload id where there is no gang."""
-        found: dict[str, list[Pod]] = defaultdict(list)
-        for pod in self.snapshot.cluster.pods:
-            if pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims):
-                found[pod.gang or pod.workload].append(pod)
-        return found
+        pods = (pod for pod in self.snapshot.cluster.pods if pod.phase in ("Running", "Pending"))
+        return grouped((pod for pod in pods if pod.accelerators or pod.claims), lambda pod: pod.gang or pod.workload)
 
     @cached_property
     def live(self) -> dict[PodRef, Pod]:
@@ -100,25 +96,16 @@ class PlanFacts:
     @cached_property
     def owned(self) -> dict[str, list[Pod]]:
         """Live Pods that hold accelerators, by workload id."""
-        found: dict[str, list[Pod]] = defaultdict(list)
-        for pods in self.members.values():
-            for pod in pods:
-                found[pod.workload].append(pod)
-        return found
+        return grouped(chain.from_iterable(self.members.values()), lambda pod: pod.workload)
 
     @cached_property
     def companions(self) -> dict[str, list[Pod]]:
         """Pods without accelerators, by workload id."""
-        found: dict[str, list[Pod]] = defaultdict(list)
-        for pod in self.snapshot.cluster.companions:
-            found[pod.workload].append(pod)
-        return found
+        return grouped(self.snapshot.cluster.companions, lambda pod: pod.workload)
 
     def ended_by(self, candidate: Candidate) -> list[Pod]:
-        """All Pods that it ends, with accelerators or without, counted from the object that is written.
-
-        A release stops the whole owner, and so does a move, unless the owner's Pods are independent of each other.
-        """
+        """All Pods that it ends, with accelerators or without, counted from the object that is written. A release stops
+        the whole owner, and so does a move, unless the owner's Pods are independent of each other."""
         if candidate.action not in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG):
             return []
         pods = self.pods_of(candidate)
@@ -162,7 +149,7 @@ class PlanFacts:
         return {pool: sum(n * n for n in found) / sum(found) for pool, found in sizes.items() if sum(found)}
 
     @cached_property
-    def weighing(self) -> tuple[Remediation, ...]:
+    def disruptive(self) -> tuple[Remediation, ...]:
         """Remediations that keep GPUs out of service or disturb users, or are about to; without verified releases and
         moves."""
         return tuple(
@@ -179,7 +166,7 @@ class PlanFacts:
         """Node → the Remediation that taints it, even before the taint is visible."""
         return {
             name: item.name
-            for item in self.weighing
+            for item in self.disruptive
             if item.proposal.action is ActionKind.TAINT_NODE
             for name in item.proposal.nodes
         }
@@ -270,7 +257,7 @@ class PlanFacts:
     def bare_room(self) -> Room:
         """Without the pending Pods, and without what moves in flight hold. Copy before changing it."""
         room = Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
-        for item in self.weighing:
+        for item in self.disruptive:
             for pod in self._held(item):
                 room.put(pod, pod.node)
         return room

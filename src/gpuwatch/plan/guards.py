@@ -53,10 +53,7 @@ class Guard:
 _TAINT, _MOVE, _RELEASE = ({ActionKind.TAINT_NODE}, {ActionKind.EVICT_GANG}, {ActionKind.RELEASE_GANG})
 
 
-_OTHERS_OPT_OUTS = {
-    "karpenter.sh/do-not-disrupt": "true",
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-}
+_FOREIGN_OPT_OUTS = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 """Opt-outs of other controllers, as Pod annotations."""
 
 
@@ -76,7 +73,7 @@ def _cluster_known(case: GuardCase) -> str | None:
 def _node_known(case: GuardCase) -> str | None:
     missing = sorted(name for name in case.candidate.nodes if name not in case.facts.nodes)
     if missing or not case.candidate.nodes:
-        return f"Telemetry's host is no Node of this cluster ({', '.join(missing) or 'no host given'})."
+        return f"The host in telemetry is not a Node of this cluster ({', '.join(missing) or 'no host given'})."
     return None
 
 
@@ -92,10 +89,12 @@ def _telemetry_trusted(case: GuardCase) -> str | None:
 def _evidence(case: GuardCase) -> str | None:
     findings = case.facts.findings_of(case.candidate)
     if any(finding.verdict is Verdict.UNKNOWN for finding in findings):
-        return "A finding behind it is UNKNOWN."
+        return "One of its findings is UNKNOWN."
     best = max((finding.confidence_ratio for finding in findings), default=case.candidate.confidence_ratio)
     if best < case.policy.min_confidence_ratio:
-        return f"The best evidence has a confidence of {best:.2f}; {case.policy.min_confidence_ratio:.2f} is needed."
+        return (
+            f"The highest confidence of its findings is {best:.2f}; {case.policy.min_confidence_ratio:.2f} is needed."
+        )
     return None
 
 
@@ -106,11 +105,11 @@ def _worth_it(case: GuardCase) -> str | None:
         findings = case.facts.findings_of(case.candidate)
         if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):
             missing = dict.fromkeys(text for item in findings for text in item.missing)
-            return f"What moving it gains is not known; missing: {', '.join(missing)}."
+            return f"It is not known what the move gains; missing: {', '.join(missing)}."
         score = case.score
         return (
-            f"It saves {score.gained_gpu_hours * score.confidence_ratio:.1f} GPU-hours (after confidence) and costs "
-            f"{score.disrupted_gpu_hours:.1f} in {score.horizon_hours:g} h. {score.gain_basis} {score.harm_basis}"
+            f"It gains {score.gained_gpu_hours * score.confidence_ratio:.1f} GPU-hours (times confidence) and costs "
+            f"{score.disrupted_gpu_hours:.1f} within {score.horizon_hours:g} h. {score.gain_basis} {score.harm_basis}"
         )
     return None
 
@@ -140,8 +139,8 @@ def _opted_out(case: GuardCase) -> str | None:
             return f"{where} opted out with {keys.OPT_OUT}={value}."
         if key == keys.OBJECTION and value:
             return f"{where} objects: {value}"
-        if _OTHERS_OPT_OUTS.get(key) == value and case.candidate.action is not ActionKind.TAINT_NODE:
-            return f"{where} asks with {key}={value} not to be disturbed."
+        if _FOREIGN_OPT_OUTS.get(key) == value and case.candidate.action is not ActionKind.TAINT_NODE:
+            return f"{where} opted out of disruptions with {key}={value}."
     return None
 
 
@@ -152,7 +151,7 @@ def _snoozed(case: GuardCase) -> str | None:
         try:
             until = datetime.fromisoformat(value)
         except ValueError:
-            return f"{where} has {keys.SNOOZE_UNTIL}={value!r}, which is no time; write it as 2026-01-31T18:00:00Z."
+            return f"{where} has {keys.SNOOZE_UNTIL}={value!r}, which is not a time; write it as 2026-01-31T18:00:00Z."
         if until.tzinfo is None:
             return f"{where} has {keys.SNOOZE_UNTIL}={value!r} without a time zone; add Z or an offset."
         if until > case.facts.snapshot.at:
@@ -165,10 +164,10 @@ def _owner(case: GuardCase) -> str | None:
         OwnerStatus.BARE: "has no controller and would be gone for good",
         OwnerStatus.FORBIDDEN: "has an owner that gpuwatch may not read",
         OwnerStatus.MISSING: "has an owner that no longer exists",
-        OwnerStatus.FOREIGN: "names the uid of an owner that has another Namespace, kind or name",
+        OwnerStatus.FOREIGN: "has an owner reference whose uid is of another Namespace, kind or name",
         OwnerStatus.UNKNOWN_KIND: "is controlled by a kind that gpuwatch does not know",
         OwnerStatus.STATIC: "is a static Pod of its Node",
-        OwnerStatus.DAEMON: "belongs to a DaemonSet and would come back in place",
+        OwnerStatus.DAEMON: "belongs to a DaemonSet and would come back on the same Node",
     }
     for ref in case.candidate.pods:
         pod = case.facts.pods.get(ref)
@@ -179,7 +178,7 @@ def _owner(case: GuardCase) -> str | None:
             return f"The owner of Pod {ref} was not read."
         if owner.status in reasons:
             return f"Pod {ref} {reasons[owner.status]} ({owner.id})."
-    return None if case.candidate.pods else "No Pod of it was found."
+    return None if case.candidate.pods else "None of its Pods was found."
 
 
 def _framework(case: GuardCase) -> str | None:
@@ -207,7 +206,7 @@ def _whole_group_idle(case: GuardCase) -> str | None:
     working = sorted({pod.ref for pod in (*group, *owned) if pod.ref not in facts.idle_pods})
     if working:
         return f"{len(working)} of its owner's Pods are not proven idle, such as {working[0]}."
-    # No Pod without a GPU is ever proven idle. One that its framework counts to the gang has no work without the gang.
+    # A Pod without a GPU is never proven idle. One that belongs to the gang has no work without the gang.
     gangs = {pod.gang for pod in group}
     beside = sorted(
         pod.ref
@@ -268,7 +267,7 @@ def in_flight(budget: DisruptionBudget, facts: PlanFacts, but: str = "") -> int:
     """Pods that the budget selects and that Remediations disturb, or are about to, until they run again: a suspended
     owner asks for fewer Pods, so its budget soon allows as many disruptions as before. but: a target not to count."""
     found = 0
-    for item in facts.weighing:
+    for item in facts.disruptive:
         proposal = item.proposal
         if proposal.namespace == budget.namespace and proposal.pods and proposal.target != but:
             there = (facts.pods[ref] for ref in proposal.pods if ref in facts.pods)
@@ -284,7 +283,7 @@ def _already_tainted(case: GuardCase) -> str | None:
         node = case.facts.nodes.get(name)
         reason = case.facts.closed(node) if node is not None else ""
         if reason:
-            return f"{reason} already: it takes no new Pods, and gpuwatch leaves taints and cordons of others."
+            return f"{reason} already and takes no new Pods; gpuwatch does not change taints and cordons of others."
         if name in case.facts.unrecorded:
             return f"{name} has the taint {keys.DEGRADED} already, and no Remediation holds it."
     return None
@@ -293,7 +292,7 @@ def _already_tainted(case: GuardCase) -> str | None:
 def _other_remediator(case: GuardCase) -> str | None:
     nodes = (case.facts.nodes.get(name) for name in (*case.candidate.nodes, *left_behind(case.candidate, case.facts)))
     told = (remediated(node) for node in nodes if node is not None)
-    return next((f"{who}; two would undo each other's work." for who in told if who), None)
+    return next((f"{who}; two controllers would undo each other's work." for who in told if who), None)
 
 
 def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
@@ -305,7 +304,7 @@ def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
 
 
 def _tainted_first(case: GuardCase) -> str | None:
-    """Would a taint keep its Pods away? `draw` checks whether there is one."""
+    """Refuses Pods that would tolerate the taint; `draw` checks whether there is one."""
     candidate, facts = case.candidate, case.facts
     nodes = left_behind(candidate, facts)
     # The taint's value is one of these.
@@ -320,7 +319,7 @@ def _tainted_first(case: GuardCase) -> str | None:
 def _lands(case: GuardCase) -> str | None:
     """Pending Pods are placed before it."""
     candidate, facts = case.candidate, case.facts
-    # Without a Pod the guard `owner` refuses it; what is scattered is a candidate only where it lands.
+    # Without a Pod the guard `owner` refuses it; a scattered gang is a candidate only where it lands.
     if candidate.detectors == (FindingKind.SCATTERED,) or not any(ref in facts.pods for ref in candidate.pods):
         return None
     places = place(candidate, facts.ground.room.copy(), facts, case.policy)
@@ -349,14 +348,15 @@ def _already_open(case: GuardCase) -> str | None:
     candidate, facts = case.candidate, case.facts
     same = facts.open.get((candidate.action, str(candidate.target)))
     if same is not None:
-        return f"Remediation {same.name} of it is {same.phase}."
+        return f"Remediation {same.name} of the same target is in phase {same.phase}."
     if candidate.action in (ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG):
         for ref in candidate.pods:
             if (other := facts.open_on_pods.get(ref)) is not None:
-                return f"Remediation {other.name}, which disturbs Pod {ref}, is {other.phase}."
+                return f"Remediation {other.name}, which disturbs Pod {ref}, is in phase {other.phase}."
     for name in contended(candidate, facts):
         if (other := facts.open_on_findings.get(name)) is not None:
-            return f"Remediation {other.name}, which moves {other.proposal.target} away from it, is {other.phase}."
+            moves = f"which moves {other.proposal.target} away from it"
+            return f"Remediation {other.name}, {moves}, is in phase {other.phase}."
     return None
 
 
@@ -382,7 +382,7 @@ GUARDS: dict[str, Guard] = {
     "waiting_gangs": Guard(lambda case: starved(case.facts, case.candidate.nodes), RefusalNature.TRANSIENT, _TAINT),
 }
 
-_OTHERS = {
+_PLAN_WIDE = {
     **dict.fromkeys(LEDGER_GUARDS, RefusalNature.SHARED),
     **dict.fromkeys(BRAKES, RefusalNature.TRANSIENT),
     "demand": RefusalNature.TRANSIENT,
@@ -392,4 +392,4 @@ _OTHERS = {
 
 def nature_of(refusal: Refusal) -> RefusalNature:
     own = GUARDS.get(refusal.guard)
-    return own.nature if own is not None else _OTHERS[refusal.guard]
+    return own.nature if own is not None else _PLAN_WIDE[refusal.guard]

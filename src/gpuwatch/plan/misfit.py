@@ -33,25 +33,23 @@ def gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[tuple[Finding, s
 
 
 def place(candidate: Candidate, room: Room, facts: PlanFacts, policy: PlanPolicy) -> Mapping[PodRef, str] | Nowhere:
-    """Where the Pods of a move would land; moves them in this room.
-
-    A scattered gang must land in one domain, a contending workload on its own GPUs, others in no more domains.
-    """
+    """Where the Pods of a move would land; moves them in this room. A scattered gang must land in one domain, a
+    contending workload on its own GPUs, others in no more domains."""
     pods = facts.pods_of(candidate)
     room.without(candidate.pods)
     if candidate.detectors == (FindingKind.SCATTERED,):
         found = _one_domain(pods, room, facts, policy)
-        return found[1] if found is not None else Nowhere("No single domain has room for all of it any more.")
+        return found[1] if found is not None else Nowhere("No topology domain has room for the whole gang any more.")
     roomy = None
     if CONTENTION.intersection(candidate.detectors):
         roomy = [name for name in facts.nodes if name not in facts.out_of_service and _own_gpu(name, len(pods), facts)]
         if not roomy:
-            return Nowhere("On no Node in service it would have a GPU to itself.")
+            return Nowhere("No Node in service has a GPU for it alone.")
     return _together(pods, room, facts, policy, roomy)
 
 
 def _own_gpu(name: str, pods: int, facts: PlanFacts) -> bool:
-    """Would each of so many Pods have a GPU to itself there? With shared GPUs only if all those with free replicas are
+    """Whether each of so many Pods would have a GPU to itself there. Of shared GPUs all with free replicas have to be
     unused: NVIDIA's device plugin spreads or packs replicas, as configured."""
     node = facts.nodes[name]
     if node.sharing is Sharing.NONE or node.replicas <= 1:
@@ -67,7 +65,7 @@ def _together(
     """Anywhere in `within`; a gang in no more domains of any topology label than now."""
     found = room.land(pods, within)
     gang = facts.gangs.get(pods[0].gang) if pods and pods[0].gang else None
-    if isinstance(found, Nowhere) or gang is None or not (torn := _torn(pods, found, facts, policy)):
+    if isinstance(found, Nowhere) or gang is None or not (wider := _spread_wider(pods, found, facts, policy)):
         return found
     room.without(found)
     for label in policy.topology_labels:
@@ -75,13 +73,13 @@ def _together(
             inside = names if within is None else [name for name in names if name in within]
             found = room.land(pods, inside, tell=False)
             if not isinstance(found, Nowhere):
-                if not _torn(pods, found, facts, policy):
+                if not _spread_wider(pods, found, facts, policy):
                     return found
                 room.without(found)
-    return Nowhere(torn)
+    return Nowhere(wider)
 
 
-def _torn(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: PlanFacts, policy: PlanPolicy) -> str:
+def _spread_wider(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: PlanFacts, policy: PlanPolicy) -> str:
     """Why the Pods would be in more domains than now, of a label that all of their Nodes have; '' if they would not."""
     for label in policy.topology_labels:
         now = {facts.nodes[pod.node].labels.get(label) if pod.node in facts.nodes else None for pod in pods}
@@ -91,7 +89,7 @@ def _torn(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: PlanFacts, p
         # Each Node without the label counts as a domain.
         count = len(set(then) - {None}) + then.count(None)
         if count > len(now):
-            return f"It would land torn apart: over {count} domains of {label} instead of {len(now)}."
+            return f"It would be spread over {count} domains of {label} instead of {len(now)}."
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What keeps the rest of a gang that is placed in part from its place, and which of them wait for each other's GPUs."""
+"""Why the rest of a partly placed gang is not placed, and which such gangs wait for each other's GPUs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,12 +12,12 @@ from gpuwatch.plan.timing import stopped_work
 
 
 def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
-    """All findings; those of gangs that are placed in part with what the landing of their rest shows."""
+    """All findings; those of partly placed gangs with the reason why their other Pods find no room."""
     partial = {item.subject.name: item for item in facts.findings if item.kind is FindingKind.PARTIAL_GANG}
     rest = {group[0].gang: group for group in facts.waiting if group[0].gang in partial}
-    stuck = {name: reason for name, group in rest.items() if (reason := _stuck(group, facts))}
+    stuck = {name: reason for name, group in rest.items() if (reason := _no_room(group, facts))}
     frees = {
-        name: [each for each in sorted(partial) if each != name and not _stuck(rest[name], facts, each)]
+        name: [each for each in sorted(partial) if each != name and not _no_room(rest[name], facts, each)]
         for name in stuck
     }
     told = {}
@@ -33,9 +33,9 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
             note = ", ".join(f"{each} loses {hours:.1f} GPU-hours" for each, hours in loss.items())
             evidence.append(Evidence(signal="release_cost", value=loss[least], unit="GPU-hours", note=note))
         elif frees.get(name):
-            text = f"; there would be room where {' or '.join(frees[name])} is placed in part"
+            text = f"; the release of {' or '.join(frees[name])} would make room"
         elif name not in stuck and any(not pod.node for pod in facts.members[name]):
-            text = "; by what is simulated there is room" if name in rest else "; they are not offered to a scheduler"
+            text = "; the simulated scheduler finds room" if name in rest else "; they are held back from the scheduler"
         told[item.id] = replace(item, summary=item.summary + text, evidence=(*item.evidence, *evidence))
     return tuple(told.get(item.id, item) for item in facts.findings)
 
@@ -57,8 +57,8 @@ def _loss(item: Finding, facts: PlanFacts, policy: PlanPolicy) -> float:
     return facts.gpu_shares(held) + stopped_work(held, [item], facts, policy)
 
 
-def _stuck(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> str:
-    """Why the group lands nowhere, once this gang is released; '' where it lands."""
+def _no_room(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> str:
+    """Why the group finds no room once the gang `released` is released; '' where it does."""
     room = facts.bare_room.copy()
     room.without(pod.ref for pod in facts.members.get(released, ()))
     found = room.land(group, tell=not released)

@@ -16,10 +16,8 @@ WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeScope:
-    """A mode for an action kind, a Namespace, a node pool, or several of them together.
-
-    A scope with a Namespace does not cover actions without one (tainting a Node).
-    """
+    """A mode for an action kind, a Namespace, a node pool, or several of them together. A scope with a Namespace does
+    not cover actions without one (tainting a Node)."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
@@ -68,7 +66,7 @@ class Freeze:
             try:
                 zoned = time.fromisoformat(getattr(self, name)).tzinfo is not None
             except ValueError:
-                raise ValueError(f"plan.freezes: {name} {getattr(self, name)!r} is no time such as 18:00") from None
+                raise ValueError(f"plan.freezes: {name} {getattr(self, name)!r} is not a time such as 18:00") from None
             if zoned:
                 what = f"plan.freezes: {name} {getattr(self, name)!r} has a time zone of its own"
                 raise ValueError(f"{what}; write 18:00, and the zone as time_zone")
@@ -76,7 +74,9 @@ class Freeze:
             try:
                 date.fromisoformat(getattr(self, name) or "2026-01-01")
             except ValueError:
-                raise ValueError(f"plan.freezes: {name} {getattr(self, name)!r} is no day such as 2026-12-20") from None
+                raise ValueError(
+                    f"plan.freezes: {name} {getattr(self, name)!r} is not a day such as 2026-12-20"
+                ) from None
         self._zone()
 
     def _zone(self) -> tzinfo:
@@ -122,18 +122,18 @@ class PlanPolicy:
     horizon_hours: over which gain and disruption are added up. A day: long enough that a repair pays, short
         enough to need no forecast.
     min_confidence_ratio: findings below it are shown, never planned. 0.8 leaves out single weak signals.
-    min_precision_ratio: where a detector's measured precision (its lower bound) is below it, what rests on it alone is
-        suggested and not enforced. 0.8, as much as a finding itself has to claim.
+    min_precision_ratio: where a detector's measured precision (its lower bound) is below it, an action that rests on
+        this detector alone is suggested and not enforced. 0.8, the same as min_confidence_ratio.
     min_score: of the pool; 0 means that the expected gain has to exceed the expected disruption.
     budget_ratio and budget_min_gpus: share of a pool and of a GPU model that may be out of service or disturbed at
         once, by gpuwatch or not; the absolute floor (one node of 8) because a share alone blocks small pools for ever
-        (karpenter #2134), the share because a count alone grows harmless in large ones.
+        (karpenter #2134), the share because a count that suits small pools is too low for large ones.
     min_pool_nodes_left: schedulable Nodes of a pool that planning never goes below.
     actions_per_hour, namespace_actions_per_hour, pool_actions_per_hour: Remediations that may begin in any 60 minutes,
-        in all, of one Namespace and of one pool, counted from what is remembered. Four: one per quarter of an hour is
-        what a person can follow; a pool has room for a taint, its move and one more; no team meets more than half.
-    storm_ratio and storm_min_gpus: when more GPUs than both look degraded at once, the observer is the likelier
-        patient (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything is refused.
+        in all, of one Namespace and of one pool, counted from the stored Remediations. Four: one per quarter of an hour
+        is what a person can follow; three of a pool allow a taint, its move and one more; two are half of them.
+    storm_ratio and storm_min_gpus: when more GPUs than both look degraded at once, the monitoring is more likely at
+        fault than the GPUs (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything is refused.
     idle_storm_ratio: the same for idle GPUs, as a share of the held ones; a broken exporter looks like idleness.
     min_coverage_ratio: share of the known devices that report now, and of the ready Nodes with accelerators that
         telemetry shows, below which everything is refused.
@@ -141,8 +141,8 @@ class PlanPolicy:
         judged, so that no sample of the storm decides anything.
     brake_alerts: names of alerts that stop everything while they fire.
     freezes: times in which nothing is done.
-    restart_cost_cap_hours: what a restart is taken to cost at most per GPU where the last checkpoint is unknown;
-        the Pod's age is the estimate (without a checkpoint all of it is lost).
+    restart_cost_cap_hours: highest cost of a restart per GPU where the last checkpoint is unknown. Up to it the Pod's
+        age is the estimate, since without a checkpoint all its work is lost.
     checkpoint_interval_hours: time between checkpoints of jobs that report them; 0: unknown, and none is awaited.
     repair_hours: how long a tainted Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
     protected_priority: Pods at or above it are never disturbed (2,000,000,000: the system-critical classes).
@@ -150,8 +150,8 @@ class PlanPolicy:
     topology_labels: Node labels whose value names an NVLink domain or a rack: of GPU Feature Discovery, and of
         Topograph (accelerator and leaf switch).
         A moved gang is to span no more of them than before.
-    scattered_loss_ratio: share of its speed that a gang loses over several domains of a topology label. 0: it depends
-        on the network and the model, it was not measured, so nothing is moved for it.
+    scattered_loss_ratio: share of its speed that a gang loses over several domains of a topology label. It depends on
+        the network and the model and was not measured. 0: no gang is moved for it.
     """
 
     modes: Mapping[ActionKind, Mode] = field(default_factory=dict)

@@ -106,16 +106,16 @@ def _restart(candidate: Candidate, moment: Moment, gpus: float) -> _Term:
     gpus = gpus or 1.0
     what = f"work that the restart loses, {moment.words}".rstrip(",")
     if candidate.action is ActionKind.RELEASE_GANG:
-        what = f"what it has loaded is loaded again once it is wanted, which counts as an hour{moment.also}"
+        what = f"its next start-up, which counts as an hour{moment.also}"
     return _Term(gpus, moment.lost_gpu_hours / gpus, what)
 
 
 def _moved(candidate: Candidate, rate: float, loss: float, hours: float) -> _Term:
     """Work regained by it or its neighbours from the move on."""
     if candidate.relief_gpus is not None and rate == candidate.relief_gpus:
-        return _Term(rate, hours, "work that it and its neighbours would do more, in GPUs, from the move on")
+        return _Term(rate, hours, "work that it and its neighbours regain from the move on, in GPUs")
     if not rate:
-        return _Term(0.0, hours, "what moving it gains is not known")
+        return _Term(0.0, hours, "the gain of the move is not known")
     gpus = rate / loss if loss else 0.0
     return _Term(gpus, hours, "GPUs of the gang that a degraded GPU holds up, from the move on", loss, _LOSS_IS)
 

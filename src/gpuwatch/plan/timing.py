@@ -16,16 +16,16 @@ from gpuwatch.model.telemetry import Activity
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
-# Idle for this long: enough time for a move.
+# Enough time for a move.
 _QUIET_SECONDS = 1800
-# Least number of days idle at the same time of day that make a habit.
+# So many days idle at the same time of day make a habit.
 _DAYS_SEEN = 3
 _DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One choice. lost_gpu_hours: work that the restart loses. also: what it contains beside the usual."""
+    """One choice. lost_gpu_hours: work that the restart loses. also: what else it contains, ending the sentence."""
 
     kind: TimingKind
     wait_hours: float
@@ -68,11 +68,11 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
     now = facts.snapshot.at
     lost = sum(restart_hours(pod, facts, policy) * facts.gpu_shares([pod]) for pod in pods)
     moments = []
-    saved = [_told(pod, keys.LAST_CHECKPOINT, facts) for pod in pods]
+    saved = [_annotated_time(pod, keys.LAST_CHECKPOINT, facts) for pod in pods]
     known = [at for at in saved if at is not None and at <= now]
     whole = bool(pods) and len(known) == len(pods)
     since = f" (work since the checkpoint at {min(known):%Y-%m-%d %H:%M %Z})" if whole else ""
-    if _endless(pods, facts):
+    if _all_serve(pods, facts):
         quiet = _next_quiet(pods, facts)
         if quiet == 0.0:
             return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as it is idle,")]
@@ -87,7 +87,7 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
         if wait > 0:
             words = f"after the checkpoint expected at {min(known) + interval:%Y-%m-%d %H:%M %Z}"
             moments.append(Moment(TimingKind.AFTER_CHECKPOINT, wait, 0.0, words))
-    ends = [_told(pod, keys.EXPECTED_END, facts) for pod in pods]
+    ends = [_annotated_time(pod, keys.EXPECTED_END, facts) for pod in pods]
     coming = [at for at in ends if at is not None and at > now]
     if coming and len(coming) == len(pods):
         wait = (max(coming) - now).total_seconds() / 3600
@@ -96,7 +96,7 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
 
 
 def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFacts, policy: PlanPolicy) -> float:
-    """GPU-hours of unsaved work of a gang in part from before it stopped. 0 for what is idle otherwise: it is done."""
+    """GPU-hours of unsaved work from before a partly placed gang stopped. 0 for other idle work, which is done."""
     stops = [item.since for item in findings if item.kind is FindingKind.PARTIAL_GANG and item.since is not None]
     return sum(restart_hours(pod, facts, policy, min(stops)) * facts.gpu_shares([pod]) for pod in held if stops)
 
@@ -104,7 +104,7 @@ def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFa
 def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy, until: datetime | None = None) -> float:
     """Hours of work that a restart of this Pod loses, capped: from its last checkpoint or start to `until` or now."""
     started = pod.started or pod.created
-    told = _told(pod, keys.LAST_CHECKPOINT, facts)
+    told = _annotated_time(pod, keys.LAST_CHECKPOINT, facts)
     if told is not None and told <= facts.snapshot.at:
         started = max(told, started) if started is not None else told
     if started is None:
@@ -113,7 +113,7 @@ def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy, until: datetim
     return min(max(age_hours, 0.0), policy.restart_cost_cap_hours)
 
 
-def _told(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
+def _annotated_time(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
     """A time from an annotation of the Pod or its owner; None where it is missing or invalid."""
     owner = facts.workloads.get(pod.workload)
     text = pod.annotations.get(key) or (owner.annotations.get(key) if owner is not None else None)
@@ -124,16 +124,14 @@ def _told(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
     return at if at.tzinfo is not None else None
 
 
-def _endless(pods: list[Pod], facts: PlanFacts) -> bool:
+def _all_serve(pods: list[Pod], facts: PlanFacts) -> bool:
     kinds = [facts.kind_of(pod.workload) for pod in pods]
     return bool(kinds) and all(kind is not None and kind.nature is Nature.SERVES for kind in kinds)
 
 
 def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
-    """Hours until these Pods are next idle for half an hour: 0 where they are now, None where unknown.
-
-    By habit: a time of day at which they were idle on all known days of the last seven, at least three.
-    """
+    """Hours until these Pods are next idle for half an hour: 0 where they are now, None where unknown. By habit: a time
+    of day at which they were idle on all known days of the last seven, at least three."""
     refs = {pod.ref for pod in pods}
     histories = [item for item in facts.snapshot.activity if item.pod in refs]
     steps = {item.step_seconds for item in histories}

@@ -21,8 +21,8 @@ class ExplainedBy(StrEnum):
 class Kin:
     """Workloads like this one.
 
-    bounds: `unlikely_silence_seconds` of each, for this silence, ascending. likeness: what they have in common:
-    'serving in namespace chat'. enough: from this number on they replace the prior; fewer are weighted with it.
+    bounds: `unlikely_silence_seconds` of each, for this silence, ascending. likeness: what they have in common, such as
+    'serving in namespace chat'. enough: from this number on they replace the prior; fewer are averaged with it.
     """
 
     bounds: tuple[float, ...]
@@ -71,25 +71,25 @@ def explained_silence_seconds(
     bound of its kin, or the prior where they are too few. Kin can raise the bound to at most `peer_limit_ratio` times
     the prior. The bound of kin or prior falls second for second as the workload works beyond `prior.mature_seconds`, so
     no single step of activity makes it look more idle.
-    chance_ratio: that a workload which continues to work exceeds its own bound.
+    chance_ratio: chance that a workload which goes on working exceeds its own bound.
     peer_quantile_ratio: share of the kin whose bounds are covered. floor_seconds: the least result.
-    own_lacks: why the own past never replaces kin and prior, as a sentence without a full stop; '' where it does.
+    own_lacks: why the own past cannot replace kin and prior, as a sentence without a full stop; '' where it can.
     own_stretch_ratio: factor by which its silences may be longer now than in that past, 1 or more.
     """
     seconds = unlikely_silence_seconds(own, chance_ratio, step_seconds) if own.worked else 0.0
     by, chance = ExplainedBy.OWN, f"1 in {1 / chance_ratio:,.0f}"
-    text = f"{past_text(own)}, of which more than {spoken(seconds)} follows with a chance of {chance}"
+    text = f"{past_text(own)}; one of more than {time_text(seconds)} has a chance of {chance}"
     if own_stretch_ratio > 1:
         seconds *= own_stretch_ratio
-        text = f"{text}; {own_lacks}, so the threshold is {spoken(seconds)}"
+        text = f"{text}; {own_lacks}, so the threshold is {time_text(seconds)}"
     if seconds < floor_seconds:
-        seconds, text = floor_seconds, f"{past_text(own)}; the threshold is never below {spoken(floor_seconds)}"
+        seconds, text = floor_seconds, f"{past_text(own)}; the threshold is never below {time_text(floor_seconds)}"
     others, other_text, other = _others(kin, prior, peer_quantile_ratio, peer_limit_ratio)
     if not own_lacks:
         others -= max(0.0, own.worked_seconds - prior.mature_seconds)
     if others > seconds:
-        worked = f"worked over only {spoken(own.worked_seconds)} so far" if own.worked else "no work of it was seen"
-        text = f"{own_lacks or worked}, and {other_text}; threshold: {spoken(others)}"
+        worked = f"worked over only {time_text(own.worked_seconds)} so far" if own.worked else past_text(own)
+        text = f"{own_lacks or worked}, and {other_text}; threshold: {time_text(others)}"
         return Explanation(seconds=others, by=other, text=text)
     return Explanation(seconds=seconds, by=by, text=text)
 
@@ -101,7 +101,7 @@ def _others(
         return prior.seconds, f"too few workloads like it are known ({prior.reason})", ExplainedBy.PRIOR
     rank = math.ceil(peer_quantile_ratio * len(kin.bounds)) - 1
     bound, limit = kin.bounds[rank], peer_limit_ratio * prior.seconds
-    need = f"{rank + 1} of {len(kin.bounds)} workloads like it ({kin.likeness}) need no more than {spoken(bound)}"
+    need = f"{rank + 1} of {len(kin.bounds)} workloads like it ({kin.likeness}) need no more than {time_text(bound)}"
     if bound > limit:
         bound = limit
         need = f"workloads like it ({kin.likeness}) differ too much to wait for the longest ({prior.reason})"
@@ -114,14 +114,14 @@ def _others(
 
 
 def past_text(own: Silences) -> str:
-    """What was seen, such as 'longest of its 212 idle times in 6 days: 3 h 05 min'."""
+    """For example 'longest of its 212 idle times in 6 days: 3 h 05 min'."""
     if not own.worked:
         return "it was never seen to work"
-    span = spoken(own.observed_seconds) + ("" if own.weekends_counted else " without weekends")
+    span = time_text(own.observed_seconds) + ("" if own.weekends_counted else " without weekends")
     if not own.count:
         return f"no idle time in {span}"
     its = "its only idle time" if own.count == 1 else f"longest of its {own.count} idle times"
-    return f"{its} in {span}: {spoken(own.longest_seconds)}"
+    return f"{its} in {span}: {time_text(own.longest_seconds)}"
 
 
 def confidence_in_silence(own: Silences, explanation: Explanation, silent_seconds: float, step_seconds: float) -> float:
@@ -136,10 +136,11 @@ def confidence_in_silence(own: Silences, explanation: Explanation, silent_second
     return min(limit, 1 - chance_of_longer(own, silent_seconds, step_seconds))
 
 
-def spoken(seconds: float) -> str:
-    """
-    >>> spoken(33000), spoken(11100), spoken(2700), spoken(40 * 3600), spoken(6 * 86400), spoken(50 * 3600)
-    ('9 h 10 min', '3 h 05 min', '45 min', '40 h', '6 days', '2 days 2 h')
+def time_text(seconds: float) -> str:
+    """Coarse, for sentences.
+
+    >>> time_text(33000), time_text(2700), time_text(40 * 3600), time_text(6 * 86400), time_text(50 * 3600)
+    ('9 h 10 min', '45 min', '40 h', '6 days', '2 days 2 h')
     """
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"

@@ -27,7 +27,7 @@ from gpuwatch.model.workload_profile import (
 from gpuwatch.profile.joint_cells import FINEST, Floats, Ints, Weighted, cells_of, merged
 from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.profile.joint_power import envelope, update_power
-from gpuwatch.profile.joint_table import Mask, Table, by_life, numbered, tabulate
+from gpuwatch.profile.joint_table import Mask, Table, numbered, split_at_creation, tabulate
 from gpuwatch.profile.joint_usage import merge_usage, usage_hours
 
 _AT_START_SECONDS = 600.0
@@ -51,10 +51,10 @@ def update_book(
     owners: Pod → Workload.id; a Pod without one is its own workload. pods: present and past Pods. Windows without a Pod
     count for the fleet's usage only.
     """
-    windows = by_life([item for item in windows if item.values], pods)
+    windows = split_at_creation([item for item in windows if item.values], pods)
     if not windows:
         if book is None:
-            raise ValueError("there are no windows and no book, so there is nothing to say when the book ends")
+            raise ValueError("there are neither windows nor a book, so the end of the book is unknown")
         return book
     if book is None:
         book = ProfileBook(until=windows[0].start, step_seconds=windows[0].step_seconds)
@@ -119,14 +119,14 @@ def merge(one: WorkloadProfile, other: WorkloadProfile, policy: ProfilePolicy) -
     `pods` is the mean, as if the periods did not overlap. ValueError where keys or half-lives differ.
     """
     if one.key != other.key:
-        raise ValueError(f"the profiles of {one.key} and of {other.key} cannot be one")
+        raise ValueError(f"the profiles of {one.key} and of {other.key} cannot be merged: their keys differ")
     if one.half_life_seconds != other.half_life_seconds:
-        raise ValueError(f"the profiles of {one.key} decay differently: their half-lives have to be the same")
+        raise ValueError(f"the profiles of {one.key} cannot be merged: their half-lives differ")
     until = max(one.as_of, other.as_of)
     rows = Weighted.of([(0, _fade(item, until), item.cells) for item in (one, other)])
     resolution = np.array([min(one.resolution, other.resolution)], dtype=np.int64)
     cells, resolution = merged(rows, resolution, policy.max_cells)
-    return _together(one, other, cells_of(cells, 1)[0], int(resolution[0]), policy)
+    return _combined(one, other, cells_of(cells, 1)[0], int(resolution[0]), policy)
 
 
 def _profiles(
@@ -155,14 +155,14 @@ def _profiles(
     used = measured & (table.cause == 0)
     cells, resolution = _cells(table, found, old, owner, used, decay, until, policy)
     left_out = _left_out(table, owner, measured & (table.cause != 0), len(found))
-    runs = _runs(table, keys, numbers, owner, held)
+    runs = _runs(table, keys, numbers, owner, held, policy.start_up_seconds)
     present, pod_time = _pods_at_once(table, owner, held, decay, len(found))
     days = _days(table, owner, held, len(found))
     seconds = table.step * np.bincount(owner[held], minlength=len(found))
     observed = table.step * np.bincount(owner[used], minlength=len(found))
     is_coarse = used & np.isnan(table.column(Signal.ENGINE_ACTIVE_RATIO))
     coarse = table.step * np.bincount(owner[is_coarse], weights=decay[is_coarse], minlength=len(found))
-    asked = _asked(table, keys, numbers, pods)
+    asked = _host_requests(table, keys, numbers, pods)
     result = {}
     for number, key in enumerate(found):
         cpu, memory = asked.get(number, (None, None))
@@ -184,7 +184,7 @@ def _profiles(
             cpu_cores=cpu,
             host_memory_bytes=memory,
         )
-        result[key] = _together(old.get(key), now, cells[number], int(resolution[number]), policy)
+        result[key] = _combined(old.get(key), now, cells[number], int(resolution[number]), policy)
     return result
 
 
@@ -193,7 +193,7 @@ def _fade(profile: WorkloadProfile, until: datetime) -> float:
     return float(2.0 ** (-(until - profile.as_of).total_seconds() / profile.half_life_seconds))
 
 
-def _together(
+def _combined(
     before: WorkloadProfile | None,
     now: WorkloadProfile,
     cells: tuple[Cell, ...],
@@ -205,7 +205,7 @@ def _together(
     until = max(item.as_of for item in sides)
     present = [item.present_seconds * _fade(item, until) for item in sides]
     pod_time = sum(item.pods * seconds for item, seconds in zip(sides, present, strict=True))
-    runs, joined = _one_life_each([run for item in sides for run in item.runs])
+    runs, joined = _joined_runs([run for item in sides for run in item.runs])
     last = max(run.last_seen for run in runs)
     coarse = sum(item.coarse_seconds * _fade(item, until) for item in sides)
     left_out: defaultdict[str, float] = defaultdict(float)
@@ -231,7 +231,7 @@ def _together(
         gpus_per_pod=max(run.devices for run in runs if run.last_seen == last),
         pods=pod_time / sum(present) if sum(present) > 0 else 1.0,
         present_seconds=sum(present),
-        days=_days_together([item.days for item in sides], until, policy.usage_days),
+        days=_days_combined([item.days for item in sides], until, policy.usage_days),
         resolution=resolution,
         coarse_busy=coarse > _COARSE_RATIO * sum(cell.weight_seconds for cell in cells),
         coarse_seconds=coarse,
@@ -287,7 +287,12 @@ def _left_out(table: Table, owner: Ints, rows: Mask, keys: int) -> list[dict[str
 
 
 def _runs(
-    table: Table, keys: Sequence[WorkloadKey | None], numbers: Mapping[WorkloadKey, int], owner: Ints, held: Mask
+    table: Table,
+    keys: Sequence[WorkloadKey | None],
+    numbers: Mapping[WorkloadKey, int],
+    owner: Ints,
+    held: Mask,
+    start_up_seconds: float,
 ) -> list[list[MemoryRun]]:
     """The runs in these windows, by workload."""
     used = table.column(Signal.MEMORY_USED_BYTES)
@@ -297,7 +302,7 @@ def _runs(
     alone = held & np.array([not item.shared for item in table.windows], dtype=bool)[table.series]
     began = table.run_start[table.series]
     # NaN, a start that was not seen, compares as False.
-    early = alone & (table.time < began + table.start_up_seconds + _AT_START_SECONDS)
+    early = alone & (table.time < began + start_up_seconds + _AT_START_SECONDS)
     begins = table.offsets[:-1]
     peaks = np.fmax.reduceat(np.where(alone, used, np.nan), begins).tolist()
     starts = np.fmax.reduceat(np.where(early, used, np.nan), begins).tolist()
@@ -371,7 +376,7 @@ def _most(*values: float | None) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _one_life_each(runs: Iterable[MemoryRun]) -> tuple[list[MemoryRun], int]:
+def _joined_runs(runs: Iterable[MemoryRun]) -> tuple[list[MemoryRun], int]:
     """Joins pieces of one run. Returns the runs by when they were last seen, and how many pieces were joined."""
     found: list[MemoryRun] = []
     joined = 0
@@ -422,7 +427,7 @@ def _days(table: Table, owner: Ints, held: Mask, keys: int) -> list[tuple[DayUse
     return [tuple(each) for each in found]
 
 
-def _days_together(sides: Sequence[Sequence[DayUse]], until: datetime, usage_days: int) -> tuple[DayUse, ...]:
+def _days_combined(sides: Sequence[Sequence[DayUse]], until: datetime, usage_days: int) -> tuple[DayUse, ...]:
     oldest = until.date() - timedelta(days=usage_days)
     days: dict[date, DayUse] = {}
     for item in (each for side in sides for each in side if each.day >= oldest):
@@ -436,7 +441,7 @@ def _days_together(sides: Sequence[Sequence[DayUse]], until: datetime, usage_day
     return tuple(days[day] for day in sorted(days))
 
 
-def _asked(
+def _host_requests(
     table: Table, keys: Sequence[WorkloadKey | None], numbers: Mapping[WorkloadKey, int], pods: Mapping[PodRef, Pod]
 ) -> dict[int, tuple[float | None, float | None]]:
     """Host CPU cores and memory that the newest Pod of each workload requests, where known."""

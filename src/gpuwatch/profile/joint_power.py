@@ -20,7 +20,7 @@ work look smaller than it is. Not the minimum, which one bad reading would set."
 _CEILING_QUANTILE = 0.995
 """Not the maximum: boards overshoot their limit for single samples."""
 _LEAST_SECONDS = 3600.0
-"""Of windows that a quantile rests on."""
+"""Device-seconds of windows that a quantile needs."""
 
 
 def update_power(

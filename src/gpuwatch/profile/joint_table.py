@@ -1,4 +1,4 @@
-"""Windows of many devices as flat columns, and what may be made of each: the arithmetic of profiles without loops."""
+"""Windows of many devices as flat columns, and whether profiles may use each: profiles are computed without loops."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,6 @@ class Table:
     causes: Sequence[str]
     run_start: Floats  # per series; NaN where the run's start was not seen
     run: Ints  # per series: the Pod, in one of its lives; -1 where no Pod was seen to hold the device
-    start_up_seconds: float
 
     @property
     def window(self) -> Ints:
@@ -83,8 +82,7 @@ def tabulate(
     *,
     watched: bool,
 ) -> Table:
-    """The windows, all of one step, as a Table. newest: each Pod's newest run. watched: the book has earlier
-    windows."""
+    """The windows, of one step, as a Table. newest: each Pod's newest run. watched: there are earlier windows."""
     step = windows[0].step_seconds
     lengths = np.array([_length(item) for item in windows], dtype=np.int64)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -108,7 +106,7 @@ def tabulate(
             continue
         pod = pods.get(item.pod)
         first, last = int(measured[0]), int(measured[-1])
-        made = _made(pod)
+        made = _created(pod)
         is_current = made is not None and made.timestamp() < float(time[end - 1]) + step
         created = pod.started.timestamp() if pod is not None and pod.started is not None and is_current else None
         before = newest.get(item.pod)
@@ -133,33 +131,18 @@ def tabulate(
     young = time - run_start[series] < start_up_seconds  # NaN compares as False
     shared = np.array([item.shared for item in windows], dtype=bool)[series]
     causes += [AMBIGUOUS, START_UP]
-    # A degraded device is degraded for everybody on it.
+    # A cause that is there already stays: a degraded device is degraded for all Pods on it.
     cause[shared & (cause == 0)] = len(causes) - 2
     cause[young & (cause == 0)] = len(causes) - 1
-    return Table(
-        windows,
-        step,
-        offsets,
-        series,
-        time,
-        columns,
-        seen,
-        expected,
-        part,
-        cause,
-        causes,
-        run_start,
-        run,
-        start_up_seconds,
-    )
+    return Table(windows, step, offsets, series, time, columns, seen, expected, part, cause, causes, run_start, run)
 
 
-def by_life(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[HeldWindows]:
+def split_at_creation(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[HeldWindows]:
     """Splits windows where the present Pod was created: a StatefulSet's next Pod has the same name."""
     found: list[HeldWindows] = []
     for item in windows:
         pod = pods.get(item.pod) if item.pod else None
-        made = _made(pod)
+        made = _created(pod)
         before = 0 if made is None else int((made - item.start).total_seconds() // item.step_seconds)
         if 0 < before < _length(item):
             cut = item.start + timedelta(seconds=before * item.step_seconds)
@@ -170,7 +153,7 @@ def by_life(windows: Sequence[HeldWindows], pods: Mapping[PodRef, Pod]) -> list[
     return found
 
 
-def _made(pod: Pod | None) -> datetime | None:
+def _created(pod: Pod | None) -> datetime | None:
     """When this Pod was created. Its samples may be older than its containers, as it holds devices during pulls."""
     return None if pod is None else pod.created or pod.started
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwatch.profile.silence import ACTIVE, SILENT, Calendar, Lane, cumulative
+from gpuwatch.profile.silence import ACTIVE, KNOWN, Calendar, Lane, cumulative
 
 # Half a day of weekends: its quiet and its busy part, wherever midnight is.
 _WEEKEND_HOURS = 12
@@ -65,7 +65,7 @@ def hourly(calendar: Calendar, whole: Lane, weekend_ratio: float) -> Hourly:
     Unlike there, a silence that goes on now counts against the weekend: this is about what the others do.
     """
     hours = int(calendar.hours[-1]) + 1 if calendar.steps else 0
-    known = np.bincount(calendar.hours[(whole & (SILENT | ACTIVE)) > 0], minlength=hours) > 0
+    known = np.bincount(calendar.hours[(whole & KNOWN) > 0], minlength=hours) > 0
     worked = np.bincount(calendar.hours[(whole & ACTIVE) > 0], minlength=hours) > 0
     weekend = np.bincount(calendar.hours[calendar.weekend], minlength=hours) > 0
     seen, others = np.count_nonzero(known & weekend), np.count_nonzero(known & ~weekend)

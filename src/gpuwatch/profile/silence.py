@@ -23,6 +23,7 @@ Lane: TypeAlias = NDArray[np.uint8]
 """One code per step of the calendar. The codes are bits, so that lanes are joined by `|`."""
 
 ABSENT, SILENT, UNKNOWN, ACTIVE = 0, 1, 2, 4
+KNOWN = SILENT | ACTIVE
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
@@ -126,7 +127,7 @@ def read_steps(history: ActivityHistory) -> Lane:
     codes = _CODES[np.frombuffer(history.steps.encode("ascii", "backslashreplace"), dtype=np.uint8)]
     if not codes.all():
         raise ValueError(
-            f"the activity of {history.device} under {history.pod or 'nobody'} has characters other than '?', '.' "
+            f"the activity of {history.device} under {history.pod or 'no Pod'} has characters other than '?', '.' "
             "and '#'; collect the Snapshot again"
         )
     return codes
@@ -218,7 +219,7 @@ def silences_of(
     longest, count, observed = 0.0, 0, 0.0
     for lane in lanes:
         alive = np.flatnonzero(lane)
-        if not (lane & (SILENT | ACTIVE)).any():
+        if not (lane & KNOWN).any():
             continue
         observed += float(clock[alive[-1] + 1] - clock[alive[0]])
         lengths = _lengths(clock, np.flatnonzero(lane & ACTIVE) if len(lanes) > 1 else active, int(alive[0]))
@@ -230,7 +231,7 @@ def silences_of(
         worked = float(present[active[-1] + 1] - present[active[0]])
         if len(lanes) > 1:
             longest = max(longest, float(_lengths(present, active, int(active[0])).max(initial=0.0)))
-    known = int(np.count_nonzero(whole & (SILENT | ACTIVE)))
+    known = int(np.count_nonzero(whole & KNOWN))
     return Silences(
         longest_seconds=longest,
         count=count,
@@ -315,7 +316,7 @@ def _works_weekends(calendar: Calendar, whole: Lane, active: NDArray[np.intp], w
         return None
     seen = slice(active[0], active[-1] + 1)
     since, weekend, hours = whole[seen], calendar.weekend[seen], calendar.hours[seen]
-    known = (since & (SILENT | ACTIVE)) > 0
+    known = (since & KNOWN) > 0
     # Nine tenths of two days and of one: a few holes do not make a weekend unseen.
     if (
         np.count_nonzero(known & weekend) * calendar.step_seconds < 0.9 * 2 * _DAY

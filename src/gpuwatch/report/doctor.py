@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.catalog.metrics import MetricRow, rows_for
@@ -15,8 +14,8 @@ from gpuwatch.detect.idle_signals import CONFIRMING
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import Snapshot
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
-from gpuwatch.report.layout import OneLine, new_grid
-from gpuwatch.report.tables import gap_row, other_gaps
+from gpuwatch.report.layout import new_grid, new_table, whole_or_line
+from gpuwatch.report.tables import gap_tables
 from gpuwatch.report.words import duration, plural
 
 _USUAL = ("dcgm",)
@@ -183,21 +182,15 @@ def diagnosis_tables(item: Diagnosis, *, wide: bool = True) -> RenderableType:
     for name, value in item.facts.items():
         grid.add_row(name, escape(value))
     parts: list[RenderableType] = [grid, Text()]
-    gaps = other_gaps(item.gaps)
-    if gaps:
-        table = Table("what", "why", title="Gaps", title_justify="left", title_style="bold red", box=None)
-        for gap in gaps:
-            what, why = gap_row(gap)
-            table.add_row(what, why if wide else OneLine(gap.detail))
-        parts += [table, Text()]
+    if gaps := gap_tables(item.gaps, rows=len(item.gaps), wide=wide):
+        parts += [*gaps, Text()]
     if not item.rules:
         parts.append(Text("Every rule has all the signals that it can use.", style="green"))
         return Group(*parts)
-    table = Table("rule", "state", "lacks", title="Rules that could know more", title_justify="left", box=None)
+    table = new_table("Rules that could know more", "rule", "state", "lacks")
     for rule in item.rules:
         state = Text("blind", style="bold red") if rule.blind else Text("limited", style="yellow")
-        missing = ", ".join(rule.missing)
-        table.add_row(rule.rule, state, escape(missing) if wide else OneLine(f"{len(rule.missing)}: {missing}"))
+        table.add_row(rule.rule, state, whole_or_line(f"{len(rule.missing)}: {', '.join(rule.missing)}", wide))
     parts += [table, Text()]
     if not wide:
         parts.append(Text("The lines that enable them: -o wide; a whole counter list: --csv-out FILE", style="dim"))

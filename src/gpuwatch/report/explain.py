@@ -1,5 +1,6 @@
 """Why something is, or is not, idle or degraded: every rule's conclusion on one subject, and the plan for it."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,14 +10,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpuwatch.model.decision import Family, Finding, Plan, PlanItem, Snapshot, SubjectKind, Verdict
+from gpuwatch.model.decision import Family, Finding, Plan, PlanItem, Snapshot, Subject, SubjectKind, Verdict
 from gpuwatch.model.sizing import Abstention, Recommendation
 from gpuwatch.model.telemetry import DeviceId, PodRef
-from gpuwatch.report.layout import new_grid
-from gpuwatch.report.plan_tables import item_lines
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table
+from gpuwatch.report.plan_tables import called, item_lines
 from gpuwatch.report.sizing_tables import workload_detail
 from gpuwatch.report.tables import evidence_line
-from gpuwatch.report.words import ago, plural
+from gpuwatch.report.words import ago, listed, plural, short_uuid
 
 
 class UnknownSubject(Exception):
@@ -45,7 +46,7 @@ def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan
         raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {kinds}, or a workload's, as deployment")
     devices, pods, facts = _FINDERS[kind.lower()](snapshot, name)
     order = list(_STYLE)
-    findings = (item for item in concluded if _concerns(item, devices, pods))
+    findings = (item for item in concluded if concerns(item, devices, pods))
     return SubjectExplanation(
         subject=subject,
         devices=tuple(sorted(devices)),
@@ -72,7 +73,8 @@ def full_subject(snapshot: Snapshot, subject: str, namespace: str = "") -> str:
     '' looks in all. What needs no completion, or is not known, stays as it is. Raises UnknownSubject where several
     Namespaces have one of this name."""
     kind, _, name = subject.partition("/")
-    kind = _SHORT.get(kind.lower(), kind.lower())
+    kind = kind.lower().partition(".")[0]  # deployment.apps, as kubectl prints it
+    kind = _SHORT.get(kind, kind)
     kind = kind if kind in _FINDERS else _SHORT.get(kind.removesuffix("s"), kind.removesuffix("s"))
     if kind in ("device", "gpu", "node", "gang", "workload"):
         return f"{kind}/{name}"
@@ -108,7 +110,7 @@ def workloads_of(snapshot: Snapshot, explanation: SubjectExplanation) -> frozens
     return frozenset(named | {pod.workload for pod in snapshot.cluster.pods if pod.ref in explanation.pods})
 
 
-def _concerns(item: Finding, devices: set[DeviceId], pods: set[PodRef]) -> bool:
+def concerns(item: Finding, devices: set[DeviceId], pods: set[PodRef]) -> bool:
     """Health findings are about devices; others are about Pods, if they name any."""
     if item.pods and item.family is not Family.HEALTH:
         return bool(pods & set(item.pods))
@@ -214,63 +216,108 @@ def _group(snapshot: Snapshot, name: str) -> Found:
 _FINDERS = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
 
 
-def _blind(finding: Finding) -> bool:
-    return finding.verdict is Verdict.UNKNOWN and finding.family is Family.HEALTH and bool(finding.missing)
-
-
-def _hanging(text: Text) -> RenderableType:
-    """The verdict in a column of its own, so that a long line goes on beside it."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row(text[:9], text[10:])
-    return grid
-
-
 def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bool = True) -> RenderableType:
-    """wide: with every rule and its query; else rules that found nothing are counted only."""
+    """The verdict on each GPU and Pod, then what each rests on; equal conclusions once. wide: with every rule and its
+    query; else rules that found nothing, or lack signals, are counted only."""
     grid = new_grid()
     for name, value in item.facts:
         grid.add_row(name, escape(value))
-    if item.devices:
-        grid.add_row("telemetry", escape(", ".join(item.devices)))
     parts: list[RenderableType] = [Text(item.subject, style="bold underline"), grid, Text()]
-    healthy = [finding for finding in item.findings if finding.verdict is Verdict.HEALTHY and not wide]
-    blind = [finding for finding in item.findings if _blind(finding) and not wide]
+    if item.devices:
+        parts += [_verdicts(item, snapshot, wide), Text()]
+    told: set[tuple[Subject, str]] = set()
+    counted: dict[Verdict, set[str]] = {Verdict.UNKNOWN: set(), Verdict.HEALTHY: set()}
+    alike: dict[tuple[Verdict, str, str], list[Finding]] = {}
     for finding in item.findings:
-        if finding in healthy or finding in blind:
-            continue
-        head = Text(f"{finding.verdict:9}", style=_STYLE[finding.verdict])
-        head.append(f" {finding.rule} ", style="bold")
-        one = str(finding.subject) == item.subject or set(finding.devices) == set(item.devices)
-        where = "" if one and not wide else f"on {finding.subject}: "
-        head.append(f"{where}{finding.summary}", style="default")
-        parts.append(_hanging(head))
-        for evidence in finding.evidence:
-            parts.append(Padding(Text(evidence_line(evidence), style="dim"), (0, 0, 0, 10)))
-            if evidence.note:
-                parts.append(Padding(Text(evidence.note, style="dim italic"), (0, 0, 0, 12)))
-            if evidence.promql and wide:
-                parts.append(Text(f"            {evidence.promql}", style="cyan"))
-        if finding.missing:
-            parts.append(Padding(Text(f"missing: {', '.join(finding.missing)}", style="dim"), (0, 0, 0, 10)))
-    for every, folded, told in (
-        (Verdict.UNKNOWN, blind, "cannot tell for want of signals (gpuwatch doctor)"),
-        (Verdict.HEALTHY, healthy, "found nothing wrong"),
+        blind = finding.verdict is Verdict.UNKNOWN and finding.family is Family.HEALTH and bool(finding.missing)
+        if not wide and (blind or finding.verdict is Verdict.HEALTHY):
+            counted[finding.verdict].add(finding.rule)
+        else:
+            alike.setdefault((finding.verdict, finding.rule, finding.summary), []).append(finding)
+    for (verdict, rule, summary), group in alike.items():
+        names = listed([called(each.subject) for each in group], 3)
+        on = "" if item.subject.endswith(f"/{names}") else f" on {names}"
+        lines = [Text.assemble((f"{rule}{on}", "bold"), f": {summary}")]
+        for finding in group if wide else group[:1]:
+            for evidence in finding.evidence:
+                if (fact := (finding.subject, evidence_line(evidence))) in told:
+                    continue
+                told.add(fact)
+                lines.append(Text(fact[1], style="dim"))
+                lines += [Text(f"  {evidence.note}", style="dim italic")] * bool(evidence.note)
+                lines += [Text(f"  {evidence.promql}", style="cyan")] * bool(evidence.promql and wide)
+            if finding.missing and "missing: " not in summary:
+                lines.append(Text(f"missing: {', '.join(finding.missing)}", style="dim"))
+        parts.append(_beside(verdict, Group(*lines)))
+    for verdict, how in (
+        (Verdict.UNKNOWN, "cannot tell for want of signals (gpuwatch doctor)"),
+        (Verdict.HEALTHY, "found nothing wrong"),
     ):
-        if folded:
-            rules = plural(len({finding.rule for finding in folded}), "rule")
-            parts.append(Text(f"{every:9} {rules} {told}; -o wide shows them", style=_STYLE[every]))
+        if rules := counted[verdict]:
+            parts.append(_beside(verdict, Text(f"{plural(len(rules), 'rule')} {how}; -o wide shows them")))
     if not item.findings:
         parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
+    known = {finding.id: finding for finding in item.findings}
     for plan in item.plan:
-        verdict = f"worth doing, in mode {plan.mode}" if plan.admitted else "not planned"
-        parts.append(
-            Text(f"\n{verdict}: {plan.candidate.action.replace('_', ' ')} {plan.candidate.target.name}", style="bold")
-        )
-        known = {finding.id: finding for finding in item.findings}
-        parts.append(Padding(item_lines(plan, known, snapshot.cluster, snapshot.at, why=wide), (0, 0, 0, 10)))
+        done = f"worth doing, in mode {plan.mode}" if plan.admitted else "not planned"
+        what = f"{plan.candidate.action.replace('_', ' ')} {plan.candidate.target.name}"
+        parts.append(Text(f"\n{done}: {what}", style="bold"))
+        parts.append(Padding(item_lines(plan, known, snapshot.cluster, snapshot.at, why=wide), (0, 0, 0, 2)))
     if item.sizing or item.sizing_note:
         parts.append(Text("\nRight size", style="bold"))
     if item.sizing_note:
-        parts.append(Text(f"          {item.sizing_note}", style="dim"))
+        parts.append(Text(f"  {item.sizing_note}", style="dim"))
     parts += [workload_detail(one) for one in item.sizing]
     return Group(*parts)
+
+
+def _beside(verdict: Verdict, what: RenderableType) -> RenderableType:
+    """The verdict in a column of its own, so that long lines go on beside it."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(Text(f"{verdict:8}", style=_STYLE[verdict]), what)
+    return grid
+
+
+_VERDICTS = 32
+"""GPUs whose verdicts are listed one by one in compact output."""
+
+
+def _verdicts(item: SubjectExplanation, snapshot: Snapshot, wide: bool) -> RenderableType:
+    """A row for each device: its health, and the use by each Pod on it."""
+    table = new_table("", "GPU", "where", "health", "Pod", "use")
+    devices = [device for device in snapshot.devices if device.id in item.devices]
+    shown = devices if wide else devices[:_VERDICTS]
+    for device in shown:
+        pods = device.pods or ("",)
+        table.add_row(
+            FoldedName(device.id if wide else short_uuid(device.id)),
+            FoldedName(f"{device.node or device.node_label or '?'} gpu {device.index or '?'}"),
+            _health(each for each in item.findings if each.family is Family.HEALTH and device.id in each.devices),
+            Group(*(FoldedName(pod or "none") for pod in pods)),
+            Group(*(_use(item, pod) for pod in pods)),
+        )
+    return Group(table, *cut(len(devices), len(shown)))
+
+
+def _health(findings: Iterable[Finding]) -> Text:
+    """By the rules that could tell."""
+    kinds: dict[Verdict, list[str]] = defaultdict(list)
+    for each in findings:
+        kinds[each.verdict].append(each.kind.replace("_", " "))
+    if bad := kinds[Verdict.DEGRADED]:
+        return Text(f"degraded: {', '.join(bad)}", style=_STYLE[Verdict.DEGRADED])
+    return _verdict(Verdict.HEALTHY if kinds[Verdict.HEALTHY] else Verdict.UNKNOWN)
+
+
+def _use(item: SubjectExplanation, pod: PodRef) -> Text:
+    found = [each for each in item.findings if each.family is Family.IDLE and pod in each.pods]
+    # What is said of the Pod comes before what is said of one of its devices.
+    first = next((each for each in found if each.subject.name == pod), found[0] if found else None)
+    if first is None:
+        return Text("free", style="dim") if not pod else _verdict(Verdict.UNKNOWN)
+    kind = f": {first.kind.replace('_', ' ')}" if first.verdict is Verdict.IDLE else ""
+    return Text(f"{first.verdict}{kind}", style=_STYLE[first.verdict])
+
+
+def _verdict(verdict: Verdict) -> Text:
+    return Text(verdict, style=_STYLE[verdict])

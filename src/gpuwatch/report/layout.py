@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -46,19 +46,54 @@ class FoldedName:
                 yield line
 
 
+_LEAST = 60
+"""Characters of a OneLine that are shown however narrow its column is."""
+
+
 @dataclass(frozen=True, slots=True)
 class OneLine:
-    """Text that is cut with … where the compact table has no room for it; the wide table has it all."""
+    """Text that the compact table cuts after a word, with …, at the end of its first line, or of its 60th character."""
 
     text: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        line = Text(" ".join(self.text.split()), no_wrap=True)
-        line.truncate(options.max_width, overflow="ellipsis")
-        yield line
+        text, room = " ".join(self.text.split()), max(options.max_width, _LEAST)
+        if cell_len(text) > room:
+            text = (text[: room - 1].rpartition(" ")[0] or text[: room - 2]) + " …"
+        yield Text(text, overflow="fold")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(min(cell_len(self.text), 12), cell_len(self.text))
+        return Measurement(min(cell_len(self.text), 20), cell_len(self.text))
+
+
+def whole_or_line(text: str, wide: bool) -> RenderableType:
+    return Text(text, overflow="fold") if wide else OneLine(text)
+
+
+class FittedTable(Table):
+    """A table where each word has room; in a narrower terminal a block for each row, with a label for each cell."""
+
+    heading = ""  # not folded at the width of the table, as its title is
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.heading:
+            yield Text(self.heading, style="bold")
+        wanted = [self._measure_column(console, options.update(max_width=10_000), column) for column in self.columns]
+        room = options.max_width - sum(width.minimum for width in wanted)
+        if room >= 0:
+            # The columns that need least more get it first; what is left is shared by the others.
+            order = sorted(range(len(wanted)), key=lambda index: wanted[index].span)
+            for left, index in zip(range(len(order), 0, -1), order, strict=True):
+                more = min(wanted[index].span, room // left)
+                self.columns[index].width = wanted[index].minimum + more - self._get_padding_width(index)
+                room -= more
+            yield from super().__rich_console__(console, options)
+            return
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            block = new_grid()
+            for column, cell in zip(self.columns, row, strict=True):
+                block.add_row(column.header, cell)
+            yield Group(Text(), block)
 
 
 def new_grid() -> Table:
@@ -69,7 +104,8 @@ def new_grid() -> Table:
 
 
 def new_table(title: str, *columns: str) -> Table:
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    made = FittedTable(header_style="bold", box=None, pad_edge=False)
+    made.heading = title
     for column in columns:
         made.add_column(column, overflow="fold")
     return made

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from gpuwatch.model.decision import Analysis, Finding
+from gpuwatch.model.decision import Analysis, Finding, PlanItem
 
 T = TypeVar("T")
 Cell = str | float | int | datetime | None
@@ -84,6 +84,19 @@ FINDINGS: Columns[Finding] = {
     **fields("summary"),
 }
 """A row per finding; lists are joined by spaces."""
+
+
+PLAN: Columns[PlanItem] = {
+    **fields("action", "target", "namespace", "pool", "gpu_model", of="candidate"),
+    **fields("gpus", of="candidate", dtype=COUNT),
+    **fields("admitted", dtype=FLAG),
+    **fields("mode"),
+    **fields("at", of="timing", dtype=TIME),
+    **fields("gained_gpu_hours", "disrupted_gpu_hours", "confidence_ratio", "horizon_hours", of="score", dtype=NUMBER),
+    "score": Column(lambda item: item.score.value, NUMBER),
+    "refusals": Column(lambda item: " ".join(f"{each.guard}: {each.reason}" for each in item.refusals)),
+}
+"""A row per candidate."""
 
 
 def analysis_schema() -> dict[str, Any]:

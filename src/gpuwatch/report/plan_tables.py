@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import Cluster
+from gpuwatch.model.cluster import Cluster, Workload
 from gpuwatch.model.decision import (
     ActionKind,
     Analysis,
@@ -23,7 +23,7 @@ from gpuwatch.model.decision import (
     Subject,
     SubjectKind,
 )
-from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table, whole_or_line
 from gpuwatch.report.words import duration, listed, plural, short_uuid
 
 _NAMES = 3
@@ -42,19 +42,16 @@ def plan_summary(analysis: Analysis, rows: int, *, wide: bool = True) -> list[Re
     if not plan.items:
         return [*_brake(plan), Text.from_markup("[bold]Plan[/]  nothing to do\n")]
     watched = all(item.mode is Mode.OBSERVE for item in plan.items)
-    what = ("action", "target") if wide else ("action",)
-    columns = ("verdict", *what, "GPUs", "when", *(() if watched else ("mode",)), "why")
-    table = new_table(_title(plan), *columns)
+    table = new_table(_title(plan), "verdict", "action", "GPUs", "when", *(() if watched else ("mode",)), "why")
     for item in plan.items[:rows]:
-        target = FoldedName(_target(item))
-        why = _for_it(item) if item.admitted else _against(item)
+        why = (_for_it(item, wide) if item.admitted else _against(item)).split("\n")
         table.add_row(
             Text("yes", style="green") if item.admitted else Text("no", style="red"),
-            *((_action(item), target) if wide else (Group(_action(item), target),)),
+            Group(_action(item), FoldedName(_target(item))),
             str(item.candidate.gpus),
             "now" if item.timing.at is None else f"in {_until(item.timing.at, analysis.at)}",
             *(() if watched else (str(item.mode),)),
-            escape(why) if wide else Group(*map(OneLine, why.split("\n")[:2])),
+            Group(*(whole_or_line(line, wide) for line in (why if wide else why[:2]))),
         )
     return [*_brake(plan), table, *cut(len(plan.items), rows), Text()]
 
@@ -171,9 +168,13 @@ def _annotate(item: PlanItem, cluster: Cluster) -> str:
     owner = next((each for each in cluster.workloads if each.id in owners), None)
     if owner is None:
         return ""
-    group, slash, _ = owner.api_version.partition("/")
-    kind = owner.kind.lower() + (f".{group}" if slash else "")
-    return f"kubectl -n {owner.namespace} annotate {kind} {owner.name}"
+    return f"kubectl -n {owner.namespace} annotate {kubectl_kind(owner)} {owner.name}"
+
+
+def kubectl_kind(workload: Workload) -> str:
+    """Its kind as kubectl takes it, such as deployment.apps."""
+    group, kind = workload.key
+    return f"{kind.lower()}.{group}" if group else kind.lower()
 
 
 def _head(number: int, item: PlanItem) -> Text:
@@ -258,10 +259,11 @@ def short_worth(item: PlanItem) -> str:
     )
 
 
-def _for_it(item: PlanItem) -> str:
+def _for_it(item: PlanItem, wide: bool) -> str:
     """What it is worth, for whom, and why if no finding says so."""
     waiter = f"; Pod {item.candidate.waiter} waits for it" if item.candidate.waiter else ""
-    return "\n".join(filter(None, (item.candidate.reason, f"{short_worth(item)}{waiter}", item.score.gain_basis)))
+    basis = item.score.gain_basis if wide else ""
+    return "\n".join(filter(None, (item.candidate.reason, f"{short_worth(item)}{waiter}", basis)))
 
 
 def _against(item: PlanItem) -> str:

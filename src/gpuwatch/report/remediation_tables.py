@@ -5,13 +5,12 @@ from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Gap
-from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table, whole_or_line
 from gpuwatch.report.plan_tables import worth, worth_bases
 from gpuwatch.report.tables import evidence_line, gap_tables
 from gpuwatch.report.words import ago, duration, listed, plural
@@ -42,18 +41,15 @@ def history_tables(
     else:
         open_ = sum(each.phase.open for each in ordered)
         title = f"Remediations: {open_} open, {len(ordered) - open_} ended"
-        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None)
-        for column in ("phase", "name", *(("action", "target", "GPUs") if wide else ()), "age", "last"):
-            # Unwrapped, so that it can be copied.
-            table.add_column(column, overflow="fold", no_wrap=column == "name")
+        table = new_table(title, "phase", "name", *(("action", "target", "GPUs") if wide else ()), "age", "last")
         for each in ordered[:rows]:
+            did = each.proposal
             table.add_row(
                 phase_text(each),
-                FoldedName(each.name),
-                *((each.proposal.action.replace("_", " "), FoldedName(each.proposal.target)) if wide else ()),
-                *((str(each.proposal.gpus),) if wide else ()),
-                ago(each.proposal.created_at, now),
-                escape(held_up_by(each)) if wide else OneLine(held_up_by(each)),
+                Text(each.name),  # one word, so that it can be copied
+                *((did.action.replace("_", " "), FoldedName(did.target), str(did.gpus)) if wide else ()),
+                ago(did.created_at, now),
+                whole_or_line(held_up_by(each), wide),
             )
         parts += [table, *cut(len(ordered), rows)]
         waiting = [each for each in ordered if _to_decide(each)]

@@ -152,8 +152,6 @@ def _advised(ordered: Sequence[Recommendation], rows: int, wide: bool) -> Render
         title += "\n" + _total(f"{len(conditional)} more only on a condition", conditional, currency)
     saves = "saves a week, projected" if wide else "saves a week"
     table = new_table(title, "workload", "now → advised", "speed", saves, *(("why",) if wide else ()))
-    for name, width in (("speed", 11), (saves, 14)):
-        next(column for column in table.columns if column.header == name).min_width = width
     for item in ordered[:rows]:
         saved, cost = item.chosen.projected_saving_per_week, item.current.projected_cost_per_week
         table.add_row(

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
+from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -9,23 +10,26 @@ from rich.text import Text
 
 from gpuwatch.model.decision import Analysis, Evidence, Family, Finding, FindingKind, Severity, SubjectKind, Verdict
 from gpuwatch.model.telemetry import Device, Gap, GapKind
-from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table, whole_or_line
 from gpuwatch.report.plan_tables import called, plan_parts, plan_summary
+from gpuwatch.report.weekly_words import percent
 from gpuwatch.report.words import ago, duration, plural, quantity, short_uuid
 
 _COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
 
-def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30, wide: bool = True) -> RenderableType:
+def analysis_tables(
+    analysis: Analysis, source: str, *, scope: str = "", rows: int = 30, wide: bool = True
+) -> RenderableType:
     """The most urgent first; tables are cut at `rows` lines, with a note. wide: with all reasons and evidence; else two
-    lines a row at most, for 80 columns."""
+    lines a row at most, for 80 columns. scope: what the analysis is about, where that is not all."""
     by_verdict: dict[tuple[Family, Verdict], list[Finding]] = defaultdict(list)
     for finding in analysis.findings:
         by_verdict[finding.family, finding.verdict].append(finding)
     devices = {device.id: device for device in analysis.devices}
     suspected = [item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE]
     unknown = [item for item in analysis.findings if item.verdict is Verdict.UNKNOWN and item not in suspected]
-    parts: list[RenderableType] = [_head(analysis, source)]
+    parts: list[RenderableType] = [_head(analysis, source, scope)]
     parts.append(_degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows, wide))
     parts.append(_idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows, wide))
     if suspected:
@@ -42,13 +46,15 @@ def analysis_tables(analysis: Analysis, source: str, *, rows: int = 30, wide: bo
     return Group(*parts)
 
 
-def plan_tables(analysis: Analysis, source: str, *, rows: int = 30, wide: bool = True) -> RenderableType:
+def plan_tables(
+    analysis: Analysis, source: str, *, scope: str = "", rows: int = 30, wide: bool = True
+) -> RenderableType:
     """What would be done now and what not, with the reasons, and the budgets in use; compact: a row for each."""
     shown = plan_parts(analysis, rows) if wide else plan_summary(analysis, rows, wide=False)
-    return Group(_head(analysis, source), *shown, *gap_tables(analysis.gaps, rows=rows, wide=wide))
+    return Group(_head(analysis, source, scope), *shown, *gap_tables(analysis.gaps, rows=rows, wide=wide))
 
 
-def _head(analysis: Analysis, source: str) -> RenderableType:
+def _head(analysis: Analysis, source: str, scope: str) -> RenderableType:
     coverage = analysis.coverage
     nodes = {device.node or device.node_label for device in analysis.devices}
     pods = {ref for device in analysis.devices if device.present for ref in device.pods}
@@ -58,8 +64,10 @@ def _head(analysis: Analysis, source: str) -> RenderableType:
     grid = new_grid()
     grid.add_row("At", f"{analysis.at:%Y-%m-%d %H:%M %Z}".strip() + f" · {source}")
     missing = coverage.devices - coverage.devices_present
+    if scope:
+        grid.add_row("Only", escape(f"{scope}, and the GPUs that they have"))
     grid.add_row(
-        "Fleet",
+        "Shown" if scope else "Fleet",
         f"{plural(coverage.devices, 'device')}{instances} on {plural(len(nodes), 'node')}"
         + (f", [red]{missing} not reporting now[/]" if missing else "")
         + f" · {coverage.devices_allocated} allocated to {plural(len(pods), 'Pod')} · "
@@ -79,10 +87,6 @@ def _head(analysis: Analysis, source: str) -> RenderableType:
 def _none(how: str, known: int, noun: str) -> str:
     """Finding nothing is no good news if nothing is known."""
     return f"none {how} among the {plural(known, noun)} that could be judged" if known > 0 else "[magenta]not known[/]"
-
-
-def _severity(finding: Finding) -> Text:
-    return Text(finding.severity, style=_COLOUR[finding.severity])
 
 
 def _where(finding: Finding, devices: dict[str, Device]) -> RenderableType:
@@ -106,28 +110,43 @@ def evidence_line(item: Evidence) -> str:
     return text
 
 
+def _since(finding: Finding, at: datetime) -> str:
+    """How long it has been so. "at least" where it was so when the window of its evidence began."""
+    if finding.since is not None:
+        seconds = round((at - finding.since).total_seconds())
+        least = any(seconds in (item.window_seconds, 2 * item.window_seconds) for item in finding.evidence)
+        return f"{'at least ' if least else ''}{duration(seconds)}"
+    grown = [item.window_seconds for item in finding.evidence if item.statistic in ("increase", "appeared")]
+    return f"within {duration(min(grown))}" if grown else "not known"
+
+
 def _degraded(
     findings: list[Finding], analysis: Analysis, devices: dict[str, Device], rows: int, wide: bool
 ) -> RenderableType:
     if not findings:
         known = analysis.coverage.devices - analysis.coverage.health_unknown
         return Text.from_markup("[bold]Degraded[/]  " + _none("found", known, "device") + "\n")
-    columns = ("severity", "where", "what", "since", *(("evidence",) if wide else ()), "do")
-    table = new_table(f"Degraded ({len(findings)})", *columns)
+    table = new_table(f"Degraded ({len(findings)})", "where", "what", "since", *(("evidence",) if wide else ()), "do")
     for finding in findings[:rows]:
         table.add_row(
-            _severity(finding),
             _where(finding, devices),
-            escape(f"{finding.kind}: {finding.summary}") if wide else _briefly(finding),
-            ago(finding.since, analysis.at) or "not known",
+            _what(finding, wide, _COLOUR[finding.severity]),
+            _since(finding, analysis.at),
             *((escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),) if wide else ()),
-            f"{finding.advice.replace('_', ' ')}\n[dim]confidence {finding.confidence_ratio:.2f}[/]",
+            Group(Text(finding.advice.replace("_", " ")), _sure(finding)),
         )
     return Group(table, *cut(len(findings), rows), Text())
 
 
-def _briefly(finding: Finding) -> RenderableType:
-    return Group(Text(finding.kind.replace("_", " "), style="bold"), OneLine(finding.summary))
+def _what(finding: Finding, wide: bool, colour: str = "") -> RenderableType:
+    """Kind and summary. colour: that of the severity, which is named then."""
+    severity = f"{finding.severity}: " if colour else ""
+    kind = Text(severity + finding.kind.replace("_", " "), style=colour or "bold")
+    return Group(kind, whole_or_line(finding.summary, wide))
+
+
+def _sure(finding: Finding) -> Text:
+    return Text(f"{percent(finding.confidence_ratio)} sure", style="dim")
 
 
 def _idle(findings: list[Finding], analysis: Analysis, rows: int, wide: bool) -> RenderableType:
@@ -142,29 +161,17 @@ def _allocations(what: str, findings: list[Finding], analysis: Analysis, rows: i
     hours = sum(finding.gpu_hours for finding in findings)
     gpus = len({device for finding in findings for device in finding.devices})
     title = f"{what} ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
-    columns = ("who", "devices", "idle for", "GPU-hours")
-    table = new_table(title, *(("class", *columns, "why") if wide else (*columns, "what")))
+    table = new_table(title, "who", "devices", "idle for", "GPU-hours", "what")
     for finding in findings[:rows]:
         numbers = (str(len(finding.devices)), ago(finding.since, analysis.at), f"{finding.gpu_hours:,.1f}")
-        who = FoldedName(f"{finding.subject.kind} {called(finding.subject)}")
-        if wide:
-            table.add_row(Text(finding.kind.replace("_", " "), style="yellow"), who, *numbers, escape(finding.summary))
-        else:
-            table.add_row(who, *numbers, _briefly(finding))
+        table.add_row(FoldedName(f"{finding.subject.kind} {called(finding.subject)}"), *numbers, _what(finding, wide))
     return Group(table, *cut(len(findings), rows), Text())
 
 
 def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int, wide: bool) -> RenderableType:
-    columns = ("severity", "what", "where", "confidence", *(("why",) if wide else ()))
-    table = new_table(f"In the wrong place ({len(findings)})", *columns)
+    table = new_table(f"In the wrong place ({len(findings)})", "where", "what", "")
     for finding in findings[:rows]:
-        table.add_row(
-            _severity(finding),
-            Text(finding.kind.replace("_", " ")) if wide else _briefly(finding),
-            _where(finding, devices),
-            f"{finding.confidence_ratio:.2f}",
-            *((escape(finding.summary),) if wide else ()),
-        )
+        table.add_row(_where(finding, devices), _what(finding, wide, _COLOUR[finding.severity]), _sure(finding))
     return Group(table, *cut(len(findings), rows), Text())
 
 
@@ -181,11 +188,8 @@ def _unknown(findings: list[Finding], rows: int, wide: bool) -> RenderableType:
         rest = len(group) - len(named)
         more: list[RenderableType] = [Text(f"and {rest} more", style="dim")] if rest else []
         example = "such as: " if len({item.summary for item in group}) > 1 else ""
-        why = example + group[0].summary
-        if wide:
-            table.add_row(rule, Group(*who, *more), escape(why), escape(", ".join(missing)))
-        else:
-            table.add_row(rule, Group(*who, *more), OneLine(why))
+        why = whole_or_line(example + group[0].summary, wide)
+        table.add_row(rule, Group(*who, *more), why, *((escape(", ".join(missing)),) if wide else ()))
     return Group(table, *cut(len(alike), rows), Text())
 
 
@@ -204,15 +208,10 @@ def gap_tables(
             escape(f"could know more with signals that nothing exports here{names}. `gpuwatch doctor` shows which."),
         )
     for gap in found[:rows]:
-        what, why = gap_row(gap)
-        table.add_row(what, why if wide else OneLine(gap.detail))
+        table.add_row(escape(f"{gap.kind}: {gap.what}"), whole_or_line(gap.detail, wide))
     return [table, *cut(len(found), rows)]
 
 
 def other_gaps(gaps: Iterable[Gap]) -> list[Gap]:
     """All gaps but missing signals, which are listed per rule."""
     return [gap for gap in gaps if gap.kind is not GapKind.SIGNAL_MISSING]
-
-
-def gap_row(gap: Gap) -> tuple[str, str]:
-    return escape(f"{gap.kind}: {gap.what}"), escape(gap.detail)

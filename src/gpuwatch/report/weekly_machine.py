@@ -36,7 +36,7 @@ def weekly_tables(report: WeeklyReport) -> Mapping[str, tuple[Columns[Any], Sequ
             _recommendations(report),
             tuple(use.recommendation for use in report.workloads if use.recommendation),
         ),
-        "actions": (_ACTIONS, report.actions or ()),
+        "actions": (ACTIONS, report.actions or ()),
     }
 
 
@@ -122,7 +122,7 @@ def _recommendations(report: WeeklyReport) -> Columns[Recommendation]:
     }
 
 
-_ACTIONS: Columns[ActionTaken] = {
+ACTIONS: Columns[ActionTaken] = {
     **fields("name", "action", "target", "namespace", "pool"),
     **fields("gpus", dtype=COUNT),
     **fields("mode", "approved_by"),

@@ -83,8 +83,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(file: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """SettingsError names every fault: unknown keys with the nearest known one, values out of bounds, a file that is no
-    YAML mapping."""
+    """SettingsError names every fault: unknown keys with the nearest known one, and values out of bounds."""
     values = _read(file) if file is not None else {}
     names = os.environ if environment is None else environment
     faults = [*_unknown_keys(values, Settings, ""), *_unknown_variables(names)]
@@ -111,7 +110,7 @@ def _read(file: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise SettingsError(f"{file}: has to be a mapping such as `plan: {{budget_ratio: 0.05}}`")
+        raise SettingsError(f"{file}: it is no mapping; write it as `plan: {{budget_ratio: 0.05}}`")
     return values
 
 

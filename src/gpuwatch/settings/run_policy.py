@@ -19,8 +19,7 @@ class ControllerPolicy:
     report_schedule: when the weekly report is due, in UTC, in the form of crontab(5); '' for never. Monday at six.
     report_deadline_seconds: how long after its due time a report is still written, and retried for destinations that
         failed. A day and a half: Monday's report comes until Tuesday evening.
-    listen_address, listen_port: of the pages, /healthz, /readyz and /metrics; '' listens on all addresses, port 0 on
-        any free one.
+    listen_address, listen_port: of the pages, /healthz, /readyz and /metrics; '' is every address, 0 any free port.
     pages: whether the status page and the reports are served too; all who reach the port can read them.
     lease_duration_seconds: a leader that has not renewed its Lease for this long is replaced; it writes nothing in the
         last third. 15 s, as in kube-controller-manager.

@@ -1,2 +1,2 @@
-"""A fleet in a box: GPUs whose power, clock, temperature, memory and activity are coupled, Pods, faults and idle
+"""Simulates a fleet: GPUs whose power, clock, temperature, memory and activity are coupled, Pods, faults and idle
 allocations with the truth about them, written as a recording."""

@@ -4,8 +4,8 @@ Every function gives a Load: the share of time and of the machine that the work 
 averages its profiling metrics over its own collect interval, 30 s by default, so work between two such windows is
 never seen, just as on a real fleet.
 
-Silences are what the kinds differ in: a training job stops for minutes, a service is quiet between requests and for
-hours at night, a notebook rests from evening to morning and over the weekend.
+The kinds differ in their silences: a training job stops for minutes, a service is quiet between requests and for hours
+at night, a notebook is idle from evening to morning and over the weekend.
 """
 
 from dataclasses import dataclass

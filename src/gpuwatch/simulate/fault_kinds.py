@@ -37,7 +37,7 @@ class FaultKind(StrEnum):
 class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of faults.csv. findings: kinds that it should lead to, or for a harmless one must not lead to.
 
-    hours: the median time that it lasts until somebody repairs it, inf where nobody does; sigma: of its logarithm.
+    hours: the median time until it is repaired, inf for never; sigma: of its logarithm.
     xid: that it begins with; 0 for none. state, watch: what changes while it lasts: a state of CardScript.states, and a
     health watch of DCGM with its status (10 warn, 20 fail) and error code.
     extended: planted only where the exporter has more than its default list; ten XIDs 119 look like one on the gauge.

@@ -19,7 +19,7 @@ from gpuwatch.simulate.script import MachineScript, Span
 from gpuwatch.simulate.symptoms import Fault, show
 
 _LAST_XID = (FaultKind.APPLICATION_XID, FaultKind.TEARDOWN_XID, FaultKind.PROCESS_XID)
-"""The gauge of the last XID keeps theirs."""
+"""Faults whose XID stays on the gauge of the last XID."""
 
 
 class FaultPlanter:
@@ -206,10 +206,8 @@ class FaultPlanter:
             self._interrupt(fault.machine, cards, fault.start + 60, fault.start + 900)
 
     def _interrupt(self, machine: int, cards: frozenset[int], at: float, resume: float | None) -> None:
-        """End every run on these cards at `at`, and restart those that would have lasted longer at `resume`.
-
-        A run that should begin between the two begins at `resume`. None: nothing is restarted.
-        """
+        """End every run on these cards at `at`, and restart those that would have lasted longer at `resume`. A run that
+        should begin between the two begins at `resume`. None: nothing is restarted."""
         added: list[Run] = []
         kept: list[Run] = []
         for run in self.runs:

@@ -9,7 +9,6 @@ from functools import cached_property
 from gpuwatch.simulate.behaviour import Load
 from gpuwatch.simulate.cards import Machine, build_machines
 from gpuwatch.simulate.exporter import MachineExporter, fleet_series, prometheus_up
-from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.faults import FaultPlanter
 from gpuwatch.simulate.forms import Object
 from gpuwatch.simulate.idle import plant_idle
@@ -30,10 +29,8 @@ from gpuwatch.telemetry.series import RecordedSeries
 
 @dataclass(frozen=True, eq=False)
 class SimulatedFleet:
-    """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards.
-
-    scheduler: which drew the workloads, for whoever adds more. more_truths: of what was added.
-    """
+    """Made by `build_fleet`. Everything is a function of the plan; nothing here changes afterwards. scheduler: drew the
+    workloads and can draw more. more_truths: of workloads that were added."""
 
     plan: FleetPlan
     machines: tuple[Machine, ...]
@@ -48,10 +45,7 @@ class SimulatedFleet:
     def truth(self) -> tuple[Truth, ...]:
         truths = [*allocation_truths(self.plan, self.machines, self.runs), *self.more_truths]
         for fault in self.faults:
-            state = None
-            if fault.kind is FaultKind.OVERHEATING:
-                state = next(self._states([self.machines[fault.machine]]))
-            truths.extend(fault_truths(self.plan, self.machines, fault, state))
+            truths.extend(fault_truths(self.plan, self.machines, fault))
         for machine, script in zip(self.machines, self.scripts, strict=True):
             truths.extend(reboot_truths(self.plan, machine, script.reboots))
         return tuple(sorted(truths, key=lambda truth: (truth.start, truth.kind, truth.subject.name)))
@@ -86,10 +80,8 @@ class SimulatedFleet:
             yield from owner_series(self.plan, self.runs, up)
 
     def cluster_objects(self, at: datetime | None = None) -> list[Object]:
-        """Kubernetes objects as kubectl prints them, by default at the window's end.
-
-        Raises ValueError for a moment outside the window.
-        """
+        """Kubernetes objects as kubectl prints them, by default at the window's end. Raises ValueError for a moment
+        outside the window."""
         seconds = self.plan.seconds if at is None else (at - self.plan.start).total_seconds()
         if not 0 <= seconds <= self.plan.seconds:
             raise ValueError(f"{at} is outside of the simulated window {self.plan.start} to {self.plan.end}")

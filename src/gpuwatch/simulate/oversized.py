@@ -4,10 +4,10 @@ Existing services, notebooks and recurring batch jobs are changed, so that the r
 option. Their kernels are small, so that a few SMs are about as fast.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpuwatch.model.grouping import grouped
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Run, SimulatedWorkload
@@ -17,9 +17,7 @@ _FRAMEWORKS = ("Deployment", "Notebook", "CronJob")
 
 def make_oversized(plan: FleetPlan, machines: Sequence[Machine], runs: Sequence[Run]) -> tuple[str, ...]:
     """Change the runs of up to `plan.oversized` workloads. Returns their Workload.ids."""
-    by_workload: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        by_workload[run.workload.uid].append(run)
+    by_workload = grouped(runs, lambda run: run.workload.uid)
     fitting = sorted(
         (mine for mine in by_workload.values() if _fits(mine[0].workload, mine, machines)),
         key=lambda mine: mine[0].workload.id,

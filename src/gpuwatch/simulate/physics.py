@@ -4,7 +4,7 @@ work ─▶ demand in watts ─▶ power (cut at the limit) ─▶ temperature (
                                  └─▶ clock ◀── slow-down temperature, power brake
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ class Sensors:
     energy_joules: Floats
     thermal_seconds: Floats
     power_cap_seconds: Floats
-    throttled: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
 
 def simulate_sensors(
@@ -146,5 +145,4 @@ def _sense(
         energy_joules=np.cumsum(power) * interval,
         thermal_seconds=np.cumsum(np.where(throttled, interval * rng.uniform(0.6, 1.0, size), 0.0)),
         power_cap_seconds=np.cumsum(np.where(capped & ~braked, interval * rng.uniform(0.5, 1.0, size), 0.0)),
-        throttled=throttled,
     )

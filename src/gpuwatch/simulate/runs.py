@@ -47,7 +47,7 @@ class SimulatedWorkload:
         return str(fill(self.form.container, {"name": self.name}))
 
     def values(self, generation: int, pods: int, index: int) -> dict[str, object]:
-        """What fills the places in workloads.yaml. index: of the Pod among the `pods` that run together."""
+        """Values of the names in workloads.yaml. index: of the Pod among the `pods` that run together."""
         return {
             "name": self.name,
             "uid": self.uid,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.truth import REBOOT, Truth
@@ -125,10 +126,8 @@ def named_by_pod(named: Iterable[Named], kinds: set[str]) -> dict[PodRef, list[N
 
 def wrongly_named(truths: Sequence[Truth], of_pod: dict[PodRef, list[Named]]) -> dict[PodRef, set[str]]:
     """Pods that were named while no idle Truth held, with the kinds that they were given."""
-    idle: dict[PodRef, list[Truth]] = defaultdict(list)
-    for truth in truths:
-        if not truth.harmless and truth.pods and truth.kind in IDLE_KINDS:
-            idle[truth.pods[0]].append(truth)
+    planted = (truth for truth in truths if not truth.harmless and truth.pods and truth.kind in IDLE_KINDS)
+    idle = grouped(planted, lambda truth: truth.pods[0])
     wrong: dict[PodRef, set[str]] = defaultdict(set)
     for pod, names in of_pod.items():
         for one in names:

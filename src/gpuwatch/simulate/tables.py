@@ -11,10 +11,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_table(file: str, kind: type[T]) -> tuple[T, ...]:
-    """An empty cell takes the field's default; a tuple's cell has its values between semicolons.
-
-    Raises CatalogError that names the file, the line and the field.
-    """
+    """An empty cell takes the field's default; a tuple's cell has its values between semicolons. Raises CatalogError
+    that names the file, the line and the field."""
     tuples = {name for name, hint in get_type_hints(kind).items() if get_origin(hint) is tuple}
     found = []
     for row in read_csv(packaged(file, "gpuwatch.simulate"), file, kind.__struct_fields__):

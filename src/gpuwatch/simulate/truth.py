@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
-
 from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.model.telemetry import DeviceId, PodRef
 from gpuwatch.simulate.behaviour import WorkKind
@@ -13,7 +11,6 @@ from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.fault_kinds import FAULTS, FaultKind
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place, Run
-from gpuwatch.simulate.states import MachineState
 from gpuwatch.simulate.symptoms import Fault
 
 REBOOT = "reboot"
@@ -83,14 +80,9 @@ def _allocation(run: Run) -> tuple[FindingKind, float, str, bool]:
     return FindingKind.IN_USE, run.start, "a job that works until it ends", True
 
 
-def fault_truths(
-    plan: FleetPlan, machines: tuple[Machine, ...], fault: Fault, state: MachineState | None
-) -> Iterator[Truth]:
-    """Findings that the fault should lead to, or for harmless ones must not lead to.
-
-    state: the simulated node, needed if physics decides when a fault becomes visible.
-    """
-    traits, start = FAULTS[fault.kind], fault.start
+def fault_truths(plan: FleetPlan, machines: tuple[Machine, ...], fault: Fault) -> Iterator[Truth]:
+    """Findings that the fault should lead to, or for harmless ones must not lead to."""
+    traits = FAULTS[fault.kind]
     kinds, devices = traits.findings, _devices(machines, fault)
     nodes = tuple(dict.fromkeys(machines[index].name for index, _ in fault.all_cards))
     if fault.machine < 0:
@@ -98,11 +90,6 @@ def fault_truths(
         subject = Subject(SubjectKind.FLEET, "fleet")
     else:
         machine = machines[fault.machine]
-        if fault.kind is FaultKind.OVERHEATING and state is not None:
-            throttled = np.flatnonzero(state.sensors[fault.cards[0]].throttled)
-            if not throttled.size:
-                return
-            start = float(throttled[0] * plan.interval_seconds)
         if fault.kind is FaultKind.DOUBLE_BIT and machine.extended:
             kinds += (FindingKind.ECC,)
         if fault.kind is FaultKind.ROW_REMAP_PENDING and not machine.extended:
@@ -116,7 +103,7 @@ def fault_truths(
         yield Truth(
             kind=kind,
             subject=subject,
-            start=plan.moment(start),
+            start=plan.moment(fault.start),
             end=plan.until(fault.end),
             devices=devices,
             nodes=nodes,

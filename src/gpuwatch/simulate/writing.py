@@ -12,11 +12,9 @@ from gpuwatch.telemetry.recording_file import write_recording
 
 
 def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:
-    """Writes telemetry.parquet, cluster/KIND.json (kubectl lists, as of the window's end) and truth.json.
-
-    A missing folder is created. Files of an earlier fleet are replaced, and all other cluster/*.json are removed.
-    Raises OSError.
-    """
+    """Writes telemetry.parquet, cluster/KIND.json (kubectl lists, as of the window's end) and truth.json. A missing
+    folder is created. Files of an earlier fleet are replaced, and all other cluster/*.json are removed. Raises
+    OSError."""
     (folder / "cluster").mkdir(parents=True, exist_ok=True)
     write_cluster(fleet, folder / "cluster")
     truths = [asdict(truth) | {"subject": str(truth.subject)} for truth in fleet.truth]

@@ -48,10 +48,10 @@ class FormError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A dataclass field. there: its name in the API. kind: its type without None."""
+    """A dataclass field. api_name: its name in the API. kind: its type without None."""
 
     name: str
-    there: str
+    api_name: str
     kind: Any
     optional: bool
     field: Field[Any]
@@ -73,29 +73,29 @@ def to_api(value: object, where: str = "") -> dict[str, Any]:
         held = getattr(value, each.name)
         if held is None or (not each.required and held == each.default()):
             continue
-        place = f"{where}.{each.there}".removeprefix(".")
+        place = f"{where}.{each.api_name}".removeprefix(".")
         if each.kind is NumberOrText:
             if isinstance(held, str) or not math.isfinite(held):
-                found[each.there + TEXT_SUFFIX] = str(held)
+                found[each.api_name + TEXT_SUFFIX] = str(held)
             else:
-                found[each.there] = _quantity(held)
+                found[each.api_name] = _quantity(held)
         elif isinstance(held, float) and not math.isfinite(held) and each.optional:
             continue
         else:
-            found[each.there] = _written(held, place)
+            found[each.api_name] = _written(held, place)
     return found
 
 
 def from_api(data: object, kind: type[T], where: str = "") -> T:
     """The dataclass from JSON data; unknown names are ignored. Raises FormError."""
     if not isinstance(data, Mapping):
-        raise FormError(f"{where or 'it'} is no object")
+        raise FormError(f"{where or 'it'} is not an object")
     values: dict[str, Any] = {}
     for each in form_fields(cast("Hashable", kind)):
-        place = f"{where}.{each.there}".removeprefix(".")
-        held = data.get(each.there)
+        place = f"{where}.{each.api_name}".removeprefix(".")
+        held = data.get(each.api_name)
         if each.kind is NumberOrText and held is None:
-            text = data.get(each.there + TEXT_SUFFIX)
+            text = data.get(each.api_name + TEXT_SUFFIX)
             if text is not None:
                 values[each.name] = _scalar(text, str, place + TEXT_SUFFIX)
                 continue
@@ -117,15 +117,17 @@ def with_unknown(old: object, new: Any, kind: Any) -> Any:
     if not is_dataclass(kind) or not isinstance(old, Mapping):
         return new
     known = form_fields(cast("Hashable", kind))
-    names = {each.there for each in known} | {each.there + TEXT_SUFFIX for each in known if each.kind is NumberOrText}
+    names = {each.api_name for each in known} | {
+        each.api_name + TEXT_SUFFIX for each in known if each.kind is NumberOrText
+    }
     kept = {name: value for name, value in old.items() if name not in names}
     return {
         **kept,
         **new,
         **{
-            each.there: with_unknown(old.get(each.there), new[each.there], each.kind)
+            each.api_name: with_unknown(old.get(each.api_name), new[each.api_name], each.kind)
             for each in known
-            if each.there in new
+            if each.api_name in new
         },
     }
 
@@ -205,17 +207,17 @@ def _read(data: Any, kind: Any, where: str) -> Any:
     if origin is tuple:
         (item, _) = get_args(kind)
         if not isinstance(data, list):
-            raise FormError(f"{where} is no list")
+            raise FormError(f"{where} is not a list")
         return tuple(_read(each, item, f"{where}[{index}]") for index, each in enumerate(data))
     if origin is not None:
         (_, item) = get_args(kind)
         if not isinstance(data, Mapping):
-            raise FormError(f"{where} is no object")
+            raise FormError(f"{where} is not an object")
         return {key: _read(each, item, f"{where}[{key}]") for key, each in data.items()}
     if kind is NumberOrText or kind is float:
         if isinstance(data, str) and _QUANTITY.fullmatch(data):
             return float(data)
-        raise FormError(f"{where} is {data!r}, which is no number in a text, such as '0.5'")
+        raise FormError(f"{where} is {data!r}, which is not a number as text, such as '0.5'")
     return _scalar(data, kind, where)
 
 

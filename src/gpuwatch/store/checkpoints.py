@@ -4,7 +4,7 @@ The Store keeps its SQLite file in a scratch folder. After each write, the chang
 
     Checkpoint profile-3f…   rows of one table whose keys hash to one bucket; named by its content, immutable
     Checkpoint state         the names of all pieces that make up the state
-    Checkpoint faults        the same of the known faults
+    Checkpoint faults        the same for the known faults
 
 A list is written last, in one request, so that a process killed earlier leaves the old state whole. Its `sweep` lists
 the pieces to delete and those about to be created, so that none is left over.
@@ -14,7 +14,6 @@ import base64
 import sqlite3
 import tempfile
 import zlib
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -25,6 +24,7 @@ import msgspec
 
 from gpuwatch.frameworks.objects import Object, version_of
 from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
+from gpuwatch.model.grouping import grouped
 from gpuwatch.model.remediation import ObjectRef
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.store import StoreError
@@ -35,8 +35,8 @@ from gpuwatch.store.store import Store
 STATE = "state"
 
 FAULTS = "faults"
-"""The list of the known faults' pieces. A list of their own, because they are written in the minute in which something
-happens, and the profiles by a job that takes long."""
+"""Name of the list of the known faults' pieces. It is separate because a fault is written within a minute, and the
+profiles by a long job."""
 
 PIECE_BYTES = 256 * 1024
 """Target size before base64. etcd allows 1.5 MiB per object; hashing spreads rows unevenly."""
@@ -75,7 +75,7 @@ class _Checkpoints:
     def load(self) -> list[Gap]:
         """Fill the scratch file. Returns a Gap for each damaged piece."""
         gaps: list[Gap] = []
-        with _told("reading the state"):
+        with _store_errors("reading the state"):
             state = self._writer.get(self._ref(self._state))
         if state is None:
             return gaps
@@ -91,7 +91,7 @@ class _Checkpoints:
         with self._database() as db:
             make_tables(db)
             for name in self._pieces:
-                with _told("reading the state"):
+                with _store_errors("reading the state"):
                     piece = self._writer.get(self._ref(name))
                 try:
                     rows = _rows_of(name, piece)
@@ -119,7 +119,7 @@ class _Checkpoints:
         old = [name for name in self._pieces if name not in wanted]
         if not new and not old:
             return
-        with _told("writing the state"):
+        with _store_errors("writing the state"):
             # New pieces are listed in `sweep` first, so that they are deleted if this process ends before they count.
             gone = [name for name in self._sweep if name not in wanted]
             self._write_state(self._pieces, (*gone, *new))
@@ -190,11 +190,11 @@ def _pieces_of(db: sqlite3.Connection, table: str) -> Iterator[tuple[str, bytes]
     count = 1
     while count * PIECE_BYTES < size:
         count *= 2
-    buckets: dict[int, list[Sequence[Any]]] = defaultdict(list)
-    for row in rows:
-        key = blake2b(str(row[0]).encode(), digest_size=8).digest()
-        buckets[int.from_bytes(key) % count].append(row)
-    for bucket in buckets.values():
+
+    def bucket_of(row: Sequence[Any]) -> int:
+        return int.from_bytes(blake2b(str(row[0]).encode(), digest_size=8).digest()) % count
+
+    for bucket in grouped(rows, bucket_of).values():
         body = zlib.compress(msgspec.msgpack.encode(bucket), 1)
         if len(body) > LARGEST_BYTES:
             raise StoreError(
@@ -226,7 +226,7 @@ def _rows_of(name: str, piece: Object | None) -> list[list[Any]]:
 
 
 @contextmanager
-def _told(doing: str) -> Iterator[None]:
+def _store_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except WriteError as error:

@@ -48,9 +48,9 @@ def usable(path: Path) -> Path:
     """The path without links, as SQLite names its other files. Raises StoreError."""
     try:
         path = path.expanduser().resolve()
-        found = stat_if_there(path)
+        found = stat_of(path)
         if found is not None and not stat.S_ISREG(found.st_mode):
-            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
             raise StoreError(f"{path}: the state has to be a file, and this is {kind}; name a file")
         if not path.parent.is_dir():
             raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
@@ -58,7 +58,7 @@ def usable(path: Path) -> Path:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
     for each in (path, path.parent):
         # Another process may create the file, or move it aside, between two of these calls.
-        if stat_if_there(each) and not os.access(each, os.W_OK, effective_ids=True) and stat_if_there(each):
+        if stat_of(each) and not os.access(each, os.W_OK, effective_ids=True) and stat_of(each):
             raise StoreError(
                 f"{path}: {each} is read-only for this user; make file and folder writable, or name another file"
             )
@@ -66,7 +66,7 @@ def usable(path: Path) -> Path:
 
 
 def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
-    with told(path, "opening the state", wait_seconds):
+    with store_errors(path, "opening the state", wait_seconds):
         db = sqlite3.connect(path, timeout=wait_seconds, isolation_level=None)
         # A damaged text must affect only its own row.
         db.text_factory = lambda data: data.decode(errors="replace")
@@ -154,7 +154,7 @@ def _pragma(db: sqlite3.Connection, name: str) -> int:
 
 
 @contextmanager
-def told(path: Path, doing: str, wait_seconds: float) -> Iterator[None]:
+def store_errors(path: Path, doing: str, wait_seconds: float) -> Iterator[None]:
     """Turn SQLite's errors into a StoreError with advice."""
     try:
         yield
@@ -185,7 +185,7 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def stat_if_there(path: Path) -> os.stat_result | None:
+def stat_of(path: Path) -> os.stat_result | None:
     """None without a file. One call: between two, another process may move the file aside."""
     try:
         return path.stat()
@@ -204,7 +204,7 @@ def move_aside(path: Path, found: os.stat_result) -> Path | None:
     try:
         # One process at a time, and only the file that was checked: by now a new one may have its name.
         fcntl.flock(file, fcntl.LOCK_EX)
-        now = stat_if_there(path)
+        now = stat_of(path)
         if now is None or (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino):
             return None
         aside = next(

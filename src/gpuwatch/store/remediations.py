@@ -91,7 +91,7 @@ class RemediationStore:
                 known = before.get((ref.uid, version)) or _decoded(each)
             except FormError as error:
                 at = _id(each)
-                detail = f"It cannot be understood and is left out: {error}. {_deletion(ref)}"
+                detail = f"Its record cannot be decoded and is left out: {error}. {_deletion(ref)}"
                 if _deleting(each) and _held(each):
                     self._unheld.append(each)
                 gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"remediation {at}", detail=detail))
@@ -111,7 +111,7 @@ class RemediationStore:
         refused: list[StoreError] = []
         for kind, namespace in places:
             try:
-                with _told():
+                with _store_errors():
                     found += self._writer.objects(API_VERSION, kind, namespace)
             except StoreError as error:
                 refused.append(error)
@@ -146,7 +146,7 @@ class RemediationStore:
         }
         _form(at, status)  # raises before anything is written
         try:
-            with _told():
+            with _store_errors():
                 created = self._writer.create(wanted)
             return self._write(created, remediation_of(at, version_of(created), spec, status))
         except ConflictError:
@@ -174,7 +174,7 @@ class RemediationStore:
         patch = difference(old, with_unknown(old, new, RemediationStatus))
         if not patch:
             return remediation
-        with _told():
+        with _store_errors():
             stored = self._writer.patch(
                 ref_of(found), {"status": patch}, subresource="status", version=remediation.version
             )
@@ -182,10 +182,8 @@ class RemediationStore:
 
     def catch_up(self) -> int:
         """Updates observedGeneration and conditions of the Remediations that were decided since their last save. Adds
-        missing finalizers, and removes those of Remediations whose changes are all undone.
-
-        Uses the last listing. Returns how many were written; failures are left for the next call.
-        """
+        missing finalizers, and removes those of Remediations whose changes are all undone. Uses the last listing.
+        Returns how many were written; failures are left for the next call."""
         written = 0
         for each in self._behind.values():
             with suppress(StoreError):
@@ -202,7 +200,7 @@ class RemediationStore:
         """Sets or removes the finalizer. The API server then removes an object that is being deleted."""
         others = [each for each in _finalizers(found) if each != keys.FINALIZER]
         patch = {"metadata": {"finalizers": [*others, *([keys.FINALIZER] if held else [])] or None}}
-        with _told():
+        with _store_errors():
             self._writer.patch(ref_of(found), patch, version=version_of(found))
 
     def approve(self, at: RemediationId, by: str) -> Remediation:
@@ -232,7 +230,7 @@ class RemediationStore:
         """Patch without a version, so that a concurrent status write does not lose the decision. The API server refuses
         the second of two contradictory decisions."""
         try:
-            with _told():
+            with _store_errors():
                 stored = self._writer.patch(_ref(at), {"spec": decision})
         except ConflictError as error:
             raise StoreError(str(error)) from error
@@ -245,7 +243,7 @@ class RemediationStore:
         for each in self._objects([]):
             if not _deleting(each):
                 try:
-                    with suppress(ConflictError), _told():
+                    with suppress(ConflictError), _store_errors():
                         self._writer.delete(ref_of(each))
                 except StoreError as error:
                     refused[_id(each)] = str(error)
@@ -263,7 +261,7 @@ class RemediationStore:
             if index >= len(final) - at_most and ended_at >= now - kept:
                 continue
             try:
-                with _told():
+                with _store_errors():
                     found = self._writer.get(ref)
                     if found is not None and _held(found):  # its age is no reason to undo it
                         self._hold(found, held=False)
@@ -276,7 +274,7 @@ class RemediationStore:
     def pause(self, by: str, reason: str, now: datetime, *, everything: bool = False) -> Pause:
         """Stops every replica before its next write; `everything`: undoing too. An existing pause that stops as much
         is kept."""
-        with _told():
+        with _store_errors():
             found = self._writer.get(self._pause_at)
         held = self._pause_of(found)
         if _pause_data(found).get("paused") in _HOLDS and held.everything >= everything:
@@ -299,7 +297,7 @@ class RemediationStore:
         """Replaces all data of the ConfigMap."""
         for last in (False, True):
             try:
-                with _told():
+                with _store_errors():
                     found = self._writer.get(self._pause_at)
                     if found is None:
                         metadata = {"name": self._pause_at.name, "namespace": self._pause_at.namespace}
@@ -317,7 +315,7 @@ class RemediationStore:
 
     def paused(self) -> Pause:
         """The current pause, never cached. Read before each write; on a StoreError do not write."""
-        with _told():
+        with _store_errors():
             return self._pause_of(self._writer.get(self._pause_at))
 
     def _pause_of(self, found: Object | None) -> Pause:
@@ -336,12 +334,12 @@ class RemediationStore:
         elif value in _HOLDS:
             wrong = ""
         else:
-            wrong = f'{where} says neither paused: "false" nor "true" nor "all": `gpuwatch resume` opens it'
+            wrong = f'{where} says neither paused: "false" nor "true" nor "all": `gpuwatch resume` ends the pause'
         why = f"{reason} ({wrong})" if reason and wrong else reason or wrong
         return Pause(paused=True, everything=value == "all", since=since, by=by, reason=why)
 
     def _get(self, at: RemediationId) -> Object | None:
-        with _told():
+        with _store_errors():
             return self._writer.get(_ref(at))
 
 
@@ -377,7 +375,7 @@ def _deletion(ref: ObjectRef) -> str:
     undone = (
         f"Restore what it released by hand, from its annotation {keys.SAVED_STATE}. Then:"
         if ref.namespace
-        else "gpuwatch takes its taint off the Node once it is gone:"
+        else "gpuwatch removes its taint from the Node once the object is deleted:"
     )
     return f"{undone} kubectl delete {named}"
 
@@ -391,7 +389,7 @@ _ERRORS: Mapping[Failure, type[StoreError]] = {
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _store_errors() -> Iterator[None]:
     """Turn a WriteError into the StoreError of its kind."""
     try:
         yield
@@ -413,7 +411,7 @@ def _understood(found: Object) -> Remediation:
         return _decoded(found)
     except FormError as error:
         raise StoreError(
-            f"Remediation {_id(found)} cannot be understood ({error}); see what it had done. {_deletion(ref_of(found))}"
+            f"Remediation {_id(found)} cannot be decoded ({error}); check what it had done. {_deletion(ref_of(found))}"
         ) from error
 
 

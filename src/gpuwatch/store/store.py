@@ -17,7 +17,15 @@ from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
 from gpuwatch.store import StoreError
 from gpuwatch.store.codec import DamagedError, StoredRow, decode, encode, row
-from gpuwatch.store.database import WAIT_SECONDS, DamagedFileError, connected, move_aside, stat_if_there, told, usable
+from gpuwatch.store.database import (
+    WAIT_SECONDS,
+    DamagedFileError,
+    connected,
+    move_aside,
+    stat_of,
+    store_errors,
+    usable,
+)
 
 KEPT = timedelta(days=400)
 """Minimum retention of advice: a year, and the month that is compared with the one a year ago."""
@@ -83,7 +91,7 @@ class Store(AbstractContextManager["Store"]):
         path = usable(path)
         found_gaps = list(gaps)
         while True:
-            found = stat_if_there(path)
+            found = stat_of(path)
             try:
                 return cls(connected(path, wait_seconds), path, wait_seconds, found_gaps, written)
             except DamagedFileError as damage:
@@ -333,7 +341,7 @@ class Store(AbstractContextManager["Store"]):
 
     @contextmanager
     def _transaction(self, doing: str, begin: str = "BEGIN") -> Iterator[None]:
-        with told(self._path, doing, self._wait_seconds):
+        with store_errors(self._path, doing, self._wait_seconds):
             try:
                 self._db.execute(begin)
                 yield

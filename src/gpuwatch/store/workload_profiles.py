@@ -41,7 +41,7 @@ def publish(
     written, for example because its Namespace is gone, is a Gap. Raises StoreError when the existing objects cannot
     be listed."""
     try:
-        there = {
+        existing = {
             (each["metadata"]["namespace"], each["metadata"]["name"]): each
             for each in writer.objects(API_VERSION, PROFILE_KIND)
         }
@@ -56,13 +56,13 @@ def publish(
     for key, profile in book.profiles.items():
         if not key.namespace:
             continue
-        found = there.pop((key.namespace, name_of(key)), None)
+        found = existing.pop((key.namespace, name_of(key)), None)
         status = replace(_summary(profile), recommendation=advised.get(key), abstention=not_advised.get(key))
         try:
             _write(writer, key, found, status)
         except (WriteError, FormError) as error:
             gaps.append(Gap(kind=GapKind.BAD_INPUT, what=f"profile of {key}", detail=f"It is not written: {error}"))
-    for object_ in there.values():
+    for object_ in existing.values():
         try:
             writer.delete(ref_of(object_))
         except WriteError as error:
@@ -105,7 +105,7 @@ def _says_the_same(old: Mapping[str, Any], new: WorkloadProfileStatus) -> bool:
         return False
     if was.as_of is None or new.as_of is None:
         return False
-    return was.as_of.date() == new.as_of.date() and _gist(was) == _gist(new)
+    return was.as_of.date() == new.as_of.date() and _decision(was) == _decision(new)
 
 
 def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int) -> ApiCondition:
@@ -118,7 +118,7 @@ def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int
         status, reason = ConditionStatus.FALSE, camel_enum(not_advised.reason)
         message, at = not_advised.message, not_advised.at
     else:
-        status, reason, message = ConditionStatus.UNKNOWN, "Pending", "Nothing was concluded yet."
+        status, reason, message = ConditionStatus.UNKNOWN, "Pending", "It was not evaluated yet."
     assert at is not None
     for each in from_api(old, WorkloadProfileStatus).conditions if old else ():
         if (each.type, each.status) == (ADVISED, status) and each.observed_generation:
@@ -133,7 +133,7 @@ def _advised(old: Mapping[str, Any], new: WorkloadProfileStatus, generation: int
     )
 
 
-def _gist(status: WorkloadProfileStatus) -> tuple[object, ...]:
+def _decision(status: WorkloadProfileStatus) -> tuple[object, ...]:
     """The fields that a person would act on."""
     advised, not_advised = status.recommendation, status.abstention
     return (

@@ -13,18 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range
-from gpuwatch.model.telemetry import (
-    Activity,
-    ActivityHistory,
-    Device,
-    DeviceId,
-    Gap,
-    PodRef,
-    Schema,
-    Signal,
-    SignalFound,
-)
-from gpuwatch.telemetry import labels as door
+from gpuwatch.model.telemetry import Activity, ActivityHistory, Device, DeviceId, Gap, PodRef, Schema, Signal
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
@@ -64,8 +54,7 @@ def histories(
     """One history per device and Pod, and one with pod '' for the time in which no Pod held the device.
 
     Every history covers (at − n·step, at], for the n whole steps of the window. A step is active when a sample in it is
-    above bound_ratio, and unknown while the Pod did not hold the device. devices: only these. A device without a row of
-    any busy metric has no history.
+    above bound_ratio, and unknown while the Pod did not hold the device. devices: only these, if they have a row.
     """
     if step_seconds <= 0 or window_seconds < step_seconds:
         raise ValueError(f"a window of {window_seconds} s has no step of {step_seconds} s")
@@ -80,7 +69,7 @@ def histories(
         left = [device for device in wanted if device.id not in activity.answered]
         for row, signal in found:
             if row.preference == preference:
-                activity.ask(row, signal, [device for device in left if device.vendor is row.vendor])
+                activity.ask(row, signal.scale, [device for device in left if device.vendor is row.vendor])
         activity.answered.update(device for device, _ in activity.codes)
     return tuple(activity.histories()), tuple(activity.gaps())
 
@@ -96,8 +85,8 @@ class _Activity:
     errors: dict[str, TelemetryError] = field(default_factory=dict)
     dropped: Dropped = field(default_factory=Dropped)
 
-    def ask(self, row: MetricRow, signal: SignalFound, devices: Sequence[Device]) -> None:
-        by = by_labels(door.IDENTITY_LABELS[row.vendor], door.HOLDER_LABELS[row.vendor])
+    def ask(self, row: MetricRow, scale: float, devices: Sequence[Device]) -> None:
+        by = by_labels(row_labels.IDENTITY_LABELS[row.vendor], row_labels.HOLDER_LABELS[row.vendor])
         for only, partition in self._blocks(devices):
             window = self.steps.step_seconds
             expression = Expression(selector(row, *only), Function.MAX, window, combine=Combine.MAX, by=by)
@@ -108,10 +97,10 @@ class _Activity:
                 continue
             wanted = {device.id for device in devices}
             for series in answer:
-                identity = door.identity(series.labels, row.vendor)
+                identity = row_labels.identity(series.labels, row.vendor)
                 if identity is not None and identity.id in wanted:
-                    holder = door.holder(series.labels, row.vendor, self.inventory.scrape_targets)
-                    self._add(identity.id, holder.pod if holder else "", series, signal.scale)
+                    holder = row_labels.holder(series.labels, row.vendor, self.inventory.scrape_targets)
+                    self._add(identity.id, holder.pod if holder else "", series, scale)
 
     def _add(self, device: DeviceId, pod: PodRef, series: Series, scale: float) -> None:
         values = self.steps.values(series)
@@ -144,7 +133,7 @@ class _Activity:
             if pod:
                 held[device] = np.maximum(held.get(device, np.uint8(_UNKNOWN)), codes)
         for (device, pod), seen in sorted(self.codes.items(), key=lambda item: item[0]):
-            # A device row beside rows of its processes does not mean that the device was free.
+            # Where rows of a device's processes exist too, the device's own row does not mean that it was free.
             beside = not pod and device in held
             codes = np.where(held[device] == _UNKNOWN, seen, np.uint8(_UNKNOWN)) if beside else seen
             if codes.any():

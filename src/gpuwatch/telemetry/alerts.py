@@ -14,9 +14,8 @@ _NAMED = 20
 def firing(
     store: SampleSource, names: Sequence[str], at: datetime, matchers: Mapping[str, str] = {}
 ) -> tuple[tuple[str, ...] | None, tuple[Gap, ...]]:
-    """The alerts among `names` that fire now; None where a query failed, or where a name that does not fire is no
-    rule's: it may be misspelt. Alerts of other clusters than the `matchers` say do not count; those without the label
-    do, as an alert's rule may drop it."""
+    """The alerts among `names` that fire now. None where a query failed, or where no rule has one of the names, which
+    may be misspelt. matchers: of the cluster; an alert without the label counts, as its rule may drop the label."""
     ours = (any_of(label, dict.fromkeys((value, ""))) for label, value in matchers.items())
     selector = Selector("ALERTS", (any_of("alertstate", ["firing"]), *ours))
     try:

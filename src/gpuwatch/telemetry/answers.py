@@ -1,4 +1,4 @@
-"""From answer rows to device values, for one WindowStat. A device with several rows is in pieces that are joined."""
+"""From answer rows to device values, for one WindowStat. The rows of a device with several are pieces to join."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gpuwatch.model.telemetry import DeviceId, Gap, PodRef, Scope, Signal, Statistic
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.gaps import BLANK, Dropped, failed
-from gpuwatch.telemetry.pieces import Piece, RowKey, joined, lowest_counts, needs_samples
+from gpuwatch.telemetry.pieces import Piece, RowKey, joined, needs_samples, takes_lowest
 from gpuwatch.telemetry.questions import FRACTIONS, Question, in_si
 from gpuwatch.telemetry.samples import AnswerRow, Expression, StoreRefused, StoreUnreachable, TelemetryError
 
@@ -59,7 +59,7 @@ class LevelAnswers:
         is_maximum = question.stat.statistic in FRACTIONS
         low, high = question.plausible
         for row in beside:
-            found = door.ids(row.labels, question.row.vendor)
+            found = row_labels.ids(row.labels, question.row.vendor)
             if found is None or (is_maximum and (low <= row.value <= high or math.isnan(row.value))):
                 continue
             device = found[question.row.scope is Scope.PHYSICAL]
@@ -78,13 +78,12 @@ class LevelAnswers:
                 if instance != device:
                     self._gpu_of[instance] = device
         else:
-            lowest = lowest_counts(question.stat.statistic, question.row)
+            lowest = takes_lowest(question.stat.statistic, question.row)
             for _, device, variant, value, _ in self._usable(question, rows):
                 self._put(device, variant, value, lowest)
 
     def divide(self, per_process: Set[tuple[str, str]], targets: frozenset[PodRef]) -> None:
-        """Finds the pieces; call it after the last `take`. Where an exporter writes rows per process beside the
-        device's row, only the device's row is kept."""
+        """Finds the pieces, after the last `take`. Rows per process beside the device's row are dropped."""
         if not self._several:
             return
         for question, rows in self._in_pieces:
@@ -130,7 +129,7 @@ class LevelAnswers:
             self._single[variant][instance] = (
                 parts[0].value if len(parts) == 1 else joined(statistic, parts, counts, fitting)
             )
-        lowest = any(lowest_counts(statistic, question.row) for question, _ in self._in_pieces)
+        lowest = any(takes_lowest(statistic, question.row) for question, _ in self._in_pieces)
         for variant, of_instance in self._single.items():
             if self._gpu_of or variant in self.values:
                 for instance, value in of_instance.items():
@@ -148,7 +147,7 @@ class LevelAnswers:
         zero_is_none = in_units and metric.zero_means_absent
         low, high = question.plausible if in_units else (-math.inf, math.inf)
         for row in rows:
-            found = door.ids(row.labels, vendor)
+            found = row_labels.ids(row.labels, vendor)
             if found is None:
                 continue
             device = found[is_physical]

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range
 from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Scope, Signal, StateChange
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.discovery import selector
 from gpuwatch.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
@@ -88,7 +88,7 @@ class _Reader:
 
     def _suspects(self, row: MetricRow) -> frozenset[DeviceId]:
         """Devices with two values in the window, or with another value or none in the window before it."""
-        by, window = door.IDENTITY_LABELS[row.vendor], self.window_seconds
+        by, window = row_labels.IDENTITY_LABELS[row.vendor], self.window_seconds
         lowest = Expression(selector(row), Function.MIN, window, combine=Combine.MIN, by=by)
         highest = replace(lowest, function=Function.MAX, combine=Combine.MAX)
         earlier = replace(highest, function=Function.LAST_IN_WINDOW, offset_seconds=window)
@@ -102,7 +102,7 @@ class _Reader:
 
     def _fallen(self, row: MetricRow) -> frozenset[DeviceId]:
         """Devices whose counter is now below half of its maximum in the window."""
-        by = door.IDENTITY_LABELS[row.vendor]
+        by = row_labels.IDENTITY_LABELS[row.vendor]
         highest = Expression(selector(row), Function.MAX, self.window_seconds, combine=Combine.MAX, by=by)
         newest = replace(highest, function=Function.LAST, window_seconds=0)
         highs, last = self._by_device(row, (highest, newest))
@@ -139,7 +139,7 @@ def _counted(found: Iterable[Occurrence], signal: Signal) -> Iterator[StateChang
 
 
 def _device(of: AnswerRow | Series, row: MetricRow) -> DeviceId | None:
-    found = door.ids(of.labels, row.vendor)
+    found = row_labels.ids(of.labels, row.vendor)
     return None if found is None else found[row.scope is Scope.PHYSICAL]
 
 

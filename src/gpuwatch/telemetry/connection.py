@@ -16,18 +16,18 @@ class Connection:
 
     url: up to, not including, `/api/v1`: `https://prom.example`, `https://mimir.example/prometheus`,
     `http://vmselect:8481/select/0/prometheus`. A user and password in it become `username` and `password`.
-    bearer_token: sent with each query; better in a file.
+    bearer_token: sent with each query; a file is safer.
     username, password: for basic authentication, instead of a token.
     insecure_skip_verify: true trusts any certificate; for tests.
     bearer_token_file: read before each query, as mounted tokens are rotated.
-    ca_file: PEM with the authorities to trust in the place of the system's; it wins over REQUESTS_CA_BUNDLE.
+    ca_file: PEM with the authorities to trust instead of the system's; it wins over REQUESTS_CA_BUNDLE.
     cert_file, key_file: client certificate (mTLS); without key_file, cert_file holds both.
     headers: sent with each query, e.g. `X-Scope-OrgID` for Mimir's tenants.
-    matchers: label → value that the series of this cluster have, and no others, e.g. `cluster: eu-1` on Thanos; '' for
-    series without the label. Added to every query. Without them the labels `cluster` and the like are looked at.
+    matchers: label → value that only the series of this cluster have, e.g. `cluster: eu-1` on Thanos; '' for series
+    without the label. Added to every query. Without matchers, gpuwatch looks for labels such as `cluster` itself.
     trusted_targets: exporters that gpuwatch cannot recognise, such as those outside Kubernetes: each item is labels
     among job, instance, namespace and pod, which all have to match.
-    timeout_seconds: for one query; sent to the server, whose error is awaited for 5 s more.
+    timeout_seconds: for one query; sent to the server, after which gpuwatch waits 5 s more for the server's error.
     retries: further attempts on 429, 5xx and broken connections.
     backoff_seconds: before the first of them; doubled before each further one.
     retry_max_seconds: the longest wait; a Retry-After is honoured up to it.
@@ -114,19 +114,23 @@ class Connection:
     def _check_headers(self) -> None:
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"headers: {name!r} is no header name")
+                raise ValueError(f"headers: {name!r} is no header name; correct it")
             if not value.isprintable() or value != value.strip():
                 raise ValueError(f"headers: the value of {name} contains a line break, or begins or ends with a space")
             if name.lower() == "authorization" and (self.bearer_token or self.bearer_token_file or self.username):
-                raise ValueError("headers: Authorization is given beside bearer_token, bearer_token_file or username")
+                raise ValueError(
+                    "headers: Authorization contradicts bearer_token, bearer_token_file and username; drop it"
+                )
         object.__setattr__(self, "headers", dict(self.headers))
 
     def _check_matchers(self) -> None:
         for name in self.matchers:
             if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
-                raise ValueError(f"matchers: {name!r} is no label of a series")
+                raise ValueError(f"matchers: {name!r} is no label name; correct it")
         for item in self.trusted_targets:
             if unknown := sorted(item.keys() - set(TARGET_LABELS)):
                 raise ValueError(f"trusted_targets: {', '.join(unknown)} is none of {', '.join(TARGET_LABELS)}")
             if not item or not all(item.values()):
-                raise ValueError("trusted_targets: an item without a label or a value would trust every target")
+                raise ValueError(
+                    "trusted_targets: an item without a label or a value would trust every target; fill it"
+                )

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.catalog.metrics import MetricRow, metric_rows
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Scope, SignalFound, Vendor
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.gaps import BLANK, failed
 from gpuwatch.telemetry.samples import (
     AnswerRow,
@@ -45,17 +45,16 @@ Places = dict[str, set[tuple[str, str]]]
 
 def discover(store: SampleStore, at: datetime, places: Places | None = None) -> tuple[Schema, tuple[Gap, ...]]:
     """The Schema of the hour before `at`. places: filled by the queries that are sent anyway. SignalFound.scale is the
-    catalog's, except where *_RATIO metrics are in percent. Where they are percent on some exporters and ratios on
-    others, they are left out, with a Gap."""
+    catalog's, except where *_RATIO metrics are in percent. Where exporters differ in that, a Gap replaces them."""
     try:
         names = store.metric_names(at, LOOKBACK_SECONDS)
     except TelemetryError as error:
         return Schema(backend=store.description), (failed("discovery of metrics", error),)
-    spoken = _spoken(names)
-    if not spoken:
+    existing = _existing_rows(names)
+    if not existing:
         return Schema(backend=store.description), (_nothing(store),)
     gaps: list[Gap] = []
-    found = _counted(store, spoken, at, gaps, {} if places is None else places)
+    found = _counted(store, existing, at, gaps, {} if places is None else places)
     samples: dict[str, list[AnswerRow]] = {}
     references: dict[str, MetricRow] = {}
     for vocabulary in dict.fromkeys(row.vocabulary for row in found):
@@ -79,24 +78,24 @@ def discover(store: SampleStore, at: datetime, places: Places | None = None) -> 
         if row.metric not in unclear
     )
     widest = max(samples, key=lambda vocabulary: len(samples[vocabulary]), default="")
-    everywhere = [(references[vocabulary].vendor, row) for vocabulary, answer in samples.items() for row in answer]
+    rows = [(references[vocabulary].vendor, row) for vocabulary, answer in samples.items() for row in answer]
     schema = Schema(
         vocabularies=tuple(samples),
         signals=signals,
-        node_labels=tuple(name for name in door.NODE_LABELS if any(row.labels.get(name) for _, row in everywhere)),
-        pod_labels=_pod_labels(everywhere),
+        node_labels=tuple(name for name in row_labels.NODE_LABELS if any(row.labels.get(name) for _, row in rows)),
+        pod_labels=_pod_labels(rows),
         interval_seconds=_interval(store, references[widest], samples[widest], at, gaps) if samples else 0.0,
         backend=store.description,
     )
     return schema, tuple(gaps)
 
 
-def place_of(labels: door.Labels) -> tuple[str, str]:
+def place_of(labels: row_labels.Labels) -> tuple[str, str]:
     return labels.get("instance", ""), labels.get("job", "")
 
 
-def _spoken(names: frozenset[str]) -> list[MetricRow]:
-    """Rows whose metric exists; a metric of two vocabularies counts once, for the one that has other metrics here."""
+def _existing_rows(names: frozenset[str]) -> list[MetricRow]:
+    """Catalog rows whose metric exists; a metric of two vocabularies counts for the one that has other metrics too."""
     existing = [row for row in metric_rows() if row.metric in names]
     claims: dict[str, set[str]] = {}
     for row in existing:
@@ -114,8 +113,7 @@ def _spoken(names: frozenset[str]) -> list[MetricRow]:
 def _counted(
     store: SampleStore, rows: Sequence[MetricRow], at: datetime, gaps: list[Gap], places: Places
 ) -> dict[MetricRow, int]:
-    """Rows that have series, and how many, now or else in the look-back. A row whose count failed is kept: its metric
-    exists."""
+    """Rows that have series, and how many, now or else in the look-back. A row whose count failed is kept."""
     counts: dict[Selector, int] = {}
     open_selectors = list(dict.fromkeys(selector(row) for row in rows))
     unanswered: dict[Selector, TelemetryError] = {}
@@ -138,7 +136,7 @@ def _counted(
 
 
 def _rank(row: MetricRow, series: int) -> tuple[bool, bool, bool, int, bool]:
-    """Highest for the metric that most devices have, once each. Its labels stand for the exporter's."""
+    """Highest for the metric that has one row per device for most devices; its labels stand for the exporter's."""
     names_gpus = row.scope is not Scope.MACHINE
     return (names_gpus, not row.variant_label, row.combine not in ("sum", "avg"), series, row.default_exported)
 
@@ -146,28 +144,27 @@ def _rank(row: MetricRow, series: int) -> tuple[bool, bool, bool, int, bool]:
 def _labelled(store: SampleStore, row: MetricRow, at: datetime, gaps: list[Gap]) -> list[AnswerRow] | None:
     """Rows of the reference metric that name a device, with all labels that labels.py reads; None on failure."""
     vendor = row.vendor
-    names = by_labels(
-        door.IDENTITY_LABELS[vendor], door.HOLDER_LABELS[vendor], ("pod", "namespace", "container"), door.NODE_LABELS
-    )
+    device, holder = row_labels.IDENTITY_LABELS[vendor], row_labels.HOLDER_LABELS[vendor]
+    names = by_labels(device, holder, ("pod", "namespace", "container"), row_labels.NODE_LABELS)
     expression = Expression(selector(row), Function.LAST_IN_WINDOW, LOOKBACK_SECONDS, by=names)
     try:
         answer = store.evaluate(expression, at)
     except TelemetryError as error:
         gaps.append(failed(f"labels of {row.metric}", error))
         return None
-    return [each for each in answer if door.identity(each.labels, vendor) is not None]
+    return [each for each in answer if row_labels.identity(each.labels, vendor) is not None]
 
 
 def _pod_labels(rows: Sequence[tuple[Vendor, AnswerRow]]) -> str:
     if any(row.labels.get("exported_pod") for _, row in rows):
         return "exported_*"
-    return "native" if any(door.holder(row.labels, vendor) for vendor, row in rows) else ""
+    return "native" if any(row_labels.holder(row.labels, vendor) for vendor, row in rows) else ""
 
 
 def _interval(store: SampleStore, row: MetricRow, rows: Sequence[AnswerRow], at: datetime, gaps: list[Gap]) -> float:
     """Median seconds between samples of a few devices across the fleet; 0 where no series has two samples."""
     devices = sorted(
-        {tuple(door.device_matchers(each.labels, row.vendor)) for each in rows},
+        {tuple(row_labels.device_matchers(each.labels, row.vendor)) for each in rows},
         key=lambda matchers: [matcher.value for matcher in matchers],
     )
     step = max(1, len(devices) // _SERIES_FOR_INTERVAL)
@@ -187,15 +184,14 @@ def _percentages(
     store: SampleStore, found: Iterable[MetricRow], at: datetime, gaps: list[Gap]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Metrics named ratio that are in percent, and those whose unit is unknown. DCGM changed the unit of all of them in
-    one release, so they are judged together. Percentages are integers, so a maximum between 0 and 1 is a ratio; 0 and 1
-    are ambiguous."""
+    one release, so they are judged together. Percentages are integers, so a maximum between 0 and 1 is a ratio."""
     metrics = {
         row.metric: row
         for row in found
         if row.metric.endswith("_RATIO") and "_PROF_" not in row.metric and row.scale == 1
     }
     expressions = [
-        Expression(selector(row), Function.MAX, LOOKBACK_SECONDS, by=door.IDENTITY_LABELS[row.vendor])
+        Expression(selector(row), Function.MAX, LOOKBACK_SECONDS, by=row_labels.IDENTITY_LABELS[row.vendor])
         for row in metrics.values()
     ]
     values: list[float] = []
@@ -237,6 +233,6 @@ def _unidentified(row: MetricRow) -> Gap:
     return Gap(
         kind=GapKind.BAD_INPUT,
         what=f"vocabulary {row.vocabulary}",
-        detail=f"no series of {row.metric} has the label {labels[row.vendor]}, so that devices cannot be told apart; "
-        "look for a labeldrop in the metricRelabelings of its ServiceMonitor",
+        detail=f"no series of {row.metric} has the label {labels[row.vendor]}, so devices cannot be told apart; look "
+        "for a labeldrop in the metricRelabelings of its ServiceMonitor",
     )

@@ -2,8 +2,7 @@
 
 Semantics are those of Prometheus 3: windows and the look-back are left-open. A staleness marker ends a series for an
 instant lookup; range functions skip it. NaN is a value, which min and max skip and other functions return. Answers have
-one row per series and one column per evaluation time, and a mask of the same shape that is true where there is an
-answer (which may be NaN).
+one row per series and one column per evaluation time; a mask of that shape is true where there is an answer.
 """
 
 import math
@@ -158,8 +157,7 @@ def _running_count(mask: BoolArray) -> IntArray:
 
 
 def _any_bit(values: FloatArray, mask: int) -> BoolArray:
-    """Whether a value has any bit of the mask, computed as the PromQL in promql.py does: bitwise `and` would differ for
-    negative, fractional, infinite and NaN values."""
+    """Whether a value has any bit of the mask, computed as promql.py does, also for negative and fractional ones."""
     *higher, (top, lowest) = bit_runs(mask)
     for above, below in higher:
         values = np.minimum(np.fmod(values, 2.0**above), 2.0**below - 1)
@@ -245,8 +243,8 @@ def _increases(
     samples: MetricSamples, low: IntArray, high: IntArray, begins_ms: IntArray, ends_ms: IntArray
 ) -> FloatArray:
     """increase() as Prometheus ≥2.52 extrapolates it: to an edge of the window within 1.1 average sample intervals,
-    else by half an interval, and never to before the time at which a counter with this slope was zero. Every window has
-    two samples or more."""
+    else by half an interval, and never to before a counter with this slope was zero. Windows have at least two samples.
+    """
     values, times = samples.values, samples.times_ms
     first, last = values[low], values[high - 1]
     lost = np.concatenate(([0.0], np.where(values[1:] < values[:-1], values[:-1], 0.0)))

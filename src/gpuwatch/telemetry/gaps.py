@@ -10,7 +10,8 @@ from gpuwatch.telemetry.samples import TelemetryError
 BLANK = 2.0**62
 """DCGM's blank values start at 2^62 (DCGM_INT64_BLANK is 0x7ffffffffffffff0); nothing measured comes near."""
 
-_EVENT_BORN = frozenset({Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.XID_EVENTS_TOTAL})
+_AFTER_FIRST_EVENT = frozenset({Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.XID_EVENTS_TOTAL})
+"""Signals whose series begin with the first XID."""
 
 
 def failed(what: str, error: TelemetryError) -> Gap:
@@ -29,7 +30,7 @@ def missing(signal: Signal, vocabularies: Iterable[str]) -> Gap:
     else:
         detail = f"no series of {', '.join(dict.fromkeys(row.metric for row in wanted))}"
         line = next((row.exporter_line for row in wanted if row.exporter_line), "")
-        if signal in _EVENT_BORN:
+        if signal in _AFTER_FIRST_EVENT:
             detail += "; newer exporters write no such series before the first XID, so this may be normal"
         if any(row.default_exported for row in wanted):
             detail += "; it is in the exporter's default list, so either no GPU here has it or it is filtered out"

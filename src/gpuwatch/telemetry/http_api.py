@@ -1,6 +1,5 @@
 """The Prometheus HTTP API: requests with credentials and retries, and answers decoded in little memory.
-`prometheus_api_client` builds the requests. Its session is replaced, because it has no POST bodies, no warnings and
-only one kind of exception."""
+`prometheus_api_client` builds the requests; its own session has no POST bodies, warnings or kinds of exceptions."""
 
 import logging
 import os
@@ -51,14 +50,13 @@ class ApiSession(requests.Session):
         self._labels: dict[bytes, Mapping[str, str]] = {}
         self.warnings: dict[str, None] = {}
         self.date = ""
-        # On, it would read credentials from ~/.netrc. Proxies and the CA bundle still come from the environment.
+        # requests would read credentials from ~/.netrc. Proxies and the CA bundle still come from the environment.
         self.trust_env = False
         self.proxies.update(get_environ_proxies(connection.url))
         self.verify = _authorities(connection)
         self.cert = _client_certificate(connection)
         self.auth = _authentication(connection)
-        # Compression takes a seventh of the server's time for such a query, more than a cluster's network takes. Over a
-        # slow network, set this header in the connection's `headers`.
+        # Compression takes a seventh of the server's time. For a slow network, set this header in the settings.
         self.headers["Accept-Encoding"] = "identity"
         self.headers.update(connection.headers)
 
@@ -229,10 +227,7 @@ def _authentication(connection: Connection) -> AuthBase | None:
 def _authorities(connection: Connection) -> str | bool:
     if connection.insecure_skip_verify:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        _log.warning(
-            "insecure_skip_verify: the identity of Prometheus at %s is not verified",
-            connection.url,
-        )
+        _log.warning("insecure_skip_verify: the identity of Prometheus at %s is not verified", connection.url)
         return False
     if connection.ca_file:
         return _existing("ca_file", connection.ca_file)

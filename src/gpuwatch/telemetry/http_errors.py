@@ -78,7 +78,7 @@ def outcome_of_answer(response: requests.Response, place: str, asked: str) -> En
         said = _text(content)
     about = _About(place, asked, said)
     if _LIMITS.search(said):
-        return Failed(QueryTooLarge(about.says("the query is more than the server allows", "ask for less at once")))
+        return Failed(QueryTooLarge(about.says("the query exceeds a limit of the server", "ask for less at once")))
     if (envelope is not None and envelope.errorType == "timeout") or _TIMEOUTS.search(said):
         return Failed(PerhapsTooLarge(about.says("the query took too long", "raise timeout_seconds or ask for less")))
     if 300 <= status < 400:
@@ -130,7 +130,7 @@ def _no_result(response: requests.Response, envelope: Envelope | None, about: _A
         return Failed(QueryFailed(about.says("the query failed", "check the query by hand")))
     if _is_html(response.content):
         todo = (
-            "a login page or the user interface: give credentials that the API takes, or correct the url "
+            "it may be a login page or the user interface: give credentials that the API takes, or correct the url "
             "(path prefix, port)"
         )
         return Failed(QueryFailed(about.says("answers with a web page instead of the API", todo)))
@@ -145,9 +145,9 @@ def _redirected(response: requests.Response, about: _About) -> TelemetryError:
     target = response.headers.get("Location", "")
     parts = urlsplit(target)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    what = f"answers {response.status_code}, go to {shown or 'nowhere'}"
+    what = f"answers {response.status_code} and redirects to {shown or 'no address'}"
     if parts.hostname and parts.hostname != urlsplit(response.url).hostname:
-        todo = "another host, as a login does: give credentials that the API takes"
+        todo = "another host may ask for a login: give credentials that the API takes"
         return StoreRefused(about.says(what, todo))
     return QueryFailed(about.says(what, "put that address into url if it is the server's own"))
 

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 from gpuwatch.catalog.metrics import MetricRow
 from gpuwatch.model.telemetry import Device, DeviceId, Exporter, Gap, PodRef, Schema
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.gaps import failed
+from gpuwatch.telemetry.labels import Labels
 from gpuwatch.telemetry.promql import any_of
 from gpuwatch.telemetry.samples import (
     AnswerRow,
@@ -58,7 +59,7 @@ class Inventory:
         if len(devices) > DEVICES_IN_MATCHER:
             return ()
         picked = [self.matchers[device][0] for device in devices if self.matchers.get(device)]
-        together = tuple(door.any_device(picked, DEVICES_IN_MATCHER))
+        together = tuple(row_labels.any_device(picked, DEVICES_IN_MATCHER))
         return together if len(picked) == len(devices) and len(together) == 1 else ()
 
 
@@ -77,7 +78,7 @@ def take_inventory(
     every_labels = [labels for sighting in sightings.values() for labels in sighting.rows()]
     ups, known_instances, scraped = _ups(store, every_labels, at, lookback_seconds, gaps)
     devices = _without_down_exporters(sightings, ups, at)
-    beside = {pod for labels in every_labels if (pod := door.target(labels))}
+    beside = {pod for labels in every_labels if (pod := row_labels.target(labels))}
     targets = frozenset(scraped | beside | set(exporter_pods))
     exporters, moved = _exporters(devices, ups, known_instances)
     return Inventory(
@@ -90,7 +91,7 @@ def take_inventory(
             for device, sighting in devices.items()
         },
         matchers={
-            device: door.device_matchers(sighting.rows()[0], sighting.row.vendor)
+            device: row_labels.device_matchers(sighting.rows()[0], sighting.row.vendor)
             for device, sighting in devices.items()
         },
         per_process=_per_process(repeated, targets),
@@ -99,7 +100,7 @@ def take_inventory(
 
 
 def _ups(
-    store: SampleStore, labels: Iterable[door.Labels], at: datetime, lookback_seconds: int, gaps: list[Gap]
+    store: SampleStore, labels: Iterable[Labels], at: datetime, lookback_seconds: int, gaps: list[Gap]
 ) -> tuple[dict[str, bool], frozenset[str], set[PodRef]]:
     """For the jobs in `labels`: `up` by instance now, instances with `up` in the look-back, and their Pods."""
     jobs = sorted({job for each in labels if (job := each.get("job"))})
@@ -118,7 +119,7 @@ def _ups(
         instance = row.labels.get("instance", "")
         ups[instance] = ups.get(instance, False) or row.value > 0
     known = frozenset(row.labels.get("instance", "") for row in lately)
-    pods = {pod for row in lately if (pod := door.target({**row.labels, "__name__": "up"}))}
+    pods = {pod for row in lately if (pod := row_labels.target({**row.labels, "__name__": "up"}))}
     return ups, known, pods
 
 
@@ -138,7 +139,7 @@ def _without_down_exporters(
 
 def _device(sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, str], at: datetime) -> Device:
     identity, vendor, rows = sighting.identity, sighting.row.vendor, sighting.rows()
-    held = [each for labels in sighting.now if (each := door.holder(labels, vendor, targets))]
+    held = [each for labels in sighting.now if (each := row_labels.holder(labels, vendor, targets))]
     containers: dict[PodRef, str] = {}
     for each in sorted(held, key=lambda holder: (holder.pod, holder.container)):
         containers.setdefault(each.pod, each.container)
@@ -157,10 +158,10 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, 
         vocabulary=sighting.row.vocabulary,
         mig_instance=identity.instance,
         mig_profile=identity.profile,
-        index=_first_value(rows, door.LABELS.index),
-        model=_first_value(rows, door.LABELS.model),
-        driver_version=_first_value(rows, door.LABELS.driver),
-        pci_bus_id=_first_value(rows, door.LABELS.pci),
+        index=_first_value(rows, row_labels.LABELS.index),
+        model=_first_value(rows, row_labels.LABELS.model),
+        driver_version=_first_value(rows, row_labels.LABELS.driver),
+        pci_bus_id=_first_value(rows, row_labels.LABELS.pci),
         node_label=host,
         untrusted=untrusted,
         exporter=moved.get(exporter, exporter),
@@ -172,23 +173,22 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, 
     )
 
 
-def _first_value(rows: Sequence[door.Labels], names: Sequence[str]) -> str:
-    return next((value for labels in rows if (value := door.first(labels, names))), "")
+def _first_value(rows: Sequence[Labels], names: Sequence[str]) -> str:
+    return next((value for labels in rows if (value := row_labels.first(labels, names))), "")
 
 
-def _node_label(rows: Sequence[door.Labels]) -> tuple[str, list[str]]:
+def _node_label(rows: Sequence[Labels]) -> tuple[str, list[str]]:
     """The host; or '' and all hosts where the rows name several."""
-    values = sorted({value for labels in rows if (value := door.node_label(labels))})
-    hosts = values if len(values) < 2 else [value for value in values if door.names_a_host(value)] or values
+    values = sorted({value for labels in rows if (value := row_labels.node_label(labels))})
+    hosts = values if len(values) < 2 else [value for value in values if row_labels.names_a_host(value)] or values
     return (hosts[0] if hosts else "", []) if len(hosts) < 2 else ("", hosts)
 
 
 def _exporters(
     sightings: Mapping[DeviceId, Sighting], ups: Mapping[str, bool], known_instances: frozenset[str]
 ) -> tuple[tuple[Exporter, ...], dict[str, str]]:
-    """Exporters of the look-back, and those that were replaced: old instance → new instance. A restarted exporter gets
-    a new address. The old one was replaced, and is not down, where it exports nothing now and exactly one other on its
-    host does."""
+    """Exporters of the look-back, and those that were replaced: old instance → new instance. A restarted exporter has a
+    new address. It was replaced, and is not down, where exactly one other exporter on its host exports now."""
     exported: dict[str, set[DeviceId]] = {}
     exported_now: dict[str, set[DeviceId]] = {}
     jobs: dict[str, str] = {}
@@ -201,11 +201,11 @@ def _exporters(
             if sighting.now:
                 exported_now.setdefault(instance, set()).add(key)
             jobs.setdefault(instance, labels.get("job", ""))
-            hosts.setdefault(instance, Counter())[door.node_label(labels)] += 1
+            hosts.setdefault(instance, Counter())[row_labels.node_label(labels)] += 1
     host_of = {instance: counts.most_common(1)[0][0] for instance, counts in hosts.items()}
     moved: dict[str, str] = {}
     for instance in exported:
-        if instance in exported_now or instance in ups or not door.names_a_host(host_of[instance]):
+        if instance in exported_now or instance in ups or not row_labels.names_a_host(host_of[instance]):
             continue
         heirs = [other for other in exported_now if host_of[other] == host_of[instance]]
         if len(heirs) == 1:
@@ -227,14 +227,14 @@ def _exporters(
 
 
 def _per_process(
-    repeated: Iterable[tuple[MetricRow, Sequence[door.Labels]]], targets: frozenset[PodRef]
+    repeated: Iterable[tuple[MetricRow, Sequence[Labels]]], targets: frozenset[PodRef]
 ) -> frozenset[tuple[str, str]]:
     """Metrics and exporters with simultaneous rows of one device, one with a Pod and one without."""
     found: set[tuple[str, str]] = set()
     for metric, rows in repeated:
         held: dict[str, set[bool]] = {}
         for labels in rows:
-            is_held = door.holder(labels, metric.vendor, targets) is not None
+            is_held = row_labels.holder(labels, metric.vendor, targets) is not None
             held.setdefault(labels.get("instance", ""), set()).add(is_held)
         found.update((metric.metric, instance) for instance, both in held.items() if len(both) == 2)
     return frozenset(found)
@@ -254,8 +254,8 @@ def _partition(sightings: Iterable[Sighting], interval_seconds: float) -> Partit
             key=lambda named: sum(number for value, number in named[1].items() if value),
         )
 
-    label, nodes = count(door.NODE_LABELS)
-    if not all(door.names_a_host(value) for value in nodes if value) or set(nodes) == {""}:
+    label, nodes = count(row_labels.NODE_LABELS)
+    if not all(row_labels.names_a_host(value) for value in nodes if value) or set(nodes) == {""}:
         label, nodes = count(("UUID", "uuid", "gpu_uuid", "instance"))
     if set(nodes) == {""}:
         return None

@@ -127,8 +127,7 @@ def holder(labels: Labels, vendor: Vendor, targets: frozenset[PodRef] = frozense
 
     With honorLabels: false the workload is in exported_*. With honorLabels: true it is in the plain labels, where a row
     without a workload has the scrape target's own Pod instead. targets: Pods known to be exporters (see `target`);
-    neither they nor earlier Pods of the same DaemonSet hold a device. Without targets, the exporters' usual names
-    decide.
+    they and earlier Pods of their DaemonSet hold no device. Without targets, the exporters' usual names decide.
     """
     for pod_label, namespace_label, container_label in LABELS.pods[vendor]:
         if not (pod := labels.get(pod_label)):
@@ -194,8 +193,7 @@ def first(labels: Labels, names: Iterable[str]) -> str:
 
 
 def device_matchers(labels: Labels, vendor: Vendor) -> tuple[Matcher, ...]:
-    """Matchers that select exactly this device's rows; empty where `identity` is None. The first one alone selects the
-    rows of the physical GPU and perhaps those of its neighbours."""
+    """Matchers that select exactly this device's rows; () without identity. The first alone selects its whole GPU."""
     if vendor is Vendor.AMD and not labels.get("gpu_uuid"):
         names: tuple[str, ...] = ("hostname", "serial_number", "gpu_id", "gpu_partition_id")
     elif vendor is Vendor.AMD:

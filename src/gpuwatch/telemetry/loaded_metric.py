@@ -1,5 +1,4 @@
-"""One metric of a recording: which of its series a selector matches, and how labels group them. What depends on labels
-only is cached: each cycle evaluates the same expressions of a metric many times."""
+"""One metric of a recording: which series a selector matches, and how labels group them, cached for each cycle."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,7 @@ class LoadedMetric:
     """samples: what range functions see. markers: the staleness markers of the same series."""
 
     def __init__(self, recorded: MetricSamples, known_times_ms: Iterable[IntArray] = ()) -> None:
-        """known_times_ms: columns of other metrics; an equal one is shared. That halves the memory, because the metrics
-        of an exporter are scraped together."""
+        """known_times_ms: columns of other metrics; an equal one is shared, which halves the memory."""
         samples, self.markers = recorded.parted()
         alike = (times_ms for times_ms in known_times_ms if np.array_equal(times_ms, samples.times_ms))
         self.samples = replace(samples, times_ms=next(alike, samples.times_ms))

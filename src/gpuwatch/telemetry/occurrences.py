@@ -1,8 +1,8 @@
 """Events behind an exporter's windowed count: when each began, and their least number.
 
 dcgm-exporter counts an XID while it is within the exporter's window (its label window_size_in_ms, five minutes by
-default) and writes no row for it afterwards. Ten XIDs, ten minutes apart, are a 1 ten times: neither the greatest value
-nor the changes of the series distinguish them from a single XID.
+default) and writes no row for it afterwards. Ten XIDs, ten minutes apart, show as ten times 1: neither the greatest
+value nor the changes of the series distinguish them from a single XID.
 """
 
 from collections import defaultdict, deque
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range
 from gpuwatch.model.telemetry import DeviceId, Scope
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.inventory import Inventory
 from gpuwatch.telemetry.samples import AnswerRow, Combine, Expression, Function, SampleStore, Series
@@ -43,9 +43,8 @@ class Occurrence:
 def occurrences(
     store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
 ) -> list[Occurrence]:
-    """Events that began to be counted within (at − window, at], by device and time. Raises TelemetryError. They are the
-    fewest that explain the samples: a gap in the samples, another Pod's series or a second exporter never makes two
-    events of one."""
+    """The fewest events that explain the samples of (at − window, at], by device and time. So a gap in the samples,
+    another Pod's series or a second exporter never turns one event into two. Raises TelemetryError."""
     windows = _counting(store, row, at, window_seconds, inventory)
     if not windows:
         return []
@@ -72,7 +71,7 @@ def occurrences(
 def _counting(
     store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
 ) -> dict[_Key, float]:
-    by = by_labels(door.IDENTITY_LABELS[row.vendor], (row.variant_label, _WINDOW_LABEL))
+    by = by_labels(row_labels.IDENTITY_LABELS[row.vendor], (row.variant_label, _WINDOW_LABEL))
     question = Expression(selector(row), Function.MAX, window_seconds, combine=Combine.MAX, by=by)
     windows: dict[_Key, float] = {}
     for each in store.evaluate(question, at, inventory.partition):
@@ -89,7 +88,7 @@ def _window_seconds(labels: Mapping[str, str]) -> float:
 
 def _key(of: AnswerRow | Series, row: MetricRow) -> _Key | None:
     """None for a row without a variant, which is the exporter's zero."""
-    found, variant = door.ids(of.labels, row.vendor), of.labels.get(row.variant_label, "")
+    found, variant = row_labels.ids(of.labels, row.vendor), of.labels.get(row.variant_label, "")
     return None if found is None or not variant else (found[row.scope is Scope.PHYSICAL], variant)
 
 
@@ -114,12 +113,11 @@ def raw_series(
     end: datetime,
     inventory: Inventory,
 ) -> Iterator[Series]:
-    """Stored samples of (start, end] of these devices (GPUs where the metric is PHYSICAL) and of others on the same
-    GPUs. For few devices only. Raises TelemetryError."""
+    """Stored samples of (start, end] of the GPUs of these devices; for few devices only. Raises TelemetryError."""
     picked = {
         inventory.matchers[device.id][0]
         for device in inventory.devices
         if (device.uuid if row.scope is Scope.PHYSICAL else device.id) in devices
     }
-    for only in door.any_device(picked, _DEVICES_AT_ONCE):
+    for only in row_labels.any_device(picked, _DEVICES_AT_ONCE):
         yield from store.raw(selector(row, only), start, end)

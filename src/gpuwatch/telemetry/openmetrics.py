@@ -6,8 +6,7 @@ Unreadable lines are reported with their number.
 
 `promtool tsdb dump-openmetrics` writes staleness markers as NaN, although its help says that it omits them, and no HELP
 or TYPE; `promtool tsdb dump`, the only one in Prometheus 2.42, writes `{__name__="…"}` and milliseconds. Prometheus
-ends a series with one marker, never two in a row. So a NaN in a dump is a staleness marker after a number and before no
-other NaN, else a value.
+ends a series with one marker, never two in a row. So a single NaN after a number is read as a marker, others as values.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Owners of deleted Pods, from kube-state-metrics' series in Prometheus.
 
 Metrics and labels are those of kube-state-metrics v2 (docs/metrics/workload); v1 writes `<none>` where v2 leaves a
-label empty. Without honorLabels, `namespace`, `pod` and `container` are those of kube-state-metrics and `exported_*`
-those of the object.
+label empty. Without honorLabels, `namespace`, `pod` and `container` are its own, and `exported_*` those of the object.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,8 +26,7 @@ _PARENTS = {"ReplicaSet": ("kube_replicaset_owner", "replicaset"), "Job": ("kube
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastPod:
     """A Pod as kube-state-metrics last exported it; None is unknown. workload: Workload.id (`Kind/namespace/name`) of
-    the top owner, the Pod itself without a controller; '' if unknown. cpu_cores, memory_bytes: requests, summed over
-    containers."""
+    the top owner, the Pod itself without a controller; '' if unknown. cpu_cores, memory_bytes: requests of the Pod."""
 
     workload: str = ""
     cpu_cores: float | None = None
@@ -49,8 +47,8 @@ class JobRun:
 def pod_owners(
     store: SampleStore, start: datetime, end: datetime, pods: Collection[PodRef]
 ) -> tuple[Mapping[PodRef, PastPod], tuple[Gap, ...]]:
-    """Owners and requests of these Pods in (start, end], without Pods that have no series. The workload is '' where the
-    owner of its ReplicaSet or Job is unknown, and where Pods with one name had different owners."""
+    """Owners and requests of these Pods in (start, end]; Pods without a series are left out. The workload is '' where
+    the owner of its ReplicaSet or Job is unknown, and where Pods with one name had different owners."""
     if not pods:
         return {}, ()
     asked = KubeStateMetrics(store, end, round((end - start).total_seconds()))

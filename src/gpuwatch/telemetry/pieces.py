@@ -1,6 +1,5 @@
 """Joins the pieces of a device's series into one value. A new piece begins whenever a label changes, mostly the Pod.
-Pieces are consecutive or simultaneous: replicas for the Pods that share a GPU, rows per process beside the device's
-row, two exporters on one host."""
+Pieces follow each other, or are simultaneous: replicas of a shared GPU, rows per process, two exporters on one host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ def row_key(labels: Labels) -> RowKey:
     return frozenset(labels.items())
 
 
-def lowest_counts(statistic: Statistic, row: MetricRow) -> bool:
+def takes_lowest(statistic: Statistic, row: MetricRow) -> bool:
     """Whether the device's value is the lowest of simultaneous rows, not the highest."""
     return statistic is Statistic.MIN or (statistic is Statistic.LAST and row.combine == "min")
 
@@ -67,7 +66,7 @@ def joined(
     fitting: samples that fit into the window one after the other; None where the interval is unknown, and then pieces
     count as simultaneous."""
     values = [piece.value for piece in pieces]
-    if lowest_counts(statistic, pieces[0].question.row):
+    if takes_lowest(statistic, pieces[0].question.row):
         return min(values)
     if samples is None or statistic not in ADDED | WEIGHTED:
         return max(values)

@@ -5,7 +5,7 @@ not found."""
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from gpuwatch.model.telemetry import Gap, PodRun
@@ -23,6 +23,8 @@ _CREATOR = ("created_by_kind", "created_by_name")
 _LABELS = (*_POD, "node", "exported_node", "phase", "reason", "image", *_CREATOR)
 _PHASE, _EXIT_CODE = "status_phase", "container_status_last_terminated_exitcode"
 _REASONS = ("status_reason", "container_status_terminated_reason", "container_status_last_terminated_reason")
+_REFUSED = "UnexpectedAdmissionError"
+"""The kubelet could not start the Pod, for example because its device plugin had no healthy device left."""
 _METRICS = (
     *(_PHASE, _EXIT_CODE, *_REASONS, "info", "container_info", "start_time", "container_state_started"),
     *("completion_time", "container_status_restarts_total", "deletion_timestamp"),
@@ -32,7 +34,8 @@ _ByPod: TypeAlias = Mapping[str, Sequence[AnswerRow]]
 
 
 def pod_runs(store: SampleStore, at: datetime, window_seconds: int) -> tuple[tuple[PodRun, ...], tuple[Gap, ...]]:
-    """Pods of (at − window, at]. None where a query failed: half of the facts would make a wrong comparison."""
+    """Pods of (at − window, at]; () where a query failed, as incomplete facts would make a wrong comparison."""
+    begin = at - timedelta(seconds=window_seconds)
     asked = KubeStateMetrics(store, at, window_seconds, "ends of Pods")
     found = _by_pod(asked.rows([Selector("kube_pod_container_resource_requests", (_ACCELERATORS,))], _LABELS))
     if not found:
@@ -41,11 +44,11 @@ def pod_runs(store: SampleStore, at: datetime, window_seconds: int) -> tuple[tup
     label = "exported_namespace" if exported else "namespace"
     where = list(in_batches(label, {key.partition("/")[0] for key in found}, _NAMESPACES_AT_ONCE))
 
-    def told(metric: str, asked: KubeStateMetrics = asked) -> _ByPod:
+    def fact(metric: str, asked: KubeStateMetrics = asked) -> _ByPod:
         return _by_pod(asked.rows([Selector(f"kube_pod_{metric}", (each,)) for each in where], _LABELS))
 
-    facts = {metric: told(metric) for metric in _METRICS}
-    now = told(_PHASE, replace(asked, window_seconds=_NOW_SECONDS))
+    facts = {metric: fact(metric) for metric in _METRICS}
+    now = fact(_PHASE, replace(asked, window_seconds=_NOW_SECONDS))
     if asked.gaps:
         return (), tuple(asked.gaps)
 
@@ -64,14 +67,17 @@ def pod_runs(store: SampleStore, at: datetime, window_seconds: int) -> tuple[tup
         over = {"Failed", "Succeeded"}.intersection(words(facts[_PHASE], "phase"))
         reasons = [word for metric in _REASONS for word in words(facts[metric], "reason")]
         reasons += [f"exit code {row.value:.0f}" for row in facts[_EXIT_CODE].get(key, ())]
+        images, started = words(facts["container_info"], "image"), moment("container_state_started", "start_time")
+        # One that ran was refused when its Node booted again (kubernetes/kubernetes#125579); nothing says when.
+        refused = _REFUSED in reasons and not images and started is not None and started > begin
         return PodRun(
             pod=key.rpartition("/")[0],
             node="".join((words(found, "exported_node") or words(found, "node"))[:1]),
             created_by="/".join(word for label in _CREATOR for word in words(facts["info"], label)),
-            images=tuple(words(facts["container_info"], "image")),
+            images=tuple(images),
             phase=min(over) if over else "Running" if "Running" in words(now, "phase") else "",
-            started=moment("container_state_started", "start_time"),
-            ended=moment("completion_time"),
+            started=started,
+            ended=started if refused else moment("completion_time"),
             restarts=int(most("container_status_restarts_total")),
             reasons=tuple(dict.fromkeys([*reasons, *["deleted"] * (key in facts["deletion_timestamp"])])),
         )

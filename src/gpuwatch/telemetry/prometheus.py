@@ -30,8 +30,7 @@ from gpuwatch.telemetry.samples import (
 _POINTS_AT_ONCE = 250_000
 """Points in one part of a range query's answer: about 40 bytes of JSON each, more while decoded."""
 _STEPS_COST = 4
-"""A step of a subquery takes Prometheus 3 to 5 times as long as a sample of a window, and it holds all steps at once.
-Smaller parts run in parallel and end well before the timeout."""
+"""A step of a subquery takes Prometheus 3 to 5 times as long as a sample of a window. Smaller parts run in parallel."""
 _PROBE = "count_over_time(vector(1)[2m:1m]) * 10 + changes(vector(time())[2m:1m])"
 _DIALECTS = {32.0: Dialect.PROMETHEUS_2, 22.0: Dialect.METRICSQL}
 _STEPS_AT_ONCE = 10_000
@@ -159,8 +158,7 @@ class PrometheusStore:
 
     def _probed_dialect(self, at: datetime) -> Dialect:
         """The server's dialect, probed once: a value at each whole minute, in a window of two minutes. Prometheus 2
-        finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two, as it counts
-        the change to the first value."""
+        finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two."""
         with self._lock:
             if self._dialect is None:
                 minute = datetime.fromtimestamp(float(_unix(at)) // 60 * 60, UTC)
@@ -214,16 +212,10 @@ def _joined(chunks: list[list[list[Series]]]) -> list[Series]:
     if len(chunks) == 1:
         return [series for part in chunks[0] for series in part]
     found: dict[tuple[tuple[str, str], ...], list[Series]] = {}
-    for chunk in chunks:
-        for part in chunk:
-            for series in part:
-                found.setdefault(tuple(sorted(series.labels.items())), []).append(series)
+    for series in (series for chunk in chunks for part in chunk for series in part):
+        found.setdefault(tuple(sorted(series.labels.items())), []).append(series)
     return [
-        Series(
-            pieces[0].labels,
-            [time for piece in pieces for time in piece.times],
-            [value for piece in pieces for value in piece.values],
-        )
+        Series(pieces[0].labels, [x for p in pieces for x in p.times], [x for p in pieces for x in p.values])
         for pieces in found.values()
     ]
 

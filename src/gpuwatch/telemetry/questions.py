@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
 from gpuwatch.model.telemetry import Schema, Scope, Signal, SignalFound, Statistic, Vendor, WindowStat
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, SampleStore
 from gpuwatch.telemetry.series import FloatArray
@@ -75,16 +75,16 @@ def found_rows(signal: Signal, schema: Schema) -> list[tuple[MetricRow, SignalFo
 def device_labels(row: MetricRow) -> tuple[str, ...]:
     if row.scope is Scope.MACHINE:
         return ("instance",)
-    return by_labels(door.IDENTITY_LABELS[row.vendor], row.variant_labels)
+    return by_labels(row_labels.IDENTITY_LABELS[row.vendor], row.variant_labels)
 
 
 def piece_labels(row: MetricRow) -> tuple[str, ...]:
     return by_labels(
-        door.IDENTITY_LABELS[row.vendor],
+        row_labels.IDENTITY_LABELS[row.vendor],
         row.variant_labels,
-        door.HOLDER_LABELS[row.vendor],
-        door.SLOT_LABELS,
-        door.CHURN_LABELS,
+        row_labels.HOLDER_LABELS[row.vendor],
+        row_labels.SLOT_LABELS,
+        row_labels.CHURN_LABELS,
     )
 
 
@@ -125,8 +125,7 @@ def question(stat: WindowStat, row: MetricRow, scale: float, per_process: bool, 
 
 def _combine(statistic: Statistic, row: MetricRow) -> Combine:
     """How the server combines rows of one device or piece. Tiles and links as in the catalog; samples and changes count
-    once, not once per tile. The quantile over consecutive Pods would need their samples, so it is the greatest of the
-    Pods' quantiles."""
+    once, not once per tile. The quantile of a device is the greatest of its consecutive Pods' quantiles."""
     if statistic is Statistic.MIN and row.combine in ("max", "min"):
         return Combine.MIN
     if statistic in (Statistic.COUNT, Statistic.CHANGES) or (statistic is Statistic.MAX and row.combine == "min"):
@@ -147,7 +146,7 @@ def _shown(store: SampleStore, asked: Question) -> str:
         machine = Matcher("instance", MatchOp.EQUAL, "$machine")
         return store.render(replace(asked.value, selector=selector(row, machine)))
     by = (
-        *(("UUID", "GPU_I_ID") if row.vendor is Vendor.NVIDIA else door.IDENTITY_LABELS[row.vendor]),
+        *(("UUID", "GPU_I_ID") if row.vendor is Vendor.NVIDIA else row_labels.IDENTITY_LABELS[row.vendor]),
         *row.variant_labels,
     )
     combine = asked.value.combine

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, Readings, Schema, Scope, Vendor, WindowStat
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.answers import LevelAnswers, Samples, Trouble
 from gpuwatch.telemetry.discovery import selector
 from gpuwatch.telemetry.gaps import missing
@@ -25,8 +25,7 @@ _Answered: TypeAlias = Mapping[Expression, list[AnswerRow] | TelemetryError]
 
 @dataclass(slots=True)
 class _PendingStat:
-    """A WindowStat with its questions by level of preference, and its answers so far: variant ('' where the signal has
-    none) → device → value."""
+    """A WindowStat, its questions by level of preference, and its answers: variant or '' → device → value."""
 
     stat: WindowStat
     levels: list[list[Question]]
@@ -151,7 +150,7 @@ class _StatReader:
             samples[plain] = {
                 row_key(row.labels): row.value
                 for row in answer
-                if (found := door.ids(row.labels, asks.row.vendor)) and found[0] in devices
+                if (found := row_labels.ids(row.labels, asks.row.vendor)) and found[0] in devices
             }
         return samples
 
@@ -188,7 +187,7 @@ class _StatReader:
                 by_device: dict[str, dict[str, float]] = {}
                 for variant, of_variant in each.answers.items():
                     for device, value in of_variant.items():
-                        # A row without a variant means that nothing happened: the device has an empty answer.
+                        # A row without a variant means that nothing happened, so the device's answer is empty.
                         of_device = by_device.setdefault(device, {})
                         if variant:
                             of_device[variant] = value

@@ -23,8 +23,7 @@ _JSON = re.compile(rb'\s*(?:\{\s*"[^"]*"\s*:|\[)')
 
 
 class TextFile:
-    """Series of one text or JSON file, held in memory. spans_ms: metric → Unix milliseconds of its first and last
-    sample; None where it has staleness markers only."""
+    """One text or JSON file in memory. spans_ms: metric → times of first and last sample; None with markers only."""
 
     def __init__(self, series: Iterable[RecordedSeries]) -> None:
         by_metric: dict[str, list[RecordedSeries]] = {}
@@ -110,8 +109,7 @@ class _Answer(msgspec.Struct):
 
 def _parse_answer(content: bytes) -> tuple[list[RecordedSeries], openmetrics.Problems]:
     """The series of a saved answer of Prometheus' API: a vector or a matrix of series with their names. A vector has
-    the time of the query; its samples may be up to five minutes older. Problems have the result's number, from 1.
-    Raises ValueError for any other content."""
+    the query's time; its samples may be five minutes older. Problems have the result's number. Raises ValueError."""
     try:
         answer = msgspec.json.decode(content, type=_Answer)
     except msgspec.MsgspecError as error:

@@ -55,7 +55,7 @@ class Combine(StrEnum):
 class MatchOp(StrEnum):
     EQUAL = "="
     MATCHES = "=~"  # RE2, anchored on both ends
-    DIFFERS = "!~"  # as MATCHES, denied
+    DIFFERS = "!~"  # MATCHES, negated
 
 
 @dataclass(frozen=True, slots=True)

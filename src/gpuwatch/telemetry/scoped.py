@@ -1,4 +1,4 @@
-"""Adds to selectors the matchers that say whose series count."""
+"""Restricts queries to the series of this cluster and of trusted targets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +22,7 @@ _OF_DEVICES = frozenset(row.metric for row in metric_rows())
 
 @dataclass(frozen=True, slots=True)
 class ScopedStore:
-    """A SampleStore that asks `store` for some series alone. cluster: matchers for every series. targets: further ones
-    for the metrics of GPU exporters."""
+    """A SampleStore that adds matchers to queries: `cluster` for every metric, `targets` for exporters' metrics too."""
 
     store: SampleStore
     cluster: tuple[Matcher, ...] = ()

@@ -28,8 +28,7 @@ def is_stale(values: FloatArray) -> BoolArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedSeries:
-    """Samples of one series, oldest first; values may include NaN and staleness markers. labels: without `__name__`; an
-    empty value equals a missing label."""
+    """Samples of one series, oldest first, with NaN and staleness markers. labels: no `__name__`; '' means missing."""
 
     metric: str
     labels: Mapping[str, str]

@@ -14,9 +14,10 @@ from datetime import datetime
 
 from gpuwatch.catalog.metrics import MetricRow, metric_rows
 from gpuwatch.model.telemetry import DeviceId, Gap, Schema, Signal, Vendor
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import failed
+from gpuwatch.telemetry.labels import Labels
 from gpuwatch.telemetry.samples import AnswerRow, Expression, Function, Matcher, SampleStore, Selector, TelemetryError
 
 _PRESENCE = (
@@ -29,8 +30,7 @@ _PRESENCE = (
 """Every device exports one of these signals at least, and together they show every holder."""
 
 _METRICS_LOOKED_BACK = 2
-"""Metrics per vocabulary that find devices of the look-back: two, as an exporter with its own counter list may lack
-one."""
+"""Metrics per vocabulary that find devices of the look-back: two, as an exporter's own counter list may lack one."""
 
 INSTANT_SECONDS = 300
 """Look-back of an instant query: Prometheus' default (--query.lookback-delta)."""
@@ -44,33 +44,31 @@ DEVICES_IN_MATCHER = 300
 
 @dataclass(slots=True)
 class Sighting:
-    """One device. now: distinct labels of its present rows. newest: the newest row of an absent device; its value is
-    the Unix time of its last sample."""
+    """now: distinct labels of its present rows. newest: an absent device's newest row; its value is the row's time."""
 
-    identity: door.Identity
+    identity: row_labels.Identity
     row: MetricRow
-    now: list[door.Labels] = field(default_factory=list)
+    now: list[Labels] = field(default_factory=list)
     newest: AnswerRow | None = None
 
-    def rows(self) -> list[door.Labels]:
+    def rows(self) -> list[Labels]:
         """Labels of present rows, else of the newest row. Never empty."""
         return self.now or ([self.newest.labels] if self.newest else [])
 
 
-_Repeated = list[tuple[MetricRow, Sequence[door.Labels]]]
+_Repeated = list[tuple[MetricRow, Sequence[Labels]]]
 _Asked = tuple[str, MetricRow, Expression]
 _Answered = list[tuple[MetricRow, list[AnswerRow]]]
-_NOW, _SEEN, _BEFORE = "devices that are present", "devices of the look-back", "devices ahead of the look-back"
+_NOW, _SEEN, _BEFORE = "devices that are present", "devices of the look-back", "devices before the look-back"
 
 
 def sight(
     store: SampleStore, schema: Schema, at: datetime, lookback_seconds: int, lost_seconds: int, gaps: list[Gap]
 ) -> tuple[dict[DeviceId, Sighting], _Repeated]:
     """Devices of (at − look-back, at], and those of (at − lost, at] on hosts or exporters that have others now: a whole
-    machine that has been gone for longer was removed. Devices of an earlier MIG layout of a present GPU are left out. A
-    query that fails is a Gap.
+    machine that has been gone for longer was removed. Devices of an earlier MIG layout of a present GPU are left out.
 
-    Also returns the metrics of which one device has several rows now, with their labels.
+    Also returns the metrics of which one device has several rows now, with their labels. gaps: gets failed queries.
     """
     metrics = _presence_metrics(schema)
     looked_back = looked_back_metrics(schema)
@@ -78,10 +76,10 @@ def sight(
     offsets = _offsets(lookback_seconds, lost_seconds)
     asked = [(_NOW, row, Expression(selector(row), Function.LAST, by=_all_labels(row.vendor))) for row in metrics]
     for row in looked_back:
-        by = door.IDENTITY_LABELS[row.vendor]
+        by = row_labels.IDENTITY_LABELS[row.vendor]
         asked.append((_SEEN, row, Expression(selector(row), Function.LAST_IN_WINDOW, lookback_seconds, by=by)))
     for row in first:
-        by = by_labels(door.IDENTITY_LABELS[row.vendor], door.NODE_LABELS, ("instance",))
+        by = by_labels(row_labels.IDENTITY_LABELS[row.vendor], row_labels.NODE_LABELS, ("instance",))
         then = Expression(selector(row), Function.LAST, by=by)
         asked += [(_BEFORE, row, replace(then, offset_seconds=offset)) for offset in offsets]
     answers = _answered(store, at, asked, gaps)
@@ -110,10 +108,11 @@ def _offsets(lookback_seconds: int, lost_seconds: int) -> list[int]:
     return [*itertools.takewhile(lambda offset: offset < lost_seconds, doubled), lost_seconds]
 
 
-def _places(labels: door.Labels) -> set[tuple[str, str]]:
+def _places(labels: Labels) -> set[tuple[str, str]]:
     """What devices of one machine have in common: the host, where one is named, and the exporter."""
-    host, instance = door.node_label(labels), labels.get("instance", "")
-    return {place for place in (("host", host if door.names_a_host(host) else ""), ("exporter", instance)) if place[1]}
+    host, instance = row_labels.node_label(labels), labels.get("instance", "")
+    named = host if row_labels.names_a_host(host) else ""
+    return {place for place in (("host", named), ("exporter", instance)) if place[1]}
 
 
 def _lost(
@@ -156,11 +155,11 @@ def _ranked(metrics: Sequence[MetricRow]) -> Iterator[tuple[int, MetricRow]]:
 
 def _all_labels(vendor: Vendor) -> tuple[str, ...]:
     return by_labels(
-        door.IDENTITY_LABELS[vendor],
-        door.HOLDER_LABELS[vendor],
+        row_labels.IDENTITY_LABELS[vendor],
+        row_labels.HOLDER_LABELS[vendor],
         ("pod", "namespace", "container", "instance", "job"),
-        door.NODE_LABELS,
-        door.LABELS.description[vendor],
+        row_labels.NODE_LABELS,
+        row_labels.LABELS.description[vendor],
     )
 
 
@@ -179,14 +178,14 @@ def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], _Repeated]:
     devices: dict[DeviceId, Sighting] = {}
     repeated: _Repeated = []
     # Metrics of one exporter have the same labels; a store may share one object for them.
-    names: dict[tuple[Vendor, int], door.Identity | None] = {}
+    names: dict[tuple[Vendor, int], row_labels.Identity | None] = {}
     taken: set[tuple[Vendor, int]] = set()
     for metric, answer in now:
-        rows: dict[DeviceId, list[door.Labels]] = {}
+        rows: dict[DeviceId, list[Labels]] = {}
         for row in answer:
             place = metric.vendor, id(row.labels)
             if place not in names:
-                names[place] = door.identity(row.labels, metric.vendor)
+                names[place] = row_labels.identity(row.labels, metric.vendor)
             identity = names[place]
             if identity is None:
                 continue
@@ -201,9 +200,9 @@ def _of_now(now: _Answered) -> tuple[dict[DeviceId, Sighting], _Repeated]:
 def _gone(metric: MetricRow, answer: Iterable[AnswerRow], present: Collection[str]) -> set[Matcher]:
     missing: set[Matcher] = set()
     for row in answer:
-        found = door.ids(row.labels, metric.vendor)
+        found = row_labels.ids(row.labels, metric.vendor)
         if found is not None and found[1] not in present:
-            missing.add(door.device_matchers(row.labels, metric.vendor)[0])
+            missing.add(row_labels.device_matchers(row.labels, metric.vendor)[0])
     return missing
 
 
@@ -211,8 +210,8 @@ def _newest(missing: Iterable[tuple[MetricRow, set[Matcher]]], window_seconds: i
     asked: list[_Asked] = []
     for row, picked in missing:
         by = _all_labels(row.vendor)
-        only = [()] if len(picked) > DEVICES_IN_MATCHER else [(each,) for each in door.any_device(picked, len(picked))]
-        for matchers in only:
+        is_few = len(picked) <= DEVICES_IN_MATCHER
+        for matchers in zip(row_labels.any_device(picked, len(picked)), strict=True) if is_few else ((),):
             chosen = selector(row, *matchers)
             question = Expression(chosen, Function.LAST_TIME, window_seconds, step_seconds=step_seconds, by=by)
             asked.append((_SEEN, row, question))
@@ -231,7 +230,7 @@ def _add_missing(
     found: dict[DeviceId, Sighting] = {}
     for metric, answer in newest:
         for row in answer:
-            identity = door.identity(row.labels, metric.vendor)
+            identity = row_labels.identity(row.labels, metric.vendor)
             if identity is None or identity.uuid in present or math.isnan(row.value):
                 continue
             sighting = found.setdefault(identity.id, Sighting(identity, metric))

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuwatch.catalog.metrics import MetricRow, plausible_range
 from gpuwatch.model.telemetry import Gap, GapKind, Schema, Signal
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import failed
 from gpuwatch.telemetry.inventory import Inventory
@@ -22,8 +22,7 @@ from gpuwatch.telemetry.sightings import DEVICES_IN_MATCHER
 from gpuwatch.telemetry.windows import aligned_steps, rate_window
 
 SLOWED_BITS = 0x8 | 0x20 | 0x40 | 0x80
-"""NVML's clock event reasons that are faults: hardware slowdown, software and hardware thermal slowdown, power brake. A
-software power cap (0x4) at full load is normal."""
+"""NVML's clock event reasons that are faults: hardware slowdown, both thermal slowdowns, power brake."""
 
 _SIGNALS = (Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Signal.CLOCK_EVENT_REASONS_BITS)
 
@@ -33,8 +32,7 @@ def throttled_shares(
 ) -> tuple[Mapping[str, "array[float]"], tuple[Gap, ...]]:
     """GPU (UUID) → the share of each window in which heat or the power supply slowed it, from 0 to 1. Windows as in
     held_windows. The share is the greatest of the throttle counters and of the share of samples with a reason of
-    SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. A Gap where no exporter has any of these
-    signals."""
+    SLOWED_BITS; NaN without samples. GPUs that were never slowed are left out. Missing signals are a Gap."""
     steps = aligned_steps(start, end, step_seconds)
     found = [pair for signal in _SIGNALS for pair in found_rows(signal, schema)]
     if steps.count <= 0:
@@ -61,7 +59,7 @@ class _Shares:
     of: dict[str, FloatArray]
 
     def read(self, row: MetricRow, scale: float) -> None:
-        by = by_labels(door.IDENTITY_LABELS[row.vendor])
+        by = by_labels(row_labels.IDENTITY_LABELS[row.vendor])
         is_counter, window = row.kind == "counter", self.steps.step_seconds
         if is_counter:
             window = rate_window(window, self.inventory.interval_seconds)
@@ -70,13 +68,13 @@ class _Shares:
             return
         # Parts of a range answer can be merged only if it keeps the partition's label.
         kept = by_labels(by, (self.inventory.partition.label,) if self.inventory.partition else ())
-        for only in door.any_device(suspects, DEVICES_IN_MATCHER):
+        for only in row_labels.any_device(suspects, DEVICES_IN_MATCHER):
             question = Expression(selector(row, only), Function.INCREASE, window, by=kept)
             if not is_counter:
                 question = replace(question, function=Function.FRACTION_BITS, parameter=SLOWED_BITS)
             # The store takes the subquery's step, the sampling interval, from the partition.
             for series in self.store.grid(question, self.steps, self.inventory.partition):
-                if (ids := door.ids(series.labels, row.vendor)) is None:
+                if (ids := row_labels.ids(series.labels, row.vendor)) is None:
                     continue
                 shares = self.steps.values(series)
                 if is_counter:
@@ -94,5 +92,5 @@ class _Shares:
         return {
             picked[0]
             for each in self.store.evaluate(question, self.steps.end, self.inventory.partition)
-            if least < each.value <= most and (picked := door.device_matchers(each.labels, row.vendor))
+            if least < each.value <= most and (picked := row_labels.device_matchers(each.labels, row.vendor))
         }

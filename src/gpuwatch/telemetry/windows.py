@@ -1,6 +1,5 @@
 """Windows: means over aligned windows for every device and container that held it. One range query per metric covers
-all devices and holders; a window without samples is NaN. In a window in which a Pod comes or leaves, the mean is over
-the Pod's own samples."""
+all devices and holders. A mean is over the samples in which the Pod held the device; NaN where there are none."""
 
 import math
 from array import array
@@ -14,10 +13,11 @@ import numpy as np
 from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
 from gpuwatch.model.telemetry import Device, DeviceId, Gap, GapKind, Schema, Scope, Signal, SignalFound, Vendor
 from gpuwatch.model.workload_profile import HeldWindows
-from gpuwatch.telemetry import labels as door
+from gpuwatch.telemetry import labels as row_labels
 from gpuwatch.telemetry.discovery import by_labels, selector
 from gpuwatch.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.telemetry.inventory import Inventory
+from gpuwatch.telemetry.labels import Labels
 from gpuwatch.telemetry.questions import found_rows, in_si
 from gpuwatch.telemetry.samples import (
     Combine,
@@ -129,14 +129,13 @@ class _Grid:
     steps: Steps
     devices: dict[_DeviceKey, _Held] = field(default_factory=dict)
     _physical: set[Signal] = field(default_factory=set)
-    _places: dict[tuple[Vendor, int], tuple[door.Labels, _RowTarget | None]] = field(default_factory=dict)
+    _places: dict[tuple[Vendor, int], tuple[Labels, _RowTarget | None]] = field(default_factory=dict)
     _answers: dict[Expression, Sequence[Series]] = field(default_factory=dict)
     _errors: dict[Signal, TelemetryError] = field(default_factory=dict)
     _dropped: Dropped = field(default_factory=Dropped)
 
     def read(self, signal: Signal, found: Sequence[tuple[MetricRow, SignalFound]], kept: Collection[str]) -> None:
-        """Queries one level of preference after the other, until no device is left. kept: metrics that another signal
-        needs."""
+        """Queries one level of preference after the other. kept: metrics that another signal needs."""
         answered: set[str] = set()
         for preference in sorted({row.preference for row, _ in found}):
             before = frozenset(answered)
@@ -206,31 +205,32 @@ class _Grid:
         if row.kind == "counter":
             function, window = Function.INCREASE, rate_window(self.steps.step_seconds, self.inventory.interval_seconds)
         # Sum over tiles, but not over replicas of a shared device or two exporters on one host.
-        slots = door.SLOT_LABELS if row.combine in ("sum", "avg") else ()
+        slots = row_labels.SLOT_LABELS if row.combine in ("sum", "avg") else ()
+        described = (*row_labels.LABELS.model, "GPU_I_PROFILE")
         by = by_labels(
-            door.IDENTITY_LABELS[row.vendor],
-            door.HOLDER_LABELS[row.vendor],
-            [name for name in door.LABELS.description[row.vendor] if name in (*door.LABELS.model, "GPU_I_PROFILE")],
+            row_labels.IDENTITY_LABELS[row.vendor],
+            row_labels.HOLDER_LABELS[row.vendor],
+            [name for name in row_labels.LABELS.description[row.vendor] if name in described],
             slots,
             # Parts of a range answer can be merged only if it keeps the partition's label.
             (partition.label,) if partition else (),
         )
         return Expression(selector(row, *only), function, window, combine=Combine(row.combine), by=by)
 
-    def _place(self, labels: door.Labels, vendor: Vendor) -> _RowTarget | None:
+    def _place(self, labels: Labels, vendor: Vendor) -> _RowTarget | None:
         # Answers about several signals have the same labels; a store may share one object for them.
         key = (vendor, id(labels))
         known = self._places.get(key)
         if known is not None:
             return known[1]
         place = None
-        if (identity := door.identity(labels, vendor)) is not None:
-            holder = door.holder(labels, vendor, self.inventory.scrape_targets)
+        if (identity := row_labels.identity(labels, vendor)) is not None:
+            holder = row_labels.holder(labels, vendor, self.inventory.scrape_targets)
             place = _RowTarget(
                 (identity.id, identity.profile or ""),
                 identity.uuid,
                 (holder.pod, holder.container) if holder else _FREE,
-                door.first(labels, door.LABELS.model),
+                row_labels.first(labels, row_labels.LABELS.model),
             )
         self._places[key] = (labels, place)
         return place
@@ -321,8 +321,7 @@ def _about(row: MetricRow, device: DeviceId, uuid: str) -> str:
 
 
 def rate_window(step_seconds: int, interval_seconds: float) -> int:
-    """Window of a counter's rate in seconds; longer than a short step, as increase() needs two samples and only three
-    intervals hold two for certain."""
+    """Seconds of a counter's rate: increase() needs two samples, and only three intervals hold two for certain."""
     return max(step_seconds, math.ceil(3 * interval_seconds))
 
 

@@ -16,7 +16,8 @@ given:
             Any other metric is taken as it stands. Of two that name the same series the later one counts.
   ended:    Jobs of one Pod with one GPU, as kube-state-metrics saw them: {nodes: [a0], namespaces: [ml], from: 10m,
             every: 15m, count: 3, minutes: 2, phase: Failed, image: train, deleted: true}. One on each Node for each
-            Namespace.
+            Namespace. minutes: of a list, those of each turn. refused: true, the kubelet gave the Pod no device, at
+            its start or when the Node booted again.
   nodes:    Node, or a regular expression → {labels, annotations, conditions: {Ready: "False"}, boot_id, allocatable: 7,
             capacity: 7, unschedulable, taints, gone: true}.
   objects:  further objects as the API server gives them.
@@ -257,8 +258,10 @@ class World:
         phase, image = said.get("phase", "Failed"), said.get("image", "train")
         for node, namespace, turn in product(said["nodes"], said["namespaces"], range(said.get("count", 1))):
             begin = duration(said.get("from", "0m")) + turn * duration(said.get("every", "15m"))
-            end = begin + timedelta(minutes=said["minutes"])
+            minutes = said["minutes"]
+            end = begin + timedelta(minutes=minutes[turn] if isinstance(minutes, list) else minutes)
             there, over = self._since(begin), self._since(end)
+            ran = there & ~over if said.get("refused") else there
             job = f"run-{number}{chr(97 + turn)}-{node}"
             labels = {"namespace": namespace, "pod": f"{job}-x7k2p", "uid": f"{namespace}-{job}", "job": "ksm"}
 
@@ -270,10 +273,11 @@ class World:
             add("status_phase", there, ~over, phase="Running")
             add("status_phase", there, over, phase=phase)
             add("start_time", there, (START + begin).timestamp())
-            add("completion_time", over, (START + end).timestamp())
-            add("container_info", there, image=f"registry.example/{namespace}/{image}:1")
+            add("completion_time", over & ran, (START + end).timestamp())
+            add("container_info", ran, image=f"registry.example/{namespace}/{image}:1")
             add("info", there, created_by_kind="Job", created_by_name=job, node=node)
-            add("container_status_terminated_reason", over, reason="Error" if phase == "Failed" else "Completed")
+            add("container_status_terminated_reason", over & ran, reason="Error" if phase == "Failed" else "Completed")
+            add("status_reason", over & ~ran, reason="UnexpectedAdmissionError")
             if said.get("deleted"):
                 add("deletion_timestamp", over, (START + end).timestamp())
         return found
