@@ -397,22 +397,22 @@ def idle_pods(report: WeeklyReport) -> str:
 
 
 def none_idle(report: WeeklyReport) -> str:
-    """The text if no idle allocation was found; unknown data is no good news."""
+    """The text if no idle allocation was found. Without data it says that nothing is known."""
     coverage = report.coverage
     if coverage.devices == 0:
         return "Not known: no GPU was seen."
     if coverage.idle_unknown:
-        return f"None was proven; the use of {plural(coverage.idle_unknown, 'Pod')} could not be told."
+        return f"None was proven; the use of {plural(coverage.idle_unknown, 'Pod')} is unknown."
     return "None was proven."
 
 
 def suspected(report: WeeklyReport) -> str:
-    """What the suspected idle allocations held, and why nothing is done about them."""
+    """What the suspected idle allocations had, and why gpuwatch does not act on them."""
     held = f"{gpu_hours(report.suspected_gpu_hours)} GPU-hours ({money(report.suspected_cost, report.currency)})"
     return (
-        f"{plural(len(report.suspected), 'allocation')} with {held} in the {period(report)} looked idle, but only "
-        "engine activity says so. gpuwatch does nothing about them, and no total counts them as idle. "
-        "`gpuwatch doctor` names the exporter's line that would prove or refute it."
+        f"{plural(len(report.suspected), 'allocation')} with {held} in the {period(report)} looked idle by engine "
+        "activity alone. gpuwatch does not act on them, and no total counts them as idle. `gpuwatch doctor` names the "
+        "metrics that would prove or refute it."
     )
 
 
@@ -433,7 +433,7 @@ def actions_line(report: WeeklyReport) -> str:
     counts = Counter(group_of.get(item.phase, "open") for item in report.actions)
     told = [f"{counts[what]} {what}" for what in (*_GROUPS, "open") if counts[what]]
     hours = sum(item.released_gpu_hours for item in report.actions)
-    released = f" Releases gave others {hours:,.1f} GPU-hours." if hours else ""
+    released = f" Releases freed {hours:,.1f} GPU-hours." if hours else ""
     return f"{plural(len(report.actions), 'action')}: {', '.join(told)}.{released}"
 
 
