@@ -120,7 +120,8 @@ is moved off its GPU; "taints" that the Node takes no new Pods.
 
 Telemetry and clusters are written by hand, in the forms of exporters and the API server; they are no recordings of
 broken hardware. gpuwatch gets a row marked **not yet** wrong today; its test fails once gpuwatch gets it right, so
-that  `a0/3` is GPU 3 of Node `a0`. Everything that a row does not name is healthy.
+that the mark is removed. All other rows are what gpuwatch says. *otherwise* names a tool that says something else.
+`a0/3` is GPU 3 of Node `a0`. Everything that a row does not name is healthy.
 
 ## Summary
 
