@@ -75,6 +75,13 @@ class TestScore:
         only_shown = replace(FAULT, right=Right.NAMED)
         assert self.of(only_shown, replace(FOUND, level=Right.TAINTED)) == (1, 0, 1)
 
+    def test_what_another_fault_on_the_node_allows_is_not_too_far(self) -> None:
+        condition = replace(FAULT, kind=FindingKind.NODE_CONDITION, devices=frozenset(), right=Right.NAMED)
+        seen = [replace(FOUND, kind=FindingKind.NODE_CONDITION, level=Right.TAINTED)]
+        _, scenes = score([FAULT, replace(condition, scene="a condition")], seen, MOMENTS)
+        assert [row.too_far for row in scenes] == [0, 0]
+        assert self.of(condition, *seen) == (1, 0, 1)
+
     def test_where_a_question_is_right_a_question_is_enough(self) -> None:
         question = replace(FOUND, level=Right.QUESTION)
         assert self.of(replace(FAULT, right=Right.QUESTION), question) == (1, 0, 0)
