@@ -237,12 +237,13 @@ def _explains(case: Case, one: Seen) -> bool:
     return not {one.kind, case.kind} & _OF_NODES and not case.together
 
 
-def _too_far(case: Case, one: Seen, others: Iterable[Case]) -> bool:
-    """More than is right about this fault, and about any other on the Node at that moment."""
+def _too_far(case: Case, one: Seen, cases: Iterable[Case]) -> bool:
+    """More would be done than is right, for this fault and for each other one that is there then."""
     kin = one.kind is case.kind or not {one.kind, case.kind} & _OF_NODES
-    more = kin and one.level > max(case.right, Right.NAMED) and case.start <= one.at < case.end and _about(case, one)
-    return more and not any(
-        other.right >= one.level and other.start <= one.at < other.end and other.nodes & one.nodes for other in others
+    there = kin and case.start <= one.at < case.end and _about(case, one) and one.level > max(case.right, Right.NAMED)
+    return there and not any(
+        other.right >= one.level and other.start <= one.at < other.end + other.fades and _about(other, one)
+        for other in cases
     )
 
 

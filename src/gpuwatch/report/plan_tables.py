@@ -77,7 +77,7 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
                 _action(item),
                 FoldedName(_target(item)),
                 str(item.candidate.gpus),
-                _score(item.score),
+                f"{item.score.value:+.4f}",
                 escape(_against(item)),
             )
         parts += [table, *cut(len(refused), rows), Text()]
@@ -126,7 +126,7 @@ def worth(score: Score) -> str:
     return (
         f"saves {gained:,.1f} GPU-hours in {score.horizon_hours:g} h ({score.gained_gpu_hours:,.1f} × confidence "
         f"{score.confidence_ratio:.2f}), costs {score.disrupted_gpu_hours:,.1f}; the pool offers "
-        f"{score.pool_gpu_hours:,.0f}: score {_score(score)}"
+        f"{score.pool_gpu_hours:,.0f}: score {score.value:+.4f}"
     )
 
 
@@ -268,10 +268,6 @@ def _for_it(item: PlanItem, wide: bool) -> str:
 
 def _against(item: PlanItem) -> str:
     return "\n".join(f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals)
-
-
-def _score(score: Score) -> str:
-    return f"{score.value:+.4f}"
 
 
 def _until(then: datetime, now: datetime) -> str:
