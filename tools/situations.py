@@ -125,16 +125,16 @@ def _theme(path: Path) -> Theme:
 _HEAD = """\
 # Situations
 
-The right answers to single situations, and whether gpuwatch gives them. The answers are from NVIDIA's documents first, then
-from the test cases of other tools. `make situations` writes this page from `tests/detect/situations`.
-`tests/detect/test_situations.py` builds the telemetry and the cluster of each row and runs everything from samples to plan,
-with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action; "moves" that a job is moved off
-its GPU; "taints" that the Node takes no new Pods.
+The right answers to single situations, and whether gpuwatch gives them. The answers are from NVIDIA's documents
+first, then from the test cases of other tools. `make situations` writes this page from `tests/detect/situations`.
+`tests/detect/test_situations.py` builds the telemetry and the cluster of each row and runs everything from samples to
+plan, with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action; "moves" that a job
+is moved off its GPU; "taints" that the Node takes no new Pods.
 
-Telemetry and clusters are written by hand, in the forms of exporters and the API server; they are no recordings of broken
-hardware. gpuwatch gets a row marked **not yet** wrong today; its test fails once gpuwatch gets it right, so that the mark is
-removed. All other rows are what gpuwatch says; if a row has "or", one of the answers. *otherwise* names a tool that says
-something else. `a0/3` is GPU 3 of Node `a0`. Everything that a row does not name is healthy.
+Telemetry and clusters are written by hand, in the forms of exporters and the API server; they are no recordings of
+broken hardware. gpuwatch gets a row marked **not yet** wrong today; its test fails once gpuwatch gets it right, so
+that the mark is removed. All other rows are what gpuwatch says; if a row has "or", one of the answers. *otherwise*
+names a tool that says something else. `a0/3` is GPU 3 of Node `a0`. Everything that a row does not name is healthy.
 
 ## Summary
 

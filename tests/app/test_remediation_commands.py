@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -118,6 +120,10 @@ def test_history_for_machines(kept: InCluster) -> None:
     phases = {item["name"].split("-")[-2]: item["phase"] for item in document["remediations"]}
     assert phases == {"aaaa": "Proposed", "bbbb": "Verifying", "cccc": "Expired"}
     assert document["pause"]["paused"] is False
+    table = list(csv.DictReader(io.StringIO(gpuwatch("history", *at(kept), "-o", "csv").stdout)))
+    assert sorted(row["phase"] for row in table) == ["Expired", "Proposed", "Verifying"]
+    for name in gpuwatch("history", *at(kept), "-o", "name").stdout.split():
+        assert gpuwatch("history", name, *at(kept), "-o", "name").stdout.strip() == name
     one = json.loads(gpuwatch("history", "release", *at(kept), "-o", "json").stdout)
     assert [item["phase"] for item in one["remediations"]] == ["Expired"]
 
@@ -250,5 +256,7 @@ def test_plan_tells_what_would_be_done_and_fails_where_nothing_was_seen(tmp_path
     document = json.loads(gpuwatch("plan", "--telemetry", PAGE, "--no-cluster", "-o", "json").stdout)
     assert set(document) == {"version", "at", "plan", "gaps"}
     assert document["version"] == 1
+    header = gpuwatch("plan", "--telemetry", PAGE, "--no-cluster", "-o", "csv").stdout
+    assert header.startswith("action,target,namespace,") and header.count("\n") == 1
     result = gpuwatch("plan", "--prometheus", "http://127.0.0.1:9", "--no-cluster")
     assert result.exit_code == 1

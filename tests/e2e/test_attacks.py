@@ -105,7 +105,7 @@ def test_a_pod_that_names_an_owner_of_another_namespace_reaches_nothing_there(at
     living = attacked
     before = living.api.get(PROD_API)
     with living.gpuwatch("deputy", settings(living, "deputy", "release_gang", "evict_gang")) as replica:
-        refused = "names the uid of an owner that has another Namespace, kind or name"
+        refused = "has an owner reference with the uid of an object of another Namespace, kind or name"
         living.until(lambda: refused in replica.said(), replica)
         living.until(lambda: living.phase("release_gang", "forgotten-too") == "InEffect", replica)
         time.sleep(5)

@@ -11,7 +11,7 @@ from rich.text import Text
 from gpuwatch.advise.recommend import by_worth
 from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
-from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table, whole_or_line
 from gpuwatch.report.weekly_words import ABSTAINED, PROJECTED, TIER, abstained, gpu_hours, money, percent, saving, speed
 from gpuwatch.report.words import listed, plural, quantity, short_uuid
 
@@ -157,7 +157,7 @@ def _advised(ordered: Sequence[Recommendation], rows: int, wide: bool) -> Render
         table.add_row(
             _workload(item.key),
             Group(
-                Text(item.current.target.name, overflow="fold") if wide else OneLine(item.current.target.name),
+                whole_or_line(item.current.target.name, wide),
                 Text(f"→ {item.chosen.target.name}", style="green", overflow="fold"),
             ),
             Group(
@@ -199,7 +199,7 @@ def _abstained(abstentions: Sequence[Abstention], wide: bool) -> RenderableType:
             Group(Text(title, style="yellow"), *([Text(meaning, style="dim")] * wide)),
             f"{len(found)}",
             Group(*map(FoldedName, names), *more),
-            escape(f"{found[0].reason} {found[0].resolve}") if wide else OneLine(found[0].resolve),
+            whole_or_line(f"{found[0].reason} {found[0].resolve}" if wide else found[0].resolve, wide),
         )
     return table
 
