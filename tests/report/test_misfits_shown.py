@@ -27,7 +27,7 @@ def test_contention_is_in_the_analysis_with_its_reason() -> None:
     text = shown(analysis_tables(analyse(state(a=0.5, b=0.7), Policies()), "a test"))
     assert "In the wrong place (1)" in text
     assert "hbm contention" in text
-    assert "33% of their speed is lost" in text
+    assert "they lose 33% of their speed" in text
     assert "In the wrong place" not in shown(analysis_tables(analyse(state(shared=0.5), Policies()), "a test"))
 
 
