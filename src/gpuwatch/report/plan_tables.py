@@ -47,7 +47,7 @@ def plan_summary(analysis: Analysis, rows: int, *, wide: bool = True) -> list[Re
         why = (_for_it(item, wide) if item.admitted else _against(item)).split("\n")
         table.add_row(
             Text("yes", style="green") if item.admitted else Text("no", style="red"),
-            Group(_action(item), FoldedName(_target(item))),
+            Group(_action(item), FoldedName(called(item.candidate.target))),
             str(item.candidate.gpus),
             "now" if item.timing.at is None else f"in {_until(item.timing.at, analysis.at)}",
             *(() if watched else (str(item.mode),)),
@@ -75,7 +75,7 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
         for item in refused[:rows]:
             table.add_row(
                 _action(item),
-                FoldedName(_target(item)),
+                FoldedName(called(item.candidate.target)),
                 str(item.candidate.gpus),
                 f"{item.score.value:+.4f}",
                 escape(_against(item)),
@@ -179,7 +179,7 @@ def kubectl_kind(workload: Workload) -> str:
 
 def _head(number: int, item: PlanItem) -> Text:
     told, style = _WHAT_HAPPENS[item.mode]
-    head = Text(f"{number}. {_action(item)} {_target(item)}", style="bold green")
+    head = Text(f"{number}. {_action(item)} {called(item.candidate.target)}", style="bold green")
     head.append(f": {told}", style=style)
     return head
 
@@ -241,10 +241,6 @@ def _budget_row(use: BudgetUse, asked: int) -> Iterable[RenderableType]:
 
 def _action(item: PlanItem) -> str:
     return item.candidate.action.replace("_", " ")
-
-
-def _target(item: PlanItem) -> str:
-    return called(item.candidate.target)
 
 
 def called(subject: Subject) -> str:
