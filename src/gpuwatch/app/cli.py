@@ -244,17 +244,7 @@ def explain() -> None:
 @_profiles
 @_in_namespace("Only workloads of this Namespace.")
 @click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
-@_format(
-    "table",
-    "wide",
-    "json",
-    "yaml",
-    "csv",
-    "name",
-    "parquet",
-    "patch",
-    text="'patch': what owners would change, as YAML.",
-)
+@_format("table", "wide", "json", "yaml", "csv", "name", "parquet", "patch", text="'patch': YAML for owners to apply.")
 @_output_file
 @_rows
 @_runs("sizing_commands.run_recommend")
