@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench docs schema names rules dashboards chart situations lock dist clean
+.PHONY: help setup parts demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench docs schema names rules dashboards chart situations lock dist clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -21,13 +21,15 @@ $(STAMP): requirements/dev.txt pyproject.toml
 
 setup: $(STAMP)  ## Make the virtual environment with the locked dependencies
 
+parts: $(STAMP)  ## The real servers and the browser that the tests need, where they can be had
+	$(BIN)/python tests/parts/install
+
 demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is missed (no cluster needed)
 	$(BIN)/gpuwatch demo
 
 # A file's tests stay on one worker, in their order: their servers are started once, and tests/deploy adds role to role.
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).
-test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
-	$(BIN)/python tests/parts/install
+test: parts  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
 	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image and not dist and not helm3"
 	$(E2E)
 
@@ -35,12 +37,10 @@ test: $(STAMP)  ## All tests; gets a real Prometheus and a Kubernetes API server
 # waiting; one on a cluster that is there.
 E2E := $(BIN)/python -m pytest $(if $(filter-out 0,$(E2E_EXISTING)),-n0,-n2 --dist loadfile) tests/e2e
 
-test-e2e: $(STAMP)  ## gpuwatch as its own process in a living cluster, or with E2E_EXISTING=1 in the one of KUBECONFIG
-	$(BIN)/python tests/parts/install
+test-e2e: parts  ## gpuwatch as its own process in a living cluster, or with E2E_EXISTING=1 in the one of KUBECONFIG
 	$(E2E)
 
-dev-cluster: $(STAMP)  ## A living cluster with simulated GPUs and a Prometheus to play with, until Ctrl-C
-	$(BIN)/python tests/parts/install
+dev-cluster: parts  ## A living cluster with simulated GPUs and a Prometheus to play with, until Ctrl-C
 	PYTHONPATH=tests $(BIN)/python tests/dev_cluster.py $(if $(FAULTS),--faults $(FAULTS)) $(if $(NODES),--nodes $(NODES))
 
 test-fast: $(STAMP)  ## The tests that need no server and no browser
@@ -75,8 +75,7 @@ dist: $(STAMP) $(DIST_STAMP)  ## Wheel and sdist into dist/, checked, then insta
 	$(DIST_VENV)/bin/check-wheel-contents dist/*.whl
 	$(BIN)/python -m pytest -m dist tests/distribution
 
-screenshots: $(STAMP)  ## Pictures of the dashboards, with Grafana's own components, and of the pages, into docs/images/
-	$(BIN)/python tests/parts/install
+screenshots: parts  ## Pictures of the dashboards, with Grafana's own components, and of the pages, into docs/images/
 	PYTHONPATH=tests $(BIN)/python tests/dashboards/screenshots.py docs/images
 
 # About a quarter of a second each on a core.

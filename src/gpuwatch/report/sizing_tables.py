@@ -193,14 +193,14 @@ def _workload(key: WorkloadKey) -> RenderableType:
 def _abstained(abstentions: Sequence[Abstention], wide: bool) -> RenderableType:
     table = new_table(f"Left as they are ({len(abstentions)})", "reason", "count", "such as", "what would resolve it")
     for title, meaning, found in abstained(abstentions):
-        named = found[: _EXAMPLES if wide else 1]
-        names: list[RenderableType] = [
-            FoldedName(each.key.workload.partition("/")[2] or each.key.workload) for each in named
-        ]
-        more = [Text(f"and {len(found) - len(named)} more", style="dim")] * (wide and len(found) > len(named))
-        said = f"{found[0].reason} {found[0].resolve}" if wide else found[0].resolve
-        reason = Group(Text(title, style="yellow"), *([Text(meaning, style="dim")] * wide))
-        table.add_row(reason, f"{len(found)}", Group(*names, *more), whole_or_line(said, wide))
+        names = [item.key.workload.partition("/")[2] or item.key.workload for item in found[: _EXAMPLES if wide else 1]]
+        more = [Text(f"and {len(found) - len(names)} more", style="dim")] if wide and len(found) > len(names) else []
+        table.add_row(
+            Group(Text(title, style="yellow"), *([Text(meaning, style="dim")] * wide)),
+            f"{len(found)}",
+            Group(*map(FoldedName, names), *more),
+            whole_or_line(f"{found[0].reason} {found[0].resolve}" if wide else found[0].resolve, wide),
+        )
     return table
 
 
