@@ -98,13 +98,14 @@ def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, teleme
         run.process.send_signal(signal.SIGTERM)
         assert run.process.wait(30) == 0
         lines = [json.loads(line) for line in run.said().splitlines()]
-    cycle = next(line for line in lines if line.get("cycle") == 2)
+    first, cycle = (next(line for line in lines if line.get("cycle") == number) for number in (1, 2))
     assert cycle["devices"] == 8
     assert cycle["proposed"] == []
     (item,) = cycle["plan"]
     assert item["mode"] == "observe"
     assert any(refusal.startswith("cluster_known: ") for refusal in item["refusals"])
-    assert f"refused by cluster_known and {len(item['refusals']) - 1} more" in cycle["message"]
+    assert f"refused by cluster_known and {len(item['refusals']) - 1} more" in first["message"]
+    assert "1 refused as before" in cycle["message"]
     messages = [line["message"] for line in lines]
     assert messages[-1] == "stopped"
     assert "stopping: no new work is begun" in messages[-3:]  # a cycle that had begun ends after it

@@ -135,7 +135,7 @@ _verbose = click.option(
     count=True,
     expose_value=False,
     callback=_set_verbosity,
-    help="Tell each step on stderr; -vv each request too.",
+    help="Print each step on stderr; -vv each request too.",
 )
 _kubeconfig = _options(
     _file("--kubeconfig", "Kubeconfig to use."),
@@ -167,7 +167,7 @@ _sources = _options(
         "--at",
         type=parse_moment,
         metavar="TIME",
-        help="Any moment in the past as if it were now (2026-01-31T18:00Z).",
+        help="Answer as of this moment in the past (2026-01-31T18:00Z).",
     ),
     _config,
     _verbose,
@@ -203,8 +203,8 @@ def cli() -> None:
     """Finds degraded GPUs, idle allocations and workloads on the wrong GPU in a Kubernetes cluster, shows its evidence,
     and proposes what to do.
 
-    `run` goes on doing so, and does what its settings allow: nothing, by default. All other commands change nothing,
-    but for those that decide about what `run` proposes: approve, reject, undo, pause, resume and uninstall.
+    `run` repeats this, and acts as far as its settings allow: not at all, by default. The other commands change nothing
+    in the cluster, except approve, reject, undo, pause, resume and uninstall.
     """
 
 
@@ -244,17 +244,7 @@ def explain() -> None:
 @_profiles
 @_in_namespace("Only workloads of this Namespace.")
 @click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
-@_format(
-    "table",
-    "wide",
-    "json",
-    "yaml",
-    "csv",
-    "name",
-    "parquet",
-    "patch",
-    text="'patch': what owners would change, as YAML.",
-)
+@_format("table", "wide", "json", "yaml", "csv", "name", "parquet", "patch", text="'patch': YAML for owners to apply.")
 @_output_file
 @_rows
 @_runs("sizing_commands.run_recommend")
@@ -309,7 +299,9 @@ def report() -> None:
 @_sources
 @_format("table", "wide", "json", "yaml")
 @_file("--csv-out", "Write the exporter's counter CSV there.")
-@click.option("--allow-limited", is_flag=True, help="Exit with 0 where rules lack signals and all sources can be read.")
+@click.option(
+    "--allow-limited", is_flag=True, help="Exit with 0 although rules lack signals, if all sources can be read."
+)
 @_runs("commands.run_doctor")
 def doctor() -> None:
     """What is connected, and which rule lacks which signal.
@@ -381,7 +373,7 @@ _remediations = _options(
 
 
 _within = _in_namespace(
-    "Only those for workloads of this Namespace, for which rights in it will do; else all, also for Nodes."
+    "Only Remediations of this Namespace's workloads; rights in it are enough. Else all, those of Nodes too."
 )
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Have the API server judge the request, and store nothing.")
@@ -405,7 +397,7 @@ def plan() -> None:
 @click.argument("name", required=False, metavar="[NAME]")
 @_remediations
 @_within
-@click.option("--open", "open_only", is_flag=True, help="Only those to which something may still happen.")
+@click.option("--open", "open_only", is_flag=True, help="Only those that have not ended.")
 @_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
 @_output_file
 @_rows
@@ -422,7 +414,7 @@ def history() -> None:
 @_remediations
 @_within
 @_dry_run
-@click.option("--by", metavar="WHO", help="Who approves, for the record; a cluster takes its own name for you alone.")
+@click.option("--by", metavar="WHO", help="Who approves, for the record; the cluster accepts your user name only.")
 @_runs("remediation_commands.run_approve")
 def approve() -> None:
     """Approve a proposal.
@@ -434,7 +426,7 @@ def approve() -> None:
 _finding_correct = click.option(
     "--finding-correct",
     is_flag=True,
-    help="The GPU was idle or degraded as was said; without it, this counts against the rule that said so.",
+    help="The finding was right; without this flag, the decision counts against its rule.",
 )
 
 
@@ -448,7 +440,7 @@ _finding_correct = click.option(
 def reject() -> None:
     """Reject a proposal: it is never done.
 
-    Also an action of which owners were notified already.
+    This also stops an action whose owners were already notified.
     """
 
 
@@ -460,7 +452,7 @@ def reject() -> None:
 @_finding_correct
 @_runs("remediation_commands.run_undo")
 def undo() -> None:
-    """Have what was done taken back.
+    """Take back what was done.
 
     A released workload is restored as it was, a taint is removed.
     """
@@ -470,12 +462,12 @@ def undo() -> None:
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why; all commands show it.")
 @click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
-@click.option("--all", "everything", is_flag=True, help="Stop giving back too; a person is called for what stands.")
+@click.option("--all", "everything", is_flag=True, help="Stop giving back, too; a person is called instead.")
 @_runs("remediation_commands.run_pause")
 def pause() -> None:
-    """Stop every replica, from its next write on.
+    """Stop all replicas, from their next write on.
 
-    What gpuwatch took is still given back, but for --all.
+    What gpuwatch holds is still given back, unless --all is set.
     """
 
 
@@ -504,8 +496,8 @@ def uninstall() -> None:
     """Give back all that is held, and delete every trace.
 
     Pauses gpuwatch and deletes Remediations, marks, profiles and state; says what is left, and why. Without
-    --scale-down, scale the Deployment to 0 first. It may be ended anywhere and run again. Exit code: 1 where
-    something is left.
+    --scale-down, scale the Deployment to 0 first. You can interrupt it and run it again. Exit code: 1 if something
+    is left.
     """
 
 

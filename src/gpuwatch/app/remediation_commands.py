@@ -303,6 +303,4 @@ def _tell(text: str) -> None:
 
 def _tell_pause(pause: Pause | None) -> None:
     if pause is not None and pause.paused:
-        why = pause.reason or "no reason given"
-        stopped = "nothing is done or given back" if pause.everything else "only what gives back is done"
-        remark(f"gpuwatch is paused ({why}): {stopped} before `gpuwatch resume`.", "yellow")
+        remark(pause_text(pause, datetime.now(UTC)), "yellow")

@@ -15,8 +15,9 @@ from gpuwatch.report.plan_tables import kubectl_kind
 
 Matches = Callable[[Mapping[str, str]], bool]
 
-_TERM = re.compile(r"(?P<no>!)?\s*(?P<key>[\w./-]+)\s*(?:(?P<sign>==?|!=)\s*(?P<value>[\w.-]*))?")
-_SET = re.compile(r"(?P<key>[\w./-]+)\s+(?P<sign>in|notin)\s*\((?P<values>[^()]*)\)")
+_TERM = re.compile(
+    r"(?P<no>!)?\s*(?P<key>[\w./-]+)\s*(?:(?P<sign>==?|!=)\s*(?P<one>[\w.-]*)|(?<=\s)(?P<word>in|notin)\s*\((?P<all>[^()]*)\))?"
+)
 
 
 def parse_selector(text: str) -> Matches | None:
@@ -28,16 +29,14 @@ def parse_selector(text: str) -> Matches | None:
     """
     terms: list[tuple[str, bool, frozenset[str] | None]] = []  # key, wanted, values; None: any value
     for part in filter(None, map(str.strip, re.split(r",(?![^(]*\))", text))):
-        if found := _SET.fullmatch(part):
-            values = frozenset(map(str.strip, found["values"].split(",")))
-            terms.append((found["key"], found["sign"] == "in", values))
-        elif (found := _TERM.fullmatch(part)) and not (found["no"] and found["sign"]):
-            wanted = not found["no"] and found["sign"] != "!="
-            terms.append((found["key"], wanted, frozenset({found["value"]}) if found["sign"] else None))
-        else:
+        found = _TERM.fullmatch(part)
+        given = None if found is None else found["all"] if found["one"] is None else found["one"]
+        if found is None or (found["no"] and given is not None):
             raise OptionsError(
                 f"-l: {part!r} is no label selector; write a=b, a!=b, a, !a, a in (b,c) or a notin (b,c)"
             )
+        wanted = not found["no"] and found["sign"] != "!=" and found["word"] != "notin"
+        terms.append((found["key"], wanted, None if given is None else frozenset(map(str.strip, given.split(",")))))
     if not terms:
         return None
 

@@ -218,6 +218,10 @@ def _group(snapshot: Snapshot, name: str) -> Found:
 _FINDERS = {"pod": _pod, "device": _device, "gpu": _device, "node": _node, "gang": _group, "workload": _group}
 
 
+_DEVICES = 32
+"""Most devices that compact output lists one by one."""
+
+
 def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bool = True) -> RenderableType:
     """The verdict on each GPU and Pod, then what each rests on; equal conclusions once. wide: with every rule and its
     query; else rules that found nothing, or lack signals, are counted only."""
@@ -251,11 +255,9 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bo
             if finding.missing and "missing: " not in summary:
                 lines.append(Text(f"missing: {', '.join(finding.missing)}", style="dim"))
         parts.append(_beside(verdict, Group(*lines)))
-    for verdict, how in (
-        (Verdict.UNKNOWN, "cannot tell for want of signals (gpuwatch doctor)"),
-        (Verdict.HEALTHY, "found nothing wrong"),
-    ):
-        if rules := counted[verdict]:
+    for verdict, rules in counted.items():
+        how = {Verdict.UNKNOWN: "cannot tell for want of signals (gpuwatch doctor)"}.get(verdict, "found nothing wrong")
+        if rules:
             parts.append(_beside(verdict, Text(f"{plural(len(rules), 'rule')} {how}; -o wide shows them")))
     if not item.findings:
         parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
@@ -280,15 +282,11 @@ def _beside(verdict: Verdict, what: RenderableType) -> RenderableType:
     return grid
 
 
-_VERDICTS = 32
-"""GPUs whose verdicts are listed one by one in compact output."""
-
-
 def _verdicts(item: SubjectExplanation, snapshot: Snapshot, wide: bool) -> RenderableType:
     """A row for each device: its health, and the use by each Pod on it."""
     table = new_table("", "GPU", "where", "health", "Pod", "use")
     devices = [device for device in snapshot.devices if device.id in item.devices]
-    shown = devices if wide else devices[:_VERDICTS]
+    shown = devices if wide else devices[:_DEVICES]
     for device in shown:
         pods = device.pods or ("",)
         table.add_row(
@@ -306,20 +304,15 @@ def _health(findings: Iterable[Finding]) -> Text:
     kinds: dict[Verdict, list[str]] = defaultdict(list)
     for each in findings:
         kinds[each.verdict].append(each.kind.replace("_", " "))
-    if bad := kinds[Verdict.DEGRADED]:
-        return Text(f"degraded: {', '.join(bad)}", style=_STYLE[Verdict.DEGRADED])
-    return _verdict(Verdict.HEALTHY if kinds[Verdict.HEALTHY] else Verdict.UNKNOWN)
+    told = next((each for each in (Verdict.DEGRADED, Verdict.HEALTHY) if kinds[each]), Verdict.UNKNOWN)
+    return Text(f"{told}: {', '.join(kinds[told])}" if told is Verdict.DEGRADED else told, style=_STYLE[told])
 
 
 def _use(item: SubjectExplanation, pod: PodRef) -> Text:
+    """What is said of the Pod, before what is said of one of its devices."""
     found = [each for each in item.findings if each.family is Family.IDLE and pod in each.pods]
-    # What is said of the Pod comes before what is said of one of its devices.
-    first = next((each for each in found if each.subject.name == pod), found[0] if found else None)
-    if first is None:
-        return Text("free", style="dim") if not pod else _verdict(Verdict.UNKNOWN)
-    kind = f": {first.kind.replace('_', ' ')}" if first.verdict is Verdict.IDLE else ""
-    return Text(f"{first.verdict}{kind}", style=_STYLE[first.verdict])
-
-
-def _verdict(verdict: Verdict) -> Text:
-    return Text(verdict, style=_STYLE[verdict])
+    found.sort(key=lambda each: each.subject.name != pod)
+    if not found:
+        return Text(Verdict.UNKNOWN, style=_STYLE[Verdict.UNKNOWN]) if pod else Text("free", style="dim")
+    kind = f": {found[0].kind.replace('_', ' ')}" if found[0].verdict is Verdict.IDLE else ""
+    return Text(f"{found[0].verdict}{kind}", style=_STYLE[found[0].verdict])

@@ -1,6 +1,7 @@
 """Since when states that are on have been on, such as a failed row remapping. The rules read their newest values."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from gpuwatch.model.telemetry import DeviceId, Readings, Schema, Scope, Signal, StateChange, Statistic, WindowStat
@@ -38,28 +39,21 @@ def standing(
         values = readings.values.get(WindowStat(signal, Statistic.LAST).key, {})
         devices = sorted(device for device, value in values.items() if value > 0)[:_MOST]
         samples: dict[DeviceId, dict[float, float]] = {device: {} for device in devices}
-        counts = False
-        for row, _ in found_rows(signal, schema) if devices else ():
-            try:
+        rows = [row for row, _ in found_rows(signal, schema)] if devices else []
+        for row in rows:
+            with suppress(TelemetryError):
                 for series in raw_series(store, row, devices, at - _LOOK_BACK, at, inventory):
                     found = ids(series.labels, row.vendor)
-                    seen = samples.get(found[row.scope is Scope.PHYSICAL]) if found else None
-                    if seen is not None:
+                    if found is not None and (device := found[row.scope is Scope.PHYSICAL]) in samples:
                         pairs = zip(series.times, series.values, strict=True)
-                        seen.update((time, in_si(value, row.scale)) for time, value in pairs if value < BLANK)
-            except TelemetryError:
-                continue
-            counts = row.kind == "counter"
+                        samples[device].update((time, in_si(each, row.scale)) for time, each in pairs if each < BLANK)
+        counts = any(row.kind == "counter" for row in rows)  # any count above 0 is the same state
         for device, seen in samples.items():
-            if seen:
-                yield _began(device, signal, seen, counts=counts)
-
-
-def _began(device: DeviceId, signal: Signal, seen: Mapping[float, float], *, counts: bool) -> StateChange:
-    """counts: any count above 0 is the same state."""
-    times = sorted(seen)
-    now = seen[times[-1]]
-    last = max((time for time in times if (seen[time] <= 0 if counts else seen[time] != now)), default=None)
-    first = times[0] if last is None else next(time for time in times if time > last)
-    before = None if last is None else seen[last]
-    return StateChange(device=device, signal=signal, at=datetime.fromtimestamp(first, UTC), before=before, after=now)
+            if not seen:
+                continue
+            now = seen[max(seen)]
+            last = max((time for time in seen if (seen[time] <= 0 if counts else seen[time] != now)), default=None)
+            first = min(time for time in seen if last is None or time > last)
+            before = None if last is None else seen[last]
+            began = datetime.fromtimestamp(first, UTC)
+            yield StateChange(device=device, signal=signal, at=began, before=before, after=now)
