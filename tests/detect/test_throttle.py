@@ -316,14 +316,16 @@ class TestPlaces:
             "under the power brake at once"
         )
         assert len(self.braked(lasts, {}, {})) == 8, "one machine may fail on its own"
+        silent = self.braked(lasts, lasts, *[{}] * 10, label="topology.kubernetes.io/zone", size=20)
+        assert len(silent) == 16, "so may two of a zone of which half is silent"
         assert len(self.braked(lasts, lasts, bits())) == 16, "so may two"
 
-    def braked(self, *first: dict[WindowStat, Answer]) -> dict[str, Finding]:
-        """The first machines of racks of four give these answers, the others that nothing brakes them."""
-        fleet = machines(20)
-        state = cluster(
-            nodes=[Node(name=f"node-{n}", labels={"topology.kubernetes.io/rack": f"r{n // 4}"}) for n in range(20)]
-        )
+    def braked(
+        self, *first: dict[WindowStat, Answer], label: str = "topology.kubernetes.io/rack", size: int = 4
+    ) -> dict[str, Finding]:
+        """The first machines of places of this size give these answers, the others that nothing brakes them."""
+        fleet = machines(24)
+        state = cluster(nodes=[Node(name=f"node-{n}", labels={label: f"r{n // size}"}) for n in range(24)])
         answers: dict[WindowStat, Answer] = {}
         for stat in bits():
             told = {number: of.get(stat) for number, of in enumerate(first)}

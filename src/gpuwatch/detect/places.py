@@ -51,11 +51,11 @@ class SlowPlace:
 
 
 def slow_places(fleet: Fleet, slowed: Iterable[PhysicalGpu], seen: Collection[PhysicalGpu]) -> list[SlowPlace]:
-    """Places with `HealthPolicy.common_cause_nodes` slowed machines or more, if they are half of the place's.
+    """Places with `HealthPolicy.common_cause_nodes` slowed machines or more, if they are half of those that are seen.
 
     A machine counts as slowed if at least half of its GPUs are: air and power come to all of them, while a bad card is
     one of eight. seen: GPUs of which it is known whether they are slowed. Beside two slowed machines of a labelled
-    place, one without such GPUs counts as well. Where no label names a place, so many machines with several GPUs have
+    place, one without such GPUs counts as slowed. Where no label names a place, so many machines with several GPUs have
     one cause too; machines with one GPU do if they are `HealthPolicy.fleet_wide_ratio` of all.
     """
     by_home: dict[str, list[PhysicalGpu]] = defaultdict(list)
@@ -72,8 +72,7 @@ def slow_places(fleet: Fleet, slowed: Iterable[PhysicalGpu], seen: Collection[Ph
         for value, homes in sorted(there.items()):
             hot = [home for home in homes if home in whole]
             unseen = sum(home not in told for home in homes) if len(hot) > 1 else 0
-            count = len(hot) + unseen
-            if count >= fleet.policy.common_cause_nodes and 2 * count >= len(homes):
+            if len(hot) + unseen >= fleet.policy.common_cause_nodes and 2 * len(hot) >= len(homes) - unseen:
                 found.append(_slow_place(f"{label}={value}", {home: whole.pop(home) for home in hot}, unseen))
     several = {home: gpus for home, gpus in whole.items() if len(fleet.at_home.get(home, ())) > 1}
     left = whole if len(whole) >= fleet.policy.fleet_wide_ratio * len(fleet.at_home) else several
