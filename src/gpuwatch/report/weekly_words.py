@@ -191,12 +191,6 @@ def busy_ratio(use: Use) -> float | None:
     return min(use.busy_gpu_hours / known, 1.0) if known > 0 else None
 
 
-def sm_ratio(use: Use) -> float | None:
-    """SM activity of the allocated time that was measured."""
-    known = use.allocated_gpu_hours - use.unknown_gpu_hours
-    return use.sm_gpu_hours / known if use.sm_gpu_hours is not None and known > 0 else None
-
-
 def busy_gpu_hours(use: Use) -> float | None:
     """None if no allocated time was measured; 0 if it is known that nothing was allocated."""
     known = use.allocated_gpu_hours - use.unknown_gpu_hours
