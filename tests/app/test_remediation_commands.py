@@ -146,6 +146,21 @@ def test_a_proposal_is_approved_once_and_by_somebody(kept: InCluster) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize(("command", "name"), [("approve", "aaaa"), ("reject", "aaaa"), ("undo", "bbbb")])
+def test_a_dry_run_is_judged_and_stores_nothing(kept: InCluster, command: str, name: str) -> None:
+    full = next(each for each in gpuwatch("history", *at(kept), "-o", "name").stdout.split() if name in each)
+    before = gpuwatch("history", full, *at(kept), "-o", "yaml").stdout.partition("\n")[2]
+    result = gpuwatch(command, full, *at(kept), "--dry-run")
+    assert (result.exit_code, result.stderr) == (0, "Dry run: nothing is stored.\n")
+    after = gpuwatch("history", full, *at(kept), "-o", "yaml").stdout.partition("\n")[2]
+    assert without_time(after) == without_time(before)
+
+
+def without_time(document: str) -> str:
+    return "\n".join(line for line in document.splitlines() if not line.startswith("at: "))
+
+
+@pytest.mark.cluster
 def test_a_proposal_is_rejected_and_cannot_be_approved_then(kept: InCluster) -> None:
     assert "is rejected" in done("reject", "rem/taint-node-gpu-1-aaaa-20260302", *at(kept))
     assert decided(kept, "taint-node-gpu-1-aaaa-20260302") == (False, "", True, False)

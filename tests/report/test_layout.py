@@ -78,7 +78,7 @@ def test_a_table_that_has_no_room_for_its_words_is_a_block_for_each_row() -> Non
 
 
 def test_what_is_cut_is_cut_after_a_word() -> None:
-    console = Console(file=io.StringIO())
+    console = Console(file=io.StringIO(), width=200)
     for width in range(10, 150):
         with console.capture() as capture:
             console.print(OneLine("it never got any request " * 5), width=width)

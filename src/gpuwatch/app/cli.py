@@ -384,6 +384,8 @@ _within = _in_namespace(
     "Only those for workloads of this Namespace, for which rights in it will do; else all, also for Nodes."
 )
 
+_dry_run = click.option("--dry-run", is_flag=True, help="Have the API server judge the request, and store nothing.")
+
 
 @cli.command()
 @_sources
@@ -419,6 +421,7 @@ def history() -> None:
 @click.argument("name")
 @_remediations
 @_within
+@_dry_run
 @click.option("--by", metavar="WHO", help="Who approves, for the record; a cluster takes its own name for you alone.")
 @_runs("remediation_commands.run_approve")
 def approve() -> None:
@@ -439,6 +442,7 @@ _finding_correct = click.option(
 @click.argument("name")
 @_remediations
 @_within
+@_dry_run
 @_finding_correct
 @_runs("remediation_commands.run_reject")
 def reject() -> None:
@@ -452,6 +456,7 @@ def reject() -> None:
 @click.argument("name")
 @_remediations
 @_within
+@_dry_run
 @_finding_correct
 @_runs("remediation_commands.run_undo")
 def undo() -> None:

@@ -223,7 +223,10 @@ def opened_store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWrit
             f"{error} Remediations and the pause are kept in the cluster alone: `gpuwatch run` without a cluster "
             "proposes nothing."
         ) from error
-    writer = LiveWriter(client, instance="gpuwatch-cli")
+    dry_run = options.get("dry_run", False)
+    if dry_run:
+        remark("Dry run: nothing is stored.")
+    writer = LiveWriter(client, instance="gpuwatch-cli", dry_run=dry_run)
     namespace = options["controller_namespace"] or settings.namespace
     return RemediationStore(writer, namespace, within=options.get("namespace") or "", forgiving=True), writer
 
