@@ -12,7 +12,7 @@ from gpuwatch.model.decision import Analysis, Finding, Mode, Verdict
 from gpuwatch.model.remediation import Pause, Phase, Remediation
 from gpuwatch.model.telemetry import Device
 from gpuwatch.report.remediation_tables import held_up_by, pause_text
-from gpuwatch.report.tables import other_gaps
+from gpuwatch.report.tables import lasted, other_gaps
 from gpuwatch.report.templating import template
 from gpuwatch.report.words import ago, listed, plural, short_uuid
 
@@ -122,6 +122,7 @@ def status_html(status: Status, *, refresh: bool = True) -> str:
         gaps=other_gaps(analysis.gaps) if analysis is not None else [],
         held_up=held_up_by,
         since=lambda then: ago(then, status.at) or "now",
+        lasted=lasted,
         waiting=sum(each.phase is Phase.PROPOSED for each in newest_first),
     )
 

@@ -110,14 +110,15 @@ def evidence_line(item: Evidence) -> str:
     return text
 
 
-def _since(finding: Finding, at: datetime) -> str:
-    """How long it has been so. "at least" where it was so when the window of its evidence began."""
+def lasted(finding: Finding, at: datetime) -> str:
+    """How long the finding has held; '' if unknown. "at least" where it held when the window of its evidence began."""
     if finding.since is not None:
         seconds = round((at - finding.since).total_seconds())
-        least = any(seconds in (item.window_seconds, 2 * item.window_seconds) for item in finding.evidence)
+        windows = [item.window_seconds for item in finding.evidence if finding.family is Family.HEALTH]
+        least = any(seconds in (window, 2 * window) for window in windows)
         return f"{'at least ' if least else ''}{duration(seconds)}"
     grown = [item.window_seconds for item in finding.evidence if item.statistic in ("increase", "appeared")]
-    return f"within {duration(min(grown))}" if grown else "not known"
+    return f"within {duration(min(grown))}" if grown else ""
 
 
 def _degraded(
@@ -131,7 +132,7 @@ def _degraded(
         table.add_row(
             _where(finding, devices),
             _what(finding, wide, _COLOUR[finding.severity]),
-            _since(finding, analysis.at),
+            lasted(finding, analysis.at) or "not known",
             *((escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),) if wide else ()),
             Group(Text(finding.advice.replace("_", " ")), _sure(finding)),
         )

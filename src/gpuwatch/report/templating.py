@@ -17,8 +17,8 @@ from gpuwatch.report import charts
 from gpuwatch.report import weekly_words as say
 from gpuwatch.report.plan_tables import called, short_worth
 from gpuwatch.report.sizing_tables import patch_yaml
-from gpuwatch.report.tables import evidence_line, other_gaps
-from gpuwatch.report.words import ago, escaped, plural, quantity, short_uuid
+from gpuwatch.report.tables import evidence_line, lasted, other_gaps
+from gpuwatch.report.words import escaped, plural, quantity, short_uuid
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ def weekly_text(name: str, report: WeeklyReport, **more: object) -> str:
         use_of=say.use_of(report),
         abstained=say.abstained([item.abstention for item in report.workloads if item.abstention]),
         gaps=other_gaps(report.gaps),
-        since=lambda finding: ago(finding.since, report.at) or say.UNKNOWN,
+        since=lambda finding: lasted(finding, report.at) or say.UNKNOWN,
         **more,
     )
 
