@@ -144,6 +144,7 @@ _ACCESS = {0: "OK", 5: "NotSupported", 6: "Unknown"}
 REFUSED = "UnexpectedAdmissionError"
 """Of the kubelet: the Pod did not get its device."""
 _POWER = frozenset({"DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"})
+_ACTIONS = frozenset({"DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "DCGM_FI_DEV_GPU_RECOVERY_ACTION"})
 _WELL = 2 | 2 << 2 | 2 << 4 | 2 << 6 | 1 << 8
 """nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: each fault is supported and absent."""
 
@@ -369,7 +370,8 @@ class _Site:
         number = sum(1 for each in self.machines if each.model is model) + 1
         role = "job8"
         made = make_machine(self.plan, self.rng, len(self.machines), role, model, size, number, extended=True)
-        made = replace(made, has_health_watches=watched or made.has_health_watches)
+        if watched:
+            made = replace(made, has_health_watches=True, driver_version="580.105.08")
         self.machines.append(made)
         script = MachineScript()
         self.scripts.append(script)
@@ -714,7 +716,8 @@ def contained(site: _Site) -> None:
 @dataclass(frozen=True, kw_only=True)
 class _Signs:
     """What one card shows while it lasts. xids: (minutes after its beginning, any of these codes). watch: of DCGM, with
-    its status and error code. rates: of counters, per minute."""
+    its status and error code. rates: of counters, per minute. asked: whether the driver's recovery action is exported;
+    the drivers here set it after 48, 74 and 120, so that its 'none' calls these off."""
 
     scene: str
     kind: FindingKind
@@ -724,12 +727,19 @@ class _Signs:
     watch: tuple[str, float, str] | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     steps: Sequence[str] = ()
+    asked: bool = True
 
 
 _XID, _DCGM, _ACTION = FindingKind.XID, FindingKind.DCGM_HEALTH, FindingKind.RECOVERY_ACTION
 _DBE = ("ecc_dbe", "rows_uncorrectable")
 _SIGNS = (
-    _Signs(scene="XID 74, 119 or 120 once", kind=_XID, right=Right.MOVED, xids=[(0, (74, 119, 120))]),
+    _Signs(scene="XID 74, 119 or 120 once", kind=_XID, right=Right.MOVED, xids=[(0, (74, 119, 120))], asked=False),
+    _Signs(
+        scene="XID 74 or 120, and the driver asks for nothing since",
+        kind=_XID,
+        right=Right.NOTHING,
+        xids=[(0, (74, 120))],
+    ),
     _Signs(
         scene="XID 48, hidden by 45 at once, and the driver asks for a reset",
         kind=_XID,
@@ -811,6 +821,8 @@ def signs(site: _Site) -> None:
         card = site.one(machine)
         script = site.cards(machine, [card])[0]
         script.xids.extend((begin + 60 * minutes, int(site.rng.choice(codes))) for minutes, codes in one.xids)
+        if not one.asked:
+            site.unread.append((_ACTIONS, frozenset({machine.cards[card].uuid}), (0.0, FOREVER)))
         for state, value in one.states.items():
             script.states[state].append((begin, end, value))
         if one.watch is not None:

@@ -193,7 +193,7 @@ def score(
                 right=mine[0].right,
                 planted=len(mine),
                 found=len(times),
-                too_far=sum(1 for case in mine if case.right and any(_too_far(case, one) for one in seen)),
+                too_far=sum(1 for case in mine if case.right and any(_too_far(case, one, asked) for one in seen)),
                 delays_hours=tuple(_hours(case, at) for case, at in times if case.right),
             )
         )
@@ -237,9 +237,14 @@ def _explains(case: Case, one: Seen) -> bool:
     return not {one.kind, case.kind} & _OF_NODES and not case.together
 
 
-def _too_far(case: Case, one: Seen) -> bool:
+def _too_far(case: Case, one: Seen, cases: Iterable[Case]) -> bool:
+    """More would be done than is right, for this fault and for each other one that is there then."""
     kin = one.kind is case.kind or not {one.kind, case.kind} & _OF_NODES
-    return kin and one.level > max(case.right, Right.NAMED) and case.start <= one.at < case.end and _about(case, one)
+    there = kin and case.start <= one.at < case.end and _about(case, one) and one.level > max(case.right, Right.NAMED)
+    return there and not any(
+        other.right >= one.level and other.start <= one.at < other.end + other.fades and _about(other, one)
+        for other in cases
+    )
 
 
 def scenes_together(fleets: Iterable[Sequence[SceneScore]]) -> list[SceneScore]:

@@ -28,37 +28,24 @@ PAGE = generated.ROOT / "docs" / "situations.md"
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One finding. What is left out is not asked.
 
-    verdict: the one, or one of several; null says that there is no finding of that kind which people would see
-    (`Finding.notable`).
-    kind: the finding's, or any of several. subject: 'a0/3' is GPU 3 of Node a0; else a subject as gpuwatch writes it
+    verdict: null says that there is no finding of that kind, or of any of several, which people would see
+    (`Finding.notable`). Of a fault, severity and advice have to be said too.
+    subject: 'a0/3' is GPU 3 of Node a0; else a subject as gpuwatch writes it
     (node/a0, gang/…, fleet/fleet), or any. acted_on: whether the plan does anything for it, or the very actions.
     says: words that the summary has.
     """
 
     kind: FindingKind | tuple[FindingKind, ...]
-    verdict: Verdict | tuple[Verdict, ...] | None
+    verdict: Verdict | None
     subject: str | tuple[str, ...] = "any"
     severity: Severity | None = None
-    advice: Advice | tuple[Advice, ...] | None = None
+    advice: Advice | None = None
     acted_on: bool | tuple[ActionKind, ...] | None = None
     says: str = ""
 
     @property
     def kinds(self) -> tuple[FindingKind, ...]:
         return self.kind if isinstance(self.kind, tuple) else (self.kind,)
-
-    @property
-    def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts that are right; none of them where there is to be no such finding."""
-        if self.verdict is None:
-            return ()
-        return self.verdict if isinstance(self.verdict, tuple) else (self.verdict,)
-
-    @property
-    def advices(self) -> tuple[Advice, ...]:
-        if self.advice is None:
-            return ()
-        return self.advice if isinstance(self.advice, tuple) else (self.advice,)
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -125,16 +112,16 @@ def _theme(path: Path) -> Theme:
 _HEAD = """\
 # Situations
 
-The right answers to single situations, and whether gpuwatch gives them. The answers are from NVIDIA's documents first, then
-from the test cases of other tools. `make situations` writes this page from `tests/detect/situations`.
-`tests/detect/test_situations.py` builds the telemetry and the cluster of each row and runs everything from samples to plan,
-with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action; "moves" that a job is moved off
-its GPU; "taints" that the Node takes no new Pods.
+The right answers to single situations, and whether gpuwatch gives them. The answers are from NVIDIA's documents
+first, then from the test cases of other tools. `make situations` writes this page from `tests/detect/situations`.
+`tests/detect/test_situations.py` builds the telemetry and the cluster of each row and runs everything from samples to
+plan, with all modes at `enforce` and default bounds. "Acts" means that the plan admits an action; "moves" that a job
+is moved off its GPU; "taints" that the Node takes no new Pods.
 
-Telemetry and clusters are written by hand, in the forms of exporters and the API server; they are no recordings of broken
-hardware. gpuwatch gets a row marked **not yet** wrong today; its test fails once gpuwatch gets it right, so that the mark is
-removed. All other rows are what gpuwatch says; if a row has "or", one of the answers. *otherwise* names a tool that says
-something else. `a0/3` is GPU 3 of Node `a0`. Everything that a row does not name is healthy.
+Telemetry and clusters are written by hand, in the forms of exporters and the API server; they are no recordings of
+broken hardware. gpuwatch gets a row marked **not yet** wrong today; its test fails once gpuwatch gets it right, so
+that the mark is removed. All other rows are what gpuwatch says. *otherwise* names a tool that says something else.
+`a0/3` is GPU 3 of Node `a0`. Everything that a row does not name is healthy.
 
 ## Summary
 
@@ -204,7 +191,7 @@ def _finding(each: Expect) -> str:
     where = "" if each.subject == "any" else f" on {', '.join(each.subjects)}"
     if each.verdict is None:
         return f"no {kinds}{where}"
-    told = [f"{kinds}{where}: {' or '.join(each.verdicts)}", str(each.severity or ""), " or ".join(each.advices)]
+    told = [f"{kinds}{where}: {each.verdict}", str(each.severity or ""), str(each.advice or "")]
     if each.acted_on is False:
         told.append("does not act")
     elif each.acted_on is True:

@@ -19,7 +19,9 @@ from click.testing import CliRunner, Result
 
 from gpuwatch.app.cli import cli
 from gpuwatch.app.exit_code import ExitCode
+from gpuwatch.app.scope import shown_name
 from gpuwatch.collect.snapshot_file import load_snapshot, save_snapshot
+from gpuwatch.model.cluster import Cluster, Workload
 from gpuwatch.report.machine import analysis_schema, to_json
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -165,6 +167,7 @@ def test_doctor_says_which_sources_beside_the_exporters_there_are(tmp_path: Path
         (["--prometheus", "http://127.0.0.1:9"], 1, "http://127.0.0.1:9: cannot be reached"),
         (["--prometheus", "prom:9090"], 2, "must begin with http"),
         (["--prometheus", "http://p", "--telemetry", str(PAGE)], 2, "exclude each other"),
+        (["--at", "yesterday"], 2, "is no time"),
         (["--telemetry", str(PAGE), "-l", "a~b"], 2, "'a~b' is no label selector"),
     ],
 )
@@ -254,6 +257,37 @@ def test_a_latin_1_terminal_gets_tables_and_machines_get_utf_8() -> None:
     assert "·".encode("latin-1") in table.stdout
     document = subprocess.run([*command, "-o", "json"], env=environment, capture_output=True, timeout=60, check=True)
     json.loads(document.stdout.decode("utf-8"))
+
+
+def test_tab_completes_commands_options_and_values_in_bash(tmp_path: Path) -> None:
+    """As bash calls it for `gpuwatch ana<Tab>` and so on. docs/cli.md says how it was tried in the other shells."""
+    program = tmp_path / "gpuwatch"
+    program.write_text(f"#!{sys.executable}\nfrom gpuwatch.app.cli import main\nmain()\n")
+    program.chmod(0o755)
+    script = """
+        eval "$(_GPUWATCH_COMPLETE=bash_source gpuwatch)"
+        complete -p gpuwatch
+        for line in "ana" "analyze -o pa" "analyze --fail"; do
+            COMP_WORDS=(gpuwatch $line) COMP_CWORD=$(wc -w <<< "$line") COMPREPLY=()
+            _gpuwatch_completion gpuwatch; echo "${COMPREPLY[@]}"
+        done"""
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    told = subprocess.run(["bash", "-c", script], env=path, capture_output=True, text=True, timeout=120, check=True)
+    assert told.stdout.split("\n")[:4] == [
+        "complete -o nosort -F _gpuwatch_completion gpuwatch",
+        "analyze",
+        "parquet",
+        "--fail-on-findings",
+    ]
+
+
+def test_a_name_is_as_kubectl_prints_it_in_one_namespace() -> None:
+    owner = Workload(id="Job/ml/train", kind="Job", api_version="batch/v1", namespace="ml", name="train")
+    cluster = Cluster(workloads=(owner,))
+    names = {"workload/Job/ml/train": "job.batch/train", "pod/ml/a-0": "pod/a-0", "device/GPU-1": "device/GPU-1"}
+    for subject, name in names.items():
+        assert shown_name(subject, "", cluster) == subject
+        assert shown_name(subject, "ml", cluster) == name
 
 
 def test_help_has_whole_summaries_and_the_exit_codes() -> None:

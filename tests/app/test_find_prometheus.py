@@ -88,6 +88,24 @@ def test_the_operators_own_service_is_the_same_prometheus() -> None:
         assert [each.name for each in services(client)] == ["prometheus-operated"]
 
 
+def test_openshift_has_two_and_a_person_chooses() -> None:
+    """Labels and ports as its cluster-monitoring-operator makes them; both are served with TLS."""
+    thanos = {"app.kubernetes.io/name": "thanos-query", "app.kubernetes.io/component": "query-layer"}
+    one = {"app.kubernetes.io/name": "prometheus", "app.kubernetes.io/component": "prometheus"}
+    node = {"app.kubernetes.io/name": "prometheus", "app.kubernetes.io/component": "exporter"}
+    known = (
+        service("thanos-querier", thanos, 9091, "web"),
+        service("prometheus-k8s", one, 9091, "web"),
+        service("node-exporter", node, 9100, "https"),
+    )
+    with api(*known) as client, pytest.raises(SourceError) as error:
+        find_prometheus(client)
+    said = str(error.value)
+    assert "2 Prometheus Services; choose:" in said
+    for name in ("thanos-querier", "prometheus-k8s"):
+        assert f"port-forward svc/{name} 9090:9091\n    and then --prometheus https://localhost:9090" in said
+
+
 def test_one_that_answers_through_the_api_server_is_used_and_said() -> None:
     with api(service("kps-prometheus", STACK)) as client:
         connection, told = find_prometheus(client)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -118,6 +120,10 @@ def test_history_for_machines(kept: InCluster) -> None:
     phases = {item["name"].split("-")[-2]: item["phase"] for item in document["remediations"]}
     assert phases == {"aaaa": "Proposed", "bbbb": "Verifying", "cccc": "Expired"}
     assert document["pause"]["paused"] is False
+    table = list(csv.DictReader(io.StringIO(gpuwatch("history", *at(kept), "-o", "csv").stdout)))
+    assert sorted(row["phase"] for row in table) == ["Expired", "Proposed", "Verifying"]
+    for name in gpuwatch("history", *at(kept), "-o", "name").stdout.split():
+        assert gpuwatch("history", name, *at(kept), "-o", "name").stdout.strip() == name
     one = json.loads(gpuwatch("history", "release", *at(kept), "-o", "json").stdout)
     assert [item["phase"] for item in one["remediations"]] == ["Expired"]
 
@@ -137,6 +143,21 @@ def test_a_proposal_is_approved_once_and_by_somebody(kept: InCluster) -> None:
     assert decided(kept, "taint-node-gpu-1-aaaa-20260302") == (True, "ana", False, False)
     assert "Proposed (approved)" in done("history", *at(kept))
     assert "approved already; ask for its undo instead" in refused("reject", "taint-node-gpu-1", *at(kept))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("command", "name"), [("approve", "aaaa"), ("reject", "aaaa"), ("undo", "bbbb")])
+def test_a_dry_run_is_judged_and_stores_nothing(kept: InCluster, command: str, name: str) -> None:
+    full = next(each for each in gpuwatch("history", *at(kept), "-o", "name").stdout.split() if name in each)
+    before = gpuwatch("history", full, *at(kept), "-o", "yaml").stdout.partition("\n")[2]
+    result = gpuwatch(command, full, *at(kept), "--dry-run")
+    assert (result.exit_code, result.stderr) == (0, "Dry run: nothing is stored.\n")
+    after = gpuwatch("history", full, *at(kept), "-o", "yaml").stdout.partition("\n")[2]
+    assert without_time(after) == without_time(before)
+
+
+def without_time(document: str) -> str:
+    return "\n".join(line for line in document.splitlines() if not line.startswith("at: "))
 
 
 @pytest.mark.cluster
@@ -210,7 +231,7 @@ def test_a_pause_is_kept_told_and_ended(kept: InCluster) -> None:
     assert "by ana: maintenance" in done("history", *at(kept))
     result = gpuwatch("approve", "taint-node-gpu-1", *at(kept))
     assert "only what gives back is done before `gpuwatch resume`" in " ".join(result.stderr.split())
-    assert "nothing is given back" in done("pause", "--all", "--by", "ana", *at(kept))
+    assert "gpuwatch changes nothing; `gpuwatch resume` ends" in done("pause", "--all", "--by", "ana", *at(kept))
     assert "nothing is done or given back" in " ".join(gpuwatch("undo", "taint-node-gpu-2", *at(kept)).stderr.split())
     assert done("resume", *at(kept)) == "It goes on."
     assert done("resume", *at(kept)) == "It was not paused."
@@ -250,5 +271,7 @@ def test_plan_tells_what_would_be_done_and_fails_where_nothing_was_seen(tmp_path
     document = json.loads(gpuwatch("plan", "--telemetry", PAGE, "--no-cluster", "-o", "json").stdout)
     assert set(document) == {"version", "at", "plan", "gaps"}
     assert document["version"] == 1
+    header = gpuwatch("plan", "--telemetry", PAGE, "--no-cluster", "-o", "csv").stdout
+    assert header.startswith("action,target,namespace,") and header.count("\n") == 1
     result = gpuwatch("plan", "--prometheus", "http://127.0.0.1:9", "--no-cluster")
     assert result.exit_code == 1

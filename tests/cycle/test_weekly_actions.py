@@ -48,7 +48,7 @@ def held_at(found: Remediation) -> Turn:
 def test_every_phase_has_its_words_and_its_place() -> None:
     assert set(BECAME) == set(Phase)
     assert actions_line(full_report()).startswith(
-        "13 actions: 3 done, 2 taken back, 1 failed, 4 not done, 3 still to come. Releases gave others "
+        "13 actions: 3 done, 2 undone, 1 failed, 4 not done, 3 open. Releases freed "
     )
 
 

@@ -3,8 +3,8 @@ screenshots` writes docs/images/.
 
     PYTHONPATH=tests python tests/dashboards/screenshots.py FOLDER [--theme light] [DASHBOARD.json …]
 
-Without dashboards it draws the two pages and all of dashboards/. It tells the state of each panel, and ends with 1 where
-one is broken. pngquant, a package of Debian, makes the files a third as large.
+Without dashboards it draws the two pages and all of dashboards/. It tells the state of each panel, and ends with 1
+where one is broken. pngquant, a package of Debian, makes the files a third as large.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def main() -> int:
     npm, browser_build, servers = rendering.find_npm(), find_browser(), find_servers()
     if npm is None or browser_build is None or not servers or not shutil.which("pngquant"):
         sys.exit(
-            "pictures need npm, Chromium, a Prometheus and pngquant; tests/parts/install puts Chromium and Prometheus in "
-            "place, `apt-get install npm pngquant` the others"
+            "pictures need npm, Chromium, a Prometheus and pngquant; tests/parts/install puts Chromium and Prometheus "
+            "in place, `apt-get install npm pngquant` the others"
         )
     files = asked.dashboards or sorted(SHIPPED.glob("*.json"))
     boards = {file.stem: json.loads(file.read_text()) for file in files}

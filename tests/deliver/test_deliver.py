@@ -17,7 +17,7 @@ import pytest
 
 from deliver.receivers import mail_server, s3_server, webhook
 from gpuwatch.deliver import outbox as box
-from gpuwatch.deliver.deliver import Course, deliver, deliver_again, deliver_pending, enqueue
+from gpuwatch.deliver.deliver import DeliveryContext, deliver, deliver_again, deliver_pending, enqueue
 from gpuwatch.deliver.destinations import names_of
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, OutboxBusyError, OutboxError, locked
 from gpuwatch.deliver.policy import DeliveryPolicy
@@ -407,8 +407,8 @@ class TestProcessThatStays:
 
             def tried(seconds: float) -> int:
                 before = len(server.bodies)
-                course = Course(now=NOW + timedelta(seconds=seconds))
-                deliver_again(folder, run.policy, run.lines.append, course)
+                context = DeliveryContext(now=NOW + timedelta(seconds=seconds))
+                deliver_again(folder, run.policy, run.lines.append, context)
                 return len(server.bodies) - before
 
             assert [tried(at) for at in (0, 59, 60, 179, 180, 419, 420, 10_000)] == [1, 0, 1, 0, 1, 0, 1, 0]
@@ -418,16 +418,16 @@ class TestProcessThatStays:
         stopping = threading.Event()
         with webhook(500, 500) as server:
             run = Run(tmp_path, urls=(f"json://{server.address}/",), backoff_seconds=60.0, backoff_max_seconds=60.0)
-            course = Course(now=NOW, stopping=stopping)
+            context = DeliveryContext(now=NOW, stopping=stopping)
 
             def asked_to_end(_: str) -> None:
                 stopping.set()
 
             began = time.monotonic()
-            (done,) = deliver(FILES, TITLE, SUMMARY, run.policy, run.outbox, asked_to_end, "", course)
+            (done,) = deliver(FILES, TITLE, SUMMARY, run.policy, run.outbox, asked_to_end, "", context)
             assert time.monotonic() - began < 20
             assert (done.state, done.attempts, len(server.bodies)) == (DeliveryState.FAILED, 1, 1)
-            deliver_again(run.report, run.policy, run.lines.append, course)
+            deliver_again(run.report, run.policy, run.lines.append, context)
             assert len(server.bodies) == 1  # nothing new is begun
 
     def test_a_report_with_an_identity_is_the_same_whatever_is_in_it(self, tmp_path: Path) -> None:
@@ -445,8 +445,8 @@ class TestProcessThatStays:
             run = Run(tmp_path, urls=(f"json://{server.address}/",))
             told: list[str] = []
             (name,) = names_of(run.policy)
-            course = Course(already={name}, on_sent=told.append)
-            (done,) = deliver(FILES, TITLE, SUMMARY, run.policy, run.outbox, run.lines.append, "", course)
+            context = DeliveryContext(already={name}, on_sent=told.append)
+            (done,) = deliver(FILES, TITLE, SUMMARY, run.policy, run.outbox, run.lines.append, "", context)
             assert (done.state, server.bodies, told) == (DeliveryState.SENT, [], [])
 
     def test_a_receiver_that_is_silent_holds_up_the_others_once(self, tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ class TestProcessThatStays:
             for number in range(3):
                 enqueue(FILES, f"{TITLE} {number}", SUMMARY, run.policy, run.outbox, f"{number}")
             assert good.taken == []
-            deliver_pending(run.policy, run.outbox, run.lines.append, Course(now=NOW))
+            deliver_pending(run.policy, run.outbox, run.lines.append, DeliveryContext(now=NOW))
             assert (len(bad.bodies), len(good.taken)) == (1, 3)
 
     def test_what_is_put_in_while_another_sends_waits_for_nobody(self, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_a_board_whose_power_alone_cannot_be_read_is_shown() -> None:
     assert finding.subject.name == "gpu-0-3"
     assert (finding.verdict, finding.severity, finding.advice) == (Verdict.DEGRADED, Severity.WARNING, Advice.INSPECT)
     assert (finding.confidence_ratio, finding.components) == (0.6, (Component.POWER,))
-    assert "7 others" in finding.summary
+    assert "7 other GPUs" in finding.summary
 
 
 @pytest.mark.parametrize("unread", [2, 8])

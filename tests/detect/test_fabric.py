@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -204,6 +205,13 @@ class TestDomain:
             (Verdict.DEGRADED, "node-0"),
             (Verdict.DEGRADED, "node-1"),
         }
+
+    def test_beside_two_sick_nodes_one_that_does_not_report_may_be_sick_too(self) -> None:
+        fleet = [replace(each, present=each.node != "node-2") for each in machines(60, 4, model="NVIDIA GB200")]
+        found = findings(scene(fleet, self.links(("node-0", "node-1")), state=cluster(nodes=domain(self.SICK))))
+        (finding,) = (item for item in found.values() if item.kind is FindingKind.NVLINK_ERRORS)
+        assert (finding.subject.kind, finding.verdict) == ("fleet", Verdict.UNKNOWN)
+        assert "8 GPUs of 2 Nodes in one NVLink domain" in finding.summary
 
     def test_machines_with_a_fabric_of_their_own_share_none(self) -> None:
         fleet = machines(60, 4, model="NVIDIA GB200")

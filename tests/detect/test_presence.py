@@ -99,7 +99,7 @@ def test_an_exporter_that_is_down_says_nothing_about_hardware() -> None:
 def test_an_exporter_that_answers_without_devices_is_no_hardware_either() -> None:
     [finding] = gone(without(machines(12), "node-3")).values()
     assert (finding.kind, finding.verdict) == ("exporter_down", Verdict.UNKNOWN)
-    assert "driver is loaded" in finding.summary
+    assert "a driver that is being loaded shows no device" in finding.summary
 
 
 def test_a_node_that_is_not_ready_is_named_as_such() -> None:

@@ -68,6 +68,9 @@ def test_each_situation_stands_once_and_has_a_source() -> None:
     named = [" ".join(row.situation.split()) for row in rows]
     assert len(set(named)) == len(named)
     assert all(row.source.strip() and row.moments for row in rows)
+    expected = [(row.situation, each) for row in rows for moment in row.moments for each in moment.expect]
+    of_faults = (Verdict.DEGRADED, Verdict.UNKNOWN, Verdict.IDLE)
+    assert [row for row, each in expected if each.verdict in of_faults and not (each.severity and each.advice)] == []
     assert all(moment.expect or moment.nothing_done or moment.spared for row in rows for moment in row.moments)
 
 

@@ -88,7 +88,7 @@ def test_without_disruption_budgets_that_it_can_read_it_disturbs_nobody(attacked
             living.until(lambda: said in replica.said(), replica)
             assert replica.metric('gpuwatch_unread_facts{fact="budgets"}') == 1.0
             page = replica.asked("/")[1]
-            assert "budgets, at least in part. What depends on them is refused" in page
+            assert "budgets, at least in part. gpuwatch refuses the actions that depend on them" in page
             time.sleep(5)  # some more cycles, in each of which it could act
             assert [item["spec"]["proposal"] for item in living.remediations(target="forgotten-too")] == []
             assert len(living.running("forgotten-too")) == 1
@@ -105,7 +105,7 @@ def test_a_pod_that_names_an_owner_of_another_namespace_reaches_nothing_there(at
     living = attacked
     before = living.api.get(PROD_API)
     with living.gpuwatch("deputy", settings(living, "deputy", "release_gang", "evict_gang")) as replica:
-        refused = "names the uid of an owner that has another Namespace, kind or name"
+        refused = "has an owner reference with the uid of an object of another Namespace, kind or name"
         living.until(lambda: refused in replica.said(), replica)
         living.until(lambda: living.phase("release_gang", "forgotten-too") == "InEffect", replica)
         time.sleep(5)

@@ -75,6 +75,16 @@ class TestScore:
         only_shown = replace(FAULT, right=Right.NAMED)
         assert self.of(only_shown, replace(FOUND, level=Right.TAINTED)) == (1, 0, 1)
 
+    def test_what_another_fault_there_allows_is_not_too_much(self) -> None:
+        condition = replace(
+            FAULT, kind=FindingKind.NODE_CONDITION, devices=frozenset(), right=Right.NAMED, scene="said"
+        )
+        told = replace(FOUND, kind=FindingKind.NODE_CONDITION, devices=frozenset(), level=Right.MOVED)
+        gone = replace(FAULT, scene="XID 140", right=Right.MOVED)
+        for beside, too_far in (((), 1), ((gone,), 0), ((replace(gone, nodes=frozenset({"b"})),), 1)):
+            _, scenes = score([condition, *beside], [told], MOMENTS)
+            assert [row.too_far for row in scenes if row.scene == "said"] == [too_far]
+
     def test_where_a_question_is_right_a_question_is_enough(self) -> None:
         question = replace(FOUND, level=Right.QUESTION)
         assert self.of(replace(FAULT, right=Right.QUESTION), question) == (1, 0, 0)

@@ -409,7 +409,8 @@ def test_a_budget_holds_what_is_in_flight_by_the_records(store: RemediationStore
     tainted = [name for name in ("n0", "n1") if effects(fleet, name)]
     assert len(tainted) == 1
     waiting = next(each for each in store.all() if each.phase is Phase.NOTIFIED)
-    assert "16 of 64 GPUs would be out of service or disturbed; the limit is 8" in waiting.history[-1].message
+    assert "16 of 64 GPUs would be out of service or disturbed" in waiting.history[-1].message
+    assert waiting.history[-1].message.endswith("; the limit is 8.")
 
 
 class Counted:

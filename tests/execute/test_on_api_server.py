@@ -281,7 +281,7 @@ def test_what_reaches_out_of_its_namespace_is_never_acted_on(api: Api, plane: Co
     assert served.executor.due(served.fleet.now) == ()
     assert len(served.store.gaps) == 2
     for name in (made.name, "other"):
-        with pytest.raises(StoreError, match="cannot be understood"):
+        with pytest.raises(StoreError, match="cannot be decoded"):
             served.executor.run_once(f"theirs/{name}", served.fleet.now)
     served.drive(0.6)
     assert served.writes == writes

@@ -105,14 +105,14 @@ def test_what_holds_state_is_not_deleted(wrapper: Object) -> None:
 def test_work_that_is_done_is_not_done_again(wrapper: Object) -> None:
     at_once, queue = {"completions": 4, "parallelism": 4}, {"completions": 100, "parallelism": 4}
     assert is_released(wrapping(wrapper, template("batch/v1", "Job", **at_once)))
-    assert "is completed" in refusal(wrapping(wrapper, template("batch/v1", "Job", **queue)))
+    assert "run completed work again" in refusal(wrapping(wrapper, template("batch/v1", "Job", **queue)))
 
     def job_set(spec: Object) -> Object:
         jobs = [{"name": "a", "template": {"spec": at_once}}, {"name": "b", "template": {"spec": spec}}]
         return template("jobset.x-k8s.io/v1alpha2", "JobSet", replicatedJobs=jobs)
 
     assert is_released(wrapping(wrapper, job_set(copy.deepcopy(at_once))))
-    assert "is completed" in refusal(wrapping(wrapper, job_set(queue)))
+    assert "run completed work again" in refusal(wrapping(wrapper, job_set(queue)))
 
 
 @pytest.mark.parametrize("action", [ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG])

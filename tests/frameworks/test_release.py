@@ -240,9 +240,9 @@ def test_pods_of_an_unknown_kind_prove_nothing() -> None:
         ("rayjob", {"/status/jobDeploymentStatus": "Waiting"}, "is Waiting"),
         ("rayjob", {"/status/jobDeploymentStatus": "Retrying"}, "is Retrying"),
         ("workload", {"/status/conditions": [{"type": "Finished", "status": "True"}]}, "has ended"),
-        ("workload", {"/metadata/ownerReferences": [{"kind": "Pod", "uid": "1"}]}, "no controller would create again"),
+        ("workload", {"/metadata/ownerReferences": [{"kind": "Pod", "uid": "1"}]}, "no controller would recreate"),
         ("inferenceservice", {"/status/deploymentMode": "RawDeployment"}, "at least one replica"),
-        ("inferenceservice", {"/status": {}}, "not told"),
+        ("inferenceservice", {"/status": {}}, "not known whether it is serverless"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "with",
 )

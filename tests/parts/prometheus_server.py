@@ -84,6 +84,7 @@ def running(
     *,
     flags: Sequence[str] = (),
     data: Path | None = None,
+    host: str = "127.0.0.1",
     scrape_configs: Sequence[Mapping[str, Any]] = (),
     rule_files: Sequence[Path] = (),
 ) -> Iterator[str]:
@@ -117,12 +118,12 @@ def running(
             "--storage.tsdb.min-block-duration=2h",
             "--storage.tsdb.max-block-duration=2h",
             "--web.enable-remote-write-receiver",
-            f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.listen-address={host}:{port}",
             "--log.level=warn",
         ]
         given = {flag.partition("=")[0] for flag in flags}
         command = [build.prometheus, *(flag for flag in usual if flag.partition("=")[0] not in given), *flags]
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://{host}:{port}"
         with running_process(command, folder / "prometheus.log", _answers(f"{url}/-/ready")):
             yield url
 

@@ -85,7 +85,7 @@ def _facts(*companions: Pod) -> PlanFacts:
 def test_a_recheck_finds_pods_without_gpus_that_would_go_too() -> None:
     proposal = remediation(ActionKind.RELEASE_GANG, API, pods=("ml/gpu-0",)).proposal
     assert others_of_owner(proposal, _facts()) == ""
-    assert others_of_owner(proposal, _facts(beside("cpu-0"))).startswith("ml/cpu-0 has the same owner")
+    assert others_of_owner(proposal, _facts(beside("cpu-0"))).startswith("Pod ml/cpu-0 has the same owner")
 
 
 def test_no_execute_counts_every_pod_on_the_node_that_does_not_tolerate_it() -> None:

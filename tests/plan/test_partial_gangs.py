@@ -234,7 +234,7 @@ def test_what_the_simulation_cannot_see_is_said() -> None:
     assert item.summary == "placed in part; the simulated scheduler finds room"
     gated = [replace(each, placement=Placement(gated=True)) if not each.node else each for each in fits[0]]
     (item,) = findings(state((gated, fits[1])))
-    assert item.summary == "placed in part; they are held back from the scheduler"
+    assert item.summary == "placed in part; they are kept from the scheduler"
 
 
 def test_the_mode_decides_what_is_done_about_it() -> None:

@@ -83,7 +83,7 @@ def test_profiles_of_different_workloads_or_different_decay_are_not_merged() -> 
 def test_without_windows_the_book_stays_and_without_either_there_is_none() -> None:
     book = empty()
     assert update(book) is book
-    with pytest.raises(ValueError, match="nothing to say"):
+    with pytest.raises(ValueError, match="neither windows nor a book"):
         update_book(None, (), {}, {}, (), AT_ONCE)
 
 

@@ -23,7 +23,7 @@ def test_the_example_of_the_documentation() -> None:
         f"| 2 | busy {idle.busy_ratio:.1f}, SM {idle.sm_active_ratio:.1f} | cell of {idle.weight_seconds:.0f} s |",
         f"| 1 | nothing | {day.unknown_gpu_hours * 3600:.0f} s held, unknown |",
         f"| 1 | busy 0.8, throttled | {profile.left_out_seconds['throttled']:.0f} s left out: throttled |",
-        f"counts {day.allocated_gpu_hours:.2f} GPU-hours held, {day.busy_gpu_hours:.2f} busy and "
+        f"counts {day.allocated_gpu_hours:.2f} GPU-hours allocated, {day.busy_gpu_hours:.2f} busy and "
         f"{day.unknown_gpu_hours:.2f} unknown; coverage is {profile.coverage_ratio:.2f}.",
     ]
     assert [line for line in said if line not in DOCS] == []

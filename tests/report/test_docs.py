@@ -35,7 +35,6 @@ from gpuwatch.detect import (
     memory,
     misfit,
     presence,
-    scattered,
     throttle,
     verdict,
     xid,
@@ -103,7 +102,7 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
     "idle.in_use": (idle_verdict,),
     "misfit.hbm_contention": (contention,),
     "misfit.pcie_contention": (contention,),
-    "misfit.scattered": (scattered,),
+    "misfit.scattered": (misfit,),
 }
 
 

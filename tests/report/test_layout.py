@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from gpuwatch.report.layout import FoldedName
+from gpuwatch.report.layout import FoldedName, OneLine, new_table
 
 
 def shown(text: str, width: int) -> list[str]:
@@ -57,3 +57,32 @@ def test_other_columns_are_wrapped_before_a_word_of_a_name_is() -> None:
         "moderation-prod/",
         "nora-api-8ndvghq9v6-pzv2f",
     ]
+
+
+def drawn(width: int) -> list[str]:
+    table = new_table("A title that is longer than a narrow table", "severity", "who", "why")
+    table.add_row("critical", FoldedName("moderation-prod/nora-api-8ndv"), OneLine("it never got any request " * 9))
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_a_table_that_has_no_room_for_its_words_is_a_block_for_each_row() -> None:
+    assert drawn(80)[1].split() == ["severity", "who", "why"]
+    assert drawn(80)[2].startswith("critical  moderation-prod/nora-api-8ndv  it never got any request it")
+    narrow = drawn(32)
+    assert narrow[:2] == ["A title that is longer than a", "narrow table"]
+    assert narrow[3:6] == ["severity  critical", "who       moderation-prod/", "          nora-api-8ndv"]
+    assert max(map(len, narrow)) <= 32
+
+
+def test_what_is_cut_is_cut_after_a_word() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    for width in range(10, 150):
+        with console.capture() as capture:
+            console.print(OneLine("it never got any request " * 5), width=width)
+        words = capture.get().split()
+        assert set(words) <= {"it", "never", "got", "any", "request", "…"}
+        assert ("…" in words) == (width < 124)
+        assert len(" ".join(words)) > 52  # it keeps some of it however narrow the column

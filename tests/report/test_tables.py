@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.console import Console
 
+from gpuwatch.app.scope import Scope
 from gpuwatch.model.cluster import Cluster
 from gpuwatch.model.decision import (
     Analysis,
     Coverage,
+    Evidence,
     Family,
     Finding,
     FindingKind,
@@ -54,11 +56,11 @@ def unknown(pod: str) -> Finding:
     )
 
 
-def shown(item: Analysis, rows: int = 30) -> str:
+def shown(item: Analysis, rows: int = 30, scope: str = "") -> str:
     console = Console(width=160, record=True, file=None, quiet=True)
     with console.capture() as captured:
         console.quiet = False
-        console.print(analysis_tables(item, "a test", rows=rows))
+        console.print(analysis_tables(item, "a test", scope=scope, rows=rows))
     return captured.get()
 
 
@@ -86,6 +88,39 @@ def test_what_is_suspected_has_a_table_of_its_own() -> None:
     text = shown(analysis((looks, unknown("ml/pod-1"))))
     assert "Suspected idle, not proven, never acted on (1): 0 devices, 21 GPU-hours so far" in text
     assert "Not known (1)" in text
+
+
+@pytest.mark.parametrize(
+    ("since", "statistic", "window_seconds", "says"),
+    [
+        (7200, "last", 0, "2 h"),
+        (900, "max", 900, "at least 15 min"),
+        (1800, "min", 900, "at least 30 min"),  # two windows
+        (None, "increase", 3600, "within 1 h"),
+        (None, "last", 0, "not known"),
+    ],
+)
+def test_how_long_it_has_been_so(since: int | None, statistic: str, window_seconds: int, says: str) -> None:
+    fact = Evidence(signal="xid_code", value=79.0, statistic=statistic, window_seconds=window_seconds)
+    began = None if since is None else AT - timedelta(seconds=since)
+    finding = replace(unknown("a/b"), family=Family.HEALTH, verdict=Verdict.DEGRADED, evidence=(fact,), since=began)
+    row = next(line for line in shown(analysis((finding,), devices=1)).splitlines() if "idle unknown" in line)
+    assert f"  {says}  " in row
+
+
+def test_the_head_counts_what_is_shown_and_says_so() -> None:
+    devices = tuple(
+        Device(id=f"GPU-{pod}", uuid=f"GPU-{pod}", vendor=Vendor.NVIDIA, vocabulary="dcgm", pods=(pod,))
+        for pod in ("ml/a", "web/b")
+    )
+    mine, other = (replace(unknown(pod), pods=(pod,), devices=("GPU-ml/a",)) for pod in ("ml/a", "web/b"))
+    scope = Scope("ml")
+    chosen = scope.of(replace(analysis((mine, other)), devices=devices))
+    assert [str(item.subject) for item in chosen.findings] == ["pod/ml/a"]
+    text = shown(chosen, scope=str(scope))
+    assert "Only   Pods in Namespace ml, and the GPUs that they have" in text
+    assert "Shown  1 device on 1 node · 1 allocated to 1 Pod" in text
+    assert "use of 0 of 1 Pod" in text
 
 
 def test_a_table_that_is_cut_says_so() -> None:

@@ -61,7 +61,7 @@ def test_below_a_file(path: Path) -> None:
 
 def test_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StoreError, match="no regular file"):
+    with pytest.raises(StoreError, match="not a regular file"):
         Store.open(tmp_path / "pipe")
 
 

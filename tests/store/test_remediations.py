@@ -448,9 +448,9 @@ def test_what_somebody_forged_is_a_gap_and_is_never_given(in_cluster: InCluster,
         places = {name: f"{space}/{name}".removeprefix("/") for name in proposals if name != "good"}
         assert {gap.what for gap in store.gaps} == {f"remediation {at}" for at in places.values()}
         where = f"kubectl delete rem elsewhere -n {TEAM}" if space else "kubectl delete noderem elsewhere"
-        assert any(where in gap.detail and "lies in" in gap.detail for gap in store.gaps)
+        assert any(where in gap.detail and "the object is in" in gap.detail for gap in store.gaps)
         for at in places.values():
-            with pytest.raises(StoreError, match="cannot be understood"):
+            with pytest.raises(StoreError, match="cannot be decoded"):
                 store.get(at)
 
 
@@ -574,7 +574,7 @@ def test_one_that_nobody_understands_goes_when_it_is_deleted_as_its_gap_advises(
         place.write_raw(kept.id, {"phase": "Resting"})
         store.all()
         store.catch_up()
-        assert "takes its taint off the Node once it is gone" in store.gaps[0].detail
+        assert "removes its taint from the Node once the object is deleted" in store.gaps[0].detail
         assert FINALIZER in place.raw(kept.id)["metadata"]["finalizers"]
         place.delete(kept.id)
         store.all()

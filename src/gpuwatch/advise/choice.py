@@ -47,7 +47,7 @@ def best_of(item: Ready, facts: Facts) -> Option | None:
 
 
 def worth_it(item: Ready, option: Option, policy: AdvicePolicy) -> bool:
-    """Does it save enough to justify a restart?"""
+    """Whether it saves enough to justify a restart."""
     if (
         option.target.kind is TargetKind.SAME
         or option.projected_saving_gpu_hours_per_week < policy.min_saving_gpu_hours_per_week

@@ -52,7 +52,7 @@ class Facts:
         return kind is not None and kind.nature is Nature.ENDS
 
     def serves(self, key: WorkloadKey) -> bool:
-        """Does it answer requests? Plain Deployments and StatefulSets count as serving."""
+        """Whether it answers requests. Plain Deployments and StatefulSets count as serving."""
         kind = self.kind(key)
         return kind is not None and kind.nature is Nature.SERVES
 
@@ -87,7 +87,7 @@ class Facts:
             yield f"Namespace {space.name}", {**space.labels, **space.annotations}
 
     def alive(self, profile: WorkloadProfile) -> bool:
-        """Was it seen in the newest hour of the book?"""
+        """Whether it was seen in the newest hour of the book."""
         return (self.book.until - profile.last_seen).total_seconds() <= 3600
 
 

@@ -296,7 +296,7 @@ class _Pool:
         self.plan()
 
     def _stays(self, demand: SliceDemand) -> bool:
-        """Does it hold exactly what it needs?"""
+        """Whether it holds exactly the devices that it needs."""
         rows = [self.row[item][1] for item in demand.devices if item in self.row]
         return len(rows) == demand.count and all(row.profile == demand.mig_profile for row in rows)
 

@@ -177,9 +177,8 @@ def _full(after: WorkloadProfile | None, same_profile: bool) -> str:
 
 
 def _with_savings(found: Outcome, given: Recommendation, after: WorkloadProfile | None, at: datetime) -> Outcome:
-    """Saved since it was applied: what the same work would have held before, less what it held. One hour of a job on
-    the target equals its speed (measured, else likely) in hours of before; one hour of work without an end equals
-    one."""
+    """Adds the savings since it was applied: GPU-hours of the same work before, less those on the target. One hour of a
+    job on the target equals its speed (measured, else likely) in hours of before; for work without an end, one hour."""
     now, target = given.current.target, given.chosen.target
     hours = _pod_hours(found, target, after, at)
     if hours is None:

@@ -33,7 +33,8 @@ class AdvicePolicy:
     idle_busy_ratio: mean activity at or below which there is nothing to size. 0.001: DCGM shows activity in per mille.
     usable_memory_ratio: share of the total memory of a whole card that a container gets: 7g.40gb of an A100-40GB, the
         whole card, has 40192 of 40960 MiB (0.98). Slices have what labels say or was measured.
-    nvlink_floor_bytes_per_second: more traffic means that the workload needs the link; counters of an unused one stand.
+    nvlink_floor_bytes_per_second: more traffic means that the workload needs the link; counters of an unused link do
+        not change.
     shared_memory_ratio, shared_busy_ratio, shared_dram_ratio: what partners on one device may need together. 0.9 of
         the framebuffer, 0.8 of the time when they take turns (time-slicing), 0.8 of the bandwidth (its practical
         peak) and all SMs when they run side by side (MPS). shared_context_bytes: CUDA context of each further one.

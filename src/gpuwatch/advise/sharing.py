@@ -67,7 +67,7 @@ def groups(
 
 
 def fits(group: Sequence[Sharer], capacity_bytes: float, sharing: Sharing, policy: AdvicePolicy) -> bool:
-    """Do they fit on one device together? An unmeasured need does not fit."""
+    """Whether they fit on one device together. An unmeasured need does not fit."""
     if len(group) > policy.max_partners:
         return False
     memory = sum(one.peak_bytes + policy.shared_context_bytes for one in group)

@@ -179,7 +179,7 @@ def _arm(gpu: Gpu) -> bool:
 
 
 def _media_engines(case: VetoCase) -> str | None:
-    """Work on NVDEC and NVENC is not in the speed, which knows SMs and memory only."""
+    """The predicted speed considers SMs and memory only, not work on NVDEC and NVENC."""
     kind, gpu, runs = case.target.kind, case.target_gpu, case.profile.runs
     if kind is TargetKind.MIG and any(run.decoder_peak_ratio for run in runs):
         shape = geometry(gpu.mig_family)

@@ -22,21 +22,9 @@ from gpuwatch.app.exit_code import ExitCode
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class TimeParameter(click.ParamType[datetime]):
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            return parse_moment(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 def parse_moment(text: str) -> datetime:
-    """Parses ISO 8601 with a zone, or seconds since the epoch, into UTC. Raises ValueError for anything else, such as a
-    time without a zone (whose six o'clock would it be?).
+    """Parses ISO 8601 with a zone, or seconds since the epoch, into UTC. Raises click.BadParameter for anything else,
+    such as a time without a zone.
 
     >>> parse_moment("2026-01-31T18:00Z").isoformat()
     '2026-01-31T18:00:00+00:00'
@@ -50,9 +38,9 @@ def parse_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time; write it as 2026-01-31T18:00Z or in seconds since 1970") from None
+        raise click.BadParameter(f"{text!r} is no time; write 2026-01-31T18:00Z, or seconds since 1970") from None
     if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone; add Z for UTC or an offset such as +01:00")
+        raise click.BadParameter(f"{text!r} has no time zone; add Z for UTC, or an offset such as +01:00")
     return moment.astimezone(UTC)
 
 
@@ -177,7 +165,7 @@ _sources = _options(
     _no_cluster,
     click.option(
         "--at",
-        type=TimeParameter(),
+        type=parse_moment,
         metavar="TIME",
         help="Any moment in the past as if it were now (2026-01-31T18:00Z).",
     ),
@@ -295,10 +283,8 @@ def mig_plan() -> None:
 
 @cli.command()
 @_sources
-@click.option(
-    "--from", "start", type=TimeParameter(), metavar="TIME", help="Begin; by default seven days before the end."
-)
-@click.option("--to", "end", type=TimeParameter(), metavar="TIME", help="End; by default now, or --at.")
+@click.option("--from", "start", type=parse_moment, metavar="TIME", help="Begin; by default seven days before the end.")
+@click.option("--to", "end", type=parse_moment, metavar="TIME", help="End; by default now, or --at.")
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -398,6 +384,8 @@ _within = _in_namespace(
     "Only those for workloads of this Namespace, for which rights in it will do; else all, also for Nodes."
 )
 
+_dry_run = click.option("--dry-run", is_flag=True, help="Have the API server judge the request, and store nothing.")
+
 
 @cli.command()
 @_sources
@@ -433,6 +421,7 @@ def history() -> None:
 @click.argument("name")
 @_remediations
 @_within
+@_dry_run
 @click.option("--by", metavar="WHO", help="Who approves, for the record; a cluster takes its own name for you alone.")
 @_runs("remediation_commands.run_approve")
 def approve() -> None:
@@ -453,6 +442,7 @@ _finding_correct = click.option(
 @click.argument("name")
 @_remediations
 @_within
+@_dry_run
 @_finding_correct
 @_runs("remediation_commands.run_reject")
 def reject() -> None:
@@ -466,6 +456,7 @@ def reject() -> None:
 @click.argument("name")
 @_remediations
 @_within
+@_dry_run
 @_finding_correct
 @_runs("remediation_commands.run_undo")
 def undo() -> None:

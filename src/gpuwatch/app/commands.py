@@ -12,7 +12,7 @@ from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
 from gpuwatch.app.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.sizing import size
-from gpuwatch.app.sources import Opened, checked_sources, take_snapshot, unreadable
+from gpuwatch.app.sources import Opened, OptionsError, checked_sources, take_snapshot, unreadable
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
 from gpuwatch.collect.pseudonyms import pseudonymise
 from gpuwatch.collect.snapshot_file import save_snapshot
@@ -87,6 +87,8 @@ _FEW_DEVICES = 256
 
 @reported
 def run_explain(subject: str, namespace: str, form: str, state: Path | None, days: float, **options: Any) -> int:
+    if "/" not in subject:
+        raise OptionsError(f"{subject!r}: write KIND/NAME, such as pod/NAME, deployment/NAME or node/NAME")
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
     check_namespace(namespace, snapshot)

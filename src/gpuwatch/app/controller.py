@@ -222,11 +222,11 @@ class Controller:
         self._metrics.analysed(analysis)
         self._metrics.costs(fleet_cost(analysis, price_list(self.settings), self._advice))
         self._metrics.remembered(known, pause, _now())
-        self.seen = Seen(analysis=analysis, remediations=known, pause=pause)
+        before, self.seen = self.seen.analysis, Seen(analysis=analysis, remediations=known, pause=pause)
         self._cycles += 1
         seconds = time.monotonic() - began
         log.info(
-            "cycle %d in %.1f s: %s", self._cycles, seconds, cycle_line(analysis, proposed, known, pause),
+            "cycle %d in %.1f s: %s", self._cycles, seconds, cycle_line(analysis, before, proposed, known, pause),
             extra=fields(cycle=self._cycles, seconds=round(seconds, 3), **cycle_fields(analysis, proposed, pause)),
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.deliver import outbox as box
-from gpuwatch.deliver.deliver import Course, deliver_pending, due, enqueue, over
+from gpuwatch.deliver.deliver import DeliveryContext, deliver_pending, due, enqueue, over
 from gpuwatch.deliver.destinations import names_of, of_people
 from gpuwatch.deliver.outbox import Delivery, DeliveryState, OutboxError
 from gpuwatch.deliver.policy import DeliveryPolicy
@@ -86,10 +86,10 @@ class Notifications:
         waiting = self._waiting(policy)
         tries = any(due(item, policy, now) for found in waiting for item in found)
         if tries:
-            course = Course(
+            context = DeliveryContext(
                 now=now, stopping=self._stopping, on_sent=lambda _: self._metrics.delivered("notification", True)
             )
-            for item in deliver_pending(policy, self.folder, log.info, course):
+            for item in deliver_pending(policy, self.folder, log.info, context):
                 if item.state is not DeliveryState.SENT and item.tried_at == now:
                     self._metrics.delivered("notification", False)
             waiting = self._waiting(policy)

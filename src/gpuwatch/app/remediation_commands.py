@@ -38,7 +38,7 @@ VERSION = 1
 """Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""
 
 _KINDS = ("remediation", "rem", "noderemediation", "noderem")
-"""Prefixes of a name from `kubectl get -o name`, and short forms."""
+"""What may stand before a name, also with its API group, as `-o name` prints it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,10 @@ def opened_store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWrit
             f"{error} Remediations and the pause are kept in the cluster alone: `gpuwatch run` without a cluster "
             "proposes nothing."
         ) from error
-    writer = LiveWriter(client, instance="gpuwatch-cli")
+    dry_run = options.get("dry_run", False)
+    if dry_run:
+        remark("Dry run: nothing is stored.")
+    writer = LiveWriter(client, instance="gpuwatch-cli", dry_run=dry_run)
     namespace = options["controller_namespace"] or settings.namespace
     return RemediationStore(writer, namespace, within=options.get("namespace") or "", forgiving=True), writer
 
@@ -250,8 +253,8 @@ def _pause(store: RemediationStore) -> tuple[Pause | None, tuple[Gap, ...]]:
 
 def _one(store: RemediationStore, name: str, options: Mapping[str, Any]) -> Remediation:
     """The Remediation with this name or unique prefix. Raises StoreError."""
-    for kind in _KINDS:
-        name = name.removeprefix(f"{kind}/")
+    kind, _, rest = name.partition("/")
+    name = rest if kind.partition(".")[0] in _KINDS else name
     try:
         known = _all(store, options)
     except StoreError:

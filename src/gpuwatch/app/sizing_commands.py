@@ -15,7 +15,7 @@ from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.scope import check_namespace, shown_name
 from gpuwatch.app.sizing import Sized, size
-from gpuwatch.app.sources import Opened, SourceError, checked_sources
+from gpuwatch.app.sources import Opened, OptionsError, SourceError, checked_sources
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
 from gpuwatch.app.terminal import output as console
 from gpuwatch.cycle.weekly import assemble_weekly
@@ -152,10 +152,10 @@ def run_report(
     """The report of (start, end], by default of the seven days up to --at."""
     if end is not None:
         if options["at"] is not None and options["at"] != end:
-            raise SourceError("--to and --at are the same thing here: give one of them")
+            raise OptionsError("--to and --at are the same thing here: give one of them")
         options["at"] = end
     if start is not None and end is not None and start >= end:
-        raise SourceError(f"--from {start:%Y-%m-%dT%H:%MZ} is not before --to {end:%Y-%m-%dT%H:%MZ}")
+        raise OptionsError(f"--from {start:%Y-%m-%dT%H:%MZ} is not before --to {end:%Y-%m-%dT%H:%MZ}")
     opened = checked_sources(options)
     begin = start or opened.at - timedelta(days=7)
     if begin >= opened.at:

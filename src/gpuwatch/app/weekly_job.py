@@ -17,7 +17,7 @@ from pathlib import Path
 from gpuwatch.app.leader import Election
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.deliver import outbox as box
-from gpuwatch.deliver.deliver import Course, deliver, deliver_again, due, over
+from gpuwatch.deliver.deliver import DeliveryContext, deliver, deliver_again, due, over
 from gpuwatch.deliver.destinations import names_of
 from gpuwatch.deliver.outbox import Delivery, DeliveryState
 from gpuwatch.deliver.policy import DeliveryPolicy
@@ -110,16 +110,16 @@ class WeeklyJob:
             self._metrics.delivered("report", True)
             self._note(_Known(due=at, sent=tuple(sorted(sent))))
 
-        course = Course(
+        context = DeliveryContext(
             now=now, stopping=self._stopping, before_each=self._lease_check, already=frozenset(sent), on_sent=note_sent
         )
         if folder.exists():
-            deliveries = deliver_again(folder, policy, log.info, course)
+            deliveries = deliver_again(folder, policy, log.info, context)
         else:
             if now - at > _ON_TIME:
                 log.info("the report that was due at %s was missed, and is made now", f"{at:%Y-%m-%d %H:%MZ}")
             files, summary = self._made(make, at)
-            deliveries = deliver(files, title, summary, policy, folder.parent, log.info, identity, course)
+            deliveries = deliver(files, title, summary, policy, folder.parent, log.info, identity, context)
             log.info("report %s lies in %s", title, folder)
         wanted = [item for item in deliveries if item.destination in names_of(policy)]
         missing = [item for item in wanted if item.state is not DeliveryState.SENT]

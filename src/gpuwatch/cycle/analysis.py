@@ -25,7 +25,7 @@ from gpuwatch.model.decision import (
 from gpuwatch.model.faults import FaultMemory
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import Device, Schema, Signal, Statistic, WindowStat
+from gpuwatch.model.telemetry import Device, Schema, Signal, WindowStat
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.partial_gangs import explained
@@ -87,19 +87,18 @@ def assess(
 
 
 def _dated(snapshot: Snapshot, finding: Finding) -> Finding:
-    """A degraded device whose rule gives no beginning, with that of the first state it rests on. Where the state is as
+    """A degraded device whose rule gives no beginning, with that of the state it rests on first. Where the state is as
     old as what was read, the evidence has that window, and the beginning is the latest that there can be."""
-    if finding.verdict is not Verdict.DEGRADED or finding.since is not None or not snapshot.changes:
+    if finding.verdict is not Verdict.DEGRADED or finding.since is not None or not finding.evidence:
         return finding
-    began = {(change.device, change.signal.value): change for change in reversed(snapshot.changes)}
-    for number, fact in enumerate(finding.evidence):
-        change = began.get((finding.subject.name, fact.signal)) if fact.statistic == Statistic.LAST else None
-        if change is not None:
-            window = 0 if change.before is not None else round((snapshot.at - change.at).total_seconds())
-            facts = list(finding.evidence)
-            facts[number] = replace(fact, at=change.at, window_seconds=window)
-            return replace(finding, since=change.at, evidence=tuple(facts))
-    return finding
+    fact, *rest = finding.evidence
+    key = (finding.subject.name, fact.signal)
+    change = next((each for each in snapshot.changes if (each.device, each.signal.value) == key), None)
+    if change is None:
+        return finding
+    seconds = round((snapshot.at - change.at).total_seconds()) if change.before is None else fact.window_seconds
+    fact = replace(fact, at=change.at, window_seconds=seconds)
+    return replace(finding, since=change.at, evidence=(fact, *rest))
 
 
 def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:

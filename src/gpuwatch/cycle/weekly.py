@@ -320,8 +320,8 @@ def _limits(
         yield "The period before was not measured, so there is no trend yet."
     if any(row.sm_gpu_hours is None for row in rows if row.namespace):
         yield (
-            "SM activity is not exported everywhere; 'busy' is the engine's, which one small kernel in a loop keeps at "
-            "100 %, so real use is lower."
+            "Some GPUs export no SM activity. Their busy hours are of engine activity, which one small kernel in a "
+            "loop keeps at 100 %, so their real use may be lower."
         )
     if any(item.chosen.speed.tier is not EvidenceTier.SM for item in recommendations):
         yield "Some advice rests on board power instead of SM activity; its speed ranges are wider."

@@ -124,7 +124,7 @@ def workload_savings(
 def held_by(
     findings: Sequence[Finding], devices: Iterable[Device], prices: Mapping[str, float], start: datetime, end: datetime
 ) -> Sum:
-    """GPU-hours of these allocations within the period, and what they cost."""
+    """GPU-hours of these allocations within the period, and their cost."""
     total = Sum()
     for part in _parts(devices, findings, start, end):
         price = prices.get(part.group[1])

@@ -15,7 +15,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class DeliveryContext:
     """How a long-running process delivers.
 
     now: a failed delivery waits for the policy's `retry_seconds`; None tries at once. stopping: once set, no attempt
@@ -38,7 +38,7 @@ def deliver(
     outbox: Path,
     progress: Progress,
     identity: str = "",
-    course: Course = Course(),
+    context: DeliveryContext = DeliveryContext(),
 ) -> tuple[Delivery, ...]:
     """Writes the report into the outbox, then sends it to every destination that does not have it yet.
 
@@ -49,7 +49,7 @@ def deliver(
     """
     with box.locked(outbox):
         report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
-        return _send(_meant_for(report, policy), policy, progress, course).deliveries
+        return _send(_with_new_destinations(report, policy), policy, progress, context).deliveries
 
 
 def enqueue(
@@ -65,19 +65,19 @@ def enqueue(
     with box.locked(outbox, ".enqueue"):
         report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
         # A process that was killed here may have left the report without deliveries.
-        return report.deliveries or _meant_for(report, policy).deliveries
+        return report.deliveries or _with_new_destinations(report, policy).deliveries
 
 
 def deliver_again(
-    folder: Path, policy: DeliveryPolicy, progress: Progress, course: Course = Course()
+    folder: Path, policy: DeliveryPolicy, progress: Progress, context: DeliveryContext = DeliveryContext()
 ) -> tuple[Delivery, ...]:
     """Sends one report of an outbox to every destination that does not have it yet. Raises as `deliver` does."""
     with box.locked(folder.parent):
-        return _send(_meant_for(box.load(folder), policy), policy, progress, course).deliveries
+        return _send(_with_new_destinations(box.load(folder), policy), policy, progress, context).deliveries
 
 
 def deliver_pending(
-    policy: DeliveryPolicy, outbox: Path, progress: Progress, course: Course = Course()
+    policy: DeliveryPolicy, outbox: Path, progress: Progress, context: DeliveryContext = DeliveryContext()
 ) -> tuple[Delivery, ...]:
     """Sends reports that earlier runs could not, to the destinations configured when each was written. Reports that
     were never tried go first. A destination that fails is skipped for the rest of this run, so that it delays the
@@ -101,7 +101,7 @@ def deliver_pending(
             silent: set[str] = set()
             for report in reports:
                 open_ = {item.destination for item in report.deliveries if item.state is not DeliveryState.SENT}
-                done = _send(report, policy, progress, course, silent)
+                done = _send(report, policy, progress, context, silent)
                 found += [item for item in done.deliveries if item.destination in open_]
             found += unreadable
     except OutboxBusyError as error:
@@ -123,7 +123,7 @@ def due(delivery: Delivery, policy: DeliveryPolicy, now: datetime) -> bool:
     return not timedelta(0) <= now - delivery.tried_at < wait
 
 
-def _meant_for(report: Report, policy: DeliveryPolicy) -> Report:
+def _with_new_destinations(report: Report, policy: DeliveryPolicy) -> Report:
     known = {item.destination for item in report.deliveries}
     new = tuple(Delivery(destination=target.name) for target in destinations(policy) if target.name not in known)
     if not new:
@@ -134,39 +134,41 @@ def _meant_for(report: Report, policy: DeliveryPolicy) -> Report:
 
 
 def _send(
-    report: Report, policy: DeliveryPolicy, progress: Progress, course: Course, silent: set[str] | None = None
+    report: Report, policy: DeliveryPolicy, progress: Progress, context: DeliveryContext, silent: set[str] | None = None
 ) -> Report:
     """silent: destinations that failed in this run; those that fail now are added."""
     by_name = {target.name: target for target in destinations(policy)}
     silent = set() if silent is None else silent
     for delivery in report.deliveries:
         target = by_name.get(delivery.destination)
-        if course.stopping.is_set():
+        if context.stopping.is_set():
             return report
         if delivery.state is DeliveryState.SENT:
             continue
-        if delivery.destination in course.already:
+        if delivery.destination in context.already:
             report = _noted(report, replace(delivery, state=DeliveryState.SENT, error=""))
         elif target is None:
             gone = replace(delivery, state=DeliveryState.FAILED, error="the settings no longer name this destination")
             if gone != delivery:
                 report = _noted(report, gone)
         elif delivery.attempts >= policy.max_attempts:
-            if course.now is None:
+            if context.now is None:
                 progress(f"{report.title}: given up for {delivery.destination} after {delivery.attempts} attempts")
-        elif target.name not in silent and (course.now is None or due(delivery, policy, course.now)):
-            report = _to_one(report, target, policy, progress, course)
+        elif target.name not in silent and (context.now is None or due(delivery, policy, context.now)):
+            report = _send_to(report, target, policy, progress, context)
             now = next(item for item in report.deliveries if item.destination == target.name)
             if now.state is DeliveryState.SENT:
-                course.on_sent(target.name)
+                context.on_sent(target.name)
             else:
                 silent.add(target.name)
-                if course.now is not None and over(now, policy):
+                if context.now is not None and over(now, policy):
                     progress(f"{report.title}: given up for {target.name} after {now.attempts} attempts")
     return report
 
 
-def _to_one(report: Report, target: Destination, policy: DeliveryPolicy, progress: Progress, course: Course) -> Report:
+def _send_to(
+    report: Report, target: Destination, policy: DeliveryPolicy, progress: Progress, context: DeliveryContext
+) -> Report:
     from tenacity import (
         RetryError,
         Retrying,
@@ -180,21 +182,21 @@ def _to_one(report: Report, target: Destination, policy: DeliveryPolicy, progres
     delivery = next(item for item in report.deliveries if item.destination == target.name)
     left = stop_after_attempt(min(policy.attempts, policy.max_attempts - delivery.attempts))
     tries = Retrying(
-        stop=left | stop_when_event_set(course.stopping),
-        sleep=sleep_using_event(course.stopping),
+        stop=left | stop_when_event_set(context.stopping),
+        sleep=sleep_using_event(context.stopping),
         wait=wait_random_exponential(multiplier=policy.backoff_seconds, max=policy.backoff_max_seconds),
         retry=retry_if_exception(lambda error: isinstance(error, SendError) and not error.final),
         reraise=True,
     )
     try:
         for attempt in tries:
-            if attempt.retry_state.attempt_number > 1 and course.stopping.is_set():
+            if attempt.retry_state.attempt_number > 1 and context.stopping.is_set():
                 return _noted(report, replace(delivery, state=DeliveryState.FAILED))  # the wait was cut short
             with attempt:
-                course.before_each()
+                context.before_each()
                 # Counted before the attempt, so that a receiver that crashes this process does not do so for ever.
                 delivery = replace(
-                    delivery, state=DeliveryState.PENDING, attempts=delivery.attempts + 1, tried_at=course.now
+                    delivery, state=DeliveryState.PENDING, attempts=delivery.attempts + 1, tried_at=context.now
                 )
                 report = _noted(report, delivery)
                 try:

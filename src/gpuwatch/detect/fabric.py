@@ -154,8 +154,11 @@ def by_domain(
     found, explained = [], set()
     for domain, gpus in sorted(domains.items()):
         nodes = len({gpu.home for gpu in gpus})
+        members = [name for name, node in fleet.nodes.items() if node.labels.get(CLIQUE) == domain]
+        # Beside two sick Nodes, one that does not report may be sick too.
+        count = nodes + sum(name not in fleet.at_home for name in members) if nodes > 1 else nodes
         # The cluster UUID is all zeros where the fabric ends at the machine.
-        if domain.strip("0-.") and nodes >= fleet.policy.common_cause_nodes:
+        if domain.strip("0-.") and count >= fleet.policy.common_cause_nodes:
             found.append(
                 conclude(
                     Subject(SubjectKind.FLEET, domain),

@@ -338,7 +338,7 @@ class Advance:
                 return self._late()
             if self._held_up(step):
                 return None
-        # A Command that was begun is sent again. Any other step that was begun starts anew, unless its effect is there.
+        # A Command that was begun is sent again. Any other begun step is begun again, unless its effect is there.
         again = step.begun_at is None or step.kind is StepKind.COMMAND
         if (
             step.kind.disrupts
@@ -446,7 +446,7 @@ class Advance:
             return Transition(self._passed(built.message, _saving(remediation, built.saved)))
         touch = acts.touch_step(step, self.now) if step.begun_at is not None and state.object is not None else None
         if touch is not None and not _touched(remediation, step) and acting:
-            # Another process may still have its write in hand; from the next version on it comes too late.
+            # Another process may still send its write; it fails once the object has another version.
             at, behind = remediation.step, remediation.steps[remediation.step :]
             clear = Step(kind=StepKind.CLEAR, target=step.target)
             cleared = any((each.kind, each.target) == (clear.kind, clear.target) for each in behind)
@@ -510,7 +510,7 @@ class Advance:
         return self._wait(f"Not verified yet: {missing}.", seen)
 
     def _freed(self, freed: Remediation) -> Transition:
-        """Its GPUs are free: did the Pod that they were freed for start within its time?"""
+        """Its GPUs are free. Waits for the start of the Pod that they were freed for, up to the deadline."""
         name = _waiter(freed)
         started = _started(self.inputs.waiter) if name else None
         if started is None:

@@ -152,7 +152,7 @@ class Executor:
 
     def run_once(self, at: RemediationId, now: datetime) -> Remediation | None:
         """Take one Remediation one step further, with at most one write. Returns it as stored; None if unknown. Raises
-        StoreError, and what `fresh` and `notify` raise; the next run goes on there. A failed write is recorded."""
+        StoreError, and what `fresh` and `notify` raise; the next run continues there. A failed write is recorded."""
         after = self._step(at, now)
         if after is not None and self._known:
             self._known[at] = after

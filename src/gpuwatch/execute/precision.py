@@ -71,9 +71,9 @@ def precision(history: Iterable[Remediation]) -> Mapping[str, Precision]:
 def precision_by_place(history: Iterable[Remediation]) -> Mapping[Place, Precision]:
     """Place → measured precision. An outcome counts for every detector behind the proposal, in its own Namespace.
 
-    Right: the action was verified and not taken back while it was open, or a person who rejected or undid it said
-    that the finding was right. Wrong: a person or an owner rejected it or undid it without saying so, or an idle target
-    became busy before its release. Nothing else counts: no failed write, no expired proposal, no expired taint.
+    Right: the action was verified and not undone while it was open, or a person who rejected or undid it said that the
+    finding was right. Wrong: a person or an owner rejected or undid it without saying so, or an idle target became busy
+    before its release. Nothing else counts: no failed write, no expired proposal, no expired taint.
     """
     counts: dict[Place, list[int]] = {}
     for each in history:

@@ -185,9 +185,7 @@ def recheck(
         return Check(Clearance.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
     untainted = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
     if untainted:
-        return Check(
-            Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put the Pods back there."
-        )
+        return Check(Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put the Pods back.")
     full = () if begun else Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter, ended=ended)
@@ -377,7 +375,7 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
     for name in proposal.nodes:
         node = facts.nodes.get(name)
         present = {device.uuid for device in facts.devices_of_node.get(name, ()) if device.present}
-        # A Node that lost a GPU counts one less, so what it had when it was tainted counts too.
+        # A Node that lost a GPU counts one less, so the number at the time of the taint counts too.
         expected = 0 if node is None else max(node.gpu_count or facts.node_gpus(node), proposal.gpus)
         if not present or (gone and len(present) < expected):
             return Health.UNKNOWN, f"Telemetry does not show all GPUs of Node {name}."

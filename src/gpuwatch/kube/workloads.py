@@ -52,7 +52,7 @@ def assign_workloads(
     gangs: dict[str, tuple[Membership, str, list[Pod]]] = {}
     for at, item in enumerate(climbed):
         pod = item.held.pod
-        # A Pod that ended holds no device and is no member any more.
+        # A Pod that ended holds no device and is no longer a member.
         membership = recognise(item.member, objects) if pod.phase not in _ENDED else None
         pod = replace(pod, workload=owner_ids[at], gang=membership.id if membership else "")
         pods.append(pod)

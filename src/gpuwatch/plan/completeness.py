@@ -1,4 +1,4 @@
-"""Which facts each action depends on. What was not read, or not wholly, refuses all actions that depend on it."""
+"""Which facts each action depends on. An action is refused if one of them was not wholly read."""
 
 from collections.abc import Collection, Mapping
 

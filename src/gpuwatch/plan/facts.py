@@ -411,5 +411,5 @@ class PlanFacts:
 
 
 def _is_cut(node: Node) -> bool:
-    """Does its capacity count slices or shares instead of GPUs?"""
+    """Whether its capacity counts slices or shares instead of GPUs."""
     return bool(node.mig_layout) or node.sharing is not Sharing.NONE or node.replicas > 1

@@ -164,7 +164,7 @@ def _owner(case: GuardCase) -> str | None:
         OwnerStatus.BARE: "has no controller and would be gone for good",
         OwnerStatus.FORBIDDEN: "has an owner that gpuwatch may not read",
         OwnerStatus.MISSING: "has an owner that no longer exists",
-        OwnerStatus.FOREIGN: "has an owner reference whose uid is of another Namespace, kind or name",
+        OwnerStatus.FOREIGN: "has an owner reference with the uid of an object of another Namespace, kind or name",
         OwnerStatus.UNKNOWN_KIND: "is controlled by a kind that gpuwatch does not know",
         OwnerStatus.STATIC: "is a static Pod of its Node",
         OwnerStatus.DAEMON: "belongs to a DaemonSet and would come back on the same Node",

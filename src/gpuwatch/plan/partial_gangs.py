@@ -35,7 +35,7 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
         elif frees.get(name):
             text = f"; the release of {' or '.join(frees[name])} would make room"
         elif name not in stuck and any(not pod.node for pod in facts.members[name]):
-            text = "; the simulated scheduler finds room" if name in rest else "; they are held back from the scheduler"
+            text = "; the simulated scheduler finds room" if name in rest else "; they are kept from the scheduler"
         told[item.id] = replace(item, summary=item.summary + text, evidence=(*item.evidence, *evidence))
     return tuple(told.get(item.id, item) for item in facts.findings)
 

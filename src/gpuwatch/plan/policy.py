@@ -91,7 +91,7 @@ class Freeze:
             ) from None
 
     def holds(self, at: datetime) -> bool:
-        """Is it frozen at this moment? The start is included, the end is not."""
+        """Whether it is in force at this moment. The start is included, the end is not."""
         local = at.astimezone(self._zone()).replace(tzinfo=None)
         start, end = time.fromisoformat(self.start), time.fromisoformat(self.end)
         if start < end:

@@ -1,9 +1,7 @@
 """The weekly report's charts as inline SVG. Colours, patterns and fonts come from the page's style sheet by class, so
 that one drawing works on dark and light screens and on paper.
 
-Drawn with the standard library's ElementTree, which escapes and closes what it writes. pygal was tried: it puts its own
-colours, fonts, a random id and today's date into each chart, and has neither steps nor patterns. matplotlib and Altair
-write fixed colours, and weigh more than the rest of gpuwatch.
+ElementTree writes them, since chart libraries (pygal, matplotlib, Altair) write fixed colours into each chart.
 
 Shades (`busy`, `allocated`, `idle`, `unknown`, `free`) differ by pattern as well as by colour; `patterns` defines them
 once per page. Unknown values are drawn as unknown or not at all, never as zero.

@@ -1,8 +1,8 @@
 """One cycle of the controller as a line of its log."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from gpuwatch.model.decision import Analysis, Mode, PlanItem
+from gpuwatch.model.decision import Analysis, Mode
 from gpuwatch.model.remediation import Pause, Remediation
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.report.words import plural
@@ -12,9 +12,14 @@ _SHOWN = 4
 
 
 def cycle_line(
-    analysis: Analysis, proposed: tuple[Remediation, ...], known: tuple[Remediation, ...], pause: Pause
+    analysis: Analysis,
+    before: Analysis | None,
+    proposed: tuple[Remediation, ...],
+    known: tuple[Remediation, ...],
+    pause: Pause,
 ) -> str:
-    """The state of the fleet, what was decided about it, and why."""
+    """The state of the fleet, what was decided about it, and why. What was refused for the same reason in the cycle
+    before is only counted."""
     coverage = analysis.coverage
     verdicts = [str(item.verdict) for item in analysis.findings]
     parts = [
@@ -24,7 +29,9 @@ def cycle_line(
     now = {(each.proposal.action, each.proposal.target) for each in proposed}
     open_ = {(each.proposal.action, each.proposal.target): each for each in known if each.phase.open}
     admitted = [item for item in analysis.plan.items if item.admitted]
-    refused = [item for item in analysis.plan.items if not item.admitted]
+    told = set(_refusals(before)) if before is not None else set()
+    all_refused = list(_refusals(analysis))
+    refused = [each for each in all_refused if each not in told]
     for item in admitted:
         target = (item.candidate.action, str(item.candidate.target))
         if target in now:
@@ -34,9 +41,11 @@ def cycle_line(
         else:
             what = "would be worth it (observe)" if item.mode is Mode.OBSERVE else "left alone for now"
         parts.append(f"{item.candidate.id} {what}")
-    parts += [_refused(item) for item in refused[:_SHOWN]]
+    parts += refused[:_SHOWN]
     if len(refused) > _SHOWN:
         parts.append(f"{len(refused) - _SHOWN} more refused")
+    if same := len(all_refused) - len(refused):
+        parts.append(f"{same} refused as before")
     if not analysis.plan.items:
         parts.append("nothing to do")
     if analysis.plan.brake:
@@ -49,10 +58,11 @@ def cycle_line(
     return "; ".join(parts)
 
 
-def _refused(item: PlanItem) -> str:
-    refusal = item.refusals[0]
-    more = f" and {len(item.refusals) - 1} more" if len(item.refusals) > 1 else ""
-    return f"{item.candidate.id} refused by {refusal.guard}{more}: {refusal.reason.rstrip('.')}"
+def _refusals(analysis: Analysis) -> Iterator[str]:
+    for item in analysis.plan.items:
+        for refusal in item.refusals[:1]:
+            more = f" and {len(item.refusals) - 1} more" if len(item.refusals) > 1 else ""
+            yield f"{item.candidate.id} refused by {refusal.guard}{more}: {refusal.reason.rstrip('.')}"
 
 
 def cycle_fields(analysis: Analysis, proposed: tuple[Remediation, ...], pause: Pause) -> dict[str, object]:

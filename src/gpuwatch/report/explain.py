@@ -43,7 +43,9 @@ def explain(snapshot: Snapshot, subject: str, concluded: Iterable[Finding], plan
     kind, slash, name = subject.partition("/")
     if not slash or kind.lower() not in _FINDERS:
         kinds = ", ".join(_FINDERS)
-        raise UnknownSubject(f"{subject!r}: write KIND/NAME with KIND one of {kinds}, or a workload's, as deployment")
+        raise UnknownSubject(
+            f"{subject!r}: the KIND of KIND/NAME is one of {kinds}, or a workload's, such as deployment"
+        )
     devices, pods, facts = _FINDERS[kind.lower()](snapshot, name)
     order = list(_STYLE)
     findings = (item for item in concluded if concerns(item, devices, pods))

@@ -46,6 +46,8 @@ class FoldedName:
                 yield line
 
 
+_SHORT = 12
+"""A column that is no wider, such as one of '1 d 14 h', is not made narrower."""
 _LEAST = 60
 """Characters of a OneLine that are shown however narrow its column is."""
 
@@ -59,11 +61,12 @@ class OneLine:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text, room = " ".join(self.text.split()), max(options.max_width, _LEAST)
         if cell_len(text) > room:
-            text = (text[: room - 1].rpartition(" ")[0] or text[: room - 2]) + " …"
+            whole = text[: room - 1].rpartition(" ")[0]
+            text = f"{whole} …" if len(whole) > room / 2 else f"{text[: room - 1]}…"
         yield Text(text, overflow="fold")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(min(cell_len(self.text), 20), cell_len(self.text))
+        return Measurement(min(cell_len(self.text), 12), cell_len(self.text))
 
 
 def whole_or_line(text: str, wide: bool) -> RenderableType:
@@ -78,7 +81,9 @@ class FittedTable(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.heading:
             yield Text(self.heading, style="bold")
-        wanted = [self._measure_column(console, options.update(max_width=10_000), column) for column in self.columns]
+        wide = options.update(max_width=10_000)
+        measured = (self._measure_column(console, wide, column) for column in self.columns)
+        wanted = [Measurement(max(least, min(most, _SHORT)), most) for least, most in measured]
         room = options.max_width - sum(width.minimum for width in wanted)
         if room >= 0:
             # The columns that need least more get it first; what is left is shared by the others.

@@ -47,7 +47,7 @@ def plan_summary(analysis: Analysis, rows: int, *, wide: bool = True) -> list[Re
         why = (_for_it(item, wide) if item.admitted else _against(item)).split("\n")
         table.add_row(
             Text("yes", style="green") if item.admitted else Text("no", style="red"),
-            Group(_action(item), FoldedName(_target(item))),
+            Group(_action(item), FoldedName(called(item.candidate.target))),
             str(item.candidate.gpus),
             "now" if item.timing.at is None else f"in {_until(item.timing.at, analysis.at)}",
             *(() if watched else (str(item.mode),)),
@@ -75,9 +75,9 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
         for item in refused[:rows]:
             table.add_row(
                 _action(item),
-                FoldedName(_target(item)),
+                FoldedName(called(item.candidate.target)),
                 str(item.candidate.gpus),
-                _score(item.score),
+                f"{item.score.value:+.4f}",
                 escape(_against(item)),
             )
         parts += [table, *cut(len(refused), rows), Text()]
@@ -126,7 +126,7 @@ def worth(score: Score) -> str:
     return (
         f"saves {gained:,.1f} GPU-hours in {score.horizon_hours:g} h ({score.gained_gpu_hours:,.1f} × confidence "
         f"{score.confidence_ratio:.2f}), costs {score.disrupted_gpu_hours:,.1f}; the pool offers "
-        f"{score.pool_gpu_hours:,.0f}: score {_score(score)}"
+        f"{score.pool_gpu_hours:,.0f}: score {score.value:+.4f}"
     )
 
 
@@ -179,7 +179,7 @@ def kubectl_kind(workload: Workload) -> str:
 
 def _head(number: int, item: PlanItem) -> Text:
     told, style = _WHAT_HAPPENS[item.mode]
-    head = Text(f"{number}. {_action(item)} {_target(item)}", style="bold green")
+    head = Text(f"{number}. {_action(item)} {called(item.candidate.target)}", style="bold green")
     head.append(f": {told}", style=style)
     return head
 
@@ -243,10 +243,6 @@ def _action(item: PlanItem) -> str:
     return item.candidate.action.replace("_", " ")
 
 
-def _target(item: PlanItem) -> str:
-    return called(item.candidate.target)
-
-
 def called(subject: Subject) -> str:
     return short_uuid(subject.name) if subject.kind is SubjectKind.DEVICE else subject.name
 
@@ -268,10 +264,6 @@ def _for_it(item: PlanItem, wide: bool) -> str:
 
 def _against(item: PlanItem) -> str:
     return "\n".join(f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals)
-
-
-def _score(score: Score) -> str:
-    return f"{score.value:+.4f}"
 
 
 def _until(then: datetime, now: datetime) -> str:

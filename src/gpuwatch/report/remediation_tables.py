@@ -175,5 +175,5 @@ def pause_text(pause: Pause, now: datetime) -> str:
     since = f" since {pause.since:%Y-%m-%d %H:%MZ} ({ago(pause.since, now)})" if pause.since else ""
     by = f" by {pause.by}" if pause.by else ""
     why = f": {pause.reason}" if pause.reason else ""
-    stopped = "Nothing is done, and nothing is given back" if pause.everything else "Only what gives back is done"
-    return f"Paused{since}{by}{why}. {stopped}; `gpuwatch resume` ends it."
+    stopped = "changes nothing" if pause.everything else "starts no action, and only undoes what it did"
+    return f"Paused{since}{by}{why}. gpuwatch {stopped}; `gpuwatch resume` ends the pause."

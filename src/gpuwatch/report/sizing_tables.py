@@ -11,7 +11,7 @@ from rich.text import Text
 from gpuwatch.advise.recommend import by_worth
 from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
-from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table
+from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table, whole_or_line
 from gpuwatch.report.weekly_words import ABSTAINED, PROJECTED, TIER, abstained, gpu_hours, money, percent, saving, speed
 from gpuwatch.report.words import listed, plural, quantity, short_uuid
 
@@ -157,7 +157,7 @@ def _advised(ordered: Sequence[Recommendation], rows: int, wide: bool) -> Render
         table.add_row(
             _workload(item.key),
             Group(
-                Text(item.current.target.name, overflow="fold") if wide else OneLine(item.current.target.name),
+                whole_or_line(item.current.target.name, wide),
                 Text(f"→ {item.chosen.target.name}", style="green", overflow="fold"),
             ),
             Group(
@@ -193,26 +193,13 @@ def _workload(key: WorkloadKey) -> RenderableType:
 def _abstained(abstentions: Sequence[Abstention], wide: bool) -> RenderableType:
     table = new_table(f"Left as they are ({len(abstentions)})", "reason", "count", "such as", "what would resolve it")
     for title, meaning, found in abstained(abstentions):
-        if not wide:
-            name = found[0].key.workload
-            table.add_row(
-                Text(title, style="yellow"),
-                f"{len(found)}",
-                FoldedName(name.partition("/")[2] or name),
-                OneLine(found[0].resolve),
-            )
-            continue
-        more: list[RenderableType] = (
-            [Text(f"and {len(found) - _EXAMPLES} more", style="dim")] if len(found) > _EXAMPLES else []
-        )
+        names = [item.key.workload.partition("/")[2] or item.key.workload for item in found[: _EXAMPLES if wide else 1]]
+        more = [Text(f"and {len(found) - len(names)} more", style="dim")] if wide and len(found) > len(names) else []
         table.add_row(
-            Group(Text(title, style="yellow"), Text(meaning, style="dim")),
+            Group(Text(title, style="yellow"), *([Text(meaning, style="dim")] * wide)),
             f"{len(found)}",
-            Group(
-                *(FoldedName(item.key.workload.partition("/")[2] or item.key.workload) for item in found[:_EXAMPLES]),
-                *more,
-            ),
-            escape(f"{found[0].reason} {found[0].resolve}"),
+            Group(*map(FoldedName, names), *more),
+            whole_or_line(f"{found[0].reason} {found[0].resolve}" if wide else found[0].resolve, wide),
         )
     return table
 

@@ -105,8 +105,6 @@ def status_html(status: Status, *, refresh: bool = True) -> str:
         status.remediations or (), key=lambda each: (each.proposal.created_at, each.name), reverse=True
     )
     ended = [each for each in newest_first if not each.phase.open]
-    items = analysis.plan.items if analysis is not None else ()
-    budgets = analysis.plan.budgets if analysis is not None else ()
     return template("status.html.j2").render(
         status=status,
         refresh=refresh,
@@ -121,10 +119,6 @@ def status_html(status: Status, *, refresh: bool = True) -> str:
         nodes_shown=NODES_SHOWN,
         open=[each for each in newest_first if each.phase.open],
         ended=sorted(ended, key=lambda each: each.changed_at, reverse=True)[:10],
-        admitted=[item for item in items if item.admitted],
-        refused=[item for item in items if not item.admitted],
-        budgets=[use for use in budgets if use.in_flight_gpus],
-        free_budgets=sum(not use.in_flight_gpus for use in budgets),
         gaps=other_gaps(analysis.gaps) if analysis is not None else [],
         held_up=held_up_by,
         since=lambda then: ago(then, status.at) or "now",

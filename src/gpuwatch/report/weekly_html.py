@@ -1,8 +1,7 @@
 """The weekly report as one HTML page, without external resources, for dark screens, paper and screen readers.
 
-The page's Content-Security-Policy forbids requests and every script but the page's own, which sorts and filters tables,
-so that even a name that got past the escaping could do nothing. Lists are cut at `ROWS_SHOWN` and the like; the CSV and
-JSON forms have everything.
+Every name is escaped. The page's Content-Security-Policy forbids requests and all scripts but its own, so that even a
+name that is not escaped does no harm. Lists are cut at `ROWS_SHOWN` and the like; the CSV and JSON forms are complete.
 """
 
 from gpuwatch.advise.recommend import by_worth
@@ -13,23 +12,7 @@ from gpuwatch.report.templating import POLICY, SCRIPT, SCRIPT_HASH, weekly_text
 ROWS_SHOWN = 200  # of the tables with one line each: about 150 kB of HTML
 ADVICE_SHOWN = 50  # with all facts, the YAML and the options: about 10 kB each
 ABSTAINED_SHOWN = 25  # of each kind
-OPTIONS_SHOWN = 12
-
-ACT_SHOWN = 8  # rows before the fold, of what is to be done and of the teams
-_LOG_SHOWN = 5  # of what was done
-_LIST_SHOWN = 20  # of the other lists
-
-_SECTIONS = (
-    ("glance", "At a glance"),
-    ("act", "Act now"),
-    ("changes", "Advised changes"),
-    ("teams", "Teams"),
-    ("actions", "Actions"),
-    ("outcomes", "Earlier advice"),
-    ("limits", "Coverage and limits"),
-    ("kept", "Left as they are"),
-    ("workloads", "All workloads"),
-)
+ACT_SHOWN = 8  # rows before the fold, of findings, changes and teams
 
 
 def weekly_html(report: WeeklyReport) -> str:
@@ -38,14 +21,10 @@ def weekly_html(report: WeeklyReport) -> str:
     return weekly_text(
         "weekly.html.j2",
         report,
-        sections=_SECTIONS,
         rows_shown=ROWS_SHOWN,
         advice_shown=ADVICE_SHOWN,
         abstained_shown=ABSTAINED_SHOWN,
-        options_shown=OPTIONS_SHOWN,
         act_shown=ACT_SHOWN,
-        log_shown=_LOG_SHOWN,
-        list_shown=_LIST_SHOWN,
         policy=f"{POLICY}; script-src '{SCRIPT_HASH}'",
         script=SCRIPT,
         models=_models,

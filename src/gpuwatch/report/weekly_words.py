@@ -16,7 +16,6 @@ from gpuwatch.model.sizing import (
     AbstentionKind,
     EvidenceTier,
     Option,
-    Outcome,
     OutcomeVerdict,
     Recommendation,
     SpeedEstimate,
@@ -273,22 +272,17 @@ def parts(use: Use) -> tuple[UsePart, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Change since the period before. `text` is a sentence without a full stop."""
+    """Change since the period before. text: with its judgement, for forms without colour."""
 
     arrow: str  # ▲ ▼ or =
     text: str
-    good: bool | None = None  # None: neither, or no change
-
-    @property
-    def judged(self) -> str:
-        """The text with its judgement, for forms without colour."""
-        return self.text if self.good is None else f"{self.text}, {'better' if self.good else 'worse'}"
+    good: bool | None = None  # None: no change
 
 
 def points_trend(now: float | None, before: float | None, *, more_is_good: bool) -> Trend | None:
     """Of two shares, in percentage points; None if one is unknown.
 
-    >>> points_trend(0.678, 0.637, more_is_good=True).judged
+    >>> points_trend(0.678, 0.637, more_is_good=True).text
     'up 4.1 points from 63.7 %, better'
     """
     if now is None or before is None:
@@ -300,7 +294,7 @@ def points_trend(now: float | None, before: float | None, *, more_is_good: bool)
 def amount_trend(now: float | None, before: float | None, shown: str, *, more_is_good: bool) -> Trend | None:
     """Of two amounts, in percent; `shown` is the earlier amount as text.
 
-    >>> amount_trend(110.0, 100.0, "100 USD", more_is_good=False).judged
+    >>> amount_trend(110.0, 100.0, "100 USD", more_is_good=False).text
     'up 10 % from 100 USD, worse'
     """
     if now is None or before is None:
@@ -315,7 +309,8 @@ def _trend(change: float, text: str, *, more_is_good: bool) -> Trend:
     if abs(change) < 0.05:
         return Trend("=", "no change")
     up = change > 0
-    return Trend("▲" if up else "▼", f"{'up' if up else 'down'} {text}", up is more_is_good)
+    good = up is more_is_good
+    return Trend("▲" if up else "▼", f"{'up' if up else 'down'} {text}, {'better' if good else 'worse'}", good)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,48 +364,25 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     return found if measured(use) else tuple(Figure(item.title, UNKNOWN, "not measured", None) for item in found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """Outcomes of past advice. saved_cost: sum of the known ones, None if none is known."""
-
-    hits: int
-    misses: int
-    waiting: int
-    unmeasured: int
-    saved_cost: float | None
-    saved_gpu_hours: float
-
-    @property
-    def sentence(self) -> str:
-        judged = self.hits + self.misses
-        if not judged and not self.waiting and not self.unmeasured:
-            return "No advice of an earlier time is on record yet."
-        start = (
-            f"{self.hits} of {judged} changes that were made and measured kept what was promised."
-            if judged
-            else "No change that was advised has been made and measured yet."
-        )
-        rest = [
-            f"{count} {what}"
-            for count, what in ((self.waiting, "not made yet"), (self.unmeasured, "made, but not measured"))
-            if count
+def record(report: WeeklyReport) -> str:
+    """What became of earlier advice, in sentences. The saved sum has the known costs only."""
+    counts = Counter(item.verdict for item in report.outcomes)
+    judged = counts[OutcomeVerdict.HIT] + counts[OutcomeVerdict.MISS]
+    if not report.outcomes:
+        return "No earlier advice is on record yet."
+    told = ["No advised change has been made and measured yet."]
+    if judged:
+        costs = [item.saved_cost for item in report.outcomes if item.saved_cost is not None]
+        hours = sum(item.saved_gpu_hours for item in report.outcomes)
+        saved = f"{money(sum(costs) if costs else None, report.currency)} where the price is known"
+        told = [
+            f"{counts[OutcomeVerdict.HIT]} of {judged} changes that were made and measured kept the predicted speed.",
+            f"Saved so far: {gpu_hours(hours)} GPU-hours, and {saved}.",
         ]
-        return f"{start} {' and '.join(rest)}." if rest else start
-
-
-def record(outcomes: tuple[Outcome, ...]) -> Record:
-    def count(verdict: OutcomeVerdict) -> int:
-        return sum(1 for item in outcomes if item.verdict is verdict)
-
-    known = [item.saved_cost for item in outcomes if item.saved_cost is not None]
-    return Record(
-        hits=count(OutcomeVerdict.HIT),
-        misses=count(OutcomeVerdict.MISS),
-        waiting=count(OutcomeVerdict.WAITING),
-        unmeasured=count(OutcomeVerdict.UNKNOWN),
-        saved_cost=sum(known) if known else None,
-        saved_gpu_hours=sum(item.saved_gpu_hours for item in outcomes),
-    )
+    waits = ((OutcomeVerdict.WAITING, "not made yet"), (OutcomeVerdict.UNKNOWN, "made, but not measured"))
+    if rest := [f"{counts[verdict]} {what}" for verdict, what in waits if counts[verdict]]:
+        told.append(f"{' and '.join(rest).capitalize()}.")
+    return " ".join(told)
 
 
 def team_advice(team: TeamUse) -> str:
@@ -425,22 +397,22 @@ def idle_pods(report: WeeklyReport) -> str:
 
 
 def none_idle(report: WeeklyReport) -> str:
-    """The text if no idle allocation was found; unknown data is no good news."""
+    """The text if no idle allocation was found. Without data it says that nothing is known."""
     coverage = report.coverage
     if coverage.devices == 0:
         return "Not known: no GPU was seen."
     if coverage.idle_unknown:
-        return f"None was proven; the use of {plural(coverage.idle_unknown, 'Pod')} could not be told."
+        return f"None was proven; the use of {plural(coverage.idle_unknown, 'Pod')} is unknown."
     return "None was proven."
 
 
 def suspected(report: WeeklyReport) -> str:
-    """What the suspected idle allocations held, and why nothing is done about them."""
+    """What the suspected idle allocations had, and why gpuwatch does not act on them."""
     held = f"{gpu_hours(report.suspected_gpu_hours)} GPU-hours ({money(report.suspected_cost, report.currency)})"
     return (
-        f"{plural(len(report.suspected), 'allocation')} with {held} in the {period(report)} looked idle, but only "
-        "engine activity says so. gpuwatch does nothing about them, and no total counts them as idle. "
-        "`gpuwatch doctor` names the exporter's line that would prove or refute it."
+        f"{plural(len(report.suspected), 'allocation')} with {held} in the {period(report)} looked idle by engine "
+        "activity alone. gpuwatch does not act on them, and no total counts them as idle. `gpuwatch doctor` names the "
+        "metrics that would prove or refute it."
     )
 
 
@@ -461,7 +433,7 @@ def actions_line(report: WeeklyReport) -> str:
     counts = Counter(group_of.get(item.phase, "open") for item in report.actions)
     told = [f"{counts[what]} {what}" for what in (*_GROUPS, "open") if counts[what]]
     hours = sum(item.released_gpu_hours for item in report.actions)
-    released = f" Releases gave others {hours:,.1f} GPU-hours." if hours else ""
+    released = f" Releases freed {hours:,.1f} GPU-hours." if hours else ""
     return f"{plural(len(report.actions), 'action')}: {', '.join(told)}.{released}"
 
 

@@ -1,4 +1,4 @@
-"""What can be planted beside idle allocations: what it is, what should be found, and what it needs and does."""
+"""The kinds of faults that can be planted: the findings they should lead to, what they need, and what they change."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,8 +1,8 @@
 """Plants faults: chooses cards that can show them, writes what happens to them, and ends the jobs that they hit.
 
 Where a fault shows only in metrics outside of the exporter's default list, a node with more metrics is chosen. No two
-faults share a card at a time, and whatever takes a whole node keeps clear of planted idle allocations, so that every
-Truth stands for itself.
+faults share a card at a time, and a fault of a whole node avoids planted idle allocations, so that each Truth can be
+judged alone.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What was planted, to evaluate findings."""
+"""The planted faults and idle allocations, with which findings are compared."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def _allocation(run: Run) -> tuple[FindingKind, float, str, bool]:
     if activity is WorkKind.HOST_BOUND:
         return FindingKind.HOST_BOUND, run.start, "a job that waits for its host", True
     if activity is WorkKind.SERVING:
-        return FindingKind.BURSTY, run.start, "a service with silences that goes on serving", True
+        return FindingKind.BURSTY, run.start, "a service that is silent at times and keeps serving", True
     if activity is WorkKind.HUMAN:
         return FindingKind.BURSTY, run.start, "a notebook or development Pod whose owner comes back", True
     return FindingKind.IN_USE, run.start, "a job that works until it ends", True

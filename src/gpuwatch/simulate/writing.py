@@ -29,7 +29,8 @@ def write_cluster(fleet: SimulatedFleet, folder: Path, at: datetime | None = Non
     lists: dict[str, list[Object]] = defaultdict(list)
     for item in fleet.cluster_objects(at):
         group = item["apiVersion"].partition("/")[0] if "/" in item["apiVersion"] else ""
-        lists[f"{item['kind'].lower()}s{'.' if group else ''}{group}"].append(item)
+        plural = f"{item['kind'].lower()}{'es' if item['kind'].endswith('s') else 's'}"
+        lists[f"{plural}{'.' if group else ''}{group}"].append(item)
     for name, items in lists.items():
         listed = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
         (folder / f"{name}.json").write_text(json.dumps(listed) + "\n")

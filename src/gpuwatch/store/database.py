@@ -84,7 +84,7 @@ def connected(path: Path, wait_seconds: float) -> sqlite3.Connection:
 def _check(db: sqlite3.Connection, path: Path) -> None:
     try:
         _check_whole(db, path)
-    except UnicodeDecodeError as error:  # SQLite quotes what it read
+    except UnicodeDecodeError as error:  # of SQLite's own message, which quotes the file
         raise DamagedFileError("its tables cannot be read") from error
     except sqlite3.Error as error:
         if _code(error) in _DAMAGED:

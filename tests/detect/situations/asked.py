@@ -122,9 +122,9 @@ def _on(each: Expect, subject: str, found: Concluded) -> list[str]:
     if any(_fits(each, item, found) for item in there):
         return []
     wanted = [
-        " or ".join(each.verdicts),
+        each.verdict,
         each.severity,
-        " or ".join(each.advices),
+        each.advice,
         "" if each.acted_on is None else f"acted_on={each.acted_on}",
         each.says,
     ]
@@ -137,9 +137,9 @@ def _fits(each: Expect, item: Finding, found: Concluded) -> bool:
         bool(acted) is each.acted_on if isinstance(each.acted_on, bool) else acted == set(each.acted_on)
     )
     return (
-        item.verdict in each.verdicts
+        item.verdict is each.verdict
         and each.severity in (None, item.severity)
-        and (each.advice is None or item.advice in each.advices)
+        and each.advice in (None, item.advice)
         and each.says in item.summary
         and as_wanted
     )
