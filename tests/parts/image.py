@@ -101,9 +101,10 @@ def built() -> Image:
         done = work / "done"
         done.mkdir()
         _build(base, work, done)
-        for old in cache.glob("gpuwatch-*"):
-            shutil.rmtree(old)
-        done.rename(target)
+        if not target.exists():  # another process may have built it meanwhile
+            for old in cache.glob("gpuwatch-*"):
+                shutil.rmtree(old, ignore_errors=True)
+            done.rename(target)
     return Image(target)
 
 
