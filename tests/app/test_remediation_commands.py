@@ -230,9 +230,13 @@ def test_a_pause_is_kept_told_and_ended(kept: InCluster) -> None:
     assert "Paused since" in done("pause", "--reason", "maintenance", "--by", "ana", *at(kept))
     assert "by ana: maintenance" in done("history", *at(kept))
     result = gpuwatch("approve", "taint-node-gpu-1", *at(kept))
-    assert "only what gives back is done before `gpuwatch resume`" in " ".join(result.stderr.split())
+    assert "starts no action, and only undoes what it did; `gpuwatch resume` ends the pause." in " ".join(
+        result.stderr.split()
+    )
     assert "gpuwatch changes nothing; `gpuwatch resume` ends" in done("pause", "--all", "--by", "ana", *at(kept))
-    assert "nothing is done or given back" in " ".join(gpuwatch("undo", "taint-node-gpu-2", *at(kept)).stderr.split())
+    assert "gpuwatch changes nothing; `gpuwatch resume` ends" in " ".join(
+        gpuwatch("undo", "taint-node-gpu-2", *at(kept)).stderr.split()
+    )
     assert done("resume", *at(kept)) == "It goes on."
     assert done("resume", *at(kept)) == "It was not paused."
 
