@@ -146,7 +146,7 @@ def test_latency_counts_the_work_without_the_pauses(workload, low, refused):
 def test_a_speed_that_falls_short_by_little_does_not_read_as_if_it_sufficed():
     target = Target(kind=TargetKind.MIG, gpu_model=A100, gpus_per_pod=1, mig_profile="3g.20gb")
     (found,) = veto(case_of(profile(JOB), target, 0.8991))
-    assert found.reason == "It may run at 0.899 of its speed; 0.900 is needed."
+    assert found.reason == "It may run at 89.9 % of today's speed; at least 90.0 % is needed."
 
 
 @pytest.mark.parametrize(("workload", "refused"), [("Deployment/team/api", True), ("Notebook/team/lab", False)])

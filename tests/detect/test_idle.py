@@ -270,7 +270,7 @@ class TestUnknown:
     def test_with_too_large_a_hole_nothing_is_said(self) -> None:
         text = steps(("#", 100), (".", 4), ("?", 2), (".", 1.5))
         found = judged(InEffect(name="job", kind="Job", activity=(text,)))
-        assert found.missing == ("activity since 2026-09-17 04:30: 73% of it is known, 80% are needed",)
+        assert found.missing == ("activity since 2026-09-17 04:30: 73% of it is known, at least 80% is needed",)
 
     def test_a_pod_without_any_device_in_telemetry(self) -> None:
         snapshot = world(InEffect(name="pod", activity=(steps((".", 9)),)), bystander())

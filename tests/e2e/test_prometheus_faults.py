@@ -42,7 +42,7 @@ def told(fault: Fault, replica: Replica, said: str) -> bool:
         case Fault.LATE:
             return ready[0] == 503 and "timed out" in ready[1] and "timed out" in said
         case Fault.EMPTY:
-            return brake == 1.0 and "brake: Telemetry shows no device at all" in said
+            return brake == 1.0 and "brake: Telemetry shows no GPU" in said
         case _:
             return "Telemetry does not show GPU-" in said
 

@@ -37,12 +37,12 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
     unsure = next((option for option in worth if fast_enough(option) and only(option, "target_speed", "latency")), None)
     if unsure is not None:
         speed = unsure.speed
-        low, needed = rounded_apart(speed.low_ratio, policy.target_speed_ratio)
+        low, needed = rounded_apart(100 * speed.low_ratio, 100 * policy.target_speed_ratio, digits=0)
         more = "" if item.tier is EvidenceTier.SM else " Exporting SM_ACTIVE would narrow the estimate."
         return answer(
             AbstentionKind.UNCERTAIN,
-            f"On {unsure.target.name} it would likely run at {speed.likely_ratio:.2f} of its present speed. The low "
-            f"estimate is {low}, and at least {needed} is needed. {unsure.vetoes[0].reason}",
+            f"On {unsure.target.name} it would likely run at {speed.likely_ratio:.0%} of today's speed. The low "
+            f"estimate is {low} %; at least {needed} % is needed. {unsure.vetoes[0].reason}",
             f"Try one run on {unsure.target.name} and compare, or measure longer.{more}",
             unsure,
         )

@@ -79,9 +79,9 @@ def judge(
         return replace(found, verdict=OutcomeVerdict.WAITING if early else OutcomeVerdict.UNKNOWN)
     least = min(given.target_speed_ratio, given.chosen.speed.low_ratio)
     verdict, held = (OutcomeVerdict.HIT, "at least") if measured >= least else (OutcomeVerdict.MISS, "less than")
-    share, promised = rounded_apart(measured, least)
+    share, promised = rounded_apart(100 * measured, 100 * least, digits=0)
     full = _full(after, same_profile)
-    reason = f"{how} its speed is {share} of the speed before, {held} the promised {promised}{full}."
+    reason = f"{how} its speed is {share} % of the speed before, {held} the promised {promised} %{full}."
     return replace(found, verdict=verdict, reason=reason)
 
 

@@ -173,7 +173,7 @@ def _too_little(
         return (
             AbstentionKind.COVERAGE,
             f"Only {profile.coverage_ratio:.0%} of its allocated time was measured and usable; "
-            f"{policy.min_coverage_ratio:.0%} are needed." + (f" Left out: {left_out}." if left_out else ""),
+            f"at least {policy.min_coverage_ratio:.0%} is needed." + (f" Left out: {left_out}." if left_out else ""),
             _to_resolve(profile),
         )
     days = confidence_days(profile)

@@ -126,10 +126,10 @@ def _latency(case: VetoCase) -> str | None:
     bound = case.facts.policy.target_speed_ratio
     if work >= bound:
         return None
-    share, needed = rounded_apart(work, bound)
+    share, needed = rounded_apart(100 * work, 100 * bound, digits=0)
     return (
         f"A {kind} answers requests, and the work on the GPU itself, without the pauses, "
-        f"may run at {share} of its speed; {needed} is needed."
+        f"may run at {share} % of today's speed; at least {needed} % is needed."
     )
 
 
@@ -165,7 +165,7 @@ def _measure_first(case: VetoCase) -> str | None:
 def _container_image(case: VetoCase) -> str | None:
     policy, now, target = case.facts.policy, case.now_gpu, case.target_gpu
     if target.vendor is not now.vendor and not policy.allow_vendor_change:
-        return f"{target.name} is made by {target.vendor}, not {now.vendor}: it needs another container image."
+        return f"{target.name} is another vendor's GPU: it needs another container image."
     if _arm(target) and not _arm(now) and not policy.allow_arm_hosts:
         return f"{target.name} sits on an Arm host: it needs another container image."
     # Models trained in BF16 overflow without it, or fall back to FP32.
@@ -212,8 +212,8 @@ def _target_speed(case: VetoCase) -> str | None:
     bound = case.facts.policy.target_speed_ratio
     if case.speed_unknown or case.speed.low_ratio >= bound:
         return None
-    share, needed = rounded_apart(case.speed.low_ratio, bound)
-    return f"It may run at {share} of its speed; {needed} is needed."
+    share, needed = rounded_apart(100 * case.speed.low_ratio, 100 * bound, digits=0)
+    return f"It may run at {share} % of today's speed; at least {needed} % is needed."
 
 
 def _host_resources(case: VetoCase) -> str | None:

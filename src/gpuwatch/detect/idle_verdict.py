@@ -107,7 +107,7 @@ class IdleJudge:
             return self._silent(item, now, explanation)
         if not covered:
             since = self.calendar.time_of(now.first_step)
-            needed = f"{policy.min_coverage_ratio:.0%} are needed"
+            needed = f"at least {policy.min_coverage_ratio:.0%} is needed"
             text = f"activity since {since:%Y-%m-%d %H:%M}: {now.coverage_ratio:.0%} of it is known, {needed}"
             return idle_unknown(item.subject, UNTOLD, (text,))
         return self._explained(item, now, explanation)

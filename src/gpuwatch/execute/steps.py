@@ -92,7 +92,7 @@ def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy)
     what = {
         ActionKind.TAINT_NODE: "taint this Node",
         ActionKind.EVICT_GANG: f"move {len(proposal.pods)} Pods elsewhere",
-        ActionKind.RELEASE_GANG: f"release {proposal.gpus} idle GPUs by suspending this",
+        ActionKind.RELEASE_GANG: f"release its {proposal.gpus} idle GPUs, which ends its Pods,",
     }[proposal.action]
     text = (
         f"{remediation.name}: gpuwatch will {what} at {stamp(due)} or later. {proposal.reason} "

@@ -63,7 +63,7 @@ def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
     known = facts.physical(device.id for device in devices)
     reporting = facts.physical(device.id for device in present)
     if not known:
-        return "Telemetry shows no device at all."
+        return "Telemetry shows no GPU; `gpuwatch doctor` says which exporter it looks for."
     partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)
     if partial is not None:
         return f"Telemetry answered only in part: {partial.detail}"
