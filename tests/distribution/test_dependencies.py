@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -38,6 +40,20 @@ AT_START = {
     "uninstall": CLUSTER | {"click"},
     "demo": TABLES | {"pyarrow"},
     "run": CLUSTER | {"jinja2", "markupsafe", "prometheus-client"},
+}
+
+
+# Command → the function that it calls, as `app/cli.py` names it.
+COMMANDS = {
+    node.name.replace("_", "-"): each.args[0].value
+    for node in ast.parse(Path(cli.__file__).read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef)
+    for each in node.decorator_list
+    if isinstance(each, ast.Call)
+    and isinstance(each.func, ast.Name)
+    and each.func.id == "_runs"
+    and isinstance(each.args[0], ast.Constant)
+    and isinstance(each.args[0].value, str)
 }
 
 
@@ -99,11 +115,17 @@ def test_help_needs_click_alone() -> None:
 
 
 def test_the_table_has_every_module_that_a_command_loads() -> None:
-    tree = ast.parse(Path(cli.__file__).read_text(encoding="utf-8"))
-    asked = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
-    small = {f"gpuwatch.app.{name}" for name in ("exit_code", "logs", "scope")}
-    commands = {name for name in asked if name.startswith("gpuwatch.app.")} - small
-    assert {f"gpuwatch.app.{name}" for name in AT_START} == commands
+    assert {function.partition(".")[0] for function in COMMANDS.values()} == AT_START.keys()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_has_the_options_that_its_function_names(command: str) -> None:
+    """mypy does not see these calls, since a command's module is imported when the command runs."""
+    module, _, name = COMMANDS[command].partition(".")
+    takes = inspect.signature(getattr(importlib.import_module(f"gpuwatch.app.{module}"), name)).parameters
+    options = {item.name for item in cli.cli.commands[command].params if item.expose_value}
+    # The rest (`**options`) says where facts come from, for `open_sources`.
+    assert {key for key, item in takes.items() if item.kind is not item.VAR_KEYWORD} <= options
 
 
 @pytest.mark.parametrize("module", AT_START)
