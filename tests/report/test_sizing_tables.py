@@ -79,6 +79,7 @@ def test_savings_with_a_condition_are_counted_apart() -> None:
     text = shown(recommend_tables([sure, unsure], []))
     assert "1 change: 500 USD and 100.0 GPU-hours a week, projected" in text
     assert "1 more only on a condition: 200 USD and 40.0 GPU-hours a week, projected" in text
+    assert "Only if the image carries sm_120." in shown(recommend_tables([sure, unsure], [], wide=False))
     assert "700 USD" not in text
     assert "condition" not in shown(recommend_tables([sure], []))
     alone = shown(recommend_tables([unsure], []))

@@ -142,7 +142,7 @@ def _saves(item: Ready, chosen: Option, currency: str) -> str:
     money = "" if saving is None else f"{saving:.2f}{of} {currency} and "
     verb = "free" if not money else "save"
     return (
-        f"{chosen.target.name} keeps {speed.likely_ratio:.2f} of the speed ({speed.low_ratio:.2f} at worst) and is "
+        f"{chosen.target.name} keeps {speed.likely_ratio:.0%} of the speed ({speed.low_ratio:.0%} at worst) and is "
         f"projected to {verb} {money}{hours} a week."
     )
 

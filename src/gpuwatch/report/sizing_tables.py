@@ -11,7 +11,7 @@ from rich.text import Text
 from gpuwatch.advise.recommend import by_worth
 from gpuwatch.model.sizing import Abstention, Change, MemoryNeed, MigPlan, Option, Recommendation
 from gpuwatch.model.workload_profile import WorkloadKey
-from gpuwatch.report.layout import FoldedName, cut, new_grid, new_table, whole_or_line
+from gpuwatch.report.layout import FoldedName, OneLine, cut, new_grid, new_table, whole_or_line
 from gpuwatch.report.weekly_words import ABSTAINED, PROJECTED, TIER, abstained, gpu_hours, money, percent, saving, speed
 from gpuwatch.report.words import listed, plural, quantity, short_uuid
 
@@ -159,6 +159,8 @@ def _advised(ordered: Sequence[Recommendation], rows: int, wide: bool) -> Render
             Group(
                 whole_or_line(item.current.target.name, wide),
                 Text(f"→ {item.chosen.target.name}", style="green", overflow="fold"),
+                # The wide table's reason begins with it.
+                *([OneLine(item.condition)] if item.condition and not wide else []),
             ),
             Group(
                 Text(speed(item.chosen.speed)),
