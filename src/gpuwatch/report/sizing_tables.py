@@ -123,7 +123,7 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30, wide: bool = True) -> Rend
         parts.append(Text("No GPU has to be cut anew.\n"))
     parts += _mig_order(plan, rows)
     if plan.unplaced:
-        parts.append(Text(f"Without a place ({len(plan.unplaced)})", style="bold"))
+        parts.append(Text(f"Left out ({len(plan.unplaced)})", style="bold"))
         parts += [Text(f"  {line}", style="yellow", overflow="fold") for line in plan.unplaced[:rows]]
         parts += [*cut(len(plan.unplaced), rows), Text()]
     if plan.node_labels:
