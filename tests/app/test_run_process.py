@@ -186,7 +186,7 @@ def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is
             second.until(lambda: second.said().count("cycle ") > looks + 12)  # another look at the report came by
         with gpuwatch(tmp_path, url, delivery=delivery, report_schedule=cron) as third:
             third.until(lambda: bool(third.metric("gpuwatch_report_done_timestamp_seconds")))
-            assert f"/reports/{report.name}/report.html" in third.asked("/reports/")[1]
+            assert f'href="{report.name}/report.html"' in third.asked("/reports/")[1]
             assert "GPUs in the week of" in third.asked(f"/reports/{report.name}/report.html")[1]
     assert receiver.taken == [report.name]
     assert list(inbox.iterdir()) == [report]

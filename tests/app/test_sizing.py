@@ -312,7 +312,7 @@ def test_from_after_to_is_refused(sources: tuple[str, ...], tmp_path: Path) -> N
     result = gpuwatch(
         "report", *sources, "--from", "2026-03-05T00:00Z", "--to", "2026-03-04T00:00Z", "--output-dir", tmp_path
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "is not before" in result.stderr
 
 
