@@ -152,8 +152,8 @@ def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signa
     """Rule → signals that it can use and that the exporters here support, but nothing exports."""
     found = {item.signal for item in schema.signals}
     # Without any exporter, suggest the commonest one.
-    time_text = set(schema.vocabularies) or {"dcgm"}
-    possible = {row.signal for row in metric_rows() if row.vocabulary in time_text}
+    vocabularies = set(schema.vocabularies) or {"dcgm"}
+    possible = {row.signal for row in metric_rows() if row.vocabulary in vocabularies}
     missing = {
         rule: tuple(signal for signal in signals if signal in possible and signal not in found)
         for rule, signals in rule_signals(policies).items()
