@@ -323,7 +323,7 @@ def doctor() -> None:
 @click.option("--pseudonyms", is_flag=True, help="Replace names of Nodes, Pods, namespaces, owners, images and GPUs.")
 @_runs("commands.run_capture")
 def capture() -> None:
-    """Write all that is known of a moment to one file.
+    """Write all facts of one moment to a file.
 
     Telemetry statistics and cluster state, for a colleague, a bug report or a replay.
     """
@@ -387,7 +387,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Have the API server jud
 @_rows
 @_runs("remediation_commands.run_plan")
 def plan() -> None:
-    """What would be done now, and what not and why.
+    """Which actions would be taken now, which not, and why.
 
     Nothing is done by this command. `-o wide` has every reason, and what weighs on the budgets.
     """
@@ -452,7 +452,7 @@ def reject() -> None:
 @_finding_correct
 @_runs("remediation_commands.run_undo")
 def undo() -> None:
-    """Take back what was done.
+    """Undo an action of a Remediation.
 
     A released workload is restored as it was, a taint is removed.
     """
@@ -462,12 +462,12 @@ def undo() -> None:
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why; all commands show it.")
 @click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
-@click.option("--all", "everything", is_flag=True, help="Stop giving back, too; a person is called instead.")
+@click.option("--all", "everything", is_flag=True, help="Stop undoing too; a person is called instead.")
 @_runs("remediation_commands.run_pause")
 def pause() -> None:
-    """Stop all replicas, from their next write on.
+    """Stop all actions of all replicas, from the next write on.
 
-    What gpuwatch holds is still given back, unless --all is set.
+    Actions that are due to be undone are still undone, unless --all is set.
     """
 
 
@@ -493,7 +493,7 @@ def resume() -> None:
 @_format("table", "json", "yaml")
 @_runs("uninstall.run_uninstall")
 def uninstall() -> None:
-    """Give back all that is held, and delete every trace.
+    """Undo all open actions, and delete all that gpuwatch made.
 
     Pauses gpuwatch and deletes Remediations, marks, profiles and state; says what is left, and why. Without
     --scale-down, scale the Deployment to 0 first. You can interrupt it and run it again. Exit code: 1 if something
