@@ -324,7 +324,7 @@ class Controller:
         self._good()
         assert self._election is not None
         holder = self._election.holder
-        log.info("standing by: %s leads", holder or "nobody", extra=fields(leader=holder))
+        log.info("standing by: %s leads", holder or "no replica", extra=fields(leader=holder))
 
     def _good(self) -> None:
         self._wrong = ""

@@ -86,7 +86,7 @@ class Election:
         holder = _holder(found)
         if holder != self.identity:
             self._leads_until = float("-inf")
-            raise NotLeadingError(f"{holder or 'nobody'} holds the Lease, and not {self.identity}")
+            raise NotLeadingError(f"{holder or 'no replica'} holds the Lease, and not {self.identity}")
         if not self.leads:
             raise NotLeadingError(f"the Lease of {self.identity} ran out while it was read")
 
@@ -152,7 +152,9 @@ class Election:
                 log.exception("the election failed")
             if led != self.leads:
                 led = self.leads
-                log.info("%s %s", self.identity, "leads" if led else f"leads no more; {self.holder or 'nobody'} does")
+                log.info(
+                    "%s %s", self.identity, "leads" if led else f"leads no more; {self.holder or 'no replica'} does"
+                )
             # Jitter, so that replicas started together do not stay in step.
             stop.wait(self._retry_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
 

@@ -157,7 +157,7 @@ def run_approve(name: str, by: str | None, **options: Any) -> int:
         found = store.approve(found.id, by if by is not None else _who_is_it(writer))
     pause, _ = _pause(store)
     _tell(
-        f"{found.name} is approved by {found.approved_by or 'somebody'}: owners are notified, and it is done once "
+        f"{found.name} is approved by {found.approved_by or 'a person'}: owners are notified, and it is done once "
         "the notice period is over and all guards agree."
     )
     _tell_pause(pause)

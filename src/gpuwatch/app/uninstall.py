@@ -81,7 +81,7 @@ def run_uninstall(form: str, dry_run: bool, yes: bool, crds: bool, timeout: int,
         _until(lambda: election.leads, 2 * run.lease_duration_seconds + ending_seconds)
         if not election.leads:
             raise StoreError(
-                f"{election.holder or 'nobody'} leads, and uninstall may not act beside it: "
+                f"{election.holder or 'no replica'} leads, and uninstall may not act beside it: "
                 f"kubectl -n {namespace} scale deployment gpuwatch --replicas=0, then run it again"
             )
         writer = LiveWriter(client, lease_check=election.check_lease, instance="gpuwatch-uninstall")

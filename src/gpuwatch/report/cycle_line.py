@@ -51,7 +51,7 @@ def cycle_line(
     if analysis.plan.brake:
         parts.append(f"brake: {analysis.plan.brake.rstrip('.')}")
     if pause.paused:
-        parts.append(f"paused by {pause.by or 'somebody'}" + (f": {pause.reason}" if pause.reason else ""))
+        parts.append(f"paused by {pause.by or 'a person'}" + (f": {pause.reason}" if pause.reason else ""))
     lost = [gap for gap in analysis.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
     if lost:
         parts.append(f"not read: {joined(lost)}")

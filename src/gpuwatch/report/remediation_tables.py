@@ -98,7 +98,7 @@ def remediation_detail(remediation: Remediation, now: datetime) -> RenderableTyp
     grid.add_row("Why", escape(proposal.reason))
     grid.add_row("Mode", str(proposal.mode))
     if remediation.approved:
-        grid.add_row("Approved by", escape(remediation.approved_by or "somebody"))
+        grid.add_row("Approved by", escape(remediation.approved_by or "a person"))
     grid.add_row("Worth", escape(worth(proposal.score)))
     for label, text in worth_bases(proposal.score):
         grid.add_row(label.capitalize(), escape(text))
