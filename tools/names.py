@@ -85,6 +85,11 @@ Settings are in a YAML file (`--config FILE`) or in environment variables: `plan
 `GPUWATCH_PLAN__BUDGET_RATIO`. A variable wins over the file. gpuwatch refuses a name that is not on this page, and
 says which one it is. `make names` writes this page from the code; CI fails if the two differ.
 
+A kubelet makes variables of the Services in a Pod's Namespace, such as `GPUWATCH_PORT=tcp://10.0.0.1:8080` of a Service
+`gpuwatch`. gpuwatch leaves them out, so the name of a Service sets nothing. A variable that you set in the Pod counts,
+even where a Service makes the same name: `GPUWATCH_RUN__LISTEN_PORT=9090` is in force beside a Service
+`gpuwatch-run--listen`.
+
 GROUPS
 
 ```yaml

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -30,10 +28,11 @@ from typing import Any
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane
+from deploy.pod_environment import expanded, field_of, pod_environment
 from parts.gpuwatch_run import GpuwatchRun
 from parts.processes import free_port
 
-_ENTRY_POINT = [sys.executable, "-m", "gpuwatch.app.cli"]
+ENTRY_POINT = [sys.executable, "-m", "gpuwatch.app.cli"]
 _LOOK_SECONDS = 0.3
 
 
@@ -152,23 +151,14 @@ class Kubelet:
         assert answer.ok or answer.status_code == 404, answer.text
 
     def _environment(self, pod: Object, container: Object) -> dict[str, str]:
-        """What the Pod says, and what a kubelet adds."""
+        """What a kubelet makes, this machine's PATH, and the API server where it is: nothing here carries a Service's
+        address."""
         own = {key: value for key, value in os.environ.items() if not key.startswith(("GPUWATCH_", "KUBE"))}
+        services = self.api.get("/api/v1/services")["items"]
+        made = pod_environment(pod, container, services, lambda plural, name: self._texts(pod, plural, name))
         host, _, port = self.cluster.url.removeprefix("https://").partition(":")
-        found = {**own, "HOME": "/nonexistent", "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-        for source in container.get("envFrom", ()):
-            ((kind, reference),) = source.items()
-            found |= self._texts(pod, {"configMapRef": "configmaps", "secretRef": "secrets"}[kind], reference["name"])
-        for each in container.get("env", ()):
-            found[each["name"]] = _expanded(each["value"], found) if "value" in each else self._from(pod, each)
-        return found
-
-    def _from(self, pod: Object, variable: Object) -> str:
-        ((kind, reference),) = variable["valueFrom"].items()
-        if kind == "fieldRef":
-            return _field(pod, reference["fieldPath"])
-        plural = {"configMapKeyRef": "configmaps", "secretKeyRef": "secrets"}[kind]
-        return self._texts(pod, plural, reference["name"])[reference["key"]]
+        server = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        return {**own, "HOME": "/nonexistent", **made, **server}
 
     def _texts(self, pod: Object, plural: str, name: str) -> dict[str, str]:
         found = self.api.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/{plural}/{name}").get("data", {})
@@ -178,11 +168,11 @@ class Kubelet:
 
     def _command(self, pod: Object, container: Object, environment: Mapping[str, str]) -> list[str]:
         """The container's command where it sees its mounts."""
-        said = [_expanded(each, environment) for each in (*container.get("command", ()), *container.get("args", ()))]
+        said = [expanded(each, environment) for each in (*container.get("command", ()), *container.get("args", ()))]
         if "command" not in container:
-            said = [*_ENTRY_POINT, *said]
+            said = [*ENTRY_POINT, *said]
         elif said[0] == "gpuwatch":
-            said = [*_ENTRY_POINT, *said[1:]]
+            said = [*ENTRY_POINT, *said[1:]]
         volumes = {each["name"]: each for each in pod["spec"].get("volumes", ())}
         place = self.folder / pod["metadata"]["uid"]
         mounts: dict[Path, Path] = {}
@@ -192,7 +182,7 @@ class Kubelet:
                 source.mkdir(parents=True)
                 self._fill(pod, volumes[mount["name"]], source)
             mounts[Path(mount["mountPath"])] = source / mount.get("subPath", "")
-        return _seeing(mounts, place / "view", said)
+        return seeing(mounts, place / "view", said)
 
     def _fill(self, pod: Object, volume: Object, folder: Path) -> None:
         """The files of a volume of the kinds that the chart uses."""
@@ -209,7 +199,7 @@ class Kubelet:
         if kind == "serviceAccountToken":
             return {spec["path"]: self._token(pod, spec)}
         if kind == "downwardAPI":
-            return {each["path"]: _field(pod, each["fieldRef"]["fieldPath"]) for each in spec["items"]}
+            return {each["path"]: field_of(pod, each["fieldRef"]["fieldPath"]) for each in spec["items"]}
         plural, name = {"configMap": ("configmaps", "name"), "secret": ("secrets", "secretName")}[kind]
         found = self._texts(pod, plural, spec.get(name) or spec["name"])
         chosen = {each["key"]: each["path"] for each in spec.get("items", ())}
@@ -232,28 +222,15 @@ def _account(pod: Object) -> str:
     return str(pod["spec"].get("serviceAccountName") or "default")
 
 
-def _field(pod: Object, path: str) -> str:
-    """Of the Pod, as the downward API names it."""
-    found: Any = pod
-    for name in path.split("."):
-        found = found[name]
-    return found if isinstance(found, str) else json.dumps(found)
-
-
-def _expanded(text: str, environment: Mapping[str, str]) -> str:
-    """$(NAME) is the variable's value, or stays where there is none."""
-    return re.sub(r"\$\(([A-Za-z_][\w.-]*)\)", lambda found: environment.get(found[1], found[0]), text)
-
-
 def can_run() -> bool:
     """Whether this machine lets a process have a view of the file system of its own."""
     with TemporaryDirectory() as folder, contextlib.suppress(FileNotFoundError):
-        try_it = _seeing({Path("/etc/gpuwatch-test"): Path(folder)}, Path(folder) / "view", ["true"])
+        try_it = seeing({Path("/etc/gpuwatch-test"): Path(folder)}, Path(folder) / "view", ["true"])
         return subprocess.run(try_it, capture_output=True, check=False).returncode == 0
     return False
 
 
-def _seeing(mounts: Mapping[Path, Path], scratch: Path, command: list[str]) -> list[str]:
+def seeing(mounts: Mapping[Path, Path], scratch: Path, command: list[str]) -> list[str]:
     """The command where these folders (place → what is there) are mounted, and nothing of it is seen from outside.
 
     A place that is not there is made in an overlay over the nearest folder that is. /tmp comes last: what is mounted

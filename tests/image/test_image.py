@@ -15,6 +15,7 @@ import yaml
 
 from cluster.control_plane import ControlPlane, ControlPlaneBuild
 from deploy.manifests import DEPLOY, documents
+from deploy.pod_environment import pod_environment
 from e2e.clusters import own
 from e2e.live_fleet import node
 from e2e.world import World, world
@@ -153,11 +154,13 @@ def in_a_pod(living: World, folder: Path, port: int) -> dict[str, Any]:
         os.chown(file, 65532, 65532)
     mounts = {each["name"]: each["mountPath"] for each in shipped["volumeMounts"]}
     host, _, api_port = plane.url.removeprefix("https://").partition(":")
-    given = {each["name"]: each.get("value", "") for each in shipped["env"]}
+    pod = {
+        "metadata": {"name": "gpuwatch-0", "namespace": "gpuwatch"},
+        "spec": deployment["spec"]["template"]["spec"],
+    }
+    services = living.api.get("/api/v1/services")["items"]
     environment = {
-        **given,
-        "POD_NAME": "gpuwatch-0",
-        "POD_NAMESPACE": "gpuwatch",
+        **pod_environment(pod, shipped, services, lambda *_: {}),
         "KUBERNETES_SERVICE_HOST": host,
         "KUBERNETES_SERVICE_PORT": api_port,
         "GPUWATCH_RUN__LISTEN_PORT": str(port),  # others' 8080 is on this network too

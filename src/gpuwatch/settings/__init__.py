@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import yaml
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gpuwatch.advise.mig_plan import MigPlanPolicy
 from gpuwatch.advise.policy import AdvicePolicy
@@ -25,6 +25,7 @@ from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.settings.run_policy import ControllerPolicy
+from gpuwatch.settings.service_variables import service_variables
 from gpuwatch.telemetry.connection import Connection
 
 PREFIX = "GPUWATCH_"
@@ -74,23 +75,31 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings passes all of them by name
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings passes all of them by name
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings passes all of them by name
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings passes all of them by name
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # Init values are the file's: a Deployment's variable overrides the mounted ConfigMap.
-        return env_settings, init_settings
+        return (init_settings,)  # load_settings puts the variables over the file
 
 
 def load_settings(file: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """SettingsError names every fault: unknown keys with the nearest known one, and values out of bounds."""
+    """SettingsError names every fault: unknown keys with the nearest known one, and values out of bounds.
+
+    environment: default is the process's. What a kubelet made of Services is left out of it.
+    """
     values = _read(file) if file is not None else {}
-    names = os.environ if environment is None else environment
-    faults = [*_unknown_keys(values, Settings, ""), *_unknown_variables(names)]
+    given = os.environ if environment is None else environment
+    own = {name: value for name, value in given.items() if name.upper().startswith(PREFIX)}
+    of_services = service_variables(own)
+    variables = {name: value for name, value in own.items() if name not in of_services}
+    faults = [*_unknown_keys(values, Settings, ""), *_unknown_variables(variables)]
     if faults:
         raise SettingsError("\n".join(faults))
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): value for name, value in variables.items()}
     try:
-        return Settings(**values)
+        # A Deployment's variable overrides the mounted ConfigMap.
+        return Settings(**_over(values, source()))
     except ValidationError as error:
         where = f" (file {file} and {PREFIX}* variables)" if file else f" ({PREFIX}* variables)"
         # Values of a connection or a destination may be secrets, so they are not shown.
@@ -100,6 +109,15 @@ def load_settings(file: Path | None = None, environment: Mapping[str, str] | Non
             for item in error.errors()
         ]
         raise SettingsError("\n".join(line + where for line in lines)) from None
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, the values of `above` where both have one; mappings key by key."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _over(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -139,7 +157,7 @@ def _unknown_keys(values: Mapping[str, Any], kind: object, path: str) -> Iterato
             yield from _unknown_keys(value, known[key], f"{path}{key}.")
 
 
-def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+def _unknown_variables(variables: Mapping[str, str]) -> Iterator[str]:
     groups = _fields(Settings)
     known = {PREFIX + name.upper() for name in groups}
     open_ended = set()  # may be mappings with any keys, such as plan.modes
@@ -150,10 +168,8 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
             known |= {f"{variable}{DELIMITER}{leaf}".upper() for leaf in _fields(below)}
             if below is None:
                 open_ended.add(variable)
-    for name in sorted(environment):
+    for name in sorted(variables):
         upper = name.upper()
-        if not upper.startswith(PREFIX):
-            continue
         parent = DELIMITER.join(upper.split(DELIMITER)[:2])
         if upper not in known and not (upper.count(DELIMITER) > 1 and parent in open_ended):
             yield f"{name}: there is no such variable{_nearest(upper, known)}"
