@@ -7,7 +7,7 @@ places; each template calls it first. What is a Kubernetes object as a whole is 
 {{- end }}
 
 {{- define "gpuwatch.fill" -}}
-{{- $whole := list "resources" "podSecurityContext" "securityContext" "livenessProbe" "readinessProbe" "updateStrategy" "instanceSelector" -}}
+{{- $whole := list "resources" "podSecurityContext" "securityContext" "startupProbe" "livenessProbe" "readinessProbe" "updateStrategy" "instanceSelector" -}}
 {{- $into := .into -}}
 {{- range $key, $default := .from -}}
 {{- if not (hasKey $into $key) -}}
@@ -246,13 +246,17 @@ annotations:
 {{/* What all Pods share: the Pod's own settings, one container's, its mounts, its volumes. */}}
 {{- define "gpuwatch.pod" -}}
 serviceAccountName: {{ default (include "gpuwatch.account" .root) .account }}
+enableServiceLinks: false # no Service of the Namespace sets a variable
 {{- with .root.Values }}
-{{- range $field := list "imagePullSecrets" "priorityClassName" "nodeSelector" "tolerations" "dnsConfig" }}
+{{- range $field := list "imagePullSecrets" "priorityClassName" "nodeSelector" "dnsConfig" }}
 {{- with get $.root.Values $field }}
 {{ $field }}:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+{{- /* Where gpuwatch has tainted the Node, its Pods still run: one of them has to remove that taint. */}}
+tolerations:
+  {{- toYaml (append .tolerations (dict "key" "gpuwatch.dev/degraded" "operator" "Exists")) | nindent 2 }}
 {{- with .podSecurityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}
