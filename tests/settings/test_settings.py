@@ -89,6 +89,18 @@ def test_an_unknown_variable_is_refused() -> None:
         load_settings(environment={"GPUWATCH_PLAN__BUGET_RATIO": "1", "HOME": "/root"})
 
 
+@pytest.mark.parametrize("name", ["GPUWATCH_PLAN", "GPUWATCH_PROMETHEUS"])
+def test_a_variable_of_a_whole_group_that_is_no_json_is_named_and_its_value_not_shown(name: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(environment={name: "http://user:secret@x"})
+    assert str(raised.value).startswith(f"{name}: its value is no JSON object; set one field as {name}__FIELD=VALUE")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_variable_of_a_whole_group_is_a_json_object() -> None:
+    assert load_settings(environment={"GPUWATCH_PLAN": '{"budget_ratio": 0.05}'}).plan.budget_ratio == 0.05
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.yaml: cannot be read"):
         load_settings(tmp_path / "none.yaml")

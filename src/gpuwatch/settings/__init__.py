@@ -4,6 +4,7 @@ become the default budget."""
 
 import dataclasses
 import difflib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -92,7 +93,7 @@ def load_settings(file: Path | None = None, environment: Mapping[str, str] | Non
     own = {name: value for name, value in given.items() if name.upper().startswith(PREFIX)}
     of_services = service_variables(own)
     variables = {name: value for name, value in own.items() if name not in of_services}
-    faults = [*_unknown_keys(values, Settings, ""), *_unknown_variables(variables)]
+    faults = [*_unknown_keys(values, Settings, ""), *_unknown_variables(variables), *_unreadable_groups(variables)]
     if faults:
         raise SettingsError("\n".join(faults))
     source = EnvSettingsSource(Settings)
@@ -173,6 +174,17 @@ def _unknown_variables(variables: Mapping[str, str]) -> Iterator[str]:
         parent = DELIMITER.join(upper.split(DELIMITER)[:2])
         if upper not in known and not (upper.count(DELIMITER) > 1 and parent in open_ended):
             yield f"{name}: there is no such variable{_nearest(upper, known)}"
+
+
+def _unreadable_groups(variables: Mapping[str, str]) -> Iterator[str]:
+    """Variables of a whole group, such as GPUWATCH_PLAN, which are read as JSON. The value may be a secret."""
+    for name, value in sorted(variables.items()):
+        if _fields(_fields(Settings).get(name.upper().removeprefix(PREFIX).lower())):
+            try:
+                json.loads(value)
+            except ValueError:
+                one = f"{name}{DELIMITER}FIELD=VALUE"
+                yield f"{name}: its value is no JSON object; set one field as {one}, or all as a JSON object"
 
 
 def _nearest(name: str, known: Mapping[str, Any] | set[str]) -> str:
