@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -137,6 +138,9 @@ class Witness:
     @property
     def problems(self) -> tuple[Gap, ...]:
         return self._store.problems
+
+    def reading(self) -> Self:
+        return self
 
     def clock_skew_seconds(self, at: datetime) -> float | None:
         return self._store.clock_skew_seconds(at)

@@ -22,7 +22,7 @@ from gpuwatch.detect.unfit import unfit_by_findings
 from gpuwatch.model.cluster import Cluster, Node
 from gpuwatch.model.decision import Analysis, Severity, Snapshot
 from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
-from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.telemetry import Gap, partial_answers
 from gpuwatch.model.workload_profile import ProfileBook
 from gpuwatch.settings import Settings
 from gpuwatch.store.store import Store
@@ -73,7 +73,7 @@ def size(
             store = stack.enter_context(Store.open(state) if isinstance(state, Path) else state())
         snapshot = take_snapshot(opened, console)
         matchers, trusted = (connection.matchers, connection.trusted_targets) if connection else ({}, ())
-        telemetry = find_origin(opened.store, opened.at, snapshot.cluster, matchers, trusted).store
+        telemetry = find_origin(opened.store.reading(), opened.at, snapshot.cluster, matchers, trusted).store
         analysis = analyse(snapshot, opened.policies)
         book: ProfileBook | None = None
         if store is not None:
@@ -83,7 +83,16 @@ def size(
         xids = opened.policies.xids
         with progress_on(console, "profiles") as told:
             book, found = update_profiles(
-                book, telemetry, snapshot.cluster, opened.at, settings.profiles, told, unfit, fetch, xids
+                book,
+                telemetry,
+                snapshot.cluster,
+                opened.at,
+                settings.profiles,
+                told,
+                unfit,
+                fetch,
+                xids,
+                partial_answers(snapshot.gaps),
             )
         gaps += found
         recommendations, abstentions = advise(
@@ -142,7 +151,10 @@ def _judged(
     given = [item for item in store.advice_given(opened.at - FOLLOWED) if item.at < opened.at]
     if not given:
         return (), ()
+    telemetry = telemetry.reading()
     jobs, gaps = job_runs(telemetry, opened.at - FOLLOWED, opened.at)
+    if partial := partial_answers(telemetry.problems):
+        return (), (*gaps, *partial)  # a run that is missing would be stored as an outcome
     runs: dict[str, list[FinishedRun]] = defaultdict(list)
     for job in jobs:
         if job.completed is not None:

@@ -190,8 +190,8 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
         needs, given = needs_of(opened.policies), opened.settings.prometheus
         matchers, trusted = (given.matchers, given.trusted_targets) if given else ({}, ())
         snapshot = collect(opened.store, opened.cluster, opened.at, needs, told, matchers, trusted)
-    noticed = _noticed(opened.store, opened.at) if opened.store is not None else ()
-    return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *noticed))))
+    clock = _clock(opened.store, opened.at) if opened.store is not None else ()
+    return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *clock))))
 
 
 def unreadable(snapshot: Snapshot) -> Gap | None:
@@ -205,17 +205,17 @@ _MOST_SKEW_SECONDS = 60.0
 new."""
 
 
-def _noticed(store: SampleSource, at: datetime) -> tuple[Gap, ...]:
-    """A store's gaps: what it could not read, and a clock that is off."""
+def _clock(store: SampleSource, at: datetime) -> tuple[Gap, ...]:
+    """A gap if the store's clock is off."""
     now = datetime.now(UTC)
     if abs((now - at).total_seconds()) >= 10 * _MOST_SKEW_SECONDS:
-        return store.problems
+        return ()
     try:
         skew = store.clock_skew_seconds(now)
     except TelemetryError:
-        return store.problems  # already a gap
+        return ()  # already a gap
     if skew is None or abs(skew) <= _MOST_SKEW_SECONDS:
-        return store.problems
+        return ()
     way = "ahead of" if skew > 0 else "behind"
     detail = f"The server's clock is {abs(skew):.0f} s {way} the one here; set both by NTP, or give --at."
-    return (*store.problems, Gap(kind=GapKind.CLOCK, what="clocks", detail=detail))
+    return (Gap(kind=GapKind.CLOCK, what="clocks", detail=detail),)

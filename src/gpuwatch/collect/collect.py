@@ -46,10 +46,13 @@ def collect(
         detail = "No telemetry source was given: use --prometheus URL or --telemetry FILE."
         missing = Gap(kind=GapKind.UNREACHABLE, what="telemetry", detail=detail)
         return replace(snapshot, gaps=(*snapshot.gaps, missing))
+    # Whether the answers are whole is a fact of this Snapshot: the next one has answers of its own.
+    reading = telemetry.reading()
     try:
-        return _read_telemetry(telemetry, snapshot, needs, progress, matchers, trusted)
+        snapshot = _read_telemetry(reading, snapshot, needs, progress, matchers, trusted)
     except TelemetryError as error:
-        return replace(snapshot, gaps=(*snapshot.gaps, failed("telemetry", error)))
+        snapshot = replace(snapshot, gaps=(*snapshot.gaps, failed("telemetry", error)))
+    return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *reading.problems))))
 
 
 def _read_cluster(cluster: ClusterReader | None, at: datetime, progress: Progress) -> tuple[Cluster, list[Gap]]:

@@ -16,7 +16,16 @@ from gpuwatch.collect.resolve import resolve_nodes
 from gpuwatch.detect.unfit import CAUSES, degrades, unfit_by_changes
 from gpuwatch.model.bounds import require
 from gpuwatch.model.cluster import Cluster, Pod
-from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Schema, Signal, Statistic, WindowStat
+from gpuwatch.model.telemetry import (
+    Gap,
+    GapKind,
+    PodRef,
+    Schema,
+    Signal,
+    Statistic,
+    WindowStat,
+    partial_answers,
+)
 from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.profile.joint import update_book
 from gpuwatch.profile.joint_policy import ProfilePolicy
@@ -96,13 +105,15 @@ def update_profiles(
     unfit: Sequence[Unfit] = (),
     fetch: FetchPolicy = FetchPolicy(),
     xids: Mapping[int, Xid] | None = None,
+    partial: Sequence[Gap] = (),
 ) -> tuple[ProfileBook, tuple[Gap, ...]]:
     """The book with all whole windows up to `at` less settle_seconds.
 
     Without a book it begins `history_seconds` before `at`; a book keeps its own step. unfit: times to leave out, from
     the caller's findings; throttling, fatal XIDs and recovery actions are found here. xids: the catalog with the
-    operator's overrides. What could not be read is a Gap, and `until` stays before it. It also stays before the newest
-    windows in which no device of the fleet has a sample: samples may be late.
+    operator's overrides. partial: answers in part that `unfit` or `cluster_state` rest on; with any, nothing is read.
+    What could not be read, or was answered in part, is a Gap, and `until` stays before it. It also stays before the
+    newest windows in which no device of the fleet has a sample: samples may be late.
     """
     step = book.step_seconds if book else fetch.step_seconds
     end = aligned(at - timedelta(seconds=fetch.settle_seconds), step)
@@ -117,14 +128,17 @@ def update_profiles(
         )
         gaps.append(Gap(kind=GapKind.PARTIAL, what="profiles", detail=detail))
         book = replace(book, until=earliest)
-    if book.until >= end:
+    # The telemetry's own: which series are this cluster's may have been found out from answers in part.
+    gaps += (partial := (*partial, *partial_answers(telemetry.problems)))
+    if partial or book.until >= end:
         return book, tuple(gaps)
+    telemetry = telemetry.reading()
     live = {pod.ref: pod for pod in cluster_state.pods}
     reader = _StretchReader(telemetry, cluster_state, fetch, step, catalog() if xids is None else xids, live)
     try:
         for stretch in reader.stretches(book.until, end):
-            gaps += stretch.gaps
-            if stretch.end == stretch.start:
+            gaps += (*stretch.gaps, *(partial := partial_answers(telemetry.problems)))
+            if partial or stretch.end == stretch.start:
                 break
             progress(f"profiles: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
             known = [each for each in unfit if each.start < stretch.end and each.end > stretch.start]

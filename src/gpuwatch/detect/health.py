@@ -24,7 +24,7 @@ from gpuwatch.detect.xid import xid
 from gpuwatch.detect.xid_events import xid_events, xid_needs
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, Verdict
 from gpuwatch.model.faults import FaultMemory
-from gpuwatch.model.telemetry import Signal, WindowStat
+from gpuwatch.model.telemetry import Signal, WindowStat, partial_answers
 
 __all__ = ["STATE_SIGNALS", "HealthPolicy", "assess_health", "needs_of_rules", "remember_faults"]
 
@@ -135,7 +135,10 @@ def assess_health(
 def remember_faults(
     snapshot: Snapshot, policy: HealthPolicy, memory: FaultMemory, *, xids: Mapping[int, Xid] | None = None
 ) -> FaultMemory:
-    """The memory with what this Snapshot shows: new faults, those that came again, and repairs."""
+    """The memory with what this Snapshot shows: new faults, those that came again, and repairs. Answers in part add
+    nothing: a series that they cut off looks as if it began anew, and a GPU that they leave out as if it were lost."""
+    if partial_answers(snapshot.gaps):
+        return memory
     fleet = Fleet(snapshot, policy, catalog=xids)
     return remembered(fleet, xid_events(fleet), presence(fleet).findings, memory)
 

@@ -28,7 +28,7 @@ from gpuwatch.model.decision import (
 )
 from gpuwatch.model.remediation import Proposal, Remediation, Step, StepKind
 from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import PodRef
+from gpuwatch.model.telemetry import PodRef, partial_answers
 from gpuwatch.placement.scheduling import stays
 from gpuwatch.plan.brakes import brake
 from gpuwatch.plan.budget import Ledger
@@ -372,6 +372,8 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
     ]
     if against:
         return Health.SICK, against[0].summary
+    if partial_answers(facts.snapshot.gaps):
+        return Health.UNKNOWN, "Telemetry answered only in part."
     for name in proposal.nodes:
         node = facts.nodes.get(name)
         present = {device.uuid for device in facts.devices_of_node.get(name, ()) if device.present}

@@ -4,7 +4,7 @@ All values are in SI units (bytes, seconds, hertz, watts, degrees Celsius) or ra
 converts each vendor's units and metric names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -347,6 +347,12 @@ class Gap:
     kind: GapKind
     what: str
     detail: str
+
+
+def partial_answers(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Those of answers that the server itself calls partial. Rows are missing, and it is not known which: what one read
+    of such answers does not show may exist."""
+    return tuple(gap for gap in gaps if gap.kind is GapKind.PARTIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

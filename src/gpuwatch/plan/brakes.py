@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from gpuwatch.model.decision import Family, FindingKind, Refusal, Severity, SubjectKind, Verdict
-from gpuwatch.model.telemetry import DeviceId, GapKind
+from gpuwatch.model.telemetry import DeviceId, GapKind, partial_answers
 from gpuwatch.plan.facts import PlanFacts
 from gpuwatch.plan.policy import PlanPolicy
 
@@ -56,7 +56,14 @@ def _clusters(facts: PlanFacts, _: PlanPolicy) -> str:
     return next((gap.detail for gap in facts.snapshot.gaps if gap.kind is GapKind.AMBIGUOUS), "")
 
 
+def _partial(facts: PlanFacts, _: PlanPolicy) -> str:
+    partial = partial_answers(facts.snapshot.gaps)
+    return f"Telemetry answered only in part: {partial[0].detail}" if partial else ""
+
+
 def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
+    if _partial(facts, policy):
+        return ""  # rows that are missing may look like a storm, which would be remembered
     # Forged devices must not make a storm look small.
     devices = [device for device in facts.snapshot.devices if not device.untrusted] or facts.snapshot.devices
     present = [device for device in devices if device.present]
@@ -64,9 +71,6 @@ def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
     reporting = facts.physical(device.id for device in present)
     if not known:
         return "Telemetry shows no GPU; `gpuwatch doctor` says which exporter it looks for."
-    partial = next((gap for gap in facts.snapshot.gaps if gap.kind is GapKind.PARTIAL), None)
-    if partial is not None:
-        return f"Telemetry answered only in part: {partial.detail}"
     grave = [finding for finding in facts.findings if finding.severity is Severity.CRITICAL]
     if any(finding.kind is FindingKind.TELEMETRY_MISSING for finding in grave):
         return "Telemetry of the fleet as a whole is missing or stale."
@@ -125,6 +129,7 @@ BRAKES: dict[str, Callable[[PlanFacts, PlanPolicy], str]] = {
     "paused": _paused,
     "memory": _memory,
     "several_clusters": _clusters,
+    "partial_answer": _partial,
     "brake": _storm,
     "cool_down": _cooling,
     "alert": _alert,

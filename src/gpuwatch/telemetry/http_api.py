@@ -14,6 +14,7 @@ import msgspec
 import requests
 import urllib3
 from prometheus_api_client import PrometheusConnect
+from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_environ_proxies
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
@@ -25,31 +26,31 @@ from gpuwatch.telemetry.samples import AnswerRow, QueryFailed, Series, StoreRefu
 _log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 5.0
-_KEPT_WARNINGS = 100
+_KEPT_REASONS = 100
 _KEPT_LABELS = 200_000
+_IS_PARTIAL = "vmselect marked its answer as partial: a vmstorage node did not answer."
 
 
-def connect(connection: Connection, session: "ApiSession") -> PrometheusConnect:
+def connect(connection: Connection, answers: "Answers") -> PrometheusConnect:
     """A client whose queries return lists of AnswerRow or Series. The session does the retries."""
-    no_retries = urllib3.Retry(0, redirect=False, respect_retry_after_header=False)
-    return PrometheusConnect(url=connection.url, session=session, retry=no_retries, method="POST")
+    return PrometheusConnect(url=connection.url, session=answers, method="POST")
 
 
 class ApiSession(requests.Session):
     """HTTP session with one server; thread-safe. Raises TelemetryError where a file of the connection is missing.
 
-    warnings: in answers (Thanos: stores that did not answer), each once, newest last. date: the newest answer's Date
-    header.
+    It keeps nothing of an answer but label sets, which many answers repeat: what one answer lacks says nothing about
+    the next (`Answers`).
     """
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self._connection = connection
-        self._place = f"Prometheus at {connection.url}"
+        self.place = f"Prometheus at {connection.url}"
         self._posts = True
         self._labels: dict[bytes, Mapping[str, str]] = {}
-        self.warnings: dict[str, None] = {}
-        self.date = ""
+        no_retries = urllib3.Retry(0, redirect=False, respect_retry_after_header=False)
+        self.mount(connection.url, HTTPAdapter(max_retries=no_retries))
         # requests would read credentials from ~/.netrc. Proxies and the CA bundle still come from the environment.
         self.trust_env = False
         self.proxies.update(get_environ_proxies(connection.url))
@@ -103,28 +104,30 @@ class ApiSession(requests.Session):
         try:
             response = super().request("POST" if posts else "GET", url, allow_redirects=False, **sent)
         except requests.RequestException as error:
-            raise failure_of_request(error, self._place, asked, timeout) from error
+            raise failure_of_request(error, self.place, asked, timeout) from error
         except OSError as error:
             # requests passes on OpenSSL's OSError about certificate files.
-            raise StoreRefused(f"{self._place}: ca_file, cert_file or key_file cannot be used: {error}") from error
+            raise StoreRefused(f"{self.place}: ca_file, cert_file or key_file cannot be used: {error}") from error
         if response.status_code == 405 and posts:
             self._posts = False
             return self._ask(method, url, params, options)
         vector = self._vector(response) if response.status_code == HTTPStatus.OK else None
         if vector is not None:
             return vector
-        outcome = outcome_of_answer(response, self._place, asked)
+        outcome = outcome_of_answer(response, self.place, asked)
         if isinstance(outcome, Failed):
             raise self._without_secrets(outcome)
-        self._note(outcome.warnings or [], response)
+        lacks, date = _lacks(outcome), response.headers.get("Date", "")
         try:
             if url.endswith("/rules"):
                 groups = _RULES.decode(outcome.data)["groups"] or []
-                return DecodedResponse([str(rule["name"]) for group in groups for rule in group.get("rules") or []])
+                rules = [str(rule["name"]) for group in groups for rule in group.get("rules") or []]
+                return DecodedResponse(rules, lacks, date)
             names = "/label/" in url
-            return DecodedResponse((_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome))
+            found = (_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome)
+            return DecodedResponse(found, lacks, date)
         except (msgspec.MsgspecError, KeyError) as error:
-            message = f"{self._place}: the answer is not of the Prometheus API ({error}); check the url. Asked: {asked}"
+            message = f"{self.place}: the answer is not of the Prometheus API ({error}); check the url. Asked: {asked}"
             raise Failed(QueryFailed(message)) from error
 
     def _vector(self, response: requests.Response) -> "DecodedResponse | None":
@@ -138,8 +141,7 @@ class ApiSession(requests.Session):
             ]
         except (msgspec.MsgspecError, ValueError):
             return None
-        self._note(answer.warnings or [], response)
-        return DecodedResponse({"result": rows})
+        return DecodedResponse({"result": rows}, _lacks(answer), response.headers.get("Date", ""))
 
     def _decoded(self, envelope: Envelope) -> dict[str, Any]:
         result = _RESULT.decode(envelope.data)
@@ -163,16 +165,6 @@ class ApiSession(requests.Session):
             self._labels.clear()
         return self._labels.setdefault(text, labels)
 
-    def _note(self, warnings: list[str], response: requests.Response) -> None:
-        self.date = response.headers.get("Date", "")
-        for warning in warnings:
-            if warning.startswith("PromQL info:") or warning in self.warnings:
-                continue
-            if len(self.warnings) >= _KEPT_WARNINGS:
-                self.warnings.pop(next(iter(self.warnings)), None)
-            self.warnings[warning] = None
-            _log.warning("%s warns: %s", self._place, warning)
-
     def _without_secrets(self, failure: Failed) -> Failed:
         """Servers and proxies may echo credentials."""
         message = hidden = str(failure.error)
@@ -184,20 +176,61 @@ class ApiSession(requests.Session):
 
 
 class DecodedResponse:
-    """Stands in for the response that PrometheusConnect expects."""
+    """Stands in for the response that PrometheusConnect expects. lacks: why data may be missing from it. date: its Date
+    header."""
 
     status_code = 200
 
-    def __init__(self, data: list[str] | dict[str, Any]) -> None:
+    def __init__(self, data: list[str] | dict[str, Any], lacks: tuple[str, ...], date: str) -> None:
         self._data = data
+        self.lacks = lacks
+        self.date = date
 
     def json(self) -> dict[str, Any]:
         return {"data": self._data}
 
 
+class Answers:
+    """The answers of one read, over a session that other reads use at the same time; thread-safe.
+
+    lacks: why data may be missing from them, each reason once.
+    """
+
+    def __init__(self, session: ApiSession) -> None:
+        self._session = session
+        self.verify, self.cert = session.verify, session.cert
+        self.lacks: dict[str, None] = {}
+
+    def mount(self, prefix: str, adapter: BaseAdapter) -> None:
+        """Nothing: the session keeps its connections."""
+
+    def request(self, method: str, url: str, params: Mapping[str, Any], **options: Any) -> DecodedResponse:
+        """`ApiSession.request`, and keeps what the answer lacks. Raises TelemetryError."""
+        answer = self._session.request(method, url, params, **options)
+        for reason in answer.lacks:
+            if reason not in self.lacks and len(self.lacks) < _KEPT_REASONS:
+                self.lacks[reason] = None
+                _log.warning("%s answered in part: %s", self._session.place, reason)
+        return answer
+
+
+def _lacks(answer: "Envelope | _VectorAnswer") -> tuple[str, ...]:
+    """Why data may be missing from a successful answer.
+
+    `warnings`: Thanos names the stores that did not answer, Cortex says that the result may be partial where its limit
+    query_partial_data allows that, and Prometheus names a remote read that failed. Remarks on the query itself come as
+    `infos`, or before Prometheus 3 as warnings that begin with "PromQL info:"; they are no sign of missing data.
+    `isPartial`: VictoriaMetrics cluster, in each answer of vmselect while a vmstorage node is unavailable, unless
+    -search.denyPartialResponse is set (docs.victoriametrics.com, Cluster version, "Cluster availability").
+    Mimir has no such answers: it fails the query (err-mimir-store-consistency-check-failed).
+    """
+    said = [warning for warning in answer.warnings or () if not warning.startswith("PromQL info:")]
+    return (*said, *([_IS_PARTIAL] if answer.isPartial else []))
+
+
 class _Bearer(AuthBase):
     def __init__(self, place: str, token: str, file: str) -> None:
-        self._place, self._token, self._file = place, token, file
+        self.place, self._token, self._file = place, token, file
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         token = self._token
@@ -206,10 +239,10 @@ class _Bearer(AuthBase):
                 token = Path(self._file).read_text(encoding="ascii").strip()
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-                message = f"{self._place}: bearer_token_file {self._file} cannot be read: {reason}"
+                message = f"{self.place}: bearer_token_file {self._file} cannot be read: {reason}"
                 raise StoreRefused(message) from None
             if not token or not token.isprintable():
-                raise StoreRefused(f"{self._place}: bearer_token_file {self._file} does not hold one line with a token")
+                raise StoreRefused(f"{self.place}: bearer_token_file {self._file} does not hold one line with a token")
         request.headers["Authorization"] = f"Bearer {token}"
         return request
 
@@ -264,6 +297,7 @@ class _VectorAnswer(msgspec.Struct):
     status: Literal["success"]
     data: _Vector
     warnings: list[str] | None = None
+    isPartial: bool = False  # noqa: N815
 
 
 class _MatrixItem(msgspec.Struct):

@@ -59,6 +59,7 @@ class Envelope(msgspec.Struct):
     errorType: str = ""  # noqa: N815
     error: str = ""
     warnings: list[str] | None = None
+    isPartial: bool = False  # noqa: N815 - of VictoriaMetrics cluster
 
 
 _ENVELOPE = msgspec.json.Decoder(Envelope)

@@ -1,17 +1,18 @@
 """Samples in a server with the Prometheus HTTP API: Prometheus, Thanos, Mimir, VictoriaMetrics."""
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.http_api import ApiSession, connect
+from gpuwatch.telemetry.http_api import Answers, ApiSession, connect
 from gpuwatch.telemetry.promql import DEFAULT_STEP_SECONDS, STEPPED, Dialect, any_of, duration, render, vector
 from gpuwatch.telemetry.query_parts import Asker, PartitionedQuery, QueryPart, divided, together
 from gpuwatch.telemetry.samples import (
@@ -32,9 +33,17 @@ _POINTS_AT_ONCE = 250_000
 _STEPS_COST = 4
 """A step of a subquery takes Prometheus 3 to 5 times as long as a sample of a window. Smaller parts run in parallel."""
 _PROBE = "count_over_time(vector(1)[2m:1m]) * 10 + changes(vector(time())[2m:1m])"
-_DIALECTS = {32.0: Dialect.PROMETHEUS_2, 22.0: Dialect.METRICSQL}
+_DIALECTS = {32.0: Dialect.PROMETHEUS_2, 21.0: Dialect.PROMETHEUS_3, 22.0: Dialect.METRICSQL}
 _STEPS_AT_ONCE = 10_000
 """Prometheus refuses range queries of more than 11,000 steps."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found out about the server."""
+
+    dialect: Dialect | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class PrometheusStore:
@@ -44,20 +53,30 @@ class PrometheusStore:
 
     def __init__(self, connection: Connection) -> None:
         self.description = f"Prometheus at {connection.url}"
+        self.end = None
         self._connection = connection
         self._session = ApiSession(connection)
-        self._client = connect(connection, self._session)
         self._asker = Asker(connection.concurrency)
-        self._lock = threading.Lock()
-        self._dialect: Dialect | None = None
-        self.end = None
+        self._found = _Found()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._answers = Answers(self._session)
+        self._client = connect(self._connection, self._answers)
+
+    def reading(self) -> Self:
+        """The same server for one read, which may run while others do. Shared are the connections, the server's dialect
+        and the sizes that it refused."""
+        fresh = copy.copy(self)
+        fresh._begin()
+        return fresh
 
     @property
     def problems(self) -> tuple[Gap, ...]:
-        """The server's warnings so far, each once: with Thanos, that parts of the data are missing."""
+        """Why data may be missing from the answers of this read, each reason once."""
         return tuple(
-            Gap(kind=GapKind.PARTIAL, what="answers in part", detail=f"{warning} Parts of the fleet may be missing.")
-            for warning in self._session.warnings
+            Gap(kind=GapKind.PARTIAL, what="answers in part", detail=f"{reason} Parts of the fleet may be missing.")
+            for reason in tuple(self._answers.lacks)
         )
 
     def close(self) -> None:
@@ -74,9 +93,11 @@ class PrometheusStore:
 
     def clock_skew_seconds(self, at: datetime) -> float | None:
         """How far the server's Date header is ahead of `at` (now), to about a second; None without the header."""
-        self._query("1", at)
+        answer = self._session.request(
+            "POST", f"{self._connection.url}/api/v1/query", {"query": "1", "time": _unix(at)}
+        )
         try:
-            return (parsedate_to_datetime(self._session.date) - at).total_seconds()
+            return (parsedate_to_datetime(answer.date) - at).total_seconds()
         except (ValueError, TypeError):
             return None
 
@@ -93,7 +114,7 @@ class PrometheusStore:
 
     def alert_names(self) -> frozenset[str]:
         """Of /api/v1/rules. Raises TelemetryError where the server refuses it or has no such interface."""
-        answer = self._session.request("GET", f"{self._connection.url}/api/v1/rules", {"type": "alert"})
+        answer = self._answers.request("GET", f"{self._connection.url}/api/v1/rules", {"type": "alert"})
         return frozenset(answer.json()["data"])
 
     def evaluate(self, expression: Expression, at: datetime, partition: Partition | None = None) -> list[AnswerRow]:
@@ -153,19 +174,19 @@ class PrometheusStore:
     def render(self, expression: Expression) -> str:
         # MetricsQL differs: with PromQL's functions VictoriaMetrics would show other numbers.
         return render(
-            expression, dialect=Dialect.METRICSQL if self._dialect is Dialect.METRICSQL else Dialect.PROMETHEUS_3
+            expression, dialect=Dialect.METRICSQL if self._found.dialect is Dialect.METRICSQL else Dialect.PROMETHEUS_3
         )
 
     def _probed_dialect(self, at: datetime) -> Dialect:
         """The server's dialect, probed once: a value at each whole minute, in a window of two minutes. Prometheus 2
-        finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two."""
-        with self._lock:
-            if self._dialect is None:
+        finds three values with two changes, Prometheus 3 two with one, and VictoriaMetrics two with two. Any other
+        answer counts as Prometheus 3 now, and the next question probes again."""
+        with self._found.lock:
+            if self._found.dialect is None:
                 minute = datetime.fromtimestamp(float(_unix(at)) // 60 * 60, UTC)
                 rows: list[AnswerRow] = self._query(_PROBE, minute)
-                found = rows[0].value if rows else math.nan
-                self._dialect = _DIALECTS.get(found, Dialect.PROMETHEUS_3)
-            return self._dialect
+                self._found.dialect = _DIALECTS.get(rows[0].value if rows else math.nan)
+            return self._found.dialect or Dialect.PROMETHEUS_3
 
     def _query(self, promql: str, at: datetime) -> Any:
         return self._client.custom_query(promql, params={"time": _unix(at), **self._parameters()})

@@ -5,6 +5,7 @@ where two files have a sample of one series at one time, the file named later wi
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -81,6 +82,9 @@ class RecordingStore:
     def problems(self) -> tuple[Gap, ...]:
         """What could not be read. Contradictions between files are added when their metric is first read."""
         return tuple(self._problems)
+
+    def reading(self) -> Self:
+        return self  # what a file lacks, each read of it lacks
 
     def clock_skew_seconds(self, at: datetime) -> None:  # noqa: ARG002 - a file has no clock
         return None

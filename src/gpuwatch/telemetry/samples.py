@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -161,6 +161,13 @@ class SampleStore(Protocol):
     def description(self) -> str:
         """Kind and address for messages, without secrets: 'Prometheus at https://prom.example'."""
 
+    @property
+    def problems(self) -> tuple[Gap, ...]:
+        """What the answers so far may lack: unreadable lines of a file, parts of a fleet that did not answer."""
+
+    def reading(self) -> Self:
+        """The same samples for one read: its `problems` are those of its own answers."""
+
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         """Names of metrics with samples in the look-back, perhaps also of others with older samples."""
 
@@ -188,10 +195,6 @@ class SampleSource(SampleStore, Protocol):
     @property
     def end(self) -> datetime | None:
         """Time of the last sample of a recording; None for a server."""
-
-    @property
-    def problems(self) -> tuple[Gap, ...]:
-        """What answers so far may lack: unreadable lines of a file, parts of a fleet that did not answer."""
 
     def clock_skew_seconds(self, at: datetime) -> float | None:
         """How far the source's clock is ahead of `at` (now); None if unknown."""

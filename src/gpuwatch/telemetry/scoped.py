@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Self
 
 from gpuwatch.catalog.metrics import metric_rows
+from gpuwatch.model.telemetry import Gap
 from gpuwatch.telemetry.samples import (
     AnswerRow,
     Expression,
@@ -31,6 +33,13 @@ class ScopedStore:
     @property
     def description(self) -> str:
         return self.store.description
+
+    @property
+    def problems(self) -> tuple[Gap, ...]:
+        return self.store.problems
+
+    def reading(self) -> Self:
+        return replace(self, store=self.store.reading())
 
     def metric_names(self, at: datetime, lookback_seconds: int) -> frozenset[str]:
         """Of all series: discovery then counts each metric's own."""
