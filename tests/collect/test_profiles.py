@@ -22,7 +22,7 @@ from gpuwatch.profile.joint import update_book
 from gpuwatch.profile.joint_policy import ProfilePolicy
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.samples import Expression, SampleStore
+from gpuwatch.telemetry.samples import Expression, Function, SampleStore, Selector
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 from telemetry.timeline import AT, Timeline, Witness, gpu, held, uuid
@@ -168,6 +168,44 @@ def test_a_stretch_that_fails_stops_the_book_before_it(tmp_path: Path, ledger: L
     assert failures(gaps) == []
     ends = sorted({end for _, _, end in ledger.busy()}, reverse=True)
     assert ends == [float(end) for end in range(10500, 0, -300)]
+
+
+@pytest.mark.parametrize("metric", [FB, "kube_pod_owner", REASONS, XID])
+def test_a_stretch_that_is_answered_in_part_stops_the_book_before_it_once(
+    tmp_path: Path, ledger: Ledger, metric: str
+) -> None:
+    timeline = two_gpus(3).add(REASONS, gpu(1) | held("a"), 0, ago=10800).add(XID, gpu(1) | held("a"), 0, ago=10800)
+    timeline.add("kube_pod_owner", {"namespace": "team", "pod": "b"}, 1, ago=10800)
+    fetch = replace(FETCH, history_seconds=3 * 3600, values_at_once=2 * 14 * 12)
+    hours: list[int] = []
+
+    def second_hour(asked: Expression) -> bool:
+        if asked.selector.metric == ENGINE and asked.window_seconds == 300:
+            hours.append(1)
+        return len(hours) == 2 and asked.selector.metric == metric
+
+    witness = Witness(timeline.store(tmp_path), partial=second_hour)
+    book, gaps = update(witness, fetch=fetch)
+    assert book.until == ago(3 * 3600) + timedelta(hours=1)
+    assert failures(gaps) == [(GapKind.PARTIAL, "answers in part")]
+    hours.append(1)  # the store answers again
+    again, gaps = update(witness, book, fetch=fetch)
+    assert again.until == SETTLED
+    assert failures(gaps) == []
+    ends = sorted({end for _, _, end in ledger.busy()}, reverse=True)
+    assert ends == [float(end) for end in range(10500, 0, -300)]
+
+
+def test_what_rests_on_answers_in_part_adds_nothing_to_a_book(tmp_path: Path, ledger: Ledger) -> None:
+    """The findings that make windows unfit, or the choice of the series that are this cluster's."""
+    store, lacking = two_gpus().store(tmp_path), Gap(kind=GapKind.PARTIAL, what="answers in part", detail="store-3")
+    book, gaps = update_profiles(None, store, CLUSTER, AT, POLICY, fetch=FETCH, partial=(lacking,))
+    assert (book.until, gaps) == (ago(7200), (lacking,))
+    witness = Witness(store, partial=lambda _: True)
+    witness.evaluate(Expression(Selector(ENGINE), Function.LAST), AT)
+    book, gaps = update(witness)
+    assert (book.until, failures(gaps)) == (ago(7200), [(GapKind.PARTIAL, "answers in part")])
+    assert ledger.windows == []
 
 
 @pytest.mark.parametrize("metric", ["kube_pod_owner", REASONS, XID])

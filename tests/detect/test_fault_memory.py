@@ -15,7 +15,7 @@ from gpuwatch.frameworks import keys
 from gpuwatch.model.cluster import Node
 from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, RepairKind
-from gpuwatch.model.telemetry import ActivityHistory, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.model.telemetry import ActivityHistory, Gap, GapKind, Signal, StateChange, Statistic, WindowStat
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
@@ -450,3 +450,17 @@ def test_the_last_cycles_memory_and_one_with_this_snapshot_give_the_same() -> No
     found = assess_health(snapshot, POLICY, everything=True, memory=before)
     assert found == assess_health(snapshot, POLICY, everything=True, memory=after(snapshot, memory=before))
     assert findings(raised(79)).keys() == {"xid:device/gpu-0"}
+
+
+def in_part(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, gaps=(Gap(kind=GapKind.PARTIAL, what="answers in part", detail="store-3"),))
+
+
+def test_answers_in_part_are_not_remembered() -> None:
+    """Neither a fault, which may be an old one whose history is missing, nor a repair."""
+    assert after(in_part(raised(79))) == NOTHING
+    known = after(raised(79))
+    repaired = quiet(by=HOUR, boot="two")
+    assert after(in_part(repaired), memory=known) == known
+    assert judged(quiet(by=2 * HOUR), after(in_part(repaired), memory=known)).verdict is Verdict.DEGRADED
+    assert judged(repaired, after(repaired, memory=known)).verdict is Verdict.HEALTHY

@@ -104,7 +104,6 @@ class HostileFleet(Fleet):
     rows: list[Device] = field(default_factory=list)
     lied: set[str] = field(default_factory=set)
     undying: set[str] = field(default_factory=set)
-    partial: bool = False
     between: Callable[[], object] = lambda: None
     """What happens between the reading for a cycle and what is read for a step that rests on it."""
     unreadable: str = ""
@@ -253,8 +252,7 @@ class HostileFleet(Fleet):
             cluster = Cluster()
             gaps.append(Gap(kind=GapKind.UNREACHABLE, what="cluster", detail=str(error)))
         gaps += cluster.gaps
-        if self.partial:
-            gaps.append(Gap(kind=GapKind.PARTIAL, what="telemetry", detail="A store did not answer."))
+        gaps += self.gaps()
         pods = self.pods()
         own = self._devices(pods)
         raw = (*own, *self.rows)

@@ -40,7 +40,7 @@ from gpuwatch.model.decision import (
     Verdict,
 )
 from gpuwatch.model.remediation import ObjectRef, Remediation
-from gpuwatch.model.telemetry import Device, Vendor
+from gpuwatch.model.telemetry import Device, Gap, GapKind, Vendor
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.store.remediations import RemediationStore, needs_attention
 from kube.memory_cluster import MemoryCluster
@@ -82,6 +82,7 @@ class Fleet:
     """UUIDs of which telemetry shows nothing."""
     silent: set[str] = field(default_factory=set)
     """UUIDs that do not report now, though rules still conclude from what they told before."""
+    partial: bool = False
     alerts: tuple[str, ...] = ()
     stale: timedelta = timedelta()
     claims: tuple[ClaimedDevice, ...] = ()
@@ -401,8 +402,12 @@ class Fleet:
             known=True,
             unread=(),
         )
-        snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster)
+        snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster, gaps=self.gaps())
         return FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Of telemetry."""
+        return (Gap(kind=GapKind.PARTIAL, what="telemetry", detail="A store did not answer."),) if self.partial else ()
 
     def _model_node(self, node: Object) -> Node:
         return Node(

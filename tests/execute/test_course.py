@@ -495,6 +495,18 @@ def test_silence_is_no_proof_of_health(store: RemediationStore) -> None:
     assert effects(fleet) == []
 
 
+def test_an_answer_in_part_is_no_proof_of_health(store: RemediationStore) -> None:
+    fleet = taint_fleet()
+    executor = start(fleet, store, taints_only())
+    drive(fleet, executor, 1)
+    fleet.sick, fleet.partial = set(), True
+    drive(fleet, executor, 5)
+    assert effects(fleet) == ["NoSchedule"]
+    fleet.partial = False
+    drive(fleet, executor, 1)
+    assert effects(fleet) == []
+
+
 def test_what_a_device_told_before_it_fell_silent_is_no_proof_of_health(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())

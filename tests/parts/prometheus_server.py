@@ -129,38 +129,45 @@ def running(
 
 
 @contextlib.contextmanager
-def thanos_query(thanos: Path, prometheus_url: str) -> Iterator[str]:
-    """A Thanos sidecar beside a running Prometheus and a Thanos Query over it. Yields the Query's base URL."""
-    with tempfile.TemporaryDirectory(prefix="thanos-") as temporary, contextlib.ExitStack() as stack:
-        folder = Path(temporary)
-        ports = [free_port() for _ in range(4)]
-        sidecar_grpc, sidecar_http, query_grpc, query_http = (f"127.0.0.1:{port}" for port in ports)
+def thanos_sidecar(thanos: Path, prometheus_url: str, grpc: str) -> Iterator[None]:
+    """A Thanos sidecar beside a running Prometheus, which serves its series at the address `grpc`."""
+    with tempfile.TemporaryDirectory(prefix="thanos-") as temporary:
+        folder, http = Path(temporary), f"127.0.0.1:{free_port()}"
         sidecar: list[str | Path] = [
             thanos,
             "sidecar",
             f"--prometheus.url={prometheus_url}",
             f"--tsdb.path={folder}",
-            f"--grpc-address={sidecar_grpc}",
-            f"--http-address={sidecar_http}",
+            f"--grpc-address={grpc}",
+            f"--http-address={http}",
             "--log.level=warn",
         ]
+        with running_process(sidecar, folder / "sidecar.log", _answers(f"http://{http}/-/ready")):
+            yield
+
+
+@contextlib.contextmanager
+def thanos_query(thanos: Path, prometheus_url: str, flags: Sequence[str] = ()) -> Iterator[str]:
+    """A Thanos sidecar beside a running Prometheus and a Thanos Query over it. Yields the Query's base URL."""
+    with tempfile.TemporaryDirectory(prefix="thanos-") as temporary, contextlib.ExitStack() as stack:
+        folder = Path(temporary)
+        sidecar, grpc, http = (f"127.0.0.1:{free_port()}" for _ in range(3))
         query: list[str | Path] = [
             thanos,
             "query",
-            f"--endpoint={sidecar_grpc}",
-            f"--grpc-address={query_grpc}",
-            f"--http-address={query_http}",
+            f"--endpoint={sidecar}",
+            f"--grpc-address={grpc}",
+            f"--http-address={http}",
             "--query.replica-label=prometheus_replica",
             "--log.level=warn",
+            *flags,
         ]
-        stack.enter_context(
-            running_process(sidecar, folder / "sidecar.log", _answers(f"http://{sidecar_http}/-/ready"))
-        )
-        stack.enter_context(running_process(query, folder / "query.log", _answers(f"http://{query_http}/-/ready")))
-        url = f"http://{query_http}"
+        stack.enter_context(thanos_sidecar(thanos, prometheus_url, sidecar))
+        stack.enter_context(running_process(query, folder / "query.log", _answers(f"http://{http}/-/ready")))
+        url = f"http://{http}"
         wait_until(
             lambda: b'"name"' in _get(f"{url}/api/v1/stores"),
-            lambda: f"Thanos Query did not find its sidecar: {(folder / 'sidecar.log').read_text()[-2000:]}",
+            lambda: f"Thanos Query did not find its sidecar: {(folder / 'query.log').read_text()[-2000:]}",
         )
         yield url
 

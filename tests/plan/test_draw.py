@@ -493,7 +493,21 @@ def test_a_partial_answer_is_a_brake_and_another_gap_is_none() -> None:
     state, findings = full_node_with_gang()
     for kind, halted in ((GapKind.PARTIAL, True), (GapKind.SIGNAL_MISSING, False)):
         gap = Gap(kind=kind, what="answers", detail="store-3 did not answer.")
-        assert bool(draw_plan(replace(state, gaps=(gap,)), findings, POLICY).brake) is halted
+        plan = draw_plan(replace(state, gaps=(gap,)), findings, POLICY)
+        assert bool(plan.brake) is halted
+        assert all(("partial_answer" in guards(item)) is halted for item in plan.items)
+
+
+def test_what_a_partial_answer_does_not_show_is_no_storm() -> None:
+    """Its brake ends with it: no cool-down follows, and one that runs goes on as it was."""
+    state, findings = full_node_with_gang()
+    gap = Gap(kind=GapKind.PARTIAL, what="answers", detail="store-3 did not answer.")
+    gone = tuple(replace(item, present=False) for item in state.devices)
+    assert draw_plan(replace(state, devices=gone), findings, POLICY).last_storm == state.at
+    plan = draw_plan(replace(state, devices=gone, gaps=(gap,)), findings, POLICY)
+    assert (plan.brake, plan.last_storm) == ("Telemetry answered only in part: store-3 did not answer.", None)
+    before = state.at - timedelta(minutes=5)
+    assert draw_plan(replace(state, gaps=(gap,)), findings, POLICY, storm_at=before).last_storm == before
 
 
 def test_a_namespace_may_ask_for_a_milder_mode_only() -> None:

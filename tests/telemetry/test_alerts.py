@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,6 +74,26 @@ def test_rules_that_cannot_be_read_tell_nothing(reply: Reply) -> None:
         found, (gap,) = firing(store, ("NetworkDown",), datetime(2026, 3, 2, tzinfo=UTC))
     assert found is None
     assert "/api/v1/rules" in gap.detail
+
+
+@pytest.mark.parametrize("part", ["/api/v1/rules", "/api/v1/query"])
+def test_an_answer_in_part_about_alerts_tells_nothing_until_the_next_one(part: str) -> None:
+    lacking = {"warnings": ["store-3 did not answer."]}
+
+    def answer(asked: Asked) -> Reply:
+        said = lacking if asked.path == part else {}
+        if asked.path.endswith("/rules"):
+            groups = [{"name": "g", "rules": [{"name": "NetworkDown"}]}]
+            return Reply(body=json.dumps({"status": "success", "data": {"groups": groups}, **said}))
+        return vector(**said)
+
+    with scripted(answer) as server:
+        store = PrometheusStore(Connection(url=server.url, retries=0))
+        found, (gap,) = firing(store, ("NetworkDown",), datetime(2026, 3, 2, tzinfo=UTC))
+        assert (found, gap.kind, gap.what) == (None, GapKind.PARTIAL, "alerts")
+        assert "store-3" in gap.detail
+        lacking.clear()
+        assert firing(store, ("NetworkDown",), datetime(2026, 3, 2, tzinfo=UTC)) == ((), ())
 
 
 def test_where_nobody_could_tell_the_answer_is_none_and_not_nothing() -> None:

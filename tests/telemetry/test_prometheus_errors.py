@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -20,6 +22,7 @@ from gpuwatch.telemetry.samples import (
     QueryFailed,
     QueryTooLarge,
     Selector,
+    Steps,
     StoreRefused,
     StoreUnreachable,
     TelemetryError,
@@ -301,6 +304,10 @@ def test_long_queries_are_shortened_in_messages() -> None:
 # What is said beside the answer
 
 
+PARTIAL = [{"warnings": ["No StoreAPIs matched for this query"]}, {"isPartial": True}]
+WHOLE = [{}, {"warnings": None}, {"isPartial": False}, {"infos": ["PromQL info: metric might not be a counter"]}]
+
+
 def test_warnings_are_kept_once_and_remarks_are_not() -> None:
     said = ["No StoreAPIs matched for this query", "PromQL info: metric might not be a counter"]
     with scripted(always(vector(({"node": "a"}, "1"), warnings=said))) as server:
@@ -310,6 +317,73 @@ def test_warnings_are_kept_once_and_remarks_are_not() -> None:
         (gap,) = store.problems
         assert gap.kind is GapKind.PARTIAL
         assert gap.detail.startswith("No StoreAPIs matched for this query ")
+
+
+@pytest.mark.parametrize(("said", "lacks"), [*((each, 1) for each in PARTIAL), *((each, 0) for each in WHOLE)])
+def test_every_kind_of_answer_may_be_partial(said: Mapping[str, object], lacks: int) -> None:
+    matrix = {"resultType": "matrix", "result": [{"metric": {"node": "a"}, "values": [[1_760_000_400, "1"]]}]}
+    answers = {
+        "/query": {"resultType": "vector", "result": []},
+        "/query_range": matrix,
+        "/label/__name__/values": ["a"],
+        "/rules": {"groups": []},
+    }
+
+    def answer(asked: Asked) -> Reply:
+        if asked.query == PROBE:
+            return vector(({}, "21"))
+        data = matrix if asked.query.endswith("]") else answers[asked.path.removeprefix("/api/v1")]
+        return Reply(body=json.dumps({"status": "success", "data": data, **said}))
+
+    steps = Steps(AT - timedelta(minutes=5), 300, 1)
+    with scripted(answer) as server:
+        store = PrometheusStore(connection(server.url))
+        asks: list[Callable[[PrometheusStore], object]] = [
+            lambda reading: reading.evaluate(QUESTION, AT),
+            lambda reading: reading.grid(QUESTION, steps),
+            lambda reading: reading.raw(QUESTION.selector, AT - timedelta(minutes=5), AT),
+            lambda reading: reading.metric_names(AT, 3600),
+            lambda reading: reading.alert_names(),
+        ]
+        for ask in asks:
+            reading = store.reading()
+            ask(reading)
+            assert len(reading.problems) == lacks
+            assert store.reading().problems == store.problems == ()
+
+
+def test_reads_at_the_same_time_lack_only_what_their_own_answers_lack() -> None:
+    """The answers to `some_metric` are whole, those to `other` partial; one connection, many threads."""
+
+    def answer(asked: Asked) -> Reply:
+        if asked.query == PROBE:
+            return Reply()
+        return vector(({"node": "a"}, "1"), warnings=["store-3 did not answer"] if "other" in asked.query else [])
+
+    def read(metric: str) -> int:
+        reading = store.reading()
+        reading.evaluate_many([replace(QUESTION, selector=Selector(metric))] * 5, AT)
+        return len(reading.problems)
+
+    with scripted(answer) as server:
+        store = PrometheusStore(connection(server.url))
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(read, ["some_metric", "other"] * 20)) == [0, 1] * 20
+        assert len([each for each in server.asked if each.query == PROBE]) == 1, "the dialect is shared"
+
+
+def test_a_dialect_that_was_not_told_is_asked_for_again() -> None:
+    """Of a proxy that answered 200 and nothing."""
+    told = [vector(), vector(({}, "32"))]
+
+    def answer(asked: Asked) -> Reply:
+        return told.pop(0) if asked.query == PROBE else ONE_ROW
+
+    with scripted(answer) as server:
+        store = PrometheusStore(connection(server.url))
+        for _ in range(3):
+            store.reading().evaluate(QUESTION, AT)
+        assert [query.partition("[")[2] for query in server.queries] == ["1h]))", "3599999ms]))", "3599999ms]))"]
 
 
 def test_values_that_json_cannot_carry() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.model.telemetry import GapKind
 from gpuwatch.telemetry.connection import Connection
 from gpuwatch.telemetry.prometheus import PrometheusStore
 from gpuwatch.telemetry.samples import (
@@ -25,7 +26,8 @@ from gpuwatch.telemetry.samples import (
     Series,
 )
 from parts import remote_write
-from parts.prometheus_server import ServerBuild, running, thanos_query
+from parts.processes import free_port, wait_until
+from parts.prometheus_server import ServerBuild, running, thanos_query, thanos_sidecar
 from telemetry.timeline import at_steps
 
 NOW = 1_760_000_400  # a multiple of 60
@@ -355,3 +357,24 @@ def test_thanos_query_gives_the_same_answers(url: str, store: PrometheusStore, t
         [raw] = through.raw(Selector("edges"), AT - timedelta(hours=1), AT)
         assert list(raw.values) == [1, 3, 5]
         assert through.problems == ()
+
+
+def test_thanos_query_without_one_of_its_stores_answers_in_part_and_then_again_as_a_whole(
+    url: str, thanos: Path
+) -> None:
+    """A store that is known, gone, and there again; a read that began while it was gone is not mended by that."""
+    question, late = Expression(Selector("edges"), Function.COUNT, HOUR), f"127.0.0.1:{free_port()}"
+    with thanos_query(thanos, url, [f"--endpoint-strict={late}"]) as thanos_url:
+        store = PrometheusStore(Connection(url=thanos_url))
+        partial = store.reading()
+        assert partial.evaluate(question, AT)
+        assert [gap.kind for gap in partial.problems] == [GapKind.PARTIAL]
+        assert late in partial.problems[0].detail
+        with thanos_sidecar(thanos, url, late):
+
+            def answered_wholly() -> bool:
+                reading = store.reading()
+                return bool(reading.evaluate(question, AT)) and reading.problems == ()
+
+            wait_until(answered_wholly, lambda: "the store is there again, and answers are still partial")
+        assert len(partial.problems) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from gpuwatch.model.telemetry import Gap
+from gpuwatch.model.telemetry import Gap, GapKind
 from gpuwatch.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.telemetry.recording_file import write_recording
 from gpuwatch.telemetry.samples import (
@@ -118,11 +119,18 @@ def at_steps(start: datetime, end: datetime, step_seconds: int) -> Steps:
 
 
 class Witness:
-    """A store that refuses some questions, and keeps those that it was asked."""
+    """A store that refuses some questions, answers some in part, and keeps those that it was asked."""
 
-    def __init__(self, store: SampleStore, refuses: Callable[[Expression], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        store: SampleStore,
+        refuses: Callable[[Expression], bool] = lambda _: False,
+        partial: Callable[[Expression], bool] = lambda _: False,
+    ) -> None:
         self._store = store
         self._refuses = refuses
+        self._partial = partial
+        self._lacking: tuple[Gap, ...] = ()
         self.asked: list[Expression] = []
         self.partitions: list[Partition | None] = []
         self.raw_selectors: list[Selector] = []
@@ -137,10 +145,12 @@ class Witness:
 
     @property
     def problems(self) -> tuple[Gap, ...]:
-        return self._store.problems
+        return (*self._store.problems, *self._lacking)
 
     def reading(self) -> Self:
-        return self
+        fresh = copy.copy(self)
+        fresh._lacking = ()
+        return fresh
 
     def clock_skew_seconds(self, at: datetime) -> float | None:
         return self._store.clock_skew_seconds(at)
@@ -179,3 +189,6 @@ class Witness:
         self.partitions.append(partition)
         if self._refuses(expression):
             raise QueryFailed(f"{expression.selector.metric} was refused")
+        if self._partial(expression):
+            detail = f"store-3 did not answer about {expression.selector.metric}."
+            self._lacking = (Gap(kind=GapKind.PARTIAL, what="answers in part", detail=detail),)
