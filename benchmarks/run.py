@@ -14,6 +14,7 @@ RUNS = (
     ("window_statistics.py", "health"),
     ("scoping.py",),
     ("look.py",),
+    ("plan_growth.py",),
     ("profile_update.py", "week"),
     ("profile_update.py", "fleet"),
     ("mig_plan.py",),

@@ -185,16 +185,10 @@ class Ledger:
         away = {*self._tainted, *self._facts.tainted_by_us, *candidate.nodes}
         must = self._policy.min_pool_nodes_left
         for pool in sorted(self._pools(candidate)):
-            left = [
-                node.name
-                for node in self._facts.nodes.values()
-                if self._facts.pool(node) == pool
-                and self._facts.node_gpus(node)
-                and not self._facts.kept_free(node.name)
-                and node.name not in away
-            ]
-            if len(left) < must:
-                reason = f"Pool {pool} would have {len(left)} GPU Nodes in service left; {must} must stay."
+            there = self._facts.in_service.get(pool, set())
+            left = len(there) - len(there & away)
+            if left < must:
+                reason = f"Pool {pool} would have {left} GPU Nodes in service left; {must} must stay."
                 yield Refusal(guard="pool_nodes", reason=reason)
 
     def _too_fast(self, candidate: Candidate) -> Iterable[Refusal]:

@@ -221,7 +221,7 @@ class _Grants:
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
         """PodDisruptionBudgets that do not allow this together with what is granted already."""
         pods, before = self._facts.ended_by(candidate), self._ended
-        for budget in self._facts.snapshot.cluster.budgets if before else ():
+        for budget in self._facts.disruption_budgets(pods) if before else ():
             now = sum(1 for pod in pods if selected(budget, pod))
             planned = sum(1 for pod in before if selected(budget, pod)) if now else 0
             allowed = budget.disruptions_allowed

@@ -11,7 +11,7 @@ from gpuwatch.catalog.gpus import gpu_share_ratio
 from gpuwatch.detect.reclaim import reclaimed
 from gpuwatch.frameworks import OWNERS, keys
 from gpuwatch.frameworks.framework import Kind
-from gpuwatch.model.cluster import Gang, Node, Pod, Sharing, Workload
+from gpuwatch.model.cluster import DisruptionBudget, Gang, Node, Pod, Sharing, Workload
 from gpuwatch.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.model.grouping import grouped
 from gpuwatch.model.remediation import Pause, Phase, Remediation
@@ -83,6 +83,24 @@ class PlanFacts:
         return grouped(known, lambda device: device.node or "")
 
     @cached_property
+    def devices_of_pod(self) -> dict[PodRef, list[Device]]:
+        """By each Pod that holds them by telemetry."""
+        found: defaultdict[PodRef, list[Device]] = defaultdict(list)
+        for device in self.snapshot.devices:
+            for ref in device.pods:
+                found[ref].append(device)
+        return found
+
+    @cached_property
+    def _budgets_of(self) -> dict[str, list[DisruptionBudget]]:
+        return grouped(self.snapshot.cluster.budgets, lambda budget: budget.namespace)
+
+    def disruption_budgets(self, pods: Iterable[Pod]) -> list[DisruptionBudget]:
+        """Those of the Pods' Namespaces; they select no other Pods."""
+        spaces = dict.fromkeys(pod.namespace for pod in pods)
+        return [budget for name in spaces for budget in self._budgets_of.get(name, ())]
+
+    @cached_property
     def members(self) -> dict[str, list[Pod]]:
         """Live Pods that hold accelerators, by gang id, or by workload id where there is no gang."""
         pods = (pod for pod in self.snapshot.cluster.pods if pod.phase in ("Running", "Pending"))
@@ -129,6 +147,15 @@ class PlanFacts:
         for name, devices in self.devices_of_node.items():
             taken = {item.uuid for item in devices if item.pods or not item.present or item.id in self.degraded_devices}
             found[name] = len({item.uuid for item in devices} - taken)
+        return found
+
+    @cached_property
+    def free_blocks(self) -> dict[str, Counter[int]]:
+        """Pool → free GPUs of a Node (`free_gpus`) → Nodes with as many, without those out of service."""
+        found: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        for node in self.nodes.values():
+            if node.name not in self.out_of_service and (free := self.free_gpus.get(node.name, 0)):
+                found[self.pool(node)][free] += 1
         return found
 
     @cached_property
@@ -235,6 +262,15 @@ class PlanFacts:
             return ""
         tainted = keys.DEGRADED in {taint.key for taint in node.taints}
         return self.closed(node) or (f"{name} has the taint {keys.DEGRADED}" if tainted else "")
+
+    @cached_property
+    def in_service(self) -> dict[str, set[str]]:
+        """Pool → names of its GPU Nodes that are not kept free."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for node in self.nodes.values():
+            if self.node_gpus(node) and not self.kept_free(node.name):
+                found[self.pool(node)].add(node.name)
+        return found
 
     @cached_property
     def unrecorded(self) -> frozenset[str]:

@@ -80,7 +80,7 @@ def _node_known(case: GuardCase) -> str | None:
 def _telemetry_trusted(case: GuardCase) -> str | None:
     candidate, facts = case.candidate, case.facts
     there = {device.id: device for name in candidate.nodes for device in facts.devices_of_node.get(name, ())}
-    held = {item.id: item for item in facts.snapshot.devices if not set(candidate.pods).isdisjoint(item.pods)}
+    held = {device.id: device for ref in candidate.pods for device in facts.devices_of_pod.get(ref, ())}
     own = {name: facts.devices[name] for name in candidate.devices if name in facts.devices}
     doubted = [device for device in {**there, **held, **own}.values() if device.untrusted]
     return f"Device {doubted[0].id} is not trusted: {doubted[0].untrusted}." if doubted else None
@@ -252,7 +252,7 @@ def selected(budget: DisruptionBudget, pod: Pod) -> bool:
 
 def _disruption_budget(case: GuardCase) -> str | None:
     pods = case.facts.ended_by(case.candidate)
-    for budget in case.facts.snapshot.cluster.budgets:
+    for budget in case.facts.disruption_budgets(pods):
         hit = sum(1 for pod in pods if selected(budget, pod))
         held = in_flight(budget, case.facts, but=str(case.candidate.target)) if hit else 0
         if hit + held > budget.disruptions_allowed:

@@ -161,10 +161,9 @@ def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> float:
         if not here or node is None:
             missed += here
             continue
-        spare = sum(
-            facts.free_gpus.get(other.name, 0) // here * here
-            for other in facts.nodes.values()
-            if other.name != name and facts.pool(other) == facts.pool(node) and other.name not in facts.out_of_service
-        )
+        blocks = facts.free_blocks.get(facts.pool(node), {})
+        spare = sum(free // here * here * nodes for free, nodes in blocks.items())
+        if name not in facts.out_of_service:
+            spare -= here  # its own
         missed += min(max(here - max(spare - facts.waiting_gpus, 0), 0), here)
     return missed
