@@ -18,13 +18,15 @@ from parts.processes import free_port
 
 class Fault(StrEnum):
     """NONE: every answer is passed on. GONE: nobody listens on the port. LATE: the answer comes after `late_seconds`.
-    EMPTY: 200, and no series. HALF: 200, and no series of what is `lost`, now or ever."""
+    EMPTY: 200, and no series. HALF: 200, and no series of what is `lost`, now or ever. PART: 200, all series, and a
+    warning that some may be missing, as Thanos gives while a store does not answer."""
 
     NONE = "none"
     GONE = "gone"
     LATE = "late"
     EMPTY = "empty"
     HALF = "half"
+    PART = "part"
 
 
 class FaultyPrometheus:
@@ -94,6 +96,8 @@ class FaultyPrometheus:
         status, content = self._passed_on(asked, body)
         if status == 200 and fault in (Fault.EMPTY, Fault.HALF):
             content = self._without(content, everything=fault is Fault.EMPTY)
+        if status == 200 and fault is Fault.PART:
+            content = json.dumps({**json.loads(content), "warnings": ["store-3 did not answer."]}).encode()
         self.answered[fault] += 1
         with contextlib.suppress(OSError):  # who asked has given up
             asked.send_response(status)

@@ -1,5 +1,5 @@
-"""A Prometheus that is gone, late, empty, or knows of half of the fleet, while there is something to be done: nothing
-is done by then, what stands stays, it is said what is wrong, and all of it is done once Prometheus is well."""
+"""A Prometheus that is gone, late, empty, answers in part, or knows of half of the fleet, while there is work:
+nothing is done by then, what stands stays, it is said what is wrong, and all of it is done once Prometheus is well."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ def told(fault: Fault, replica: Replica, said: str) -> bool:
             return ready[0] == 503 and "timed out" in ready[1] and "timed out" in said
         case Fault.EMPTY:
             return brake == 1.0 and "brake: Telemetry shows no GPU" in said
+        case Fault.PART:
+            return brake == 1.0 and "brake: Telemetry answered only in part: store-3" in said
         case _:
             return "Telemetry does not show GPU-" in said
 
@@ -77,7 +79,7 @@ def test_nothing_is_done_on_what_prometheus_does_not_say(allowed: World) -> None
             living.until(lambda: living.notified("taint_node", "sick-0"), replica)
             living.fleet.faults.pop("held-0")  # it is well again, which nobody is told from now on
             begun = time.time()
-            for fault in (Fault.HALF, Fault.GONE, Fault.LATE, Fault.EMPTY):
+            for fault in (Fault.HALF, Fault.PART, Fault.GONE, Fault.LATE, Fault.EMPTY):
                 door.turn(fault)
                 before = len(replica.said())
                 # In the first of them the time comes that was notified.

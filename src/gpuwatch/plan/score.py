@@ -161,8 +161,8 @@ def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> float:
         if not here or node is None:
             missed += here
             continue
-        blocks = facts.free_blocks.get(facts.pool(node), {})
-        spare = sum(free // here * here * nodes for free, nodes in blocks.items())
+        blocks = facts.free_blocks.get(facts.pool(node))
+        spare = sum(free // here * here * nodes for free, nodes in blocks.items()) if blocks else 0
         if name not in facts.out_of_service:
             spare -= here  # its own
         missed += min(max(here - max(spare - facts.waiting_gpus, 0), 0), here)
