@@ -68,7 +68,7 @@ class Fleet:
     """Nodes of eight GPUs. sick: UUIDs; idle, busy: Pods by owner name; stuck: owners whose Pods are never placed.
 
     Volcano takes a Command up, which deletes it, after `takes_up`, and carries it out `carries_out` later. Kueue gives
-    the quota back `frees` after the last Pod.
+    the quota back `frees` after the last Pod; its ClusterQueue has `quota` GPUs, which who waits longest gets first.
     """
 
     nodes: int = 8
@@ -91,6 +91,7 @@ class Fleet:
     takes_up: timedelta = timedelta()
     carries_out: timedelta = timedelta()
     frees: timedelta = timedelta()
+    quota: int = 1_000
     notices: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """Successful writes to the cluster but Events, which may be said twice."""
@@ -104,6 +105,7 @@ class Fleet:
         self.commands: dict[str, datetime] = {}
         self.orders: list[tuple[datetime, str, str]] = []
         self.aborted: list[str] = []  # by Volcano
+        self.queued: list[str] = []  # by Kueue, in the order in which they wait
         self.cluster = MemoryCluster(unserved=self.unserved, interfere=self._interfere)
         self.rehearsal = Rehearsal(self.cluster)
         for index in range(self.nodes):
@@ -156,20 +158,34 @@ class Fleet:
         self.cluster.put(node)
 
     def queue(self, name: str) -> None:
-        """Kueue manages this Job, and has admitted it."""
+        """Kueue manages this Job. Admitted, if it runs."""
         job = self.find(name)
         job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
         self.cluster.put(job)
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": self._uid(name), "controller": True}
+        reserved = {"type": "QuotaReserved", "status": str(not job["spec"]["suspend"])}
         self.cluster.put(
             {
                 "apiVersion": KUEUE,
                 "kind": "Workload",
                 "metadata": {"name": f"job-{name}", "namespace": "ml", "ownerReferences": [owner]},
                 "spec": {"active": True, "queueName": "team"},
-                "status": {"conditions": [{"type": "QuotaReserved", "status": "True"}]},
+                "status": {"conditions": [reserved]},
             }
         )
+        self.queued.append(name)
+
+    def rival(self, name: str, gpus: int, pods: int = 1) -> None:
+        """Another team's Job, which waits in Kueue's queue for quota, before all that is stopped later."""
+        self.owner("Job", name, gpus, pods=0, suspend=True)
+        self.size[name] = (gpus, pods)
+        self.queue(name)
+
+    def finish(self, name: str) -> None:
+        """This Job of Kueue ends, and its quota is free."""
+        self.queued.remove(name)
+        job = self.find(name)
+        self.cluster.remove(ref_of(job))
 
     def _pod_group(self, name: str, phase: str) -> None:
         owner = {"apiVersion": VOLCANO, "kind": "Job", "name": name, "uid": self._uid(name), "controller": True}
@@ -206,7 +222,7 @@ class Fleet:
                     ],
                 },
                 "spec": {},
-                "status": {"phase": "Pending"},
+                "status": {"phase": "Pending", "conditions": [UNPLACED]},
             }
         )
         if node:
@@ -298,19 +314,42 @@ class Fleet:
         return int(owner["spec"].get("replicas", 0 if owner["spec"].get("suspend") else count))
 
     def _kueue(self) -> None:
-        """An admitted Job runs, one whose Workload is inactive does not, and its quota is free a while later."""
-        for workload in copy.deepcopy(self._all(KUEUE, "Workload")):
-            (owner,) = workload["metadata"]["ownerReferences"]
-            job = self.find(owner["name"])
-            active = workload["spec"].get("active", True)
-            reserved = workload["status"]["conditions"][0]["status"] == "True"
-            if job["spec"]["suspend"] is active:
-                job["spec"]["suspend"] = not active
-                self.cluster.put(job)
-                self.idle_since[owner["name"]] = self.now
-            if active is not reserved and (active or self.now - self.idle_since[owner["name"]] >= self.frees):
-                workload["status"]["conditions"][0]["status"] = str(active)
+        """An admitted Job runs. One whose Workload is inactive does not, its quota is free a while later, and whoever
+        has waited longest takes it; a Workload that is active again waits behind the others."""
+        stored = {item["metadata"]["ownerReferences"][0]["name"]: item for item in self._all(KUEUE, "Workload")}
+        for name in list(self.queued):
+            workload, job = copy.deepcopy(stored[name]), self.find(name)
+            active, state = workload["spec"].get("active", True), workload["status"]["conditions"][0]
+            before, reserved = copy.deepcopy(state), state["status"] == "True"
+            if reserved and not active and job["spec"]["suspend"] and self.now - self.idle_since[name] >= self.frees:
+                state["status"] = "False"
+                self.queued.remove(name)
+                self.queued.append(name)
+            elif active and not reserved:
+                missing = self._quota_in_use() + self._quota_of(name) - self.quota
+                state["status"] = str(missing <= 0)
+                if missing > 0:
+                    state |= {"reason": "Pending", "message": f"insufficient unused quota, {missing} more needed"}
+            if state != before:
                 self.cluster.put(workload)
+            runs = active and state["status"] == "True"
+            if job["spec"]["suspend"] is runs:
+                job["spec"]["suspend"] = not runs
+                self.cluster.put(job)
+                self.idle_since[name] = self.now
+
+    def _quota_in_use(self) -> int:
+        """GPUs of the Workloads that have their quota reserved."""
+        reserved = (
+            item["metadata"]["ownerReferences"][0]["name"]
+            for item in self._all(KUEUE, "Workload")
+            if item["status"]["conditions"][0]["status"] == "True"
+        )
+        return sum(self._quota_of(name) for name in reserved)
+
+    def _quota_of(self, name: str) -> int:
+        gpus, pods = self.size[name]
+        return gpus * pods
 
     def _volcano(self) -> None:
         """As its job controller: whoever deletes a Command carries it out, once, later."""
@@ -346,12 +385,8 @@ class Fleet:
             used[node] = used.get(node, 0) + self._gpus(pod)
         # The last Nodes first: the first one is the sick one in these tests.
         names = [f"n{index}" for index in reversed(range(self.nodes))]
-        tainted = {
-            node["metadata"]["name"]
-            for node in self._all("v1", "Node")
-            if node["spec"].get("taints") or node["spec"].get("unschedulable")
-        }
-        return next((name for name in names if name not in tainted and used.get(name, 0) + gpus <= GPUS), None)
+        closed = {node["metadata"]["name"] for node in self._all("v1", "Node") if is_closed(node)}
+        return next((name for name in names if name not in closed and used.get(name, 0) + gpus <= GPUS), None)
 
     def _gpus(self, pod: Object) -> int:
         return self.size[pod["metadata"]["labels"]["app"]][0]
@@ -518,9 +553,16 @@ class Fleet:
         return executor.propose(view.plan(executor.policies.plan, executor.store.all(), {}), view, self.now)
 
 
+UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no Node has room"}
 VOLCANO = "batch.volcano.sh/v1alpha1"
 KUEUE = "kueue.x-k8s.io/v1beta2"
 _KINDS = (("Deployment", "apps/v1"), ("Job", "batch/v1"), ("JobSet", "jobset.x-k8s.io/v1alpha2"), ("Job", VOLCANO))
+
+
+def is_closed(node: Object) -> bool:
+    """Whether the scheduler puts no Pod there, none of which tolerates a taint. PreferNoSchedule is no bar."""
+    hard = any(taint["effect"] != "PreferNoSchedule" for taint in node["spec"].get("taints") or ())
+    return hard or bool(node["spec"].get("unschedulable"))
 
 
 def _device(node: str, index: int) -> str:

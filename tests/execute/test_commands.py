@@ -174,21 +174,6 @@ def test_a_release_that_is_not_carried_out_in_time_fails_and_never_is(store: Rem
     assert as_before(fleet)
 
 
-def test_a_volcano_job_is_moved_by_two_commands(store: RemediationStore) -> None:
-    fleet = volcano(takes_up=MINUTE, carries_out=MINUTE)
-    fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
-    fleet.cordon()
-    executor = begun(fleet, store, ActionKind.EVICT_GANG)
-    drive(fleet, executor, 2)
-    assert only(store).phase is Phase.SUCCEEDED, only(store).history
-    kinds = [step.kind for step in only(store).steps[3:]]
-    moved = [StepKind.RELEASE, StepKind.COMMAND, StepKind.RESTORE, StepKind.RESTORE, StepKind.CLEAR]
-    assert kinds == moved
-    assert {pod["spec"]["nodeName"] for pod in fleet.pods("chat")} == {"n3"}
-    assert as_before(fleet)
-    assert fleet.find("chat")["status"]["retryCount"] == 1
-
-
 def test_a_command_that_was_never_sent_is_not_sent_hours_later(store: RemediationStore) -> None:
     """The process ended between the mark and the Command, and there is no reason for it any more."""
     fleet = volcano()
@@ -245,17 +230,6 @@ def test_quota_that_kueue_keeps_is_a_failure_that_says_so(store: RemediationStor
     assert (only(store).phase, only(store).verified) == (Phase.FAILED, {"released": False})
     assert any("Kueue still reserves its quota" in turn.message for turn in only(store).history)
     assert as_before(fleet)
-
-
-def test_a_job_of_kueue_is_moved_by_its_workload(store: RemediationStore) -> None:
-    fleet = kueue(frees=5 * MINUTE)
-    fleet.idle, fleet.sick = set(), {"GPU-n0-0"}
-    fleet.cordon()
-    executor = begun(fleet, store, ActionKind.EVICT_GANG)
-    drive(fleet, executor, 1.5)
-    assert only(store).phase is Phase.SUCCEEDED
-    assert as_before(fleet)
-    assert {pod["spec"]["nodeName"] for pod in fleet.pods("chat")} == {"n3"}
 
 
 def test_a_workload_that_somebody_activates_again_is_theirs(store: RemediationStore) -> None:

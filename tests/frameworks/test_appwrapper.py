@@ -115,12 +115,15 @@ def test_work_that_is_done_is_not_done_again(wrapper: Object) -> None:
     assert "run completed work again" in refusal(wrapping(wrapper, job_set(queue)))
 
 
-@pytest.mark.parametrize("action", [ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG])
-def test_kueue_is_not_asked_to_delete_what_holds_state(action: ActionKind) -> None:
+def test_kueue_is_not_asked_to_delete_what_holds_state() -> None:
     """Its Workload does not tell what is wrapped beside the Pods."""
     queued, workload = seen("AppWrapper", "wrapped-job"), seen("Workload", "appwrapper-wrapped-job-a6b8c")
     pods = [seen("Pod", name) for name in ("wrapped-job-0-lqndb", "wrapped-job-1-qbdmr")]
-    made = proposal(action=action, objects=(ref_of(queued),), pod_uids=tuple(pod["metadata"]["uid"] for pod in pods))
+    made = proposal(
+        action=ActionKind.RELEASE_GANG,
+        objects=(ref_of(queued),),
+        pod_uids=tuple(pod["metadata"]["uid"] for pod in pods),
+    )
 
     def steps(wrapper: Object) -> tuple[Step, ...] | Blocked:
         state = TargetState(wrapper, surroundings=Surroundings((workload,)), pods=tuple(pods))

@@ -73,7 +73,6 @@ def test_the_pod_of_a_job(spec: Object, expected: object) -> None:
         ("MPIJob", "kubeflow.org/v2beta1"),
         ("TrainJob", "trainer.kubeflow.org/v1alpha1"),
         ("RayJob", "ray.io/v1"),
-        ("Workload", "kueue.x-k8s.io/v1beta2"),
     ],
     ids=lambda value: value.rpartition("/")[2],
 )
@@ -83,8 +82,15 @@ def test_gangs_move_as_a_whole(kind: str, api_version: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "api_version"),
-    [("Notebook", "kubeflow.org/v1"), ("RayService", "ray.io/v1"), ("Pod", "v1"), ("DaemonSet", "apps/v1")],
-    ids=["notebook", "rayservice", "pod", "daemonset"],
+    [
+        ("Notebook", "kubeflow.org/v1"),
+        ("RayService", "ray.io/v1"),
+        ("Pod", "v1"),
+        ("DaemonSet", "apps/v1"),
+        ("Workload", "kueue.x-k8s.io/v1beta2"),
+        ("Job", "batch.volcano.sh/v1alpha1"),
+    ],
+    ids=["notebook", "rayservice", "pod", "daemonset", "kueue", "volcano"],
 )
 def test_others_never(kind: str, api_version: str) -> None:
     assert moved(move(owner(kind, api_version), pods(1), ["p0"])) is None
@@ -162,61 +168,6 @@ def test_an_elastic_master_moves_with_all_and_the_unready_do_not_count() -> None
     assert moved(move(job, there, ["master-0"])) == "cycle"
     assert moved(move(job, there, ["worker-2"])) == ["worker-2"]
     assert moved(move(job, [worker(0), worker(1, ready=False)], ["worker-1"])) == "cycle"
-
-
-@pytest.mark.parametrize(
-    ("spec", "wanted", "expected"),
-    [
-        ({"minAvailable": 3}, ["p3"], ["p3"]),
-        ({"minAvailable": 4}, ["p3"], "cycle"),
-        ({"minAvailable": 3}, ["p2", "p3"], "cycle"),
-        ({}, ["p3"], "cycle"),
-        ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "RestartJob"}]}, ["p3"], "cycle"),
-        ({"minAvailable": 3, "policies": [{"event": "PodFailed", "action": "RestartJob"}]}, ["p3"], "cycle"),
-        ({"minAvailable": 3, "policies": [{"exitCode": 143, "action": "AbortJob"}]}, ["p3"], "cycle"),
-        ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "RestartTask"}]}, ["p3"], "cycle"),
-        ({"minAvailable": 3, "policies": [{"event": "PodEvicted", "action": "SyncJob"}]}, ["p3"], ["p3"]),
-        ({"minAvailable": 3, "policies": [{"event": "TaskCompleted", "action": "CompleteJob"}]}, ["p3"], ["p3"]),
-        (
-            {"minAvailable": 3, "tasks": [{"policies": [{"events": ["*"], "action": "AbortJob"}]}]},
-            ["p3"],
-            "cycle",
-        ),
-    ],
-    ids=[
-        "spare", "none", "one-short", "unknown", "restarts", "fails-first", "exit-code", "task", "syncs",
-        "other-event", "task-aborts",
-    ],
-)  # fmt: skip
-def test_volcano_gives_its_surplus(spec: Object, wanted: Sequence[str], expected: object) -> None:
-    assert moved(move(owner("Job", "batch.volcano.sh/v1alpha1", **spec), pods(4), wanted)) == expected
-
-
-@pytest.mark.parametrize(
-    ("needed", "tasks", "wanted", "expected"),
-    [
-        (3, [("ps", {"minAvailable": 1}), ("worker", {"minAvailable": 2})], "w0", ["w0"]),
-        (3, [("ps", {"minAvailable": 1}), ("worker", {"minAvailable": 2})], "ps", "cycle"),
-        (3, [("ps", {"minAvailable": 1}), ("worker", {"minAvailable": 3})], "ps", ["ps"]),
-        (3, [("ps", {"minAvailable": 0}), ("worker", {"minAvailable": 3})], "w0", "cycle"),
-        (3, [("ps", {"minAvailable": 0}), ("worker", {"minAvailable": 3})], "ps", ["ps"]),
-        (3, [("ps", {}), ("worker", {})], "ps", ["ps"]),
-        (3, [("ps", {}), ("worker", {"minAvailable": 2})], "ps", "cycle"),
-        (1, [("ps", {}), ("worker", {"partitionPolicy": {"totalPartitions": 3, "partitionSize": 1}})], "w0", "cycle"),
-        (1, [("ps", {}), ("worker", {"partitionPolicy": {"totalPartitions": 3, "partitionSize": 1}})], "ps", ["ps"]),
-    ],
-    ids=[
-        "its-surplus", "not-the-others", "looser-as-a-whole", "the-minimum", "needs-none", "all-by-default",
-        "all-of-one-by-default", "split", "beside-a-split-one",
-    ],
-)  # fmt: skip
-def test_volcano_holds_each_task_to_its_own_minimum(
-    needed: int, tasks: Sequence[tuple[str, Object]], wanted: str, expected: object
-) -> None:
-    specs = [{"name": name, "replicas": {"ps": 1, "worker": 3}[name], **more} for name, more in tasks]
-    job = owner("Job", "batch.volcano.sh/v1alpha1", minAvailable=needed, tasks=specs)
-    there = [pod("ps", task="ps"), *(pod(f"w{number}") for number in range(3))]
-    assert moved(move(job, there, [wanted])) == expected
 
 
 def test_a_ray_cluster_keeps_its_head_and_its_many_host_workers() -> None:

@@ -25,10 +25,9 @@ def test_a_gang_of_several_owners_is_nobodys_to_act_on() -> None:
         assert "several owners" in move_refusal(several, workload("Job/ml/x"), [pod("ml/a", "n0")], [])
 
 
-def test_kai_moves_preemptible_pods_only() -> None:
+def test_a_gang_of_kai_keeps_its_place_whoever_may_preempt_it() -> None:
     free = pod("ml/a", "n0", labels={"kai.scheduler/preemptibility": "preemptible"})
-    assert not move_refusal(gang("KAI"), workload("JobSet/ml/x"), [free], [])
-    assert move_refusal(gang("KAI"), workload("JobSet/ml/x"), [free, pod("ml/b", "n0")], [])
+    assert "the next in the queue" in move_refusal(gang("KAI"), workload("JobSet/ml/x"), [free], [])
 
 
 def test_a_ray_head_stays() -> None:

@@ -44,6 +44,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
     volcano.VOLCANO,
     schedulers.COSCHEDULING,
     schedulers.KAI,
+    schedulers.YUNIKORN,
+    schedulers.RUN_AI,
     schedulers.NATIVE,
     kserve.KSERVE,
     notebook.NOTEBOOKS,

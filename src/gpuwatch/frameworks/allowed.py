@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from gpuwatch.frameworks import BY_NAME, OWNERS
-from gpuwatch.frameworks.framework import Framework, Kind, Never
+from gpuwatch.frameworks.framework import Framework, Kind, Never, place_lost
+from gpuwatch.frameworks.queues import admitted_by
 from gpuwatch.model.cluster import Gang, Pod, Workload
 
 _UNKNOWN = "gpuwatch does not know how {} brings its Pods back."
@@ -28,8 +29,11 @@ def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], sib
         return framework.move.reason
     if isinstance(kind.move, Never):
         return kind.move.reason
+    marks = ({**each.labels, **each.annotations} for each in (*((owner,) if owner else ()), *pods, *siblings))
+    if queue := admitted_by(marks, (pod.scheduler for pod in (*pods, *siblings))):
+        return place_lost(queue)
     for pod in pods:
-        reason = kind.move.stays(pod.labels) or (framework.stays(pod.labels) if framework is not None else "")
+        reason = kind.move.stays(pod.labels)
         if reason:
             return f"Pod {pod.ref}: {reason}"
     return _out_of_turn(kind, pods, siblings) if gang is None and kind.move.one_by_one else ""

@@ -36,6 +36,14 @@ def untried(kind: str) -> Never:
     return Never(f"gpuwatch was not tested with {kind}s, so it is not known whether they come back as they were.")
 
 
+def place_lost(queue: str) -> str:
+    """Why its gangs are not moved. queue: the name of what admits them."""
+    return (
+        f"{queue} admits it by a queue's quota. A move gives the quota up, and the next in the queue may take it. "
+        "Move it by hand while nothing waits in its queue, or let it end where it is."
+    )
+
+
 Fields = tuple[tuple[str, Any], ...]
 """JSON pointers and their new values."""
 
@@ -222,8 +230,9 @@ class Framework:
 
     by_convention: the field of an owner by which its Pods count as a gang; '' where they do not.
     acts_on: the kind that is written in place of the owner.
-    release, move: why its gangs are never released or moved, with any owner. stays: see `MoveRule`.
-    annotations: prefixes of those in use. queues: labels or annotations with a Pod's queue.
+    release, move: why its gangs are never released or moved, with any owner.
+    annotations: prefixes of those in use. queues: labels or annotations with a Pod's queue; queued: others of Pods that
+    its queues admit; schedulers: their schedulerName.
     """
 
     name: str
@@ -234,9 +243,10 @@ class Framework:
     acts_on: Kind | None = None
     release: Never | None = None
     move: Never | None = None
-    stays: Callable[[Labels], str] = no_reason
     annotations: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    queued: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] = ()
 
     @property
     def makes_gangs(self) -> bool:

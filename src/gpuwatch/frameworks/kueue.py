@@ -1,11 +1,12 @@
 """Kueue: where it manages an owner, only its Workload may be written."""
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import WHOLE, Framework, Kind, Never, ReleaseRule
+from gpuwatch.frameworks.framework import Framework, Kind, Never, ReleaseRule, place_lost
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, condition
 
 QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUED = ("kueue.x-k8s.io/managed", "kueue.x-k8s.io/podset")
 _GONE = Never("Kueue does not recreate the Pods of a plain group.")
 
 
@@ -27,7 +28,7 @@ WORKLOAD = Kind(
         refuses=_refuses,
         ended=common.ends("Finished"),
     ),
-    move=WHOLE,
+    move=Never(place_lost("Kueue")),
 )
-ADMITTED = Framework(name="Kueue", acts_on=WORKLOAD, annotations=("kueue.x-k8s.io/",), queues=(QUEUE,))
+ADMITTED = Framework(name="Kueue", acts_on=WORKLOAD, annotations=("kueue.x-k8s.io/",), queues=(QUEUE,), queued=QUEUED)
 POD_GROUP = Framework(name="Kueue pod group", release=_GONE, move=_GONE)

@@ -17,7 +17,7 @@ from gpuwatch.model.cluster import OwnerStatus
 _KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 _KUEUE_WORKLOAD = ("kueue.x-k8s.io/workload", "kueue.x-k8s.io/prebuilt-workload-name")
-_KUEUE_MARKS = (kueue.QUEUE, "kueue.x-k8s.io/managed", "kueue.x-k8s.io/podset")
+_KUEUE_MARKS = (kueue.QUEUE, *kueue.QUEUED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,10 @@
 """Gangs of schedulers: Pods name a PodGroup; release and move depend on their owner."""
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import Framework, Kind, Labels, Never, PodGroups
+from gpuwatch.frameworks.framework import Framework, Kind, Never, PodGroups, place_lost
 
 NATIVE_GROUP = Kind("scheduling.k8s.io", "PodGroup", ("v1beta1", "v1alpha3", "v1alpha2"))
 NATIVE_WORKLOAD = Kind("scheduling.k8s.io", "Workload", ("v1alpha1",))
-_PREEMPTIBILITY = "kai.scheduler/preemptibility"
-
-
-def _stays(labels: Labels) -> str:
-    return "" if labels.get(_PREEMPTIBILITY) == "preemptible" else f"It is not labelled {_PREEMPTIBILITY}=preemptible."
-
 
 NATIVE = Framework(name="Kubernetes gang")
 COSCHEDULING = Framework(
@@ -23,7 +17,11 @@ COSCHEDULING = Framework(
 KAI = Framework(
     name="KAI",
     groups=PodGroups(Kind("scheduling.run.ai", "PodGroup", ("v2alpha2",)), ("pod-group-name",), common.min_member),
-    stays=_stays,
+    move=Never(place_lost("KAI")),
     annotations=("kai.scheduler/", "pod-group-name"),
     queues=("kai.scheduler/queue",),
+    queued=("pod-group-name",),
+    schedulers=("kai-scheduler",),
 )
+YUNIKORN = Framework(name="YuniKorn", queues=("yunikorn.apache.org/queue",), schedulers=("yunikorn",))
+RUN_AI = Framework(name="Run:ai", queues=("runai/queue",), schedulers=("runai-scheduler",))

@@ -1,22 +1,20 @@
 """Volcano: its Jobs, and the PodGroups that it also creates for other controllers' Pods."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gpuwatch.frameworks import common, keys
 from gpuwatch.frameworks.framework import (
-    CYCLE,
     Commands,
     Framework,
     GangRule,
     Kind,
-    MovePlan,
-    MoveRule,
     Nature,
+    Never,
     PodGroups,
     ReleaseRule,
     Template,
     Tree,
+    place_lost,
 )
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, number
@@ -26,7 +24,7 @@ _PHASE = "/status/state/phase"
 _ENDED = ("Completed", "Terminated", "Failed", "Terminating", "Completing")
 _RETRIES = 3  # Volcano's default of spec.maxRetry
 _TASK = "volcano.sh/task-spec"
-_EVICTION_EVENTS = {"PodEvicted", "PodFailed", "*"}
+_GROUPS = ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name")
 
 POD_GROUP = Kind(
     "scheduling.volcano.sh",
@@ -79,43 +77,6 @@ def _command(action: str) -> Callable[[Object, str], Object]:
     return make
 
 
-def _move(job: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
-    """Evicts Pods above minAvailable, unless a policy reacts to a Pod's failure; else cycles the whole Job."""
-    needed = value_at(job, "/spec/minAvailable")
-    if not isinstance(needed, int) or _reacts_to_evictions(job) or _needed_by_task(job, there, chosen, needed):
-        return CYCLE
-    return common.evict(chosen) if len(chosen) <= sum(common.is_ready(pod) for pod in there) - needed else CYCLE
-
-
-def _reacts_to_evictions(job: Object) -> bool:
-    """An evicted Pod fails before it is gone, so policies for failures and exit codes apply to evictions. Every action
-    but SyncJob, the default, ends other Pods or counts as a retry."""
-    return any(
-        policy.get("action") not in ("SyncJob", None)
-        for holder in (job["spec"], *(value_at(job, "/spec/tasks") or ()))
-        for policy in holder.get("policies") or ()
-        if "exitCode" in policy or {policy.get("event"), *(policy.get("events") or ())} & _EVICTION_EVENTS
-    )
-
-
-def _needed_by_task(job: Object, there: Sequence[Object], chosen: Sequence[Object], needed: int) -> bool:
-    """Whether a task would fall below its own minimum (default: all its replicas). Volcano enforces it unless the Job's
-    minimum is below their sum. The groups of a task with a partitionPolicy are unknown here, so its Pods are needed."""
-    tasks = value_at(job, "/spec/tasks") or ()
-    least = {task["name"]: task.get("minAvailable", task.get("replicas", 0)) for task in tasks if task.get("name")}
-    moved = Counter(_task(pod) for pod in chosen)
-    if any(task.get("partitionPolicy") and moved[task.get("name", "")] for task in tasks):
-        return True
-    if needed < sum(least.values()):
-        return False
-    ready = Counter(_task(pod) for pod in there if common.is_ready(pod))
-    return any(ready[name] - count < least.get(name, 0) for name, count in moved.items())
-
-
-def _task(pod: Object) -> str:
-    return str((pod["metadata"].get("annotations") or {}).get(_TASK, ""))
-
-
 def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
     names = common.groups_of(pods, _TASK)
     return {"spec": {"tasks": [{"name": name, "template": {"spec": pod_spec}} for name in names]}} if names else None
@@ -142,16 +103,17 @@ VOLCANO = Framework(
                     rights=tuple(("bus.volcano.sh", "commands", verb) for verb in ("create", "delete", "get", "list")),
                 ),
             ),
-            move=MoveRule(choose=_move),
+            move=Never(place_lost("Volcano")),
             template=Template(_place, frozen=True),
         ),
     ),
     gang=GangRule(
         named_by=("volcano.sh/job-name",), minimum=lambda spec, _: spec.min_available if spec is not None else None
     ),
-    groups=PodGroups(
-        POD_GROUP, ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name"), common.min_member
-    ),
+    groups=PodGroups(POD_GROUP, _GROUPS, common.min_member),
     annotations=("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/"),
     queues=("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name"),
+    move=Never(place_lost("Volcano")),
+    queued=_GROUPS,
+    schedulers=("volcano",),
 )
