@@ -110,7 +110,7 @@ def test_what_fits_nowhere_stays_pending(living: Api) -> None:
 
 
 def test_the_mildest_taint_sends_a_gang_to_the_other_node_though_that_is_fuller(living: Api) -> None:
-    """docs/rules.md, tainted_first: what a move rests on where its taint is on the first rung."""
+    """docs/rules.md, tainted_first: the scheduler prefers another Node. A move waits for NoSchedule all the same."""
     size = {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"}
     for name, taints in (
         ("sick", [{"key": "gpuwatch.dev/degraded", "value": "xid", "effect": "PreferNoSchedule"}]),

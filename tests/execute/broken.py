@@ -145,6 +145,21 @@ def modes_unasked(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "mode_of", mode, raising=False)
 
 
+def said_undone(patch: pytest.MonkeyPatch) -> None:
+    """What is put back counts as undone, whether it runs or not."""
+    patch.setattr(advance.Advance, "_over", lambda *_: ".")
+
+
+def any_effect(patch: pytest.MonkeyPatch) -> None:
+    """A taint of any effect counts as one that keeps Pods away."""
+
+    def taken_back(candidate: Any, facts: PlanFacts) -> tuple[str, ...]:
+        return tuple(name for name in guards.left_behind(candidate, facts) if not facts.kept_free(name))
+
+    for module in (draw, recheck):
+        patch.setattr(module, "taken_back", taken_back)
+
+
 @dataclass(frozen=True, slots=True)
 class Broken:
     """out: takes the mechanism out. rules: which of those of the histories break then. of: the events against which it
@@ -164,7 +179,7 @@ BREAKS: Mapping[str, Broken] = {
     "any_telemetry": Broken(any_telemetry, ("telemetry",), ("another_cluster", "a_lie")),
     "units_as_gpus": Broken(units_as_gpus, ("budget",), ("health", "use")),
     "adopted_state": Broken(adopted_state, ("own_fields",), ("forged_mark", "use")),
-    "nobody_called": Broken(nobody_called, ("bounded",), ("stuck_pods", "health")),
+    "nobody_called": Broken(nobody_called, ("bounded",), ("cordon", "use", "decide")),
     "unknown_alerts": Broken(unknown_alerts, ("brake",), ("telemetry_fails",)),
     "open_pauses": Broken(open_pauses, ("brake",), ("odd_pauses",)),
     "modes_unasked": Broken(modes_unasked, ("namespace",), ("mode",)),
@@ -173,6 +188,8 @@ BREAKS: Mapping[str, Broken] = {
     "no_sweep": Broken(no_sweep, ("ends",), ("lost_taint",)),
     "read_before": Broken(read_before, ("opt_out", "namespace", "disruption"), ("in_between", "use"), first=10),
     "late_writes": Broken(late_writes, ("late",), ("given_up", "given_up", "use"), first=20),
+    "said_undone": Broken(said_undone, ("undone",), ("cordon", "use", "decide")),
+    "any_effect": Broken(any_effect, ("once",), ("health",)),
     "reservations": Broken(reservations, ("budget",), ("use", "use"), first=10),
 }
 """What is taken out, by a name for it."""

@@ -763,7 +763,8 @@ def test_a_gang_is_moved_once_its_node_is_tainted(store: RemediationStore) -> No
     drive(fleet, executor, 0.5)
     move = only(store, ActionKind.EVICT_GANG)
     assert (move.phase, move.began_at) == (Phase.NOTIFIED, None)
-    assert move.history[-1].message == "n0 is not tainted yet, so the scheduler may put the Pods back."
+    waits = "It waits for NoSchedule on Node n0: the scheduler may put the Pods back there, once "
+    assert move.history[-1].message == f"{waits}{only(store, ActionKind.TAINT_NODE).name} has tainted it."
     assert effects(fleet) == []
     fleet.rehearsal.interfere = lambda verb, what, done: None
     drive(fleet, executor, 1)

@@ -23,6 +23,9 @@ recorded    Every action is recorded, before it is done, with what it changes.
 late        A write of a process that stood still lands in a Remediation that still reckons with it, or not at all; what
             creates an object has no precondition in the API, and is swept. A late Volcano Command may stop its Job.
 bounded     A gang that was stopped to run again does so in time, or a person is called.
+undone      No Remediation that stopped a gang is over, by an undo, before as many of its Pods run as before, unless
+            others have set the field that stopped it since.
+place       No gang that a queue admitted by its quota is stopped to be moved: another team waits for that quota.
 ends        Every mark of gpuwatch ends: when all is undone, the specs are the same and nothing of ours is left.
 """
 
@@ -42,7 +45,7 @@ import pytest
 
 from execute.broken import BREAKS
 from execute.hostile import LISTS, READS, HostileFleet, device_id, is_foreign, is_side, stamp
-from execute.living import ENFORCE, GPUS, KUEUE, Fleet, Killed, attended, drive, new_store, quick
+from execute.living import ENFORCE, GPUS, Fleet, Killed, attended, drive, new_store, quick
 from gpuwatch.execute.advance import ExecutorPolicies
 from gpuwatch.execute.sweep import Orphan, suspects
 from gpuwatch.frameworks import keys
@@ -160,6 +163,8 @@ class History:
         self.fleet.owner("Volcano", "batch", 2, pods=2, node="n2", maxRetry=99)
         self.fleet.owner("Job", "queued", 2, pods=2, node="n2")
         self.fleet.queue("queued")
+        self.fleet.quota = 4
+        self.fleet.rival("rival", 2, pods=2)
         for name in OWNERS:
             self.fleet.budget(name, 2)
         self.fleet.settle()
@@ -178,6 +183,7 @@ class History:
         self.acted: dict[str, datetime] = {}
         self.ended: list[datetime] = []
         self.taken_back: set[str] = set()
+        self.ran: dict[str, int] = {}
         self.fleet.before_write = self.at_write
         self.fleet.rehearsal.interfere = self.at_rehearsal
 
@@ -231,6 +237,14 @@ class History:
         for pod in self.ended_by(step):
             for where, key in self.refusing(pod):
                 holds("opt_out", False, f"{about} past {key} on {where}")
+        if by.proposal.action is ActionKind.EVICT_GANG:
+            holds("place", by.proposal.objects[0].name not in ("queued", "batch"), about)
+        if by.proposal.objects[0].name in OWNERS:
+            self.ran.setdefault(by.id, self.running(by.proposal.objects[0].name))
+
+    def running(self, name: str) -> int:
+        pods = (pod for pod in self.fleet.pods(name) if "deletionTimestamp" not in pod["metadata"])
+        return sum(pod["status"]["phase"] == "Running" for pod in pods)
 
     def ended_by(self, step: Step) -> list[Object]:
         """The Pods that the step ends, whosever they are."""
@@ -329,10 +343,9 @@ class History:
         if by.proposal.action is ActionKind.EVICT_GANG:
             for name in {device.split("-")[1] for device in self.fleet.sick.intersection(by.proposal.devices)}:
                 spec = self.before[name]["spec"]
-                tainted = spec.get("unschedulable") or keys.DEGRADED in {
-                    taint["key"] for taint in spec.get("taints") or []
-                }
-                holds("once", tainted, f"{by.name} begins, and nothing taints {name}")
+                effects = {each["effect"] for each in spec.get("taints") or [] if each["key"] == keys.DEGRADED}
+                shut = spec.get("unschedulable") or effects - {"PreferNoSchedule"}
+                holds("once", shut, f"{by.name} begins, and the scheduler may put its Pods back on {name}")
 
     # foreign
 
@@ -455,10 +468,20 @@ class History:
                 if self.random.random() < 0.4:
                     self.fleet.propose(executor)
                 for name in executor.due(self.fleet.now):
-                    executor.run_once(name, self.fleet.now)
+                    before = self.store.get(name)
+                    after = executor.run_once(name, self.fleet.now)
+                    if before and after and before.phase is Phase.UNDOING and not after.phase.open:
+                        self.undone(after)
             except (Killed, LostLease, StoreError):
                 return
             self.fleet.now += MINUTE
+
+    def undone(self, over: Remediation) -> None:
+        name = over.proposal.objects[0].name
+        if over.id in self.ran and not (name == "batch" and self.late_command):
+            theirs = name in self.own_doing or self.meant(name) != self.original[name]
+            runs = self.running(name) >= self.ran[over.id]
+            holds("undone", runs or theirs, f"{over.name} is {over.phase}, and {self.running(name)} Pods of {name} run")
 
     def a_fault(self) -> None:
         kind = self.random.choice(list(ERRORS))
@@ -567,6 +590,9 @@ class History:
         self.store.resume()
         for each in self.store.all():
             self.store.ask_undo(each.id)
+        # There is quota and room for all at last.
+        self.fleet.finish("rival")
+        self.fleet._free_node = lambda _gpus: "n4"  # type: ignore[method-assign]
         drive(self.fleet, self.executors[0], 12, least_seconds=300)
         left = attended(self.store)
         why = [(each.name, each.phase, each.history[-3:], each.steps[each.step :]) for each in left]
@@ -577,7 +603,7 @@ class History:
             holds("ends", same, f"{name}: {self.meant(name)}")
             left_on = OURS.intersection(self.fleet.find(name)["metadata"].get("annotations") or {})
             holds("ends", not left_on, f"{name}: {left_on}")
-        (workload,) = self.fleet.cluster.objects(KUEUE, "Workload")
+        workload = self.object("queued")
         holds("ends", not workload["metadata"].get("annotations"), workload)
         runs = self.fleet._owner("batch")["status"]["state"]["phase"] in ("Running", "Pending", "Restarting")
         holds("ends", runs or self.late_command or "batch" in self.own_doing, "batch does not run")

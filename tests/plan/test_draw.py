@@ -102,7 +102,7 @@ def test_a_gang_is_moved_only_where_its_node_is_tainted_as_surely(taint: Mode, m
     else:
         assert guards(item) == {"tainted_first"}
         said = reason(item, "tainted_first")
-        assert said.startswith("n0 is neither tainted nor cordoned, so the scheduler may put the Pods back there")
+        assert said.startswith("n0 has neither NoSchedule nor a cordon: the scheduler may put the Pods back there")
         assert said.endswith(" is suggest.") is (taint is Mode.SUGGEST)
 
 
@@ -114,7 +114,9 @@ def _taint(phase: Phase, **changes: object) -> Remediation:
     ("history", "n0", "allowed"),
     [
         ((), {"unschedulable": True}, True),
-        ((), {"taints": (Taint(keys.DEGRADED, "xid", "PreferNoSchedule"),)}, True),
+        ((), {"taints": (Taint(keys.DEGRADED, "xid", "NoSchedule"),)}, True),
+        ((), {"taints": (Taint(keys.DEGRADED, "xid", "NoExecute"),)}, True),
+        ((), {"taints": (Taint(keys.DEGRADED, "xid", "PreferNoSchedule"),)}, False),
         ((), {"taints": (Taint("dedicated", "ml", "NoSchedule"),)}, False),
         ((_taint(Phase.ACTING),), {}, True),
         ((_taint(Phase.IN_EFFECT),), {}, True),
@@ -125,10 +127,12 @@ def _taint(phase: Phase, **changes: object) -> Remediation:
     ],
     ids=[
         "cordoned",
+        "tainted",
+        "tainted strictly",
         "tainted mildly",
         "dedicated",
         "being tainted",
-        "tainted",
+        "taint in effect",
         "notified",
         "proposed",
         "approved",

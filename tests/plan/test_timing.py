@@ -42,7 +42,7 @@ def moved(
 def test_now_where_nothing_else_is_known_and_the_work_since_the_start_is_lost() -> None:
     item = moved(POLICY)
     assert (item.timing.kind, item.timing.at, item.timing.cost_gpu_hours) == (TimingKind.NOW, None, 80.0)
-    assert item.timing.reason == "Now it costs 80.0 GPU-hours."
+    assert item.timing.reason == "Now it costs 80.0 GPU-hours. It waits for NoSchedule on Node n0."
     assert item.score.disrupted_gpu_hours == 80.0
 
 

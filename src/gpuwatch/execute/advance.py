@@ -30,7 +30,9 @@ from gpuwatch.frameworks.fights import who_wrote
 from gpuwatch.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.frameworks.move import move
 from gpuwatch.frameworks.objects import Object, Refused, condition
+from gpuwatch.frameworks.queues import loses_place
 from gpuwatch.frameworks.release import as_json, held_by, released, resumes_early, still_holds
+from gpuwatch.frameworks.runs import changed_since, count_running, ended, waits_for
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import (
@@ -148,7 +150,10 @@ def needs(remediation: Remediation, now: datetime) -> WantedInputs:
             tainted = remediation.proposal.action is ActionKind.TAINT_NODE
             return WantedInputs(_verified_on(remediation), view=tainted, others=tainted)
         case Phase.UNDOING:
-            return WantedInputs(step.target, sent=acts.command_of(step)) if step else WantedInputs()
+            if step:
+                return WantedInputs(step.target, sent=acts.command_of(step))
+            watched = remediation.stopped_since is not None
+            return WantedInputs(_verified_on(remediation), around=True) if watched else WantedInputs()
         case _:
             return WantedInputs()
 
@@ -317,6 +322,10 @@ class Advance:
                 waiting = replace(given_up, next_at=self.after(self.policy.retry_after(attempts)))
                 if remediation.phase is Phase.ACTING:
                     waiting = replace(waiting, deadline_at=_first_deadline(remediation, self.policy))
+                if check.due is not None and waiting.deadline_at is not None:
+                    # What it waits for is gpuwatch's own, and comes: the wait for that is no failure.
+                    coming = check.due + timedelta(seconds=self.policy.action_timeout_seconds)
+                    waiting = replace(waiting, deadline_at=max(waiting.deadline_at, coming))
                 return self._turn(Phase.NOTIFIED, check.reason, waiting)
             case Clearance.ASK:
                 return self._turn(Phase.PROPOSED, check.reason, replace(given_up, next_at=None))
@@ -362,8 +371,19 @@ class Advance:
             return Check(Clearance.WAIT, "Fresh facts were not read.")
         if isinstance(live, str):
             return Check(Clearance.WAIT, f"The objects that it would disturb could not be read again: {live}")
+        if self.remediation.proposal.action is ActionKind.EVICT_GANG and (queued := self._queued()):
+            return queued
         plan, others, measured = self.policies.plan, self.inputs.others, self.inputs.measured
         return recheck(self.remediation, view.read_again(live), others, self.now, plan, self.policy, measured, step)
+
+    def _queued(self) -> Check | None:
+        """Why a move would lose its place in a queue, as just read; None where no queue admits it."""
+        state = self.inputs.state
+        if state.surroundings.unread or state.owner is None or state.pods is None:
+            what = " ".join(state.surroundings.unread) or "Its owner or its Pods could not be read."
+            return Check(Clearance.WAIT, f"It is not known whether a queue admits it: {what}")
+        lost = loses_place(state.owner, state.pods, state.surroundings)
+        return Check(Clearance.REFUSED, lost) if lost else None
 
     def _stopped(self, step: Step, check: Check) -> Transition:
         """Waits if the reason may pass. Otherwise drops the remaining steps and undoes the others: a gang resumes, Pods
@@ -394,6 +414,8 @@ class Advance:
             why += " `gpuwatch pause --all` also stops its resumption: end the pause, or resume it by hand."
         elif told := [step.error for step in remediation.steps if step.error and step.done_at is None]:
             why += f" {told[0]}"
+        elif remediation.put_back and (waits := self._waits_for()):
+            why += f" Its fields are put back. {waits}"
         at = remediation.step
         steps = (*remediation.steps[:at], *acts.call_steps(remediation, why), *remediation.steps[at:])
         called = replace(remediation, steps=steps, next_at=None)
@@ -628,8 +650,45 @@ class Advance:
     def _undoing(self) -> Transition | None:
         if _next(self.remediation) is not None:
             return self._step()
-        ended = replace(self.remediation, next_at=None, deadline_at=None)
-        return self._turn(ended.undo_to or Phase.UNDONE, "All changes were undone.", ended)
+        remediation, policy = replace(self.remediation, next_at=None, deadline_at=None), self.policy
+        end = remediation.undo_to or Phase.UNDONE
+        if remediation.stopped_since is None:
+            return self._turn(end, "All changes were undone.", remediation)
+        if over := self._over():
+            return self._turn(end, f"All changes were undone{over}", remediation)
+        again = self.after(policy.check_interval_seconds if remediation.called_at else policy.retry_seconds)
+        waiting = replace(remediation, next_at=again)
+        return Transition(self._noted("Its fields are put back. Its Pods do not run again yet.", waiting))
+
+    def _over(self) -> str:
+        """Why nothing is left to wait for after an undo, as the end of a sentence; '' while its Pods do not run again.
+        People take over by changing the field that stopped it, or by deleting the workload or the Remediation."""
+        remediation, state = self.remediation, self.inputs.state
+        if state.owner is None:
+            return "; the workload is gone."
+        if ended(state.object) or ended(state.owner):
+            return "; it has run to its end."
+        if field := changed_since(state.object, remediation.saved):
+            return f"; others have set {field} since, and decide about its Pods."
+        if state.pods is None or self._running() < self._ran():
+            return ""
+        return ", and its Pods run again."
+
+    def _running(self) -> int:
+        proposal, since = self.remediation.proposal, self.remediation.stopped_since
+        return count_running(self.inputs.state.pods or (), proposal.pod_uids, since)
+
+    def _ran(self) -> int:
+        """How many Pods ran before it was stopped."""
+        told = [int(step.parameters[acts.RAN]) for step in self.remediation.steps if acts.RAN in step.parameters]
+        return max(told, default=len(self.remediation.proposal.pod_uids))
+
+    def _waits_for(self) -> str:
+        state = self.inputs.state
+        if state.owner is None or state.pods is None:
+            return ""
+        told = waits_for(state.pods, state.owner, state.surroundings)
+        return f"{self._running()} of {self._ran()} Pods run. {told}"
 
     # Small changes
 

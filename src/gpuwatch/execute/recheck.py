@@ -26,7 +26,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Proposal, Remediation, Step, StepKind
+from gpuwatch.model.remediation import Phase, Proposal, Remediation, Step, StepKind
 from gpuwatch.model.sizing import Recommendation
 from gpuwatch.model.telemetry import PodRef, partial_answers
 from gpuwatch.placement.scheduling import stays
@@ -35,7 +35,7 @@ from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.completeness import unread
 from gpuwatch.plan.draw import draw_plan, mode_of
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, left_behind, nature_of
+from gpuwatch.plan.guards import GuardCase, RefusalNature, guard, nature_of, taken_back
 from gpuwatch.plan.policy import PlanPolicy
 from gpuwatch.plan.score import weigh
 
@@ -55,12 +55,20 @@ class FreshFacts:
         return PlanFacts(snapshot, findings, history, self.recommendations, alerts, last_storm=self.storm_at)
 
     def read_again(self, live: "LiveFacts") -> "FreshFacts":
-        """The same with labels, annotations and PodDisruptionBudgets as they were just read."""
-        read = {_named(item["kind"], item["metadata"]): item["metadata"] for item in live.objects}
+        """The same with labels, annotations, taints, cordons and PodDisruptionBudgets as they were just read."""
+        read = {_named(item["kind"], item["metadata"]): item for item in live.objects}
 
         def updated(kind: str, item: Any) -> Any:
             now = read.get((kind, getattr(item, "namespace", ""), item.name))
-            return item if now is None else replace(item, **{key: now.get(key) or {} for key in _READ_AGAIN})
+            if now is None:
+                return item
+            found = {key: now["metadata"].get(key) or {} for key in _READ_AGAIN}
+            if kind == "Node":
+                spec = now.get("spec") or {}
+                found["unschedulable"] = bool(spec.get("unschedulable"))
+                taints = spec.get("taints") or ()
+                found["taints"] = tuple(Taint(each["key"], each.get("value", ""), each["effect"]) for each in taints)
+            return replace(item, **found)
 
         old = self.snapshot.cluster
         others = (each for each in old.budgets if live.budgets_of not in ("", each.namespace))
@@ -114,13 +122,15 @@ class Clearance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """waiter: the Pod that would now get the freed GPUs. ended: the Namespace of each gang that NoExecute ends."""
+    """waiter: the Pod that would now get the freed GPUs. ended: the Namespace of each gang that NoExecute ends. due:
+    when what it waits for is due, where gpuwatch itself does it."""
 
     answer: Clearance
     reason: str = ""
     verified: Mapping[str, bool] | None = None
     waiter: PodRef = ""
     ended: tuple[str, ...] = ()
+    due: datetime | None = None
 
 
 _ANSWERS = {
@@ -183,12 +193,26 @@ def recheck(
         ended = tuple(each.namespace for each in ended_by_no_execute(proposal, facts))
     if not begun and item.timing.at is not None and item.timing.at > now:
         return Check(Clearance.WAIT, f"It costs less at {item.timing.at:%Y-%m-%d %H:%M %Z}: {item.timing.reason}")
-    untainted = [name for name in left_behind(item.candidate, facts) if not facts.kept_free(name)]
-    if untainted:
-        return Check(Clearance.WAIT, f"{untainted[0]} is not tainted yet, so the scheduler may put the Pods back.")
+    open_nodes = taken_back(item.candidate, facts)
+    if open_nodes:
+        return _until_shut(open_nodes[0], others, now, policy)
     full = () if begun else Ledger(facts, plan_policy).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter, ended=ended)
+
+
+def _until_shut(name: str, others: tuple[Remediation, ...], now: datetime, policy: ExecutePolicy) -> Check:
+    """Waits for the effect that keeps Pods off this Node."""
+    back = f"It waits for NoSchedule on Node {name}: the scheduler may put the Pods back there"
+    taints = (each for each in others if each.proposal.action is ActionKind.TAINT_NODE and name in each.proposal.nodes)
+    tainting = next((each for each in taints if each.phase.open and each.phase is not Phase.UNDOING), None)
+    if tainting is None or policy.last_taint_effect == "PreferNoSchedule":
+        return Check(Clearance.WAIT, f"{back}. gpuwatch does not set it now; a cordon serves as well.")
+    written = [step.done_at for step in tainting.steps if step.kind is StepKind.TAINT and step.done_at is not None]
+    rungs = policy.ladder.count("PreferNoSchedule")
+    due = (written[0] if written else now) + timedelta(seconds=rungs * policy.taint_escalation_seconds)
+    when = f", due about {due:%Y-%m-%d %H:%M %Z}" if written else f", once {tainting.name} has tainted it"
+    return Check(Clearance.WAIT, f"{back}{when}.", due=due)
 
 
 def stopped_by(

@@ -22,6 +22,7 @@ from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.frameworks.move import move, rollout
 from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, ref_of, stamp, version_of
 from gpuwatch.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
+from gpuwatch.frameworks.runs import count_running
 from gpuwatch.model.cluster import ClaimedDevice
 from gpuwatch.model.decision import ActionKind
 from gpuwatch.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
@@ -31,6 +32,9 @@ DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resou
 
 RELEASED = "released"
 """In `Remediation.verified`: it holds no GPU and no quota any more."""
+
+RAN = "ran"
+"""In `Step.parameters`: how many Pods of the gang ran before the first write."""
 
 _VERSIONED = frozenset({StepKind.TAINT, StepKind.CONDITION, StepKind.RELEASE, StepKind.RESTART, StepKind.EVICT})
 _OPTIONAL = frozenset({StepKind.CONDITION, StepKind.HAND_OFF, StepKind.CLEAR})
@@ -149,7 +153,7 @@ def act_steps(
         return Blocked(lost)
     target = main if workload is None else ref_of(workload)
     if proposal.action is ActionKind.RELEASE_GANG:
-        return (Step(kind=StepKind.RELEASE, target=target), clear)
+        return (Step(kind=StepKind.RELEASE, target=target, parameters=_ran(remediation, state)), clear)
     if state.pods is None:
         return Blocked(f"The Pods of {main} could not be read.", passing=True)
     how = move(state.object if workload is None else workload, state.pods, proposal.pod_uids)
@@ -160,7 +164,8 @@ def act_steps(
     live = [pod for pod in state.pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
     others = (pod for pod in live if pod["metadata"].get("uid") not in moved)
     staying = [pod for pod in others if value_at(pod, "/spec/nodeName") in avoid]
-    avoided = {"avoid": ",".join(avoid), "pods": str(len(live) - (len(staying) if how.how is How.EVICT else 0))}
+    pods = len(live) - (len(staying) if how.how is How.EVICT else 0)
+    avoided = {"avoid": ",".join(avoid), "pods": str(pods), **_ran(remediation, state)}
     match how.how:
         case How.CYCLE:
             away = Step(kind=StepKind.RELEASE, target=target, parameters=avoided)
@@ -170,6 +175,12 @@ def act_steps(
             return (again, replace(clear, parameters={"mark": "true"}))
         case How.EVICT:
             return (*(Step(kind=StepKind.EVICT, target=pod, parameters=avoided) for pod in how.pods), clear)
+
+
+def _ran(remediation: Remediation, state: TargetState) -> dict[str, str]:
+    """How many Pods run before the first write. An undo is done once as many run again."""
+    unread = len(remediation.proposal.pod_uids)
+    return {RAN: str(unread if state.pods is None else count_running(state.pods))}
 
 
 def _tainting(

@@ -55,7 +55,7 @@ class Phase(StrEnum):
     ACTING = "Acting"  # the steps are written, one after the other
     VERIFYING = "Verifying"  # written; checked: released, rescheduled, tainted?
     IN_EFFECT = "InEffect"  # verified; the taint or release stands until proof of health, expiry or undo
-    UNDOING = "Undoing"  # what was changed is taken back
+    UNDOING = "Undoing"  # what was changed is taken back; a gang that was stopped does not run again yet
     SUCCEEDED = "Succeeded"  # it did what it was for
     FAILED = "Failed"  # a step or its verification failed; what was done was taken back
     UNDONE = "Undone"  # taken back: by a person, its owner, or the taint's expiry
@@ -111,6 +111,9 @@ class StepKind(StrEnum):
         default."""
         return self not in (StepKind.NOTIFY, StepKind.CONDITION, *_GIVING_BACK)
 
+
+_STOPPED = frozenset((StepKind.RESTORE, StepKind.RESTART, StepKind.EVICT))
+"""Steps of an undo that has to see Pods run again. The undo of a release has a restoration."""
 
 _GIVING_BACK = frozenset(
     (StepKind.UNTAINT, StepKind.DEVICE_UNTAINT, StepKind.WITHDRAW, StepKind.RESTORE, StepKind.CLEAR)
@@ -248,7 +251,13 @@ class Remediation:
     def stands(self) -> bool:
         """Whether a change that it wrote may still be there. An idle gang may stay released for good."""
         released = self.phase is Phase.SUCCEEDED and self.proposal.action is ActionKind.RELEASE_GANG
-        return self.phase.open or self.undoable or released
+        return (self.phase.open and not self.put_back) or self.undoable or released
+
+    @property
+    def put_back(self) -> bool:
+        """Whether its undo has written all that it has to, and waits until the gang runs again."""
+        written = all("call" in step.parameters for step in self.steps[self.step :])
+        return written and self.phase is Phase.UNDOING and self.stopped_since is not None
 
     @property
     def called_at(self) -> datetime | None:
@@ -263,8 +272,9 @@ class Remediation:
 
     @property
     def stopped_since(self) -> datetime | None:
-        """Since when a gang that is to run again has been stopped; None where there is none, as after a release."""
-        if self.phase is Phase.UNDOING and any(step.kind is StepKind.RESTORE for step in self.steps[self.step :]):
+        """Since when a gang that is to run again has been stopped; None where there is none, as after a release. The
+        undo lasts until the gang runs again."""
+        if self.phase is Phase.UNDOING and any(step.kind in _STOPPED for step in self.steps):
             turns = takewhile(lambda turn: turn.phase is Phase.UNDOING, reversed(self.history))
             undoing = min((turn.at for turn in turns), default=self.proposal.created_at)
         else:

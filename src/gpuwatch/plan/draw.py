@@ -30,7 +30,7 @@ from gpuwatch.plan.budget import Ledger
 from gpuwatch.plan.candidates import candidates
 from gpuwatch.plan.demand import on_demand, waiters
 from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved
+from gpuwatch.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved, taken_back
 from gpuwatch.plan.misfit import place
 from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy
 from gpuwatch.plan.score import weigh
@@ -75,6 +75,8 @@ def draw_plan(
 def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanItem:
     worth, timing = weigh(candidate, facts, policy)
     mode, why = mode_of(candidate, facts, policy)
+    if waits := taken_back(candidate, facts):
+        timing = replace(timing, reason=f"{timing.reason} It waits for NoSchedule on Node {waits[0]}.")
     return PlanItem(
         candidate=candidate,
         score=worth,
@@ -204,9 +206,7 @@ class _Grants:
 
     def _returning(self, item: PlanItem) -> Iterable[Refusal]:
         """Without a taint the scheduler may put Pods that move off degraded GPUs back on the same Node."""
-        for name in left_behind(item.candidate, self._facts):
-            if self._facts.kept_free(name):
-                continue
+        for name in taken_back(item.candidate, self._facts):
             offers = [self._tainted[name]] if name in self._tainted else []
             open_ = self._facts.open.get((ActionKind.TAINT_NODE, str(Subject(SubjectKind.NODE, name))))
             if open_ is not None and open_.phase is not Phase.UNDOING:
@@ -215,7 +215,7 @@ class _Grants:
             best = max(map(MILDEST_FIRST.index, offers), default=-1)
             if best < MILDEST_FIRST.index(item.mode):
                 but = f"; the mode of its planned taint is {MILDEST_FIRST[best]}" if offers else ""
-                reason = f"{name} is neither tainted nor cordoned, so the scheduler may put the Pods back there{but}."
+                reason = f"{name} has neither NoSchedule nor a cordon: the scheduler may put the Pods back there{but}."
                 yield Refusal(guard="tainted_first", reason=reason)
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:

@@ -186,6 +186,8 @@ class PlanFacts:
             and (item.phase is not Phase.IN_EFFECT or item.proposal.action is ActionKind.TAINT_NODE)
             # Before the first write there is nothing to undo but the notification.
             and (item.phase is not Phase.UNDOING or item.began_at is not None)
+            # A release that is put back keeps no GPU out of service while its Pods wait.
+            and not (item.put_back and item.proposal.action is ActionKind.RELEASE_GANG)
         )
 
     @cached_property

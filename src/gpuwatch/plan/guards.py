@@ -12,7 +12,7 @@ from enum import StrEnum
 from gpuwatch.detect.reclaim import remediated
 from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.allowed import move_refusal, release_refusal
-from gpuwatch.model.cluster import DisruptionBudget, OwnerStatus, Pod, Taint
+from gpuwatch.model.cluster import DisruptionBudget, Node, OwnerStatus, Pod, Taint
 from gpuwatch.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.placement.landing import Nowhere
 from gpuwatch.placement.scheduling import tolerates
@@ -299,8 +299,27 @@ def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
     """Nodes whose degraded GPUs a move leaves; () for other candidates."""
     if candidate.action is not ActionKind.EVICT_GANG:
         return ()
-    findings = facts.findings_of(candidate)
-    return tuple(sorted({item.node for item in findings if item.verdict is Verdict.DEGRADED and item.node}))
+    degraded = [item for item in facts.findings_of(candidate) if item.verdict is Verdict.DEGRADED]
+    known = (facts.devices[name].node for item in degraded for name in item.devices if name in facts.devices)
+    return tuple(sorted({name for name in (*(item.node for item in degraded), *known) if name}))
+
+
+def taken_back(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
+    """Of the Nodes that a move leaves, those where the scheduler may put its Pods again: they have neither a cordon nor
+    gpuwatch's taint with NoSchedule or NoExecute that none of the Pods tolerates. PreferNoSchedule is no bar."""
+    pods = facts.pods_of(candidate)
+
+    def shut(node: Node) -> bool:
+        bars = [taint for taint in node.taints if taint.key == keys.DEGRADED and taint.effect in _BARS]
+        bars += [_CORDON] if node.unschedulable else []
+        return any(not any(tolerates(pod.placement.tolerations, bar) for pod in pods) for bar in bars)
+
+    return tuple(name for name in left_behind(candidate, facts) if name in facts.nodes and not shut(facts.nodes[name]))
+
+
+_BARS = ("NoSchedule", "NoExecute")
+_CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""Kubernetes' own taint of a cordoned Node; the scheduler asks for its toleration even before the taint is there."""
 
 
 def _tainted_first(case: GuardCase) -> str | None:
@@ -348,7 +367,8 @@ def _already_open(case: GuardCase) -> str | None:
     candidate, facts = case.candidate, case.facts
     same = facts.open.get((candidate.action, str(candidate.target)))
     if same is not None:
-        return f"Remediation {same.name} of the same target is in phase {same.phase}."
+        why = f": {same.history[-1].message}" if same.history else "."
+        return f"Remediation {same.name} of the same target is in phase {same.phase}{why}"
     if candidate.action in (ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG):
         for ref in candidate.pods:
             if (other := facts.open_on_pods.get(ref)) is not None:

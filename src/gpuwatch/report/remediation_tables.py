@@ -152,7 +152,7 @@ def _what_is_next(remediation: Remediation, now: datetime) -> Iterator[tuple[str
         Phase.ACTING: "writes the next step",
         Phase.VERIFYING: "verifies its effect",
         Phase.IN_EFFECT: "checks for proof of health" if tainted else "checks whether its owner took it back",
-        Phase.UNDOING: "takes it back",
+        Phase.UNDOING: "waits until its Pods run again" if remediation.put_back else "takes it back",
     }[remediation.phase]
     later = remediation.next_at is not None and remediation.next_at > now
     yield "Next", doing + (f", not before {_when(remediation.next_at, now)}" if remediation.next_at and later else "")
