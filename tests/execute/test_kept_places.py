@@ -234,6 +234,54 @@ def test_a_person_takes_over_what_does_not_run_again(store: RemediationStore) ->
     assert not fleet.find("chat")["metadata"].get("annotations")
 
 
+def test_what_was_never_stopped_is_not_waited_for(store: RemediationStore) -> None:
+    """A person asks for the undo of what was rejected before the first write, and its Pods have ended since."""
+    fleet = Fleet(idle={"chat"})
+    fleet.owner("Deployment", "chat", 2, pods=2)
+    executor = start(fleet, store)
+    store.reject(store.all()[0].id)
+    drive(fleet, executor, 0.5)
+    assert store.all()[0].phase is Phase.REJECTED
+    fleet.stuck.add("chat")
+    for pod in fleet.pods("chat"):
+        fleet._end(pod)
+    store.ask_undo(store.all()[0].id)
+    drive(fleet, executor, 1)
+    (release,) = store.all()
+    assert (release.phase, release.called_at) == (Phase.UNDONE, None)
+
+
+def test_a_move_that_succeeded_is_not_waited_for(store: RemediationStore) -> None:
+    fleet = stuck_move()
+    executor = start(fleet, store, ActionKind.EVICT_GANG)
+    drive(fleet, executor, 1)
+    assert moves(store)[0].phase is Phase.SUCCEEDED
+    fleet.stuck.add("train")
+    for pod in fleet.pods("train"):
+        fleet._end(pod)
+    store.ask_undo(moves(store)[0].id)
+    drive(fleet, executor, 1)
+    assert (moves(store)[0].phase, moves(store)[0].called_at) == (Phase.UNDONE, None)
+
+
+def test_evicted_pods_that_find_no_node_are_waited_for(store: RemediationStore) -> None:
+    """Unless an autoscaler asks for fewer by then."""
+    fleet = Fleet(sick={"GPU-n0-0", "GPU-n0-4"})
+    fleet.owner("Deployment", "web", 4, pods=2)
+    fleet.cordon()
+    executor = start(fleet, store, ActionKind.EVICT_GANG, action_timeout_seconds=1200)
+    while len([line for line in fleet.log if "eviction" in line]) < 1:
+        drive(fleet, executor, 1 / 60)
+    fleet.stuck.add("web")
+    drive(fleet, executor, 6)
+    (move,) = moves(store)
+    assert (move.phase, move.overdue, running(fleet, "web")) == (Phase.UNDOING, True, 1)
+    web = fleet.find("web")
+    fleet.cluster.put({**web, "spec": {**web["spec"], "replicas": 1}})
+    drive(fleet, executor, 1)
+    assert moves(store)[0].phase is Phase.FAILED
+
+
 def test_a_queue_that_gave_the_quota_away_is_named(store: RemediationStore) -> None:
     """An idle gang of Kueue is released; the next in the queue takes its quota, and the undo says so."""
     fleet = Fleet(idle={"chat"}, quota=4)

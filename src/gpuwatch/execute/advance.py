@@ -32,7 +32,7 @@ from gpuwatch.frameworks.move import move
 from gpuwatch.frameworks.objects import Object, Refused, condition
 from gpuwatch.frameworks.queues import loses_place
 from gpuwatch.frameworks.release import as_json, held_by, released, resumes_early, still_holds
-from gpuwatch.frameworks.runs import changed_since, count_running, ended, waits_for
+from gpuwatch.frameworks.runs import changed_since, count_running, ended, most_wanted, waits_for
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
 from gpuwatch.model.remediation import (
@@ -679,9 +679,10 @@ class Advance:
         return count_running(self.inputs.state.pods or (), proposal.pod_uids, since)
 
     def _ran(self) -> int:
-        """How many Pods ran before it was stopped."""
+        """How many Pods ran before it was stopped, or as many as it asks for now."""
         told = [int(step.parameters[acts.RAN]) for step in self.remediation.steps if acts.RAN in step.parameters]
-        return max(told, default=len(self.remediation.proposal.pod_uids))
+        pods, owner = max(told, default=len(self.remediation.proposal.pod_uids)), self.inputs.state.owner
+        return pods if owner is None else most_wanted(owner, pods)
 
     def _waits_for(self) -> str:
         state = self.inputs.state

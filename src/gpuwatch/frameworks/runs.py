@@ -29,6 +29,12 @@ def count_running(pods: Iterable[Object], known: Collection[str] = (), since: da
     return sum(map(counts, pods))
 
 
+def most_wanted(owner: Object, pods: int) -> int:
+    """So many Pods, or fewer if a Deployment or StatefulSet asks for fewer by now, as when an autoscaler shrank it."""
+    asked = value_at(owner, "/spec/replicas") if key_of(owner)[0] == "apps" else pods
+    return min(pods, asked) if isinstance(asked, int) else pods
+
+
 def ended(object_: Object | None) -> bool:
     """Whether it has run to its end."""
     rule = _rule(object_)

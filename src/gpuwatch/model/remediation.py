@@ -112,8 +112,8 @@ class StepKind(StrEnum):
         return self not in (StepKind.NOTIFY, StepKind.CONDITION, *_GIVING_BACK)
 
 
-_STOPPED = frozenset((StepKind.RESTORE, StepKind.RESTART, StepKind.EVICT))
-"""Steps of an undo that has to see Pods run again. The undo of a release has a restoration."""
+_STOPPED = frozenset((StepKind.RELEASE, StepKind.RESTORE, StepKind.RESTART, StepKind.EVICT))
+"""Steps after which an undo has to see Pods run again, once they are begun."""
 
 _GIVING_BACK = frozenset(
     (StepKind.UNTAINT, StepKind.DEVICE_UNTAINT, StepKind.WITHDRAW, StepKind.RESTORE, StepKind.CLEAR)
@@ -274,7 +274,10 @@ class Remediation:
     def stopped_since(self) -> datetime | None:
         """Since when a gang that is to run again has been stopped; None where there is none, as after a release. The
         undo lasts until the gang runs again."""
-        if self.phase is Phase.UNDOING and any(step.kind in _STOPPED for step in self.steps):
+        moved = self.proposal.action is ActionKind.EVICT_GANG and self.verified.get(RUNNING_ELSEWHERE)
+        stopped = any(step.kind in _STOPPED and step.begun_at is not None for step in self.steps)
+        restores = any(step.kind is StepKind.RESTORE for step in self.steps[self.step :])
+        if self.phase is Phase.UNDOING and (stopped or restores) and not moved:
             turns = takewhile(lambda turn: turn.phase is Phase.UNDOING, reversed(self.history))
             undoing = min((turn.at for turn in turns), default=self.proposal.created_at)
         else:
