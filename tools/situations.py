@@ -83,10 +83,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Theme(msgspec.Struct, frozen=True, kw_only=True):
+    """columns: heads of the moments of its rows, which have as many each; the page then has one column per moment."""
+
     name: str
     title: str
     words: str
     rows: tuple[Row, ...]
+    columns: tuple[str, ...] = ()
 
 
 def themes(folder: Path = FOLDER) -> tuple[Theme, ...]:
@@ -106,7 +109,10 @@ def _theme(path: Path) -> Theme:
             rows.append(msgspec.convert(row, Row))
         except msgspec.ValidationError as error:
             raise ValueError(f"{named}: {error}") from error
-    return Theme(name=path.stem, title=read["title"], words=read["words"].strip(), rows=tuple(rows))
+    columns = tuple(read.get("columns", ()))
+    if odd := next((row for row in rows if columns and len(row.moments) != len(columns)), None):
+        raise ValueError(f"{path.name}: {odd.situation}: {len(odd.moments)} moments, but {len(columns)} columns")
+    return Theme(name=path.stem, title=read["title"], words=read["words"].strip(), rows=tuple(rows), columns=columns)
 
 
 _HEAD = """\
@@ -133,8 +139,11 @@ def page(found: Sequence[Theme]) -> str:
     parts = [_HEAD.format(summary=_summary(found))]
     for theme in found:
         parts.append(f"## {theme.title}\n\n{theme.words}\n")
-        lines = ["| situation | right answer | source |", "|---|---|---|"]
-        lines += [f"| {_cell(row.situation)} | {_says(row)} | {_source(row)} |" for row in theme.rows]
+        heads = theme.columns or ("right answer",)
+        lines = [f"| situation | {' | '.join(heads)} | source |", "|---" * (len(heads) + 2) + "|"]
+        for row in theme.rows:
+            said = [_short(moment) for moment in row.moments] if theme.columns else [_says(row)]
+            lines.append(f"| {_cell(row.situation)} | {' | '.join(said)} | {_source(row)} |")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -183,6 +192,11 @@ def _words(moment: Moment) -> Iterable[str]:
         yield "no job is moved"
 
 
+def _short(moment: Moment) -> str:
+    """Verdict and actions alone, for a table with a column per moment."""
+    return "; ".join(", ".join((str(each.verdict), *_done(each))) for each in moment.expect)
+
+
 _ACTS = {ActionKind.TAINT_NODE: "taints", ActionKind.EVICT_GANG: "moves", ActionKind.RELEASE_GANG: "releases"}
 
 
@@ -191,14 +205,17 @@ def _finding(each: Expect) -> str:
     where = "" if each.subject == "any" else f" on {', '.join(each.subjects)}"
     if each.verdict is None:
         return f"no {kinds}{where}"
-    told = [f"{kinds}{where}: {each.verdict}", str(each.severity or ""), str(each.advice or "")]
-    if each.acted_on is False:
-        told.append("does not act")
-    elif each.acted_on is True:
-        told.append("acts")
-    elif each.acted_on is not None:
-        told.append(" and ".join(_ACTS.get(action, str(action)) for action in each.acted_on))
+    told = [f"{kinds}{where}: {each.verdict}", str(each.severity or ""), str(each.advice or ""), *_done(each)]
     return ", ".join(part for part in told if part)
+
+
+def _done(each: Expect) -> Iterable[str]:
+    if each.acted_on is False:
+        yield "does not act"
+    elif each.acted_on is True:
+        yield "acts"
+    elif each.acted_on is not None:
+        yield " and ".join(_ACTS.get(action, str(action)) for action in each.acted_on)
 
 
 def main(arguments: list[str]) -> int:

@@ -163,7 +163,7 @@ class TestStopped:
         assert found.kind is kind
 
     def test_a_model_in_memory_is_held(self) -> None:
-        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 100), (".", 3)),)))
+        found = judged(InEffect(name="pod", activity=(steps(("#", 100), (".", 3)),)))
         assert found.kind is FindingKind.MODEL_LOADED
         assert found.confidence_ratio == 0.97
         assert found.gpu_hours == 3
@@ -232,21 +232,82 @@ class TestStopped:
         """Busy day and night from Monday on, silent since an hour before the weekend; AT is moved to Sunday noon."""
         text = steps(("#", 4 * 24 + 23), (".", 37))
         for kind, verdict in (("Deployment", Verdict.BUSY), ("Job", Verdict.IDLE)):
-            moved = _on_sunday(world(InEffect(name="pod", kind=kind, activity=(text,)), bystander()))
+            moved = _on_sunday(world(InEffect(name="pod", kind=kind, activity=(text,), memory_bytes=0), bystander()))
             assert only(moved, "chat/pod").verdict is verdict
+
+
+class TestUnfinishedWork:
+    """A kind that ends, or that is not known, with memory in use (`gpuwatch.profile.explanation.judged_later`)."""
+
+    @pytest.mark.parametrize(
+        ("work", "silent", "verdict"),
+        [
+            (10, 5.0, Verdict.UNKNOWN),  # the 5 h of a job: a third of its work is less
+            (10, 5.1, Verdict.IDLE),
+            (72, 2 + 1 / 12, Verdict.UNKNOWN),  # an evaluation, an upload
+            (72, 24, Verdict.UNKNOWN),
+            (72, 24.1, Verdict.IDLE),
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["Job", "PyTorchJob", "Novelty"])
+    def test_it_is_judged_after_a_third_of_its_work_without_a_pause(
+        self, kind: str, work: float, silent: float, verdict: Verdict
+    ) -> None:
+        found = judged(InEffect(name="job", kind=kind, activity=(steps(("#", work), (".", silent)),)))
+        assert found.verdict is (Verdict.BUSY if kind == "Novelty" and work == 10 else verdict)
+
+    def test_before_that_it_says_after_how_long_and_why(self) -> None:
+        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 72), (".", 2 + 1 / 12)),)))
+        assert (found.kind, found.gpu_hours) == (FindingKind.IDLE_UNKNOWN, 0)
+        assert found.summary == (
+            "idle for 2 h 05 min; no idle time in 3 days 2 h; unless its GPU memory is empty, it is judged after 24 h, "
+            "a third of the 3 days that it worked without a pause; missing: another 21 h 55 min without work"
+        )
+
+    def test_after_that_its_confidence_is_that_of_the_rule_of_three(self) -> None:
+        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 72), (".", 30)),)))
+        assert (found.kind, found.confidence_ratio, found.gpu_hours) == (FindingKind.MODEL_LOADED, 0.95, 30)
+
+    @pytest.mark.parametrize("memory", [127 * 2**20, 128 * 2**20, None])
+    def test_only_memory_that_is_known_to_be_empty_shortens_it(self, memory: int | None) -> None:
+        job = InEffect(name="job", kind="Job", activity=(steps(("#", 72), (".", 3)),), memory_bytes=memory or 0)
+        used = WindowStat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
+        found = judged(job, **({"readings": {used: None}} if memory is None else {}))
+        assert found.verdict is (Verdict.IDLE if memory == 127 * 2**20 else Verdict.UNKNOWN)
+
+    def test_pauses_all_through_its_work_shorten_it_and_early_ones_do_not(self) -> None:
+        spread = steps(("#", 11), (".", 1)) * 6 + steps(("#", 1), (".", 6))
+        early = steps(("#", 0.5), (".", 0.5)) * 6 + steps(("#", 66), (".", 6))
+        assert judged(InEffect(name="job", kind="Job", activity=(spread,))).verdict is Verdict.IDLE
+        assert judged(InEffect(name="job", kind="Job", activity=(early,))).verdict is Verdict.UNKNOWN
+
+    @pytest.mark.parametrize("kind", ["Deployment", "Notebook"])
+    def test_services_and_sessions_are_judged_as_before(self, kind: str) -> None:
+        activity = steps(("#", 240), (".", 2.1))
+        found = judged(InEffect(name="pod", kind=kind, activity=(activity,)))
+        assert found.verdict is Verdict.IDLE
+        assert "the threshold is never below 2 h" in found.summary
+
+    def test_a_pod_that_never_worked_after_others_of_its_job_is_waited_for_too(self) -> None:
+        """It may restore what the one before it had saved."""
+        before = InEffect(name="job-a", kind="Job", workload="job", activity=(steps(("#", 60)),))
+        restores = InEffect(name="job-b", kind="Job", workload="job", activity=(steps((".", 3)),))
+        snapshot = world(before, restores, bystander())
+        assert only(snapshot, restores.ref).verdict is Verdict.UNKNOWN
 
 
 class TestUnknown:
     def test_a_hole_at_the_end_says_nothing_about_now(self) -> None:
         for steps_missing, verdict in ((2, Verdict.IDLE), (3, Verdict.UNKNOWN)):
             text = steps(("#", 100), (".", 9)) + "?" * steps_missing
-            found = judged(InEffect(name="job", kind="Job", activity=(text,)))
+            found = judged(InEffect(name="job", kind="Job", activity=(text,), memory_bytes=0))
             assert found.verdict is verdict
         assert found.missing == ("activity of the last 15 min",)
         assert found.confidence_ratio == 0.0
 
     def test_a_history_that_ended_long_ago_says_nothing_about_now(self) -> None:
-        snapshot = world(InEffect(name="job", kind="Job", activity=(steps(("#", 100), (".", 9)),)), bystander())
+        stopped = InEffect(name="job", kind="Job", activity=(steps(("#", 100), (".", 9)),), memory_bytes=0)
+        snapshot = world(stopped, bystander())
         assert only(snapshot, "chat/job").verdict is Verdict.IDLE
         late = replace(snapshot, at=AT + timedelta(minutes=15))
         assert only(late, "chat/job").missing == ("activity of the last 15 min",)
@@ -256,12 +317,13 @@ class TestUnknown:
         # Forty steps; every fifth, or a little more, is unknown.
         silent = "".join("?" if place * (40 - known) % 40 < 40 - known else "." for place in range(40))
         assert silent.count(".") == known
-        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 100)) + silent[::-1] + "..",)))
+        text = steps(("#", 100)) + silent[::-1] + ".."
+        found = judged(InEffect(name="job", kind="Job", activity=(text,), memory_bytes=0))
         assert found.verdict is verdict
 
     def test_a_silence_is_proven_from_where_on_enough_is_known(self) -> None:
         text = steps(("#", 100), (".", 1), ("?", 5), (".", 3))
-        found = judged(InEffect(name="job", kind="Job", activity=(text,)))
+        found = judged(InEffect(name="job", kind="Job", activity=(text,), memory_bytes=0))
         assert found.verdict is Verdict.IDLE
         # Nine steps of the hole are a fifth of it.
         assert found.since == AT - timedelta(hours=3, minutes=45)
@@ -383,14 +445,15 @@ class TestGang:
             for number, text in enumerate(texts)
         ]
 
-    IDLE = steps(("#", 50), (".", 9))
+    # Longer than a third of the 59 hours that the busy ones work.
+    IDLE = steps(("#", 39), (".", 20))
 
     def test_a_gang_of_silent_members_is_idle_as_one(self) -> None:
         found = only(world(*self.members(self.IDLE, self.IDLE), bystander()), "run")
         assert (found.subject.kind, found.verdict) == (SubjectKind.GANG, Verdict.IDLE)
         assert found.pods == ("train/worker-0", "train/worker-1")
         assert len(found.devices) == 4
-        assert found.gpu_hours == 36
+        assert found.gpu_hours == 80
 
     def test_its_pods_are_not_judged_by_themselves(self) -> None:
         found = assess_idle(world(*self.members(self.IDLE, self.IDLE), bystander()), POLICY)
@@ -408,11 +471,11 @@ class TestGang:
 
     def test_its_past_is_that_of_the_gang_as_a_whole(self) -> None:
         """A launcher that rests for ten hours at a time says nothing about the gang, whose workers never do."""
-        launcher = steps(("#", 1), (".", 10)) * 4 + steps((".", 3))
-        worker = steps(("#", 44), (".", 3))
+        launcher = steps(("#", 1), (".", 10)) * 4 + steps((".", 15))
+        worker = steps(("#", 44), (".", 15))
         found = only(world(*self.members(launcher, worker), bystander()), "run")
         assert found.verdict is Verdict.IDLE
-        assert found.summary.startswith("idle for 3 h; no idle time in 47 h")
+        assert found.summary.startswith("idle for 15 h; no idle time in 2 days 11 h")
 
     def test_its_youngest_member_must_have_the_age(self) -> None:
         old, young = self.members(steps((".", 9)), steps((".", 1)))
@@ -464,12 +527,12 @@ class TestDevices:
 
 class TestEvidence:
     def test_it_can_be_checked_again(self) -> None:
-        found = judged(InEffect(name="job", kind="Job", activity=(steps(("#", 100), (".", 9)),)))
+        found = judged(InEffect(name="pod", activity=(steps(("#", 100), (".", 9)),)))
         silence, power, memory = found.evidence
         assert (silence.signal, silence.value, silence.unit) == ("busy_ratio", 9 * 3600, "seconds")
         assert (silence.comparison, silence.bound) == (">", 7200)
         assert silence.at == found.since
-        assert silence.promql == 'max(DCGM{UUID="GPU-job-0"})'
+        assert silence.promql == 'max(DCGM{UUID="GPU-pod-0"})'
         assert (power.signal, power.value, power.comparison, power.bound) == ("power_watts", 85, "<=", 159)
         assert "floor in 7 days is 62 W" in power.note
         assert (memory.signal, memory.value, memory.comparison, memory.bound) == (

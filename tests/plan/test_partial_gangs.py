@@ -154,7 +154,7 @@ def test_work_before_it_stopped_is_lost_with_it() -> None:
     assert drawn(state(BIG, kept)) == {"small": "ml/big-w0"}
     item = only(draw_plan(state(worked), findings(state(worked)), POLICY), RELEASE)
     assert item.score.disrupted_gpu_hours == pytest.approx(18)
-    assert "12.0 GPU-hours of work since its last checkpoint before it stopped" in item.score.harm_basis
+    assert "12.0 GPU-hours of work before it stopped, since its start (at most 24 h count; " in item.score.harm_basis
     assert item.score.gained_gpu_hours == pytest.approx(6 * POLICY.horizon_hours)
     assert item.candidate.gpus == 6  # those that it holds, not those that it waits for
 

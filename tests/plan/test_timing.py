@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpuwatch.frameworks import keys
-from gpuwatch.model.decision import ActionKind, PlanItem, TimingKind
+from gpuwatch.model.decision import ActionKind, FindingKind, PlanItem, TimingKind
 from gpuwatch.model.telemetry import ActivityHistory
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.policy import PlanPolicy
@@ -139,6 +139,66 @@ def test_a_service_that_is_idle_now_loses_nothing_now() -> None:
 def test_what_is_no_proof_of_idle_nights(activity: tuple[ActivityHistory, ...]) -> None:
     item = moved(POLICY, owner="Deployment/ml/chat", activity=activity, started_hours_ago=20)
     assert item.timing.kind is TimingKind.NOW
+
+
+def released(
+    notes: Mapping[str, str] | None = None,
+    *,
+    owner: str = "Job/ml/train",
+    worked_hours: float = 72,
+    idle_hours: float = 30,
+    gpus: int = 4,
+    **changes: object,
+) -> PlanItem:
+    """Idle for 30 hours after 72 hours of work on four GPUs."""
+    devices = [device("n0", number, "ml/p") for number in range(gpus)]
+    began = NOW - timedelta(hours=worked_hours + idle_hours)
+    held = pod("ml/p", "n0", gpus, owner, annotations=notes or {}, started=began)
+    found = idle("ml/p", devices, since=NOW - timedelta(hours=idle_hours), confidence_ratio=0.95, **changes)
+    return only(draw_plan(snapshot([node("n0")], devices, [held]), (found,), POLICY), ActionKind.RELEASE_GANG)
+
+
+def test_a_release_costs_the_work_of_a_job_up_to_when_it_stopped() -> None:
+    item = released()
+    # The start-up, and of 72 hours the most that counts.
+    assert item.score.disrupted_gpu_hours == 4 * (1 + 24)
+    assert [refusal.guard for refusal in item.refusals] == ["worth_it"]
+    (reason,) = [refusal.reason for refusal in item.refusals]
+    assert reason == (
+        "It gains 91.2 GPU-hours (times confidence) and costs 100.0 within 24 h. GPUs that the release frees: "
+        "4 GPUs × 24 h = 96 GPU-hours. Its next start-up, which counts as an hour, and 96.0 GPU-hours of work before "
+        "it stopped, since its start (at most 24 h count; the annotation gpuwatch.dev/last-checkpoint can name a later "
+        "checkpoint): 4 GPUs × 25 h = 100 GPU-hours."
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved_hours_ago", "cost"),
+    [(29, 4), (30, 4), (33, 4 * (1 + 3)), (110, 4 * 25), (-1, 4 * 25)],
+    ids=["after its last work", "with it", "before it", "before this run", "to come"],
+)
+def test_a_checkpoint_makes_the_release_of_a_job_cheaper(saved_hours_ago: float, cost: float) -> None:
+    item = released({keys.LAST_CHECKPOINT: ago(saved_hours_ago)})
+    assert item.score.disrupted_gpu_hours == cost
+    assert item.admitted is (cost < 91.2)
+    assert ("of work before it stopped, since its checkpoint at" in item.score.harm_basis) is (cost == 16)
+
+
+def test_a_job_that_was_left_after_a_morning_is_released_without_a_checkpoint() -> None:
+    item = released(worked_hours=6 + 5 / 6, idle_hours=41, gpus=1)
+    assert item.score.disrupted_gpu_hours == pytest.approx(1 + 6 + 5 / 6)
+    assert item.admitted
+
+
+@pytest.mark.parametrize("owner", ["Deployment/ml/chat", "StatefulSet/ml/chat", "Notebook.kubeflow.org/ml/lab"])
+def test_services_and_sessions_lose_their_start_up_alone(owner: str) -> None:
+    assert released(owner=owner).score.disrupted_gpu_hours == 4
+
+
+def test_work_of_an_unknown_kind_counts_and_what_never_worked_has_none() -> None:
+    assert released(owner="Novelty/ml/train").score.disrupted_gpu_hours == 4 * 25
+    never = released(rule="idle.never_used", kind=FindingKind.NEVER_USED)
+    assert never.score.disrupted_gpu_hours == 4
 
 
 def test_fences_and_releases_are_for_now() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from gpuwatch.profile.explanation import (
     Prior,
     confidence_in_silence,
     explained_silence_seconds,
+    judged_later,
     past_text,
     time_text,
     without,
@@ -21,6 +24,8 @@ from gpuwatch.profile.silence import Silences, unlikely_silence_seconds
 
 HOUR, DAY = 3600.0, 86400.0
 SERVICE = Prior(seconds=24 * HOUR, mature_seconds=12 * HOUR, reason="a service may rest: 24 h")
+
+NONE = Prior(seconds=0, mature_seconds=0, reason="")
 
 
 def past(*, longest: float, worked: float, observed: float | None = None, count: int = 20) -> Silences:
@@ -141,6 +146,25 @@ def test_work_within_the_silence_never_makes_it_unexplained(
         assert (silent - more) * HOUR <= explained(after).seconds + 1e-6
 
 
+class TestUnfinished:
+    @pytest.mark.parametrize(("worked", "after"), [(10, 5), (15.1, 15.1 / 3), (72, 24), (336, 112)])
+    def test_a_third_of_the_work_without_a_pause_is_waited_for(self, worked: float, after: float) -> None:
+        own = replace(past(longest=0.1, worked=worked), unpaused_seconds=worked * HOUR)
+        found = judged_later(explained(own, prior=NONE), own, 5 * HOUR)
+        assert (found.by, found.seconds, found.expected_seconds) == (ExplainedBy.UNPAUSED, after * HOUR, 2 * HOUR)
+        assert ("a third of" in found.text) is (after > 5)
+
+    def test_a_longer_explanation_stands(self) -> None:
+        own = replace(past(longest=20, worked=300), unpaused_seconds=6 * HOUR)
+        found = explained(own, prior=NONE)
+        assert judged_later(found, own, 5 * HOUR) is found
+
+    def test_what_peers_or_a_prior_say_is_not_trusted_more(self) -> None:
+        own = replace(past(longest=0.1, worked=5), unpaused_seconds=5 * HOUR)
+        found = judged_later(explained(own, kin(2, 2, 2, 3, 3)), own, 5 * HOUR)
+        assert (found.by, found.seconds) == (ExplainedBy.KIN, 5 * HOUR)
+
+
 class TestConfidence:
     own = past(longest=3, worked=6 * 24)
 
@@ -151,7 +175,9 @@ class TestConfidence:
         assert grown[0] == 0.0
         assert grown[-1] == 0.97
 
-    @pytest.mark.parametrize(("by", "limit"), [(ExplainedBy.KIN, 0.85), (ExplainedBy.PRIOR, 0.7)])
+    @pytest.mark.parametrize(
+        ("by", "limit"), [(ExplainedBy.UNPAUSED, 0.95), (ExplainedBy.KIN, 0.85), (ExplainedBy.PRIOR, 0.7)]
+    )
     def test_what_is_further_away_is_trusted_less(self, by: ExplainedBy, limit: float) -> None:
         assert confidence_in_silence(Silences(), Explanation(seconds=0, by=by, text=""), 10 * DAY, 300) == limit
 

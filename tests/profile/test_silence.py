@@ -72,6 +72,17 @@ class TestLongest:
         past = learnt(hole)
         assert (past.count, past.longest_seconds) == (1, 3 * STEP)
 
+    @pytest.mark.parametrize(
+        ("text", "steps"),
+        [("", 0), ("....", 0), ("..####....", 4), ("##.###.#", 3), ("##?##.#", 5), ("#???", 1), ("#?.?##", 3)],
+    )
+    def test_the_longest_work_without_a_pause_is_cut_by_known_silence_alone(self, text: str, steps: int) -> None:
+        assert learnt(f"{text}..").unpaused_seconds == steps * STEP
+
+    def test_work_without_a_pause_is_that_of_one_lane_and_counts_weekends(self) -> None:
+        assert learnt("####......", "......####").unpaused_seconds == 4 * STEP
+        assert learnt("#" * 7 * A_DAY, weekends_count=False).unpaused_seconds == 7 * A_DAY * STEP
+
     def test_observed_time_ends_with_the_lane_and_worked_time_with_the_work(self) -> None:
         past = learnt("..##.#....")
         assert (past.observed_seconds, past.worked_seconds) == (10 * STEP, 4 * STEP)

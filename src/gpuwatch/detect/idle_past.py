@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 from gpuwatch.detect.idle_holdings import Holdings, PodHolding, WorkloadClass, class_of, image_family
 from gpuwatch.detect.idle_policy import IdlePolicy
-from gpuwatch.profile.explanation import Explanation, Kin, Prior, explained_silence_seconds, time_text, without
+from gpuwatch.profile.explanation import (
+    Explanation,
+    Kin,
+    Prior,
+    explained_silence_seconds,
+    judged_later,
+    time_text,
+    without,
+)
 from gpuwatch.profile.rhythm import Hourly, Rhythm, hourly, on_clock, paced, rhythm_of
 from gpuwatch.profile.silence import (
     Calendar,
@@ -25,6 +33,8 @@ _LIKENESSES = (
     "{each} in namespace {namespace}",
     "{each}",
 )
+# A workload of unknown kind may be a job.
+_ENDING = (WorkloadClass.BATCH, WorkloadClass.OTHER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,7 +115,8 @@ class SilenceModel:
         own_alone: False where its past is mixed with that of others on the same device.
         never_worked: this Pod has not worked since it started, while others of its workload have: only their idle times
             explain its own, so that such a Pod has less time.
-        released: nothing is in the memory of its devices.
+        released: nothing is in the memory of its devices. Otherwise, and where that is unknown, the work of a job
+            may be unfinished (`judged_later`).
         """
         policy = self.policy
         own = self.silences[workload]
@@ -119,7 +130,7 @@ class SilenceModel:
             elif own.works_weekends is None and self._on_weekend(workload, now):
                 # Some workloads work half as much on weekends, and are idle for twice as long.
                 lacks, stretch = "no weekend of it was seen", 1 / policy.weekend_ratio
-        return explained_silence_seconds(
+        found = explained_silence_seconds(
             own,
             kin,
             prior,
@@ -131,6 +142,9 @@ class SilenceModel:
             own_lacks=lacks,
             own_stretch_ratio=stretch,
         )
+        if released or self.classes[workload] not in _ENDING:
+            return found
+        return judged_later(found, own, policy.batch_prior_seconds)
 
     def _on_weekend(self, workload: str, now: SilenceNow) -> bool:
         """Whether this idle time has weekends that count only because of the kind."""

@@ -18,6 +18,8 @@ from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in
 from gpuwatch.profile.silence import ACTIVE, Lane, SilenceNow
 
 _GIB = 2**30
+# Confidence that a workload works again within the time that is expected.
+_EXPECTED = {ExplainedBy.OWN: 0.9, ExplainedBy.UNPAUSED: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}
 UNTOLD = "whether it is used cannot be told"
 
 
@@ -238,12 +240,17 @@ class IdleJudge:
             return idle_unknown(item.subject, text, ("which Pod's work it was",))
         if not now.active_before and not self.model.silences[item.workload].worked:
             return idle_unknown(item.subject, text, ("what it did before the history begins",))
-        confidence = {ExplainedBy.OWN: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}[explanation.by]
+        expected = explanation.seconds if explanation.expected_seconds is None else explanation.expected_seconds
+        if now.silent_seconds > expected:
+            left = time_text(explanation.seconds - now.silent_seconds)
+            evidence = (self._activity(item, now, explanation, "<="),)
+            return idle_unknown(item.subject, text, (f"another {left} without work",), evidence=evidence)
+        confidence = _EXPECTED[explanation.by]
         return conclude(
             item.subject,
             FindingKind.BURSTY,
             Verdict.BUSY,
-            f"{text}; it is expected to work again within {time_text(explanation.seconds)}",
+            f"{text}; it is expected to work again within {time_text(expected)}",
             confidence_ratio=confidence,
             since=self.calendar.time_of(now.proven_step),
             evidence=(self._activity(item, now, explanation, "<="),),

@@ -58,11 +58,11 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
     if candidate.action is ActionKind.TAINT_NODE:
         return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as no Pod is touched,")]
     if candidate.action is ActionKind.RELEASE_GANG:
-        # Idle work loses only its start-up: a model is loaded again in well under an hour.
+        # The start-up counts as an hour per GPU, although a model is loaded again in well under one.
         held = [pod for pod in facts.pods_of(candidate) if pod.node]
         gpus = facts.gpu_shares(held) or float(candidate.gpus)
         work = stopped_work(held, facts.findings_of(candidate), facts, policy)
-        also = f", and {work:.1f} GPU-hours of work since its last checkpoint before it stopped" if work else ""
+        also = f", and {work:.1f} GPU-hours of work before it stopped, {_unsaved(held, facts, policy)}" if work else ""
         return [Moment(TimingKind.NOW, 0.0, gpus + work, "now, as it is idle,", also)]
     pods = facts.pods_of(candidate)
     now = facts.snapshot.at
@@ -96,21 +96,49 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
 
 
 def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFacts, policy: PlanPolicy) -> float:
-    """GPU-hours of unsaved work from before a partly placed gang stopped. 0 for other idle work, which is done."""
-    stops = [item.since for item in findings if item.kind is FindingKind.PARTIAL_GANG and item.since is not None]
-    return sum(restart_hours(pod, facts, policy, min(stops)) * facts.gpu_shares([pod]) for pod in held if stops)
+    """GPU-hours of unsaved work from before these Pods stopped, as of a move, for kinds that end or are not known.
+
+    0 for services and sessions, which have no result to work for again, unless their gang is placed in part; 0 for what
+    never worked.
+    """
+    every = [item for item in findings if item.kind is not FindingKind.NEVER_USED]
+    lost = 0.0
+    for pod in held:
+        kind = facts.kind_of(pod.workload)
+        ends = kind is None or kind.nature in (None, Nature.ENDS)
+        found = [item for item in every if ends or item.kind is FindingKind.PARTIAL_GANG]
+        found = [item for item in found if pod.ref in item.pods] or found
+        if found:
+            stopped = min((item.since for item in found if item.since is not None), default=None)
+            lost += restart_hours(pod, facts, policy, stopped) * facts.gpu_shares([pod])
+    return lost
+
+
+def _unsaved(held: Iterable[Pod], facts: PlanFacts, policy: PlanPolicy) -> str:
+    """From when on the work of these Pods counts as lost, and what would change that."""
+    saved = [_saved(pod, facts) for pod in held]
+    known = [at for at in saved if at is not None]
+    if len(known) == len(saved):
+        return f"since its checkpoint at {min(known):%Y-%m-%d %H:%M %Z}"
+    most = f"at most {policy.restart_cost_cap_hours:g} h count"
+    return f"since its start ({most}; the annotation {keys.LAST_CHECKPOINT} can name a later checkpoint)"
 
 
 def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy, until: datetime | None = None) -> float:
     """Hours of work that a restart of this Pod loses, capped: from its last checkpoint or start to `until` or now."""
-    started = pod.started or pod.created
-    told = _annotated_time(pod, keys.LAST_CHECKPOINT, facts)
-    if told is not None and told <= facts.snapshot.at:
-        started = max(told, started) if started is not None else told
+    started = _saved(pod, facts) or pod.started or pod.created
     if started is None:
         return policy.restart_cost_cap_hours
     age_hours = ((until or facts.snapshot.at) - started).total_seconds() / 3600
     return min(max(age_hours, 0.0), policy.restart_cost_cap_hours)
+
+
+def _saved(pod: Pod, facts: PlanFacts) -> datetime | None:
+    """When this Pod last saved its work, since it started; None where that is not known."""
+    started, told = pod.started or pod.created, _annotated_time(pod, keys.LAST_CHECKPOINT, facts)
+    if told is None or told > facts.snapshot.at or (started is not None and told < started):
+        return None
+    return told
 
 
 def _annotated_time(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:

@@ -9,10 +9,13 @@ from gpuwatch.profile.silence import Silences, chance_of_longer, unlikely_silenc
 
 _MINUTE = 60
 _HOUR = 3600
+_NONE_SEEN = 3.0
+"""The rule of three: what did not happen in T hours happens at most 3/T times an hour, at a confidence of 95 %."""
 
 
 class ExplainedBy(StrEnum):
     OWN = "own"
+    UNPAUSED = "unpaused"
     KIN = "kin"
     PRIOR = "prior"
 
@@ -45,11 +48,16 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A silence of up to `seconds` (counted time) is explained; `text` says by what, as part of a sentence."""
+    """A silence of up to `seconds` (counted time) is explained; `text` says by what, as part of a sentence.
+
+    expected_seconds: the silence up to which work is expected again. From there to `seconds` neither is known: whether
+    it works again, or that it is over. None: no such time.
+    """
 
     seconds: float
     by: ExplainedBy
     text: str
+    expected_seconds: float | None = None
 
 
 def explained_silence_seconds(
@@ -94,6 +102,29 @@ def explained_silence_seconds(
     return Explanation(seconds=seconds, by=by, text=text)
 
 
+def judged_later(found: Explanation, own: Silences, least_seconds: float) -> Explanation:
+    """The explanation for work that ends by itself and may be unfinished: nothing is concluded before the larger of
+    `least_seconds` and a third of the longest time that it worked without a pause (T).
+
+    Why a third: no pause in T hours means at most 3/T pauses an hour, at 95 % (rule of three). So the record supports
+    that it works for T/3 hours or more between two pauses, and says nothing about how long one of them lasts: the
+    evaluation or upload after 72 hours has no example in them. That a pause may last as long as the work before it is
+    an assumption, not a measurement. With it no bound shorter than T/3 follows from the record.
+    Pauses that were seen cut T into parts. So several of them, spread over the work, lower the bound, and those of its
+    first hours do not. None lowers it below `least_seconds`: checkpoints of five minutes are no examples of an upload.
+    Unknown steps do not cut T, and more work never lowers the bound.
+    """
+    third = own.unpaused_seconds / _NONE_SEEN
+    seconds = max(least_seconds, third)
+    if seconds <= found.seconds:
+        return found
+    after = f"unless its GPU memory is empty, it is judged after {time_text(seconds)}"
+    if third >= least_seconds:
+        after += f", a third of the {time_text(own.unpaused_seconds)} that it worked without a pause"
+    by = ExplainedBy.UNPAUSED if found.by is ExplainedBy.OWN else found.by
+    return Explanation(seconds=seconds, by=by, text=f"{past_text(own)}; {after}", expected_seconds=found.seconds)
+
+
 def _others(
     kin: Kin | None, prior: Prior, peer_quantile_ratio: float, peer_limit_ratio: float
 ) -> tuple[float, str, ExplainedBy]:
@@ -128,9 +159,15 @@ def confidence_in_silence(own: Silences, explanation: Explanation, silent_second
     """Confidence that the work is over, 0 to 1, before coverage is taken into account.
 
     By the own past: one minus the chance of such a silence, at most 0.97, because the past does not predict a holiday
-    or a paused project. By kin at most 0.85, by a prior 0.7: each is weaker evidence about this workload.
+    or a paused project. By the own time without a pause at most 0.95, the confidence of the rule of three. By kin at
+    most 0.85, by a prior 0.7: each is weaker evidence about this workload.
     """
-    limit = {ExplainedBy.OWN: 0.97, ExplainedBy.KIN: 0.85, ExplainedBy.PRIOR: 0.7}[explanation.by]
+    limit = {
+        ExplainedBy.OWN: 0.97,
+        ExplainedBy.UNPAUSED: 0.95,
+        ExplainedBy.KIN: 0.85,
+        ExplainedBy.PRIOR: 0.7,
+    }[explanation.by]
     if not own.worked:
         return limit
     return min(limit, 1 - chance_of_longer(own, silent_seconds, step_seconds))

@@ -75,15 +75,18 @@ class Silences:
     count: how many silences ended in work.
     observed_seconds: counted time for which lanes were there, all of them added up of which anything was seen.
     worked_seconds: counted time from the first to the last activity of the workload as a whole.
+    unpaused_seconds: the longest time, weekends included, from activity to activity of one lane in which no step is
+        known to be silent.
     active_ratio: share of the known steps with activity.
     works_weekends: None where less than one whole weekend and another day were seen between first and last activity.
-    weekends_counted: whether the times above are with weekends.
+    weekends_counted: whether the other times above are with weekends.
     """
 
     longest_seconds: float = 0.0
     count: int = 0
     observed_seconds: float = 0.0
     worked_seconds: float = 0.0
+    unpaused_seconds: float = 0.0
     active_ratio: float = 0.0
     works_weekends: bool | None = None
     weekends_counted: bool = True
@@ -238,6 +241,7 @@ def silences_of(
         observed_seconds=observed,
         # Work on a weekend that does not count is work all the same.
         worked_seconds=max(worked, float(calendar.step_seconds)) if len(active) else 0.0,
+        unpaused_seconds=max((_unpaused(calendar.every_day, lane) for lane in lanes), default=0.0),
         active_ratio=len(active) / known if known else 0.0,
         works_weekends=works_weekends,
         weekends_counted=counted,
@@ -309,6 +313,17 @@ def _lengths(clock: NDArray[np.float64], active: NDArray[np.intp], begin: int) -
     ends = np.concatenate(([begin], active[:-1] + 1)) if len(active) else active
     lengths: NDArray[np.float64] = clock[active] - clock[ends]
     return lengths[lengths > 0]
+
+
+def _unpaused(clock: NDArray[np.float64], lane: Lane) -> float:
+    """An unknown step is no pause: a hole in telemetry must not make a long work look like two short ones."""
+    active = np.flatnonzero(lane & ACTIVE)
+    if not len(active):
+        return 0.0
+    first, end = int(active[0]), int(active[-1]) + 1
+    pauses = first + np.flatnonzero(lane[first:end] == SILENT)
+    lengths = clock[np.append(pauses, end)] - clock[np.insert(pauses + 1, 0, first)]
+    return float(lengths.max())
 
 
 def _works_weekends(calendar: Calendar, whole: Lane, active: NDArray[np.intp], weekend_ratio: float) -> bool | None:

@@ -8,7 +8,9 @@ given:
   jobs:     name → {nodes: [a0], gpus: [0, 1], kind: Job, namespace: ml, image: …, from: 10m, until: 40m, load: train,
             memory_mib: 60000}. One Pod per Node; a Job of several Nodes is Indexed, so a gang. `from` may be negative.
             waits: 2, so many more Pods that have no Node.
-            load: train, or idle. Where jobs are given, only the Nodes that none of them uses get a Job of their own.
+            load: train, or idle. rests: [[10h, 40h]], from when to when it does nothing, though its load is train.
+            memory_at_rest_mib: what it has in memory meanwhile, where that is less.
+            Where jobs are given, only the Nodes that none of them uses get a Job of their own.
   alone:    true: no Job but those of `jobs`.
   metrics:  series in promtool's notation. A metric of dcgm-exporter is one series per GPU that `node` and `gpu` select
             (=, or =~ for a regular expression); its other labels are added. 'absent' takes the series away. The metric
@@ -113,6 +115,8 @@ class Job:
     end: timedelta | None = None
     load: str = "train"
     memory_mib: float | None = None
+    rests: tuple[tuple[timedelta, timedelta], ...] = ()
+    memory_at_rest_mib: float | None = None
     waits: int = 0
     annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -339,8 +343,13 @@ class World:
         for job in self.jobs:
             if job.holds(gpu):
                 during = self._during(job)
-                works |= during & (job.load == "train")
+                rests = np.zeros(self._length, np.bool_)
+                for begin, end in job.rests:
+                    rests |= self._since(begin) & ~self._since(end)
+                works |= during & ~rests & (job.load == "train")
                 has_memory[during] = 0.75 * gpu.model.memory_mib if job.memory_mib is None else job.memory_mib
+                if job.memory_at_rest_mib is not None:
+                    has_memory[during & rests] = job.memory_at_rest_mib
         spread = 1 + 0.004 * ((gpu.index * 3 + len(gpu.node) + sum(map(ord, gpu.node))) % 7 - 3)
 
         def either(busy: float, idle: float) -> FloatArray:
@@ -589,6 +598,7 @@ def _job(name: str, said: Mapping[str, Any]) -> Job:
         gpus=None if gpus is None else tuple(gpus),
         begin=duration(begin),
         end=None if end is None else duration(end),
+        rests=tuple((duration(first), duration(last)) for first, last in given.pop("rests", ())),
         **given,
     )
 
