@@ -50,7 +50,8 @@ class IdlePolicy:
         off, people return at about their usual hour. Two days off in a row have a chance of percents, three less than
         exceed_chance_ratio.
     released_prior_seconds: the same with nothing in memory. 24 h: Kubeflow's own culler stops a notebook then.
-    batch_prior_seconds: expected idle time of a job. 5 h: Princeton's job_defense_shield cancels after it.
+    batch_prior_seconds: expected idle time of a job; with memory in use no job is judged before it.
+        5 h: Princeton's job_defense_shield cancels after it.
     mature_seconds, batch_mature_seconds: time between first and last activity from which the own past, of a job by the
         second, begins to replace peers and prior. 24 h, a day and its night, and 4 h, less than the prior of a job.
 

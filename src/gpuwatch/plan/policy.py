@@ -141,8 +141,8 @@ class PlanPolicy:
         judged, so that no sample of the storm decides anything.
     brake_alerts: names of alerts that stop everything while they fire.
     freezes: times in which nothing is done.
-    restart_cost_cap_hours: highest cost of a restart per GPU where the last checkpoint is unknown. Up to it the Pod's
-        age is the estimate, since without a checkpoint all its work is lost.
+    restart_cost_cap_hours: most hours of work per GPU that a move, or the release of a job, counts as lost. Up to it
+        the time since the last checkpoint counts, or since the start, since without one all work is lost.
     checkpoint_interval_hours: time between checkpoints of jobs that report them; 0: unknown, and none is awaited.
     repair_hours: how long a tainted Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
     protected_priority: Pods at or above it are never disturbed (2,000,000,000: the system-critical classes).
