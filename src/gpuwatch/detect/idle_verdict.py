@@ -18,8 +18,6 @@ from gpuwatch.profile.explanation import ExplainedBy, Explanation, confidence_in
 from gpuwatch.profile.silence import ACTIVE, Lane, SilenceNow
 
 _GIB = 2**30
-# Confidence that a workload works again within the time that is expected.
-_EXPECTED = {ExplainedBy.OWN: 0.9, ExplainedBy.UNPAUSED: 0.9, ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}
 UNTOLD = "whether it is used cannot be told"
 
 
@@ -245,7 +243,8 @@ class IdleJudge:
             left = time_text(explanation.seconds - now.silent_seconds)
             evidence = (self._activity(item, now, explanation, "<="),)
             return idle_unknown(item.subject, text, (f"another {left} without work",), evidence=evidence)
-        confidence = _EXPECTED[explanation.by]
+        own = explanation.by in (ExplainedBy.OWN, ExplainedBy.UNPAUSED)
+        confidence = 0.9 if own else {ExplainedBy.KIN: 0.6, ExplainedBy.PRIOR: 0.5}[explanation.by]
         return conclude(
             item.subject,
             FindingKind.BURSTY,
