@@ -258,7 +258,7 @@ def test_an_idle_gang_that_the_detector_finds_is_in_the_report() -> None:
     members = [
         InEffect(
             name=f"worker-{number}", kind="JobSet", namespace="train", workload="run", gang="run",
-            activity=(steps(("#", 50), (".", 9)),),
+            activity=(steps(("#", 40), (".", 19)),),
         )
         for number in range(2)
     ]  # fmt: skip

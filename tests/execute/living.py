@@ -536,6 +536,7 @@ class Fleet:
                         confidence_ratio=0.9,
                         devices=tuple(device.id for device in devices if ref in device.pods),
                         pods=(ref,),
+                        since=START if idle else None,
                     )
                 )
         return found
