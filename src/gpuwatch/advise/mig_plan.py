@@ -256,7 +256,10 @@ class _Hosts:
         # Labels of the GPU change with its cut; the pool has one model only.
         selector = {key: value for key, value in pod.placement.node_selector.items() if "nvidia.com/" not in key}
         placement = replace(pod.placement, node_selector=selector) if pod.placement.node_selector else pod.placement
-        found = room.land((replace(pod, accelerators={}, claims=(), placement=placement),), nodes, tell=tell)
+        # On its own Node it has all that its fields ask for, as a volume; that is not known of other Nodes.
+        own = {pod.node}.intersection(nodes) if placement.unmodelled else set[str]()
+        trial = (replace(pod, accelerators={}, claims=(), placement=placement),)
+        found = room.land(trial, own or nodes, tell=tell, perhaps=bool(own))
         return found.reason.rstrip(".") if isinstance(found, Nowhere) else ""
 
 

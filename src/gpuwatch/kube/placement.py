@@ -9,7 +9,9 @@ from gpuwatch.model.cluster import NodeTerm, Placement, PodTerm, Requirement, Sp
 _ANYWHERE = Placement()
 
 
-def placement(spec: wire.PodSpec, namespace: str, labels: Mapping[str, str]) -> Placement:
+def placement(
+    spec: wire.PodSpec, namespace: str, labels: Mapping[str, str], unmodelled: tuple[str, ...] = ()
+) -> Placement:
     """Constraints of one Pod, without preferences."""
     affinity = spec.affinity or wire.Affinity()
     node, near, apart = affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity
@@ -28,6 +30,7 @@ def placement(spec: wire.PodSpec, namespace: str, labels: Mapping[str, str]) -> 
             if item.when_unsatisfiable != "ScheduleAnyway"
         ),
         gated=bool(spec.scheduling_gates),
+        unmodelled=unmodelled,
     )
     return _ANYWHERE if found == _ANYWHERE else found
 

@@ -16,6 +16,7 @@ from gpuwatch.kube import wire
 from gpuwatch.kube.accelerators import accelerator_counts, names_accelerator, pod_requests
 from gpuwatch.kube.decode import own_annotations
 from gpuwatch.kube.placement import placement, tolerations
+from gpuwatch.kube.pod_fields import unmodelled_fields
 from gpuwatch.kube.quantity import quantity
 from gpuwatch.model.cluster import Node, Placement, Pod, Toleration
 from gpuwatch.model.telemetry import PodRef
@@ -86,7 +87,7 @@ def take_pod(raw: msgspec.Raw) -> TakenPod | None:
     """None when nothing of the Pod is used. Raises DecodeError, or ValueError for a bad quantity."""
     found = _decoder.decode(raw)
     asks = names_accelerator(found.spec) or found.spec.resource_claims
-    held = _held(found) if asks else None
+    held = _held(found, _once(unmodelled_fields(raw))) if asks else None
     exporter = _exporter(found)
     other = None if held else _other(found)
     return TakenPod(held, exporter, other) if held or exporter or other else None
@@ -173,7 +174,7 @@ def with_others(nodes: Iterable[Node], others: Iterable[OtherPod]) -> tuple[Node
     )
 
 
-def _held(found: wire.WirePod) -> HeldPod:
+def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
     meta, spec, status = found.metadata, found.spec, found.status
     requests = pod_requests(spec)
     pod = Pod(
@@ -197,7 +198,7 @@ def _held(found: wire.WirePod) -> HeldPod:
         priority_class=spec.priority_class_name or "",
         scheduler=spec.scheduler_name or "",
         restarts=sum(item.restart_count for item in status.container_statuses or ()),
-        placement=placement(spec, meta.namespace, meta.labels or {}),
+        placement=placement(spec, meta.namespace, meta.labels or {}, unmodelled),
         unscheduled="" if spec.node_name else _unscheduled(status),
     )
     group = spec.scheduling_group

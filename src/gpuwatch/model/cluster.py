@@ -84,6 +84,7 @@ class Placement:
     """Hard constraints on where the scheduler may place a Pod, without preferences.
 
     node_terms: one of them has to match; () allows any Node. gated: scheduling gates hold it back, not resources.
+    unmodelled: fields of the Pod's spec that may restrict it further, each with why nothing more is known.
     """
 
     tolerations: tuple[Toleration, ...] = ()
@@ -93,6 +94,7 @@ class Placement:
     pod_anti_affinity: tuple[PodTerm, ...] = ()
     spread: tuple[Spread, ...] = ()
     gated: bool = False
+    unmodelled: tuple[str, ...] = ()
 
 
 class Sharing(StrEnum):

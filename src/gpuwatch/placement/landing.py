@@ -1,8 +1,8 @@
 """Could the scheduler place these Pods, a gang all at once, beside everything that runs?
 
 Considered: accelerators (MIG profiles are resources of their own), CPU, memory, the number of Pods, taints, node
-selector and affinity, Pod affinity and anti-affinity, topology spread. Not considered: Pods without accelerators as
-partners of affinity, volumes, host ports. A Pod with a ResourceClaim lands nowhere. Unknown means no.
+selector and affinity, Pod affinity and anti-affinity, topology spread. A Pod with any other field that may restrict it
+(kube/pod_fields.yaml), such as a volume claim, lands nowhere. Unknown means no.
 """
 
 import math
@@ -21,9 +21,11 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Nowhere:
-    """Why a group does not land: the first Pod without a place, and the Node that came closest."""
+    """Why a group does not land: the first Pod without a place, and the Node that came closest. known: False where it
+    may land, and nothing proves it."""
 
     reason: str
+    known: bool = True
 
 
 @dataclass(slots=True)
@@ -236,6 +238,8 @@ class Room:
 
     def ever(self, pod: Pod) -> frozenset[str]:
         """Nodes in service on which the Pod would fit if it were alone there."""
+        if _unknown(pod):
+            return frozenset()
         return frozenset(
             node.name
             for node in self._nodes.values()
@@ -252,17 +256,19 @@ class Room:
         return found
 
     def land(
-        self, pods: Sequence[Pod], within: Collection[str] | None = None, *, tell: bool = True
+        self, pods: Sequence[Pod], within: Collection[str] | None = None, *, tell: bool = True, perhaps: bool = False
     ) -> Mapping[PodRef, str] | Nowhere:
         """A Node for each of the Pods, all at once, or why there is none. Places all of them here, or none.
 
-        within: only these Nodes. tell: find the Node that came closest, by a scan. Pods here must be removed first.
+        within: only these Nodes. tell: find the Node that came closest, by a scan. perhaps: also Pods with fields that
+        are not modelled, for the room that they take if they land. Pods here must be removed first.
         """
         # The hardest to place first: many accelerators, then much CPU and memory.
         order = sorted(pods, key=lambda p: (-sum(p.accelerators.values()), -p.cpu_cores, -p.memory_bytes, p.ref))
         for pod in order:
-            if pod.claims and not pod.accelerators:
-                return Nowhere(f"Pod {pod.ref} has its GPU by a ResourceClaim; where such a claim fits is not known.")
+            # A claim alone says nothing of the room that its Pod takes.
+            if (not perhaps or (pod.claims and not pod.accelerators)) and (why := _unknown(pod)):
+                return Nowhere(why, known=False)
         names = sorted(
             name
             for name in (self._nodes if within is None else within)
@@ -345,6 +351,16 @@ class Room:
         after = f" after {before} of {of} Pods of its group have a place" if before else ""
         closest = f"Closest is {best[1]}." if best else "There is no Node to look at."
         return Nowhere(f"Pod {pod.ref} {needs}would land nowhere{after}. {closest}")
+
+
+def _unknown(pod: Pod) -> str:
+    """Why it is not known where the Pod can run; '' where it is."""
+    if fields := pod.placement.unmodelled:
+        more = f" (and {len(fields) - 1} more such fields)" if len(fields) > 1 else ""
+        return f"It is not known where Pod {pod.ref} can run: it has {fields[0]}{more}."
+    if pod.claims:
+        return f"Pod {pod.ref} has its GPU by a ResourceClaim; where such a claim fits is not known."
+    return ""
 
 
 def _needs(pod: Pod) -> tuple[Mapping[str, int], float, int]:

@@ -345,7 +345,7 @@ class PlanFacts:
     @cached_property
     def ground(self) -> Ground:
         room = self.bare_room.copy()
-        left = (group for group in self.waiting if isinstance(room.land(group, tell=False), Nowhere))
+        left = (group for group in self.waiting if isinstance(room.land(group, tell=False, perhaps=True), Nowhere))
         return Ground(room, tuple(tuple(group) for group in left))
 
     @cached_property
@@ -356,7 +356,7 @@ class PlanFacts:
     def served(self) -> list[tuple[list[Pod], frozenset[str]]]:
         """Pending groups that the scheduler can place before new taints, with their Nodes."""
         room = self.serving_room.copy()
-        placed = ((group, room.land(group, tell=False)) for group in self.waiting)
+        placed = ((group, room.land(group, tell=False, perhaps=True)) for group in self.waiting)
         return [(group, frozenset(places.values())) for group, places in placed if not isinstance(places, Nowhere)]
 
     def domains(self, label: str) -> Mapping[str, Sequence[str]]:

@@ -352,7 +352,8 @@ def starved(facts: PlanFacts, nodes: Collection[str]) -> str:
     room = facts.serving_room.copy()
     room.avoid(nodes, "it would be tainted")
     for group, _ in facts.served:
-        left = room.land(group)
+        # Of a Pod that cannot be judged, the rest of its spec counts: it must not keep a degraded Node in service.
+        left = room.land(group, perhaps=True)
         if isinstance(left, Nowhere):
             return f"{group[0].gang or group[0].ref} waits to be placed and would have no place left. {left.reason}"
     return ""
