@@ -34,7 +34,14 @@ QUICK = Limits(
 )
 PATIENCE = Patience(watch_seconds=1, grace_seconds=1)
 PODS, NODES, NAMESPACES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces", "/apis/batch/v1/jobs"
-BASE = (NODES, PODS, "/apis/policy/v1/poddisruptionbudgets", "/apis/scheduling.k8s.io/v1/priorityclasses", NAMESPACES)
+BASE = (
+    NODES,
+    PODS,
+    "/apis/policy/v1/poddisruptionbudgets",
+    "/apis/scheduling.k8s.io/v1/priorityclasses",
+    NAMESPACES,
+    "/api/v1/resourcequotas",
+)
 REPLICA_SETS, DEPLOYMENTS = "/apis/apps/v1/replicasets", "/apis/apps/v1/deployments"
 
 
@@ -589,6 +596,7 @@ def test_what_nobody_asks_for_is_followed_no_more() -> None:
         here.reader.read(NOW)  # which asks for Pods before it looks what is idle
         assert {item.resource for item in here.reader.followed()} == {
             "namespaces", "nodes", "poddisruptionbudgets.policy", "pods", "priorityclasses.scheduling.k8s.io",
+            "resourcequotas",
         }  # fmt: skip
         feed.put(b"")
 

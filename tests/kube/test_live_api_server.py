@@ -27,6 +27,7 @@ LISTED = {
     "nodes": "",
     "pods": "",
     "namespaces": "",
+    "resourcequotas": "",
     "poddisruptionbudgets": "policy",
     "priorityclasses": "scheduling.k8s.io",
     "deployments": "apps",
@@ -303,6 +304,7 @@ def test_a_list_that_is_refused_costs_only_itself(
         "nodes": FactKind.NODES,
         "pods": FactKind.PODS,
         "namespaces": FactKind.NAMESPACES,
+        "resourcequotas": FactKind.QUOTAS,
         "poddisruptionbudgets": FactKind.BUDGETS,
         "priorityclasses": FactKind.PRIORITIES,
         "resourceclaims": FactKind.CLAIMS,
@@ -315,6 +317,7 @@ def test_a_list_that_is_refused_costs_only_itself(
         # Nodes carry what Pods take of them.
         "pods": ("nodes", "pods", "workloads", "gangs", "exporter_nodes", "exporter_pods"),
         "namespaces": ("namespaces",),
+        "resourcequotas": ("quotas",),
         "poddisruptionbudgets": ("budgets",),
         "priorityclasses": ("priorities",),
         "resourceclaims": ("claims",),
@@ -346,6 +349,7 @@ def test_an_account_with_next_to_no_rights_gets_the_little_it_may_see(
             "pods",
             "priorityclasses.scheduling.k8s.io",
             "resourceclaims.resource.k8s.io",
+            "resourcequotas",
         )
     ]
 
@@ -354,7 +358,7 @@ def test_without_any_right_there_is_an_error_that_names_all_of_them(live: Cluste
     with pytest.raises(ClusterError) as error:
         LiveCluster(api_client(control_plane.user("stranger"))).read(_now())
     message = str(error.value)
-    for resource in ("nodes", "pods", "namespaces", "poddisruptionbudgets", "priorityclasses"):
+    for resource in ("nodes", "pods", "namespaces", "resourcequotas", "poddisruptionbudgets", "priorityclasses"):
         assert f"grant the verb `list` on `{resource}`" in message
     assert control_plane.url in message
     assert control_plane.tokens["stranger"] not in message

@@ -73,6 +73,7 @@ def test_a_release_that_helps_nobody_is_refused() -> None:
         waiting("w", 9),
         waiting("w", 5, placement=Placement(node_selector={"gpu": "h100"})),
         waiting("w", 5, placement=Placement(gated=True)),
+        waiting("w", 5, placement=Placement(unmodelled=("spec.volumes[v].csi: why",))),
         waiting("w", 5, accelerators={"nvidia.com/mig-1g.10gb": 1}),
     ):
         state, findings = idle_fleet({"a": ("n0", 4)}, pending)

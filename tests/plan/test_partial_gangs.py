@@ -235,6 +235,14 @@ def test_what_the_simulation_cannot_see_is_said() -> None:
     gated = [replace(each, placement=Placement(gated=True)) if not each.node else each for each in fits[0]]
     (item,) = findings(state((gated, fits[1])))
     assert item.summary == "placed in part; they are kept from the scheduler"
+    claim = Placement(unmodelled=("spec.volumes[v].persistentVolumeClaim: why",))
+    (item,) = findings(state(([replace(each, placement=claim) for each in fits[0]], fits[1])))
+    assert item.summary == "placed in part"
+    (landing,) = (each for each in item.evidence if each.signal == "landing")
+    assert (landing.value, landing.note) == (
+        "unknown",
+        "It is not known where Pod ml/big-w0 can run: it has spec.volumes[v].persistentVolumeClaim: why.",
+    )
 
 
 def test_the_mode_decides_what_is_done_about_it() -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gpuwatch.detect.reclaim import reclaimed
-from gpuwatch.model.cluster import Condition, Gang, Namespace, Taint
+from gpuwatch.model.cluster import Condition, Gang, Namespace, Placement, Quota, Taint
 from gpuwatch.model.decision import ActionKind, Snapshot
 from gpuwatch.plan.draw import draw_plan
 from gpuwatch.plan.facts import PlanFacts
@@ -74,6 +74,67 @@ def test_pods_that_belong_to_no_gang_may_land_anywhere() -> None:
     held = device("n0", 0, "ml/a")
     state = snapshot(nodes, [held, device("n1", 0)], [pod("ml/a", "n0", started=NOW - timedelta(hours=1))])
     assert only(draw_plan(state, (sick(held),), POLICY), EVICT).admitted
+
+
+VOLUME = "spec.volumes[data].persistentVolumeClaim: gpuwatch does not know in which zone or on which Node its volume is"
+
+
+def with_one(state: Snapshot, **changes: object) -> Snapshot:
+    """Its first Pod changed."""
+    first, *rest = state.cluster.pods
+    changed = replace(first, **changes)  # type: ignore[arg-type]
+    return replace(state, cluster=replace(state.cluster, pods=(changed, *rest)))
+
+
+def test_a_gang_whose_volume_may_not_follow_it_is_not_moved() -> None:
+    """The claim's volume is in zone a, and the only free Nodes are in zone b."""
+    zones = gang_on_a_sick_gpu({"n0": "a", "n1": "b"}, ("n0",), "topology.kubernetes.io/zone")
+    assert moved(zones) == (set(), "")
+    refused, why = moved(with_one(zones, placement=Placement(unmodelled=(VOLUME, "spec.gravity: why"))))
+    assert refused == {"lands"}
+    assert why == f"It is not known where Pod ml/g0 can run: it has {VOLUME} (and 1 more such fields)."
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pods", "count/pods", "cpu", "limits.memory", "requests.nvidia.com/gpu", "requests.cpu", "something.new"],
+)
+def test_a_gang_whose_quota_another_may_take_is_not_moved(name: str) -> None:
+    state = gang_on_a_sick_gpu({"n0": "a", "n1": "a"}, ("n0",))
+    limited = replace(state, cluster=replace(state.cluster, quotas=(Quota(namespace="ml", name="q", limited=(name,)),)))
+    refused, why = moved(limited)
+    assert refused == {"lands"}
+    assert why == (
+        f"ResourceQuota ml/q limits {name}. When Pod ml/g0 ends, another Pod of the Namespace may take what it leaves "
+        "of the quota, and then its owner cannot create it again."
+    )
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [
+        Quota(namespace="web", name="q", limited=("pods",)),
+        Quota(
+            namespace="ml",
+            name="q",
+            limited=("count/jobs.batch", "services.nodeports", "persistentvolumeclaims", "requests.storage"),
+        ),
+        Quota(namespace="ml", name="q", limited=("gold.storageclass.storage.k8s.io/requests.storage",)),
+        Quota(namespace="ml", name="q", limited=("requests.amd.com/gpu",)),
+    ],
+)
+def test_a_quota_that_no_pod_of_the_gang_takes_of_is_none(quota: Quota) -> None:
+    state = gang_on_a_sick_gpu({"n0": "a", "n1": "a"}, ("n0",))
+    assert moved(replace(state, cluster=replace(state.cluster, quotas=(quota,)))) == (set(), "")
+
+
+@pytest.mark.parametrize("unmodelled", [(), (VOLUME,)])
+def test_a_pod_that_waits_takes_its_room_whether_it_surely_lands_or_not(unmodelled: tuple[str, ...]) -> None:
+    state = gang_on_a_sick_gpu({"n0": "a", "n1": "a"}, ("n0",))
+    assert moved(state) == (set(), "")
+    waits = pod("ml/w", "", 1, phase="Pending", started=None, placement=Placement(unmodelled=unmodelled))
+    beside = replace(state, cluster=replace(state.cluster, pods=(*state.cluster.pods, waits)))
+    assert moved(beside)[0] == {"lands"}
 
 
 # Reclaim

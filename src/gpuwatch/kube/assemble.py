@@ -15,7 +15,7 @@ from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds
 from gpuwatch.frameworks.release import MARKS
 from gpuwatch.kube import kinds, wire
 from gpuwatch.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
-from gpuwatch.kube.decode import Listing, Take, take_budget, take_namespace
+from gpuwatch.kube.decode import Listing, Take, take_budget, take_namespace, take_quota
 from gpuwatch.kube.nodes import TakenNode, node_names, take_node
 from gpuwatch.kube.owners import TakeOwner, read_owners
 from gpuwatch.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
@@ -70,6 +70,8 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     nodes = reading.objects(FactKind.NODES, kinds.NODE, take_node)
     pods = reading.objects(FactKind.PODS, kinds.POD, take_pod)
     budgets = reading.objects(FactKind.BUDGETS, kinds.BUDGET, take_budget)
+    # Every API server serves it. Only a recording may lack it, and nothing is done in a recorded cluster.
+    quotas = reading.objects(FactKind.QUOTAS, kinds.QUOTA, take_quota, optional=True)
     take_priority = msgspec.json.Decoder(wire.PriorityClass).decode
     priorities = reading.objects(FactKind.PRIORITIES, kinds.PRIORITY_CLASS, take_priority)
     namespaces = reading.objects(FactKind.NAMESPACES, kinds.NAMESPACE, take_namespace)
@@ -105,6 +107,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         marked=tuple(_marked((*index.by_uid.values(), *admitted.items))),
         gangs=gangs,
         budgets=tuple(budgets.items),
+        quotas=tuple(quotas.items),
         namespaces=tuple(namespaces.items),
         priorities={item.metadata.name: item.value for item in priorities.items},
         claims=_claims(reading, held),

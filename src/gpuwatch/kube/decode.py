@@ -8,7 +8,7 @@ import msgspec
 
 from gpuwatch.frameworks import FRAMEWORKS, keys
 from gpuwatch.kube import wire
-from gpuwatch.model.cluster import DisruptionBudget, Namespace
+from gpuwatch.model.cluster import DisruptionBudget, Namespace, Quota
 from gpuwatch.model.telemetry import Gap, GapKind
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ _ANNOTATIONS_KEPT = (
 )
 decode_named = msgspec.json.Decoder(wire.WireNamed).decode
 decode_bare = msgspec.json.Decoder(wire.Bare).decode
+_quota = msgspec.json.Decoder(wire.Quota)
 _budget = msgspec.json.Decoder(wire.Budget)
 
 
@@ -108,6 +109,13 @@ def take_budget(raw: msgspec.Raw) -> DisruptionBudget:
         disruptions_allowed=found.status.disruptions_allowed,
         current_healthy=found.status.current_healthy,
         desired_healthy=found.status.desired_healthy,
+    )
+
+
+def take_quota(raw: msgspec.Raw) -> Quota:
+    found = _quota.decode(raw)
+    return Quota(
+        namespace=found.metadata.namespace, name=found.metadata.name, limited=tuple(sorted(found.spec.hard or ()))
     )
 
 

@@ -8,6 +8,7 @@ NODE = Kind("", "Node", ("v1",))
 POD = Kind("", "Pod", ("v1",))
 NAMESPACE = Kind("", "Namespace", ("v1",), metadata_only=True)
 BUDGET = Kind("policy", "PodDisruptionBudget", ("v1",))
+QUOTA = Kind("", "ResourceQuota", ("v1",))
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "PriorityClass", ("v1",), "priorityclasses")
 CLAIM = Kind("resource.k8s.io", "ResourceClaim", ("v1", "v1beta2", "v1beta1"))
 SLICE = Kind("resource.k8s.io", "ResourceSlice", ("v1", "v1beta2", "v1beta1"))
@@ -20,6 +21,7 @@ LISTED = (
     POD,
     NAMESPACE,
     BUDGET,
+    QUOTA,
     PRIORITY_CLASS,
     CLAIM,
     SLICE,

@@ -36,7 +36,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Spec(Wire, frozen=True):
-    spec: dict[str, Any] = {}
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 TABLE = checked(yaml.safe_load(packaged("pod_fields.yaml", "gpuwatch.kube")), _Table, "pod_fields.yaml")

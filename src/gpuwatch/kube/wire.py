@@ -292,6 +292,15 @@ class Budget(Wire, frozen=True):
     status: BudgetStatus = BudgetStatus()
 
 
+class QuotaSpec(Wire, frozen=True):
+    hard: Quantities | None = None
+
+
+class Quota(Wire, frozen=True):
+    metadata: Metadata
+    spec: QuotaSpec = QuotaSpec()
+
+
 class PriorityClass(Wire, frozen=True):
     metadata: Metadata
     value: int = 0

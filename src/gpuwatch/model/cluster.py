@@ -251,6 +251,15 @@ class DisruptionBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A ResourceQuota. limited: names of what it limits, as in its spec: requests.nvidia.com/gpu, pods, …"""
+
+    namespace: str
+    name: str
+    limited: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -276,6 +285,7 @@ class FactKind(StrEnum):
     OWNERS = "owners"  # all kinds between the Pods and their Workloads
     GANGS = "gangs"  # Kueue's Workloads and PodGroups
     BUDGETS = "budgets"  # PodDisruptionBudgets
+    QUOTAS = "quotas"  # ResourceQuotas
     NAMESPACES = "namespaces"
     PRIORITIES = "priorities"
     CLAIMS = "claims"  # ResourceClaims and ResourceSlices
@@ -306,6 +316,7 @@ class Cluster:
     marked: tuple[Workload, ...] = ()
     gangs: tuple[Gang, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
+    quotas: tuple[Quota, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
     priorities: Mapping[str, int] = field(default_factory=dict)
     claims: tuple[ClaimedDevice, ...] = ()

@@ -7,12 +7,15 @@ from gpuwatch.model.decision import ActionKind
 from gpuwatch.plan.facts import PlanFacts
 
 _TAINT, _RESIZE = ActionKind.TAINT_NODE, ActionKind.RESIZE_WORKLOAD
+_RELEASE = ActionKind.RELEASE_GANG
 
 INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
     **{(kind, _RESIZE): "Sizes are advice to their owner; nothing is ever written." for kind in FactKind},
     **{(FactKind.PRIORITIES, action): "Each Pod has its priority in its own spec." for action in ActionKind},
     (FactKind.OWNERS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
     (FactKind.BUDGETS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
+    (FactKind.QUOTAS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
+    (FactKind.QUOTAS, _RELEASE): "A release ends Pods and lets others have their place and their quota.",
     (FactKind.NAMESPACES, _TAINT): "A Node is in no Namespace, so no Namespace's settings apply to its taint.",
     (FactKind.CLAIMS, _TAINT): "A Node's GPUs are counted by its capacity, with claims or without.",
 }
@@ -24,6 +27,7 @@ _NOUNS: Mapping[FactKind, tuple[str, str]] = {
     FactKind.OWNERS: ("owners of Pods", "which Pods would end with them"),
     FactKind.GANGS: ("Kueue Workloads and PodGroups", "which Pods need each other"),
     FactKind.BUDGETS: ("PodDisruptionBudgets", "how many disruptions they allow"),
+    FactKind.QUOTAS: ("ResourceQuotas", "whether the Pods may be created again"),
     FactKind.NAMESPACES: ("Namespaces", "which modes and opt-outs they have"),
     FactKind.PRIORITIES: ("PriorityClasses", "which Pods are critical"),
     FactKind.CLAIMS: ("ResourceClaims", "which Pods have which devices"),

@@ -4,6 +4,7 @@ A guard fails closed: unknown is a reason. Names are stable: the Plan and the do
 """
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -338,11 +339,40 @@ def _tainted_first(case: GuardCase) -> str | None:
 def _lands(case: GuardCase) -> str | None:
     """Pending Pods are placed before it."""
     candidate, facts = case.candidate, case.facts
+    if why := _limited(facts.ended_by(candidate), facts):
+        return why
     # Without a Pod the guard `owner` refuses it; a scattered gang is a candidate only where it lands.
     if candidate.detectors == (FindingKind.SCATTERED,) or not any(ref in facts.pods for ref in candidate.pods):
         return None
     places = place(candidate, facts.ground.room.copy(), facts, case.policy)
     return places.reason if isinstance(places, Nowhere) else None
+
+
+_NO_PODS = re.compile(
+    r"count/(?!pods$).*|configmaps|persistentvolumeclaims|replicationcontrollers|requests\.storage|resourcequotas|secrets"
+    r"|services(\..*)?|.*\.storageclass\.storage\.k8s\.io/.*"
+)
+"""What a ResourceQuota limits that no Pod takes."""
+
+
+def _limited(pods: Iterable[Pod], facts: PlanFacts) -> str:
+    """The ResourceQuota from which other Pods may take what these leave before they are created again; '' for none. How
+    much it has left proves nothing: what waits for it is not created yet, so no list shows it."""
+    quotas = facts.snapshot.cluster.quotas
+    for pod, quota in ((pod, quota) for pod in pods for quota in quotas if quota.namespace == pod.namespace):
+        if name := next((each for each in quota.limited if _takes(pod, each)), ""):
+            return (
+                f"ResourceQuota {quota.namespace}/{quota.name} limits {name}. When Pod {pod.ref} ends, another "
+                "Pod of the Namespace may take what it leaves of the quota, and then its owner cannot create it again."
+            )
+    return ""
+
+
+def _takes(pod: Pod, limited: str) -> bool:
+    """Whether the Pod takes of this limit; yes where the limit is not known."""
+    asked = limited.removeprefix("requests.")
+    other_device = asked != limited and "/" in asked and asked not in pod.accelerators
+    return not other_device and not _NO_PODS.fullmatch(limited)
 
 
 def starved(facts: PlanFacts, nodes: Collection[str]) -> str:

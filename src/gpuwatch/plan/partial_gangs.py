@@ -15,14 +15,16 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
     """All findings; those of partly placed gangs with the reason why their other Pods find no room."""
     partial = {item.subject.name: item for item in facts.findings if item.kind is FindingKind.PARTIAL_GANG}
     rest = {group[0].gang: group for group in facts.waiting if group[0].gang in partial}
-    stuck = {name: reason for name, group in rest.items() if (reason := _no_room(group, facts))}
+    stuck = {name: found for name, group in rest.items() if (found := _no_room(group, facts))}
     frees = {
         name: [each for each in sorted(partial) if each != name and not _no_room(rest[name], facts, each)]
         for name in stuck
     }
     told = {}
     for name, item in partial.items():
-        evidence = [Evidence(signal="landing", value="nowhere", note=stuck[name])] if name in stuck else []
+        evidence = []
+        if (found := stuck.get(name)) is not None:
+            evidence = [Evidence(signal="landing", value="nowhere" if found.known else "unknown", note=found.reason)]
         # A ring of more than two as well: each waits for the next.
         mutual = [other for other in _reached(name, frees) if other != name and name in _reached(other, frees)]
         text = ""
@@ -57,9 +59,9 @@ def _loss(item: Finding, facts: PlanFacts, policy: PlanPolicy) -> float:
     return facts.gpu_shares(held) + stopped_work(held, [item], facts, policy)
 
 
-def _no_room(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> str:
-    """Why the group finds no room once the gang `released` is released; '' where it does."""
+def _no_room(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> Nowhere | None:
+    """Why the group finds no room once the gang `released` is released; None where it does."""
     room = facts.bare_room.copy()
     room.without(pod.ref for pod in facts.members.get(released, ()))
     found = room.land(group, tell=not released)
-    return found.reason if isinstance(found, Nowhere) else ""
+    return found if isinstance(found, Nowhere) else None
