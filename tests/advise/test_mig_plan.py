@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advise.mig_fleets import A100, AT, MigFleet, overfull, random_fleet, random_hosts
+from advise.mig_fleets import A100, AT, MigFleet, nodes_after, overfull, random_fleet, random_hosts
 from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig, slice_demands
-from gpuwatch.model.cluster import Cluster, Taint
+from gpuwatch.model.cluster import Cluster, Placement, Taint
 from gpuwatch.model.sizing import (
     Change,
     EvidenceTier,
@@ -39,6 +39,18 @@ def test_seven_pods_of_one_slice_share_one_gpu() -> None:
     assert len(plan.freed) == 6
     assert len(plan.placements) == 7
     assert plan.unplaced == ()
+
+
+def test_a_pod_with_a_volume_claim_gets_a_slice_on_its_own_node_or_none() -> None:
+    """Its volume is there; of other Nodes that is not known. Without claims all of them share one GPU, as above."""
+    fleet = MigFleet()
+    claim = Placement(unmodelled=("spec.volumes[v].persistentVolumeClaim: why",))
+    for number in range(7):
+        fleet.node(f"node-{number}")
+        host = {"placement": claim} if number else None
+        fleet.holds(f"pod-{number}", f"GPU-node-{number}-0", "", wants="1g.5gb", host=host)
+    there = nodes_after(fleet.plan(), fleet)
+    assert [there[f"team/pod-{number}"] for number in range(1, 7)] == [f"node-{number}" for number in range(1, 7)]
 
 
 def test_an_eighth_slice_needs_a_second_gpu() -> None:
