@@ -20,7 +20,7 @@ from gpuwatch.frameworks import keys
 from gpuwatch.frameworks.fights import Surroundings, fights
 from gpuwatch.frameworks.framework import How, MovePlan
 from gpuwatch.frameworks.move import move, rollout
-from gpuwatch.frameworks.objects import Object, Write, ref_of
+from gpuwatch.frameworks.objects import Object, Refused, Write, ref_of
 from gpuwatch.frameworks.release import Release, Restoration, release, released, restore
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
@@ -199,6 +199,55 @@ def pods(writer: ClusterWriter, name: str) -> tuple[Object, ...]:
     return writer.objects("v1", "Pod", "team-a", f"app={name}")
 
 
+def below(writer: ClusterWriter, namespace: str = "team-a") -> dict[str, str]:
+    """uid of all that may hold data in the Namespace, and of the volumes bound there, by kind and name."""
+    found = [("PersistentVolume", item) for item in writer.objects("v1", "PersistentVolume")]
+    for kind in ("PersistentVolumeClaim", "ConfigMap", "Secret"):
+        found += [(kind, item) for item in writer.objects("v1", kind, namespace)]
+    return {f"{kind}/{item['metadata']['name']}": item["metadata"]["uid"] for kind, item in found}
+
+
+def put_beside(writer: ClusterWriter, name: str, namespace: str = "team-a") -> None:
+    """A ConfigMap and a Secret with the labels of the owner's Pods."""
+    for kind in ("ConfigMap", "Secret"):
+        metadata = {"name": name, "namespace": namespace, "labels": {"app": name}}
+        writer.create({"apiVersion": "v1", "kind": kind, "metadata": metadata})
+
+
+def with_claims(name: str, replicas: int, **policy: str) -> Object:
+    """More of a StatefulSet's spec."""
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": name,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    return {
+        "replicas": replicas,
+        "serviceName": "x",
+        "persistentVolumeClaimRetentionPolicy": policy,
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+    }
+
+
+def provide(writer: ClusterWriter, storage_class: str, count: int) -> None:
+    """Volumes that a deleted claim takes along, as those of clouds do."""
+    for number in range(count):
+        writer.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": f"{storage_class}-{number}"},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "capacity": {"storage": "1Gi"},
+                    "persistentVolumeReclaimPolicy": "Delete",
+                    "storageClassName": storage_class,
+                    "hostPath": {"path": f"/tmp/{storage_class}-{number}"},
+                },
+            }
+        )
+
+
 def wait_for_running(writer: ClusterWriter, name: str, count: int) -> tuple[Object, ...]:
     def there() -> bool:
         found = pods(writer, name)
@@ -218,15 +267,22 @@ def wait_for_running(writer: ClusterWriter, name: str, count: int) -> tuple[Obje
         ("Deployment", {"replicas": 2}, 2),
         ("StatefulSet", {"replicas": 2, "serviceName": "x"}, 2),
         ("StatefulSet", {"replicas": 2, "serviceName": "x", "podManagementPolicy": "Parallel"}, 2),
+        ("StatefulSet", with_claims("claiming-statefulset", 2, whenScaled="Retain", whenDeleted="Delete"), 2),
     ],
-    ids=["job", "indexed-job", "deployment", "statefulset", "parallel-statefulset"],
+    ids=["job", "indexed-job", "deployment", "statefulset", "parallel-statefulset", "claiming-statefulset"],
 )
 def test_pods_really_go_and_come_back(
     writer: ClusterWriter, request: pytest.FixtureRequest, kind: str, spec: Object, count: int
 ) -> None:
     name = request.node.callspec.id
+    if "volumeClaimTemplates" in spec:
+        provide(writer, name, count)
+    put_beside(writer, name)
     before = writer.create(owner(kind, name, **spec))
     first = wait_for_running(writer, name, count)
+    kept = below(writer)
+    assert f"ConfigMap/{name}" in kept
+    assert ("volumeClaimTemplates" in spec) is (f"PersistentVolumeClaim/data-{name}-0" in kept)
     assert fights(before, read_surroundings(writer, before)) == ()
     assert released(now(writer, before), pods(writer, name)) is False
     do_release(writer, before)
@@ -239,6 +295,33 @@ def test_pods_really_go_and_come_back(
     again = wait_for_running(writer, name, count)
     assert not {pod["metadata"]["uid"] for pod in first} & {pod["metadata"]["uid"] for pod in again}
     assert now(writer, before)["spec"] == before["spec"]
+    assert below(writer) == kept
+    writer.delete(ref_of(before))
+
+
+def test_claims_that_a_scale_deletes_are_left_alone(writer: ClusterWriter) -> None:
+    """Kubernetes' own controller deletes them, and what comes back is another claim."""
+    name, spec = "losing", with_claims("losing", 2, whenScaled="Delete", whenDeleted="Retain")
+    provide(writer, name, 4)
+    before = writer.create(owner("StatefulSet", name, podManagementPolicy="Parallel", **spec))
+    there = wait_for_running(writer, name, 2)
+    kept = below(writer)
+    current = now(writer, before)
+    reason = "Its volume claims would be deleted: persistentVolumeClaimRetentionPolicy.whenScaled is Delete."
+    assert release(current, remediation=NAME, at=NOW) == Refused(reason)
+    assert move(current, there, [there[0]["metadata"]["uid"]]) == Refused(reason)
+    for replicas in (0, 2):  # what a release and its restoration would write
+        settled(lambda: writer.patch(ref_of(now(writer, before)), {"spec": {"replicas": replicas}}))  # noqa: B023
+        if replicas:
+            wait_for_running(writer, name, replicas)
+        else:
+            wait_until(
+                lambda: not [item for item in below(writer) if "Claim/data-losing" in item], lambda: "claims left"
+            )
+    claims = [item for item in kept if "Claim/data-losing" in item]
+    again = below(writer)
+    assert len(claims) == 2
+    assert not {kept[item] for item in claims} & {again[item] for item in claims}
     writer.delete(ref_of(before))
 
 
@@ -246,6 +329,8 @@ def test_a_lone_pod_of_a_job_that_forgives_disruptions_is_evicted_without_a_fail
     forgives = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
     job = writer.create(owner("Job", "forgiving", backoffLimit=0, podFailurePolicy=forgives))
     (pod,) = wait_for_running(writer, "forgiving", 1)
+    put_beside(writer, "forgiving")
+    kept = below(writer)
     plan = move(now(writer, job), pods(writer, "forgiving"), [pod["metadata"]["uid"]])
     assert plan == MovePlan(How.EVICT, (ref_of(pod),))
     writer.evict(ref_of(pod))
@@ -265,6 +350,7 @@ def test_a_lone_pod_of_a_job_that_forgives_disruptions_is_evicted_without_a_fail
         lambda: str(now(writer, job)["status"]),
     )
     wait_for_running(writer, "forgiving", 1)
+    assert below(writer) == kept
     status = now(writer, job)["status"]
     assert not [item for item in status.get("conditions", ()) if item["type"] in ("Failed", "FailureTarget")]
     writer.delete(ref_of(job))
@@ -273,6 +359,8 @@ def test_a_lone_pod_of_a_job_that_forgives_disruptions_is_evicted_without_a_fail
 def test_a_lone_pod_of_a_deployment_gets_its_successor_first(writer: ClusterWriter) -> None:
     deployment = writer.create(owner("Deployment", "lone", replicas=1))
     (pod,) = wait_for_running(writer, "lone", 1)
+    put_beside(writer, "lone")
+    kept = below(writer)
     assert move(now(writer, deployment), pods(writer, "lone"), [pod["metadata"]["uid"]]) == MovePlan(How.ROLLOUT)
     settled(lambda: write(writer, rollout(now(writer, deployment), remediation=NAME, at=NOW)))
     seen: list[int] = []
@@ -284,6 +372,7 @@ def test_a_lone_pod_of_a_deployment_gets_its_successor_first(writer: ClusterWrit
 
     wait_until(replaced, lambda: str(pods(writer, "lone")))
     assert min(seen) == 1
+    assert below(writer) == kept
     writer.delete(ref_of(deployment))
 
 

@@ -13,6 +13,7 @@ from gpuwatch.execute.executor import Executor
 from gpuwatch.execute.policy import ExecutePolicy
 from gpuwatch.execute.recheck import FreshFacts
 from gpuwatch.frameworks.objects import Object, ref_of
+from gpuwatch.frameworks.release import loses
 from gpuwatch.model.cluster import (
     ClaimedDevice,
     Cluster,
@@ -128,7 +129,7 @@ class Fleet:
 
     def owner(self, kind: str, name: str, gpus: int, pods: int = 1, node: str = "n0", **spec: Any) -> None:
         """kind: as in the API, 'Volcano' for its Job. node: '' where its Pods wait."""
-        api = {"Deployment": "apps/v1", "Job": "batch/v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}.get(kind, VOLCANO)
+        api = next((version for known, version in _KINDS if known == kind), VOLCANO)
         self.size[name] = (gpus, pods)
         metadata = {"name": name, "namespace": "ml", "uid": f"uid-{name}"}
         status: Object = {}
@@ -136,7 +137,7 @@ class Fleet:
             whole = {"minAvailable": pods, "maxRetry": 5, **spec}
             status = {"state": {"phase": "Running"}, "retryCount": 0}
         else:
-            whole = {"replicas": pods, **spec} if kind == "Deployment" else {"suspend": False, **spec}
+            whole = {"replicas": pods, **spec} if api == "apps/v1" else {"suspend": False, **spec}
         self.cluster.put(
             {
                 "apiVersion": api,
@@ -253,7 +254,7 @@ class Fleet:
         return f"uid-{name}"
 
     def _owner(self, name: str) -> Object:
-        places = (("apps", "Deployment"), ("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("batch.volcano.sh", "Job"))
+        places = tuple((version.partition("/")[0], kind) for kind, version in _KINDS)
         stored = self.cluster._objects
         return next(stored[group, kind, "ml", name] for group, kind in places if (group, kind, "ml", name) in stored)
 
@@ -490,6 +491,7 @@ class Fleet:
             uid=owner["metadata"]["uid"],
             status=OwnerStatus.FOUND,
             annotations=owner["metadata"].get("annotations") or {},
+            loses=loses(owner),
         )
 
     def _gang(self, owner: Object) -> Gang:
@@ -557,7 +559,13 @@ class Fleet:
 UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no Node has room"}
 VOLCANO = "batch.volcano.sh/v1alpha1"
 KUEUE = "kueue.x-k8s.io/v1beta2"
-_KINDS = (("Deployment", "apps/v1"), ("Job", "batch/v1"), ("JobSet", "jobset.x-k8s.io/v1alpha2"), ("Job", VOLCANO))
+_KINDS = (
+    ("Deployment", "apps/v1"),
+    ("StatefulSet", "apps/v1"),
+    ("Job", "batch/v1"),
+    ("JobSet", "jobset.x-k8s.io/v1alpha2"),
+    ("Job", VOLCANO),
+)
 
 
 def is_closed(node: Object) -> bool:

@@ -27,7 +27,7 @@ LABELS = {
 
 def owner(kind: Kind) -> Workload:
     version = kind.api_version if kind.versions else f"{kind.group}/v1"
-    return Workload(id=f"{kind.kind}/ml/x", kind=kind.kind, api_version=version, namespace="ml", name="x")
+    return Workload(id=f"{kind.kind}/ml/x", kind=kind.kind, api_version=version, namespace="ml", name="x", loses="")
 
 
 def written(kind: Kind) -> Object:

@@ -99,7 +99,7 @@ def test_what_holds_state_is_not_deleted(wrapper: Object) -> None:
     keeps = template("apps/v1", "StatefulSet", persistentVolumeClaimRetentionPolicy={"whenScaled": "Delete"})
     assert is_released(wrapping(wrapper, keeps))
     deletes = template("apps/v1", "StatefulSet", persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete"})
-    assert "volumes" in refusal(wrapping(wrapper, deletes))
+    assert "volume claims" in refusal(wrapping(wrapper, deletes))
 
 
 def test_work_that_is_done_is_not_done_again(wrapper: Object) -> None:

@@ -81,6 +81,7 @@ def workload(name: str, status: OwnerStatus = OwnerStatus.FOUND, **changes: obje
         namespace=namespace,
         name=short,
         status=status,
+        loses="",
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 

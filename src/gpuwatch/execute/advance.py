@@ -31,7 +31,7 @@ from gpuwatch.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.frameworks.move import move
 from gpuwatch.frameworks.objects import Object, Refused, condition
 from gpuwatch.frameworks.queues import loses_place
-from gpuwatch.frameworks.release import as_json, held_by, released, resumes_early, still_holds
+from gpuwatch.frameworks.release import as_json, held_by, loses, released, resumes_early, still_holds
 from gpuwatch.frameworks.runs import changed_since, count_running, ended, most_wanted, waits_for
 from gpuwatch.kube.writer import Failure, WriteError
 from gpuwatch.model.decision import ActionKind, Mode
@@ -371,6 +371,13 @@ class Advance:
             return Check(Clearance.WAIT, "Fresh facts were not read.")
         if isinstance(live, str):
             return Check(Clearance.WAIT, f"The objects that it would disturb could not be read again: {live}")
+        if self.remediation.proposal.action is not ActionKind.TAINT_NODE:
+            # Its policy may have changed since the plan. What is written may be a Pod or Kueue's Workload.
+            main, owner = self.remediation.proposal.objects[0], self.inputs.state.owner
+            if owner is None:
+                return Check(Clearance.GONE, f"{main} is gone, or another object has its name.")
+            if lost := loses(owner):
+                return Check(Clearance.REFUSED, lost)
         if self.remediation.proposal.action is ActionKind.EVICT_GANG and (queued := self._queued()):
             return queued
         plan, others, measured = self.policies.plan, self.inputs.others, self.inputs.measured

@@ -148,8 +148,7 @@ def act_steps(
     workload = kueue_workload(state.object, state.surroundings)
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
-    lost = loses(state.object)
-    if lost:  # Kueue's Workload does not contain these
+    if lost := loses(state.object):  # also where Kueue's Workload is written, which does not say it
         return Blocked(lost)
     target = main if workload is None else ref_of(workload)
     if proposal.action is ActionKind.RELEASE_GANG:

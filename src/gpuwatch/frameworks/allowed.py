@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuwatch.frameworks import BY_NAME, OWNERS
-from gpuwatch.frameworks.framework import Framework, Kind, Never, place_lost
+from gpuwatch.frameworks.framework import Framework, Kind, Never, ReleaseRule, place_lost
 from gpuwatch.frameworks.queues import admitted_by
 from gpuwatch.model.cluster import Gang, Pod, Workload
 
@@ -17,7 +17,7 @@ def release_refusal(gang: Gang | None, owner: Workload | None) -> str:
         return kind.reason
     if framework is not None and framework.release is not None:
         return framework.release.reason
-    return kind.release.reason if isinstance(kind.release, Never) else ""
+    return kind.release.reason if isinstance(kind.release, Never) else _loses(owner)
 
 
 def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], siblings: list[Pod]) -> str:
@@ -29,6 +29,8 @@ def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], sib
         return framework.move.reason
     if isinstance(kind.move, Never):
         return kind.move.reason
+    if lost := _loses(owner):
+        return lost
     marks = ({**each.labels, **each.annotations} for each in (*((owner,) if owner else ()), *pods, *siblings))
     if queue := admitted_by(marks, (pod.scheduler for pod in (*pods, *siblings))):
         return place_lost(queue)
@@ -37,6 +39,16 @@ def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], sib
         if reason:
             return f"Pod {pod.ref}: {reason}"
     return _out_of_turn(kind, pods, siblings) if gang is None and kind.move.one_by_one else ""
+
+
+def _loses(owner: Workload | None) -> str:
+    """Why the owner's controller may delete data. Also asked where Kueue stops the owner in place of gpuwatch."""
+    kind = OWNERS.get(owner.key) if owner is not None else None
+    if owner is None or kind is None or not isinstance(kind.release, ReleaseRule):
+        told = kind.release.reason if kind is not None and isinstance(kind.release, Never) else ""
+        return told or "It is not known what data its owner's controller would delete."
+    unread = f"It was not read what data the controller of {owner.kind} {owner.name} would delete."
+    return (unread if owner.loses is None else owner.loses) if kind.release.deletes.data is not None else ""
 
 
 def _found(gang: Gang | None, owner: Workload | None) -> tuple[Framework | None, Kind | Never]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import (
     CYCLE,
+    Deletes,
     Framework,
     How,
     Kind,
@@ -43,6 +44,10 @@ def _move_of_stateful_set(stateful: Object, there: Sequence[Object], chosen: Seq
     return Refused(missing) if missing else common.evict(chosen)
 
 
+def _deleted_claims(stateful: Object) -> str:
+    return common.deleted_claims(stateful, "/spec", "whenScaled")
+
+
 def _parallel(owner: Owner) -> str:
     gang = owner.spec.pod_management_policy == "Parallel" and owner.replicas != 1
     return "spec.podManagementPolicy Parallel" if gang else ""
@@ -62,7 +67,9 @@ STATEFUL_SET = Framework(
             nature=Nature.SERVES,
             independent=True,
             pod_suffix=r"\d+",
-            release=common.TO_ZERO,
+            release=common.to_zero(
+                Deletes("the claims of `volumeClaimTemplates` with `whenScaled: Delete`", _deleted_claims)
+            ),
             move=MoveRule(choose=_move_of_stateful_set, one_by_one=True),
             template=Template(_IN_THE_SPEC),
         ),
@@ -80,7 +87,9 @@ APPS = Framework(
             nature=Nature.SERVES,
             independent=True,
             pod_suffix=r"[a-z0-9]{1,10}-[a-z0-9]{5}",
-            release=common.TO_ZERO,
+            release=common.to_zero(
+                Deletes("nothing; a restart for a move, ReplicaSets older than `revisionHistoryLimit`", None)
+            ),
             move=MoveRule(choose=_move_of_deployment),
             template=Template(_IN_THE_SPEC),
         ),

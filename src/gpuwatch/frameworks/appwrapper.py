@@ -1,8 +1,8 @@
 """AppWrapper (CodeFlare): contains a whole gang. Suspending it deletes the wrapped objects; resuming recreates them."""
 
-from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Nature, ReleaseRule, Template
-from gpuwatch.frameworks.json_patch import pointer, value_at
+from gpuwatch.frameworks import common, ray
+from gpuwatch.frameworks.framework import WHOLE, Deletes, Framework, GangRule, Kind, Nature, ReleaseRule, Template
+from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.frameworks.objects import KindKey, Object, key_of, number
 
 _CONTROLLER = "workload.codeflare.dev/appwrapper-controller"
@@ -11,6 +11,7 @@ _RETRIES = 3  # its controller's default
 _JOB = ("batch", "Job")
 _JOB_SET = ("jobset.x-k8s.io", "JobSet")
 _STATEFUL_SET = ("apps", "StatefulSet")
+_RAY_CLUSTER, _RAY_JOB = ("ray.io", "RayCluster"), ("ray.io", "RayJob")
 # Kinds that its controller's role allows it to delete.
 _RECREATED: frozenset[KindKey] = frozenset(
     {
@@ -21,8 +22,8 @@ _RECREATED: frozenset[KindKey] = frozenset(
         _JOB,
         _JOB_SET,
         ("kubeflow.org", "PyTorchJob"),
-        ("ray.io", "RayCluster"),
-        ("ray.io", "RayJob"),
+        _RAY_CLUSTER,
+        _RAY_JOB,
         ("scheduling.sigs.k8s.io", "PodGroup"),
         ("scheduling.x-k8s.io", "PodGroup"),
     }
@@ -54,16 +55,28 @@ def _lost_with(wrapped: Object) -> str:
     name = f"{wrapped['kind']} {(wrapped.get('metadata') or {}).get('name', '')}".rstrip()
     if kind not in _RECREATED:
         return f"Its suspension deletes the {name} that it wraps, whose state would be lost."
-    if (
-        kind == _STATEFUL_SET
-        and value_at(wrapped, "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted") == "Delete"
-    ):
-        return f"Its suspension deletes the {name} that it wraps, and the volumes with it."
+    lost = _deleted_data(wrapped, kind)
+    if lost:
+        return f"Its suspension deletes the {name} that it wraps. {lost}"
     jobs = [wrapped] if kind == _JOB else []
     if kind == _JOB_SET:
         jobs = [item["template"] for item in value_at(wrapped, "/spec/replicatedJobs") or ()]
     if any(number(job, "/spec/completions", 1) > number(job, "/spec/parallelism", 1) for job in jobs):
         return f"Its suspension deletes the {name} that it wraps, which would run completed work again."
+    return ""
+
+
+def _deleted_data(wrapped: Object, kind: KindKey) -> str:
+    if kind == _STATEFUL_SET:
+        return common.deleted_claims(wrapped, "/spec", "whenDeleted")
+    if kind in (_RAY_CLUSTER, _RAY_JOB):
+        return ray.deleted_state(wrapped, "/spec" if kind == _RAY_CLUSTER else "/spec/rayClusterSpec")
+    policies = value_at(wrapped, "/spec/volumeClaimPolicies") or () if kind == _JOB_SET else ()
+    for policy in policies:
+        told = value_at(policy, "/retentionPolicy/whenDeleted")
+        if told != "Retain":
+            value = "Delete, the default" if told is ABSENT else told
+            return f"Its volume claims would be deleted: retentionPolicy.whenDeleted is {value}."
     return ""
 
 
@@ -85,7 +98,7 @@ APP_WRAPPER = Framework(
                 fields=common.sets("/spec/suspend", True),
                 holds=_holds,
                 refuses=_refuses,
-                loses=_loses,
+                deletes=Deletes("all that it wraps, which it makes again from its templates", _loses),
                 ended=lambda wrapper: bool(value_at(wrapper, "/status/phase") == "Succeeded"),
             ),
             # It fails for good when a directly wrapped Pod fails, and counts the failures of other Pods.

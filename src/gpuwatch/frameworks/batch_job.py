@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import (
     CYCLE,
+    Deletes,
     Framework,
     Kind,
     MovePlan,
@@ -56,6 +57,7 @@ BATCH = Framework(
             pod_suffix=r"(\d+-)?[a-z0-9]{5}",
             release=ReleaseRule(
                 fields=common.sets("/spec/suspend", True),
+                deletes=Deletes("nothing", None),
                 holds=common.counts("/status/active"),
                 refuses=common.managed_by_another,
                 ended=common.ends("Complete", "Failed"),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from gpuwatch.frameworks.framework import Fields, How, Labels, MovePlan, ReleaseRule, Tree
+from gpuwatch.frameworks.framework import Deletes, Fields, How, Labels, MovePlan, ReleaseRule, Tree
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, condition, number, ref_of
 from gpuwatch.frameworks.owner import OwnerSpec
@@ -63,7 +63,20 @@ def managed_by_another(object_: Object) -> str:
     return ""
 
 
-TO_ZERO = ReleaseRule(fields=sets("/spec/replicas", 0), holds=counts("/status/replicas"), scaled=True)
+def to_zero(deletes: Deletes) -> ReleaseRule:
+    return ReleaseRule(fields=sets("/spec/replicas", 0), deletes=deletes, holds=counts("/status/replicas"), scaled=True)
+
+
+def deleted_claims(object_: Object, where: str, *occasions: str) -> str:
+    """Why a StatefulSet with the retention policy in this field deletes its volume claims on one of these occasions,
+    whenScaled or whenDeleted. Kubernetes' default is Retain."""
+    policy = value_at(object_, f"{where}/persistentVolumeClaimRetentionPolicy")
+    told = ((occasion, policy.get(occasion, "Retain")) for occasion in (occasions if policy else ()))
+    return next((_would_delete(occasion, value) for occasion, value in told if value != "Retain"), "")
+
+
+def _would_delete(occasion: str, value: object) -> str:
+    return f"Its volume claims would be deleted: persistentVolumeClaimRetentionPolicy.{occasion} is {value}."
 
 
 def label(pod: Object, name: str) -> str:

@@ -65,6 +65,26 @@ class Commands:
     rights: tuple[Right, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """What the controller of a kind deletes on a release, apart from Pods. A move ends some of the Pods that a release
+    ends, so that this holds for a move too.
+
+    what: for people. data: why this object would lose data that outlives a Pod; '' where it would not. None where no
+    object of the kind can. A Pod's emptyDirs and ephemeral volumes end with it, and do not count.
+    """
+
+    what: str
+    data: Callable[[Object], str] | None
+
+    def refusal(self, object_: Object) -> str:
+        """Why this object must be neither released nor moved; '' where it may."""
+        try:
+            return self.data(object_) if self.data is not None else ""
+        except (AttributeError, KeyError, TypeError):  # a field has another type than its API documents
+            return "Its fields could not be read, so it is not known whether a release would delete its data."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRule:
     """How objects of a kind are released. It is always the whole object, so all its Pods have to be idle.
@@ -72,16 +92,15 @@ class ReleaseRule:
     fields: the release sets them. any_value: the field releases with any value.
     holds: why the status shows that it is not released; '' where it does not.
     refuses: why it would not work. ended: whether it has run to its end.
-    loses: what a release would lose for good; '' where nothing.
     unset: the restored value of a field that was absent, where the controller does not resume without it.
     scaled: autoscalers may set the same field.
     resumes_early: whether it may be resumed beside Pods that still terminate.
     """
 
     fields: Callable[[Object, datetime], Fields]
+    deletes: Deletes
     holds: Callable[[Object], str] = no_reason
     refuses: Callable[[Object], str] = no_reason
-    loses: Callable[[Object], str] = no_reason
     ended: Callable[[Object], bool] = lambda _: False
     unset: object = ABSENT
     any_value: bool = False
@@ -109,8 +128,11 @@ CYCLE = MovePlan(How.CYCLE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRule:
-    """How the Pods of an object move to other Nodes. choose: (object, its live Pods, those to move) → plan. stays: why
-    a Pod with these labels is never moved. one_by_one: Pods without a gang move singly, while all others are ready."""
+    """How the Pods of an object move to other Nodes. Its kind has a ReleaseRule too, which says what is deleted.
+
+    choose: (object, its live Pods, those to move) → plan. stays: why a Pod with these labels is never moved.
+    one_by_one: Pods without a gang move singly, while all others are ready.
+    """
 
     choose: Callable[[Object, Sequence[Object], Sequence[Object]], MovePlan | Refused] = lambda *_: CYCLE
     stays: Callable[[Labels], str] = no_reason
@@ -160,6 +182,12 @@ class Kind:
     release: ReleaseRule | Never = _NOT_ON_TOP
     move: MoveRule | Never = _NOT_ON_TOP
     template: Template | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.move, MoveRule) and not isinstance(self.release, ReleaseRule):
+            raise TypeError(
+                f"{self.kind} can be moved and has no ReleaseRule, so nothing says what its controller deletes"
+            )
 
     @property
     def key(self) -> KindKey:

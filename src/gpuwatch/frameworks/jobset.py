@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Labels, Nature, ReleaseRule, Template, Tree
+from gpuwatch.frameworks.framework import (
+    WHOLE,
+    Deletes,
+    Framework,
+    GangRule,
+    Kind,
+    Labels,
+    Nature,
+    ReleaseRule,
+    Template,
+    Tree,
+)
 from gpuwatch.frameworks.owner import OwnerSpec, StartupPolicy
 from gpuwatch.model.cluster import Pod
 
@@ -39,6 +50,7 @@ JOB_SET = Framework(
             nature=Nature.ENDS,
             release=ReleaseRule(
                 fields=common.sets("/spec/suspend", True),
+                deletes=Deletes("nothing: its Jobs are suspended, and claims of `volumeClaimPolicies` stay", None),
                 holds=common.counts_active("/status/replicatedJobsStatus"),
                 refuses=common.managed_by_another,
                 ended=common.ends("Completed", "Failed"),

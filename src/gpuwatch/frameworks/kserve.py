@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import (
+    Deletes,
     Framework,
     Kind,
     MovePlan,
@@ -57,7 +58,11 @@ KSERVE = Framework(
             replicas=lambda spec: spec.predictor.min_replicas if spec.predictor is not None else None,
             nature=Nature.SERVES,
             independent=True,
-            release=ReleaseRule(fields=common.sets("/spec/predictor/minReplicas", 0), refuses=_refuses),
+            release=ReleaseRule(
+                fields=common.sets("/spec/predictor/minReplicas", 0),
+                deletes=Deletes("nothing; Knative makes a new Revision, and deletes old ones by its own rules", None),
+                refuses=_refuses,
+            ),
             move=MoveRule(choose=_move),
             template=Template(
                 _place,

@@ -6,6 +6,7 @@ from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import (
     CYCLE,
     WHOLE,
+    Deletes,
     Framework,
     GangRule,
     Kind,
@@ -28,11 +29,18 @@ _INDEX = "training.kubeflow.org/replica-index"
 _TYPE = "training.kubeflow.org/replica-type"
 # Labels are in lower case, fields are not.
 _TYPES = {name.lower(): name for name in ("Master", "Worker", "Launcher", "Chief", "PS", "Evaluator")}
-_RUN_POLICY = ReleaseRule(
-    fields=common.sets("/spec/runPolicy/suspend", True),
-    holds=common.counts_active("/status/replicaStatuses"),
-    ended=common.ends("Succeeded", "Failed"),
-)
+
+
+def _suspended(deletes: str) -> ReleaseRule:
+    return ReleaseRule(
+        fields=common.sets("/spec/runPolicy/suspend", True),
+        deletes=Deletes(deletes, None),
+        holds=common.counts_active("/status/replicaStatuses"),
+        ended=common.ends("Succeeded", "Failed"),
+    )
+
+
+_RELEASE = _suspended("its Services and its PodGroup, which it makes again; an elastic PyTorchJob's autoscaler too")
 
 
 def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
@@ -75,7 +83,7 @@ def _kind(
     replica_specs: str,
     *,
     versions: tuple[str, ...] = ("v1",),
-    release: ReleaseRule | Never = _RUN_POLICY,
+    release: ReleaseRule | Never = _RELEASE,
     move: MoveRule | Never = WHOLE,
 ) -> Kind:
     return Kind(
@@ -90,9 +98,10 @@ def _kind(
     )
 
 
+_MPI_RELEASE = _suspended("its PodGroup, in v1 its Services too, which it makes again; its ConfigMap and Secret stay")
 MPI = Framework(
     name="MPIJob",
-    kinds=(_kind("MPIJob", "mpiReplicaSpecs", versions=("v1", "v2beta1")),),
+    kinds=(_kind("MPIJob", "mpiReplicaSpecs", versions=("v1", "v2beta1"), release=_MPI_RELEASE),),
     gang=GangRule(minimum=_minimum),
 )
 TRAINING = Framework(

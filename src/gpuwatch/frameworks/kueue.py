@@ -1,7 +1,7 @@
 """Kueue: where it manages an owner, only its Workload may be written."""
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import Framework, Kind, Never, ReleaseRule, place_lost
+from gpuwatch.frameworks.framework import Deletes, Framework, Kind, Never, ReleaseRule, place_lost
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, condition
 
@@ -24,6 +24,7 @@ WORKLOAD = Kind(
     unscheduled=lambda state: state.matching(QuotaReserved="False", Admitted="False", Evicted="True"),
     release=ReleaseRule(
         fields=common.sets("/spec/active", False),
+        deletes=Deletes("what the controller of the admitted owner deletes", None),  # the owner is judged itself
         holds=lambda object_: "Kueue still reserves its quota" if condition(object_, "QuotaReserved") else "",
         refuses=_refuses,
         ended=common.ends("Finished"),

@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import Framework, GangRule, Kind, Labels, MovePlan, MoveRule, Nature, Template, Tree
+from gpuwatch.frameworks.framework import (
+    Deletes,
+    Framework,
+    GangRule,
+    Kind,
+    Labels,
+    MovePlan,
+    MoveRule,
+    Nature,
+    Template,
+    Tree,
+)
 from gpuwatch.frameworks.objects import Object, Refused
 from gpuwatch.frameworks.owner import OwnerSpec
 from gpuwatch.model.cluster import Pod
@@ -32,6 +43,11 @@ def _move(_: Object, there: Sequence[Object], chosen: Sequence[Object]) -> MoveP
     return common.evict(leaders)
 
 
+def _deleted_claims(leaders: Object) -> str:
+    """Its StatefulSet of leaders is scaled to zero. A leader's end deletes the StatefulSet of its workers."""
+    return common.deleted_claims(leaders, "/spec/leaderWorkerTemplate", "whenScaled", "whenDeleted")
+
+
 def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree:
     # Without leaderTemplate the leader is created from workerTemplate.
     part = "leaderTemplate" if common.groups_of(pods, _INDEX) == ("0",) else "workerTemplate"
@@ -47,7 +63,13 @@ LEADER_WORKER_SET = Framework(
             ("v1",),
             replicas=common.replicas,
             nature=Nature.SERVES,
-            release=common.TO_ZERO,
+            release=common.to_zero(
+                Deletes(
+                    "its workers' StatefulSets, which it makes again; the claims of `volumeClaimTemplates` with "
+                    "`whenScaled: Delete` or `whenDeleted: Delete`",
+                    _deleted_claims,
+                )
+            ),
             move=MoveRule(choose=_move),
             template=Template(_place),
         ),

@@ -7,6 +7,7 @@ from gpuwatch.frameworks import WRITTEN, keys
 from gpuwatch.frameworks.framework import MovePlan, Never
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.objects import Object, Patch, Refused, key_of, ref_of, stamp, version_of
+from gpuwatch.frameworks.release import loses
 
 
 def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> MovePlan | Refused:
@@ -20,6 +21,8 @@ def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> Move
         return Refused(f"gpuwatch does not move the Pods of a {object_['kind']} of {object_['apiVersion']}.")
     if isinstance(kind.move, Never):
         return Refused(kind.move.reason)
+    if lost := loses(object_):
+        return Refused(lost)
     staying = (kind.move.stays(pod["metadata"].get("labels") or {}) for pod in chosen)
     reason = next((told for told in staying if told), "")
     return Refused(reason) if reason else kind.move.choose(object_, there, chosen)

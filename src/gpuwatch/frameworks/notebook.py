@@ -1,7 +1,7 @@
 """Interactive sessions: Kubeflow's Notebooks and Workspaces, and DevWorkspaces."""
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import Framework, Kind, Nature, Never, ReleaseRule, Template, untried
+from gpuwatch.frameworks.framework import Deletes, Framework, Kind, Nature, Never, ReleaseRule, Template, untried
 from gpuwatch.frameworks.json_patch import pointer
 from gpuwatch.frameworks.objects import stamp
 
@@ -22,6 +22,7 @@ NOTEBOOKS = Framework(
             pod_suffix=r"\d+",
             release=ReleaseRule(
                 fields=lambda _, at: ((pointer("metadata", "annotations", _STOPPED), stamp(at)),),
+                deletes=Deletes("nothing: its StatefulSet, which has no volume templates, is scaled to zero", None),
                 holds=common.counts("/status/readyReplicas"),
                 any_value=True,
             ),

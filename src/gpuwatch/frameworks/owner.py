@@ -168,6 +168,7 @@ class Owner:
     replicas: int | None = None
     suspended: bool | None = None
     unscheduled: str = ""  # why its Pods are not placed, as its status says
+    loses: str | None = None  # see Workload
 
     @property
     def key(self) -> KindKey:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from gpuwatch.frameworks import common
 from gpuwatch.frameworks.framework import (
     WHOLE,
+    Deletes,
     Framework,
     GangRule,
     Kind,
@@ -17,7 +18,7 @@ from gpuwatch.frameworks.framework import (
     Tree,
     reported,
 )
-from gpuwatch.frameworks.json_patch import value_at
+from gpuwatch.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.frameworks.objects import Object, condition
 from gpuwatch.frameworks.owner import OwnerSpec
 from gpuwatch.model.cluster import Pod
@@ -44,6 +45,19 @@ def _job_refuses(object_: Object) -> str:
 def _job_holds(object_: Object) -> str:
     told = value_at(object_, "/status/jobDeploymentStatus")
     return "" if not told or told == "Suspended" else f"/status/jobDeploymentStatus is {told}"
+
+
+def deleted_state(object_: Object, cluster: str) -> str:
+    """Why the head's stored state goes with the RayCluster that has its spec in this field. KubeRay deletes it from
+    Redis, and the claim that it made for RocksDB unless that is to be retained."""
+    options = value_at(object_, f"{cluster}/gcsFaultToleranceOptions")
+    annotated = value_at(object_, pointer("metadata", "annotations", "ray.io/ft-enabled"))
+    if options in (ABSENT, None) and str(annotated).lower() != "true":
+        return ""
+    own, kept = value_at(options, "/storage/claimName"), value_at(options, "/storage/deletionPolicy") == "Retain"
+    if value_at(options, "/backend") == "rocksdb" and (own or kept):
+        return ""
+    return "The state that its head stores for fault tolerance would be deleted with its RayCluster."
 
 
 def _cluster_holds(object_: Object) -> str:
@@ -99,6 +113,11 @@ JOB = Framework(
             nature=Nature.ENDS,
             release=ReleaseRule(
                 fields=common.sets("/spec/suspend", True),
+                deletes=Deletes(
+                    "its RayCluster, its Services and its submitting Job, which it makes again; with the cluster, the "
+                    "state of GCS fault tolerance in Redis or in KubeRay's own claim",
+                    lambda job: deleted_state(job, "/spec/rayClusterSpec"),
+                ),
                 holds=_job_holds,
                 refuses=_job_refuses,
                 ended=lambda job: value_at(job, "/status/jobDeploymentStatus") in ("Complete", "Failed"),
@@ -140,7 +159,12 @@ CLUSTER = Framework(
             nature=Nature.SESSION,
             independent=True,
             # KubeRay resumes a suspended RayCluster on false; without the field it stays suspended.
-            release=ReleaseRule(fields=common.sets("/spec/suspend", True), holds=_cluster_holds, unset=False),
+            release=ReleaseRule(
+                fields=common.sets("/spec/suspend", True),
+                deletes=Deletes("nothing: its Services and the stored state of GCS fault tolerance stay", None),
+                holds=_cluster_holds,
+                unset=False,
+            ),
             move=MoveRule(choose=lambda _, _there, chosen: common.evict(chosen), stays=_stays),
             template=Template(_place(), note="Running Pods are not changed: delete them."),
         ),

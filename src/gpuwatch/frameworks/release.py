@@ -156,9 +156,9 @@ def resumes_early(object_: Object) -> bool:
 
 
 def loses(object_: Object) -> str:
-    """What a release would lose for good; '' where nothing."""
+    """Why a release or a move of it may delete data; '' where it does not. A kind without a ReleaseRule may."""
     rule = _rule_of(object_)
-    return "" if isinstance(rule, Refused) else rule.loses(object_)
+    return rule.reason if isinstance(rule, Refused) else rule.deletes.refusal(object_)
 
 
 def obeyed(object_: Object) -> bool:
@@ -180,7 +180,7 @@ def _refusal(rule: ReleaseRule, object_: Object, at: datetime) -> str:
         return "It has ended and holds no GPU."
     if _is_set(object_, rule.fields(object_, at), rule):
         return "It is released already, and not by gpuwatch."
-    return rule.refuses(object_) or rule.loses(object_)
+    return rule.refuses(object_) or rule.deletes.refusal(object_)
 
 
 def _is_set(object_: Object, fields: Fields, rule: ReleaseRule) -> bool:

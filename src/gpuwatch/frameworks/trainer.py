@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpuwatch.frameworks import common
-from gpuwatch.frameworks.framework import WHOLE, Framework, GangRule, Kind, Nature, ReleaseRule, Template, Tree
+from gpuwatch.frameworks.framework import WHOLE, Deletes, Framework, GangRule, Kind, Nature, ReleaseRule, Template, Tree
 from gpuwatch.model.cluster import Pod
 
 
@@ -23,6 +23,7 @@ TRAIN_JOB = Framework(
             nature=Nature.ENDS,
             release=ReleaseRule(
                 fields=common.sets("/spec/suspend", True),
+                deletes=Deletes("nothing: its JobSet is suspended", None),
                 holds=common.counts_active("/status/jobsStatus"),
                 ended=common.ends("Complete", "Failed"),
             ),

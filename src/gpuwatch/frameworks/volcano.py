@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from gpuwatch.frameworks import common, keys
 from gpuwatch.frameworks.framework import (
     Commands,
+    Deletes,
     Framework,
     GangRule,
     Kind,
@@ -92,6 +93,11 @@ VOLCANO = Framework(
             nature=Nature.ENDS,
             release=ReleaseRule(
                 fields=common.sets(_PHASE, "Aborted"),
+                deletes=Deletes(
+                    "its PodGroup and what its plugins made (Services, a ConfigMap, a NetworkPolicy, the Secret with "
+                    "ssh keys), which are made again; the claims of `spec.volumes` stay",
+                    None,
+                ),
                 holds=_holds,
                 refuses=_refuses,
                 ended=lambda job: value_at(job, _PHASE) in _ENDED,

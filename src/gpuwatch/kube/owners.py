@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gpuwatch.frameworks.framework import Kind
+from gpuwatch.frameworks.framework import Kind, ReleaseRule
 from gpuwatch.frameworks.objects import KindKey
 from gpuwatch.frameworks.owner import Owner, OwnerRef, OwnerSpec, OwnerState, Wire
 from gpuwatch.kube.decode import Listing, own_annotations
@@ -71,7 +71,16 @@ class TakeOwner:
             replicas=kind.replicas(spec) if kind.replicas else None,
             suspended=kind.suspended(spec, meta.annotations or {}) if kind.suspended else None,
             unscheduled=kind.unscheduled(found.status) if kind.unscheduled else "",
+            loses=_loses(kind, raw),
         )
+
+
+def _loses(kind: Kind, raw: msgspec.Raw) -> str | None:
+    """Of an object of this kind. Only a kind of which some objects lose data is decoded as a whole."""
+    if not isinstance(kind.release, ReleaseRule):
+        return None
+    deletes = kind.release.deletes
+    return deletes.refusal(msgspec.json.decode(raw)) if deletes.data is not None else ""
 
 
 @dataclass(slots=True)

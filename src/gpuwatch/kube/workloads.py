@@ -153,6 +153,7 @@ def _workload(id_: str, item: Climbed, objects: GangObjects) -> Workload:
         created=top.created,
         replicas=top.replicas,
         suspended=True if inactive else top.suspended,
+        loses=top.loses,
     )
 
 

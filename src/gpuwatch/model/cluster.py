@@ -161,7 +161,11 @@ class OwnerStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The top controller of some Pods. `id` is `Kind/namespace/name`; a bare Pod is its own workload."""
+    """The top controller of some Pods. `id` is `Kind/namespace/name`; a bare Pod is its own workload.
+
+    loses: why a release or a move of it would delete data that outlives a Pod; '' where it would not, None where its
+    own fields were not read.
+    """
 
     id: str
     kind: str
@@ -176,6 +180,7 @@ class Workload:
     replicas: int | None = None
     suspended: bool | None = None
     queue: str = ""  # Kueue or Volcano queue, where one manages it
+    loses: str | None = None
 
     @property
     def key(self) -> tuple[str, str]:

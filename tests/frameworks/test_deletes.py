@@ -1,0 +1,187 @@
+"""A kind says what its controller deletes. An object that would lose data is neither released nor moved."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from frameworks.test_allowed import KINDS, POD, gang_of, members, owner, written
+from gpuwatch.frameworks import BY_NAME, OWNERS, WRITTEN, kueue
+from gpuwatch.frameworks.allowed import move_refusal, release_refusal
+from gpuwatch.frameworks.framework import WHOLE, Deletes, Kind, MoveRule, Never, ReleaseRule, untried
+from gpuwatch.frameworks.json_patch import put
+from gpuwatch.frameworks.move import move
+from gpuwatch.frameworks.objects import Object, Refused, key_of
+from gpuwatch.frameworks.release import Release, loses, release
+from gpuwatch.kube.owners import TakeOwner
+from gpuwatch.model.cluster import Workload
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+STATEFUL_SET = ("apps", "StatefulSet")
+LWS = ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+JOB_SET = ("jobset.x-k8s.io", "JobSet")
+RAY_JOB = ("ray.io", "RayJob")
+RAY_CLUSTER = ("ray.io", "RayCluster")
+APP_WRAPPER = ("workload.codeflare.dev", "AppWrapper")
+CLAIMS = [{"metadata": {"name": "cache"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
+POLICY = "persistentVolumeClaimRetentionPolicy"
+"""The field of a StatefulSet, and of a LeaderWorkerSet's template."""
+
+
+def of(key: tuple[str, str], **spec: Any) -> Object:
+    """A running object of the kind, with more in its spec; names with / are paths."""
+    object_ = copy.deepcopy(written(WRITTEN[key]))
+    for path, value in spec.items():
+        object_ = put(object_, f"/spec/{path}", value)
+    return object_
+
+
+def stateful(policy: object = None, **spec: Any) -> Object:
+    given = {POLICY: policy} if policy is not None else {}
+    return of(STATEFUL_SET, volumeClaimTemplates=CLAIMS, **given, **spec)
+
+
+def leaders(policy: object = None) -> Object:
+    given = {f"leaderWorkerTemplate/{POLICY}": policy} if policy is not None else {}
+    return of(LWS, **{"leaderWorkerTemplate/volumeClaimTemplates": CLAIMS}, **given)
+
+
+def ray_job(**options: Any) -> Object:
+    return of(RAY_JOB, **{"rayClusterSpec/gcsFaultToleranceOptions": options})
+
+
+def marked(object_: Object, **annotations: str) -> Object:
+    return put(object_, "/metadata/annotations", annotations)
+
+
+def wraps(object_: Object) -> Object:
+    return of(APP_WRAPPER, components=[{"template": {**object_, "metadata": {"name": "x"}}}])
+
+
+KEEPING = {
+    "no volumes": of(STATEFUL_SET),
+    "Kubernetes keeps claims by default": stateful(),
+    "kept": stateful({"whenScaled": "Retain", "whenDeleted": "Retain"}),
+    "deleted with the StatefulSet only": stateful({"whenScaled": "Retain", "whenDeleted": "Delete"}),
+    "leaders without volumes": of(LWS),
+    "leaders by default": leaders(),
+    "leaders whose claims are kept": leaders({"whenScaled": "Retain", "whenDeleted": "Retain"}),
+    "a JobSet deletes claims with itself only": of(JOB_SET, volumeClaimPolicies=[{"templates": CLAIMS}]),
+    "a RayJob with a claim of its owner's": ray_job(backend="rocksdb", storage={"claimName": "mine"}),
+    "a RayJob that keeps its claim": ray_job(backend="rocksdb", storage={"deletionPolicy": "Retain"}),
+    "a RayJob without fault tolerance": marked(of(RAY_JOB), **{"ray.io/ft-enabled": "false"}),
+    "a RayCluster is not deleted": of(RAY_CLUSTER, gcsFaultToleranceOptions={"backend": "rocksdb"}),
+    "wrapped claims that are kept": wraps(stateful({"whenScaled": "Delete", "whenDeleted": "Retain"})),
+    "a wrapped JobSet that keeps its claims": wraps(
+        of(JOB_SET, volumeClaimPolicies=[{"templates": CLAIMS, "retentionPolicy": {"whenDeleted": "Retain"}}])
+    ),
+}
+DELETING = {
+    "scaled": (stateful({"whenScaled": "Delete", "whenDeleted": "Retain"}), "whenScaled is Delete"),
+    "scaled, all at once": (
+        stateful({"whenScaled": "Delete"}, podManagementPolicy="Parallel"),
+        "whenScaled is Delete",
+    ),
+    "an unknown word": (stateful({"whenScaled": "Snapshot"}), "whenScaled is Snapshot"),
+    "null": (stateful({"whenScaled": None}), "whenScaled is None"),
+    "not a policy": (stateful("Delete"), "could not be read"),
+    "leaders": (leaders({"whenScaled": "Delete", "whenDeleted": "Retain"}), "whenScaled is Delete"),
+    "workers, whose StatefulSet is deleted": (
+        leaders({"whenScaled": "Retain", "whenDeleted": "Delete"}),
+        "whenDeleted is Delete",
+    ),
+    "leaders with an unknown word": (leaders({"whenDeleted": "Snapshot"}), "whenDeleted is Snapshot"),
+    "Ray in Redis": (ray_job(redisAddress="redis:6379"), "fault tolerance"),
+    "Ray in Redis, by its annotation": (marked(of(RAY_JOB), **{"ray.io/ft-enabled": "True"}), "fault tolerance"),
+    "Ray's own claim": (ray_job(backend="rocksdb"), "fault tolerance"),
+    "Ray's own claim, in words": (
+        ray_job(backend="rocksdb", storage={"deletionPolicy": "DeleteWithCluster"}),
+        "fault tolerance",
+    ),
+    "Ray elsewhere": (ray_job(backend="tikv", storage={"claimName": "mine"}), "fault tolerance"),
+    "wrapped": (wraps(stateful({"whenDeleted": "Delete"})), "whenDeleted is Delete"),
+    "a wrapped JobSet": (wraps(of(JOB_SET, volumeClaimPolicies=[{"templates": CLAIMS}])), "whenDeleted is Delete"),
+    "a wrapped RayCluster": (wraps(of(RAY_CLUSTER, gcsFaultToleranceOptions={})), "fault tolerance"),
+    "a wrapped RayJob": (wraps(ray_job()), "fault tolerance"),
+    "nothing that can be read": (of(APP_WRAPPER, components=["what"]), "could not be read"),
+}
+DELETES = pytest.mark.parametrize(("object_", "why"), DELETING.values(), ids=DELETING)
+KEEPS = pytest.mark.parametrize("object_", KEEPING.values(), ids=KEEPING)
+
+
+def moved(object_: Object) -> object:
+    return move(object_, members(object_["spec"].get("replicas", 3)), ["p0"])
+
+
+def read(object_: Object) -> Workload:
+    """As the reader of the cluster gives it to the plan."""
+    kind = WRITTEN[key_of(object_)]
+    found = TakeOwner(kind)(msgspec.Raw(json.dumps(object_).encode()))
+    assert found is not None
+    return replace(owner(kind), loses=found.loses)
+
+
+@DELETES
+def test_the_executor_neither_releases_nor_moves_what_would_lose_data(object_: Object, why: str) -> None:
+    """With the object that it has just read."""
+    refused = release(object_, remediation="r", at=NOW)
+    assert isinstance(refused, Refused)
+    assert why in refused.reason
+    assert moved(object_) == refused
+    assert loses(object_) == refused.reason
+
+
+@DELETES
+def test_the_plan_refuses_with_the_same_reason(object_: Object, why: str) -> None:
+    assert why in loses(object_)
+    for gang in (None, gang_of(BY_NAME["Kueue"])):
+        assert release_refusal(gang, read(object_)) == loses(object_)
+        assert move_refusal(gang, read(object_), [POD], [POD]) == loses(object_)
+
+
+@KEEPS
+def test_what_keeps_its_data_is_released_and_moved(object_: Object) -> None:
+    assert isinstance(release(object_, remediation="r", at=NOW), Release)
+    assert not isinstance(moved(object_), Refused)
+    assert loses(object_) == ""
+    assert release_refusal(None, read(object_)) == ""
+    assert move_refusal(None, read(object_), [POD], [POD]) == ""
+
+
+@KINDS
+def test_every_kind_that_is_written_says_what_its_controller_deletes(kind: Kind) -> None:
+    if isinstance(kind.release, Never):
+        assert isinstance(kind.move, Never)
+        return
+    assert kind.release.deletes.what
+    assert loses(written(kind)) == ""
+    if kind is not kueue.WORKLOAD:  # the plan judges the owner that it admits
+        unread = replace(owner(kind), loses=None)
+        depends = kind.release.deletes.data is not None
+        assert bool(release_refusal(None, unread)) is depends
+        assert not isinstance(kind.move, MoveRule) or bool(move_refusal(None, unread, [POD], [POD])) is depends
+
+
+@KINDS
+def test_kueue_stops_no_owner_of_which_it_is_not_known_what_is_deleted(kind: Kind) -> None:
+    if isinstance(kind.release, Never) and kind.key in OWNERS:
+        gang = gang_of(BY_NAME["Kueue"])
+        assert release_refusal(gang, owner(kind)) == kind.release.reason
+        assert move_refusal(gang, owner(kind), [POD], [POD]) == kind.release.reason
+    foreign = Workload(id="Sprocket/ml/x", kind="Sprocket", api_version="x/v1", namespace="ml", name="x", loses="")
+    assert "not known what data" in release_refusal(gang_of(BY_NAME["Kueue"]), foreign)
+
+
+def test_a_kind_cannot_be_made_without_saying_it() -> None:
+    with pytest.raises(TypeError, match="deletes"):
+        ReleaseRule(fields=lambda *_: ())  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="what its controller deletes"):
+        Kind("example.com", "Sprocket", ("v1",), release=untried("Sprocket"), move=WHOLE)
+    says = ReleaseRule(fields=lambda *_: (), deletes=Deletes("nothing", None))
+    assert Kind("example.com", "Sprocket", ("v1",), release=says, move=WHOLE).release is says
