@@ -9,12 +9,22 @@ import pytest
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
-from cluster.test_adapters_living import MERGE, do_release, do_restore, now
+from cluster.test_adapters_living import (
+    MERGE,
+    NOW,
+    below,
+    do_release,
+    do_restore,
+    now,
+    provide,
+    put_beside,
+    with_claims,
+)
 from gpuwatch.frameworks.framework import CYCLE
 from gpuwatch.frameworks.json_patch import value_at
 from gpuwatch.frameworks.move import move
-from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.frameworks.release import released
+from gpuwatch.frameworks.objects import Object, Refused, ref_of
+from gpuwatch.frameworks.release import release, released
 from gpuwatch.kube.live import api_client
 from gpuwatch.kube.live_writer import LiveWriter
 from gpuwatch.kube.writer import ClusterWriter
@@ -70,6 +80,13 @@ def deployment(name: str) -> Object:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
+def stateful(name: str, **policy: str) -> Object:
+    labels = {"app": name}
+    pod = {**template("Always"), "metadata": {"labels": labels}}
+    spec = {**with_claims(name, 1, **policy), "selector": {"matchLabels": labels}, "template": pod}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
+
+
 def wrapper(name: str, *wrapped: Object) -> Object:
     return {
         "apiVersion": "workload.codeflare.dev/v1beta2",
@@ -110,6 +127,8 @@ def wait_for_release(writer: ClusterWriter, object_: Object) -> None:
 def test_all_that_it_wraps_goes_and_is_made_anew(writer: ClusterWriter) -> None:
     before = writer.create(wrapper("both", job("both"), deployment("both")))
     first = wait_for_running(writer, before, 4)
+    put_beside(writer, "both")
+    kept = below(writer)
     assert released(now(writer, before), first) is False
     do_release(writer, before)
     wait_for_release(writer, before)
@@ -122,6 +141,38 @@ def test_all_that_it_wraps_goes_and_is_made_anew(writer: ClusterWriter) -> None:
     after = now(writer, before)
     assert after["spec"] == before["spec"]
     assert "resettingCount" not in after["status"]
+    assert below(writer) == kept
+    writer.delete(ref_of(before))
+
+
+def test_claims_of_a_wrapped_stateful_set_stay_where_they_are_to_be_retained(writer: ClusterWriter) -> None:
+    provide(writer, "keeping", 1)
+    before = writer.create(wrapper("keeping", stateful("keeping", whenScaled="Delete", whenDeleted="Retain")))
+    wait_for_running(writer, before, 1)
+    kept = below(writer)
+    assert "PersistentVolumeClaim/data-keeping-0" in kept
+    do_release(writer, before)
+    wait_for_release(writer, before)
+    time.sleep(6)
+    assert below(writer) == kept
+    do_restore(writer, before)
+    wait_for_running(writer, before, 1)
+    assert below(writer) == kept
+    writer.delete(ref_of(before))
+
+
+def test_claims_that_go_with_a_wrapped_stateful_set_are_left_alone(api: Api, writer: ClusterWriter) -> None:
+    """Suspended all the same, it deletes them."""
+    provide(writer, "losing", 1)
+    before = writer.create(wrapper("losing", stateful("losing", whenDeleted="Delete")))
+    wait_for_running(writer, before, 1)
+    refused = release(now(writer, before), remediation="release-4f2a", at=NOW)
+    assert isinstance(refused, Refused)
+    assert refused.reason.endswith("persistentVolumeClaimRetentionPolicy.whenDeleted is Delete.")
+    assert "PersistentVolumeClaim/data-losing-0" in below(writer)
+    path = "/apis/workload.codeflare.dev/v1beta2/namespaces/team-a/appwrappers/losing"
+    assert api.answer("PATCH", path, {"spec": {"suspend": True}}, content_type=MERGE).ok
+    wait_until(lambda: "PersistentVolumeClaim/data-losing-0" not in below(writer), lambda: str(below(writer)))
     writer.delete(ref_of(before))
 
 

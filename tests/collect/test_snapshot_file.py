@@ -167,6 +167,7 @@ def full() -> Snapshot:
                     name="fusion",
                     status=OwnerStatus.FOUND,
                     queue="acme-queue",
+                    loses="Its suspension deletes the Job blackbox that it wraps.",
                 ),
             ),
             gangs=(
@@ -232,7 +233,7 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
     assert changed.readings.promql == {
         "power_watts:last:0": 'max(x{$device, err="1", cluster="…", job=~"…", instance!~"…"})'
     }
-    assert device.untrusted == pod.unscheduled == "(withheld)"
+    assert device.untrusted == pod.unscheduled == changed.cluster.workloads[0].loses == "(withheld)"
     (run,) = changed.pod_runs
     assert (run.pod, run.node, run.reasons) == (pod.ref, pod.node, ("Error",))
     assert list(changed.boots) == list(changed.infiniband) == [pod.node]

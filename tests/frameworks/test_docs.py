@@ -28,3 +28,10 @@ def test_every_kind_that_is_released_is_in_the_table_of_what_was_seen() -> None:
     released = {kind.kind for kind in WRITTEN.values() if isinstance(kind.release, ReleaseRule)}
     # The end-to-end tests try these on each run.
     assert released - {"Workload", "Deployment", "StatefulSet"} <= named
+
+
+def test_it_says_of_every_kind_that_is_written_what_its_controller_deletes() -> None:
+    told = {kind: kind.release.deletes for kind in WRITTEN.values() if isinstance(kind.release, ReleaseRule)}
+    wanted = [f"| {kind.kind} | `{kind.group}` | {deletes.what} |" for kind, deletes in told.items()]
+    table = PAGE.split("## What each controller deletes")[1].split("\n## ")[0]
+    assert [line for line in table.splitlines() if line.startswith("| ")][1:] == sorted(wanted)

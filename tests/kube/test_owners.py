@@ -63,6 +63,24 @@ def test_the_walk_ends_at_the_top_with_one_list_a_kind() -> None:
     assert "uid-ml-other" not in index.by_uid  # nobody asked for it
 
 
+def test_the_reader_judges_what_data_an_owner_would_lose() -> None:
+    def lost(kind: str, api_version: str = "apps/v1", **spec: object) -> str | None:
+        found, _ = workloads(
+            Owners(owner(kind, "x", api_version, spec=spec)), pod(meta=controlled_by(kind, "x", api_version))
+        )
+        return found[0].loses
+
+    deletes = {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}
+    assert "whenScaled is Delete" in (lost("StatefulSet", **deletes) or "")
+    assert lost("StatefulSet", persistentVolumeClaimRetentionPolicy={"whenScaled": "Retain"}) == ""
+    workers = {"size": 2, "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}}
+    leaders = lost("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", leaderWorkerTemplate=workers)
+    assert "whenDeleted is Delete" in (leaders or "")
+    assert lost("Job", "batch/v1") == ""
+    gone, _ = workloads(Owners(), pod(meta=controlled_by("StatefulSet", "x")))
+    assert gone[0].loses is None
+
+
 def test_a_pod_without_a_controller_is_bare_even_where_something_owns_it() -> None:
     ref = controlled_by("ConfigMap", "settings", "v1")
     ref["ownerReferences"][0]["controller"] = False

@@ -120,9 +120,9 @@ def _nodes_of(kind: str) -> Callable[[_Alias, Any], Any]:
     return lambda alias, item: {alias(kind, name): alias("node", node) for name, node in item.items()}
 
 
-def _withheld(_: _Alias, text: str) -> str:
+def _withheld(_: _Alias, text: str | None) -> str | None:
     """Text that may quote any name."""
-    return "(withheld)" if text else ""
+    return "(withheld)" if text else text
 
 
 _FUNCTIONS: Mapping[str, Callable[[_Alias, Any], Any]] = {
