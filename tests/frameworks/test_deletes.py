@@ -88,6 +88,7 @@ DELETING = {
         stateful({"whenScaled": "Delete"}, podManagementPolicy="Parallel"),
         "whenScaled is Delete",
     ),
+    "by its policy alone": (of(STATEFUL_SET, **{POLICY: {"whenScaled": "Delete"}}), "whenScaled is Delete"),
     "an unknown word": (stateful({"whenScaled": "Snapshot"}), "whenScaled is Snapshot"),
     "null": (stateful({"whenScaled": None}), "whenScaled is None"),
     "not a policy": (stateful("Delete"), "could not be read"),

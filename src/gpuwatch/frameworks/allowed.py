@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuwatch.frameworks import BY_NAME, OWNERS
-from gpuwatch.frameworks.framework import Framework, Kind, Never, ReleaseRule, place_lost
+from gpuwatch.frameworks.framework import Framework, Kind, Never, place_lost
 from gpuwatch.frameworks.queues import admitted_by
 from gpuwatch.model.cluster import Gang, Pod, Workload
 
@@ -44,11 +44,14 @@ def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], sib
 def _loses(owner: Workload | None) -> str:
     """Why the owner's controller may delete data. Also asked where Kueue stops the owner in place of gpuwatch."""
     kind = OWNERS.get(owner.key) if owner is not None else None
-    if owner is None or kind is None or not isinstance(kind.release, ReleaseRule):
-        told = kind.release.reason if kind is not None and isinstance(kind.release, Never) else ""
-        return told or "It is not known what data its owner's controller would delete."
+    if owner is None or kind is None:
+        return "It is not known what data its owner's controller would delete."
+    if isinstance(kind.release, Never):
+        return kind.release.reason
+    if kind.release.deletes.data is None:
+        return ""
     unread = f"It was not read what data the controller of {owner.kind} {owner.name} would delete."
-    return (unread if owner.loses is None else owner.loses) if kind.release.deletes.data is not None else ""
+    return unread if owner.loses is None else owner.loses
 
 
 def _found(gang: Gang | None, owner: Workload | None) -> tuple[Framework | None, Kind | Never]:

@@ -40,9 +40,6 @@ def _suspended(deletes: str) -> ReleaseRule:
     )
 
 
-_RELEASE = _suspended("its Services and its PodGroup, which it makes again; an elastic PyTorchJob's autoscaler too")
-
-
 def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
     if spec is None:
         return None
@@ -81,9 +78,9 @@ def _place(replica_specs: str) -> Callable[[Sequence[Pod], Tree], Tree | None]:
 def _kind(
     kind: str,
     replica_specs: str,
+    release: ReleaseRule | Never,
     *,
     versions: tuple[str, ...] = ("v1",),
-    release: ReleaseRule | Never = _RELEASE,
     move: MoveRule | Never = WHOLE,
 ) -> Kind:
     return Kind(
@@ -98,20 +95,27 @@ def _kind(
     )
 
 
-_MPI_RELEASE = _suspended("its PodGroup, in v1 its Services too, which it makes again; its ConfigMap and Secret stay")
+_MPI = "its PodGroup, in v1 its Services too, which it makes again; its ConfigMap and Secret stay"
+_COMMON = "its Services and its PodGroup, which it makes again"
+
 MPI = Framework(
     name="MPIJob",
-    kinds=(_kind("MPIJob", "mpiReplicaSpecs", versions=("v1", "v2beta1"), release=_MPI_RELEASE),),
+    kinds=(_kind("MPIJob", "mpiReplicaSpecs", _suspended(_MPI), versions=("v1", "v2beta1")),),
     gang=GangRule(minimum=_minimum),
 )
 TRAINING = Framework(
     name="Kubeflow Training",
     kinds=(
-        _kind("PyTorchJob", "pytorchReplicaSpecs", move=MoveRule(choose=_elastic)),
-        _kind("TFJob", "tfReplicaSpecs"),
-        _kind("XGBoostJob", "xgbReplicaSpecs"),
-        _kind("JAXJob", "jaxReplicaSpecs"),
-        _kind("PaddleJob", "paddleReplicaSpecs", release=untried("PaddleJob"), move=untried("PaddleJob")),
+        _kind(
+            "PyTorchJob",
+            "pytorchReplicaSpecs",
+            _suspended(f"{_COMMON}; so too the autoscaler of an elastic one"),
+            move=MoveRule(choose=_elastic),
+        ),
+        _kind("TFJob", "tfReplicaSpecs", _suspended(_COMMON)),
+        _kind("XGBoostJob", "xgbReplicaSpecs", _suspended(_COMMON)),
+        _kind("JAXJob", "jaxReplicaSpecs", _suspended(_COMMON)),
+        _kind("PaddleJob", "paddleReplicaSpecs", untried("PaddleJob"), move=untried("PaddleJob")),
     ),
     gang=GangRule(named_by=("training.kubeflow.org/job-name",), minimum=_minimum),
 )
