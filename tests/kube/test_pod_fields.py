@@ -221,6 +221,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TERM = {"labelSelector": {"matchLabels": {"app": "y"}}, "topologyKey": "rack"}
 OTHER = running("ml/y", "n0", 7, labels={"app": "y"})
 ALIKE = running("ml/z", "n0", 7, labels={"app": "x"})
+SECOND = running("ml/z", "n0", 7, labels={"app": "x", "second": ""})
+FOREIGN = running("web/z", "n0", 7, labels={"app": "x"})
+KIND, FIRST = {"matchLabels": {"app": "x"}}, {"matchExpressions": [{"key": "second", "operator": "DoesNotExist"}]}
 SPREAD = {
     "topologyKey": "rack", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
     "labelSelector": {"matchLabels": {"app": "x"}},
@@ -235,7 +238,7 @@ def near(**term: Any) -> dict[str, Any]:
 
 
 def apart(**term: Any) -> dict[str, Any]:
-    return {"affinity": {"podAntiAffinity": {REQUIRED: [{**TERM, **term}]}}}
+    return {"affinity": {"podAntiAffinity": {REQUIRED: [{**TERM, "labelSelector": KIND, **term}]}}}
 
 
 def spread(**changes: Any) -> dict[str, Any]:
@@ -258,10 +261,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[Node, ...], tuple[P
     f"{AFFINE}labelSelector": (near(), near(labelSelector=Z), (PLAIN,), (OTHER,)),
     f"{AFFINE}namespaces": (near(), near(namespaces=["web"]), (PLAIN,), (OTHER,)),
     f"{AFFINE}topologyKey": (near(), near(topologyKey="zone"), (PLAIN,), (OTHER,)),
-    f"{APART}labelSelector": (apart(labelSelector=Z), apart(), (PLAIN,), (OTHER,)),
-    f"{APART}namespaceSelector": (apart(namespaces=["web"]), apart(namespaceSelector={}), (PLAIN,), (OTHER,)),
-    f"{APART}namespaces": (apart(namespaces=["web"]), apart(), (PLAIN,), (OTHER,)),
-    f"{APART}topologyKey": (apart(topologyKey="zone"), apart(), (PLAIN,), (OTHER,)),
+    f"{APART}labelSelector": (apart(labelSelector=FIRST), apart(), (PLAIN,), (SECOND,)),
+    f"{APART}namespaceSelector": (apart(), apart(namespaceSelector={}), (PLAIN,), (FOREIGN,)),
+    f"{APART}namespaces": (apart(), apart(namespaces=["ml", "web"]), (PLAIN,), (FOREIGN,)),
+    f"{APART}topologyKey": (apart(topologyKey="zone"), apart(), (PLAIN,), (ALIKE,)),
     "initContainers[].restartPolicy": (
         {"initContainers": [container("i", limits={GPU: "8"})], "containers": [container(limits={GPU: "1"})]},
         {"initContainers": [{**container("i", limits={GPU: "8"}), "restartPolicy": "Always"}]},
@@ -271,7 +274,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[Node, ...], tuple[P
     "tolerations[].effect": (tolerating(), tolerating(effect="NoExecute"), (TAINTED,), ()),
     "tolerations[].key": (tolerating(), tolerating(key="other"), (TAINTED,), ()),
     "tolerations[].value": (tolerating(), tolerating(value="no"), (TAINTED,), ()),
-    "topologySpreadConstraints[].labelSelector": (spread(labelSelector=Z), spread(), (R0, R1), (ALIKE,)),
+    "topologySpreadConstraints[].labelSelector": (spread(labelSelector=FIRST), spread(), (R0, R1), (SECOND,)),
     "topologySpreadConstraints[].matchLabelKeys": (spread(matchLabelKeys=["app"], labelSelector={}), spread(
         labelSelector={}), (R0, R1), (OTHER,)),
     "topologySpreadConstraints[].maxSkew": (spread(maxSkew=2), spread(), (R0, R1), (ALIKE,)),
@@ -299,6 +302,23 @@ def test_a_modelled_field_makes_a_difference(path: str) -> None:
     said = landed(may_not, *nodes, held=held)
     assert said.startswith("-")
     assert "It is not known" not in said
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (apart(labelSelector=Z), "podAntiAffinity for rack selects Pods of other workloads"),
+        (apart(namespaces=["web"]), "podAntiAffinity for rack selects Pods of other workloads"),
+        (spread(labelSelector=Z), "topologySpreadConstraints for rack selects Pods of other workloads"),
+    ],
+)
+def test_pods_that_may_have_no_accelerator_and_must_be_elsewhere_refuse(spec: dict[str, Any], said: str) -> None:
+    """A Snapshot has no Pods without accelerators."""
+    assert said in landed(spec, PLAIN)
+
+
+def test_a_selector_of_nothing_refuses_nothing() -> None:
+    assert landed(apart(labelSelector=None), PLAIN) == "n0"
 
 
 def test_rules_are_made_of_the_table() -> None:

@@ -360,6 +360,16 @@ def _unknown(pod: Pod) -> str:
         return f"It is not known where Pod {pod.ref} can run: it has {fields[0]}{more}."
     if pod.claims:
         return f"Pod {pod.ref} has its GPU by a ResourceClaim; where such a claim fits is not known."
+    place = pod.placement
+    apart = [item for item in place.pod_anti_affinity if not (item.selects_none or means(item, pod))]
+    elsewhere = [f"podAntiAffinity for {item.topology_key}" for item in apart]
+    unlike_it = [item for item in place.spread if not (item.selects_none or counts(item, pod, pod))]
+    elsewhere += [f"topologySpreadConstraints for {item.topology_key}" for item in unlike_it]
+    if elsewhere:  # Pods without accelerators are not in the Snapshot
+        return (
+            f"It is not known where Pod {pod.ref} can run: its {elsewhere[0]} selects Pods of other workloads, and "
+            "gpuwatch does not know where those without accelerators run."
+        )
     return ""
 
 
