@@ -32,6 +32,7 @@ from deploy.pod_environment import expanded, field_of, pod_environment
 from parts.gpuwatch_run import GpuwatchRun
 from parts.processes import free_port
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 ENTRY_POINT = [sys.executable, "-m", "gpuwatch.app.cli"]
 _LOOK_SECONDS = 0.3
 
@@ -234,7 +235,7 @@ def seeing(mounts: Mapping[Path, Path], scratch: Path, command: list[str]) -> li
     """The command where these folders (place → what is there) are mounted, and nothing of it is seen from outside.
 
     A place that is not there is made in an overlay over the nearest folder that is. /tmp comes last: what is mounted
-    may lie in it.
+    may lie in it. So may the checkout, whose programs are run.
     """
     scratch.mkdir(exist_ok=True)
     script = ["set -e", f"mount -t tmpfs tmpfs {shlex.quote(str(scratch))}"]
@@ -245,9 +246,13 @@ def seeing(mounts: Mapping[Path, Path], scratch: Path, command: list[str]) -> li
         script.append(f"mkdir {shlex.join([str(upper), str(work)])}")
         options = f"lowerdir={parent},upperdir={upper},workdir={work}"
         script.append(f"mount -t overlay overlay -o {shlex.quote(options)} {shlex.quote(str(parent))}")
+    script.append(f"exec 9< {shlex.quote(str(CHECKOUT))}")
     for place in sorted(places, key=lambda each: each == Path("/tmp")):
         script.append(f"mkdir -p {shlex.quote(str(place))}")
         script.append(f"mount --bind {shlex.join([str(places[place]), str(place)])}")
-    script.append('exec "$@"')
+        if place in CHECKOUT.parents:
+            script.append(f"mkdir -p {shlex.quote(str(CHECKOUT))}")
+            script.append(f"mount --no-canonicalize --bind /proc/self/fd/9 {shlex.quote(str(CHECKOUT))}")
+    script.append('exec "$@" 9<&-')
     as_root = () if os.geteuid() == 0 else ("--map-root-user",)
     return ["unshare", "--mount", *as_root, "sh", "-c", "\n".join(script), "sh", *command]
