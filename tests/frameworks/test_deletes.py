@@ -14,7 +14,7 @@ import pytest
 from frameworks.test_allowed import KINDS, POD, gang_of, members, owner, written
 from gpuwatch.frameworks import BY_NAME, OWNERS, WRITTEN, kueue
 from gpuwatch.frameworks.allowed import move_refusal, release_refusal
-from gpuwatch.frameworks.framework import WHOLE, Deletes, Kind, MoveRule, Never, ReleaseRule, untried
+from gpuwatch.frameworks.framework import WHOLE, Deletes, Kind, MoveRule, Never, ReleaseRule, place_lost, untried
 from gpuwatch.frameworks.json_patch import put
 from gpuwatch.frameworks.move import move
 from gpuwatch.frameworks.objects import Object, Refused, key_of
@@ -141,9 +141,11 @@ def test_the_executor_neither_releases_nor_moves_what_would_lose_data(object_: O
 @DELETES
 def test_the_plan_refuses_with_the_same_reason(object_: Object, why: str) -> None:
     assert why in loses(object_)
-    for gang in (None, gang_of(BY_NAME["Kueue"])):
+    queued = gang_of(BY_NAME["Kueue"])
+    for gang in (None, queued):
         assert release_refusal(gang, read(object_)) == loses(object_)
-        assert move_refusal(gang, read(object_), [POD], [POD]) == loses(object_)
+    assert move_refusal(None, read(object_), [POD], [POD]) == loses(object_)
+    assert move_refusal(queued, read(object_), [POD], [POD]) == place_lost("Kueue")
 
 
 @KEEPS
@@ -174,7 +176,7 @@ def test_kueue_stops_no_owner_of_which_it_is_not_known_what_is_deleted(kind: Kin
     if isinstance(kind.release, Never) and kind.key in OWNERS:
         gang = gang_of(BY_NAME["Kueue"])
         assert release_refusal(gang, owner(kind)) == kind.release.reason
-        assert move_refusal(gang, owner(kind), [POD], [POD]) == kind.release.reason
+        assert move_refusal(gang, owner(kind), [POD], [POD]) == place_lost("Kueue")
     foreign = Workload(id="Sprocket/ml/x", kind="Sprocket", api_version="x/v1", namespace="ml", name="x", loses="")
     assert "not known what data" in release_refusal(gang_of(BY_NAME["Kueue"]), foreign)
 
