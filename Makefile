@@ -126,7 +126,7 @@ docs: $(DOCS)/.installed  ## The documentation as a site, into out/site; fails w
 schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the weekly report
 	@mkdir -p docs
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
-	$(BIN)/python -c 'from gpuwatch.report.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
+	$(BIN)/python -c 'from gpuwatch.say.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
 names: $(STAMP)  ## Write docs/names.md and docs/settings.md, the pages of all public words, and deploy/base/{crds,guardrails}.yaml
 	$(BIN)/python -m tools.crds > deploy/base/crds.yaml

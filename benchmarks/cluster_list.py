@@ -191,9 +191,9 @@ def client(url: str):  # type: ignore[no-untyped-def]
 
 
 def read_with_gpuwatch(url: str, page_size: int) -> int:
-    from gpuwatch.kube import kinds
-    from gpuwatch.kube.pods import take_pod
-    from gpuwatch.kube.transport import Limits, Lists
+    from gpuwatch.sources.kube import kinds
+    from gpuwatch.sources.kube.pods import take_pod
+    from gpuwatch.sources.kube.transport import Limits, Lists
 
     listing = Lists(client(url), Limits(page_size=page_size)).objects(kinds.POD, take_pod)
     if listing.failure is not None:

@@ -13,7 +13,7 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from gpuwatch.catalog.metrics import metric_rows, plausible_range
+from gpuwatch.facts.catalog.metrics import metric_rows, plausible_range
 from parts.prometheus_server import ServerBuild, find_servers
 from parts.remote_write import field, post, varint
 

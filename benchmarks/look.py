@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 from window_statistics import peak_mib, settle
 
-from gpuwatch.catalog.metrics import metric_rows
-from gpuwatch.model.cluster import Cluster, Condition, Node, Workload
+from gpuwatch.facts.catalog.metrics import metric_rows
+from gpuwatch.facts.model.cluster import Cluster, Condition, Node, Workload
 
 DAY, HOURS = 86_400, 7_200
 SILENT_EVERY = 20
@@ -66,11 +66,11 @@ def metrics() -> list[str]:
 
 def measure(url: str, gpus: int) -> dict[str, float]:
     """Looks one after the other, a minute of the fleet apart, as the controller takes them: the first, and the last."""
+    from gpuwatch.act.analysis import Policies, analyse
+    from gpuwatch.app.settings import Settings
     from gpuwatch.app.sources import Opened, take_snapshot
-    from gpuwatch.cycle.analysis import Policies, analyse
-    from gpuwatch.settings import Settings
-    from gpuwatch.telemetry.connection import Connection
-    from gpuwatch.telemetry.prometheus import PrometheusStore
+    from gpuwatch.sources.telemetry.connection import Connection
+    from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 
     quiet = Console(quiet=True, force_terminal=False)
     fleet = Listed(gpus)

@@ -16,12 +16,12 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 
-from gpuwatch.advise.mig_pack import patterns
-from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig
-from gpuwatch.model.cluster import Cluster, Condition, Node, Pod
-from gpuwatch.model.sizing import SliceDemand
-from gpuwatch.model.telemetry import Device, Vendor
-from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.facts.model.cluster import Cluster, Condition, Node, Pod
+from gpuwatch.facts.model.sizing import SliceDemand
+from gpuwatch.facts.model.telemetry import Device, Vendor
+from gpuwatch.facts.model.workload_profile import WorkloadKey
+from gpuwatch.size.mig_pack import patterns
+from gpuwatch.size.mig_plan import MigPlanPolicy, plan_mig
 
 GOAL_SECONDS = 1.0
 GOAL_RATIO = 1.01

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from rich.console import Console
 from rich.table import Table
 
-from gpuwatch.model.cluster import DisruptionBudget
-from gpuwatch.model.decision import Finding, Snapshot
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import DisruptionBudget
+from gpuwatch.facts.model.decision import Finding, Snapshot
 from plan.fleet import device, idle, node, pod, sick, snapshot
 
 PER_NODE, HELD, NAMESPACES, BUDGETS, ROUNDS = 8, 6, 100, 5, 3

@@ -28,11 +28,11 @@ from rich.console import Console
 from rich.table import Table
 from window_statistics import peak_mib, settle
 
-from gpuwatch.catalog.metrics import rows_for
-from gpuwatch.collect.profiles import SIGNALS, FetchPolicy, update_profiles
-from gpuwatch.model.cluster import Cluster, Pod
-from gpuwatch.model.telemetry import Signal
-from gpuwatch.profile.joint_policy import ProfilePolicy
+from gpuwatch.facts.catalog.metrics import rows_for
+from gpuwatch.facts.model.cluster import Cluster, Pod
+from gpuwatch.facts.model.telemetry import Signal
+from gpuwatch.size.collect import SIGNALS, FetchPolicy, update_profiles
+from gpuwatch.size.profile.joint_policy import ProfilePolicy
 
 WEEK, HOUR = 7 * 86400, 3600
 
@@ -71,8 +71,8 @@ def cluster(gpus: int) -> Cluster:
 
 def measure(url: str, gpus: int, history_seconds: int, hours_ago: float, book_file: Path) -> dict[str, float]:
     """One update as of that long ago, going on from the book in the file, and leaving the new one there."""
-    from gpuwatch.telemetry.connection import Connection
-    from gpuwatch.telemetry.prometheus import PrometheusStore
+    from gpuwatch.sources.telemetry.connection import Connection
+    from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 
     book = pickle.loads(book_file.read_bytes()) if book_file.exists() else None
     state = cluster(gpus)

@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.table import Table
 from window_statistics import settle
 
-from gpuwatch.collect import collect as collecting
-from gpuwatch.collect import origin
-from gpuwatch.cycle.analysis import Policies, needs_of
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.http_api import ApiSession
-from gpuwatch.telemetry.prometheus import PrometheusStore
+from gpuwatch.act.analysis import Policies, needs_of
+from gpuwatch.sources.collect import collect as collecting
+from gpuwatch.sources.collect import origin
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.http_api import ApiSession
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 
 ROUNDS = 9
 

@@ -24,10 +24,10 @@ import load
 from rich.console import Console
 from rich.table import Table
 
-from gpuwatch.catalog.metrics import rows_for
-from gpuwatch.detect.health import HealthPolicy, needs_of_rules
-from gpuwatch.detect.needs import statistics
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.facts.catalog.metrics import rows_for
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.judge.health.assess import HealthPolicy, needs_of_rules
+from gpuwatch.judge.needs import statistics
 
 WEEK = 7 * 86400
 WEEK_SIGNALS = (
@@ -93,11 +93,11 @@ def measure_bare(url: str, stats: list[WindowStat]) -> dict[str, float]:
 
 
 def measure_gpuwatch(url: str, stats: list[WindowStat]) -> dict[str, float]:
-    from gpuwatch.telemetry.connection import Connection
-    from gpuwatch.telemetry.discovery import discover
-    from gpuwatch.telemetry.inventory import take_inventory
-    from gpuwatch.telemetry.prometheus import PrometheusStore
-    from gpuwatch.telemetry.readings import read_stats
+    from gpuwatch.sources.telemetry.connection import Connection
+    from gpuwatch.sources.telemetry.discovery import discover
+    from gpuwatch.sources.telemetry.inventory import take_inventory
+    from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+    from gpuwatch.sources.telemetry.readings import read_stats
 
     store = PrometheusStore(Connection(url=url))
     began = time.perf_counter()

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from gpuwatch.model.telemetry import PodRef
+from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.metrics import METRICS
 from gpuwatch.simulate.plan import Floats
 from gpuwatch.simulate.scoring import Named
-from gpuwatch.telemetry.series import is_stale
+from gpuwatch.sources.telemetry.series import is_stale
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import msgspec
 import numpy as np
 
-from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
+from gpuwatch.facts.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.simulate.behaviour import Behaviour, Load, WorkKind
 from gpuwatch.simulate.cards import T4, Machine, make_machine
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet

@@ -37,17 +37,17 @@ from evaluation.scoring import (
     score_idle,
     score_misfits,
 )
-from gpuwatch.collect.collect import collect
-from gpuwatch.cycle.analysis import Policies, analyse, needs_of
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import Finding, FindingKind
+from gpuwatch.act.analysis import Policies, analyse, needs_of
+from gpuwatch.facts.model.decision import Finding, FindingKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_as
 from gpuwatch.simulate.writing import write_cluster, write_fleet
-from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.series import RecordedSeries
+from gpuwatch.sources.collect.collect import collect
+from gpuwatch.sources.kube.recorded import RecordedCluster
+from gpuwatch.sources.telemetry.recording import open_recording
+from gpuwatch.sources.telemetry.series import RecordedSeries
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 CONTENDED = 4

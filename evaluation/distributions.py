@@ -21,7 +21,7 @@ from rich.table import Table
 
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.telemetry.series import is_stale
+from gpuwatch.sources.telemetry.series import is_stale
 
 QUANTILES = (5, 25, 50, 75, 90, 99)
 

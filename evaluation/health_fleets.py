@@ -21,9 +21,9 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from gpuwatch.catalog.node_conditions import node_conditions
-from gpuwatch.model.decision import FindingKind
-from gpuwatch.model.telemetry import DeviceId
+from gpuwatch.facts.catalog.node_conditions import node_conditions
+from gpuwatch.facts.model.decision import FindingKind
+from gpuwatch.facts.model.telemetry import DeviceId
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.cards import A100, H100, CardModel, Machine, make_machine
 from gpuwatch.simulate.exporter import JOB, prometheus_up, samples
@@ -36,7 +36,7 @@ from gpuwatch.simulate.schedule import FOREVER, Scheduler
 from gpuwatch.simulate.script import CardScript, MachineScript, Span
 from gpuwatch.simulate.states import DeviceState
 from gpuwatch.simulate.tables import NAMES
-from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
+from gpuwatch.sources.telemetry.series import FloatArray, RecordedSeries, mark_stale
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 DAYS = 1.5

@@ -17,15 +17,24 @@ from pathlib import Path
 
 from evaluation.health_fleets import FLEETS, Case, HealthFleet, Right, health_fleet
 from evaluation.scoring import Quality, added
-from gpuwatch.collect.collect import collect
-from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, needs_of, remember
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import ActionKind, Analysis, Family, FindingKind, Mode, Severity, SubjectKind, Verdict
-from gpuwatch.model.faults import FaultMemory
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.analysis import PlanContext, Policies, analyse, needs_of, remember
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.decision import (
+    ActionKind,
+    Analysis,
+    Family,
+    FindingKind,
+    Mode,
+    Severity,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.simulate.scoring import ABSENCES
 from gpuwatch.simulate.writing import write_cluster, write_fleet
-from gpuwatch.telemetry.recording import open_recording
+from gpuwatch.sources.collect.collect import collect
+from gpuwatch.sources.kube.recorded import RecordedCluster
+from gpuwatch.sources.telemetry.recording import open_recording
 
 POLICIES = Policies(
     plan=PlanPolicy(

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from gpuwatch.model.decision import Finding, FindingKind, Verdict
-from gpuwatch.model.telemetry import PodRef
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
+from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.simulate.scoring import (
     ABSENCES,
     IDLE_KINDS,

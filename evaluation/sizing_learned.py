@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from evaluation.sizing_quality import Intervals, Points, predict_points
-from gpuwatch.advise.demand import Floats, SpeedPolicy
+from gpuwatch.size.demand import Floats, SpeedPolicy
 
 _COVER = 0.9
 _MARGINS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.10, 0.12, 0.15, 0.20, 0.25)

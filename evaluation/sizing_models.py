@@ -14,10 +14,10 @@ from itertools import permutations
 import numpy as np
 
 from evaluation.sizing_rows import Throughput
-from gpuwatch.advise.capability import Capability, capability_of, ratios
-from gpuwatch.advise.speed import predict_speed
-from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.model.workload_profile import Cell, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.facts.model.workload_profile import Cell, WorkloadKey, WorkloadProfile
+from gpuwatch.size.capability import Capability, capability_of, ratios
+from gpuwatch.size.speed import predict_speed
 
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)
 

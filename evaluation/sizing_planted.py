@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.recommend import advise
-from gpuwatch.model.cluster import Cluster, Condition, Node, OwnerStatus, Pod, Workload
-from gpuwatch.model.sizing import Recommendation, TargetKind
-from gpuwatch.model.workload_profile import Cell, DayUse, MemoryRun, ProfileBook, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.model.cluster import Cluster, Condition, Node, OwnerStatus, Pod, Workload
+from gpuwatch.facts.model.sizing import Recommendation, TargetKind
+from gpuwatch.facts.model.workload_profile import Cell, DayUse, MemoryRun, ProfileBook, WorkloadKey, WorkloadProfile
+from gpuwatch.size.policy import AdvicePolicy
+from gpuwatch.size.recommend import advise
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 A100, OWNER, GIB = "A100-SXM4-40GB", "Notebook/team/lab", 2**30

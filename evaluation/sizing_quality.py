@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evaluation.sizing_rows import MeasuredJob, envelopes, measured_on, profile_of
-from gpuwatch.advise.capability import capability_of, ratios
-from gpuwatch.advise.demand import Floats, SpeedPolicy
-from gpuwatch.advise.memory import memory_need
-from gpuwatch.advise.speed import predict_speeds
-from gpuwatch.catalog.gpus import gpu_share_ratio
-from gpuwatch.catalog.mig import geometry
-from gpuwatch.model.sizing import SpeedEstimate
-from gpuwatch.model.workload_profile import PowerEnvelope
+from gpuwatch.facts.catalog.gpus import gpu_share_ratio
+from gpuwatch.facts.catalog.mig import geometry
+from gpuwatch.facts.model.sizing import SpeedEstimate
+from gpuwatch.facts.model.workload_profile import PowerEnvelope
+from gpuwatch.size.capability import capability_of, ratios
+from gpuwatch.size.demand import Floats, SpeedPolicy
+from gpuwatch.size.memory import memory_need
+from gpuwatch.size.speed import predict_speeds
 
 # Rounding of published numbers: a truth this far outside is inside.
 _ROUNDING = 0.0005

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from gpuwatch.model.telemetry import Vendor
-from gpuwatch.settings import Settings
+from gpuwatch.app.settings import Settings
+from gpuwatch.facts.model.telemetry import Vendor
 from tools import generated
 from tools.rules import alerts, recorded
 

@@ -17,12 +17,12 @@ from typing import Any, cast, get_args, get_origin
 
 import yaml
 
-from gpuwatch.catalog.tables import checked
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import OF_NODES, OF_WORKLOADS, ObjectRef, Phase
-from gpuwatch.store.api_form import QUANTITY, TEXT_SUFFIX, NumberOrText, camel_enum, enum_members, form_fields
-from gpuwatch.store.conditions import MEANINGS, PENDING, TYPES, ConditionStatus
-from gpuwatch.store.custom_resources import (
+from gpuwatch.facts.catalog.tables import checked
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.facts.model.remediation import OF_NODES, OF_WORKLOADS, ObjectRef, Phase
+from gpuwatch.sources.store.api_form import QUANTITY, TEXT_SUFFIX, NumberOrText, camel_enum, enum_members, form_fields
+from gpuwatch.sources.store.conditions import MEANINGS, PENDING, TYPES, ConditionStatus
+from gpuwatch.sources.store.custom_resources import (
     ADVISED,
     CHECKPOINT_KIND,
     GROUP,

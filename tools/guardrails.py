@@ -16,13 +16,13 @@ from typing import Any
 
 import yaml
 
-from gpuwatch.frameworks import FRAMEWORKS, WRITTEN, keys
-from gpuwatch.frameworks.framework import Commands, Kind, MoveRule, ReleaseRule
-from gpuwatch.frameworks.json_patch import parts
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.live_writer import event_of
-from gpuwatch.model.remediation import ObjectRef
-from gpuwatch.store.custom_resources import GROUP
+from gpuwatch.facts.frameworks import FRAMEWORKS, WRITTEN, keys
+from gpuwatch.facts.frameworks.framework import Commands, Kind, MoveRule, ReleaseRule
+from gpuwatch.facts.frameworks.json_patch import parts
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.sources.kube.live_writer import event_of
+from gpuwatch.sources.store.custom_resources import GROUP
 
 """Label of the ClusterRoleBindings whose ServiceAccounts are held: they are named there and nowhere else. Its value
 `controller` marks the one whose ServiceAccount alone makes Remediations."""

@@ -19,24 +19,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gpuwatch.act.execute import requests
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.metric_table import METRICS
-from gpuwatch.execute import requests
-from gpuwatch.frameworks import keys
-from gpuwatch.model.decision import (
-    ActionKind,
-    Advice,
-    Component,
-    Family,
-    FindingKind,
-    Mode,
-    Severity,
-    Verdict,
-)
-from gpuwatch.model.remediation import Phase, StepKind
-from gpuwatch.model.sizing import AbstentionKind, OutcomeVerdict, TargetKind
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.settings import Settings
+from gpuwatch.app.settings import Settings
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.decision import ActionKind, Advice, Component, Family, FindingKind, Mode, Severity, Verdict
+from gpuwatch.facts.model.remediation import Phase, StepKind
+from gpuwatch.facts.model.sizing import AbstentionKind, OutcomeVerdict, TargetKind
+from gpuwatch.facts.model.telemetry import GapKind
 from tools.crds import CONDITIONS, definitions
 
 ROOT = Path(__file__).resolve().parents[1]

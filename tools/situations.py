@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from gpuwatch.model.decision import ActionKind, Advice, FindingKind, Severity, Verdict
+from gpuwatch.facts.model.decision import ActionKind, Advice, FindingKind, Severity, Verdict
 from tools import generated
 
 FOLDER = generated.ROOT / "tests" / "detect" / "situations"

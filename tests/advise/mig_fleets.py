@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig
-from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.mig import geometry, placement_sets
-from gpuwatch.model.cluster import Cluster, Condition, Node, Pod
-from gpuwatch.model.sizing import MigPlan, SliceDemand
-from gpuwatch.model.telemetry import Device, Vendor
-from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.facts.catalog.mig import geometry, placement_sets
+from gpuwatch.facts.model.cluster import Cluster, Condition, Node, Pod
+from gpuwatch.facts.model.sizing import MigPlan, SliceDemand
+from gpuwatch.facts.model.telemetry import Device, Vendor
+from gpuwatch.facts.model.workload_profile import WorkloadKey
+from gpuwatch.size.mig_plan import MigPlanPolicy, plan_mig
 
 AT = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 A100 = "A100-SXM4-40GB"

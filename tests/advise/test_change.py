@@ -9,14 +9,14 @@ from advise.objects import OBJECTS, at, merged, pod_spec, template
 from advise.world import A100, NOW, cluster, node, owner, pod
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
-from gpuwatch.advise.change import change
-from gpuwatch.advise.facts import Facts, gather
-from gpuwatch.advise.money import PriceList
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.frameworks import OWNERS, kind_of
-from gpuwatch.model.cluster import Cluster, Sharing, Taint
-from gpuwatch.model.sizing import Target, TargetKind
-from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
+from gpuwatch.account.money import PriceList
+from gpuwatch.facts.frameworks import OWNERS, kind_of
+from gpuwatch.facts.model.cluster import Cluster, Sharing, Taint
+from gpuwatch.facts.model.sizing import Target, TargetKind
+from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
+from gpuwatch.size.change import change
+from gpuwatch.size.facts import Facts, gather
+from gpuwatch.size.policy import AdvicePolicy
 
 NOW_ON = Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=1, resource="nvidia.com/gpu")
 SLICE = Target(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advise.world import GIB, advised, answer, cluster, node, option, profile, rules
-from gpuwatch.model.sizing import TargetKind
+from gpuwatch.facts.model.sizing import TargetKind
 
 SLICE = TargetKind.MIG
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpuwatch.advise.image import condition
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.catalog.gpus import find_gpu
+from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.size.image import condition
+from gpuwatch.size.policy import AdvicePolicy
 
 PTX = "or PTX that the driver can compile for it"
 

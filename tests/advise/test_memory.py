@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.advise.memory import MemoryPolicy, memory_need
-from gpuwatch.model.cluster import Pod
-from gpuwatch.model.workload_profile import MemoryRun, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.workload_profile import MemoryRun, WorkloadKey, WorkloadProfile
+from gpuwatch.size.memory import MemoryPolicy, memory_need
 
 GIB = 2**30
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from gpuwatch.advise.mig_pack import KeptClass, Problem, UniformClass, pack, patterns, shortage
-from gpuwatch.advise.mig_parted import standard_name
-from gpuwatch.catalog.mig import families, geometry, placement_sets
+from gpuwatch.facts.catalog.mig import families, geometry, placement_sets
+from gpuwatch.size.mig_pack import KeptClass, Problem, UniformClass, pack, patterns, shortage
+from gpuwatch.size.mig_parted import standard_name
 
 A100 = "A100-40GB"
 PLAIN = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from advise.mig_fleets import A100, AT, MigFleet, nodes_after, overfull, random_fleet, random_hosts
-from gpuwatch.advise.mig_plan import MigPlanPolicy, plan_mig, slice_demands
-from gpuwatch.model.cluster import Cluster, Placement, Taint
-from gpuwatch.model.sizing import (
+from gpuwatch.facts.model.cluster import Cluster, Placement, Taint
+from gpuwatch.facts.model.sizing import (
     Change,
     EvidenceTier,
     MemoryNeed,
@@ -21,8 +20,9 @@ from gpuwatch.model.sizing import (
     Target,
     TargetKind,
 )
-from gpuwatch.model.telemetry import Vendor
-from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.facts.model.telemetry import Vendor
+from gpuwatch.facts.model.workload_profile import WorkloadKey
+from gpuwatch.size.mig_plan import MigPlanPolicy, plan_mig, slice_demands
 
 
 def whole_fleet(pods: int, wants: str | None) -> MigFleet:

@@ -20,7 +20,7 @@ import pytest
 from advise.mig_fleets import MigFleet, nodes_after, random_hosts
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild, running
-from gpuwatch.model.sizing import MigPlan
+from gpuwatch.facts.model.sizing import MigPlan
 from parts.processes import wait_until
 
 pytestmark = pytest.mark.slow

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from advise.world import A100, LIGHT, NOW, advised, answer, cell, cluster, node, option, owner, pod, price, profile
-from gpuwatch.advise.money import PriceList, pod_hours_per_week, run_time_ratio
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.model.sizing import Abstention, EvidenceTier, SpeedEstimate, TargetKind
+from gpuwatch.account.money import PriceList, pod_hours_per_week, run_time_ratio
+from gpuwatch.facts.model.sizing import Abstention, EvidenceTier, SpeedEstimate, TargetKind
+from gpuwatch.size.policy import AdvicePolicy
 
 JOB = "Job/team/train"
 

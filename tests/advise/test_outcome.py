@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from advise.world import GIB, NOW, advised, answer, book, cell, cluster, node, owner, pod, price, profile, run
-from gpuwatch.advise.outcome import FinishedRun, judge
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.model.cluster import Sharing
-from gpuwatch.model.sizing import OutcomeVerdict, Recommendation, TargetKind
-from gpuwatch.model.workload_profile import DayUse
+from gpuwatch.facts.model.cluster import Sharing
+from gpuwatch.facts.model.sizing import OutcomeVerdict, Recommendation, TargetKind
+from gpuwatch.facts.model.workload_profile import DayUse
+from gpuwatch.size.outcome import FinishedRun, judge
+from gpuwatch.size.policy import AdvicePolicy
 
 JOB = "CronJob/team/nightly"
 POLICY = AdvicePolicy()

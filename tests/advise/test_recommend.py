@@ -26,16 +26,16 @@ from advise.world import (
     rules,
     run,
 )
-from gpuwatch.advise import recommend
-from gpuwatch.advise.choice import expected_cost, miss_probability
-from gpuwatch.advise.options import fewer_speed
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.ready import confidence_days, widened
-from gpuwatch.advise.recommend import advise
-from gpuwatch.catalog.instances import instance_types
-from gpuwatch.model.cluster import Gang, OwnerStatus
-from gpuwatch.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
-from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, Option, SpeedEstimate, Target, TargetKind
+from gpuwatch.facts.catalog.instances import instance_types
+from gpuwatch.facts.model.cluster import Gang, OwnerStatus
+from gpuwatch.facts.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, Option, SpeedEstimate, Target, TargetKind
+from gpuwatch.size import recommend
+from gpuwatch.size.choice import expected_cost, miss_probability
+from gpuwatch.size.options import fewer_speed
+from gpuwatch.size.policy import AdvicePolicy
+from gpuwatch.size.ready import confidence_days, widened
+from gpuwatch.size.recommend import advise
 
 JOB = "Job/team/train"
 POLICY = AdvicePolicy()

@@ -20,13 +20,13 @@ from advise.world import (
     profile,
     rules,
 )
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.recommend import advise
-from gpuwatch.advise.sharing import Sharer, fits, groups, shared_speed, sharer
-from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import Sharing
-from gpuwatch.model.sizing import EvidenceTier, MemoryNeed, Recommendation, TargetKind
-from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import Sharing
+from gpuwatch.facts.model.sizing import EvidenceTier, MemoryNeed, Recommendation, TargetKind
+from gpuwatch.facts.model.workload_profile import WorkloadKey
+from gpuwatch.size.policy import AdvicePolicy
+from gpuwatch.size.recommend import advise
+from gpuwatch.size.sharing import Sharer, fits, groups, shared_speed, sharer
 
 POLICY = AdvicePolicy()
 FULL = 40 * GIB

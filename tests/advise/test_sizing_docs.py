@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.advise.vetoes import ACROSS, VETOES
-from gpuwatch.model.sizing import AbstentionKind
+from gpuwatch.facts.model.sizing import AbstentionKind
+from gpuwatch.size.vetoes import ACROSS, VETOES
 
 DOCS = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.advise.slice_labels import LabelledSize, labelled_sizes
-from gpuwatch.model.cluster import Node
+from gpuwatch.facts.model.cluster import Node
+from gpuwatch.size.slice_labels import LabelledSize, labelled_sizes
 
 SAMPLES = Path(__file__).parents[2].parent / "shared/samples/nodes"
 MIB = 2**20

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.advise.capability import Capability, capability_of, ratios
-from gpuwatch.advise.demand import SpeedPolicy
-from gpuwatch.advise.slice_labels import LabelledSize
-from gpuwatch.advise.speed import predict_speed, predict_speeds
-from gpuwatch.catalog.gpus import Gpu, find_gpu, gpus
-from gpuwatch.catalog.mig import geometry
-from gpuwatch.catalog.processors import processors
-from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
-from gpuwatch.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus
+from gpuwatch.facts.catalog.mig import geometry
+from gpuwatch.facts.catalog.processors import processors
+from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
+from gpuwatch.facts.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
+from gpuwatch.size.capability import Capability, capability_of, ratios
+from gpuwatch.size.demand import SpeedPolicy
+from gpuwatch.size.slice_labels import LabelledSize
+from gpuwatch.size.speed import predict_speed, predict_speeds
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ENVELOPE = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=50.0, ceiling_watts=250.0, devices=8)

@@ -3,9 +3,9 @@
 import pytest
 
 from advise.world import GIB, answer, cluster, node, option, owner, pod, price, profile
-from gpuwatch.advise.targets import shared_resource, strategy
-from gpuwatch.model.cluster import Sharing
-from gpuwatch.model.sizing import TargetKind
+from gpuwatch.facts.model.cluster import Sharing
+from gpuwatch.facts.model.sizing import TargetKind
+from gpuwatch.size.targets import shared_resource, strategy
 
 JOB = "Job/team/train"
 

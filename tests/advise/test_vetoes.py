@@ -24,15 +24,15 @@ from advise.world import (
     rules,
     run,
 )
-from gpuwatch.advise.facts import gather
-from gpuwatch.advise.money import PriceList
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.vetoes import ACROSS, VETOES, VetoCase, veto
-from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import Condition, Gang, Namespace, Sharing
-from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind
-from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
+from gpuwatch.account.money import PriceList
+from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import Condition, Gang, Namespace, Sharing
+from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind
+from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
+from gpuwatch.size.facts import gather
+from gpuwatch.size.policy import AdvicePolicy
+from gpuwatch.size.vetoes import ACROSS, VETOES, VetoCase, veto
 
 L4 = price("l4-1", "L4", gpus=1, per_hour=0.5)
 JOB = "Job/team/train"

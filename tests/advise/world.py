@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from gpuwatch.advise.policy import AdvicePolicy
-from gpuwatch.advise.recommend import advise
-from gpuwatch.catalog.instances import InstanceType
-from gpuwatch.model.cluster import Cluster, Condition, Node, OwnerStatus, Pod, Workload
-from gpuwatch.model.sizing import Abstention, AbstentionKind, Option, Recommendation, TargetKind
-from gpuwatch.model.workload_profile import (
+from gpuwatch.facts.catalog.instances import InstanceType
+from gpuwatch.facts.model.cluster import Cluster, Condition, Node, OwnerStatus, Pod, Workload
+from gpuwatch.facts.model.sizing import Abstention, AbstentionKind, Option, Recommendation, TargetKind
+from gpuwatch.facts.model.workload_profile import (
     Cell,
     DayUse,
     MemoryRun,
@@ -19,6 +17,8 @@ from gpuwatch.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
+from gpuwatch.size.policy import AdvicePolicy
+from gpuwatch.size.recommend import advise
 
 GIB = 2**30
 NOW = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)

@@ -20,9 +20,9 @@ from click.testing import CliRunner, Result
 from gpuwatch.app.cli import cli
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.scope import shown_name
-from gpuwatch.collect.snapshot_file import load_snapshot, save_snapshot
-from gpuwatch.model.cluster import Cluster, Workload
-from gpuwatch.report.machine import analysis_schema, to_json
+from gpuwatch.facts.model.cluster import Cluster, Workload
+from gpuwatch.say.machine import analysis_schema, to_json
+from gpuwatch.sources.collect.snapshot_file import load_snapshot, save_snapshot
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SHARED = Path(__file__).parents[2].parent / "shared"

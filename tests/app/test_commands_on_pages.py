@@ -12,7 +12,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 from gpuwatch.app.cli import cli
-from gpuwatch.settings import Settings, load_settings
+from gpuwatch.app.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page for at in ("*.md", "docs/*.md", "docs/runbooks/*.md", "deploy/**/*.md") for page in ROOT.glob(at)]

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import gpuwatch
+from gpuwatch.account.fleet_cost import fleet_cost
 from gpuwatch.app.cli import cli
 from gpuwatch.app.sizing import price_list
 from gpuwatch.app.sources import SourceError
-from gpuwatch.cycle.fleet_cost import fleet_cost
-from gpuwatch.model.decision import Verdict
-from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json
+from gpuwatch.facts.model.decision import Verdict
+from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.writing import write_fleet

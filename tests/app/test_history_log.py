@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatch.app.history_log import HistoryLog
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.model.remediation import Phase, Remediation, Turn
+from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
 from store.remediation_stores import proposal, remediation
 
 

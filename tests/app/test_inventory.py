@@ -13,16 +13,16 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from execute.living import Fleet, new_store
+from gpuwatch.act.analysis import Policies, analyse
 from gpuwatch.app import controller as controllers
 from gpuwatch.app.controller import Controller, followed, following, rest
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sources import Opened
-from gpuwatch.cycle.analysis import Policies, analyse
-from gpuwatch.kube.followed import Followed
-from gpuwatch.kube.live import LiveCluster
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import Analysis
-from gpuwatch.settings import load_settings
+from gpuwatch.facts.model.decision import Analysis
+from gpuwatch.sources.kube.followed import Followed
+from gpuwatch.sources.kube.live import LiveCluster
+from gpuwatch.sources.kube.recorded import RecordedCluster
 from kube.api_server import ApiServer, serving
 from kube.cluster_json import pod
 

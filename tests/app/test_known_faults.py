@@ -14,19 +14,19 @@ from click.testing import CliRunner
 
 from detect.builders import AT
 from detect.test_fault_memory import HOUR, moved, quiet, raised
+from gpuwatch.act.analysis import Policies, assess
 from gpuwatch.app.cli import cli
 from gpuwatch.app.controller import Controller, Writers
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.settings import Settings
+from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.app.sources import Opened
-from gpuwatch.collect.snapshot_file import save_snapshot
-from gpuwatch.cycle.analysis import Policies, assess
-from gpuwatch.kube.writer import ClusterWriter
-from gpuwatch.model.decision import Snapshot, Verdict
-from gpuwatch.model.faults import FaultMemory
-from gpuwatch.settings import Settings
-from gpuwatch.settings.run_policy import ControllerPolicy
-from gpuwatch.store import StoreError
-from gpuwatch.store.store import Store
+from gpuwatch.facts.model.decision import Snapshot, Verdict
+from gpuwatch.facts.model.faults import FaultMemory
+from gpuwatch.sources.collect.snapshot_file import save_snapshot
+from gpuwatch.sources.kube.writer import ClusterWriter
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.store import Store
 from kube.memory_cluster import MemoryCluster
 from store.test_checkpoints import Killed
 

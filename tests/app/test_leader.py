@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpuwatch.app.leader import Election, NotLeadingError
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.sources.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster
 
 LEASE = ObjectRef("coordination.k8s.io/v1", "Lease", "gpuwatch", "gpuwatch")

@@ -15,14 +15,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.told_fleet import leading, remediations, simulated
+from gpuwatch.account.fleet_cost import FleetCost
 from gpuwatch.app.counted_writer import counted
 from gpuwatch.app.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.catalog.tables import CatalogError
-from gpuwatch.cycle.fleet_cost import FleetCost
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.cluster import Cluster
-from gpuwatch.model.decision import (
+from gpuwatch.facts.catalog.tables import CatalogError
+from gpuwatch.facts.model.cluster import Cluster
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Analysis,
     Coverage,
@@ -35,8 +34,9 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Turn
-from gpuwatch.model.telemetry import Device, Vendor
+from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Turn
+from gpuwatch.facts.model.telemetry import Device, Vendor
+from gpuwatch.sources.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster
 from parts.prometheus_server import ServerBuild
 from store.remediation_stores import T0, remediation

@@ -21,7 +21,7 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
     if path.is_file() and path.suffix in (".md", ".json", ".yaml") and path.name != "CHANGELOG.md"
 )
-TEMPLATES = sorted((ROOT / "src" / "gpuwatch" / "report" / "templates").iterdir())
+TEMPLATES = sorted((ROOT / "src" / "gpuwatch" / "say" / "templates").iterdir())
 
 STILL_WORDS = {"retry_seconds", "taint_node", "--namespace", "At"}
 """Names of the changelog's column `was` that have another meaning, and stay."""
@@ -114,7 +114,7 @@ def test_people_read_the_fields_own_word(old: str) -> None:
     pattern = re.compile(old)
     left = [
         f"{path.relative_to(ROOT)}:{line}: {text[:100]!r}"
-        for room in ("advise", "app", "detect", "execute", "plan", "report", "store")
+        for room in ("account", "act", "app", "judge", "say", "size", "sources/store")
         for path in sorted((ROOT / "src" / "gpuwatch" / room).rglob("*.py"))
         for line, text in _literals(path)
         if pattern.search(text)

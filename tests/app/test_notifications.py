@@ -15,15 +15,15 @@ import pytest
 
 from deliver.receivers import Webhook, webhook
 from execute.living import ENFORCE, SUGGEST, Fleet, new_store, quick
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import KEPT, Notifications
-from gpuwatch.deliver.policy import DeliveryPolicy
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import Phase, Remediation, Step, StepKind
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.facts.model.remediation import Phase, Remediation, Step, StepKind
+from gpuwatch.say.deliver.policy import DeliveryPolicy
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")

@@ -15,10 +15,10 @@ from gpuwatch.app.http_server import serving
 from gpuwatch.app.jobs import Job, Jobs
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.pages import Pages
-from gpuwatch.deliver import outbox as box
-from gpuwatch.deliver.deliver import deliver
-from gpuwatch.deliver.policy import DeliveryPolicy
-from gpuwatch.report.templating import SCRIPT_HASH
+from gpuwatch.say.deliver import outbox as box
+from gpuwatch.say.deliver.deliver import deliver
+from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.say.templating import SCRIPT_HASH
 from parts.processes import wait_until
 from report.test_status_page import standing_by
 

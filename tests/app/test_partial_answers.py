@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.act.analysis import Policies
+from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.controller import Controller
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.settings import Settings
+from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.app.sources import Opened
-from gpuwatch.cycle.analysis import Policies
-from gpuwatch.model.decision import Plan
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.settings import Settings
-from gpuwatch.settings.run_policy import ControllerPolicy
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.prometheus import PrometheusStore
+from gpuwatch.facts.model.decision import Plan
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 from parts.scripted_server import Asked, Reply, scripted, vector
 
 BUSY = "DCGM_FI_DEV_GPU_UTIL"

@@ -18,9 +18,9 @@ from deploy.manifests import CRDS, apply, documents
 from gpuwatch.app.cli import cli
 from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.sources import open_sources
-from gpuwatch.model.remediation import Phase, Turn
-from gpuwatch.store.api_form import to_api
-from gpuwatch.store.custom_resources import API_VERSION, NODE_KIND
+from gpuwatch.facts.model.remediation import Phase, Turn
+from gpuwatch.sources.store.api_form import to_api
+from gpuwatch.sources.store.custom_resources import API_VERSION, NODE_KIND
 from store.remediation_stores import (
     NAMESPACE,
     NODE_REMEDIATIONS,

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gpuwatch.act.analysis import Policies
 from gpuwatch.app.controller import Controller
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, _policies, open_sources
-from gpuwatch.cycle.analysis import Policies
-from gpuwatch.settings import load_settings
 from telemetry.timeline import Timeline, gpu, held
 
 

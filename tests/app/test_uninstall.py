@@ -16,17 +16,17 @@ from click.testing import CliRunner, Result
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import CRDS, DEPLOY, apply, documents
+from gpuwatch.act.execute.requests import write
+from gpuwatch.act.execute.steps import RELEASED
+from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app import uninstall
 from gpuwatch.app.cli import cli
-from gpuwatch.execute.requests import write
-from gpuwatch.execute.steps import RELEASED
-from gpuwatch.frameworks import keys, kueue
-from gpuwatch.frameworks.objects import Patch, ref_of
-from gpuwatch.frameworks.release import Release, release
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.model.remediation import ObjectRef, Phase, Step, StepKind, Turn
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys, kueue
+from gpuwatch.facts.frameworks.objects import Patch, ref_of
+from gpuwatch.facts.frameworks.release import Release, release
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Step, StepKind, Turn
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
 from parts.processes import wait_until
 from store.remediation_stores import (
     NODE_REMEDIATIONS,

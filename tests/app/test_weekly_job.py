@@ -17,12 +17,12 @@ import pytest
 from deliver.receivers import Webhook, webhook
 from gpuwatch.app.leader import LEASE, Election, NotLeadingError
 from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.app.weekly_job import WeeklyJob
-from gpuwatch.deliver.policy import DeliveryPolicy
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.remediation import ObjectRef
-from gpuwatch.settings.run_policy import ControllerPolicy
-from gpuwatch.store import StoreError
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.sources.kube.writer import Failure, WriteError
+from gpuwatch.sources.store import StoreError
 from kube.memory_cluster import MemoryCluster
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
@@ -114,7 +114,7 @@ def test_one_that_was_missed_is_made_up_within_its_time_and_not_after(
 ) -> None:
     late = Replica(tmp_path, "late")
     assert not late.look(DUE + LATE)
-    with caplog.at_level(logging.INFO, "gpuwatch.report"):
+    with caplog.at_level(logging.INFO, "gpuwatch.say"):
         assert late.look(DUE + LATE - timedelta(seconds=1))
     assert "was due at 2026-03-09 06:00Z was missed, and is made now" in caplog.text
     assert late.made == [DUE]

@@ -9,23 +9,23 @@ from pathlib import Path
 
 from advise.world import advised, answer, profile
 from execute.living import ENFORCE, Fleet, drive, new_store, quick
-from gpuwatch.advise.money import PriceList
+from gpuwatch.account.fleet_cost import advice_counts, fleet_cost
+from gpuwatch.account.money import PriceList
+from gpuwatch.act.analysis import PlanContext, Policies, analyse, needs_of
+from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.app.jobs import Job, Jobs
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.catalog.instances import instance_types
-from gpuwatch.collect.collect import collect
-from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, needs_of
-from gpuwatch.cycle.fleet_cost import advice_counts, fleet_cost
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.kube.followed import Followed
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import Analysis
-from gpuwatch.model.remediation import Pause, Remediation
+from gpuwatch.facts.catalog.instances import instance_types
+from gpuwatch.facts.model.decision import Analysis
+from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.writing import write_fleet
-from gpuwatch.telemetry.recording import open_recording
+from gpuwatch.sources.collect.collect import collect
+from gpuwatch.sources.kube.followed import Followed
+from gpuwatch.sources.kube.recorded import RecordedCluster
+from gpuwatch.sources.telemetry.recording import open_recording
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 FAULTS = (FaultKind.ROW_REMAP_FAILED, FaultKind.DOUBLE_BIT)

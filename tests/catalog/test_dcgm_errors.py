@@ -2,8 +2,8 @@
 
 from datetime import date
 
-from gpuwatch.catalog.dcgm_errors import dcgm_error, dcgm_errors
-from gpuwatch.model.decision import Advice, Severity
+from gpuwatch.facts.catalog.dcgm_errors import dcgm_error, dcgm_errors
+from gpuwatch.facts.model.decision import Advice, Severity
 
 
 def test_every_row_has_words_a_source_and_the_day_it_was_checked() -> None:

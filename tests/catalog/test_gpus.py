@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus, parse_gpus
-from gpuwatch.catalog.mig import families, geometry, maximal, placement_sets
-from gpuwatch.catalog.tables import CatalogError
-from gpuwatch.model.telemetry import Vendor
+from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus, parse_gpus
+from gpuwatch.facts.catalog.mig import families, geometry, maximal, placement_sets
+from gpuwatch.facts.catalog.tables import CatalogError
+from gpuwatch.facts.model.telemetry import Vendor
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 

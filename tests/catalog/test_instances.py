@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.advise.money import PriceList
-from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.instances import (
+from gpuwatch.account.money import PriceList
+from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.facts.catalog.instances import (
     InstanceType,
     instance_types,
     instance_types_with_overrides,
     parse_instances,
 )
-from gpuwatch.catalog.tables import CatalogError
-from gpuwatch.model.telemetry import GapKind
+from gpuwatch.facts.catalog.tables import CatalogError
+from gpuwatch.facts.model.telemetry import GapKind
 
 PRICING = Path(__file__).parents[2].parent / "shared/reference/pricing"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from catalog.platform_metrics import LABEL_METRICS
-from gpuwatch.catalog.metrics import (
+from gpuwatch.facts.catalog.metrics import (
     MetricRow,
     metric_rows,
     parse_metrics,
@@ -15,8 +15,8 @@ from gpuwatch.catalog.metrics import (
     plausible_range,
     rows_for,
 )
-from gpuwatch.catalog.tables import CatalogError
-from gpuwatch.model.telemetry import Scope, Signal, Vendor
+from gpuwatch.facts.catalog.tables import CatalogError
+from gpuwatch.facts.model.telemetry import Scope, Signal, Vendor
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 needs_samples = pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not beside this checkout")

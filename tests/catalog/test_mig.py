@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.catalog.mig import MigGeometry, MigPlacement, families, geometry, maximal, parse_mig, placement_sets
-from gpuwatch.catalog.tables import CatalogError
+from gpuwatch.facts.catalog.mig import MigGeometry, MigPlacement, families, geometry, maximal, parse_mig, placement_sets
+from gpuwatch.facts.catalog.tables import CatalogError
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 SEVEN_SLICE = tuple(family for family in families() if not family.startswith(("A30", "RTX")))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.catalog.gpus import find_gpu, gpus
-from gpuwatch.catalog.mig import geometry
-from gpuwatch.catalog.processors import parse_processors, processors
-from gpuwatch.catalog.tables import CatalogError
+from gpuwatch.facts.catalog.gpus import find_gpu, gpus
+from gpuwatch.facts.catalog.mig import geometry
+from gpuwatch.facts.catalog.processors import parse_processors, processors
+from gpuwatch.facts.catalog.tables import CatalogError
 
 HEADER = (
     "name,architecture,multiprocessors,boost_clock_hertz,fp32_flops_per_second,pcie_generation,"

@@ -10,7 +10,7 @@ from importlib import resources
 
 import pytest
 
-CATALOG = resources.files("gpuwatch.catalog")
+CATALOG = resources.files("gpuwatch.facts.catalog")
 BEGIN = date(2026, 6, 1)  # before the oldest price list
 TODAY = datetime.now(tz=UTC).date()
 # File → (source, date) of a row. A bound's source is its reason.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from catalog.platform_metrics import LABEL_METRICS, PLATFORM_METRICS
-from gpuwatch.catalog.metrics import metric_rows
+from gpuwatch.facts.catalog.metrics import metric_rows
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.catalog.tables import CatalogError
-from gpuwatch.catalog.xid_overrides import xids_with_overrides
-from gpuwatch.catalog.xids import Xid, XidAction, XidClass, conflicts, parse_xids, xids
-from gpuwatch.model.telemetry import GapKind
+from gpuwatch.facts.catalog.tables import CatalogError
+from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
+from gpuwatch.facts.catalog.xids import Xid, XidAction, XidClass, conflicts, parse_xids, xids
+from gpuwatch.facts.model.telemetry import GapKind
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 

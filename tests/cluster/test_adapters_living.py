@@ -14,17 +14,17 @@ import yaml
 from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample, told_state
-from gpuwatch.execute.executor import read_surroundings
-from gpuwatch.execute.requests import write
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.fights import Surroundings, fights
-from gpuwatch.frameworks.framework import How, MovePlan
-from gpuwatch.frameworks.move import move, rollout
-from gpuwatch.frameworks.objects import Object, Refused, Write, ref_of
-from gpuwatch.frameworks.release import Release, Restoration, release, released, restore
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
+from gpuwatch.act.execute.executor import read_surroundings
+from gpuwatch.act.execute.requests import write
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.fights import Surroundings, fights
+from gpuwatch.facts.frameworks.framework import How, MovePlan
+from gpuwatch.facts.frameworks.move import move, rollout
+from gpuwatch.facts.frameworks.objects import Object, Refused, Write, ref_of
+from gpuwatch.facts.frameworks.release import Release, Restoration, release, released, restore
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError
 from parts.processes import wait_until
 
 pytestmark = pytest.mark.slow

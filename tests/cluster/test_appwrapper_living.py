@@ -20,14 +20,14 @@ from cluster.test_adapters_living import (
     put_beside,
     with_claims,
 )
-from gpuwatch.frameworks.framework import CYCLE
-from gpuwatch.frameworks.json_patch import value_at
-from gpuwatch.frameworks.move import move
-from gpuwatch.frameworks.objects import Object, Refused, ref_of
-from gpuwatch.frameworks.release import release, released
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter
+from gpuwatch.facts.frameworks.framework import CYCLE
+from gpuwatch.facts.frameworks.json_patch import value_at
+from gpuwatch.facts.frameworks.move import move
+from gpuwatch.facts.frameworks.objects import Object, Refused, ref_of
+from gpuwatch.facts.frameworks.release import release, released
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.writer import ClusterWriter
 from parts.appwrapper_controller import AppWrapperBuild, definitions, running_controller
 from parts.processes import wait_until
 

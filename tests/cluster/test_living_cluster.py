@@ -11,9 +11,9 @@ import pytest
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild, running
-from gpuwatch.kube.nodes import take_node
-from gpuwatch.kube.pods import take_pod
-from gpuwatch.placement.landing import Nowhere, Room
+from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.sources.kube.nodes import take_node
+from gpuwatch.sources.kube.pods import take_pod
 from parts.processes import wait_until
 
 pytestmark = pytest.mark.slow

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.collect import collect
-from gpuwatch.detect import health
-from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.needs import TelemetryNeeds, statistics
-from gpuwatch.model.cluster import Cluster, Node
-from gpuwatch.model.decision import Finding, Snapshot
+from gpuwatch.facts.model.cluster import Cluster, Node
+from gpuwatch.facts.model.decision import Finding, Snapshot
+from gpuwatch.judge.health import assess as health
+from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.judge.needs import TelemetryNeeds, statistics
+from gpuwatch.sources.collect.collect import collect
 from telemetry.timeline import AT, Timeline, gpu, uuid
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"

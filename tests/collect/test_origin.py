@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from collect.test_collect import NEEDS, POLICY
-from gpuwatch.collect.collect import collect
-from gpuwatch.detect import health
-from gpuwatch.model.cluster import Cluster, Node
-from gpuwatch.model.decision import Snapshot, Verdict
-from gpuwatch.model.telemetry import Device, Gap, GapKind, Signal, Statistic, WindowStat
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.facts.model.cluster import Cluster, Node
+from gpuwatch.facts.model.decision import Snapshot, Verdict
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Signal, Statistic, WindowStat
+from gpuwatch.judge.health import assess as health
+from gpuwatch.sources.collect.collect import collect
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+from gpuwatch.sources.telemetry.samples import SampleStore
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 from telemetry.timeline import AT, Timeline, gpu, uuid

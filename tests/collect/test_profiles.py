@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.catalog.xid_overrides import xids_with_overrides
-from gpuwatch.catalog.xids import Xid
-from gpuwatch.collect import profiles
-from gpuwatch.collect.profiles import FetchPolicy, update_profiles
-from gpuwatch.model.cluster import Cluster, Node, Pod
-from gpuwatch.model.telemetry import Gap, GapKind, PodRef, Signal
-from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit
-from gpuwatch.profile.joint import update_book
-from gpuwatch.profile.joint_policy import ProfilePolicy
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.samples import Expression, Function, SampleStore, Selector
+from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
+from gpuwatch.facts.catalog.xids import Xid
+from gpuwatch.facts.model.cluster import Cluster, Node, Pod
+from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef, Signal
+from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit
+from gpuwatch.size import collect as profiles
+from gpuwatch.size.collect import FetchPolicy, update_profiles
+from gpuwatch.size.profile.joint import update_book
+from gpuwatch.size.profile.joint_policy import ProfilePolicy
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+from gpuwatch.sources.telemetry.samples import Expression, Function, SampleStore, Selector
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 from telemetry.timeline import AT, Timeline, Witness, gpu, held, uuid

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.resolve import boot_times, infiniband_ports, resolve_nodes
-from gpuwatch.model.cluster import Cluster, Node
-from gpuwatch.model.telemetry import Device, Exporter, GapKind, Vendor
+from gpuwatch.facts.model.cluster import Cluster, Node
+from gpuwatch.facts.model.telemetry import Device, Exporter, GapKind, Vendor
+from gpuwatch.sources.collect.resolve import boot_times, infiniband_ports, resolve_nodes
 from telemetry.timeline import AT, NOW, Timeline, Witness
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.pseudonyms import pseudonymise
-from gpuwatch.collect.snapshot_file import SnapshotFileError, is_snapshot, load_snapshot, save_snapshot
-from gpuwatch.model.cluster import (
+from gpuwatch.facts.model.cluster import (
     ClaimedDevice,
     Cluster,
     DisruptionBudget,
@@ -28,8 +26,8 @@ from gpuwatch.model.cluster import (
     Toleration,
     Workload,
 )
-from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import (
+from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.facts.model.telemetry import (
     ActivityHistory,
     Device,
     Exporter,
@@ -43,6 +41,8 @@ from gpuwatch.model.telemetry import (
     StateChange,
     Vendor,
 )
+from gpuwatch.sources.collect.pseudonyms import pseudonymise
+from gpuwatch.sources.collect.snapshot_file import SnapshotFileError, is_snapshot, load_snapshot, save_snapshot
 
 AT = datetime(2026, 3, 2, 12, tzinfo=UTC)
 QUERY = 'max(x{$device, err="1", cluster="acme", job=~"team-x|a\\"fusion", instance!~"blackbox:1"})'

@@ -8,13 +8,10 @@ from datetime import timedelta
 import pytest
 
 from detect.builders import cluster, device, exporters_of, gang, machines, pod, scene
-from gpuwatch.cycle.analysis import Policies, analyse
-from gpuwatch.cycle.culprits import Culprit, culprits, health_unknown, tainted_since, worst_first
-from gpuwatch.detect.health import needs_of_rules
-from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.needs import statistics
-from gpuwatch.model.cluster import Workload
-from gpuwatch.model.decision import (
+from gpuwatch.act.analysis import Policies, analyse
+from gpuwatch.act.culprits import Culprit, culprits, health_unknown, tainted_since, worst_first
+from gpuwatch.facts.model.cluster import Workload
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Analysis,
     Family,
@@ -26,8 +23,11 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import ObjectRef, Phase, Step, StepKind
-from gpuwatch.model.telemetry import Signal
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Step, StepKind
+from gpuwatch.facts.model.telemetry import Signal
+from gpuwatch.judge.health.assess import needs_of_rules
+from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.judge.needs import statistics
 from store.remediation_stores import DAY, MINUTE, T0, proposal, remediation
 
 DEVICES = (

@@ -12,11 +12,10 @@ import pytest
 
 from advise.world import A100, NOW, advised, answer, cell, cluster, node, owner, pod, price, profile
 from detect.builders import device
-from gpuwatch.advise.money import PriceList
-from gpuwatch.cycle.fleet_cost import FleetCost, advice_counts, fleet_cost
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.cluster import ClaimedDevice, Cluster, Node, Pod, Sharing
-from gpuwatch.model.decision import (
+from gpuwatch.account.fleet_cost import FleetCost, advice_counts, fleet_cost
+from gpuwatch.account.money import PriceList
+from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, Node, Pod, Sharing
+from gpuwatch.facts.model.decision import (
     Analysis,
     Coverage,
     Family,
@@ -27,11 +26,12 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.sizing import Outcome, OutcomeVerdict, Recommendation
-from gpuwatch.model.telemetry import Device
+from gpuwatch.facts.model.sizing import Outcome, OutcomeVerdict, Recommendation
+from gpuwatch.facts.model.telemetry import Device
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.writing import write_cluster
+from gpuwatch.sources.kube.recorded import RecordedCluster
 
 PRICES = PriceList([price()])  # 2 USD for an A100 and hour
 GPU = "nvidia.com/gpu"

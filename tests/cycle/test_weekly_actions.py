@@ -8,15 +8,15 @@ from datetime import timedelta
 import pytest
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
-from gpuwatch.cycle.weekly_actions import NOTHING, OBSERVED, actions_in
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.model.remediation import Phase, Remediation, Turn
-from gpuwatch.model.weekly import WeeklyReport
-from gpuwatch.report.weekly_html import weekly_html
-from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
-from gpuwatch.report.weekly_words import BECAME, actions_line
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.account.weekly_actions import NOTHING, OBSERVED, actions_in
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
+from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.say.weekly_html import weekly_html
+from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
+from gpuwatch.say.weekly_words import BECAME, actions_line
 from report.weekly_example import empty_report, full_report
 
 WEEK = timedelta(days=7)

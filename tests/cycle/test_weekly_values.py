@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detect.idle_world import POLICY, InEffect, bystander, steps, world
-from gpuwatch.cycle.weekly import assemble_weekly
-from gpuwatch.detect.idle import assess_idle
-from gpuwatch.model.cluster import Cluster, Pod
-from gpuwatch.model.decision import (
+from gpuwatch.account.weekly import assemble_weekly
+from gpuwatch.facts.model.cluster import Cluster, Pod
+from gpuwatch.facts.model.decision import (
     Advice,
     Analysis,
     Coverage,
@@ -23,19 +22,13 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import Device, Vendor
-from gpuwatch.model.weekly import WeeklyReport
-from gpuwatch.model.workload_profile import (
-    Cell,
-    DayUse,
-    ProfileBook,
-    UsageHour,
-    WorkloadKey,
-    WorkloadProfile,
-)
-from gpuwatch.report.weekly_html import weekly_html
-from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
+from gpuwatch.facts.model.sizing import Recommendation
+from gpuwatch.facts.model.telemetry import Device, Vendor
+from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.facts.model.workload_profile import Cell, DayUse, ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+from gpuwatch.judge.idle.assess import assess_idle
+from gpuwatch.say.weekly_html import weekly_html
+from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
 from report.weekly_example import recommendation
 
 END = datetime(2026, 3, 2, tzinfo=UTC)

@@ -23,8 +23,8 @@ warnings.simplefilter("ignore")
 
 import apprise  # noqa: E402
 
-from gpuwatch.deliver.deliver import deliver, deliver_pending  # noqa: E402
-from gpuwatch.deliver.policy import DeliveryPolicy  # noqa: E402
+from gpuwatch.say.deliver.deliver import deliver, deliver_pending  # noqa: E402
+from gpuwatch.say.deliver.policy import DeliveryPolicy  # noqa: E402
 
 KILLED = 77
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from deliver.receivers import mail_server, s3_server, webhook
-from gpuwatch.deliver import outbox as box
-from gpuwatch.deliver.deliver import DeliveryContext, deliver, deliver_again, deliver_pending, enqueue
-from gpuwatch.deliver.destinations import names_of
-from gpuwatch.deliver.outbox import Delivery, DeliveryState, OutboxBusyError, OutboxError, locked
-from gpuwatch.deliver.policy import DeliveryPolicy
+from gpuwatch.say.deliver import outbox as box
+from gpuwatch.say.deliver.deliver import DeliveryContext, deliver, deliver_again, deliver_pending, enqueue
+from gpuwatch.say.deliver.destinations import names_of
+from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, OutboxBusyError, OutboxError, locked
+from gpuwatch.say.deliver.policy import DeliveryPolicy
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")

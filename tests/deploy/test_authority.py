@@ -19,14 +19,14 @@ from click.testing import CliRunner, Result
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.cli import cli
-from gpuwatch.execute.executor import Executor
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
-from gpuwatch.store import StoreError
-from gpuwatch.store.api_form import to_api
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.api_form import to_api
 from parts.processes import wait_until
 from store.remediation_stores import (
     JOB,

@@ -18,9 +18,9 @@ import yaml
 from cluster.api import Object
 from deploy.manifests import DEPLOY, documents
 from gpuwatch import __version__
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.settings import load_settings
-from gpuwatch.store.custom_resources import GROUP
+from gpuwatch.app.settings import load_settings
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.sources.store.custom_resources import GROUP
 from parts.helm_tools import HelmBuild
 from tools import chart
 from tools.rules import alerts

@@ -15,16 +15,16 @@ import pytest
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
-from gpuwatch.frameworks.keys import DEGRADED, REMEDIATION, TAINT
-from gpuwatch.kube.live import LiveCluster, api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import Failure, PatchKind, WriteError
-from gpuwatch.model.remediation import ObjectRef, Pause, Phase
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.store import StoreError
-from gpuwatch.store.checkpoints import store_in_cluster
-from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.workload_profiles import publish
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks.keys import DEGRADED, REMEDIATION, TAINT
+from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.writer import Failure, PatchKind, WriteError
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.checkpoints import store_in_cluster
+from gpuwatch.sources.store.workload_profiles import publish
 from parts.processes import wait_until
 from store.remediation_stores import of_team, remediation
 from store.values import advice, book, key

@@ -21,18 +21,18 @@ from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents, renamed
 from deploy.test_roles import rights
 from frameworks.samples import SAMPLES, VOLCANO
+from gpuwatch.act.execute.requests import write
 from gpuwatch.app.cli import cli
-from gpuwatch.execute.requests import write
-from gpuwatch.frameworks import WRITTEN, keys
-from gpuwatch.frameworks.framework import ReleaseRule
-from gpuwatch.frameworks.json_patch import ABSENT, parts, put, value_at
-from gpuwatch.frameworks.move import rollout
-from gpuwatch.frameworks.objects import key_of, ref_of
-from gpuwatch.frameworks.release import Release, Restoration, release, restore
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter, event_of
-from gpuwatch.model.remediation import ObjectRef
-from gpuwatch.store.api_form import to_api
+from gpuwatch.facts.frameworks import WRITTEN, keys
+from gpuwatch.facts.frameworks.framework import ReleaseRule
+from gpuwatch.facts.frameworks.json_patch import ABSENT, parts, put, value_at
+from gpuwatch.facts.frameworks.move import rollout
+from gpuwatch.facts.frameworks.objects import key_of, ref_of
+from gpuwatch.facts.frameworks.release import Release, Restoration, release, restore
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter, event_of
+from gpuwatch.sources.store.api_form import to_api
 from parts.processes import wait_until
 from store.remediation_stores import JOB, NODE, gang_proposal, of_team, proposal, remediation
 from tools.guardrails import policies

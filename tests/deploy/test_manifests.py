@@ -14,12 +14,12 @@ import yaml
 from cluster.api import Object
 from deploy.manifests import DEPLOY, documents
 from gpuwatch import __version__
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.remediations import PAUSE
 from gpuwatch.app.cli import cli
-from gpuwatch.frameworks import keys
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.settings import load_settings
-from gpuwatch.store.remediations import PAUSE
+from gpuwatch.app.settings import load_settings
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.decision import ActionKind, Mode
 
 ROOT = DEPLOY.parent
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()

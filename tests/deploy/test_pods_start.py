@@ -19,13 +19,13 @@ from deploy.kubelet import ENTRY_POINT, can_run, seeing
 from deploy.manifests import DEPLOY, documents
 from deploy.pod_environment import expanded, pod_environment, service_variables
 from deploy.test_chart import EVERYTHING, Chart, helm_chart, pod_specs
+from gpuwatch.act.execute.policy import EFFECTS
+from gpuwatch.act.placement.scheduling import stays, tolerates
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.execute.policy import EFFECTS
-from gpuwatch.frameworks import keys
-from gpuwatch.kube import wire
-from gpuwatch.kube.placement import tolerations
-from gpuwatch.model.cluster import Taint
-from gpuwatch.placement.scheduling import stays, tolerates
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import Taint
+from gpuwatch.sources.kube import wire
+from gpuwatch.sources.kube.placement import tolerations
 from parts.gpuwatch_run import GpuwatchRun, begun
 from parts.processes import free_port, wait_until
 

@@ -9,9 +9,9 @@ import pytest
 
 from cluster.api import Object
 from deploy.manifests import DEPLOY, documents
-from gpuwatch.frameworks import WRITTEN, fights
-from gpuwatch.frameworks.framework import Kind, MoveRule, ReleaseRule
-from gpuwatch.kube import kinds
+from gpuwatch.facts.frameworks import WRITTEN, fights
+from gpuwatch.facts.frameworks.framework import Kind, MoveRule, ReleaseRule
+from gpuwatch.sources.kube import kinds
 
 PLACES = ["base", *sorted(f"roles/{each.name}" for each in (DEPLOY / "roles").glob("*.yaml"))]
 

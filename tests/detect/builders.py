@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from gpuwatch.detect.fleet import REPORTING_SIGNALS
-from gpuwatch.detect.health import HealthPolicy, assess_health, needs_of_rules
-from gpuwatch.detect.needs import statistics
-from gpuwatch.model.cluster import Cluster, Gang, Node, Pod
-from gpuwatch.model.decision import Finding, FindingKind, Snapshot
-from gpuwatch.model.telemetry import (
+from gpuwatch.facts.model.cluster import Cluster, Gang, Node, Pod
+from gpuwatch.facts.model.decision import Finding, FindingKind, Snapshot
+from gpuwatch.facts.model.telemetry import (
     ActivityHistory,
     Device,
     Exporter,
@@ -27,6 +24,9 @@ from gpuwatch.model.telemetry import (
     Vendor,
     WindowStat,
 )
+from gpuwatch.judge.fleet import REPORTING_SIGNALS
+from gpuwatch.judge.health.assess import HealthPolicy, assess_health, needs_of_rules
+from gpuwatch.judge.needs import statistics
 
 AT = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 POLICY = HealthPolicy()

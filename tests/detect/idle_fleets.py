@@ -16,10 +16,19 @@ from numpy.typing import NDArray
 
 from detect.idle_world import FLOOR_WATTS, IDLE_WATTS, STEP
 from frameworks.names import api_version
-from gpuwatch.detect.idle import IdlePolicy, assess_idle
-from gpuwatch.model.cluster import Cluster, Pod, Workload
-from gpuwatch.model.decision import FindingKind, Snapshot, SubjectKind, Verdict
-from gpuwatch.model.telemetry import ActivityHistory, Device, Readings, Schema, Signal, Statistic, Vendor, WindowStat
+from gpuwatch.facts.model.cluster import Cluster, Pod, Workload
+from gpuwatch.facts.model.decision import FindingKind, Snapshot, SubjectKind, Verdict
+from gpuwatch.facts.model.telemetry import (
+    ActivityHistory,
+    Device,
+    Readings,
+    Schema,
+    Signal,
+    Statistic,
+    Vendor,
+    WindowStat,
+)
+from gpuwatch.judge.idle.assess import IdlePolicy, assess_idle
 
 Steps = NDArray[np.bool_]
 A_DAY = 288

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from frameworks.names import api_version
-from gpuwatch.detect.idle import IdlePolicy, assess_idle, needs_of_rules
-from gpuwatch.detect.needs import statistics
-from gpuwatch.model.cluster import Cluster, Gang, Node, Pod, Workload
-from gpuwatch.model.decision import Finding, Snapshot
-from gpuwatch.model.telemetry import (
+from gpuwatch.facts.model.cluster import Cluster, Gang, Node, Pod, Workload
+from gpuwatch.facts.model.decision import Finding, Snapshot
+from gpuwatch.facts.model.telemetry import (
     ActivityHistory,
     Device,
     Readings,
@@ -21,6 +19,8 @@ from gpuwatch.model.telemetry import (
     Vendor,
     WindowStat,
 )
+from gpuwatch.judge.idle.assess import IdlePolicy, assess_idle, needs_of_rules
+from gpuwatch.judge.needs import statistics
 
 STEP = 300
 AN_HOUR = 12  # steps

@@ -5,15 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from detect.builders import POLICY
-from gpuwatch.detect.board import board_needs
-from gpuwatch.detect.fabric import fabric_needs
-from gpuwatch.detect.hung import hung_needs
-from gpuwatch.detect.link import nvlink_needs, pcie_replay_needs, pcie_width_needs
-from gpuwatch.detect.memory import ecc_needs, page_retirement_needs, row_remap_needs
-from gpuwatch.detect.throttle import power_brake_needs, thermal_needs
-from gpuwatch.detect.verdict import dcgm_health_needs, recovery_action_needs, vendor_health_needs
-from gpuwatch.detect.xid_events import xid_needs
-from gpuwatch.model.telemetry import WindowStat
+from gpuwatch.facts.model.telemetry import WindowStat
+from gpuwatch.judge.board import board_needs
+from gpuwatch.judge.health.fabric import fabric_needs
+from gpuwatch.judge.health.hung import hung_needs
+from gpuwatch.judge.health.link import nvlink_needs, pcie_replay_needs, pcie_width_needs
+from gpuwatch.judge.health.memory import ecc_needs, page_retirement_needs, row_remap_needs
+from gpuwatch.judge.health.throttle import power_brake_needs, thermal_needs
+from gpuwatch.judge.health.xid_events import xid_needs
+from gpuwatch.judge.verdict import dcgm_health_needs, recovery_action_needs, vendor_health_needs
 
 
 def _named(stats: tuple[WindowStat, ...], names: str) -> SimpleNamespace:

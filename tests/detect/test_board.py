@@ -4,7 +4,7 @@ import pytest
 
 from detect.builders import POLICY, device, findings, machines, on, scene, spread
 from detect.questions import BOARD
-from gpuwatch.model.decision import Advice, Component, Finding, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.facts.model.decision import Advice, Component, Finding, FindingKind, Severity, Snapshot, Verdict
 
 FULL = POLICY.window_seconds / 30
 

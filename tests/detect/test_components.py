@@ -4,9 +4,9 @@ from itertools import permutations
 
 import pytest
 
-from gpuwatch.catalog.xids import XidClass, xids
-from gpuwatch.detect.components import COMPONENTS, XID_COMPONENTS, combined_confidence, events, independent
-from gpuwatch.model.decision import Component, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.facts.catalog.xids import XidClass, xids
+from gpuwatch.facts.model.decision import Component, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.judge.components import COMPONENTS, XID_COMPONENTS, combined_confidence, events, independent
 
 
 def finding(kind: FindingKind, confidence: float, *components: Component) -> Finding:

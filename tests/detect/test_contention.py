@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from detect.builders import AT, device
-from gpuwatch.detect.misfit import MisfitPolicy, assess_misfit
-from gpuwatch.model.cluster import Cluster, Pod
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
-from gpuwatch.model.telemetry import Device, Readings, Schema, Signal, Statistic, Vendor, WindowStat
+from gpuwatch.facts.model.cluster import Cluster, Pod
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
+from gpuwatch.facts.model.telemetry import Device, Readings, Schema, Signal, Statistic, Vendor, WindowStat
+from gpuwatch.judge.misfit.assess import MisfitPolicy, assess_misfit
 
 POLICY = MisfitPolicy()
 WINDOW = POLICY.window_seconds

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.model.telemetry import Schema
+from gpuwatch.facts.model.telemetry import Schema
 
 
 @pytest.mark.parametrize(("count", "expected"), [(0.0, 0.0), (21.0, 0.7), (30.0, 1.0), (60.0, 1.0)])

@@ -9,11 +9,11 @@ import pytest
 
 from detect.builders import H100, Answer, cluster, findings, gang, healthy, machines, on, pod, scene, spread
 from detect.questions import FABRIC, NVLINK
-from gpuwatch.detect.fabric import CLIQUE
-from gpuwatch.model.cluster import Node
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
-from gpuwatch.model.telemetry import Device, WindowStat
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import Node
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.facts.model.telemetry import Device, WindowStat
+from gpuwatch.judge.health.fabric import CLIQUE
 
 FLEET = machines(4, 8)
 GB200 = machines(6, 4, model="NVIDIA GB200")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.collect import collect
-from gpuwatch.cycle.analysis import Policies, needs_of
-from gpuwatch.detect.health import HealthPolicy, assess_health
-from gpuwatch.model.decision import Finding
+from gpuwatch.act.analysis import Policies, needs_of
+from gpuwatch.facts.model.decision import Finding
+from gpuwatch.judge.health.assess import HealthPolicy, assess_health
+from gpuwatch.sources.collect.collect import collect
 from telemetry.timeline import AT, Timeline, gpu, uuid
 
 NODES, GPUS = 4, 4

@@ -20,10 +20,10 @@ from detect.builders import (
     xid_became,
 )
 from detect.questions import ACTION, BRAKE, HEALTH, HEAT, REMAP, XIDS
-from gpuwatch.detect.health import needs_of_rules
-from gpuwatch.detect.needs import statistics
-from gpuwatch.model.decision import Advice, FindingKind, Severity, Verdict
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.facts.model.decision import Advice, FindingKind, Severity, Verdict
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.judge.health.assess import needs_of_rules
+from gpuwatch.judge.needs import statistics
 
 
 def test_10_xid_45_on_77_healthy_nodes_is_a_jobs_teardown() -> None:

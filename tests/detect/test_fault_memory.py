@@ -9,13 +9,13 @@ import pytest
 
 from detect.builders import AT, POLICY, ago, cluster, device, findings, machines, on, pod, scene, xid_became
 from detect.questions import ACTION, XIDS
-from gpuwatch.detect.fault_memory import ENERGY, programs_differ
-from gpuwatch.detect.health import assess_health, remember_faults
-from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import Node
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
-from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, RepairKind
-from gpuwatch.model.telemetry import ActivityHistory, Gap, GapKind, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import Node
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.facts.model.faults import FaultMemory, Holding, KnownFault, RepairKind
+from gpuwatch.facts.model.telemetry import ActivityHistory, Gap, GapKind, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.judge.health.assess import assess_health, remember_faults
+from gpuwatch.judge.health.fault_memory import ENERGY, programs_differ
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 

@@ -7,11 +7,11 @@ import pytest
 
 from detect.builders import AT, POLICY, cluster, device, findings, healthy, machines, on, pod, scene
 from detect.questions import ECC, REMAP
-from gpuwatch.catalog.metrics import metric_rows
-from gpuwatch.detect.health import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
-from gpuwatch.detect.needs import statistics
-from gpuwatch.model.decision import FindingKind, Verdict
-from gpuwatch.model.telemetry import Readings, Scope, Signal, Statistic
+from gpuwatch.facts.catalog.metrics import metric_rows
+from gpuwatch.facts.model.decision import FindingKind, Verdict
+from gpuwatch.facts.model.telemetry import Readings, Scope, Signal, Statistic
+from gpuwatch.judge.health.assess import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
+from gpuwatch.judge.needs import statistics
 
 
 def test_each_statistic_is_asked_for_once() -> None:

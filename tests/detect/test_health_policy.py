@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.detect.health import HealthPolicy
+from gpuwatch.judge.health.assess import HealthPolicy
 
 
 def test_every_bound_is_documented() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from detect.builders import POLICY, Answer, cluster, device, findings, gang, machines, on, pod, scene, spread
 from detect.questions import ACTION, HUNG
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
-from gpuwatch.model.telemetry import Device, WindowStat
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Verdict
+from gpuwatch.facts.model.telemetry import Device, WindowStat
 
 # An H100 (limit 700 W) that idles at 70 W: 10 % of its range above that is 133 W, a loaded context alone 120 W.
 BOUND_WATTS = 70 + 0.1 * 630

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, InEffect, bystander, judged, only, steps, world
-from gpuwatch.detect.idle import assess_idle
-from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot, SubjectKind, Verdict
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.facts.model.decision import Advice, FindingKind, Severity, Snapshot, SubjectKind, Verdict
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.judge.idle.assess import assess_idle
 
 GIB = 2**30
 
@@ -237,7 +237,7 @@ class TestStopped:
 
 
 class TestUnfinishedWork:
-    """A kind that ends, or that is not known, with memory in use (`gpuwatch.profile.explanation.judged_later`)."""
+    """A kind that ends, or that is not known, with memory in use (`gpuwatch.judge.idle.explanation.judged_later`)."""
 
     @pytest.mark.parametrize(
         ("work", "silent", "verdict"),

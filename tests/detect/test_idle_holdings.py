@@ -10,12 +10,12 @@ import pytest
 
 from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, InEffect, bystander, only, steps, with_pod, world
 from frameworks.names import api_version
-from gpuwatch.detect.idle import assess_idle
-from gpuwatch.detect.idle_holdings import WorkloadClass, class_of, holdings_of, image_family, left_out_reasons
-from gpuwatch.detect.idle_verdict import gpu_share
-from gpuwatch.model.cluster import ClaimedDevice, Condition, Node, OwnerStatus, Pod, Sharing, Workload
-from gpuwatch.model.decision import FindingKind, Snapshot, Verdict
-from gpuwatch.model.telemetry import ActivityHistory, Device, Vendor
+from gpuwatch.facts.model.cluster import ClaimedDevice, Condition, Node, OwnerStatus, Pod, Sharing, Workload
+from gpuwatch.facts.model.decision import FindingKind, Snapshot, Verdict
+from gpuwatch.facts.model.telemetry import ActivityHistory, Device, Vendor
+from gpuwatch.judge.idle.assess import assess_idle
+from gpuwatch.judge.idle.holdings import WorkloadClass, class_of, holdings_of, image_family, left_out_reasons
+from gpuwatch.judge.idle.verdict import gpu_share
 
 IDLE = InEffect(name="pod", activity=(steps((".", 9)),), memory_bytes=0)
 

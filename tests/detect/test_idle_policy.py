@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.detect.idle import IdlePolicy
+from gpuwatch.judge.idle.assess import IdlePolicy
 
 
 @pytest.mark.parametrize(

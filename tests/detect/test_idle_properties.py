@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detect.idle_world import A_DAY, POLICY, InEffect, bystander, only, world
-from gpuwatch.model.decision import Verdict
+from gpuwatch.facts.model.decision import Verdict
 
 BYSTANDER = bystander(3)
 

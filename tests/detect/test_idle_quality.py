@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from detect.idle_fleets import A_DAY, PER_HOUR, Member, Outcome, fleet, requests, snapshot_of, watch, watch_fixed
-from gpuwatch.detect.idle import IdlePolicy, assess_idle
-from gpuwatch.model.decision import FindingKind, Verdict
+from gpuwatch.facts.model.decision import FindingKind, Verdict
+from gpuwatch.judge.idle.assess import IdlePolicy, assess_idle
 
 POLICY = IdlePolicy()
 MIX = (

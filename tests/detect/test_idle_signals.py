@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from detect.idle_world import POLICY, InEffect, bystander, judged, only, steps, world
-from gpuwatch.detect.idle import IdlePolicy
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Verdict
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.judge.idle.assess import IdlePolicy
 
 SILENT = InEffect(name="pod", activity=(steps((".", 3)),))
 LONG_SILENT = InEffect(name="pod", activity=(steps((".", 9)),))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from detect.builders import cluster, findings, machines, scene
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 
 NODES = 8
 STATE, RATE = "node_infiniband_state_id", "node_infiniband_rate_bytes_per_second"

@@ -6,9 +6,9 @@ import pytest
 
 from detect.builders import POLICY, Answer, cluster, findings, gang, machines, on, pod, scene, spread
 from detect.questions import NVLINK, REPLAY, WIDTH
-from gpuwatch.model.cluster import Node
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
-from gpuwatch.model.telemetry import WindowStat
+from gpuwatch.facts.model.cluster import Node
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Verdict
+from gpuwatch.facts.model.telemetry import WindowStat
 
 MINUTES = POLICY.window_seconds / 60
 SECONDS = float(POLICY.window_seconds)

@@ -4,8 +4,8 @@ import pytest
 
 from detect.builders import POLICY, Answer, device, findings, machines, on, scene, spread
 from detect.questions import ECC, PAGES, REMAP
-from gpuwatch.model.decision import Advice, FindingKind, Severity, Verdict
-from gpuwatch.model.telemetry import Vendor, WindowStat
+from gpuwatch.facts.model.decision import Advice, FindingKind, Severity, Verdict
+from gpuwatch.facts.model.telemetry import Vendor, WindowStat
 
 HOUR = POLICY.change_window_seconds
 

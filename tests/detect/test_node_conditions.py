@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from detect.builders import AT, ago, cluster, findings, machines, scene
-from gpuwatch.catalog.node_conditions import node_conditions
-from gpuwatch.detect.reclaim import remediated
-from gpuwatch.model.cluster import Condition, Node, Taint
-from gpuwatch.model.decision import Advice, Finding, FindingKind, SubjectKind, Verdict
-from gpuwatch.model.telemetry import Device
+from gpuwatch.facts.catalog.node_conditions import node_conditions
+from gpuwatch.facts.model.cluster import Condition, Node, Taint
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, SubjectKind, Verdict
+from gpuwatch.facts.model.telemetry import Device
+from gpuwatch.judge.reclaim import remediated
 
 SINCE = ago(hours=2)
 

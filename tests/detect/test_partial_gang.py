@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from detect.idle_world import AT, POLICY, InEffect, bystander, only, steps, world
-from gpuwatch.detect.idle_partial_gang import CAUSES, causes, partial_gangs
-from gpuwatch.model.cluster import Cluster, Condition, Pod
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.facts.model.cluster import Cluster, Condition, Pod
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.judge.idle.partial_gang import CAUSES, causes, partial_gangs
 
 GANG = "JobSet/ml/torn"
 MESSAGE = (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.detect.fleet import peers_of
+from gpuwatch.judge.fleet import peers_of
 
 
 def test_one_sick_member_moves_neither_middle_nor_spread() -> None:

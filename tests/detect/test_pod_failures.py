@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from detect.builders import AT, ago, cluster, device, findings, machines, scene
-from gpuwatch.detect.pod_failures import _chance
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
-from gpuwatch.model.telemetry import ActivityHistory, PodRun
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.facts.model.telemetry import ActivityHistory, PodRun
+from gpuwatch.judge.health.pod_failures import _chance
 
 NODES = 6
 FLEET = machines(NODES, 2)

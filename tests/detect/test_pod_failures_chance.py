@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from detect.builders import AT, POLICY, ago, cluster, machines, scene
-from gpuwatch.detect.fleet import Fleet
-from gpuwatch.detect.pod_failures import pod_failures
-from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import ActivityHistory, PodRun
+from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.facts.model.telemetry import ActivityHistory, PodRun
+from gpuwatch.judge.fleet import Fleet
+from gpuwatch.judge.health.pod_failures import pod_failures
 
 SIZES = ((12, 150), (50, 400), (50, 1500))
 """Nodes of eight GPUs, and workloads in six hours."""

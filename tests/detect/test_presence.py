@@ -9,10 +9,10 @@ import pytest
 
 from detect.builders import ago, cluster, device, exporters_of, findings, machines, scene, xid_became
 from detect.questions import REMAP
-from gpuwatch.detect.health import HealthPolicy
-from gpuwatch.model.cluster import ClaimedDevice, Condition, Node, Sharing, Taint
-from gpuwatch.model.decision import Advice, Finding, Severity, Verdict
-from gpuwatch.model.telemetry import Device, Exporter, Gap, GapKind, Readings
+from gpuwatch.facts.model.cluster import ClaimedDevice, Condition, Node, Sharing, Taint
+from gpuwatch.facts.model.decision import Advice, Finding, Severity, Verdict
+from gpuwatch.facts.model.telemetry import Device, Exporter, Gap, GapKind, Readings
+from gpuwatch.judge.health.assess import HealthPolicy
 
 # Something that every GPU answers, so that only presence is in question.
 WELL = {REMAP.failed: 0.0}

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.collect import collect
-from gpuwatch.detect.health import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
-from gpuwatch.detect.needs import TelemetryNeeds, statistics
-from gpuwatch.model.decision import Finding, Snapshot, Verdict
-from gpuwatch.telemetry.recording import open_recording
+from gpuwatch.facts.model.decision import Finding, Snapshot, Verdict
+from gpuwatch.judge.health.assess import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
+from gpuwatch.judge.needs import TelemetryNeeds, statistics
+from gpuwatch.sources.collect.collect import collect
+from gpuwatch.sources.telemetry.recording import open_recording
 
 START = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 MINUTES_10 = 600

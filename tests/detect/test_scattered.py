@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from detect.builders import AT
-from gpuwatch.detect.misfit import MisfitPolicy, assess_misfit
-from gpuwatch.model.cluster import Cluster, Node, Pod
-from gpuwatch.model.decision import Advice, Finding, Severity, Snapshot, Verdict
+from gpuwatch.facts.model.cluster import Cluster, Node, Pod
+from gpuwatch.facts.model.decision import Advice, Finding, Severity, Snapshot, Verdict
+from gpuwatch.judge.misfit.assess import MisfitPolicy, assess_misfit
 
 CLIQUE, LEAF = "nvidia.com/gpu.clique", "network.topology.nvidia.com/leaf"
 GPU = "nvidia.com/gpu"

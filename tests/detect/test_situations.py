@@ -13,7 +13,7 @@ import pytest
 
 from detect.situations.asked import complaints, concluded
 from detect.situations.notation import STALE, values
-from gpuwatch.model.decision import Advice, Severity, Verdict
+from gpuwatch.facts.model.decision import Advice, Severity, Verdict
 from tools.situations import PAGE, Row, page, themes
 
 THEMES = themes()

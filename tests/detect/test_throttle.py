@@ -8,10 +8,10 @@ import pytest
 
 from detect.builders import POLICY, Answer, ago, cluster, device, findings, machines, on, scene, spread
 from detect.questions import BRAKE, HEAT
-from gpuwatch.detect.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS
-from gpuwatch.model.cluster import Node
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
-from gpuwatch.model.telemetry import Device, Signal, WindowStat
+from gpuwatch.facts.model.cluster import Node
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
+from gpuwatch.facts.model.telemetry import Device, Signal, WindowStat
+from gpuwatch.judge.health.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS
 
 WINDOW = float(POLICY.window_seconds)
 SAMPLES = HEAT.bits_count.window_seconds / 30

@@ -4,8 +4,8 @@ import pytest
 
 from detect.builders import AT, Answer, ago, device, findings, machines, on, scene, spread
 from detect.questions import ACTION, HEALTH, VENDOR
-from gpuwatch.model.decision import Advice, Component, FindingKind, Severity, Snapshot, Verdict
-from gpuwatch.model.telemetry import Signal, StateChange, Vendor, WindowStat
+from gpuwatch.facts.model.decision import Advice, Component, FindingKind, Severity, Snapshot, Verdict
+from gpuwatch.facts.model.telemetry import Signal, StateChange, Vendor, WindowStat
 
 
 @pytest.mark.parametrize(

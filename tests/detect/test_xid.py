@@ -22,12 +22,12 @@ from detect.builders import (
     xid_counted,
 )
 from detect.questions import ACTION, ECC, HEALTH, REMAP, WIDTH, XIDS
-from gpuwatch.catalog.xids import XidClass, xids
-from gpuwatch.detect.health import assess_health
-from gpuwatch.detect.xid_events import architecture
-from gpuwatch.model.cluster import Node
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Severity, Verdict
-from gpuwatch.model.telemetry import ActivityHistory, Device, Readings, Signal, StateChange
+from gpuwatch.facts.catalog.xids import XidClass, xids
+from gpuwatch.facts.model.cluster import Node
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Verdict
+from gpuwatch.facts.model.telemetry import ActivityHistory, Device, Readings, Signal, StateChange
+from gpuwatch.judge.health.assess import assess_health
+from gpuwatch.judge.health.xid_events import architecture
 
 
 def after(*changes: StateChange, **more: object) -> Finding | None:

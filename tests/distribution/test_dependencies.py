@@ -18,8 +18,8 @@ import pytest
 
 from gpuwatch import __version__
 from gpuwatch.app import cli
-from gpuwatch.collect.snapshot_file import save_snapshot
-from gpuwatch.model.decision import Snapshot
+from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.sources.collect.snapshot_file import save_snapshot
 from parts.processes import free_port
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, NotToBeUsedError, existing, marked, own
 from e2e.live_fleet import node
 from e2e.world import UNSEEN, World, world
-from gpuwatch.model.remediation import Phase
+from gpuwatch.facts.model.remediation import Phase
 from parts.prometheus_server import ServerBuild
 
 FINAL = {str(phase) for phase in Phase if not phase.open}

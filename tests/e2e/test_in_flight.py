@@ -14,7 +14,7 @@ import pytest
 from cluster.api import Api
 from e2e.live_fleet import GPUS_PER_NODE, workload
 from e2e.world import REMEDIATIONS, Replica, World
-from gpuwatch.frameworks.keys import CONDITION
+from gpuwatch.facts.frameworks.keys import CONDITION
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 

@@ -22,8 +22,8 @@ from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, marked
 from e2e.exporters import JOB, TENANTS_JOB, exporters
 from e2e.live_fleet import LiveFleet, node, reporting, workload
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.store.api_form import camel_enum
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.sources.store.api_form import camel_enum
 from parts.gpuwatch_run import GpuwatchRun, begun
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from evaluation.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
 from evaluation.detectors import Evaluation, evaluate, evaluation_json, gangs_of, main, parse_seeds, watch
-from gpuwatch.cycle.analysis import Policies
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.act.analysis import Policies
+from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.scoring import NEVER_USED_LIMIT, first_named, holds, moments_of

@@ -11,7 +11,7 @@ import pytest
 from evaluation.distributions import KALOS, QUANTILES, Comparison, compare, read_cdfs
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.telemetry.series import is_stale
+from gpuwatch.sources.telemetry.series import is_stale
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "acmetrace" / "cdfs.csv.gz"
 

@@ -22,7 +22,7 @@ from evaluation.health_fleets import (
     switches,
 )
 from evaluation.health_rules import Seen, moments_of, scenes_together, score, watch
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.facts.model.decision import FindingKind
 
 START = datetime(2026, 3, 14, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evaluation.patience import REST_SECONDS, wait_seconds, waits_of
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle
-from gpuwatch.model.decision import Advice, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.facts.model.decision import Advice, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.simulate.scoring import Named, first_named, holds, named_of
 from gpuwatch.simulate.truth import Truth
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.execute import advance, recheck, steps
-from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.recheck import Check, Clearance, FreshFacts
-from gpuwatch.frameworks import keys, release
-from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.kube.owners import OwnerIndex
-from gpuwatch.model import remediation as model
-from gpuwatch.model.cluster import Node
-from gpuwatch.model.remediation import Pause, Saved
-from gpuwatch.plan import brakes, draw, guards
-from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute import advance, recheck, steps
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.recheck import Check, Clearance, FreshFacts
+from gpuwatch.act.plan import brakes, draw, guards
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys, release
+from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.model import remediation as model
+from gpuwatch.facts.model.cluster import Node
+from gpuwatch.facts.model.remediation import Pause, Saved
+from gpuwatch.sources.kube.owners import OwnerIndex
 
 
 def completeness(patch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,12 @@ def completeness(patch: pytest.MonkeyPatch) -> None:
 def owners_anywhere(patch: pytest.MonkeyPatch) -> None:
     """An owner is found by its uid alone, in any Namespace, and what it is used for from there is not asked."""
     patch.setattr(OwnerIndex, "find", lambda self, ref, _namespace: self.by_uid.get(ref.uid))
-    for module in (model, "gpuwatch.execute.propose", "gpuwatch.store.remediations", "gpuwatch.store.custom_resources"):
+    for module in (
+        model,
+        "gpuwatch.act.execute.propose",
+        "gpuwatch.act.remediations",
+        "gpuwatch.sources.store.custom_resources",
+    ):
         patch.setattr(f"{getattr(module, '__name__', module)}.misplaced", lambda *_: "")
 
 

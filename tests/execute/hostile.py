@@ -17,22 +17,22 @@ from typing import Any, TypeVar
 import msgspec
 
 from execute.living import GPU, GPUS, START, Fleet, Killed
-from gpuwatch.collect.origin import Origin, untrusted
-from gpuwatch.collect.resolve import host_of, resolve_nodes
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.recheck import FreshFacts
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.framework import Kind
-from gpuwatch.frameworks.objects import KindKey, Object
-from gpuwatch.kube.assemble import read_cluster
-from gpuwatch.kube.decode import BadObjects, Listing, Take, take_all
-from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.writer import WriteError
-from gpuwatch.model.cluster import Cluster
-from gpuwatch.model.decision import Finding, Snapshot
-from gpuwatch.model.remediation import ObjectRef
-from gpuwatch.model.telemetry import Device, Gap, GapKind, Vendor
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.recheck import FreshFacts
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.framework import Kind
+from gpuwatch.facts.frameworks.objects import KindKey, Object
+from gpuwatch.facts.model.cluster import Cluster
+from gpuwatch.facts.model.decision import Finding, Snapshot
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Vendor
+from gpuwatch.sources.collect.origin import Origin, untrusted
+from gpuwatch.sources.collect.resolve import host_of, resolve_nodes
+from gpuwatch.sources.kube.assemble import read_cluster
+from gpuwatch.sources.kube.decode import BadObjects, Listing, Take, take_all
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.writer import WriteError
 from kube.memory_cluster import MemoryCluster
 
 T = TypeVar("T")

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.recheck import FreshFacts
-from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.frameworks.release import loses
-from gpuwatch.model.cluster import (
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.policy import ExecutePolicy
+from gpuwatch.act.execute.recheck import FreshFacts
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.remediations import RemediationStore, needs_attention
+from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.frameworks.release import loses
+from gpuwatch.facts.model.cluster import (
     ClaimedDevice,
     Cluster,
     Condition,
@@ -27,7 +29,7 @@ from gpuwatch.model.cluster import (
     Taint,
     Workload,
 )
-from gpuwatch.model.decision import (
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Advice,
     Family,
@@ -40,10 +42,8 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import ObjectRef, Remediation
-from gpuwatch.model.telemetry import Device, Gap, GapKind, Vendor
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediations import RemediationStore, needs_attention
+from gpuwatch.facts.model.remediation import ObjectRef, Remediation
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Vendor
 from kube.memory_cluster import MemoryCluster
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -12,15 +12,15 @@ import pytest
 
 from execute.hostile import HostileFleet
 from execute.living import ENFORCE, GPUS, SUGGEST, Fleet, drive, new_store, quick, tick
-from gpuwatch.execute.advance import ExecutorPolicies, needs
-from gpuwatch.execute.executor import Executor
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import ObjectRef, Pause, Phase, Remediation, Step, StepKind
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies, needs
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Remediation, Step, StepKind
+from gpuwatch.sources.kube.writer import Failure, WriteError
 
 MOVES = replace(ENFORCE, modes={ActionKind.EVICT_GANG: Mode.ENFORCE}, budget_min_gpus=64)
 TAINTS = replace(ENFORCE, modes={ActionKind.TAINT_NODE: Mode.ENFORCE})

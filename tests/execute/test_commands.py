@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 
 from execute.living import ENFORCE, KUEUE, Fleet, Killed, drive, new_store, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.sources.kube.writer import Failure, WriteError
 
 MINUTE = timedelta(minutes=1)
 COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, START, SUGGEST, Fleet, Killed, drive, new_store, quick, tick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.cluster import ClaimedDevice
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
-from gpuwatch.plan.guards import GUARDS, Guard, RefusalNature
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.plan.guards import GUARDS, Guard, RefusalNature
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.cluster import ClaimedDevice
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.sources.kube.writer import Failure, WriteError
 
 
 @pytest.fixture

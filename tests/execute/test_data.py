@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from execute.living import ENFORCE, Fleet, drive, new_store, quick, tick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.frameworks import WRITTEN
-from gpuwatch.frameworks.framework import Deletes, ReleaseRule
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import WRITTEN
+from gpuwatch.facts.frameworks.framework import Deletes, ReleaseRule
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.remediation import Phase, Remediation
 
 POLICY = "persistentVolumeClaimRetentionPolicy"
 DELETE, RETAIN = {"whenScaled": "Delete"}, {"whenScaled": "Retain"}

@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.precision import BUSY_AGAIN
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.decision import FindingKind
-from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, StepKind
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.precision import BUSY_AGAIN
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.model.decision import FindingKind
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.sources.kube.writer import Failure, WriteError
 
 ON_DEMAND = replace(ENFORCE, reclaim_only_on_demand=True, budget_min_gpus=16, idle_storm_ratio=1.0)
 WAITER = "ml/late-0"

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import Phase, Remediation, StepKind
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.policy import ExecutePolicy
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.facts.model.remediation import Phase, Remediation, StepKind
 
 MAINTENANCE: Object = {
     "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
@@ -151,7 +151,7 @@ def test_the_taint_stands_where_no_order_can_be_made(store: RemediationStore) ->
 
     def refuse(verb: str, what: str, done: bool) -> None:
         if verb == "create" and "gpuwatch-n0" in what and not done:
-            from gpuwatch.kube.writer import Failure, WriteError
+            from gpuwatch.sources.kube.writer import Failure, WriteError
 
             raise WriteError(Failure.FORBIDDEN, "Grant the verb `create`.", verb=verb)
 
@@ -183,7 +183,7 @@ def test_an_object_that_cannot_be_made_is_refused_by_name(wrong: Object, said: s
 
 def test_an_order_is_data_and_not_a_template_of_a_template() -> None:
     """What is filled in is not filled in again."""
-    from gpuwatch.execute.steps import _filled_in
+    from gpuwatch.act.execute.steps import _filled_in
 
     told = {"node": "{reason}", "reason": "x"}
     assert json.loads(json.dumps(_filled_in({"a": "{node} {reason} {b}"}, told))) == {"a": "{reason} x {b}"}

@@ -46,17 +46,17 @@ import pytest
 from execute.broken import BREAKS
 from execute.hostile import LISTS, READS, HostileFleet, device_id, is_foreign, is_side, stamp
 from execute.living import ENFORCE, GPUS, Fleet, Killed, attended, drive, new_store, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.sweep import Orphan, suspects
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind
-from gpuwatch.model.telemetry import Device, Vendor
-from gpuwatch.store import StoreError
-from gpuwatch.store.custom_resources import API_VERSION
-from gpuwatch.store.remediations import PAUSE
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.sweep import Orphan, suspects
+from gpuwatch.act.remediations import PAUSE
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind
+from gpuwatch.facts.model.telemetry import Device, Vendor
+from gpuwatch.sources.kube.writer import Failure, WriteError
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.custom_resources import API_VERSION
 from kube.memory_cluster import MemoryCluster
 
 HISTORIES = int(os.environ.get("HISTORIES", "120"))

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.model.decision import ActionKind, Mode, Plan
-from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.model.decision import ActionKind, Mode, Plan
+from gpuwatch.facts.model.remediation import Phase, Remediation
 
 
 @pytest.fixture

@@ -16,16 +16,16 @@ from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import CRDS, DEPLOY, apply, documents
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
-from gpuwatch.store import StoreError
-from gpuwatch.store.api_form import to_api
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.api_form import to_api
 from parts.processes import wait_until
 from store.remediation_stores import NODE_REMEDIATIONS, let_go, remediation
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from execute.living import ENFORCE, START, Fleet, quick
-from gpuwatch.execute.policy import ExecutePolicy, doubled
-from gpuwatch.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision, precision_by_place
-from gpuwatch.execute.propose import propose
-from gpuwatch.model.decision import ActionKind, PlanItem, Refusal
-from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.plan.draw import draw_plan
+from gpuwatch.act.execute.policy import ExecutePolicy, doubled
+from gpuwatch.act.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision, precision_by_place
+from gpuwatch.act.execute.propose import propose
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.facts.model.decision import ActionKind, PlanItem, Refusal
+from gpuwatch.facts.model.remediation import Phase, Remediation
 
 
 def proposed(**changes: Any) -> Remediation:

@@ -9,15 +9,15 @@ import pytest
 
 from execute.hostile import HostileFleet
 from execute.living import ENFORCE, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.sweep import Orphan, in_turn, suspects
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.remediation import ObjectRef, Phase, Remediation
-from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.sweep import Orphan, in_turn, suspects
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation
+from gpuwatch.sources.kube.writer import Failure, WriteError
+from gpuwatch.sources.store.custom_resources import API_VERSION, KIND, NODE_KIND
 
 GRACE = timedelta(seconds=900)
 

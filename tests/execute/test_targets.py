@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.propose import propose
-from gpuwatch.execute.targets import TAKEN_BACK, left_alone
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import Phase, Remediation, Turn
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.policy import ExecutePolicy
+from gpuwatch.act.execute.propose import propose
+from gpuwatch.act.execute.targets import TAKEN_BACK, left_alone
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
 
 POLICY = ExecutePolicy()
 HOUR = timedelta(hours=1)

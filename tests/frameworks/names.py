@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.frameworks import kind_of
+from gpuwatch.facts.frameworks import kind_of
 
 
 def api_version(kind: str) -> str:

@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwatch.frameworks import WRITTEN, keys
-from gpuwatch.frameworks.framework import ReleaseRule
-from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.model.remediation import Saved
+from gpuwatch.facts.frameworks import WRITTEN, keys
+from gpuwatch.facts.frameworks.framework import ReleaseRule
+from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.model.remediation import Saved
 
 _POD = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.org/main:1"}]}}
 _SERVED = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "main", "image": "example.org/m:1"}]}}

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.steps import Blocked, TargetState, act_steps
-from gpuwatch.frameworks.fights import Surroundings
-from gpuwatch.frameworks.objects import Object, Refused, ref_of
-from gpuwatch.frameworks.release import Release, release
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import Remediation, Step
+from gpuwatch.act.execute.policy import ExecutePolicy
+from gpuwatch.act.execute.steps import Blocked, TargetState, act_steps
+from gpuwatch.facts.frameworks.fights import Surroundings
+from gpuwatch.facts.frameworks.objects import Object, Refused, ref_of
+from gpuwatch.facts.frameworks.release import Release, release
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.facts.model.remediation import Remediation, Step
 from store.remediation_stores import proposal
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

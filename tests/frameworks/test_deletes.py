@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from frameworks.test_allowed import KINDS, POD, gang_of, members, owner, written
-from gpuwatch.frameworks import BY_NAME, OWNERS, WRITTEN, kueue
-from gpuwatch.frameworks.allowed import move_refusal, release_refusal
-from gpuwatch.frameworks.framework import WHOLE, Deletes, Kind, MoveRule, Never, ReleaseRule, place_lost, untried
-from gpuwatch.frameworks.json_patch import put
-from gpuwatch.frameworks.move import move
-from gpuwatch.frameworks.objects import Object, Refused, key_of
-from gpuwatch.frameworks.release import Release, loses, release
-from gpuwatch.kube.owners import TakeOwner
-from gpuwatch.model.cluster import Workload
+from gpuwatch.facts.frameworks import BY_NAME, OWNERS, WRITTEN, kueue
+from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
+from gpuwatch.facts.frameworks.framework import WHOLE, Deletes, Kind, MoveRule, Never, ReleaseRule, place_lost, untried
+from gpuwatch.facts.frameworks.json_patch import put
+from gpuwatch.facts.frameworks.move import move
+from gpuwatch.facts.frameworks.objects import Object, Refused, key_of
+from gpuwatch.facts.frameworks.release import Release, loses, release
+from gpuwatch.facts.model.cluster import Workload
+from gpuwatch.sources.kube.owners import TakeOwner
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 STATEFUL_SET = ("apps", "StatefulSet")

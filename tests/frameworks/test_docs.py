@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwatch.frameworks import OWNERS, WRITTEN
-from gpuwatch.frameworks.framework import Kind, Never, ReleaseRule
+from gpuwatch.facts.frameworks import OWNERS, WRITTEN
+from gpuwatch.facts.frameworks.framework import Kind, Never, ReleaseRule
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
 INNER = Kind("", "").release

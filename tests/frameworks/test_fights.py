@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.execute.executor import read_surroundings
-from gpuwatch.frameworks.fights import Surroundings, fights, kueue_workload, who_wrote
-from gpuwatch.frameworks.objects import Object, Refused
+from gpuwatch.act.execute.executor import read_surroundings
+from gpuwatch.facts.frameworks.fights import Surroundings, fights, kueue_workload, who_wrote
+from gpuwatch.facts.frameworks.objects import Object, Refused
 from kube.memory_cluster import MemoryCluster
 
 ARGO = {"annotations": {"argocd.argoproj.io/tracking-id": "apps:apps/Deployment:team-a/chat"}}

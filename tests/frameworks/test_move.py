@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.execute.requests import write
-from gpuwatch.frameworks import keys
-from gpuwatch.frameworks.framework import How, MovePlan
-from gpuwatch.frameworks.move import move, rollout
-from gpuwatch.frameworks.objects import Object, Refused, ref_of
+from gpuwatch.act.execute.requests import write
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.framework import How, MovePlan
+from gpuwatch.facts.frameworks.move import move, rollout
+from gpuwatch.facts.frameworks.objects import Object, Refused, ref_of
 from kube.memory_cluster import MemoryCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.frameworks.allowed import move_refusal
-from gpuwatch.frameworks.fights import Surroundings
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.frameworks.queues import loses_place
-from gpuwatch.model.cluster import Pod, Workload
+from gpuwatch.facts.frameworks.allowed import move_refusal
+from gpuwatch.facts.frameworks.fights import Surroundings
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.frameworks.queues import loses_place
+from gpuwatch.facts.model.cluster import Pod, Workload
 
 KINDS = {
     "Deployment": "apps/v1",

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.frameworks import FRAMEWORKS, kueue, schedulers, volcano
-from gpuwatch.frameworks.owner import (
+from gpuwatch.facts.frameworks import FRAMEWORKS, kueue, schedulers, volcano
+from gpuwatch.facts.frameworks.owner import (
     KubeflowRunPolicy,
     KubeflowSchedulingPolicy,
     Owner,
@@ -16,11 +16,11 @@ from gpuwatch.frameworks.owner import (
     RayClusterSpec,
     Scaled,
 )
-from gpuwatch.frameworks.recognise import GangObjects, Member, group_kinds, recognise
-from gpuwatch.kube.kinds import LISTED_OWNERS
-from gpuwatch.kube.owners import TakeOwner
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.cluster import Cluster, OwnerStatus
+from gpuwatch.facts.frameworks.recognise import GangObjects, Member, group_kinds, recognise
+from gpuwatch.facts.model.cluster import Cluster, OwnerStatus
+from gpuwatch.sources.kube.kinds import LISTED_OWNERS
+from gpuwatch.sources.kube.owners import TakeOwner
+from gpuwatch.sources.kube.recorded import RecordedCluster
 
 EXAMPLES = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

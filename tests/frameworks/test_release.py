@@ -13,21 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample, told_state
-from gpuwatch.execute.requests import write
-from gpuwatch.frameworks import WRITTEN, keys
-from gpuwatch.frameworks.framework import ReleaseRule
-from gpuwatch.frameworks.json_patch import ABSENT, difference, put, removed, value_at
-from gpuwatch.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of
-from gpuwatch.frameworks.release import (
-    Release,
-    Restoration,
-    release,
-    released,
-    restore,
-    still_holds,
-)
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.remediation import ObjectRef, Saved
+from gpuwatch.act.execute.requests import write
+from gpuwatch.facts.frameworks import WRITTEN, keys
+from gpuwatch.facts.frameworks.framework import ReleaseRule
+from gpuwatch.facts.frameworks.json_patch import ABSENT, difference, put, removed, value_at
+from gpuwatch.facts.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of
+from gpuwatch.facts.frameworks.release import Release, Restoration, release, released, restore, still_holds
+from gpuwatch.facts.model.remediation import ObjectRef, Saved
+from gpuwatch.sources.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster, merged
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.kinds import LISTED_OWNERS
-from gpuwatch.kube.live_writer import event_of
-from gpuwatch.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
-from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.sources.kube.kinds import LISTED_OWNERS
+from gpuwatch.sources.kube.live_writer import event_of
+from gpuwatch.sources.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
 
 _Place = tuple[str, str, str, str]
 """API group, kind, Namespace and name."""

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
-from gpuwatch.model.cluster import ClaimedDevice
+from gpuwatch.facts.model.cluster import ClaimedDevice
+from gpuwatch.sources.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
 from kube.cluster_json import metadata, raw
 
 DRIVER = "gpu.nvidia.com"

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from gpuwatch.kube import watch as watch_module
-from gpuwatch.kube.follow import Patience
-from gpuwatch.kube.followed import Followed, FollowedCluster
-from gpuwatch.kube.live import LiveCluster
-from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.transport import Limits
-from gpuwatch.model.cluster import Cluster, FactKind, OwnerStatus
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.kube import watch as watch_module
+from gpuwatch.sources.kube.follow import Patience
+from gpuwatch.sources.kube.followed import Followed, FollowedCluster
+from gpuwatch.sources.kube.live import LiveCluster
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.transport import Limits
 from kube.api_server import Answer, ApiServer, Request, Trouble, quiet, serving, status
 from kube.cluster_json import controlled_by, node, owner, pod
 from parts.processes import wait_until

@@ -19,13 +19,13 @@ import yaml
 from cluster.api import Api
 from cluster.control_plane import Asked, ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, documents
-from gpuwatch.kube.follow import Patience
-from gpuwatch.kube.followed import FollowedCluster
-from gpuwatch.kube.live import LiveCluster, api_client
-from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.transport import Limits
-from gpuwatch.model.cluster import Cluster
-from gpuwatch.model.telemetry import GapKind
+from gpuwatch.facts.model.cluster import Cluster
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.kube.follow import Patience
+from gpuwatch.sources.kube.followed import FollowedCluster
+from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.transport import Limits
 from kube.history import NAMESPACES, History
 from kube.line import Line, line_to
 from parts.processes import wait_until

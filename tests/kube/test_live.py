@@ -15,13 +15,13 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient, Configuration
 
-from gpuwatch.kube import kinds
-from gpuwatch.kube.live import LiveCluster, api_client
-from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.kube.transport import Limits
-from gpuwatch.model.cluster import Cluster, FactKind, OwnerStatus
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.kube import kinds
+from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.recorded import RecordedCluster
+from gpuwatch.sources.kube.transport import Limits
 from kube.api_server import Answer, ApiServer, Request, Trouble, serving, status
 from kube.cluster_json import container, controlled_by, metadata, node, owner, pod
 

@@ -13,11 +13,11 @@ import yaml
 
 from cluster.api import Api, Object, Resource
 from cluster.control_plane import Asked, ControlPlane
-from gpuwatch.kube.live import LiveCluster, api_client
-from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.recorded import RecordedCluster
 from kube.real_fleet import DRIVER, FIRST, GPU_UUID, LAST, PLAIN_PODS, RECORDED, create_fleet
 from parts.processes import wait_until
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwatch.frameworks import keys
-from gpuwatch.kube.nodes import TakenNode, node_names, take_node
-from gpuwatch.model.cluster import Node, Sharing
-from gpuwatch.model.telemetry import GapKind
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import Node, Sharing
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.kube.nodes import TakenNode, node_names, take_node
 from kube.cluster_json import node, raw
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples" / "nodes"

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.frameworks.framework import Kind
-from gpuwatch.frameworks.recognise import GangObjects
-from gpuwatch.kube.decode import Listing
-from gpuwatch.kube.owners import Owner, OwnerIndex, TakeOwner, read_owners
-from gpuwatch.kube.pods import HeldPod, take_pod
-from gpuwatch.kube.workloads import assign_workloads, climb_all
-from gpuwatch.model.cluster import OwnerStatus, Workload
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.facts.frameworks.framework import Kind
+from gpuwatch.facts.frameworks.recognise import GangObjects
+from gpuwatch.facts.model.cluster import OwnerStatus, Workload
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.kube.decode import Listing
+from gpuwatch.sources.kube.owners import Owner, OwnerIndex, TakeOwner, read_owners
+from gpuwatch.sources.kube.pods import HeldPod, take_pod
+from gpuwatch.sources.kube.workloads import assign_workloads, climb_all
 from kube.cluster_json import controlled_by, owner, pod, raw
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.kube.nodes import take_node
-from gpuwatch.kube.pods import OtherPod, take_pod, with_others
-from gpuwatch.model.cluster import NodeTerm, Placement, PodTerm, Requirement, Spread, Toleration
+from gpuwatch.facts.model.cluster import NodeTerm, Placement, PodTerm, Requirement, Spread, Toleration
+from gpuwatch.sources.kube.nodes import take_node
+from gpuwatch.sources.kube.pods import OtherPod, take_pod, with_others
 from kube.cluster_json import container, node, pod, raw
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -11,10 +11,10 @@ import pytest
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
-from gpuwatch.kube.pod_fields import _RULES, TABLE, _Refused
-from gpuwatch.kube.pods import take_pod
-from gpuwatch.model.cluster import Node, Pod, Taint
-from gpuwatch.placement.landing import Nowhere, Room
+from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.facts.model.cluster import Node, Pod, Taint
+from gpuwatch.sources.kube.pod_fields import _RULES, TABLE, _Refused
+from gpuwatch.sources.kube.pods import take_pod
 from kube.cluster_json import container, pod, raw
 from plan.fleet import GPU, node
 from plan.fleet import pod as running

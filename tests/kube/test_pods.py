@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.kube.pods import ExporterPod, TakenPod, exporter_nodes, take_pod
-from gpuwatch.model.cluster import Pod
+from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.sources.kube.pods import ExporterPod, TakenPod, exporter_nodes, take_pod
 from kube.cluster_json import container, pod, raw
 
 

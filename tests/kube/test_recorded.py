@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.cluster import Cluster, DisruptionBudget, FactKind, OwnerStatus
-from gpuwatch.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.cluster import Cluster, DisruptionBudget, FactKind, OwnerStatus
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.recorded import RecordedCluster
 from kube.cluster_json import as_list, container, controlled_by, metadata, node, owner, pod
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -247,7 +247,7 @@ def test_the_description_names_the_folder(tmp_path: Path) -> None:
 
 def test_a_recorded_cluster_does_not_load_the_kubernetes_client() -> None:
     """It takes half a second, which commands on recorded state need not pay."""
-    check = "import sys, gpuwatch.kube.recorded; sys.exit('kubernetes' in sys.modules)"
+    check = "import sys, gpuwatch.sources.kube.recorded; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

@@ -11,12 +11,12 @@ from kubernetes.client import ApiClient, Configuration
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
-from gpuwatch.frameworks.objects import Object, ref_of
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.transport import Limits
-from gpuwatch.kube.writer import ClusterWriter, Failure, PatchKind
-from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.transport import Limits
+from gpuwatch.sources.kube.writer import ClusterWriter, Failure, PatchKind
 from kube.forwarding import Forwarding, Spoilt, forwarding
 from kube.writer_conformance import NOW, Place, World, WriterConformance, failed, new_place
 from parts.processes import wait_until

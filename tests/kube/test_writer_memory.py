@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
-from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError
 from kube.memory_cluster import MemoryCluster
 from kube.writer_conformance import World, WriterConformance
 

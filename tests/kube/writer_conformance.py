@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pytest
 
-from gpuwatch.frameworks.objects import Object, ref_of, version_of
-from gpuwatch.kube.writer import ClusterWriter, Failure, PatchKind, WriteError
-from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.facts.frameworks.objects import Object, ref_of, version_of
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.sources.kube.writer import ClusterWriter, Failure, PatchKind, WriteError
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 _numbers = itertools.count()

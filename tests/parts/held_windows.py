@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gpuwatch.model.cluster import Pod
-from gpuwatch.model.telemetry import PodRef, Signal, Vendor
-from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
-from gpuwatch.profile.joint import update_book
-from gpuwatch.profile.joint_policy import ProfilePolicy
+from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.telemetry import PodRef, Signal, Vendor
+from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
+from gpuwatch.size.profile.joint import update_book
+from gpuwatch.size.profile.joint_policy import ProfilePolicy
 
 START = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
 STEP = 300

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from frameworks.names import api_version
-from gpuwatch.model.cluster import Cluster, Condition, Gang, Node, OwnerStatus, Pod, Workload
-from gpuwatch.model.decision import (
+from gpuwatch.facts.model.cluster import Cluster, Condition, Gang, Node, OwnerStatus, Pod, Workload
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Advice,
     Family,
@@ -24,8 +24,8 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation, Step, StepKind, Turn
-from gpuwatch.model.telemetry import Device, Vendor
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Proposal, Remediation, Step, StepKind, Turn
+from gpuwatch.facts.model.telemetry import Device, Vendor
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"

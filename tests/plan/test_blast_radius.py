@@ -5,14 +5,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gpuwatch.execute.recheck import no_execute_refused, others_of_owner
-from gpuwatch.kube.placement import tolerations
-from gpuwatch.kube.wire import PodSpec
-from gpuwatch.model.cluster import DisruptionBudget, Gang, Placement, Pod, Toleration
-from gpuwatch.model.decision import ActionKind, Snapshot
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.execute.recheck import no_execute_refused, others_of_owner
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Placement, Pod, Toleration
+from gpuwatch.facts.model.decision import ActionKind, Snapshot
+from gpuwatch.sources.kube.placement import tolerations
+from gpuwatch.sources.kube.wire import PodSpec
 from plan.fleet import device, guards, idle, node, only, pod, reason, remediation, sick, snapshot, workload
 
 API = "Deployment/ml/api"

@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.model.decision import (
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import Freeze, PlanPolicy
+from gpuwatch.facts.model.decision import (
     Family,
     Finding,
     FindingKind,
@@ -18,10 +20,8 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Pause
-from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import Freeze, PlanPolicy
+from gpuwatch.facts.model.remediation import Pause
+from gpuwatch.facts.model.telemetry import Gap, GapKind
 from plan.fleet import NOW, device, guards, idle, node, pod, sick, snapshot
 
 POLICY = PlanPolicy()

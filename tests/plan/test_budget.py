@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.model.cluster import Taint
-from gpuwatch.model.decision import ActionKind, BudgetUse, Finding, Plan, Snapshot
-from gpuwatch.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind, Turn
-from gpuwatch.plan.budget import Ledger, acted_at, budgets
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.budget import Ledger, acted_at, budgets
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import Taint
+from gpuwatch.facts.model.decision import ActionKind, BudgetUse, Finding, Plan, Snapshot
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind, Turn
 from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot
 
 MINUTE = timedelta(minutes=1)

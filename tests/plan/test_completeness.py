@@ -5,13 +5,13 @@ from itertools import product
 
 import pytest
 
-from gpuwatch.model.cluster import Cluster, DisruptionBudget, FactKind, Namespace, Unread
-from gpuwatch.model.decision import ActionKind, Candidate, Mode, Score, Snapshot, Subject, SubjectKind
-from gpuwatch.plan.completeness import INDIFFERENT
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.guards import GUARDS, GuardCase, RefusalNature
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.completeness import INDIFFERENT
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.guards import GUARDS, GuardCase, RefusalNature
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import Cluster, DisruptionBudget, FactKind, Namespace, Unread
+from gpuwatch.facts.model.decision import ActionKind, Candidate, Mode, Score, Snapshot, Subject, SubjectKind
 from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, snapshot
 
 SCORE = Score(gained_gpu_hours=9, disrupted_gpu_hours=0, pool_gpu_hours=9, confidence_ratio=1, horizon_hours=24)

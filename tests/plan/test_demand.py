@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.model.cluster import Gang, Node, Placement, Pod
-from gpuwatch.model.decision import ActionKind, Finding, Plan, Snapshot
-from gpuwatch.placement.landing import Nowhere, Room
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import Gang, Node, Placement, Pod
+from gpuwatch.facts.model.decision import ActionKind, Finding, Plan, Snapshot
 from plan.fleet import device, guards, idle, node, only, pod, reason, sick, snapshot
 
 OPEN = PlanPolicy(

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import (
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import MILDEST_FIRST, PlanPolicy
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import (
     ClaimedDevice,
     Condition,
     DisruptionBudget,
@@ -23,7 +25,7 @@ from gpuwatch.model.cluster import (
     Taint,
     Toleration,
 )
-from gpuwatch.model.decision import (
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Advice,
     Finding,
@@ -36,10 +38,8 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Phase, Remediation
-from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import MILDEST_FIRST, PlanPolicy
+from gpuwatch.facts.model.remediation import Phase, Remediation
+from gpuwatch.facts.model.telemetry import Gap, GapKind
 from plan.fleet import GPU, NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot, workload
 
 POLICY = PlanPolicy()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.frameworks.allowed import move_refusal, release_refusal
-from gpuwatch.model.cluster import Gang, Pod
-from gpuwatch.model.decision import ActionKind, Advice, Severity
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
+from gpuwatch.facts.model.cluster import Gang, Pod
+from gpuwatch.facts.model.decision import ActionKind, Advice, Severity
 from plan.fleet import device, guards, idle, node, only, pod, reason, sick, snapshot, workload
 
 POLICY = PlanPolicy(budget_ratio=1.0)

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from gpuwatch.model.cluster import DisruptionBudget
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import DisruptionBudget
 from plan.fleet import device, idle, node, pod, sick, snapshot
 
 T = TypeVar("T")

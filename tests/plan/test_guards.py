@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import gpuwatch.plan
-from gpuwatch.model.decision import Refusal
-from gpuwatch.plan.guards import GUARDS, RefusalNature, nature_of
+import gpuwatch.act.plan
+from gpuwatch.act.plan.guards import GUARDS, RefusalNature, nature_of
+from gpuwatch.facts.model.decision import Refusal
 
 
 def test_every_refusal_that_a_plan_gives_has_a_nature() -> None:
     named = {
         keyword.value.value
-        for path in Path(gpuwatch.plan.__path__[0]).glob("*.py")
+        for path in Path(gpuwatch.act.plan.__path__[0]).glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal"
         for keyword in node.keywords

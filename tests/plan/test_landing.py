@@ -11,18 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.model.cluster import (
-    Node,
-    NodeTerm,
-    Placement,
-    Pod,
-    PodTerm,
-    Requirement,
-    Spread,
-    Taint,
-    Toleration,
-)
-from gpuwatch.placement.landing import Nowhere, Room, waiting_groups
+from gpuwatch.act.placement.landing import Nowhere, Room, waiting_groups
+from gpuwatch.facts.model.cluster import Node, NodeTerm, Placement, Pod, PodTerm, Requirement, Spread, Taint, Toleration
 from plan.fleet import GPU, NOW, node, pod
 
 TAINT = Taint("dedicated", "vision", "NoSchedule")

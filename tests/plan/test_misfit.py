@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.detect.misfit import MisfitPolicy, assess_misfit
-from gpuwatch.model.cluster import Gang, Pod
-from gpuwatch.model.decision import ActionKind, Finding, Mode, Plan, Snapshot
-from gpuwatch.model.sizing import (
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import ModeScope, PlanPolicy
+from gpuwatch.facts.model.cluster import Gang, Pod
+from gpuwatch.facts.model.decision import ActionKind, Finding, Mode, Plan, Snapshot
+from gpuwatch.facts.model.sizing import (
     Change,
     EvidenceTier,
     MemoryNeed,
@@ -19,9 +20,8 @@ from gpuwatch.model.sizing import (
     Target,
     TargetKind,
 )
-from gpuwatch.model.workload_profile import WorkloadKey
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import ModeScope, PlanPolicy
+from gpuwatch.facts.model.workload_profile import WorkloadKey
+from gpuwatch.judge.misfit.assess import MisfitPolicy, assess_misfit
 from plan.fleet import NOW, device, guards, node, only, pod, reason, sick, snapshot
 
 EVICT, RESIZE = ActionKind.EVICT_GANG, ActionKind.RESIZE_WORKLOAD

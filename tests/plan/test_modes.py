@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import Namespace
-from gpuwatch.model.decision import ActionKind, Finding, FindingKind, Mode, PlanItem, Snapshot
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import ModeScope, PlanPolicy
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import ModeScope, PlanPolicy
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import Namespace
+from gpuwatch.facts.model.decision import ActionKind, Finding, FindingKind, Mode, PlanItem, Snapshot
 from plan.fleet import device, guards, idle, node, only, pod, snapshot
 
 TAINT, RELEASE = ActionKind.TAINT_NODE, ActionKind.RELEASE_GANG

@@ -8,9 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from gpuwatch.frameworks import keys
-from gpuwatch.model.cluster import Gang, Node, Placement, Pod
-from gpuwatch.model.decision import (
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.partial_gangs import explained
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import Gang, Node, Placement, Pod
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Family,
     Finding,
@@ -23,10 +27,6 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.partial_gangs import explained
-from gpuwatch.plan.policy import PlanPolicy
 from plan.fleet import NOW, device, guards, node, only, pod, snapshot, workload
 
 POLICY = PlanPolicy(

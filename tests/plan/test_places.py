@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from gpuwatch.detect.reclaim import reclaimed
-from gpuwatch.model.cluster import Condition, Gang, Namespace, Placement, Quota, Taint
-from gpuwatch.model.decision import ActionKind, Snapshot
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.policy import Freeze, PlanPolicy
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import Freeze, PlanPolicy
+from gpuwatch.facts.model.cluster import Condition, Gang, Namespace, Placement, Quota, Taint
+from gpuwatch.facts.model.decision import ActionKind, Snapshot
+from gpuwatch.judge.reclaim import reclaimed
 from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, sick, snapshot
 
 EVICT, TAINT = ActionKind.EVICT_GANG, ActionKind.TAINT_NODE

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.model.cluster import DisruptionBudget, Gang, Node, Sharing
-from gpuwatch.model.decision import (
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Node, Sharing
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Advice,
     Family,
@@ -25,9 +27,7 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Phase
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.facts.model.remediation import Phase
 from plan.fleet import GPU, NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot
 
 EVICT = ActionKind.EVICT_GANG

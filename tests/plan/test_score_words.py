@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.model.decision import ActionKind, PlanItem, Score, Severity
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.report.notification import notification
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.decision import ActionKind, PlanItem, Score, Severity
+from gpuwatch.say.notification import notification
 from plan.fleet import node, only, remediation, sick
 from plan.test_draw import full_node_with_gang, one_idle, one_lost_of_eight
 from plan.test_misfit import HALF, RESIZE, TWO_RACKS, WAITER, contended, drawn, spread_gang

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpuwatch.frameworks import keys
-from gpuwatch.model.decision import ActionKind, FindingKind, PlanItem, TimingKind
-from gpuwatch.model.telemetry import ActivityHistory
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.decision import ActionKind, FindingKind, PlanItem, TimingKind
+from gpuwatch.facts.model.telemetry import ActivityHistory
 from plan.fleet import NOW, device, idle, node, only, pod, sick, snapshot
 
 POLICY = PlanPolicy(budget_ratio=1.0)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.model.cluster import Node, Pod, Sharing
-from gpuwatch.model.decision import ActionKind, Snapshot
-from gpuwatch.model.telemetry import Device
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.facts import PlanFacts
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import Node, Pod, Sharing
+from gpuwatch.facts.model.decision import ActionKind, Snapshot
+from gpuwatch.facts.model.telemetry import Device
 from plan.fleet import GPU, device, guards, idle, node, only, pod, sick, snapshot
 
 SLICE = "nvidia.com/mig-1g.10gb"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.profile.explanation import (
+from gpuwatch.judge.idle.explanation import (
     ExplainedBy,
     Explanation,
     Kin,
@@ -20,7 +20,7 @@ from gpuwatch.profile.explanation import (
     time_text,
     without,
 )
-from gpuwatch.profile.silence import Silences, unlikely_silence_seconds
+from gpuwatch.judge.idle.silence import Silences, unlikely_silence_seconds
 
 HOUR, DAY = 3600.0, 86400.0
 SERVICE = Prior(seconds=24 * HOUR, mature_seconds=12 * HOUR, reason="a service may rest: 24 h")

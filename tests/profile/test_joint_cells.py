@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.profile.joint_cells import COLUMNS, FINEST, Weighted, cells_of, merged
-from gpuwatch.profile.joint_policy import ProfilePolicy
+from gpuwatch.size.profile.joint_cells import COLUMNS, FINEST, Weighted, cells_of, merged
+from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from parts.held_windows import AT_ONCE, UNKNOWN, at, only, update, windows
 
 ratios = st.one_of(st.just(UNKNOWN), st.integers(0, 1000).map(lambda value: value / 1000))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwatch.model.workload_profile import Unfit
+from gpuwatch.facts.model.workload_profile import Unfit
 from parts.held_windows import UNKNOWN, alive, at, only, update, windows
 
 DOCS = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.model.cluster import Pod
-from gpuwatch.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
-from gpuwatch.profile.joint import merge
-from gpuwatch.profile.joint_policy import ProfilePolicy
+from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
+from gpuwatch.size.profile.joint import merge
+from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from parts.held_windows import STEP, UNKNOWN, alive, at, part, update, windows
 
 COUNT = 36

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.model.workload_profile import Unfit
+from gpuwatch.facts.model.workload_profile import Unfit
 from parts.held_windows import AT_ONCE, STEP, UNKNOWN, alive, at, only, update, windows
 
 HOUR = 3600

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from gpuwatch.model.telemetry import ActivityHistory
-from gpuwatch.profile.rhythm import Hourly, hourly, on_clock, paced, rhythm_of
-from gpuwatch.profile.silence import Calendar, calendar_of, read_steps
+from gpuwatch.facts.model.telemetry import ActivityHistory
+from gpuwatch.judge.idle.rhythm import Hourly, hourly, on_clock, paced, rhythm_of
+from gpuwatch.judge.idle.silence import Calendar, calendar_of, read_steps
 
 AN_HOUR = 12
 MONDAY = datetime(2026, 6, 1, tzinfo=UTC)

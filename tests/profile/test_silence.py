@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.model.telemetry import ActivityHistory
-from gpuwatch.profile.silence import (
+from gpuwatch.facts.model.telemetry import ActivityHistory
+from gpuwatch.judge.idle.silence import (
     Calendar,
     Lane,
     Silences,

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from click.testing import CliRunner
 
 from gpuwatch import __version__
+from gpuwatch.act.analysis import Policies, analyse, needs_of
 from gpuwatch.app.cli import cli
 from gpuwatch.app.demo import END
-from gpuwatch.collect.collect import collect
-from gpuwatch.cycle.analysis import Policies, analyse, needs_of
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.report.status_page import JobTimes, Status, status_html
-from gpuwatch.telemetry.recording import open_recording
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.say.status_page import JobTimes, Status, status_html
+from gpuwatch.sources.collect.collect import collect
+from gpuwatch.sources.kube.recorded import RecordedCluster
+from gpuwatch.sources.telemetry.recording import open_recording
 from parts.browser import page
 
 if TYPE_CHECKING:

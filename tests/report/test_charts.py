@@ -12,10 +12,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from markupsafe import Markup
 
-from gpuwatch.model.sizing import EvidenceTier, SpeedEstimate
-from gpuwatch.model.weekly import Use, UsePoint
-from gpuwatch.report.charts import amount_bar, fleet_curve, gpu_hours_parts, patterns, speed_interval, use_bar
-from gpuwatch.report.weekly_words import UsePart, parts
+from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
+from gpuwatch.facts.model.weekly import Use, UsePoint
+from gpuwatch.say.charts import amount_bar, fleet_curve, gpu_hours_parts, patterns, speed_interval, use_bar
+from gpuwatch.say.weekly_words import UsePart, parts
 from report.weekly_example import HOSTILE, full_report
 
 START = datetime(2026, 2, 23, tzinfo=UTC)

@@ -16,41 +16,31 @@ from types import ModuleType
 import pytest
 
 from detect.builders import AT, device
-from gpuwatch.catalog.dcgm_errors import dcgm_errors
-from gpuwatch.catalog.metrics import metric_rows, rows_for
-from gpuwatch.catalog.xid_overrides import xids_with_overrides
-from gpuwatch.catalog.xids import XidClass, xids
-from gpuwatch.cycle.analysis import Policies, missing_signals, rule_signals
-from gpuwatch.detect import (
-    board,
-    capacity,
-    contention,
-    fabric,
-    health,
-    hung,
-    idle,
-    idle_partial_gang,
-    idle_verdict,
-    link,
-    memory,
-    misfit,
-    presence,
-    throttle,
-    verdict,
-    xid,
-)
-from gpuwatch.detect.fleet import Grade
-from gpuwatch.detect.health import HealthPolicy
-from gpuwatch.detect.idle import IdlePolicy
-from gpuwatch.detect.misfit import MisfitPolicy
-from gpuwatch.model.decision import Advice, FindingKind, Severity, Snapshot
-from gpuwatch.model.telemetry import Schema, SignalFound
-from gpuwatch.plan.brakes import BRAKES
-from gpuwatch.plan.budget import LEDGER_GUARDS
-from gpuwatch.plan.guards import GUARDS
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.profile import explanation
-from gpuwatch.settings import load_settings
+from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
+from gpuwatch.act.plan.brakes import BRAKES
+from gpuwatch.act.plan.budget import LEDGER_GUARDS
+from gpuwatch.act.plan.guards import GUARDS
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.app.settings import load_settings
+from gpuwatch.facts.catalog.dcgm_errors import dcgm_errors
+from gpuwatch.facts.catalog.metrics import metric_rows, rows_for
+from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
+from gpuwatch.facts.catalog.xids import XidClass, xids
+from gpuwatch.facts.model.decision import Advice, FindingKind, Severity, Snapshot
+from gpuwatch.facts.model.telemetry import Schema, SignalFound
+from gpuwatch.judge import board, verdict
+from gpuwatch.judge.fleet import Grade
+from gpuwatch.judge.health import assess as health
+from gpuwatch.judge.health import capacity, fabric, hung, link, memory, presence, throttle, xid
+from gpuwatch.judge.health.assess import HealthPolicy
+from gpuwatch.judge.idle import assess as idle
+from gpuwatch.judge.idle import explanation
+from gpuwatch.judge.idle import partial_gang as idle_partial_gang
+from gpuwatch.judge.idle import verdict as idle_verdict
+from gpuwatch.judge.idle.assess import IdlePolicy
+from gpuwatch.judge.misfit import assess as misfit
+from gpuwatch.judge.misfit import contention
+from gpuwatch.judge.misfit.assess import MisfitPolicy
 from parts.prometheus_server import ServerBuild, running
 from report.sick_series import NOW, SHOWN, openmetrics
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from gpuwatch.report.layout import FoldedName, OneLine, new_table
+from gpuwatch.say.layout import FoldedName, OneLine, new_table
 
 
 def shown(text: str, width: int) -> list[str]:

@@ -7,10 +7,10 @@ import io
 from rich.console import Console, RenderableType
 
 from detect.test_contention import ALONE_A, ALONE_B, SHARED, SISTERS, A, B, dram, snapshot
-from gpuwatch.cycle.analysis import Policies, analyse, assess
-from gpuwatch.model.decision import Snapshot
-from gpuwatch.report.explain import explain, explanation_tables
-from gpuwatch.report.tables import analysis_tables
+from gpuwatch.act.analysis import Policies, analyse, assess
+from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.say.explain import explain, explanation_tables
+from gpuwatch.say.tables import analysis_tables
 
 
 def shown(item: RenderableType) -> str:

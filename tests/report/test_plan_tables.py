@@ -9,17 +9,17 @@ import pytest
 from rich.console import Console, RenderableType
 
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.frameworks import keys
-from gpuwatch.model.decision import ActionKind, Analysis, Coverage, Mode, PlanItem, Timing, TimingKind
-from gpuwatch.model.remediation import Pause, Phase
-from gpuwatch.model.telemetry import Schema
-from gpuwatch.plan.draw import draw_plan
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.report.plan_tables import item_lines
-from gpuwatch.report.remediation_tables import history_tables, remediation_detail
-from gpuwatch.report.tables import analysis_tables, plan_tables
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.decision import ActionKind, Analysis, Coverage, Mode, PlanItem, Timing, TimingKind
+from gpuwatch.facts.model.remediation import Pause, Phase
+from gpuwatch.facts.model.telemetry import Schema
+from gpuwatch.say.plan_tables import item_lines
+from gpuwatch.say.remediation_tables import history_tables, remediation_detail
+from gpuwatch.say.tables import analysis_tables, plan_tables
 from plan.fleet import NOW, device, idle, node, pod, sick, snapshot, workload
 
 

@@ -11,9 +11,9 @@ import yaml
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from gpuwatch.model.sizing import AbstentionKind
-from gpuwatch.report.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
-from gpuwatch.report.weekly_words import ABSTAINED
+from gpuwatch.facts.model.sizing import AbstentionKind
+from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
+from gpuwatch.say.weekly_words import ABSTAINED
 from report.weekly_example import HOSTILE, LONG, abstention, mig_plan, recommendation
 
 WIDTHS = (80, 100, 160)

@@ -14,9 +14,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.model.cluster import Cluster, FactKind, Unread
-from gpuwatch.model.decision import (
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.facts.model.cluster import Cluster, FactKind, Unread
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Analysis,
     BudgetUse,
@@ -29,9 +29,9 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Pause
-from gpuwatch.model.telemetry import Gap, GapKind, Schema
-from gpuwatch.report.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
+from gpuwatch.facts.model.remediation import Pause
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
+from gpuwatch.say.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
 from parts.browser import BrowserBuild, page, running
 from report.html_checks import BEYOND, CONTRAST, OUTLINE, parsed, text_of, unfocused
 from report.weekly_example import HOSTILE, HOSTILE_NAMESPACE, LONG

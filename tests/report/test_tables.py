@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from gpuwatch.app.scope import Scope
-from gpuwatch.model.cluster import Cluster
-from gpuwatch.model.decision import (
+from gpuwatch.facts.model.cluster import Cluster
+from gpuwatch.facts.model.decision import (
     Analysis,
     Coverage,
     Evidence,
@@ -23,8 +23,8 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.telemetry import Device, Vendor
-from gpuwatch.report.tables import analysis_tables
+from gpuwatch.facts.model.telemetry import Device, Vendor
+from gpuwatch.say.tables import analysis_tables
 
 AT = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser
 
-from gpuwatch.model.sizing import AbstentionKind, EvidenceTier, OutcomeVerdict
-from gpuwatch.model.weekly import WeeklyReport
-from gpuwatch.report.weekly_html import ABSTAINED_SHOWN, ACT_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
-from gpuwatch.report.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, idle_gpu_hours, reconciled
+from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, OutcomeVerdict
+from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.say.weekly_html import ABSTAINED_SHOWN, ACT_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
+from gpuwatch.say.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, idle_gpu_hours, reconciled
 from parts.browser import BrowserBuild, page, pdf_pages, running
 from report.html_checks import BEYOND, CONTRAST, OUTLINE, parsed, text_of, unfocused
 from report.weekly_example import (

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 import yaml
 
-from gpuwatch.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
-from gpuwatch.model.remediation import Phase
-from gpuwatch.model.weekly import WeeklyReport
-from gpuwatch.report.machine import FINDINGS, to_csv, to_json
-from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json, weekly_schema
+from gpuwatch.facts.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.facts.model.remediation import Phase
+from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.say.machine import FINDINGS, to_csv, to_json
+from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json, weekly_schema
 from report.weekly_example import FORMULA, HOSTILE, empty_report, free_report, full_report
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "weekly-v1.schema.json"

@@ -11,9 +11,9 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from gpuwatch.model.weekly import WeeklyReport
-from gpuwatch.report.weekly_html import weekly_html
-from gpuwatch.report.weekly_markdown import ROWS_SHOWN, weekly_markdown, weekly_summary
+from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.say.weekly_html import weekly_html
+from gpuwatch.say.weekly_markdown import ROWS_SHOWN, weekly_markdown, weekly_summary
 from report.weekly_example import HOSTILE, LONG, empty_report, free_report, full_report, huge_report
 
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from gpuwatch.model.cluster import Sharing
-from gpuwatch.model.decision import (
+from gpuwatch.facts.model.cluster import Sharing
+from gpuwatch.facts.model.decision import (
     ActionKind,
     Advice,
     Coverage,
@@ -26,8 +26,8 @@ from gpuwatch.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.model.remediation import Phase
-from gpuwatch.model.sizing import (
+from gpuwatch.facts.model.remediation import Phase
+from gpuwatch.facts.model.sizing import (
     Abstention,
     AbstentionKind,
     Change,
@@ -44,9 +44,9 @@ from gpuwatch.model.sizing import (
     TargetKind,
     Veto,
 )
-from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.model.weekly import ActionTaken, DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
-from gpuwatch.model.workload_profile import WorkloadKey
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.weekly import ActionTaken, DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
+from gpuwatch.facts.model.workload_profile import WorkloadKey
 
 START = datetime(2026, 2, 23, tzinfo=UTC)
 END = START + timedelta(days=7)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpuwatch.catalog.xids import XidClass, xids
-from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.link import nvlink_needs
-from gpuwatch.model.telemetry import Statistic
+from gpuwatch.facts.catalog.xids import XidClass, xids
+from gpuwatch.facts.model.telemetry import Statistic
+from gpuwatch.judge.health.link import nvlink_needs
+from gpuwatch.judge.health.policy import HealthPolicy
 from rules.promtool import Case
 
 CARD = 'cluster="c1",node="gpu-1",UUID="GPU-a",gpu="0",modelName="H100"'

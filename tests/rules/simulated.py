@@ -19,7 +19,7 @@ import yaml
 
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.node_objects import node_object
-from gpuwatch.telemetry.series import is_stale
+from gpuwatch.sources.telemetry.series import is_stale
 from parts.prometheus_server import ServerBuild
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwatch.catalog.xids import XidClass, xids
+from gpuwatch.facts.catalog.xids import XidClass, xids
 from parts.prometheus_server import ServerBuild
 from rules.alert_cases import all_cases
 from rules.promtool import Case, evaluate, wrong

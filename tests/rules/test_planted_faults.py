@@ -33,7 +33,7 @@ from gpuwatch.simulate.metrics import Metric
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Place
 from gpuwatch.simulate.symptoms import Fault
-from gpuwatch.telemetry.series import RecordedSeries
+from gpuwatch.sources.telemetry.series import RecordedSeries
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
 from rules.simulated import Fired, fired

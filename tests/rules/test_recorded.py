@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuwatch.catalog.gpus import gpu_share_ratio
-from gpuwatch.catalog.metrics import metric_rows
+from gpuwatch.facts.catalog.gpus import gpu_share_ratio
+from gpuwatch.facts.catalog.metrics import metric_rows
 from parts.prometheus_server import ServerBuild
 from rules import exporters
 from rules.exporters import EXPORTED, H100, MIB, NATIVE, Row

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.pod_environment import service_variables
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.settings import PREFIX, Settings, SettingsError, load_settings
+from gpuwatch.app.settings import PREFIX, Settings, SettingsError, load_settings
+from gpuwatch.facts.model.decision import ActionKind, Mode
 
 NAMESPACE = "gpuwatch"
 MINE = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.settings import SettingsError, load_settings
+from gpuwatch.app.settings import SettingsError, load_settings
+from gpuwatch.facts.model.decision import ActionKind, Mode
 
 
 @pytest.fixture(autouse=True)

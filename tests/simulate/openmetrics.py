@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuwatch.simulate.fleet import SimulatedFleet
-from gpuwatch.telemetry.series import RecordedSeries, is_stale
+from gpuwatch.sources.telemetry.series import RecordedSeries, is_stale
 
 
 def write_openmetrics(fleet: SimulatedFleet, path: Path) -> None:

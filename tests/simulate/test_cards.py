@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpuwatch.catalog.tables import CatalogError, packaged
+from gpuwatch.facts.catalog.tables import CatalogError, packaged
 from gpuwatch.simulate.cards import card_models
 
 TABLE = packaged("cards.csv", "gpuwatch.simulate")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.detect.idle_partial_gang import partial_gangs
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.cluster import Cluster, OwnerStatus, Sharing
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.facts.model.cluster import Cluster, OwnerStatus, Sharing
+from gpuwatch.facts.model.decision import FindingKind
+from gpuwatch.judge.idle.partial_gang import partial_gangs
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.writing import write_cluster
+from gpuwatch.sources.kube.recorded import RecordedCluster
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 MOMENTS = [END - timedelta(hours=hours) for hours in (0, 37, 90, 150)]

@@ -12,8 +12,8 @@ import pytest
 from evaluation.contention import BUSY_RATIO, contended_fleet, dram_peak
 from evaluation.detectors import watch
 from evaluation.scoring import MISFIT_KINDS, SURE, score_misfits
-from gpuwatch.cycle.analysis import Policies
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.act.analysis import Policies
+from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Run

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.physics import HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.truth import Truth
-from gpuwatch.telemetry.series import is_stale
+from gpuwatch.sources.telemetry.series import is_stale
 
 END = datetime(2026, 3, 12, 6, tzinfo=UTC)
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuwatch.model.decision import FindingKind, SubjectKind
+from gpuwatch.facts.model.decision import FindingKind, SubjectKind
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.truth import Truth
-from gpuwatch.telemetry.series import is_stale
+from gpuwatch.sources.telemetry.series import is_stale
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 IDLE = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED)

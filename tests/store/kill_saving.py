@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-from gpuwatch.model.workload_profile import ProfileBook
-from gpuwatch.store.store import Store
+from gpuwatch.facts.model.workload_profile import ProfileBook
+from gpuwatch.sources.store.store import Store
 from store.values import HOUR, T0, advice, book, key, outcome, tags
 
 KILLED = -signal.SIGKILL

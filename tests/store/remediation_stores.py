@@ -11,11 +11,10 @@ from typing import Any, Protocol
 
 from cluster.api import Api, Object
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.frameworks.objects import ref_of
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.model.decision import ActionKind, Evidence, Mode, Score
-from gpuwatch.model.remediation import (
+from gpuwatch.act.remediations import PAUSE, RemediationStore
+from gpuwatch.facts.frameworks.objects import ref_of
+from gpuwatch.facts.model.decision import ActionKind, Evidence, Mode, Score
+from gpuwatch.facts.model.remediation import (
     ObjectRef,
     Phase,
     Proposal,
@@ -26,8 +25,9 @@ from gpuwatch.model.remediation import (
     StepKind,
     Turn,
 )
-from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
-from gpuwatch.store.remediations import PAUSE, RemediationStore
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from kube.memory_cluster import MemoryCluster
 from parts.processes import wait_until
 

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.model.sizing import Recommendation
-from gpuwatch.store.store import KEPT, Store
+from gpuwatch.facts.model.sizing import Recommendation
+from gpuwatch.sources.store.store import KEPT, Store
 from store.values import DAY, HOUR, T0, advice, any_of, applied, book, key, outcome, profile, without_options
 
 

@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.model.workload_profile import ProfileBook
-from gpuwatch.store import StoreError
-from gpuwatch.store.database import SCHEMA, move_aside
-from gpuwatch.store.store import Store
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.facts.model.workload_profile import ProfileBook
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.database import SCHEMA, move_aside
+from gpuwatch.sources.store.store import Store
 from store.values import T0, advice, book, outcome, profile, without_options
 
 NOBODY = 65534

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
-from gpuwatch.store.codec import StoredRow, encode, row
-from gpuwatch.store.store import Store
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
+from gpuwatch.sources.store.codec import StoredRow, encode, row
+from gpuwatch.sources.store.store import Store
 from store.values import HOUR, T0, book, books, key, profile, use
 
 

@@ -13,17 +13,17 @@ import pytest
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter
-from gpuwatch.model.remediation import ObjectRef
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.model.workload_profile import ProfileBook
-from gpuwatch.store import StoreError, checkpoints
-from gpuwatch.store.checkpoints import LARGEST_BYTES, STATE, store_in_cluster
-from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND
-from gpuwatch.store.store import Store
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.facts.model.workload_profile import ProfileBook
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.writer import ClusterWriter
+from gpuwatch.sources.store import StoreError, checkpoints
+from gpuwatch.sources.store.checkpoints import LARGEST_BYTES, STATE, store_in_cluster
+from gpuwatch.sources.store.custom_resources import API_VERSION, CHECKPOINT_KIND
+from gpuwatch.sources.store.store import Store
 from kube.memory_cluster import MemoryCluster
 from store.values import DAY, T0, advice, applied, book, key, outcome, tags, without_options
 

@@ -9,12 +9,12 @@ import pytest
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.model.decision import Mode
-from gpuwatch.model.remediation import Phase, Remediation, Turn
-from gpuwatch.store.conditions import TYPES, conditions
-from gpuwatch.store.remediations import RemediationStore
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.facts.model.decision import Mode
+from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.store.conditions import TYPES, conditions
 from store.remediation_stores import (
     MERGE,
     MINUTE,

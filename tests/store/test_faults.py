@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from gpuwatch.model.decision import Evidence, FindingKind
-from gpuwatch.model.faults import FaultMemory, Holding, KnownFault, Repair, RepairKind
-from gpuwatch.store.checkpoints import FAULTS, store_in_cluster
-from gpuwatch.store.codec import decode, encode, row
-from gpuwatch.store.store import Store
+from gpuwatch.facts.model.decision import Evidence, FindingKind
+from gpuwatch.facts.model.faults import FaultMemory, Holding, KnownFault, Repair, RepairKind
+from gpuwatch.sources.store.checkpoints import FAULTS, store_in_cluster
+from gpuwatch.sources.store.codec import decode, encode, row
+from gpuwatch.sources.store.store import Store
 from kube.memory_cluster import MemoryCluster
 from store.test_checkpoints import NAMESPACE, Killed, loaded, saved
 from store.values import T0, any_of, book

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.store.store import Store
+from gpuwatch.sources.store.store import Store
 from store.values import advice, book, key, tags
 
 
@@ -134,7 +134,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 def test_many_open_at_once(tmp_path: Path, damaged: bool) -> None:
     """A file that is made, or moved aside, by several processes in the same moment: one does it."""
     script = (
-        "import sys, time; from pathlib import Path; from gpuwatch.store.store import Store\n"
+        "import sys, time; from pathlib import Path; from gpuwatch.sources.store.store import Store\n"
         "while not Path(sys.argv[2]).exists(): time.sleep(0.001)\n"
         "with Store.open(Path(sys.argv[1])) as store: print(len(store.load_book()[1]))"
     )

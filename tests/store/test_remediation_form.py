@@ -22,14 +22,23 @@ from hypothesis import strategies as st
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.frameworks.json_patch import difference
-from gpuwatch.kube.quantity import quantity
-from gpuwatch.model.decision import ActionKind, Evidence, HeldRoom, Mode, Score
-from gpuwatch.model.remediation import ObjectRef, Phase, Proposal, Remediation, Saved, Step, StepKind, Turn
-from gpuwatch.model.sizing import AbstentionKind
-from gpuwatch.store.api_form import NAMES, QUANTITY, FormError, camel, camel_enum, from_api, to_api, with_unknown
-from gpuwatch.store.conditions import MAX_MESSAGE, TYPES, ApiCondition
-from gpuwatch.store.custom_resources import (
+from gpuwatch.facts.frameworks.json_patch import difference
+from gpuwatch.facts.model.decision import ActionKind, Evidence, HeldRoom, Mode, Score
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, Proposal, Remediation, Saved, Step, StepKind, Turn
+from gpuwatch.facts.model.sizing import AbstentionKind
+from gpuwatch.sources.kube.quantity import quantity
+from gpuwatch.sources.store.api_form import (
+    NAMES,
+    QUANTITY,
+    FormError,
+    camel,
+    camel_enum,
+    from_api,
+    to_api,
+    with_unknown,
+)
+from gpuwatch.sources.store.conditions import MAX_MESSAGE, TYPES, ApiCondition
+from gpuwatch.sources.store.custom_resources import (
     KIND,
     NODE_KIND,
     NotRecommended,

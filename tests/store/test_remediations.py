@@ -11,14 +11,14 @@ import pytest
 
 from cluster.api import Api
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.frameworks.keys import FINALIZER
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.store import StoreError
-from gpuwatch.store.api_form import to_api
-from gpuwatch.store.custom_resources import API_VERSION, KIND, NODE_KIND
-from gpuwatch.store.remediations import ConflictError, RemediationStore, needs_attention
+from gpuwatch.act.remediations import ConflictError, RemediationStore, needs_attention
+from gpuwatch.facts.frameworks.keys import FINALIZER
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.api_form import to_api
+from gpuwatch.sources.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from store.remediation_stores import (
     DAY,
     JOB,

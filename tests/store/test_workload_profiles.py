@@ -12,15 +12,15 @@ import pytest
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.frameworks.objects import Object
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.sizing import Abstention, AbstentionKind
-from gpuwatch.model.workload_profile import ProfileBook, WorkloadKey
-from gpuwatch.store import StoreError
-from gpuwatch.store.custom_resources import API_VERSION, PROFILE_KIND
-from gpuwatch.store.workload_profiles import name_of, publish
+from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.sizing import Abstention, AbstentionKind
+from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.writer import Failure, WriteError
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.custom_resources import API_VERSION, PROFILE_KIND
+from gpuwatch.sources.store.workload_profiles import name_of, publish
 from kube.memory_cluster import MemoryCluster
 from store.remediation_stores import table
 from store.values import HOUR, T0, advice, book, key

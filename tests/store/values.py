@@ -11,8 +11,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from gpuwatch.model.cluster import Sharing
-from gpuwatch.model.sizing import (
+from gpuwatch.facts.model.cluster import Sharing
+from gpuwatch.facts.model.sizing import (
     Change,
     EvidenceTier,
     MemoryNeed,
@@ -24,7 +24,7 @@ from gpuwatch.model.sizing import (
     Target,
     TargetKind,
 )
-from gpuwatch.model.workload_profile import (
+from gpuwatch.facts.model.workload_profile import (
     Cell,
     DayUse,
     MemoryRun,
@@ -35,7 +35,7 @@ from gpuwatch.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
-from gpuwatch.store.store import Store
+from gpuwatch.sources.store.store import Store
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gpuwatch.telemetry.samples import Combine, Expression, Function
+from gpuwatch.sources.telemetry.samples import Combine, Expression, Function
 
 Samples = Sequence[tuple[int, float | None]]
 

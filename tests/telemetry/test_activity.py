@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import ActivityHistory, Gap, GapKind
-from gpuwatch.telemetry.activity import histories
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.facts.model.telemetry import ActivityHistory, Gap, GapKind
+from gpuwatch.sources.telemetry.activity import histories
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.recording import open_recording
+from gpuwatch.sources.telemetry.samples import SampleStore
 from telemetry.timeline import AT, FIXTURES, NOW, Timeline, Witness, gpu, held, uuid
 
 UTIL, ENGINE, TEMPERATURE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_TEMP"

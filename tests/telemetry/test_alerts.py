@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.telemetry.alerts import firing
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.prometheus import PrometheusStore
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.telemetry.alerts import firing
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 from parts import remote_write
 from parts.processes import free_port
 from parts.prometheus_server import ServerBuild, running

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import Gap, GapKind, Signal, StateChange
-from gpuwatch.telemetry.changes import state_changes
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Signal, StateChange
+from gpuwatch.sources.telemetry.changes import state_changes
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.samples import SampleStore
 from telemetry.timeline import AT, EVERY, NOW, Timeline, Witness, gpu, held, uuid
 
 XID, TEMPERATURE = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_GPU_TEMP"

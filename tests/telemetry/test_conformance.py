@@ -27,11 +27,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.recording import RecordingStore, open_recording
-from gpuwatch.telemetry.recording_file import write_recording
-from gpuwatch.telemetry.samples import (
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
+from gpuwatch.sources.telemetry.recording_file import write_recording
+from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Combine,
     Expression,
@@ -43,7 +43,7 @@ from gpuwatch.telemetry.samples import (
     Selector,
     Series,
 )
-from gpuwatch.telemetry.series import RecordedSeries, mark_stale
+from gpuwatch.sources.telemetry.series import RecordedSeries, mark_stale
 from parts import remote_write
 from parts.go_tools import in_ci
 from parts.prometheus_server import ServerBuild, dump_openmetrics, running, thanos_query

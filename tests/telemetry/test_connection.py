@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.connection import Connection
 
 SECRET = "open-sesame"
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.telemetry import evaluate, recording
-from gpuwatch.telemetry.recording import RecordingStore
-from gpuwatch.telemetry.recording_part import TextFile
-from gpuwatch.telemetry.samples import Combine, Expression, Function, Selector
-from gpuwatch.telemetry.series import RecordedSeries, mark_stale
+from gpuwatch.sources.telemetry import evaluate, recording
+from gpuwatch.sources.telemetry.recording import RecordingStore
+from gpuwatch.sources.telemetry.recording_part import TextFile
+from gpuwatch.sources.telemetry.samples import Combine, Expression, Function, Selector
+from gpuwatch.sources.telemetry.series import RecordedSeries, mark_stale
 from telemetry import promql_oracle
 from telemetry.promql_oracle import Samples
 from telemetry.timeline import at_steps

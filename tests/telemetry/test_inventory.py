@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import Device, Exporter, GapKind, Vendor
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import Inventory, take_inventory
-from gpuwatch.telemetry.recording import RecordingStore, open_recording
-from gpuwatch.telemetry.samples import Function, Partition, SampleStore
+from gpuwatch.facts.model.telemetry import Device, Exporter, GapKind, Vendor
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
+from gpuwatch.sources.telemetry.samples import Function, Partition, SampleStore
 from telemetry.timeline import AT, EVERY, FIXTURES, NOW, SAMPLES, Timeline, Witness, gpu, held, uuid
 
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.model.telemetry import Vendor
-from gpuwatch.telemetry.labels import (
+from gpuwatch.facts.model.telemetry import Vendor
+from gpuwatch.sources.telemetry.labels import (
     Holder,
     Identity,
     device_matchers,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.model.telemetry import Gap, Signal, StateChange
-from gpuwatch.telemetry.changes import state_changes
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.occurrences import fewest_events
-from gpuwatch.telemetry.samples import Function, SampleStore
+from gpuwatch.facts.model.telemetry import Gap, Signal, StateChange
+from gpuwatch.sources.telemetry.changes import state_changes
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.occurrences import fewest_events
+from gpuwatch.sources.telemetry.samples import Function, SampleStore
 from telemetry.timeline import AT, EVERY, NOW, Timeline, Witness, gpu, held, uuid
 
 COUNT, TEMPERATURE = "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_FI_DEV_GPU_TEMP"

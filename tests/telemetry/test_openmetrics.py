@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.telemetry.openmetrics import parse
-from gpuwatch.telemetry.series import is_stale
+from gpuwatch.sources.telemetry.openmetrics import parse
+from gpuwatch.sources.telemetry.series import is_stale
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 PAGE_MS = 1_760_000_000_000

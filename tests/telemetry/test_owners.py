@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.telemetry.owners import JobRun, PastPod, job_runs, pod_owners
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.telemetry.owners import JobRun, PastPod, job_runs, pod_owners
 from telemetry.timeline import AT, NOW, Timeline, Witness
 
 HOUR = timedelta(hours=1)

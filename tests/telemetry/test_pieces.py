@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.readings import read_stats
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.readings import read_stats
 from telemetry.timeline import AT, EVERY, Timeline, gpu, held, uuid
 
 METRIC, SIGNAL, WINDOW = "DCGM_FI_DEV_GPU_UTIL", Signal.GPU_UTIL_RATIO, 1800

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuwatch.model.telemetry import GapKind, PodRun
-from gpuwatch.telemetry.pod_runs import pod_runs
+from gpuwatch.facts.model.telemetry import GapKind, PodRun
+from gpuwatch.sources.telemetry.pod_runs import pod_runs
 from telemetry.timeline import AT, NOW, Timeline, Witness
 
 TARGET = {"job": "ksm", "instance": "10.0.0.9:8080"}

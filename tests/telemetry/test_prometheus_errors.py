@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.samples import (
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Expression,
     Function,
@@ -243,7 +243,7 @@ def test_a_host_that_does_not_resolve() -> None:
 
 
 def test_a_server_that_does_not_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatch.telemetry.http_api._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("gpuwatch.sources.telemetry.http_api._GRACE_SECONDS", 0.1)
     with scripted(always(Reply(pause_seconds=30))) as server:
         began = time.monotonic()
         with pytest.raises(StoreUnreachable, match=r"no answer within 0\.2 s; raise timeout_seconds"):
@@ -253,7 +253,7 @@ def test_a_server_that_does_not_answer_in_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_query_that_takes_too_long_is_cut_in_two_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatch.telemetry.http_api._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("gpuwatch.sources.telemetry.http_api._GRACE_SECONDS", 0.1)
     with scripted(accepts_at_most(4, Reply(pause_seconds=30))) as server:
         rows = PrometheusStore(connection(server.url, timeout_seconds=0.4)).evaluate(QUESTION, AT, NODES)
         assert len(rows) == 8

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.samples import (
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Combine,
     Expression,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.telemetry.promql import Dialect, any_of, duration, quoted, render
-from gpuwatch.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, Selector
+from gpuwatch.sources.telemetry.promql import Dialect, any_of, duration, quoted, render
+from gpuwatch.sources.telemetry.samples import Combine, Expression, Function, Matcher, MatchOp, Selector
 
 METRIC = Selector("m", (Matcher("node", MatchOp.EQUAL, "a"),))
 STEPS = Expression(METRIC, Function.FRACTION_ABOVE, 3600, 0.05, by=("UUID", "node"))

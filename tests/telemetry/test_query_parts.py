@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.telemetry.query_parts import QueryPart, divided, halves, together
-from gpuwatch.telemetry.samples import AnswerRow, Combine, Expression, Function, Partition, Selector
+from gpuwatch.sources.telemetry.query_parts import QueryPart, divided, halves, together
+from gpuwatch.sources.telemetry.samples import AnswerRow, Combine, Expression, Function, Partition, Selector
 
 QUESTION = Expression(Selector("m"), Function.AVG, 3600, by=("node",))
 FLEETS = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(0, 16), min_size=1, max_size=60)

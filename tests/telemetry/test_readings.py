@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import Gap, GapKind, Readings, Signal, Statistic, WindowStat
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import Inventory, take_inventory
-from gpuwatch.telemetry.readings import read_stats
-from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.samples import Function, SampleStore
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Readings, Signal, Statistic, WindowStat
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.sources.telemetry.readings import read_stats
+from gpuwatch.sources.telemetry.recording import open_recording
+from gpuwatch.sources.telemetry.samples import Function, SampleStore
 from telemetry.timeline import AT, FIXTURES, SAMPLES, Timeline, Witness, gpu, held, uuid
 
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.telemetry import recording
-from gpuwatch.telemetry.loaded_metric import LoadedMetric
-from gpuwatch.telemetry.recording import RecordingStore, open_recording
-from gpuwatch.telemetry.recording_file import write_recording
-from gpuwatch.telemetry.samples import (
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.telemetry import recording
+from gpuwatch.sources.telemetry.loaded_metric import LoadedMetric
+from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
+from gpuwatch.sources.telemetry.recording_file import write_recording
+from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Combine,
     Expression,
@@ -30,7 +30,7 @@ from gpuwatch.telemetry.samples import (
     Selector,
     TelemetryError,
 )
-from gpuwatch.telemetry.series import MetricSamples, RecordedSeries, stacked
+from gpuwatch.sources.telemetry.series import MetricSamples, RecordedSeries, stacked
 
 STALE = np.array([0x7FF0000000000002], np.uint64).view(np.float64)
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"

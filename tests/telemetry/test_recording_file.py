@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpuwatch.telemetry import recording_file
-from gpuwatch.telemetry.recording_file import RecordingFile, write_recording
-from gpuwatch.telemetry.samples import TelemetryError
-from gpuwatch.telemetry.series import MetricSamples, RecordedSeries
+from gpuwatch.sources.telemetry import recording_file
+from gpuwatch.sources.telemetry.recording_file import RecordingFile, write_recording
+from gpuwatch.sources.telemetry.samples import TelemetryError
+from gpuwatch.sources.telemetry.series import MetricSamples, RecordedSeries
 
 STALE = np.array([0x7FF0000000000002], np.uint64).view(np.float64)
 

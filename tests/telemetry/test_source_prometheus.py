@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.telemetry.activity import histories
-from gpuwatch.telemetry.changes import state_changes
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.readings import read_stats
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.sources.telemetry.activity import histories
+from gpuwatch.sources.telemetry.changes import state_changes
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+from gpuwatch.sources.telemetry.readings import read_stats
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 from telemetry.timeline import AT, Timeline, gpu, held, uuid

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.readings import read_stats
-from gpuwatch.telemetry.standing import standing
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.readings import read_stats
+from gpuwatch.sources.telemetry.standing import standing
 from telemetry.timeline import AT, EVERY, NOW, Timeline, gpu, uuid
 
 HOUR = 3600

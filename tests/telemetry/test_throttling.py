@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.samples import SampleStore
-from gpuwatch.telemetry.throttling import throttled_shares
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.samples import SampleStore
+from gpuwatch.sources.telemetry.throttling import throttled_shares
 from telemetry.timeline import AT, Timeline, Witness, gpu, held, uuid
 
 THERMAL, REASONS = "DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"

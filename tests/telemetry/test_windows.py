@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import Gap, GapKind, Signal, Vendor
-from gpuwatch.model.workload_profile import HeldWindows
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.samples import SampleStore
-from gpuwatch.telemetry.windows import held_windows
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Signal, Vendor
+from gpuwatch.facts.model.workload_profile import HeldWindows
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.recording import open_recording
+from gpuwatch.sources.telemetry.samples import SampleStore
+from gpuwatch.sources.telemetry.windows import held_windows
 from telemetry.timeline import AT, FIXTURES, Timeline, Witness, gpu, held, uuid
 
 UTIL, ENGINE, FB = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_FB_USED"

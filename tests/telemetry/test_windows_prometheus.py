@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model.telemetry import Signal
-from gpuwatch.model.workload_profile import HeldWindows
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.discovery import discover
-from gpuwatch.telemetry.inventory import take_inventory
-from gpuwatch.telemetry.owners import job_runs, pod_owners
-from gpuwatch.telemetry.pod_runs import pod_runs
-from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.throttling import throttled_shares
-from gpuwatch.telemetry.windows import held_windows
+from gpuwatch.facts.model.telemetry import Signal
+from gpuwatch.facts.model.workload_profile import HeldWindows
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import take_inventory
+from gpuwatch.sources.telemetry.owners import job_runs, pod_owners
+from gpuwatch.sources.telemetry.pod_runs import pod_runs
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+from gpuwatch.sources.telemetry.throttling import throttled_shares
+from gpuwatch.sources.telemetry.windows import held_windows
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 from telemetry.timeline import AT, NOW, Timeline, gpu, held, uuid

@@ -11,10 +11,10 @@ from typing import Self
 
 import numpy as np
 
-from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.telemetry.recording import RecordingStore, open_recording
-from gpuwatch.telemetry.recording_file import write_recording
-from gpuwatch.telemetry.samples import (
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
+from gpuwatch.sources.telemetry.recording_file import write_recording
+from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Expression,
     Partition,
@@ -25,7 +25,7 @@ from gpuwatch.telemetry.samples import (
     Steps,
     TelemetryError,
 )
-from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
+from gpuwatch.sources.telemetry.series import FloatArray, RecordedSeries, mark_stale
 
 NOW = 1_767_225_600  # 2026-01-01, a multiple of every step that tests use
 AT = datetime.fromtimestamp(NOW, UTC)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from gpuwatch.catalog.tables import checked
+from gpuwatch.facts.catalog.tables import checked
 from tools.dashboards.queries import QUERIES
 from tools.generated import Pieces
 

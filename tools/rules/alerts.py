@@ -10,9 +10,9 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from gpuwatch.catalog.tables import checked
-from gpuwatch.catalog.xids import XidClass, xids
-from gpuwatch.telemetry.labels import NODE_LABELS
+from gpuwatch.facts.catalog.tables import checked
+from gpuwatch.facts.catalog.xids import XidClass, xids
+from gpuwatch.sources.telemetry.labels import NODE_LABELS
 from tools.generated import Pieces, runbook
 from tools.rules.recorded import first_of
 

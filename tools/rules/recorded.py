@@ -17,13 +17,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from gpuwatch.catalog.gpus import gpu_share_ratio, gpus
-from gpuwatch.catalog.metrics import MetricRow, plausible_range, rows_for
-from gpuwatch.catalog.mig import geometry
-from gpuwatch.detect.health_policy import HealthPolicy
-from gpuwatch.detect.link import nvlink_needs
-from gpuwatch.model.telemetry import Signal, Statistic, Vendor
-from gpuwatch.telemetry.labels import EXPORTER_CONTAINERS, EXPORTER_POD, NODE_LABELS
+from gpuwatch.facts.catalog.gpus import gpu_share_ratio, gpus
+from gpuwatch.facts.catalog.metrics import MetricRow, plausible_range, rows_for
+from gpuwatch.facts.catalog.mig import geometry
+from gpuwatch.facts.model.telemetry import Signal, Statistic, Vendor
+from gpuwatch.judge.health.link import nvlink_needs
+from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.sources.telemetry.labels import EXPORTER_CONTAINERS, EXPORTER_POD, NODE_LABELS
 
 CARD = ("cluster", "node", "UUID", "gpu", "modelName")
 DEVICE = (*CARD, "GPU_I_ID", "GPU_I_PROFILE")

@@ -504,7 +504,7 @@ def uninstall() -> None:
 @cli.command()
 def schema() -> None:
     """The JSON Schema of `analyze -o json`."""
-    from gpuwatch.report.machine import analysis_schema, to_json
+    from gpuwatch.say.machine import analysis_schema, to_json
 
     click.echo(to_json(analysis_schema()))
 

@@ -8,29 +8,29 @@ from typing import Any
 
 from rich.console import Console
 
+from gpuwatch.act.analysis import PlanContext, analyse, assess, remember
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of, plan_context
 from gpuwatch.app.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import Opened, OptionsError, checked_sources, take_snapshot, unreadable
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
-from gpuwatch.collect.pseudonyms import pseudonymise
-from gpuwatch.collect.snapshot_file import save_snapshot
-from gpuwatch.cycle.analysis import PlanContext, analyse, assess, remember
-from gpuwatch.kube.live import LiveCluster, api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import WriteError
-from gpuwatch.model.decision import Snapshot, Verdict
-from gpuwatch.model.faults import FaultMemory
-from gpuwatch.model.remediation import ObjectRef
-from gpuwatch.model.sizing import Abstention, Recommendation
-from gpuwatch.model.telemetry import GapKind
-from gpuwatch.report.doctor import diagnose, diagnosis_tables
-from gpuwatch.report.explain import explain, explanation_tables, full_subject, workloads_of
-from gpuwatch.report.machine import FINDINGS
-from gpuwatch.report.remediation_tables import pause_text
-from gpuwatch.report.tables import analysis_tables
-from gpuwatch.store.store import Store
+from gpuwatch.facts.model.decision import Snapshot, Verdict
+from gpuwatch.facts.model.faults import FaultMemory
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.facts.model.sizing import Abstention, Recommendation
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.say.doctor import diagnose, diagnosis_tables
+from gpuwatch.say.explain import explain, explanation_tables, full_subject, workloads_of
+from gpuwatch.say.machine import FINDINGS
+from gpuwatch.say.remediation_tables import pause_text
+from gpuwatch.say.tables import analysis_tables
+from gpuwatch.sources.collect.pseudonyms import pseudonymise
+from gpuwatch.sources.collect.snapshot_file import save_snapshot
+from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.writer import WriteError
+from gpuwatch.sources.store.store import Store
 
 _NAMED = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
 

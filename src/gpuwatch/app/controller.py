@@ -14,6 +14,15 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch import __version__
+from gpuwatch.account.fleet_cost import advice_counts, fleet_cost
+from gpuwatch.act.analysis import PlanContext, analyse, proofs, remember
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.precision import poor, precision_by_place
+from gpuwatch.act.execute.recheck import FreshFacts
+from gpuwatch.act.execute.requests import PROPOSED
+from gpuwatch.act.execute.sweep import Orphan, in_turn, suspects
+from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app import notifications, weekly_job
 from gpuwatch.app.history_log import HistoryLog
 from gpuwatch.app.jobs import Job
@@ -22,36 +31,27 @@ from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.notifications import Notifications
 from gpuwatch.app.pages import Seen
+from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
 from gpuwatch.app.terminal import EXPECTED
 from gpuwatch.app.weekly_job import WeeklyJob
-from gpuwatch.cycle.analysis import PlanContext, analyse, proofs, remember
-from gpuwatch.cycle.fleet_cost import advice_counts, fleet_cost
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor
-from gpuwatch.execute.precision import poor, precision_by_place
-from gpuwatch.execute.recheck import FreshFacts
-from gpuwatch.execute.requests import PROPOSED
-from gpuwatch.execute.sweep import Orphan, in_turn, suspects
-from gpuwatch.frameworks import keys
-from gpuwatch.kube.followed import Followed, FollowedCluster
-from gpuwatch.kube.live import LiveCluster
-from gpuwatch.kube.writer import ClusterWriter, WriteError
-from gpuwatch.model.decision import ActionKind, Analysis, Mode, Snapshot
-from gpuwatch.model.faults import FaultMemory, KnownFault
-from gpuwatch.model.remediation import ObjectRef, Pause, Remediation
-from gpuwatch.model.sizing import Recommendation
-from gpuwatch.model.telemetry import Gap, GapKind, Schema
-from gpuwatch.report.cycle_line import cycle_fields, cycle_line, joined
-from gpuwatch.report.status_page import JobTimes, Status
-from gpuwatch.report.words import plural
-from gpuwatch.settings import Settings
-from gpuwatch.store import StoreError
-from gpuwatch.store.checkpoints import FAULTS, STATE, store_in_cluster
-from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.store.store import Store
-from gpuwatch.store.workload_profiles import publish
-from gpuwatch.telemetry.alerts import firing
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.decision import ActionKind, Analysis, Mode, Snapshot
+from gpuwatch.facts.model.faults import FaultMemory, KnownFault
+from gpuwatch.facts.model.remediation import ObjectRef, Pause, Remediation
+from gpuwatch.facts.model.sizing import Recommendation
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
+from gpuwatch.say.cycle_line import cycle_fields, cycle_line, joined
+from gpuwatch.say.status_page import JobTimes, Status
+from gpuwatch.say.words import plural
+from gpuwatch.sources.kube.followed import Followed, FollowedCluster
+from gpuwatch.sources.kube.live import LiveCluster
+from gpuwatch.sources.kube.writer import ClusterWriter, WriteError
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.checkpoints import FAULTS, STATE, store_in_cluster
+from gpuwatch.sources.store.store import Store
+from gpuwatch.sources.store.workload_profiles import publish
+from gpuwatch.sources.telemetry.alerts import firing
 
 log = logging.getLogger("gpuwatch.run")
 
@@ -498,7 +498,7 @@ class Controller:
         """Files and summary of the report of the seven days before `end`."""
         from gpuwatch.app.sizing import size
         from gpuwatch.app.sizing_commands import Acted, report_files, week_of
-        from gpuwatch.report.weekly_markdown import weekly_summary
+        from gpuwatch.say.weekly_markdown import weekly_summary
 
         with self._sizing:
             opened = self._own_sources()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, cast
 
-from gpuwatch.kube.writer import ClusterWriter, WriteError
+from gpuwatch.sources.kube.writer import ClusterWriter, WriteError
 
 Count = Callable[[str, str], None]
 """Called with the verb and the Failure as text; '' for success."""

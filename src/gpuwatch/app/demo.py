@@ -11,23 +11,23 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from gpuwatch.act.analysis import Policies, analyse, needs_of
 from gpuwatch.app.terminal import output
-from gpuwatch.collect.collect import collect
-from gpuwatch.cycle.analysis import Policies, analyse, needs_of
-from gpuwatch.detect.idle import assess_idle
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import SubjectKind
-from gpuwatch.model.telemetry import PodRef
-from gpuwatch.report.layout import FoldedName
-from gpuwatch.report.tables import analysis_tables
-from gpuwatch.report.words import duration, plural, short_uuid
+from gpuwatch.facts.model.decision import SubjectKind
+from gpuwatch.facts.model.telemetry import PodRef
+from gpuwatch.judge.idle.assess import assess_idle
+from gpuwatch.say.layout import FoldedName
+from gpuwatch.say.tables import analysis_tables
+from gpuwatch.say.words import duration, plural, short_uuid
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, holds, moments_of, named_of
 from gpuwatch.simulate.truth import Truth
 from gpuwatch.simulate.writing import write_cluster, write_fleet
-from gpuwatch.telemetry.recording import open_recording
-from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.sources.collect.collect import collect
+from gpuwatch.sources.kube.recorded import RecordedCluster
+from gpuwatch.sources.telemetry.recording import open_recording
+from gpuwatch.sources.telemetry.samples import SampleStore
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 """The fleet's last moment; fixed, so that a seed gives the same week every day."""
@@ -74,11 +74,11 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
 
 def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
     """Prints the advice beside what was planted and writes the report; returns the HTML file's path."""
+    from gpuwatch.app.settings import Settings
     from gpuwatch.app.sizing import size
     from gpuwatch.app.sizing_commands import report_files, week_of
     from gpuwatch.app.sources import open_sources
-    from gpuwatch.report.sizing_tables import recommend_tables
-    from gpuwatch.settings import Settings
+    from gpuwatch.say.sizing_tables import recommend_tables
 
     options: dict[str, object] = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config"))
     options |= {"telemetry": (folder / "telemetry.parquet",), "cluster": folder / "cluster", "no_cluster": False}

@@ -8,9 +8,9 @@ import urllib3
 from kubernetes.client import ApiClient, ApiException, CoreV1Api
 
 from gpuwatch.app.sources import SourceError
-from gpuwatch.telemetry.connection import Connection
-from gpuwatch.telemetry.prometheus import PrometheusStore
-from gpuwatch.telemetry.samples import TelemetryError
+from gpuwatch.sources.telemetry.connection import Connection
+from gpuwatch.sources.telemetry.prometheus import PrometheusStore
+from gpuwatch.sources.telemetry.samples import TelemetryError
 
 _SELECTORS = ("app.kubernetes.io/name", "app", "operated-prometheus")
 """Labels by which Services are looked up, the most telling first."""

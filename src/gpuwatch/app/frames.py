@@ -11,19 +11,19 @@ import msgspec
 import pandas as pd
 from rich.console import Console
 
+from gpuwatch.account import weekly
+from gpuwatch.account.fleet_cost import allocations
+from gpuwatch.act import analysis as analysed
 from gpuwatch.app.commands import known_faults
+from gpuwatch.app.settings import Settings, load_settings
 from gpuwatch.app.sizing import Sized, price_list, size
 from gpuwatch.app.sizing_commands import week_of
 from gpuwatch.app.sources import SourceError, open_sources, take_snapshot, unreadable
-from gpuwatch.cycle import analysis as analysed
-from gpuwatch.cycle import weekly
-from gpuwatch.cycle.fleet_cost import allocations
-from gpuwatch.model.decision import Analysis
-from gpuwatch.model.weekly import WeeklyReport
-from gpuwatch.report.frames import GAPS, PROFILES, allocation_columns, to_frame
-from gpuwatch.report.machine import FINDINGS
-from gpuwatch.report.weekly_machine import weekly_tables
-from gpuwatch.settings import Settings, load_settings
+from gpuwatch.facts.model.decision import Analysis
+from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.say.frames import GAPS, PROFILES, allocation_columns, to_frame
+from gpuwatch.say.machine import FINDINGS
+from gpuwatch.say.weekly_machine import weekly_tables
 
 Source = str | Path
 

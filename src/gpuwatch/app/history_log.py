@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.app.logs import fields
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.model.remediation import Remediation
+from gpuwatch.facts.model.remediation import Remediation
 
 log = logging.getLogger("gpuwatch.run")
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from gpuwatch.app.pages import Pages
-from gpuwatch.report.templating import POLICY, SCRIPT_HASH
+from gpuwatch.say.templating import POLICY, SCRIPT_HASH
 
 Complaints = Callable[[], list[str]]
 """Current problems, a sentence each; empty if there are none."""

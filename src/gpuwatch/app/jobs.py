@@ -14,7 +14,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.report.status_page import JobTimes
+from gpuwatch.say.status_page import JobTimes
 
 log = logging.getLogger("gpuwatch.jobs")
 

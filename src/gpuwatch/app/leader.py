@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from gpuwatch.frameworks.objects import Object, ref_of, version_of
-from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError
-from gpuwatch.model.remediation import ObjectRef
+from gpuwatch.facts.frameworks.objects import Object, ref_of, version_of
+from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError
 
 LEASE = "gpuwatch"
 """Name of the Lease; deploy/base/controller-role.yaml grants access to it."""

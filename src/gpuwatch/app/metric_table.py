@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from gpuwatch.catalog.tables import CatalogError, checked, packaged
-from gpuwatch.kube.writer import Failure
-from gpuwatch.model.cluster import FactKind
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.model.remediation import Phase
+from gpuwatch.facts.catalog.tables import CatalogError, checked, packaged
+from gpuwatch.facts.model.cluster import FactKind
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.facts.model.remediation import Phase
+from gpuwatch.sources.kube.writer import Failure
 
 _WRITES = ("create", "delete", "event", "evict", "patch")
 

@@ -13,14 +13,14 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gpuwatch import __version__
+from gpuwatch.account.fleet_cost import FleetCost
+from gpuwatch.act.culprits import culprits, health_unknown, tainted_since, worst_first
+from gpuwatch.act.execute.precision import precision
 from gpuwatch.app.metric_table import METRICS, ExportedBy, MetricDescription, MetricType
-from gpuwatch.cycle.culprits import culprits, health_unknown, tainted_since, worst_first
-from gpuwatch.cycle.fleet_cost import FleetCost
-from gpuwatch.execute.precision import precision
-from gpuwatch.kube.followed import Followed
-from gpuwatch.model.cluster import FactKind
-from gpuwatch.model.decision import Analysis, FindingKind, Verdict
-from gpuwatch.model.remediation import Pause, Phase, Remediation, Turn
+from gpuwatch.facts.model.cluster import FactKind
+from gpuwatch.facts.model.decision import Analysis, FindingKind, Verdict
+from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn
+from gpuwatch.sources.kube.followed import Followed
 
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 

@@ -8,16 +8,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.deliver import outbox as box
-from gpuwatch.deliver.deliver import DeliveryContext, deliver_pending, due, enqueue, over
-from gpuwatch.deliver.destinations import names_of, of_people
-from gpuwatch.deliver.outbox import Delivery, DeliveryState, OutboxError
-from gpuwatch.deliver.policy import DeliveryPolicy
-from gpuwatch.kube.writer import Failure, WriteError
-from gpuwatch.model.decision import ActionKind, Mode
-from gpuwatch.model.remediation import Remediation
-from gpuwatch.report.notification import notification
-from gpuwatch.report.remediation_tables import as_argument
+from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.remediation import Remediation
+from gpuwatch.say.deliver import outbox as box
+from gpuwatch.say.deliver.deliver import DeliveryContext, deliver_pending, due, enqueue, over
+from gpuwatch.say.deliver.destinations import names_of, of_people
+from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, OutboxError
+from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.say.notification import notification
+from gpuwatch.say.remediation_tables import as_argument
+from gpuwatch.sources.kube.writer import Failure, WriteError
 
 log = logging.getLogger("gpuwatch.notifications")
 

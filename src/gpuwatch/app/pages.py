@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwatch.deliver import outbox as box
-from gpuwatch.deliver.outbox import OutboxError
-from gpuwatch.model.decision import Analysis
-from gpuwatch.model.remediation import Pause, Remediation
-from gpuwatch.report.status_page import ReportFiles, Status, reports_html, status_html
+from gpuwatch.facts.model.decision import Analysis
+from gpuwatch.facts.model.remediation import Pause, Remediation
+from gpuwatch.say.deliver import outbox as box
+from gpuwatch.say.deliver.outbox import OutboxError
+from gpuwatch.say.status_page import ReportFiles, Status, reports_html, status_html
 
 REPORTS_SHOWN = 52
 """Newest reports in the list: a year of weeks."""

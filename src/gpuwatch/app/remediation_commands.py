@@ -10,29 +10,29 @@ from typing import Any
 
 from rich.console import Console
 
+from gpuwatch.account.weekly_actions import actions_in
+from gpuwatch.act.analysis import PlanContext, analyse
+from gpuwatch.act.execute.precision import poor, precision_by_place
+from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.scope import Scope, check_namespace, shown_name
+from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sources import Opened, SourceError, checked_sources, take_snapshot
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
 from gpuwatch.app.terminal import output as console
-from gpuwatch.cycle.analysis import PlanContext, analyse
-from gpuwatch.cycle.weekly_actions import actions_in
-from gpuwatch.execute.precision import poor, precision_by_place
-from gpuwatch.kube.live import LiveCluster, api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.writer import WriteError
-from gpuwatch.model.decision import Plan
-from gpuwatch.model.remediation import Pause, Phase, Remediation
-from gpuwatch.model.telemetry import Gap, GapKind, Schema
-from gpuwatch.report.machine import PLAN
-from gpuwatch.report.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
-from gpuwatch.report.tables import plan_tables
-from gpuwatch.report.weekly_machine import ACTIONS
-from gpuwatch.settings import load_settings
-from gpuwatch.store import StoreError
-from gpuwatch.store.remediations import RemediationStore
-from gpuwatch.telemetry.alerts import firing
+from gpuwatch.facts.model.decision import Plan
+from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
+from gpuwatch.say.machine import PLAN
+from gpuwatch.say.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
+from gpuwatch.say.tables import plan_tables
+from gpuwatch.say.weekly_machine import ACTIONS
+from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.writer import WriteError
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.telemetry.alerts import firing
 
 VERSION = 1
 """Version of the JSON of these commands. Fields may be added; a removal or a change of meaning raises it."""

@@ -26,14 +26,14 @@ from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import LogFormat, log_to_stderr
 from gpuwatch.app.metrics import Metrics
 from gpuwatch.app.pages import Pages
+from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import SourceError, open_sources
 from gpuwatch.app.terminal import EXPECTED, reported
-from gpuwatch.kube.live import LiveCluster, api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.transport import Limits
-from gpuwatch.model.decision import ActionKind
-from gpuwatch.report.status_page import Status
-from gpuwatch.settings import Settings
+from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.say.status_page import Status
+from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.transport import Limits
 
 log = logging.getLogger("gpuwatch.run")
 

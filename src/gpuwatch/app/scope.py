@@ -5,13 +5,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpuwatch.act.analysis import coverage_of
 from gpuwatch.app.sources import OptionsError, SourceError
-from gpuwatch.cycle.analysis import coverage_of
-from gpuwatch.model.cluster import Cluster
-from gpuwatch.model.decision import Analysis, Snapshot
-from gpuwatch.model.telemetry import PodRef
-from gpuwatch.report.explain import concerns
-from gpuwatch.report.plan_tables import kubectl_kind
+from gpuwatch.facts.model.cluster import Cluster
+from gpuwatch.facts.model.decision import Analysis, Snapshot
+from gpuwatch.facts.model.telemetry import PodRef
+from gpuwatch.say.explain import concerns
+from gpuwatch.say.plan_tables import kubectl_kind
 
 Matches = Callable[[Mapping[str, str]], bool]
 

@@ -9,25 +9,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gpuwatch.advise.money import PriceList
-from gpuwatch.advise.outcome import FinishedRun, judge
-from gpuwatch.advise.recommend import advise
+from gpuwatch.account.money import PriceList
+from gpuwatch.act.analysis import analyse
+from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import Opened, SourceError, progress_on, take_snapshot
-from gpuwatch.catalog.gpus import find_gpu
-from gpuwatch.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
-from gpuwatch.collect.origin import find_origin
-from gpuwatch.collect.profiles import update_profiles
-from gpuwatch.cycle.analysis import analyse
-from gpuwatch.detect.unfit import unfit_by_findings
-from gpuwatch.model.cluster import Cluster, Node
-from gpuwatch.model.decision import Analysis, Severity, Snapshot
-from gpuwatch.model.sizing import Abstention, Outcome, Recommendation
-from gpuwatch.model.telemetry import Gap, partial_answers
-from gpuwatch.model.workload_profile import ProfileBook
-from gpuwatch.settings import Settings
-from gpuwatch.store.store import Store
-from gpuwatch.telemetry.owners import job_runs
-from gpuwatch.telemetry.samples import SampleStore
+from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.facts.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
+from gpuwatch.facts.model.cluster import Cluster, Node
+from gpuwatch.facts.model.decision import Analysis, Severity, Snapshot
+from gpuwatch.facts.model.sizing import Abstention, Outcome, Recommendation
+from gpuwatch.facts.model.telemetry import Gap, partial_answers
+from gpuwatch.facts.model.workload_profile import ProfileBook
+from gpuwatch.judge.misfit.unfit import unfit_by_findings
+from gpuwatch.size.collect import update_profiles
+from gpuwatch.size.outcome import FinishedRun, judge
+from gpuwatch.size.recommend import advise
+from gpuwatch.sources.collect.origin import find_origin
+from gpuwatch.sources.store.store import Store
+from gpuwatch.sources.telemetry.owners import job_runs
+from gpuwatch.sources.telemetry.samples import SampleStore
 
 FOLLOWED = timedelta(weeks=8)
 """How long advice is followed up: an owner's next quiet week may be a month away."""

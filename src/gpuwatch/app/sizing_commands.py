@@ -10,7 +10,9 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
 
-from gpuwatch.advise.mig_plan import plan_mig, slice_demands
+from gpuwatch.account.weekly import assemble_weekly
+from gpuwatch.act.execute.precision import precision
+from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.remediation_commands import kept_of
 from gpuwatch.app.scope import check_namespace, shown_name
@@ -18,22 +20,20 @@ from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, OptionsError, SourceError, checked_sources
 from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
 from gpuwatch.app.terminal import output as console
-from gpuwatch.cycle.weekly import assemble_weekly
-from gpuwatch.deliver.deliver import deliver, deliver_pending
-from gpuwatch.deliver.outbox import Delivery, DeliveryState, report_id
-from gpuwatch.deliver.policy import DeliveryPolicy
-from gpuwatch.execute.precision import precision
-from gpuwatch.model.decision import Verdict
-from gpuwatch.model.remediation import Remediation
-from gpuwatch.model.sizing import Abstention, MigPlan, Outcome, Recommendation
-from gpuwatch.model.telemetry import Gap
-from gpuwatch.model.weekly import DetectorRecord, WeeklyReport
-from gpuwatch.plan.policy import PlanPolicy
-from gpuwatch.report.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
-from gpuwatch.report.tables import gap_tables
-from gpuwatch.report.weekly_html import weekly_html
-from gpuwatch.report.weekly_machine import weekly_csvs, weekly_json, weekly_tables
-from gpuwatch.report.weekly_markdown import weekly_markdown, weekly_summary
+from gpuwatch.facts.model.decision import Verdict
+from gpuwatch.facts.model.remediation import Remediation
+from gpuwatch.facts.model.sizing import Abstention, MigPlan, Outcome, Recommendation
+from gpuwatch.facts.model.telemetry import Gap
+from gpuwatch.facts.model.weekly import DetectorRecord, WeeklyReport
+from gpuwatch.say.deliver.deliver import deliver, deliver_pending
+from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, report_id
+from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
+from gpuwatch.say.tables import gap_tables
+from gpuwatch.say.weekly_html import weekly_html
+from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json, weekly_tables
+from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
+from gpuwatch.size.mig_plan import plan_mig, slice_demands
 
 VERSION = 1
 """Version of the JSON of `recommend`. Fields may be added; a removal or a change of meaning raises it."""
@@ -127,7 +127,7 @@ def run_mig_plan(form: str, rows: int, state: Path | None, days: float, **option
     plan: MigPlan = plan_mig(demands, cluster, devices, opened.settings.mig_plan, opened.at, avoid=degraded)
     gaps = (*sized.snapshot.gaps, *sized.gaps)
     if form == "mig-parted":
-        from gpuwatch.report.machine import to_yaml
+        from gpuwatch.say.machine import to_yaml
 
         write(to_yaml(dict(plan.mig_parted)))
     else:
@@ -168,7 +168,7 @@ def run_report(
     report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
     files = report_files(report)
     if form == "parquet":
-        from gpuwatch.report.frames import to_parquet
+        from gpuwatch.say.frames import to_parquet
 
         files |= {f"{name}.parquet": to_parquet(*table) for name, table in weekly_tables(report).items()}
 

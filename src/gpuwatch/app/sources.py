@@ -11,14 +11,14 @@ from typing import Any, Protocol, runtime_checkable
 from rich.console import Console
 from rich.markup import escape
 
-from gpuwatch.collect.collect import Progress, collect
-from gpuwatch.collect.snapshot_file import is_snapshot, load_snapshot
-from gpuwatch.cycle.analysis import Policies, needs_of
-from gpuwatch.kube.reader import ClusterError, ClusterReader
-from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.telemetry import Gap, GapKind
-from gpuwatch.settings import Settings, SettingsError, load_settings
-from gpuwatch.telemetry.samples import SampleSource, TelemetryError
+from gpuwatch.act.analysis import Policies, needs_of
+from gpuwatch.app.settings import Settings, SettingsError, load_settings
+from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.collect.collect import Progress, collect
+from gpuwatch.sources.collect.snapshot_file import is_snapshot, load_snapshot
+from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
+from gpuwatch.sources.telemetry.samples import SampleSource, TelemetryError
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def checked_sources(options: Mapping[str, Any]) -> Opened:
 
 
 def _with_found_prometheus(opened: Opened, options: Mapping[str, Any]) -> Opened:
-    from gpuwatch.kube.live import LiveCluster, api_client
+    from gpuwatch.sources.kube.live import LiveCluster, api_client
 
     if not isinstance(opened.cluster, LiveCluster):
         raise SourceError(
@@ -107,7 +107,7 @@ def _with_found_prometheus(opened: Opened, options: Mapping[str, Any]) -> Opened
             "Prometheus in the cluster."
         )
     from gpuwatch.app.find_prometheus import find_prometheus
-    from gpuwatch.telemetry.prometheus import PrometheusStore
+    from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 
     connection, told = find_prometheus(api_client(options["kubeconfig"], options["context"]))
     Console(stderr=True, soft_wrap=True, highlight=False).print(told, markup=False)
@@ -119,7 +119,7 @@ def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
     policies = Policies(health=settings.health, idle=settings.idle, misfit=settings.misfit, plan=settings.plan)
     if settings.xid_overrides is None:
         return policies, ()
-    from gpuwatch.catalog.xid_overrides import xids_with_overrides
+    from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
 
     xids, gaps = xids_with_overrides(settings.xid_overrides)
     return replace(policies, xids=xids), gaps
@@ -138,11 +138,11 @@ def _open_capture(capture: Path, recorded: tuple[Path, ...], options: Mapping[st
 
 def _open_store(settings: Settings, recorded: tuple[Path, ...], options: Mapping[str, Any]) -> SampleSource | None:
     if recorded:
-        from gpuwatch.telemetry.recording import open_recording
+        from gpuwatch.sources.telemetry.recording import open_recording
 
         return open_recording(recorded, options["at"])
-    from gpuwatch.telemetry.connection import Connection
-    from gpuwatch.telemetry.prometheus import PrometheusStore
+    from gpuwatch.sources.telemetry.connection import Connection
+    from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 
     connection = settings.prometheus
     if options["prometheus"]:
@@ -158,10 +158,10 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
     if options["no_cluster"]:
         return None
     if options["cluster"]:
-        from gpuwatch.kube.recorded import RecordedCluster
+        from gpuwatch.sources.kube.recorded import RecordedCluster
 
         return RecordedCluster(options["cluster"])
-    from gpuwatch.kube.live import LiveCluster, api_client
+    from gpuwatch.sources.kube.live import LiveCluster, api_client
 
     try:
         return LiveCluster(api_client(options["kubeconfig"], options["context"]))

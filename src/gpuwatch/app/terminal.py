@@ -10,16 +10,16 @@ from typing import ParamSpec, TypeVar
 from rich.console import Console, RenderableType
 
 from gpuwatch.app.exit_code import ExitCode
+from gpuwatch.app.settings import SettingsError
 from gpuwatch.app.sources import OptionsError, SourceError
-from gpuwatch.collect.snapshot_file import SnapshotFileError
-from gpuwatch.deliver.outbox import OutboxError
-from gpuwatch.kube.reader import ClusterError
-from gpuwatch.kube.writer import WriteError
-from gpuwatch.report.explain import UnknownSubject
-from gpuwatch.report.machine import Columns, to_csv, to_json, to_yaml
-from gpuwatch.settings import SettingsError
-from gpuwatch.store import StoreError
-from gpuwatch.telemetry.samples import TelemetryError
+from gpuwatch.say.deliver.outbox import OutboxError
+from gpuwatch.say.explain import UnknownSubject
+from gpuwatch.say.machine import Columns, to_csv, to_json, to_yaml
+from gpuwatch.sources.collect.snapshot_file import SnapshotFileError
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.writer import WriteError
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.telemetry.samples import TelemetryError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def write_table(columns: Columns[T], rows: Sequence[T], form: str, output: Path 
     if form == "csv":
         data = to_csv(columns, rows, line_end="\n").encode()
     else:
-        from gpuwatch.report.frames import to_parquet
+        from gpuwatch.say.frames import to_parquet
 
         data = to_parquet(columns, rows)
     if output is None:

@@ -12,27 +12,27 @@ from typing import Any
 import click
 from rich.text import Text
 
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor, orphans
+from gpuwatch.act.execute.policy import ExecutePolicy
+from gpuwatch.act.execute.recheck import FreshFacts
+from gpuwatch.act.execute.sweep import orphan
+from gpuwatch.act.remediations import ConflictError, RefusedError, RemediationStore
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.remediation_commands import VERSION, opened_store
+from gpuwatch.app.settings import load_settings
 from gpuwatch.app.terminal import print_answer, remark, reported
-from gpuwatch.execute.advance import ExecutorPolicies
-from gpuwatch.execute.executor import Executor, orphans
-from gpuwatch.execute.policy import ExecutePolicy
-from gpuwatch.execute.recheck import FreshFacts
-from gpuwatch.execute.sweep import orphan
-from gpuwatch.frameworks import keys, kueue
-from gpuwatch.frameworks.objects import ref_of
-from gpuwatch.kube.kinds import LISTED_OWNERS, NODE
-from gpuwatch.kube.live import api_client
-from gpuwatch.kube.live_writer import LiveWriter
-from gpuwatch.kube.writer import ClusterWriter, Failure, WriteError, listed
-from gpuwatch.model.decision import Snapshot
-from gpuwatch.model.remediation import ObjectRef, Phase
-from gpuwatch.settings import load_settings
-from gpuwatch.store import StoreError
-from gpuwatch.store.custom_resources import API_VERSION, CHECKPOINT_KIND, GROUP, PROFILE_KIND
-from gpuwatch.store.remediations import ConflictError, RefusedError, RemediationStore
+from gpuwatch.facts.frameworks import keys, kueue
+from gpuwatch.facts.frameworks.objects import ref_of
+from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.facts.model.remediation import ObjectRef, Phase
+from gpuwatch.sources.kube.kinds import LISTED_OWNERS, NODE
+from gpuwatch.sources.kube.live import api_client
+from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError, listed
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.custom_resources import API_VERSION, CHECKPOINT_KIND, GROUP, PROFILE_KIND
 
 _RETRY_SECONDS = 5
 """First wait after a failed undo, a quarter of the longest: a person waits for the answer."""

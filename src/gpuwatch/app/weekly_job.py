@@ -16,18 +16,18 @@ from pathlib import Path
 
 from gpuwatch.app.leader import Election
 from gpuwatch.app.metrics import Metrics
-from gpuwatch.deliver import outbox as box
-from gpuwatch.deliver.deliver import DeliveryContext, deliver, deliver_again, due, over
-from gpuwatch.deliver.destinations import names_of
-from gpuwatch.deliver.outbox import Delivery, DeliveryState
-from gpuwatch.deliver.policy import DeliveryPolicy
-from gpuwatch.frameworks import keys
-from gpuwatch.kube.writer import WriteError
-from gpuwatch.settings.cron import last_due
-from gpuwatch.settings.run_policy import ControllerPolicy
-from gpuwatch.store import StoreError
+from gpuwatch.app.settings.cron import last_due
+from gpuwatch.app.settings.run_policy import ControllerPolicy
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.say.deliver import outbox as box
+from gpuwatch.say.deliver.deliver import DeliveryContext, deliver, deliver_again, due, over
+from gpuwatch.say.deliver.destinations import names_of
+from gpuwatch.say.deliver.outbox import Delivery, DeliveryState
+from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.sources.kube.writer import WriteError
+from gpuwatch.sources.store import StoreError
 
-log = logging.getLogger("gpuwatch.report")
+log = logging.getLogger("gpuwatch.say")
 
 LOOK_SECONDS = 10
 """Interval of the checks whether a report is due; a check sends no request."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from gpuwatch.catalog.tables import checked, packaged, read_csv
+from gpuwatch.facts.catalog.tables import checked, packaged, read_csv
 from gpuwatch.simulate.plan import FleetPlan
 
 

@@ -17,7 +17,7 @@ from gpuwatch.simulate.plan import FleetPlan, Floats, Mask
 from gpuwatch.simulate.script import CardScript, Span, inside
 from gpuwatch.simulate.states import DeviceState, MachineState
 from gpuwatch.simulate.tables import NAMES
-from gpuwatch.telemetry.series import RecordedSeries, mark_stale
+from gpuwatch.sources.telemetry.series import RecordedSeries, mark_stale
 
 JOB, NAMESPACE, CONTAINER = "nvidia-dcgm-exporter", "gpu-operator", "nvidia-dcgm-exporter"
 _XID_WINDOW_SECONDS = 300.0

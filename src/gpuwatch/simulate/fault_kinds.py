@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.simulate.tables import read_table
 
 

@@ -24,7 +24,7 @@ from gpuwatch.simulate.states import DeviceState, MachineState, devices_of, play
 from gpuwatch.simulate.symptoms import Fault
 from gpuwatch.simulate.truth import Truth, allocation_truths, fault_truths, reboot_truths
 from gpuwatch.simulate.workload_objects import Scene, workload_objects
-from gpuwatch.telemetry.series import RecordedSeries
+from gpuwatch.sources.telemetry.series import RecordedSeries
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 import yaml
 
-from gpuwatch.catalog.tables import checked, packaged
+from gpuwatch.facts.catalog.tables import checked, packaged
 
 Object: TypeAlias = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.simulate.behaviour import Behaviour, WorkKind
 from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
 from gpuwatch.simulate.runs import Run

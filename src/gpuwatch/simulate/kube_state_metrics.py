@@ -12,7 +12,7 @@ from gpuwatch.simulate.exporter import samples
 from gpuwatch.simulate.plan import FleetPlan, Mask
 from gpuwatch.simulate.runs import Run
 from gpuwatch.simulate.workload_objects import OwnerName, kept_until, owner_chain
-from gpuwatch.telemetry.series import FloatArray, RecordedSeries, mark_stale
+from gpuwatch.sources.telemetry.series import FloatArray, RecordedSeries, mark_stale
 
 _TARGET = {"instance": "10.44.0.9:8080", "job": "kube-state-metrics"}
 

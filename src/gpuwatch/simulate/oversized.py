@@ -7,7 +7,7 @@ option. Their kernels are small, so that a few SMs are about as fast.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuwatch.model.grouping import grouped
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.runs import Run, SimulatedWorkload

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwatch.model.decision import FindingKind
+from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.simulate.behaviour import Behaviour
 from gpuwatch.simulate.cards import Machine, make_suffix
 from gpuwatch.simulate.forms import WORKLOADS, WorkloadForm, fill

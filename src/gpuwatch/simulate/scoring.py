@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.model.decision import Advice, Finding, FindingKind, Verdict
-from gpuwatch.model.grouping import grouped
-from gpuwatch.model.telemetry import DeviceId, PodRef
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Verdict
+from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.telemetry import DeviceId, PodRef
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.truth import REBOOT, Truth
 

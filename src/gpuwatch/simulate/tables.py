@@ -5,7 +5,7 @@ from typing import TypeVar, get_origin, get_type_hints
 import msgspec
 import yaml
 
-from gpuwatch.catalog.tables import checked, packaged, read_csv
+from gpuwatch.facts.catalog.tables import checked, packaged, read_csv
 
 T = TypeVar("T", bound=msgspec.Struct)
 

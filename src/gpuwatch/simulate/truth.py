@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuwatch.model.decision import FindingKind, Subject, SubjectKind
-from gpuwatch.model.telemetry import DeviceId, PodRef
+from gpuwatch.facts.model.decision import FindingKind, Subject, SubjectKind
+from gpuwatch.facts.model.telemetry import DeviceId, PodRef
 from gpuwatch.simulate.behaviour import WorkKind
 from gpuwatch.simulate.cards import Machine
 from gpuwatch.simulate.fault_kinds import FAULTS, FaultKind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.simulate.forms import Object
-from gpuwatch.telemetry.recording_file import write_recording
+from gpuwatch.sources.telemetry.recording_file import write_recording
 
 
 def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:

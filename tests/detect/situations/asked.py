@@ -8,12 +8,12 @@ from datetime import datetime
 from pathlib import Path
 
 from detect.situations.fleet import START, World, duration
-from gpuwatch.collect.collect import collect
-from gpuwatch.cycle.analysis import PlanContext, Policies, analyse, assess, needs_of, remember
-from gpuwatch.kube.recorded import RecordedCluster
-from gpuwatch.model.decision import ActionKind, Finding, Mode, Plan, PlanItem, Snapshot, Verdict
-from gpuwatch.model.faults import FaultMemory
-from gpuwatch.plan.policy import PlanPolicy
+from gpuwatch.act.analysis import PlanContext, Policies, analyse, assess, needs_of, remember
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.decision import ActionKind, Finding, Mode, Plan, PlanItem, Snapshot, Verdict
+from gpuwatch.facts.model.faults import FaultMemory
+from gpuwatch.sources.collect.collect import collect
+from gpuwatch.sources.kube.recorded import RecordedCluster
 from tools.situations import Expect, Moment, Row
 
 POLICIES = Policies(plan=PlanPolicy(modes=dict.fromkeys(ActionKind, Mode.ENFORCE)))

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gpuwatch.telemetry.series import FloatArray
+from gpuwatch.sources.telemetry.series import FloatArray
 
 _VALUE = re.compile(r"(?P<from>[+-]?[\d.]+(?:e[+-]?\d+)?)(?:(?P<by>[+-][\d.]+(?:e[+-]?\d+)?))?(?:x(?P<times>\d+))?")
 _GAP = re.compile(r"_(?:x(?P<times>\d+))?")

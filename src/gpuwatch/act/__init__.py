@@ -1,0 +1,1 @@
+"""Findings become plans, and plans become Remediations, one step at a time."""

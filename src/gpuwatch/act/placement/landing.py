@@ -1,0 +1,406 @@
+"""Could the scheduler place these Pods, a gang all at once, beside everything that runs?
+
+Considered: accelerators (MIG profiles are resources of their own), CPU, memory, the number of Pods, taints, node
+selector and affinity, Pod affinity and anti-affinity, topology spread. A Pod with any other field that may restrict it
+(kube/pod_fields.yaml), such as a volume claim, lands nowhere. Unknown means no.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwatch.act.placement.scheduling import counts, label_of, means, selected, unfit
+from gpuwatch.facts.model.cluster import Node, Pod, PodTerm, Spread
+from gpuwatch.facts.model.telemetry import PodRef
+
+# Bounds the backtracking for one gang; beyond it the answer is 'no'. Equal Pods without affinities need none.
+_TRIES = 200
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """Why a group does not land: the first Pod without a place, and the Node that came closest. known: False where it
+    may land, and nothing proves it."""
+
+    reason: str
+    known: bool = True
+
+
+@dataclass(slots=True)
+class FreeResources:
+    """What is left of one Node. pods: None where its limit is unknown."""
+
+    accelerators: dict[str, int]
+    cpu_cores: float
+    memory_bytes: int
+    pods: int | None
+
+    def take(self, pod: Pod, sign: int = 1) -> None:
+        for name, count in pod.accelerators.items():
+            self.accelerators[name] = self.accelerators.get(name, 0) - sign * count
+        self.cpu_cores -= sign * pod.cpu_cores
+        self.memory_bytes -= sign * pod.memory_bytes
+        if self.pods is not None:
+            self.pods -= sign
+
+    def fits(self, pod: Pod) -> bool:
+        for name, count in pod.accelerators.items():
+            if self.accelerators.get(name, 0) < count:
+                return False
+        # CPU sums have rounding errors: tolerate a thousandth of a millicore.
+        return (
+            (not pod.cpu_cores or self.cpu_cores + 1e-6 >= pod.cpu_cores)
+            and (not pod.memory_bytes or self.memory_bytes >= pod.memory_bytes)
+            and (self.pods is None or self.pods >= 1)
+        )
+
+    def lacks(self, pod: Pod) -> list[tuple[float, str]]:
+        """(missing share of the need, description) of each resource that is short."""
+        found = []
+        for name, count in sorted(pod.accelerators.items()):
+            free = max(self.accelerators.get(name, 0), 0)
+            if free < count:
+                found.append(((count - free) / count, f"{free} of {count} {name} are free"))
+        if pod.cpu_cores and self.cpu_cores + 1e-6 < pod.cpu_cores:
+            free_cores = max(self.cpu_cores, 0.0)
+            found.append((1 - free_cores / pod.cpu_cores, f"{free_cores:g} of {pod.cpu_cores:g} CPU cores are free"))
+        if pod.memory_bytes and self.memory_bytes < pod.memory_bytes:
+            room = max(self.memory_bytes, 0)
+            words = f"{room / _GIB:.1f} of {pod.memory_bytes / _GIB:.1f} GiB memory are free"
+            found.append((1 - room / pod.memory_bytes, words))
+        if self.pods is not None and self.pods < 1:
+            found.append((1.0, "it takes no more Pods"))
+        return found
+
+    def times(self, cpu_cores: float, memory_bytes: float) -> float:
+        """How many Pods with these requests fit, accelerators aside; inf where nothing bounds them."""
+        bounds = [math.inf if self.pods is None else float(self.pods)]
+        if cpu_cores:
+            bounds.append((self.cpu_cores + 1e-6) // cpu_cores)
+        if memory_bytes:
+            bounds.append(float(self.memory_bytes // memory_bytes))
+        return max(min(bounds), 0.0)
+
+    @property
+    def left(self) -> tuple[int, float, int]:
+        """Sort key for best fit."""
+        return sum(self.accelerators.values()), self.cpu_cores, self.memory_bytes
+
+
+def unallocated(node: Node) -> FreeResources:
+    """The Node without Pods that have accelerators."""
+    return FreeResources(
+        dict(node.allocatable),
+        node.cpu_cores - node.other_cpu_cores,
+        node.memory_bytes - node.other_memory_bytes,
+        None if node.max_pods is None else node.max_pods - node.other_pods,
+    )
+
+
+class PlacedPods:
+    """Affinity, anti-affinity and topology spread of one Pod against placed Pods, computed once for all Nodes."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        nodes: Mapping[str, Node],
+        placed: Collection[tuple[Pod, str]],
+        apart: Iterable[tuple[Pod, str]],
+    ) -> None:
+        """placed: Pods and their Nodes; apart: those of them with an anti-affinity."""
+        self._pod = pod
+        place = pod.placement
+
+        def where(term: PodTerm) -> frozenset[str]:
+            """Domains in which the term selects a Pod."""
+            found = (label_of(nodes[at], term.topology_key) for other, at in placed if means(term, other))
+            return frozenset(name for name in found if name is not None)
+
+        self._away = [(term.topology_key, where(term)) for term in place.pod_anti_affinity]
+        # The first Pod of a group with affinity to itself may be anywhere.
+        self._near = [
+            (
+                term.topology_key,
+                where(term),
+                means(term, pod) and not any(means(term, other) for other, _ in placed),
+            )
+            for term in place.pod_affinity
+        ]
+        self._shunned: dict[str, dict[str, PodRef]] = {}
+        for other, at in apart:
+            for term in other.placement.pod_anti_affinity:
+                if means(term, pod) and (name := label_of(nodes[at], term.topology_key)) is not None:
+                    self._shunned.setdefault(term.topology_key, {}).setdefault(name, other.ref)
+        self._spread = [(spread, self._counted(spread, nodes, placed)) for spread in place.spread]
+
+    def _counted(
+        self, spread: Spread, nodes: Mapping[str, Node], placed: Iterable[tuple[Pod, str]]
+    ) -> Mapping[str, int]:
+        """Pods that are spread together with this one, by domain of the Nodes that it may run on."""
+        found: Counter[str] = Counter()
+        for node in nodes.values():
+            name = label_of(node, spread.topology_key)
+            if name is not None and selected(self._pod, node):
+                found[name] += 0
+        for other, at in placed:
+            name = label_of(nodes[at], spread.topology_key)
+            if name is not None and name in found and counts(spread, self._pod, other):
+                found[name] += 1
+        return found
+
+    def quarrel(self, node: Node) -> str:
+        """Why placed Pods rule out the Node; '' for no reason."""
+        for key, names in self._away:
+            if label_of(node, key) in names:
+                return f"a Pod that it must not be beside is in the same {key}"
+        for key, refs in self._shunned.items():
+            here = label_of(node, key)
+            if here is not None and here in refs:
+                return f"Pod {refs[here]} must not have it in the same {key}"
+        for key, names, first in self._near:
+            here = label_of(node, key)
+            if here is None:
+                return f"it has no label {key}"
+            if not first and here not in names:
+                return f"no Pod that it must be beside is known in the same {key}"
+        for spread, found in self._spread:
+            here = label_of(node, spread.topology_key)
+            if here is None:
+                return f"it has no label {spread.topology_key}"
+            least = 0 if len(found) < spread.min_domains else min(found.values(), default=0)
+            if found.get(here, 0) + counts(spread, self._pod, self._pod) - least > spread.max_skew:
+                return f"its {spread.topology_key} has {found.get(here, 0)} of these Pods, and another {least}"
+        return ""
+
+
+class Room:
+    """Nodes and what is free on them. `without`, `put`, `avoid` and `land` change it; `copy` it for a trial."""
+
+    def __init__(self, nodes: Iterable[Node], pods: Iterable[Pod], out: Mapping[str, str]) -> None:
+        """pods: only those with a Node take room. out: Node → why nothing lands there."""
+        self._nodes = {node.name: node for node in nodes}
+        self._out = dict(out)
+        self._free = {node.name: unallocated(node) for node in self._nodes.values()}
+        self._own: set[str] = set(self._free)  # Nodes whose FreeResources is not shared with a copy
+        self._pods: dict[PodRef, tuple[Pod, str]] = {}
+        self._apart: set[PodRef] = set()
+        self._unfit: dict[tuple[int, str], str] = {}
+        for pod in pods:
+            if pod.node in self._nodes and pod.phase in ("Running", "Pending"):
+                self.put(pod, pod.node)
+
+    def copy(self) -> "Room":
+        made = object.__new__(Room)
+        made._nodes, made._unfit = self._nodes, self._unfit
+        made._out, made._free = dict(self._out), dict(self._free)
+        made._pods, made._apart = dict(self._pods), set(self._apart)
+        made._own = set()
+        self._own = set()
+        return made
+
+    def avoid(self, nodes: Iterable[str], why: str) -> None:
+        for name in nodes:
+            if name in self._nodes:
+                self._out.setdefault(name, why)
+
+    def without(self, refs: Iterable[PodRef]) -> None:
+        """Remove these Pods."""
+        for ref in refs:
+            found = self._pods.pop(ref, None)
+            self._apart.discard(ref)
+            if found is not None:
+                self._mine(found[1]).take(found[0], -1)
+
+    def put(self, pod: Pod, node: str) -> None:
+        self._pods[pod.ref] = (pod, node)
+        if pod.placement.pod_anti_affinity:
+            self._apart.add(pod.ref)
+        self._mine(node).take(pod)
+
+    def node_of(self, ref: PodRef) -> str | None:
+        found = self._pods.get(ref)
+        return found[1] if found is not None else None
+
+    def times(self, node: str, cpu_cores: float, memory_bytes: float) -> float:
+        """How many more Pods with these requests the Node takes, accelerators and constraints aside."""
+        return self._free[node].times(cpu_cores, memory_bytes)
+
+    def _mine(self, node: str) -> FreeResources:
+        if node not in self._own:
+            shared = self._free[node]
+            self._free[node] = FreeResources(
+                dict(shared.accelerators), shared.cpu_cores, shared.memory_bytes, shared.pods
+            )
+            self._own.add(node)
+        return self._free[node]
+
+    def ever(self, pod: Pod) -> frozenset[str]:
+        """Nodes in service on which the Pod would fit if it were alone there."""
+        if _unknown(pod):
+            return frozenset()
+        return frozenset(
+            node.name
+            for node in self._nodes.values()
+            if node.name not in self._out
+            and not self._never(pod, node)
+            and all(node.allocatable.get(name, 0) >= count for name, count in pod.accelerators.items())
+        )
+
+    def _never(self, pod: Pod, node: Node) -> str:
+        key = (id(pod.placement), node.name)
+        found = self._unfit.get(key)
+        if found is None:
+            found = self._unfit[key] = unfit(pod, node)
+        return found
+
+    def land(
+        self, pods: Sequence[Pod], within: Collection[str] | None = None, *, tell: bool = True, perhaps: bool = False
+    ) -> Mapping[PodRef, str] | Nowhere:
+        """A Node for each of the Pods, all at once, or why there is none. Places all of them here, or none.
+
+        within: only these Nodes. tell: find the Node that came closest, by a scan. perhaps: also Pods with fields that
+        are not modelled, for the room that they take if they land. Pods here must be removed first.
+        """
+        # The hardest to place first: many accelerators, then much CPU and memory.
+        order = sorted(pods, key=lambda p: (-sum(p.accelerators.values()), -p.cpu_cores, -p.memory_bytes, p.ref))
+        for pod in order:
+            # A claim alone says nothing of the room that its Pod takes.
+            if (not perhaps or (pod.claims and not pod.accelerators)) and (why := _unknown(pod)):
+                return Nowhere(why, known=False)
+        names = sorted(
+            name
+            for name in (self._nodes if within is None else within)
+            if name in self._nodes and name not in self._out
+        )
+        uniform = all(pod.placement is order[0].placement or pod.placement == order[0].placement for pod in order)
+        place = order[0].placement
+        minding = bool(place.pod_affinity or place.pod_anti_affinity or place.spread)
+        equal = uniform and not minding and all(_needs(pod) == _needs(order[0]) for pod in order)
+        tries_left = len(order) + (0 if equal else _TRIES)
+        placed: list[tuple[Pod, str]] = []
+        choices: list[list[str]] = []
+        failed: Nowhere | None = None
+        while len(placed) < len(order):
+            pod = order[len(placed)]
+            if len(choices) == len(placed):
+                choices.append(self._choices(pod, names, uniform=uniform, first_only=equal))
+                if tell and not choices[-1] and failed is None:
+                    failed = self._nowhere(pod, len(placed), len(order), within)
+            if choices[-1] and tries_left > 0:
+                tries_left -= 1
+                name = choices[-1].pop(0)
+                self.put(pod, name)
+                placed.append((pod, name))
+                continue
+            choices.pop()
+            if not placed or tries_left <= 0 or equal:
+                self.without(item.ref for item, _ in placed)
+                return failed or Nowhere(f"No place was found for its {len(order)} Pods together.")
+            last, _ = placed.pop()
+            self.without((last.ref,))
+        return {pod.ref: name for pod, name in placed}
+
+    def _choices(self, pod: Pod, names: Iterable[str], *, uniform: bool, first_only: bool) -> list[str]:
+        """Nodes with room for the Pod, the fullest first. uniform: all Pods of the group may run on the same Nodes, so
+        of Nodes with equal room one is enough. first_only: only the first is needed."""
+        free = self._free
+        fitting = [name for name in names if free[name].fits(pod) and not self._never(pod, self._nodes[name])]
+        if self._choosy(pod):
+            others = self._placed_pods(pod)
+            fitting = [name for name in fitting if not others.quarrel(self._nodes[name])]
+        if first_only:
+            return [min(fitting, key=lambda name: (*free[name].left, name))] if fitting else []
+        if self._choosy(pod):
+            return sorted(fitting, key=lambda name: (*free[name].left, name))
+        if uniform:
+            alike: dict[tuple[object, ...], str] = {}
+            for name in fitting:
+                left = free[name]
+                alike.setdefault((left.left, left.pods, tuple(sorted(left.accelerators.items()))), name)
+            fitting = list(alike.values())
+        return sorted(fitting, key=lambda name: (*free[name].left, name))
+
+    def _choosy(self, pod: Pod) -> bool:
+        place = pod.placement
+        return bool(place.pod_affinity or place.pod_anti_affinity or place.spread or self._apart)
+
+    def _placed_pods(self, pod: Pod) -> PlacedPods:
+        return PlacedPods(pod, self._nodes, self._pods.values(), [self._pods[ref] for ref in sorted(self._apart)])
+
+    def _nowhere(self, pod: Pod, before: int, of: int, within: Collection[str] | None) -> Nowhere:
+        """The reason, with the Node that lacks the fewest resources, then the smallest share."""
+        best: tuple[tuple[int, float, str], str] | None = None
+        others = self._placed_pods(pod) if self._choosy(pod) else None
+        for name, node in self._nodes.items():
+            if within is not None and name not in within:
+                continue
+            lacks = self._free[name].lacks(pod)
+            words = [text for _, text in lacks]
+            if name in self._out:
+                words.insert(0, self._out[name])
+            words += [text for text in (self._never(pod, node),) if text]
+            if others is not None and (quarrel := others.quarrel(node)):
+                words.append(quarrel)
+            rank = (len(words), sum(share for share, _ in lacks), name)
+            if words and (best is None or rank < best[0]):
+                best = rank, f"{name}: {', '.join(words)}"
+        asks = ", ".join(f"{count} {name}" for name, count in sorted(pod.accelerators.items()))
+        needs = f"needs {asks} and " if asks else ""
+        after = f" after {before} of {of} Pods of its group have a place" if before else ""
+        closest = f"Closest is {best[1]}." if best else "There is no Node to look at."
+        return Nowhere(f"Pod {pod.ref} {needs}would land nowhere{after}. {closest}")
+
+
+def _unknown(pod: Pod) -> str:
+    """Why it is not known where the Pod can run; '' where it is."""
+    if fields := pod.placement.unmodelled:
+        more = f" (and {len(fields) - 1} more such fields)" if len(fields) > 1 else ""
+        return f"It is not known where Pod {pod.ref} can run: it has {fields[0]}{more}."
+    if pod.claims:
+        return f"Pod {pod.ref} has its GPU by a ResourceClaim; where such a claim fits is not known."
+    place = pod.placement
+    apart = [item for item in place.pod_anti_affinity if not (item.selects_none or means(item, pod))]
+    elsewhere = [f"podAntiAffinity for {item.topology_key}" for item in apart]
+    unlike_it = [item for item in place.spread if not (item.selects_none or counts(item, pod, pod))]
+    elsewhere += [f"topologySpreadConstraints for {item.topology_key}" for item in unlike_it]
+    if elsewhere:  # Pods without accelerators are not in the Snapshot
+        return (
+            f"It is not known where Pod {pod.ref} can run: its {elsewhere[0]} selects Pods of other workloads, and "
+            "gpuwatch does not know where those without accelerators run."
+        )
+    return ""
+
+
+def _needs(pod: Pod) -> tuple[Mapping[str, int], float, int]:
+    return pod.accelerators, pod.cpu_cores, pod.memory_bytes
+
+
+def unlike(pods: Iterable[Pod]) -> list[Pod]:
+    """One Pod of each set with equal accelerators and placement."""
+    found: list[Pod] = []
+    for pod in pods:
+        if not any(pod.accelerators == other.accelerators and pod.placement == other.placement for other in found):
+            found.append(pod)
+    return found
+
+
+def waiting_groups(pods: Iterable[Pod]) -> list[list[Pod]]:
+    """Pending Pods, gangs together, in the scheduler's order: by priority, then the oldest first."""
+    groups: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if (
+            pod.phase == "Pending"
+            and not pod.node
+            and not pod.deleting
+            and not pod.placement.gated
+            and (pod.accelerators or pod.claims)
+        ):
+            groups[pod.gang or pod.ref].append(pod)
+
+    def rank(group: list[Pod]) -> tuple[int, float, str]:
+        created = [pod.created.timestamp() for pod in group if pod.created is not None]
+        return -max(pod.priority for pod in group), min(created, default=math.inf), min(pod.ref for pod in group)
+
+    return sorted(groups.values(), key=rank)

@@ -1,0 +1,144 @@
+"""Brakes: conditions that stop all actions, such as implausible telemetry, a recent storm, an alert or a freeze."""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.decision import Family, FindingKind, Refusal, Severity, SubjectKind, Verdict
+from gpuwatch.facts.model.telemetry import DeviceId, GapKind, partial_answers
+
+_REMEDIATION_GAP = "remediation "
+"""Prefix of the gaps that stores report for Remediations they cannot read."""
+
+
+def brakes(facts: PlanFacts, policy: PlanPolicy) -> tuple[Refusal, ...]:
+    """Every reason against doing anything now; empty for none."""
+    return tuple(
+        Refusal(guard=name, reason=reason) for name, check in BRAKES.items() if (reason := check(facts, policy))
+    )
+
+
+def brake(facts: PlanFacts, policy: PlanPolicy) -> str:
+    """All of `brakes` in one line; '' for none."""
+    return " ".join(item.reason for item in brakes(facts, policy))
+
+
+def last_storm(facts: PlanFacts, policy: PlanPolicy) -> datetime | None:
+    """Time of the last storm within its cool-down, as input of the next plan; else None."""
+    if _storm(facts, policy):
+        return facts.snapshot.at
+    return facts.last_storm if _cooling(facts, policy) else None
+
+
+def _paused(facts: PlanFacts, _: PlanPolicy) -> str:
+    pause = facts.pause
+    if not pause.paused:
+        return ""
+    by = f" by {pause.by}" if pause.by else ""
+    since = f" since {pause.since:%Y-%m-%d %H:%M %Z}" if pause.since else ""
+    return f"gpuwatch is paused{by}{since}{f': {pause.reason}' if pause.reason else ''}."
+
+
+def _memory(facts: PlanFacts, _: PlanPolicy) -> str:
+    unread = [
+        gap.what
+        for gap in facts.snapshot.gaps
+        if gap.kind is GapKind.BAD_INPUT and gap.what.startswith(_REMEDIATION_GAP)
+    ]
+    if not unread:
+        return ""
+    more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+    return f"The record of {unread[0]}{more} cannot be read, so budgets cannot count what was done."
+
+
+def _clusters(facts: PlanFacts, _: PlanPolicy) -> str:
+    return next((gap.detail for gap in facts.snapshot.gaps if gap.kind is GapKind.AMBIGUOUS), "")
+
+
+def _partial(facts: PlanFacts, _: PlanPolicy) -> str:
+    partial = partial_answers(facts.snapshot.gaps)
+    return f"Telemetry answered only in part: {partial[0].detail}" if partial else ""
+
+
+def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
+    if _partial(facts, policy):
+        return ""  # rows that are missing may look like a storm, which would be remembered
+    # Forged devices must not make a storm look small.
+    devices = [device for device in facts.snapshot.devices if not device.untrusted] or facts.snapshot.devices
+    present = [device for device in devices if device.present]
+    known = facts.physical(device.id for device in devices)
+    reporting = facts.physical(device.id for device in present)
+    if not known:
+        return "Telemetry shows no GPU; `gpuwatch doctor` says which exporter it looks for."
+    grave = [finding for finding in facts.findings if finding.severity is Severity.CRITICAL]
+    if any(finding.kind is FindingKind.TELEMETRY_MISSING for finding in grave):
+        return "Telemetry of the fleet as a whole is missing or stale."
+    if reporting < policy.min_coverage_ratio * known:
+        return f"Only {reporting} of {known} known GPUs report."
+    # A Prometheus that lost a part of the fleet and its history shows no missing device. Compare with the cluster's
+    # Nodes, if the hosts in telemetry are Nodes.
+    holding = [node for node in facts.nodes.values() if node.ready is True and any(node.accelerators.values())]
+    seen = sum(any(item.present for item in facts.devices_of_node.get(node.name, ())) for node in holding)
+    if seen < policy.min_coverage_ratio * len(holding) and all(device.node is not None for device in present):
+        return f"Telemetry shows devices of only {seen} of {len(holding)} Nodes that have any."
+    # One cause for a rack leaves its GPUs UNKNOWN; they count as well.
+    together = {device for finding in grave if finding.subject.kind is SubjectKind.FLEET for device in finding.devices}
+    sick = facts.physical(_devices(facts, Family.HEALTH, Verdict.DEGRADED) | together)
+    if sick >= policy.storm_min_gpus and sick > policy.storm_ratio * known:
+        return f"{sick} of {known} GPUs look degraded at once, more than {policy.storm_ratio:.0%}."
+    looks_idle = _devices(facts, Family.IDLE, Verdict.IDLE)
+    # Allocated instances of a GPU count as equal parts of it.
+    held: dict[str, list[bool]] = {}
+    for device in present:
+        if device.pods:
+            held.setdefault(device.uuid, []).append(device.id in looks_idle)
+    idle = sum(sum(parts) / len(parts) for parts in held.values())
+    if idle >= policy.storm_min_gpus and idle > policy.idle_storm_ratio * len(held):
+        return f"{idle:.0f} of {len(held)} allocated GPUs look idle at once, more than {policy.idle_storm_ratio:.0%}."
+    return ""
+
+
+def _cooling(facts: PlanFacts, policy: PlanPolicy) -> str:
+    if facts.last_storm is None:
+        return ""
+    until = facts.last_storm + timedelta(seconds=policy.storm_cooldown_seconds)
+    if facts.snapshot.at >= until:
+        return ""
+    return f"The last storm was at {facts.last_storm:%H:%M:%S %Z}; no action begins before {until:%H:%M:%S}."
+
+
+def _alert(facts: PlanFacts, policy: PlanPolicy) -> str:
+    if not policy.brake_alerts:
+        return ""
+    if facts.alerts is None:
+        why = " ".join(gap.detail for gap in facts.snapshot.gaps if gap.what == "alerts")
+        return f"It is not known whether {', '.join(policy.brake_alerts)} fires. {why}".rstrip()
+    firing = [name for name in policy.brake_alerts if name in facts.alerts]
+    return f"The alert {', '.join(firing)} fires." if firing else ""
+
+
+def _freeze(facts: PlanFacts, policy: PlanPolicy) -> str:
+    for item in policy.freezes:
+        if item.holds(facts.snapshot.at):
+            return f"A freeze is in force ({item}){f': {item.reason}' if item.reason else ''}."
+    return ""
+
+
+BRAKES: dict[str, Callable[[PlanFacts, PlanPolicy], str]] = {
+    "paused": _paused,
+    "memory": _memory,
+    "several_clusters": _clusters,
+    "partial_answer": _partial,
+    "brake": _storm,
+    "cool_down": _cooling,
+    "alert": _alert,
+    "freeze": _freeze,
+}
+
+
+def _devices(facts: PlanFacts, family: Family, verdict: Verdict) -> set[DeviceId]:
+    chosen: Iterable[tuple[DeviceId, ...]] = (
+        finding.devices for finding in facts.findings if finding.family is family and finding.verdict is verdict
+    )
+    return {device for devices in chosen for device in devices}

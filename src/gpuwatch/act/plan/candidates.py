@@ -1,0 +1,177 @@
+"""Actions that findings call for: one candidate per Node to taint and per gang to move or release."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.misfit import CONTENTION, gathering, misfits, resizing
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.decision import (
+    ActionKind,
+    Advice,
+    Candidate,
+    Family,
+    Finding,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+
+# Advice that needs the Node to be kept free of new Pods.
+_TAINTING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
+# Advice that cannot wait until the Pods end.
+_MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
+
+
+def candidates(facts: PlanFacts, policy: PlanPolicy) -> list[Candidate]:
+    """Every action that a finding or a recommendation calls for, before guards; each target once."""
+    found = [
+        *_tainting(facts),
+        *_moving(facts),
+        *_releasing(facts),
+        *_rebalancing(facts),
+        *_gathering(facts, policy),
+        *resizing(facts),
+    ]
+    # The first candidate for an action and target wins: a move off a degraded GPU before other reasons.
+    return list({item.id: item for item in reversed(found)}.values())[::-1]
+
+
+def _degraded(facts: PlanFacts) -> Iterable[Finding]:
+    return (item for item in facts.findings if item.family is Family.HEALTH and item.verdict is Verdict.DEGRADED)
+
+
+def _strongest(findings: Iterable[Finding]) -> tuple[str, ...]:
+    rank = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+    return tuple(item.id for item in sorted(findings, key=lambda f: (rank[f.severity], -f.confidence_ratio, f.id)))
+
+
+def _detectors(findings: Iterable[Finding]) -> tuple[str, ...]:
+    return tuple(sorted({str(item.kind) for item in findings}))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
+    by_node: dict[str, list[Finding]] = defaultdict(list)
+    for finding in _degraded(facts):
+        if finding.advice in _TAINTING:
+            # Without a verified Node the finding still becomes a candidate, so that the Plan shows its refusal.
+            by_node[finding.node or f"unresolved:{finding.subject.name}"].append(finding)
+    for name, findings in sorted(by_node.items()):
+        node = facts.nodes.get(name)
+        devices = tuple(sorted({device for finding in findings for device in finding.devices}))
+        yield Candidate(
+            action=ActionKind.TAINT_NODE,
+            target=Subject(SubjectKind.NODE, name),
+            findings=_strongest(findings),
+            devices=devices,
+            pods=tuple(pod.ref for pod in facts.pods_on(devices)),
+            nodes=(name,),
+            pool=facts.pool(node),
+            gpu_model=node.gpu_product if node else "",
+            gpus=facts.node_gpus(node) if node else facts.physical(devices),
+            detectors=_detectors(findings),
+        )
+
+
+def _group_candidate(
+    facts: PlanFacts, action: ActionKind, key: str, found: Iterable[Finding], pods: list[Pod] | None = None
+) -> Candidate:
+    """pods: None for those that move off the devices of the findings."""
+    findings = list({item.id: item for item in found}.values())
+    devices = {device for item in findings for device in item.devices}
+    pods = _pods_to_move(key, devices, facts) if pods is None else pods
+    nodes = tuple(sorted({pod.node for pod in pods if pod.node}))
+    node = facts.nodes.get(nodes[0]) if nodes else None
+    return Candidate(
+        action=action,
+        target=Subject(SubjectKind.GANG if key in facts.gangs else SubjectKind.WORKLOAD, key),
+        findings=_strongest(findings),
+        devices=tuple(sorted(devices)),
+        pods=tuple(sorted(pod.ref for pod in pods)),
+        nodes=nodes,
+        namespace=pods[0].namespace,
+        pool=facts.pool(node),
+        gpu_model=node.gpu_product if node else "",
+        gpus=facts.gpus(pod for pod in pods if pod.node),
+        detectors=_detectors(findings),
+    )
+
+
+def _moving(facts: PlanFacts) -> Iterable[Candidate]:
+    by_group: dict[str, list[Finding]] = defaultdict(list)
+    for finding in _degraded(facts):
+        if finding.advice in _MOVING and finding.severity is Severity.CRITICAL:
+            for pod in facts.pods_on(finding.devices):
+                if pod.ref in facts.live:
+                    by_group[pod.gang or pod.workload].append(finding)
+    for key, findings in sorted(by_group.items()):
+        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, findings)
+
+
+def _pods_to_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:
+    """All Pods of a gang; of independent Pods those on these devices."""
+    pods, kind = facts.members[key], facts.kind_of(key)
+    if key in facts.gangs or kind is None or not kind.independent:
+        return pods
+    hit = {pod.ref for pod in facts.pods_on(devices)}
+    return [pod for pod in pods if pod.ref in hit]
+
+
+def _rebalancing(facts: PlanFacts) -> Iterable[Candidate]:
+    """One for each contending workload; the score decides later which of them moves."""
+    by_group: dict[str, list[Finding]] = defaultdict(list)
+    for finding in misfits(facts, CONTENTION):
+        for key in sorted({pod.gang or pod.workload for ref in finding.pods if (pod := facts.live.get(ref))}):
+            by_group[key].append(finding)
+    for key, findings in sorted(by_group.items()):
+        known = [finding.relief_gpus[key] for finding in findings if key in finding.relief_gpus]
+        yield replace(
+            _group_candidate(facts, ActionKind.EVICT_GANG, key, findings),
+            reason=_sentence(findings[0].summary),
+            relief_gpus=sum(known) if known else None,
+        )
+
+
+def _gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[Candidate]:
+    for finding, where in gathering(facts, policy):
+        key = finding.subject.name
+        pods = facts.members[key]
+        yield replace(
+            _group_candidate(facts, ActionKind.EVICT_GANG, key, [finding], pods),
+            reason=f"{_sentence(finding.summary)} It would fit into {where}.",
+            relief_gpus=facts.gpu_shares(pods) * policy.scattered_loss_ratio or None,
+        )
+
+
+def _releasing(facts: PlanFacts) -> Iterable[Candidate]:
+    by_group: dict[str, list[Finding]] = defaultdict(list)
+    unknown: dict[str, list[Finding]] = defaultdict(list)
+    for finding in facts.findings:
+        if finding.family is not Family.IDLE or finding.verdict is not Verdict.IDLE:
+            continue
+        for ref in finding.pods:
+            pod = facts.live.get(ref)
+            if pod is None:
+                unknown[ref].append(finding)
+            else:
+                by_group[pod.gang or pod.workload].append(finding)
+    for key, findings in sorted(by_group.items()):
+        yield _group_candidate(facts, ActionKind.RELEASE_GANG, key, findings, facts.members[key])
+    for ref, findings in sorted(unknown.items()):
+        yield Candidate(
+            action=ActionKind.RELEASE_GANG,
+            target=Subject(SubjectKind.POD, ref),
+            findings=_strongest(findings),
+            devices=tuple(sorted({device for finding in findings for device in finding.devices})),
+            pods=(ref,),
+            nodes=tuple(sorted({finding.node for finding in findings if finding.node})),
+            namespace=ref.partition("/")[0],
+            gpus=facts.physical(device for finding in findings for device in finding.devices),
+        )

@@ -1,0 +1,303 @@
+"""Make the Plan of one moment. Pure, so that it can be replayed, back-tested and diffed."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.act.plan.brakes import brakes, last_storm
+from gpuwatch.act.plan.budget import Ledger
+from gpuwatch.act.plan.candidates import candidates
+from gpuwatch.act.plan.demand import on_demand, waiters
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved, taken_back
+from gpuwatch.act.plan.misfit import place
+from gpuwatch.act.plan.policy import MILDEST_FIRST, PlanPolicy
+from gpuwatch.act.plan.score import weigh
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.model.cluster import FactKind, Pod
+from gpuwatch.facts.model.decision import (
+    ActionKind,
+    Candidate,
+    Finding,
+    HeldRoom,
+    Mode,
+    Plan,
+    PlanItem,
+    Refusal,
+    Snapshot,
+    Subject,
+    SubjectKind,
+)
+from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
+from gpuwatch.facts.model.sizing import Recommendation
+from gpuwatch.facts.model.telemetry import PodRef
+
+
+def draw_plan(
+    snapshot: Snapshot,
+    findings: tuple[Finding, ...],
+    policy: PlanPolicy,
+    history: Sequence[Remediation] = (),
+    recommendations: Sequence[Recommendation] = (),
+    alerts: Sequence[str] | None = (),
+    pause: Pause = Pause(),  # noqa: B008 - frozen
+    precision: Mapping[tuple[str, str], float] | None = None,
+    storm_at: datetime | None = None,
+) -> Plan:
+    """Every candidate with its score and all reasons against it, best first; budgets are spent in that order.
+
+    history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
+    precision: (Namespace, '' for Nodes; detector) → its lower bound. storm_at: `Plan.last_storm` of the previous plan.
+    """
+    facts = PlanFacts(
+        snapshot, findings, tuple(history), tuple(recommendations), alerts, pause, dict(precision or {}), storm_at
+    )
+    stopped = brakes(facts, policy)
+    items = _demanded([_item(candidate, facts, policy) for candidate in candidates(facts, policy)], facts, policy)
+    items.sort(key=lambda item: (-item.score.value if math.isfinite(item.score.value) else math.inf, item.candidate.id))
+    if stopped:
+        ledger = Ledger(facts, policy)
+        drawn = [replace(item, refusals=(*item.refusals, *stopped)) for item in items]
+    else:
+        drawn, ledger = _together(items, facts, policy)
+    return Plan(
+        at=snapshot.at,
+        items=tuple(drawn),
+        budgets=ledger.budgets,
+        brake=" ".join(item.reason for item in stopped),
+        last_storm=last_storm(facts, policy),
+    )
+
+
+def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanItem:
+    worth, timing = weigh(candidate, facts, policy)
+    mode, why = mode_of(candidate, facts, policy)
+    if waits := taken_back(candidate, facts):
+        timing = replace(timing, reason=f"{timing.reason} It waits for NoSchedule on Node {waits[0]}.")
+    return PlanItem(
+        candidate=candidate,
+        score=worth,
+        mode=mode,
+        refusals=guard(GuardCase(candidate, worth, facts, policy)),
+        timing=timing,
+        mode_reason=why,
+    )
+
+
+def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
+    """The mildest mode: by policy for its pools, by its Namespace, by its detectors' precision; and the reason."""
+    if candidate.action is ActionKind.RESIZE_WORKLOAD:
+        return Mode.OBSERVE, "Only the owner changes sizes; gpuwatch never writes them."
+    nodes = [facts.nodes[name] for name in candidate.nodes if name in facts.nodes]
+    pools = sorted({facts.pool(node) for node in nodes}) or [candidate.pool]
+    scopes = [policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
+    scope = min(scopes, key=lambda each: MILDEST_FIRST.index(each.mode))
+    offers = [(scope.mode, f"Settings for {scope}.")]
+    offers += [
+        (Mode.OBSERVE, f"The mode of Namespace {candidate.namespace} was not read: {each.why}")
+        for each in facts.snapshot.cluster.unread
+        if each.kind is FactKind.NAMESPACES and candidate.namespace and each.namespace in ("", candidate.namespace)
+    ]
+    asked = facts.namespaces.get(candidate.namespace, {}).get(keys.MODE)
+    if asked is not None:
+        # An invalid value counts as observe.
+        wanted = Mode(asked) if asked in set(Mode) else Mode.OBSERVE
+        offers.append((wanted, f"Namespace {candidate.namespace} has {keys.MODE}={asked}."))
+    doubt = _imprecise(candidate, facts, policy)
+    if doubt:
+        offers.append((Mode.SUGGEST, doubt))
+    return min(offers, key=lambda offer: MILDEST_FIRST.index(offer[0]))
+
+
+def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> str:
+    """Why it may only be suggested: each sufficiently confident finding comes from a detector whose measured precision
+    is too low. Unmeasured precision does not count as low."""
+    grounds = {
+        str(finding.kind)
+        for finding in facts.findings_of(candidate)
+        if finding.confidence_ratio >= policy.min_confidence_ratio
+    } or set(candidate.detectors)
+    # Only outcomes of this Namespace and of Nodes count: people of other Namespaces decide nothing here.
+    places = [(place, name) for name in grounds for place in {candidate.namespace, ""}]
+    known = [(name, facts.precision[place, name]) for place, name in places if (place, name) in facts.precision]
+    poor = {name: value for name, value in sorted(known, reverse=True) if not value >= policy.min_precision_ratio}
+    if not poor or set(poor) != grounds:
+        return ""
+    name, needed = min(poor, key=lambda key: (-poor[key], key)), f"{policy.min_precision_ratio:.2f}"
+    return f"The precision of {name} was measured to be {poor[name]:.2f} or better; {needed} is needed to enforce."
+
+
+def _demanded(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
+    """Adds to each release the Pod that waits for its GPUs; refuses those without one if the policy requires demand. A
+    release in mode observe frees nothing, so the others are chosen without it."""
+    left = [item for item in items if not item.refusals]
+    observed = waiters(left, facts) if any(item.mode is Mode.OBSERVE for item in left) else {}
+    acted_on = waiters([item for item in left if item.mode is not Mode.OBSERVE], facts)
+    return [
+        _with_demand(item, (observed if item.mode is Mode.OBSERVE else acted_on).get(item.candidate.id, ""), policy)
+        for item in items
+    ]
+
+
+def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem:
+    if waiter:
+        return replace(item, candidate=replace(item.candidate, waiter=waiter))
+    if item.candidate.action is ActionKind.RELEASE_GANG and on_demand(item.candidate.detectors, policy):
+        reason = "No pending Pod could be scheduled on the GPUs that it frees, or other releases do less harm."
+        return replace(item, refusals=(*item.refusals, Refusal(guard="demand", reason=reason)))
+    return item
+
+
+class _Grants:
+    """What this plan has granted so far: room, taints, disturbed Pods and answered findings."""
+
+    def __init__(self, facts: PlanFacts, policy: PlanPolicy) -> None:
+        self._facts = facts
+        self._policy = policy
+        self._room = facts.ground.room.copy()
+        self._tainted: dict[str, Mode] = {}
+        self._disturbed: dict[PodRef, str] = {}  # Pod → the candidate
+        self._ended: list[Pod] = []
+        self._answered: dict[str, str] = {}  # finding of contention → the candidate
+        self.held: dict[str, tuple[HeldRoom, ...]] = {}  # candidate → where it lands
+
+    def grant(self, item: PlanItem, ledger: Ledger) -> tuple[Refusal, ...]:
+        """Take its room and budget, or return the reasons against it and take nothing."""
+        candidate = item.candidate
+        refusals = (*self._against(candidate), *self._returning(item))
+        trial: Room | None = None
+        if not refusals and candidate.action is ActionKind.EVICT_GANG:
+            trial = self._room.copy()
+            places = place(candidate, trial, self._facts, self._policy)
+            if isinstance(places, Nowhere):
+                refusals = (Refusal(guard="lands", reason=places.reason),)
+            else:
+                self.held[candidate.id] = _held(places, self._facts)
+        refusals = refusals or ledger.charge(candidate)
+        if refusals:
+            return refusals
+        self._room = trial or self._room
+        if candidate.action is ActionKind.TAINT_NODE:
+            self._room.avoid(candidate.nodes, "it is to be tainted by this plan")
+            self._tainted.update(dict.fromkeys(candidate.nodes, item.mode))
+        elif candidate.action is not ActionKind.RESIZE_WORKLOAD:
+            self._disturbed.update(dict.fromkeys(candidate.pods, candidate.id))
+            self._ended += self._facts.ended_by(candidate)
+            self._answered.update(dict.fromkeys(contended(candidate, self._facts), candidate.id))
+        return ()
+
+    def _against(self, candidate: Candidate) -> Iterable[Refusal]:
+        if candidate.action is ActionKind.TAINT_NODE:
+            if self._tainted and (why := starved(self._facts, {*self._tainted, *candidate.nodes})):
+                yield Refusal(guard="waiting_gangs", reason=f"With the taints that are planned before it: {why}")
+            return
+        if candidate.action is ActionKind.RESIZE_WORKLOAD:
+            return
+        other = next((self._disturbed[ref] for ref in candidate.pods if ref in self._disturbed), None)
+        if other is not None:
+            yield Refusal(guard="once", reason=f"{other} already disturbs its Pods and has a higher score.")
+        for name in contended(candidate, self._facts):
+            if name in self._answered:
+                yield Refusal(guard="once", reason=f"{self._answered[name]} resolves {name} and has a higher score.")
+        yield from self._budgets(candidate)
+
+    def _returning(self, item: PlanItem) -> Iterable[Refusal]:
+        """Without a taint the scheduler may put Pods that move off degraded GPUs back on the same Node."""
+        for name in taken_back(item.candidate, self._facts):
+            offers = [self._tainted[name]] if name in self._tainted else []
+            open_ = self._facts.open.get((ActionKind.TAINT_NODE, str(Subject(SubjectKind.NODE, name))))
+            if open_ is not None and open_.phase is not Phase.UNDOING:
+                waits = open_.phase is Phase.PROPOSED and not open_.approved
+                offers.append(Mode.SUGGEST if waits else Mode.ENFORCE)
+            best = max(map(MILDEST_FIRST.index, offers), default=-1)
+            if best < MILDEST_FIRST.index(item.mode):
+                but = f"; the mode of its planned taint is {MILDEST_FIRST[best]}" if offers else ""
+                reason = f"{name} has neither NoSchedule nor a cordon: the scheduler may put the Pods back there{but}."
+                yield Refusal(guard="tainted_first", reason=reason)
+
+    def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
+        """PodDisruptionBudgets that do not allow this together with what is granted already."""
+        pods, before = self._facts.ended_by(candidate), self._ended
+        for budget in self._facts.disruption_budgets(pods) if before else ():
+            now = sum(1 for pod in pods if selected(budget, pod))
+            planned = sum(1 for pod in before if selected(budget, pod)) if now else 0
+            allowed = budget.disruptions_allowed
+            if planned and now + planned + in_flight(budget, self._facts) > allowed:
+                name = f"PodDisruptionBudget {budget.namespace}/{budget.name}"
+                reason = f"{name} allows {allowed} disruptions; this needs {now}, and {planned} are planned."
+                yield Refusal(guard="once", reason=reason)
+
+
+def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
+    """Order: candidates in mode observe after all others, resizes after the rest, then by score. A move's taints come
+    just before it. A refused candidate takes neither budget nor room."""
+    grants = _Grants(facts, policy)
+    wanted: dict[str, int] = {}  # Node → the best rank of a move that needs its taint
+    for rank, item in enumerate(items):
+        for name in () if item.refusals else left_behind(item.candidate, facts):
+            wanted.setdefault(name, rank)
+
+    def turn(ranked: tuple[int, PlanItem]) -> tuple[bool, bool, int, bool]:
+        rank, item = ranked
+        taints = item.candidate.action is ActionKind.TAINT_NODE
+        if taints:
+            rank = min([rank, *(wanted.get(name, rank) for name in item.candidate.nodes)])
+        resizes = item.candidate.action is ActionKind.RESIZE_WORKLOAD
+        return item.mode is Mode.OBSERVE, resizes, rank, not taints
+
+    turns = [item for _, item in sorted(enumerate(items), key=turn)]
+    drawn = {item.candidate.id: item.refusals or grants.grant(item, ledger) for item in turns}
+    room = {name: places for name, places in grants.held.items() if not drawn[name]}
+    return [replace(item, refusals=drawn[item.candidate.id], room=room.get(item.candidate.id, ())) for item in items]
+
+
+def _held(places: Mapping[PodRef, str], facts: PlanFacts) -> tuple[HeldRoom, ...]:
+    """Where Pods land; Pods of one Node with equal requests are one entry."""
+    alike: Counter[tuple[str, tuple[tuple[str, int], ...], float, int]] = Counter()
+    for ref, node in places.items():
+        pod = facts.pods[ref]
+        alike[node, tuple(sorted(pod.accelerators.items())), pod.cpu_cores, pod.memory_bytes] += 1
+    return tuple(
+        HeldRoom(node=node, pods=pods, accelerators=dict(asked), cpu_cores=cpu, memory_bytes=memory)
+        for (node, asked, cpu, memory), pods in sorted(alike.items())
+    )
+
+
+def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
+    """Releases that make room for one Pod together are granted all or none. When a group is refused, budgets are spent
+    anew without it, so that others can use them."""
+    mates: dict[tuple[PodRef, bool], list[str]] = {}
+    for item in items:
+        if item.candidate.action is ActionKind.RELEASE_GANG and item.candidate.waiter:
+            mates.setdefault(_party(item), []).append(item.candidate.id)
+    dropped: dict[str, tuple[Refusal, ...]] = {}
+    while True:
+        ledger = Ledger(facts, policy)
+        offered = [replace(item, refusals=dropped.get(item.candidate.id, item.refusals)) for item in items]
+        drawn = _granted(offered, ledger, facts, policy)
+        found = {item.candidate.id: item for item in drawn}
+        short = next(
+            (
+                item
+                for item in drawn
+                if on_demand(item.candidate.detectors, policy)
+                and not item.admitted
+                and item.candidate.id not in dropped
+                and len(mates.get(_party(item), ())) > 1
+                and item.candidate.action is ActionKind.RELEASE_GANG
+            ),
+            None,
+        )
+        if short is None:
+            return drawn, ledger
+        for name in mates[_party(short)]:
+            reason = f"Pod {short.candidate.waiter} also needs {short.candidate.id}, which is refused."
+            dropped[name] = found[name].refusals or (Refusal(guard="demand", reason=reason),)
+
+
+def _party(item: PlanItem) -> tuple[PodRef, bool]:
+    """Key of the releases that make room for one Pod together."""
+    return item.candidate.waiter, item.mode is Mode.OBSERVE

@@ -1,0 +1,446 @@
+"""Guards: each returns the reason against a candidate, or None. All of them run, so the Plan has every reason.
+
+A guard fails closed: unknown is a reason. Names are stable: the Plan and the docs use them.
+"""
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gpuwatch.act.placement.landing import Nowhere
+from gpuwatch.act.placement.scheduling import tolerates
+from gpuwatch.act.plan.brakes import BRAKES
+from gpuwatch.act.plan.budget import LEDGER_GUARDS
+from gpuwatch.act.plan.completeness import unread
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.misfit import CONTENTION, place
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
+from gpuwatch.facts.model.cluster import DisruptionBudget, Node, OwnerStatus, Pod, Taint
+from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
+from gpuwatch.judge.reclaim import remediated
+
+
+@dataclass(frozen=True, slots=True)
+class GuardCase:
+    candidate: Candidate
+    score: Score
+    facts: PlanFacts
+    policy: PlanPolicy
+
+
+class RefusalNature(StrEnum):
+    """What happens to a Remediation that the plan refuses just before its first write."""
+
+    TRANSIENT = "transient"  # it may pass within hours: the Remediation waits
+    LASTING = "lasting"  # the Remediation ends as refused
+    OBJECTION = "objection"  # an owner objects: the Remediation ends as rejected
+    SHARED = "shared"  # depends on what else is planned: checked again for this Remediation alone
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """actions: those that it checks."""
+
+    check: Callable[[GuardCase], str | None]
+    nature: RefusalNature
+    actions: Collection[ActionKind] = frozenset(ActionKind)
+
+
+_TAINT, _MOVE, _RELEASE = ({ActionKind.TAINT_NODE}, {ActionKind.EVICT_GANG}, {ActionKind.RELEASE_GANG})
+
+
+_FOREIGN_OPT_OUTS = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+"""Opt-outs of other controllers, as Pod annotations."""
+
+
+def guard(case: GuardCase) -> tuple[Refusal, ...]:
+    """All reasons against the candidate, except budgets and rates."""
+    action = case.candidate.action
+    reasons = ((name, each.check(case)) for name, each in GUARDS.items() if action in each.actions)
+    return tuple(Refusal(guard=name, reason=reason) for name, reason in reasons if reason)
+
+
+def _cluster_known(case: GuardCase) -> str | None:
+    candidate = case.candidate
+    spaces = {candidate.namespace, *(ref.partition("/")[0] for ref in candidate.pods)}
+    return unread(case.facts, candidate.action, spaces) or None
+
+
+def _node_known(case: GuardCase) -> str | None:
+    missing = sorted(name for name in case.candidate.nodes if name not in case.facts.nodes)
+    if missing or not case.candidate.nodes:
+        return f"The host in telemetry is not a Node of this cluster ({', '.join(missing) or 'no host given'})."
+    return None
+
+
+def _telemetry_trusted(case: GuardCase) -> str | None:
+    candidate, facts = case.candidate, case.facts
+    there = {device.id: device for name in candidate.nodes for device in facts.devices_of_node.get(name, ())}
+    held = {device.id: device for ref in candidate.pods for device in facts.devices_of_pod.get(ref, ())}
+    own = {name: facts.devices[name] for name in candidate.devices if name in facts.devices}
+    doubted = [device for device in {**there, **held, **own}.values() if device.untrusted]
+    return f"Device {doubted[0].id} is not trusted: {doubted[0].untrusted}." if doubted else None
+
+
+def _evidence(case: GuardCase) -> str | None:
+    findings = case.facts.findings_of(case.candidate)
+    if any(finding.verdict is Verdict.UNKNOWN for finding in findings):
+        return "One of its findings is UNKNOWN."
+    best = max((finding.confidence_ratio for finding in findings), default=case.candidate.confidence_ratio)
+    if best < case.policy.min_confidence_ratio:
+        return (
+            f"The highest confidence of its findings is {best:.2f}; {case.policy.min_confidence_ratio:.2f} is needed."
+        )
+    return None
+
+
+def _worth_it(case: GuardCase) -> str | None:
+    if not math.isfinite(case.score.value):
+        return "The score is not a finite number."
+    if case.score.value <= case.policy.min_score:
+        findings = case.facts.findings_of(case.candidate)
+        if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):
+            missing = dict.fromkeys(text for item in findings for text in item.missing)
+            return f"It is not known what the move gains; missing: {', '.join(missing)}."
+        score = case.score
+        return (
+            f"It gains {score.gained_gpu_hours * score.confidence_ratio:.1f} GPU-hours (times confidence) and costs "
+            f"{score.disrupted_gpu_hours:.1f} within {score.horizon_hours:g} h. {score.gain_basis} {score.harm_basis}"
+        )
+    return None
+
+
+def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, str, str]]:
+    """(object, key, value) of all labels and annotations of its Nodes, and of the Pods that it ends, their owners and
+    Namespaces. A taint ends no Pod, so only its Nodes count: a tenant cannot keep a degraded Node in service.
+    `no_execute_refused` checks the gangs that NoExecute ends."""
+    spaces = {candidate.namespace} if candidate.namespace else set()
+    objects: list[tuple[str, dict[str, str]]] = []
+    for pod in facts.ended_by(candidate):
+        spaces.add(pod.namespace)
+        objects.append((f"Pod {pod.ref}", {**pod.labels, **pod.annotations}))
+        owner = facts.workloads.get(pod.workload)
+        if owner is not None:
+            objects.append((owner.id, {**owner.labels, **owner.annotations}))
+    objects += [(f"Namespace {name}", facts.namespaces.get(name, {})) for name in sorted(spaces)]
+    nodes = (facts.nodes[name] for name in candidate.nodes if name in facts.nodes)
+    objects += [(f"Node {node.name}", {**node.labels, **node.annotations}) for node in nodes]
+    for where, found in dict.fromkeys((name, tuple(sorted(values.items()))) for name, values in objects):
+        yield from ((where, key, value) for key, value in found)
+
+
+def _opted_out(case: GuardCase) -> str | None:
+    for where, key, value in _annotated(case.candidate, case.facts):
+        if key == keys.OPT_OUT and value.lower() != "false":
+            return f"{where} opted out with {keys.OPT_OUT}={value}."
+        if key == keys.OBJECTION and value:
+            return f"{where} objects: {value}"
+        if _FOREIGN_OPT_OUTS.get(key) == value and case.candidate.action is not ActionKind.TAINT_NODE:
+            return f"{where} opted out of disruptions with {key}={value}."
+    return None
+
+
+def _snoozed(case: GuardCase) -> str | None:
+    for where, key, value in _annotated(case.candidate, case.facts):
+        if key != keys.SNOOZE_UNTIL:
+            continue
+        try:
+            until = datetime.fromisoformat(value)
+        except ValueError:
+            return f"{where} has {keys.SNOOZE_UNTIL}={value!r}, which is not a time; write it as 2026-01-31T18:00:00Z."
+        if until.tzinfo is None:
+            return f"{where} has {keys.SNOOZE_UNTIL}={value!r} without a time zone; add Z or an offset."
+        if until > case.facts.snapshot.at:
+            return f"{where} is snoozed until {value}."
+    return None
+
+
+def _owner(case: GuardCase) -> str | None:
+    reasons = {
+        OwnerStatus.BARE: "has no controller and would be gone for good",
+        OwnerStatus.FORBIDDEN: "has an owner that gpuwatch may not read",
+        OwnerStatus.MISSING: "has an owner that no longer exists",
+        OwnerStatus.FOREIGN: "has an owner reference with the uid of an object of another Namespace, kind or name",
+        OwnerStatus.UNKNOWN_KIND: "is controlled by a kind that gpuwatch does not know",
+        OwnerStatus.STATIC: "is a static Pod of its Node",
+        OwnerStatus.DAEMON: "belongs to a DaemonSet and would come back on the same Node",
+    }
+    for ref in case.candidate.pods:
+        pod = case.facts.pods.get(ref)
+        if pod is None:
+            return f"Pod {ref} is known from telemetry only."
+        owner = case.facts.workloads.get(pod.workload)
+        if owner is None:
+            return f"The owner of Pod {ref} was not read."
+        if owner.status in reasons:
+            return f"Pod {ref} {reasons[owner.status]} ({owner.id})."
+    return None if case.candidate.pods else "None of its Pods was found."
+
+
+def _framework(case: GuardCase) -> str | None:
+    candidate, facts = case.candidate, case.facts
+    pods = facts.pods_of(candidate)
+    gang = facts.gangs.get(candidate.target.name)
+    for name in dict.fromkeys(pod.workload for pod in pods):
+        owner = facts.workloads.get(name)
+        if owner is None or owner.status is not OwnerStatus.FOUND:
+            continue  # the guard `owner` refuses it
+        if candidate.action is ActionKind.RELEASE_GANG:
+            reason = release_refusal(gang, owner)
+        else:
+            reason = move_refusal(gang, owner, pods, facts.owned.get(name, []))
+        if reason:
+            return f"{gang.framework if gang else owner.kind}: {reason}"
+    return None
+
+
+def _whole_group_idle(case: GuardCase) -> str | None:
+    facts = case.facts
+    group = facts.members.get(case.candidate.target.name, ())
+    # A release acts on the owner, which may have other gangs too.
+    owned = [pod for name in {pod.workload for pod in group} for pod in facts.owned.get(name, ())]
+    working = sorted({pod.ref for pod in (*group, *owned) if pod.ref not in facts.idle_pods})
+    if working:
+        return f"{len(working)} of its owner's Pods are not proven idle, such as {working[0]}."
+    # A Pod without a GPU is never proven idle. One that belongs to the gang has no work without the gang.
+    gangs = {pod.gang for pod in group}
+    beside = sorted(
+        pod.ref
+        for pod in facts.ended_by(case.candidate)
+        if not (pod.accelerators or pod.claims) and not (pod.gang and pod.gang in gangs)
+    )
+    if beside:
+        return f"{len(beside)} Pods without a GPU have the same owner and would end with it, such as {beside[0]}."
+    return None
+
+
+def _attribution(case: GuardCase) -> str | None:
+    shared = [name for name in case.candidate.devices if name in case.facts.devices and case.facts.devices[name].shared]
+    why = "is shared by several Pods, so its telemetry does not show which of them is idle"
+    return f"Device {shared[0]} {why}." if shared else None
+
+
+def _priority(case: GuardCase) -> str | None:
+    for pod in case.facts.ended_by(case.candidate):
+        if pod.priority >= case.policy.protected_priority:
+            return f"Pod {pod.ref} has priority {pod.priority}, at or above {case.policy.protected_priority}."
+    return None
+
+
+def selected(budget: DisruptionBudget, pod: Pod) -> bool:
+    if budget.namespace != pod.namespace:
+        return False
+    if budget.selects_all:
+        return True
+    for key, operator, values in budget.match_expressions:
+        present = key in pod.labels
+        held = {
+            "In": present and pod.labels.get(key) in values,
+            "NotIn": not present or pod.labels.get(key) not in values,
+            "Exists": present,
+            "DoesNotExist": not present,
+        }.get(operator, True)  # an unknown operator protects the Pod
+        if not held:
+            return False
+    has_selector = bool(budget.match_labels or budget.match_expressions)
+    return has_selector and all(pod.labels.get(key) == value for key, value in budget.match_labels.items())
+
+
+def _disruption_budget(case: GuardCase) -> str | None:
+    pods = case.facts.ended_by(case.candidate)
+    for budget in case.facts.disruption_budgets(pods):
+        hit = sum(1 for pod in pods if selected(budget, pod))
+        held = in_flight(budget, case.facts, but=str(case.candidate.target)) if hit else 0
+        if hit + held > budget.disruptions_allowed:
+            return (
+                f"PodDisruptionBudget {budget.namespace}/{budget.name} allows {budget.disruptions_allowed} "
+                f"disruptions; this needs {hit}{f', and {held} are in flight' if held else ''}."
+            )
+    return None
+
+
+def in_flight(budget: DisruptionBudget, facts: PlanFacts, but: str = "") -> int:
+    """Pods that the budget selects and that Remediations disturb, or are about to, until they run again: a suspended
+    owner asks for fewer Pods, so its budget soon allows as many disruptions as before. but: a target not to count."""
+    found = 0
+    for item in facts.disruptive:
+        proposal = item.proposal
+        if proposal.namespace == budget.namespace and proposal.pods and proposal.target != but:
+            there = (facts.pods[ref] for ref in proposal.pods if ref in facts.pods)
+            found += max(
+                sum(pod.uid in proposal.pod_uids and selected(budget, pod) for pod in there),
+                proposal.budgets.get(budget.name, 0),
+            )
+    return found
+
+
+def _already_tainted(case: GuardCase) -> str | None:
+    for name in case.candidate.nodes:
+        node = case.facts.nodes.get(name)
+        reason = case.facts.closed(node) if node is not None else ""
+        if reason:
+            return f"{reason} already and takes no new Pods; gpuwatch does not change taints and cordons of others."
+        if name in case.facts.unrecorded:
+            return f"{name} has the taint {keys.DEGRADED} already, and no Remediation holds it."
+    return None
+
+
+def _other_remediator(case: GuardCase) -> str | None:
+    nodes = (case.facts.nodes.get(name) for name in (*case.candidate.nodes, *left_behind(case.candidate, case.facts)))
+    told = (remediated(node) for node in nodes if node is not None)
+    return next((f"{who}; two controllers would undo each other's work." for who in told if who), None)
+
+
+def left_behind(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
+    """Nodes whose degraded GPUs a move leaves; () for other candidates."""
+    if candidate.action is not ActionKind.EVICT_GANG:
+        return ()
+    degraded = [item for item in facts.findings_of(candidate) if item.verdict is Verdict.DEGRADED]
+    known = (facts.devices[name].node for item in degraded for name in item.devices if name in facts.devices)
+    return tuple(sorted({name for name in (*(item.node for item in degraded), *known) if name}))
+
+
+def taken_back(candidate: Candidate, facts: PlanFacts) -> tuple[str, ...]:
+    """Of the Nodes that a move leaves, those where the scheduler may put its Pods again: they have neither a cordon nor
+    gpuwatch's taint with NoSchedule or NoExecute that none of the Pods tolerates. PreferNoSchedule is no bar."""
+    pods = facts.pods_of(candidate)
+
+    def shut(node: Node) -> bool:
+        bars = [taint for taint in node.taints if taint.key == keys.DEGRADED and taint.effect in _BARS]
+        bars += [_CORDON] if node.unschedulable else []
+        return any(not any(tolerates(pod.placement.tolerations, bar) for pod in pods) for bar in bars)
+
+    return tuple(name for name in left_behind(candidate, facts) if name in facts.nodes and not shut(facts.nodes[name]))
+
+
+_BARS = ("NoSchedule", "NoExecute")
+_CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""Kubernetes' own taint of a cordoned Node; the scheduler asks for its toleration even before the taint is there."""
+
+
+def _tainted_first(case: GuardCase) -> str | None:
+    """Refuses Pods that would tolerate the taint; `draw` checks whether there is one."""
+    candidate, facts = case.candidate, case.facts
+    nodes = left_behind(candidate, facts)
+    # The taint's value is one of these.
+    taints = [Taint(key=keys.DEGRADED, value=name, effect="NoSchedule") for name in candidate.detectors if nodes]
+    for ref in candidate.pods:
+        pod = facts.pods.get(ref)
+        if pod is not None and any(tolerates(pod.placement.tolerations, taint) for taint in taints):
+            return f"Pod {ref} tolerates the taint {keys.DEGRADED}, so the scheduler may put it back on {nodes[0]}."
+    return None
+
+
+def _lands(case: GuardCase) -> str | None:
+    """Pending Pods are placed before it."""
+    candidate, facts = case.candidate, case.facts
+    if why := _limited(facts.ended_by(candidate), facts):
+        return why
+    # Without a Pod the guard `owner` refuses it; a scattered gang is a candidate only where it lands.
+    if candidate.detectors == (FindingKind.SCATTERED,) or not any(ref in facts.pods for ref in candidate.pods):
+        return None
+    places = place(candidate, facts.ground.room.copy(), facts, case.policy)
+    return places.reason if isinstance(places, Nowhere) else None
+
+
+_NO_PODS = re.compile(
+    r"count/(?!pods$).*|configmaps|persistentvolumeclaims|replicationcontrollers|requests\.storage|resourcequotas|secrets"
+    r"|services(\..*)?|.*\.storageclass\.storage\.k8s\.io/.*"
+)
+"""What a ResourceQuota limits that no Pod takes."""
+
+
+def _limited(pods: Iterable[Pod], facts: PlanFacts) -> str:
+    """The ResourceQuota from which other Pods may take what these leave before they are created again; '' for none. How
+    much it has left proves nothing: what waits for it is not created yet, so no list shows it."""
+    quotas = facts.snapshot.cluster.quotas
+    for pod, quota in ((pod, quota) for pod in pods for quota in quotas if quota.namespace == pod.namespace):
+        if name := next((each for each in quota.limited if _takes(pod, each)), ""):
+            return (
+                f"ResourceQuota {quota.namespace}/{quota.name} limits {name}. When Pod {pod.ref} ends, another "
+                "Pod of the Namespace may take what it leaves of the quota, and then its owner cannot create it again."
+            )
+    return ""
+
+
+def _takes(pod: Pod, limited: str) -> bool:
+    """Whether the Pod takes of this limit; yes where the limit is not known."""
+    asked = limited.removeprefix("requests.")
+    other_device = asked != limited and "/" in asked and asked not in pod.accelerators
+    return not other_device and not _NO_PODS.fullmatch(limited)
+
+
+def starved(facts: PlanFacts, nodes: Collection[str]) -> str:
+    """The pending gang that would lose its last healthy place if these Nodes were tainted; '' for none."""
+    if all(places.isdisjoint(nodes) for _, places in facts.served):
+        return ""
+    room = facts.serving_room.copy()
+    room.avoid(nodes, "it would be tainted")
+    for group, _ in facts.served:
+        # Of a Pod that cannot be judged, the rest of its spec counts: it must not keep a degraded Node in service.
+        left = room.land(group, perhaps=True)
+        if isinstance(left, Nowhere):
+            return f"{group[0].gang or group[0].ref} waits to be placed and would have no place left. {left.reason}"
+    return ""
+
+
+def contended(candidate: Candidate, facts: PlanFacts) -> list[str]:
+    """Its findings of contention; one move resolves each."""
+    return [item.id for item in facts.findings_of(candidate) if item.kind in CONTENTION]
+
+
+def _already_open(case: GuardCase) -> str | None:
+    candidate, facts = case.candidate, case.facts
+    same = facts.open.get((candidate.action, str(candidate.target)))
+    if same is not None:
+        why = f": {same.history[-1].message}" if same.history else "."
+        return f"Remediation {same.name} of the same target is in phase {same.phase}{why}"
+    if candidate.action in (ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG):
+        for ref in candidate.pods:
+            if (other := facts.open_on_pods.get(ref)) is not None:
+                return f"Remediation {other.name}, which disturbs Pod {ref}, is in phase {other.phase}."
+    for name in contended(candidate, facts):
+        if (other := facts.open_on_findings.get(name)) is not None:
+            moves = f"which moves {other.proposal.target} away from it"
+            return f"Remediation {other.name}, {moves}, is in phase {other.phase}."
+    return None
+
+
+GUARDS: dict[str, Guard] = {
+    "cluster_known": Guard(_cluster_known, RefusalNature.TRANSIENT),
+    "node_known": Guard(_node_known, RefusalNature.TRANSIENT),
+    "telemetry_trusted": Guard(_telemetry_trusted, RefusalNature.TRANSIENT),
+    "evidence": Guard(_evidence, RefusalNature.LASTING),
+    "worth_it": Guard(_worth_it, RefusalNature.LASTING),
+    "opted_out": Guard(_opted_out, RefusalNature.OBJECTION),
+    "snoozed": Guard(_snoozed, RefusalNature.TRANSIENT),
+    "owner": Guard(_owner, RefusalNature.LASTING, set(ActionKind) - _TAINT),  # a NoSchedule taint touches no Pod
+    "framework": Guard(_framework, RefusalNature.LASTING, _MOVE | _RELEASE),
+    "whole_group_idle": Guard(_whole_group_idle, RefusalNature.LASTING, _RELEASE),
+    "attribution": Guard(_attribution, RefusalNature.LASTING, _RELEASE),
+    "priority": Guard(_priority, RefusalNature.LASTING),
+    "disruption_budget": Guard(_disruption_budget, RefusalNature.TRANSIENT),
+    "already_tainted": Guard(_already_tainted, RefusalNature.LASTING, _TAINT),
+    "other_remediator": Guard(_other_remediator, RefusalNature.TRANSIENT, set(ActionKind) - _RELEASE),
+    "already_open": Guard(_already_open, RefusalNature.TRANSIENT),
+    "tainted_first": Guard(_tainted_first, RefusalNature.TRANSIENT),
+    "lands": Guard(_lands, RefusalNature.TRANSIENT, _MOVE),
+    "waiting_gangs": Guard(lambda case: starved(case.facts, case.candidate.nodes), RefusalNature.TRANSIENT, _TAINT),
+}
+
+_PLAN_WIDE = {
+    **dict.fromkeys(LEDGER_GUARDS, RefusalNature.SHARED),
+    **dict.fromkeys(BRAKES, RefusalNature.TRANSIENT),
+    "demand": RefusalNature.TRANSIENT,
+}
+"""Refusals by the plan as a whole."""
+
+
+def nature_of(refusal: Refusal) -> RefusalNature:
+    own = GUARDS.get(refusal.guard)
+    return own.nature if own is not None else _PLAN_WIDE[refusal.guard]

@@ -1,0 +1,158 @@
+"""Workloads in the wrong place or of the wrong size: better places, and sizes that keep other Pods pending."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from gpuwatch.act.placement.landing import Nowhere, Room, unlike
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import Pod, Sharing
+from gpuwatch.facts.model.decision import ActionKind, Candidate, Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.facts.model.sizing import Option, TargetKind
+from gpuwatch.facts.model.telemetry import PodRef
+
+CONTENTION = frozenset({FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION})
+OVERSIZED = "oversized"
+
+
+def misfits(facts: PlanFacts, kinds: Collection[FindingKind]) -> list[Finding]:
+    return [item for item in facts.findings if item.verdict is Verdict.MISFIT and item.kind in kinds]
+
+
+def gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[tuple[Finding, str]]:
+    """Scattered gangs that would fit into one domain now, and that domain."""
+    for finding in misfits(facts, {FindingKind.SCATTERED}):
+        pods = facts.members.get(finding.subject.name, [])
+        if pods and finding.subject.name in facts.gangs:
+            room = facts.ground.room.copy()
+            room.without(pod.ref for pod in pods)
+            found = _one_domain(pods, room, facts, policy)
+            if found is not None:
+                yield finding, found[0]
+
+
+def place(candidate: Candidate, room: Room, facts: PlanFacts, policy: PlanPolicy) -> Mapping[PodRef, str] | Nowhere:
+    """Where the Pods of a move would land; moves them in this room. A scattered gang must land in one domain, a
+    contending workload on its own GPUs, others in no more domains."""
+    pods = facts.pods_of(candidate)
+    room.without(candidate.pods)
+    if candidate.detectors == (FindingKind.SCATTERED,):
+        found = _one_domain(pods, room, facts, policy)
+        return found[1] if found is not None else Nowhere("No topology domain has room for the whole gang any more.")
+    roomy = None
+    if CONTENTION.intersection(candidate.detectors):
+        roomy = [name for name in facts.nodes if name not in facts.out_of_service and _own_gpu(name, len(pods), facts)]
+        if not roomy:
+            return Nowhere("No Node in service has a GPU for it alone.")
+    return _together(pods, room, facts, policy, roomy)
+
+
+def _own_gpu(name: str, pods: int, facts: PlanFacts) -> bool:
+    """Whether each of so many Pods would have a GPU to itself there. Of shared GPUs all with free replicas have to be
+    unused: NVIDIA's device plugin spreads or packs replicas, as configured."""
+    node = facts.nodes[name]
+    if node.sharing is Sharing.NONE or node.replicas <= 1:
+        return True
+    present = [item for item in facts.devices_of_node.get(name, ()) if item.present]
+    left = [item for item in present if len(set(item.pods)) < node.replicas]
+    return len(left) >= pods and not any(item.pods for item in left)
+
+
+def _together(
+    pods: list[Pod], room: Room, facts: PlanFacts, policy: PlanPolicy, within: Collection[str] | None
+) -> Mapping[PodRef, str] | Nowhere:
+    """Anywhere in `within`; a gang in no more domains of any topology label than now."""
+    found = room.land(pods, within)
+    gang = facts.gangs.get(pods[0].gang) if pods and pods[0].gang else None
+    if isinstance(found, Nowhere) or gang is None or not (wider := _spread_wider(pods, found, facts, policy)):
+        return found
+    room.without(found)
+    for label in policy.topology_labels:
+        for names in facts.domains(label).values():
+            inside = names if within is None else [name for name in names if name in within]
+            found = room.land(pods, inside, tell=False)
+            if not isinstance(found, Nowhere):
+                if not _spread_wider(pods, found, facts, policy):
+                    return found
+                room.without(found)
+    return Nowhere(wider)
+
+
+def _spread_wider(pods: Iterable[Pod], places: Mapping[PodRef, str], facts: PlanFacts, policy: PlanPolicy) -> str:
+    """Why the Pods would be in more domains than now, of a label that all of their Nodes have; '' if they would not."""
+    for label in policy.topology_labels:
+        now = {facts.nodes[pod.node].labels.get(label) if pod.node in facts.nodes else None for pod in pods}
+        if None in now:
+            continue
+        then = [facts.nodes[name].labels.get(label) for name in places.values()]
+        # Each Node without the label counts as a domain.
+        count = len(set(then) - {None}) + then.count(None)
+        if count > len(now):
+            return f"It would be spread over {count} domains of {label} instead of {len(now)}."
+    return ""
+
+
+def _one_domain(
+    pods: list[Pod], room: Room, facts: PlanFacts, policy: PlanPolicy
+) -> tuple[str, Mapping[PodRef, str]] | None:
+    """The first domain, of the first label over which the Pods are scattered, that has room for all of them, and their
+    Nodes. Places them in the room. None for none."""
+    for label in policy.topology_labels:
+        here = Counter(facts.nodes[pod.node].labels.get(label) for pod in pods if pod.node in facts.nodes)
+        if None in here or len(here) < 2:
+            continue
+        domains = facts.domains(label)
+        # The domain with most of its Pods first.
+        first = sorted((name for name in here if name is not None), key=lambda name: (-here[name], name))
+        for name in (*first, *(other for other in domains if other not in here)):
+            found = room.land(pods, domains[name], tell=False)
+            if not isinstance(found, Nowhere):
+                return f"{label}={name}", found
+        return None
+    return None
+
+
+def resizing(facts: PlanFacts) -> Iterable[Candidate]:
+    """Recommendations that free whole GPUs on Nodes where a pending Pod would fit."""
+    if not facts.recommendations or not facts.ground.unsettled:
+        return
+    wanted: dict[str, str] = {}  # Node → pending Pod that would fit there if it were alone
+    for group in facts.ground.unsettled:
+        for pod in unlike(group):
+            for name in sorted(facts.bare_room.ever(pod)):
+                wanted.setdefault(name, pod.ref)
+    for item in sorted(facts.recommendations, key=lambda each: str(each.key)):
+        pods = [pod for pod in facts.owned.get(item.key.workload, []) if pod.node in facts.nodes]
+        nodes = tuple(sorted({pod.node for pod in pods}))
+        contended = [name for name in nodes if name in wanted]
+        freed = math.floor(_freed(item.current, item.chosen) * len(pods) + 1e-9)
+        if freed < 1 or not contended:
+            continue
+        node = facts.nodes[contended[0]]
+        refs = {pod.ref for pod in pods}
+        yield Candidate(
+            action=ActionKind.RESIZE_WORKLOAD,
+            target=Subject(SubjectKind.WORKLOAD, item.key.workload),
+            findings=(),
+            devices=tuple(sorted(d.id for d in facts.devices.values() if refs.intersection(d.pods))),
+            pods=tuple(sorted(refs)),
+            nodes=nodes,
+            namespace=pods[0].namespace,
+            pool=facts.pool(node),
+            gpu_model=node.gpu_product,
+            gpus=freed,
+            detectors=(OVERSIZED,),
+            reason=f"{item.chosen.target.name} instead of {item.current.target.name} frees {freed} whole GPUs of pool "
+            f"{facts.pool(node)}, for which Pod {wanted[contended[0]]} waits. {item.reason}",
+            confidence_ratio=item.confidence_ratio,
+            waiter=wanted[contended[0]],
+        )
+
+
+def _freed(current: Option, chosen: Option) -> float:
+    """Physical GPUs of the present model that one Pod frees; all of them if it moves to another model."""
+    held = current.target.gpus_per_pod * current.target.gpu_share_ratio
+    if chosen.target.kind is TargetKind.MODEL:
+        return held
+    return held - chosen.target.gpus_per_pod * chosen.target.gpu_share_ratio

@@ -1,0 +1,213 @@
+"""The bounds of planning, each with its unit and the reason for its default."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import ClassVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from gpuwatch.facts.model.bounds import named, require
+from gpuwatch.facts.model.decision import ActionKind, Mode
+
+MILDEST_FIRST = (Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE)
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeScope:
+    """A mode for an action kind, a Namespace, a node pool, or several of them together. A scope with a Namespace does
+    not cover actions without one (tainting a Node)."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
+    mode: Mode
+    action: ActionKind | None = None
+    namespace: str = ""
+    pool: str = ""
+
+    @property
+    def specificity(self) -> int:
+        return (self.action is not None) + bool(self.namespace) + bool(self.pool)
+
+    def covers(self, action: ActionKind, namespace: str, pool: str) -> bool:
+        return (
+            self.action in (None, action) and self.namespace in ("", namespace) and self.pool in ("", pool or "default")
+        )
+
+    def __str__(self) -> str:
+        named = {"action": self.action or "", "namespace": self.namespace, "pool": self.pool}
+        return ", ".join(f"{name} {value}" for name, value in named.items() if value) or "everything"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """A time in which nothing may be done, in local time of `time_zone` with daylight saving time.
+
+    weekdays: mon to sun, () for all. start, end: hours as '18:00'; an end at or before the start is on the next day,
+    and the weekday is that of the start. first_day, last_day: days such as 2026-12-20 on which it may start.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
+    weekdays: tuple[str, ...] = ()
+    start: str = "00:00"
+    end: str = "00:00"
+    time_zone: str = "UTC"
+    first_day: str = ""
+    last_day: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for day in self.weekdays:
+            if day not in WEEKDAYS:
+                raise ValueError(f"plan.freezes: weekday {day!r} is not one of {', '.join(WEEKDAYS)}")
+        for name in ("start", "end"):
+            try:
+                zoned = time.fromisoformat(getattr(self, name)).tzinfo is not None
+            except ValueError:
+                raise ValueError(f"plan.freezes: {name} {getattr(self, name)!r} is not a time such as 18:00") from None
+            if zoned:
+                what = f"plan.freezes: {name} {getattr(self, name)!r} has a time zone of its own"
+                raise ValueError(f"{what}; write 18:00, and the zone as time_zone")
+        for name in ("first_day", "last_day"):
+            try:
+                date.fromisoformat(getattr(self, name) or "2026-01-01")
+            except ValueError:
+                raise ValueError(
+                    f"plan.freezes: {name} {getattr(self, name)!r} is not a day such as 2026-12-20"
+                ) from None
+        self._zone()
+
+    def _zone(self) -> tzinfo:
+        if self.time_zone == "UTC":
+            return UTC  # known without a time zone database
+        try:
+            return ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"plan.freezes: time zone {self.time_zone!r} is not known here; write it as Europe/Berlin, and install "
+                "tzdata where the system has no time zone database"
+            ) from None
+
+    def holds(self, at: datetime) -> bool:
+        """Whether it is in force at this moment. The start is included, the end is not."""
+        local = at.astimezone(self._zone()).replace(tzinfo=None)
+        start, end = time.fromisoformat(self.start), time.fromisoformat(self.end)
+        if start < end:
+            return start <= local.time() < end and self._may_start(local.date())
+        begun_today = local.time() >= start and self._may_start(local.date())
+        return begun_today or (local.time() < end and self._may_start(local.date() - timedelta(days=1)))
+
+    def _may_start(self, day: date) -> bool:
+        if self.weekdays and WEEKDAYS[day.weekday()] not in self.weekdays:
+            return False
+        first, last = self.first_day or "0001-01-01", self.last_day or "9999-12-31"
+        return date.fromisoformat(first) <= day <= date.fromisoformat(last)
+
+    def __str__(self) -> str:
+        days = " ".join(self.weekdays) or "every day"
+        bounded = self.first_day or self.last_day
+        span = f" from {self.first_day or 'ever'} to {self.last_day or 'ever'}" if bounded else ""
+        return f"{days} {self.start} to {self.end} {self.time_zone}{span}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPolicy:
+    """How much may be planned at once, and what is never planned.
+
+    modes: what may be done with an admitted action, per kind. Everything starts at `observe`.
+    scopes: the same for an action kind, a Namespace and a pool together; the scope that names most things
+        wins, and of equals the mildest. The keys of `modes` are scopes that name an action kind.
+    horizon_hours: over which gain and disruption are added up. A day: long enough that a repair pays, short
+        enough to need no forecast.
+    min_confidence_ratio: findings below it are shown, never planned. 0.8 leaves out single weak signals.
+    min_precision_ratio: where a detector's measured precision (its lower bound) is below it, an action that rests on
+        this detector alone is suggested and not enforced. 0.8, the same as min_confidence_ratio.
+    min_score: of the pool; 0 means that the expected gain has to exceed the expected disruption.
+    budget_ratio and budget_min_gpus: share of a pool and of a GPU model that may be out of service or disturbed at
+        once, by gpuwatch or not; the absolute floor (one node of 8) because a share alone blocks small pools for ever
+        (karpenter #2134), the share because a count that suits small pools is too low for large ones.
+    min_pool_nodes_left: schedulable Nodes of a pool that planning never goes below.
+    actions_per_hour, namespace_actions_per_hour, pool_actions_per_hour: Remediations that may begin in any 60 minutes,
+        in all, of one Namespace and of one pool, counted from the stored Remediations. Four: one per quarter of an hour
+        is what a person can follow; three of a pool allow a taint, its move and one more; two are half of them.
+    storm_ratio and storm_min_gpus: when more GPUs than both look degraded at once, the monitoring is more likely at
+        fault than the GPUs (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything is refused.
+    idle_storm_ratio: the same for idle GPUs, as a share of the held ones; a broken exporter looks like idleness.
+    min_coverage_ratio: share of the known devices that report now, and of the ready Nodes with accelerators that
+        telemetry shows, below which everything is refused.
+    storm_cooldown_seconds: how long a storm is remembered. Half an hour: twice the 15 minutes over which levels are
+        judged, so that no sample of the storm decides anything.
+    brake_alerts: names of alerts that stop everything while they fire.
+    freezes: times in which nothing is done.
+    restart_cost_cap_hours: most hours of work per GPU that a move, or the release of a job, counts as lost. Up to it
+        the time since the last checkpoint counts, or since the start, since without one all work is lost.
+    checkpoint_interval_hours: time between checkpoints of jobs that report them; 0: unknown, and none is awaited.
+    repair_hours: how long a tainted Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
+    protected_priority: Pods at or above it are never disturbed (2,000,000,000: the system-critical classes).
+    reclaim_only_on_demand: release idle GPUs only when a pending Pod could be scheduled with them.
+    topology_labels: Node labels whose value names an NVLink domain or a rack: of GPU Feature Discovery, and of
+        Topograph (accelerator and leaf switch).
+        A moved gang is to span no more of them than before.
+    scattered_loss_ratio: share of its speed that a gang loses over several domains of a topology label. It depends on
+        the network and the model and was not measured. 0: no gang is moved for it.
+    """
+
+    modes: Mapping[ActionKind, Mode] = field(default_factory=dict)
+    scopes: tuple[ModeScope, ...] = ()
+    horizon_hours: float = 24.0
+    min_confidence_ratio: float = 0.8
+    min_precision_ratio: float = 0.8
+    min_score: float = 0.0
+    budget_ratio: float = 0.1
+    budget_min_gpus: int = 8
+    min_pool_nodes_left: int = 1
+    actions_per_hour: int = 4
+    namespace_actions_per_hour: int = 2
+    pool_actions_per_hour: int = 3
+    storm_ratio: float = 0.2
+    storm_min_gpus: int = 16
+    idle_storm_ratio: float = 0.8
+    min_coverage_ratio: float = 0.5
+    storm_cooldown_seconds: int = 1800
+    brake_alerts: tuple[str, ...] = ()
+    freezes: tuple[Freeze, ...] = ()
+    restart_cost_cap_hours: float = 24.0
+    checkpoint_interval_hours: float = 0.0
+    repair_hours: float = 20.0
+    protected_priority: int = 2_000_000_000
+    reclaim_only_on_demand: bool = False
+    topology_labels: tuple[str, ...] = (
+        "nvidia.com/gpu.clique",
+        "network.topology.nvidia.com/accelerator",
+        "network.topology.nvidia.com/leaf",
+    )
+    scattered_loss_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self, "plan.", named(self, "_ratio"), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
+        hours = ("horizon_hours", "restart_cost_cap_hours", "repair_hours")
+        require(self, "plan.", hours, lambda value: 0 < value < float("inf"), "a number of hours above 0")
+        interval = ("checkpoint_interval_hours",)
+        require(self, "plan.", interval, lambda value: 0 <= value < float("inf"), "0 or more hours")
+        require(self, "plan.", ("min_score",), math.isfinite, "a finite number")
+        counts = ("budget_min_gpus", "storm_min_gpus", "min_pool_nodes_left", "storm_cooldown_seconds")
+        require(self, "plan.", (*counts, *named(self, "_per_hour")), lambda value: value >= 0, "0 or more")
+
+    @property
+    def only_observes(self) -> bool:
+        return all(mode is Mode.OBSERVE for mode in (*self.modes.values(), *(scope.mode for scope in self.scopes)))
+
+    def mode(self, action: ActionKind, namespace: str = "", pool: str = "") -> Mode:
+        return self.scope(action, namespace, pool).mode
+
+    def scope(self, action: ActionKind, namespace: str = "", pool: str = "") -> ModeScope:
+        """The scope that decides the mode."""
+        named = (ModeScope(mode=mode, action=kind) for kind, mode in self.modes.items())
+        covering = [scope for scope in (*self.scopes, *named) if scope.covers(action, namespace, pool)]
+        return min(
+            covering,
+            key=lambda scope: (-scope.specificity, MILDEST_FIRST.index(scope.mode)),
+            default=ModeScope(mode=Mode.OBSERVE),
+        )

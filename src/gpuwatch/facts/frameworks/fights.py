@@ -1,0 +1,183 @@
+"""Which other controllers would undo a release; checked before it is written. Pure.
+
+An autoscaler does not always undo it (a HorizontalPodAutoscaler of at least one replica is switched off while its
+target has none), but a release would contradict the replicas that the owner asked the autoscaler for.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwatch.facts.frameworks import WRITTEN, kueue, volcano
+from gpuwatch.facts.frameworks.framework import ReleaseRule
+from gpuwatch.facts.frameworks.json_patch import ABSENT, parts, pointer, value_at
+from gpuwatch.facts.frameworks.objects import MANAGER, KindKey, Object, Refused, condition, key_of
+from gpuwatch.facts.frameworks.release import owned_paths
+
+HORIZONTAL = ("autoscaling/v2", "HorizontalPodAutoscaler")
+KEDA = ("keda.sh/v1alpha1", "ScaledObject")
+_LAST_APPLIED = pointer("metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
+
+# Deployers that restore their own state: labels or annotations on their objects, and prefixes of their names in
+# managedFields. From the documentation of Argo CD and Flux.
+_DEPLOYERS = (
+    ("Argo CD", ("argocd.argoproj.io/tracking-id", "argocd.argoproj.io/instance"), ("argocd",)),
+    (
+        "Flux",
+        ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"),
+        ("kustomize-controller", "helm-controller"),
+    ),
+)
+# Controllers that create an object and never change its spec.
+_HANDS_OFF = frozenset({("batch", "CronJob")})
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Other objects in the Namespace. unread: which kinds could not be read, and why."""
+
+    objects: tuple[Object, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def of(self, key: KindKey) -> Iterable[Object]:
+        return (item for item in self.objects if key_of(item) == key)
+
+
+def is_scaled(object_: Object) -> bool:
+    """Whether autoscalers may set the fields that a release sets."""
+    kind = WRITTEN.get(key_of(object_))
+    return kind is not None and isinstance(kind.release, ReleaseRule) and kind.release.scaled
+
+
+def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refused | None:
+    """The Workload by which Kueue manages this object: the only one to write. None where Kueue does not manage it."""
+    metadata = object_["metadata"]
+    if key_of(object_) == kueue.WORKLOAD.key:
+        return object_
+    uid = metadata.get("uid", "")
+    admitted = [
+        item
+        for item in surroundings.of(kueue.WORKLOAD.key)
+        if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
+    ]
+    going = [item for item in admitted if condition(item, "Finished") is not True]
+    if len(going) == 1:
+        return going[0]
+    if len(going) > 1:
+        names = ", ".join(sorted(item["metadata"]["name"] for item in going))
+        return Refused(f"Kueue has several Workloads for it ({names}).")
+    queue = (metadata.get("labels") or {}).get(kueue.QUEUE)
+    if queue:
+        return Refused(f"It is in Kueue's queue {queue}, and no Workload of it was found.")
+    return None
+
+
+def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
+    """Why a release would be undone or contradict an autoscaler, in sentences. An unread object is a reason too."""
+    reasons = [f"It is not known whether another controller would undo it: {reason}" for reason in surroundings.unread]
+    if key_of(object_) != kueue.WORKLOAD.key:
+        workload = kueue_workload(object_, surroundings)
+        if isinstance(workload, Refused):
+            reasons.append(workload.reason)
+        elif workload is not None:
+            reasons.append(f"Kueue manages it: act on its Workload {workload['metadata']['name']}.")
+        reasons += _controller(object_)
+    if is_scaled(object_):
+        reasons += _autoscalers(object_, surroundings)
+    if key_of(object_) == ("ray.io", "RayCluster"):
+        reasons += _left_in_the_queue(object_, surroundings)
+    return (*reasons, *_deployers(object_))
+
+
+def who_wrote(object_: Object, path: str) -> str:
+    """The last writer of this field in `managedFields`: a deployer's name, else the manager's own (such as
+    'kubectl-edit'); '' where there is none but gpuwatch."""
+    entries = object_["metadata"].get("managedFields") or []
+    theirs = [item for item in entries if item.get("manager") != MANAGER and _manages(item, path)]
+    if not theirs:
+        return ""
+    manager = str(max(theirs, key=lambda item: str(item.get("time", ""))).get("manager", ""))
+    return next((name for name, _, prefixes in _DEPLOYERS if manager.startswith(prefixes)), manager)
+
+
+def _controller(object_: Object) -> Iterable[str]:
+    for owner in object_["metadata"].get("ownerReferences") or ():
+        key = (owner.get("apiVersion", "").rpartition("/")[0], owner.get("kind"))
+        if owner.get("controller") and key not in _HANDS_OFF:
+            yield f"{owner.get('kind')} {owner.get('name')} controls it and would undo the release."
+
+
+def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[str]:
+    """KubeRay keeps the PodGroup of a suspended RayCluster, and Volcano's queue reserves all that it requests again."""
+    uid = object_["metadata"].get("uid", "")
+    for item in surroundings.of(volcano.POD_GROUP.key):
+        if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ()):
+            yield f"Its PodGroup {item['metadata']['name']} would stay in Volcano's queue during a suspension."
+
+
+def _autoscalers(object_: Object, surroundings: Surroundings) -> Iterable[str]:
+    for item in surroundings.of(("autoscaling", "HorizontalPodAutoscaler")):
+        if _targets(item, object_, "", ""):
+            least, most = value_at(item, "/spec/minReplicas"), value_at(item, "/spec/maxReplicas")
+            bounds = f"{1 if least is ABSENT else least} to {most}"
+            yield f"HorizontalPodAutoscaler {item['metadata']['name']} sets its replicas ({bounds})."
+    for item in surroundings.of(("keda.sh", "ScaledObject")):
+        if _targets(item, object_, "apps/v1", "Deployment") and not _paused(item):
+            yield f"KEDA's ScaledObject {item['metadata']['name']} sets its replicas."
+
+
+def _targets(autoscaler: Object, object_: Object, api_version: str, kind: str) -> bool:
+    """api_version, kind: defaults of the target reference."""
+    target = value_at(autoscaler, "/spec/scaleTargetRef")
+    if target is ABSENT:
+        return False
+    group = (target.get("apiVersion") or api_version).rpartition("/")[0]
+    named = (group, target.get("kind") or kind, target.get("name"))
+    return named == (*key_of(object_), object_["metadata"]["name"])
+
+
+def _paused(scaled: Object) -> bool:
+    annotations = scaled["metadata"].get("annotations") or {}
+    # KEDA keeps setting the number in paused-replicas, so only paused without it leaves the replicas alone.
+    return (
+        annotations.get("autoscaling.keda.sh/paused") == "true"
+        and "autoscaling.keda.sh/paused-replicas" not in annotations
+    )
+
+
+def _deployers(object_: Object) -> Iterable[str]:
+    metadata = object_["metadata"]
+    marked = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
+    entries = metadata.get("managedFields") or []
+    for name, marks, managers in _DEPLOYERS:
+        theirs = [item for item in entries if str(item.get("manager", "")).startswith(managers)]
+        if not theirs and not any(mark in marked for mark in marks):
+            continue
+        wanted = [path for path in owned_paths(object_) if _declared(object_, path, theirs, entries)]
+        if wanted:
+            yield f"{name} deploys it, sets {', '.join(wanted)} and would write this again."
+
+
+def _declared(object_: Object, path: str, theirs: list[Mapping[str, Any]], entries: list[Mapping[str, Any]]) -> bool:
+    """Whether the deployer's manifest may set this field, by last-applied-configuration, else by managedFields. There
+    gpuwatch may have taken the field over from the deployer; a deployer without entries may set any field."""
+    applied = value_at(object_, _LAST_APPLIED)
+    if applied is not ABSENT:
+        try:
+            return value_at(json.loads(applied), path) is not ABSENT
+        except ValueError:
+            return True
+    if not theirs:
+        return True
+    ours = [item for item in entries if item.get("manager") == MANAGER]
+    return any(_manages(item, path) for item in (*theirs, *ours))
+
+
+def _manages(entry: Mapping[str, Any], path: str) -> bool:
+    here = entry.get("fieldsV1") or {}
+    for name in parts(path):
+        if f"f:{name}" not in here:
+            return False
+        here = here[f"f:{name}"]
+    return True

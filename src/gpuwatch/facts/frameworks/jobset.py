@@ -1,0 +1,63 @@
+"""JobSet (jobset.sigs.k8s.io): all replicated Jobs are one gang; by default the failure of one restarts all."""
+
+from collections.abc import Sequence
+
+from gpuwatch.facts.frameworks import common
+from gpuwatch.facts.frameworks.framework import (
+    WHOLE,
+    Deletes,
+    Framework,
+    GangRule,
+    Kind,
+    Labels,
+    Nature,
+    ReleaseRule,
+    Template,
+    Tree,
+)
+from gpuwatch.facts.frameworks.owner import OwnerSpec, StartupPolicy
+from gpuwatch.facts.model.cluster import Pod
+
+
+def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
+    names = common.groups_of(pods, "jobset.sigs.k8s.io/replicatedjob-name")
+    jobs = [{"name": name, "template": {"spec": {"template": {"spec": pod_spec}}}} for name in names]
+    return {"spec": {"replicatedJobs": jobs}} if jobs else None
+
+
+def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
+    """Pods of all its Jobs. None where Jobs start after others, so that not all are meant to be there, or where a
+    hand-written record leaves a Job's template out."""
+    policy = spec.startup_policy if spec is not None else None
+    if spec is None or (isinstance(policy, StartupPolicy) and policy.startup_policy_order == "InOrder"):
+        return None
+    counts = [
+        (1 if job.replicas is None else job.replicas) * job.template.spec.pods
+        for job in spec.replicated_jobs or ()
+        if job.template is not None and not job.depends_on
+    ]
+    return sum(counts) if counts and len(counts) == len(spec.replicated_jobs or ()) else None
+
+
+JOB_SET = Framework(
+    name="JobSet",
+    kinds=(
+        Kind(
+            "jobset.x-k8s.io",
+            "JobSet",
+            ("v1alpha2",),
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            release=ReleaseRule(
+                fields=common.sets("/spec/suspend", True),
+                deletes=Deletes("nothing: its Jobs are suspended, and claims of `volumeClaimPolicies` stay", None),
+                holds=common.counts_active("/status/replicatedJobsStatus"),
+                refuses=common.managed_by_another,
+                ended=common.ends("Completed", "Failed"),
+            ),
+            move=WHOLE,
+            template=Template(_place, frozen=True),
+        ),
+    ),
+    gang=GangRule(named_by=("jobset.sigs.k8s.io/jobset-name",), minimum=_minimum),
+)

@@ -1,0 +1,27 @@
+"""Gangs of schedulers: Pods name a PodGroup; release and move depend on their owner."""
+
+from gpuwatch.facts.frameworks import common
+from gpuwatch.facts.frameworks.framework import Framework, Kind, Never, PodGroups, place_lost
+
+NATIVE_GROUP = Kind("scheduling.k8s.io", "PodGroup", ("v1beta1", "v1alpha3", "v1alpha2"))
+NATIVE_WORKLOAD = Kind("scheduling.k8s.io", "Workload", ("v1alpha1",))
+
+NATIVE = Framework(name="Kubernetes gang")
+COSCHEDULING = Framework(
+    name="Coscheduling",
+    groups=PodGroups(
+        Kind("scheduling.x-k8s.io", "PodGroup", ("v1alpha1",)), ("scheduling.x-k8s.io/pod-group",), common.min_member
+    ),
+    move=Never("The members that stay keep running, and a replacement may not fit beside them."),
+)
+KAI = Framework(
+    name="KAI",
+    groups=PodGroups(Kind("scheduling.run.ai", "PodGroup", ("v2alpha2",)), ("pod-group-name",), common.min_member),
+    move=Never(place_lost("KAI")),
+    annotations=("kai.scheduler/", "pod-group-name"),
+    queues=("kai.scheduler/queue",),
+    queued=("pod-group-name",),
+    schedulers=("kai-scheduler",),
+)
+YUNIKORN = Framework(name="YuniKorn", queues=("yunikorn.apache.org/queue",), schedulers=("yunikorn",))
+RUN_AI = Framework(name="Run:ai", queues=("runai/queue",), schedulers=("runai-scheduler",))

@@ -1,0 +1,1 @@
+"""Rules that find degraded GPUs. Pure."""

@@ -1,0 +1,154 @@
+"""GPUs that the cluster or the Node's siblings have and telemetry does not show: lost long ago, or never scraped."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gpuwatch.facts.model.cluster import Node, Sharing
+from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
+from gpuwatch.judge.fleet import FLEET, SUSPECTED, Fleet, conclude, on_node
+from gpuwatch.judge.health.presence import being_changed, monitoring_fault, widespread
+
+
+class _Count(NamedTuple):
+    node: Node
+    capacity: int  # accelerators that Kubernetes counts
+    seen: int  # GPUs that telemetry has seen
+
+    @property
+    def whole(self) -> bool:
+        """Whether its capacity counts whole GPUs of one kind; replicas and MIG instances outnumber the GPUs."""
+        node = self.node
+        counted = [resource for resource, count in node.accelerators.items() if count > 0]
+        plain = node.sharing is Sharing.NONE and node.replicas <= 1 and not node.mig_layout
+        return plain and len(counted) == 1 and counted[0].endswith("/gpu")
+
+
+def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
+    """Nodes whose capacity exceeds the GPUs that telemetry has seen within the inventory window.
+
+    Empty where some host of telemetry resolves to no Node: the missing GPUs may be there.
+    """
+    if not fleet.snapshot.cluster.known or not fleet.present or any(gpu.lead.node is None for gpu in fleet.present):
+        return []
+    seen = Counter(gpu.lead.node for gpu in fleet.gpus if gpu.lead.node is not None)
+    at, settling = fleet.snapshot.at, fleet.policy.change_window_seconds
+    counts = [
+        _Count(node, capacity, seen[node.name])
+        for node in fleet.snapshot.cluster.nodes
+        if (capacity := sum(node.accelerators.values())) > 0
+        and not being_changed(node)
+        and not (node.created is not None and (at - node.created).total_seconds() < settling)
+    ]
+    dark = [count for count in counts if not count.seen]
+    comparable = [count for count in counts if count.seen and count.whole]
+    return [*_without_telemetry(fleet, dark, len(counts)), *_with_fewer_gpus(fleet, comparable)]
+
+
+def _without_telemetry(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]:
+    if widespread(fleet, len(dark), total):
+        names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
+        yield monitoring_fault(
+            FLEET,
+            FindingKind.EXPORTER_DOWN,
+            summary=f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
+            severity=Severity.WARNING,
+            evidence=[Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}")],
+            missing=["an exporter on these Nodes, or its scrape"],
+        )
+        return
+    for count in dark:
+        down = ", and the Node is NotReady" if count.node.ready is False else ""
+        yield monitoring_fault(
+            on_node(count.node.name),
+            FindingKind.EXPORTER_DOWN,
+            summary=f"no telemetry of its GPUs{down}",
+            severity=Severity.WARNING,
+            evidence=[_capacity(count)],
+            missing=["an exporter on this Node, or its scrape"],
+            node=count.node.name,
+        )
+
+
+def _with_fewer_gpus(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Finding]:
+    """Nodes that lack some of their GPUs. On many Nodes at once, the exporters' device filter is the cause. After a
+    reboot the Node counts only the GPUs that are left; then Nodes of the same kind show how many there were."""
+    usual = _usual(fleet, comparable)
+    expected = {count.node.name: max(count.capacity, usual.get(_kin(count), 0)) for count in comparable}
+    short = [count for count in comparable if count.seen < expected[count.node.name]]
+    if widespread(fleet, len(short), total := len(comparable)) and len(short) > 2:
+        yield monitoring_fault(
+            FLEET,
+            FindingKind.GPU_MISSING,
+            summary=f"{len(short)} of {total} Nodes show fewer GPUs than their capacity: the exporters leave some out",
+            severity=Severity.WARNING,
+            evidence=[Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}")],
+            missing=["telemetry of these GPUs"],
+        )
+        return
+    for count in short:
+        name, whole, left = count.node.name, expected[count.node.name], float(sum(count.node.allocatable.values()))
+        lost, uncounted = whole - count.seen, count.capacity < whole
+        agrees = not uncounted and bool(count.node.allocatable) and count.capacity - left >= lost
+        words = f"{lost} of its {whole} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
+        evidence = [_capacity(count)]
+        if agrees:
+            words += ", and the device plugin has given up on as many"
+            bound = float(count.capacity)
+            evidence.append(Evidence(signal="allocatable", value=left, comparison="<", bound=bound))
+        if uncounted:
+            words += " and in its capacity; Nodes of its kind have them"
+            note = f"the bound is what Nodes of {' and '.join(filter(None, _kin(count)))} have"
+            value, bound = float(count.capacity), float(whole)
+            evidence = [Evidence(signal="capacity", value=value, comparison="<", bound=bound, note=note)]
+        yield conclude(
+            on_node(name),
+            FindingKind.GPU_MISSING,
+            Verdict.DEGRADED,
+            words + _places(fleet, count, whole, comparable),
+            severity=Severity.CRITICAL if agrees else Severity.WARNING,
+            advice=Advice.INSPECT if uncounted else Advice.REBOOT,
+            # Two counts disagree; the device plugin is a third count.
+            confidence_ratio=0.85 if agrees else SUSPECTED,
+            evidence=evidence,
+            node=name,
+        )
+
+
+def _kin(count: _Count) -> tuple[str, str]:
+    node = count.node
+    return node.labels.get("node.kubernetes.io/instance-type") or node.pool, node.gpu_product
+
+
+def _usual(fleet: Fleet, comparable: Sequence[_Count]) -> Mapping[tuple[str, str], int]:
+    """Usual number of GPUs by kind of Node: for each Node with another number, `common_cause_nodes` have it."""
+    kin: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for count in comparable:
+        kin[_kin(count)][count.capacity] += 1
+    found = {kind: counts.most_common(1)[0] for kind, counts in kin.items() if kind[0]}
+    least = fleet.policy.common_cause_nodes
+    return {kind: gpus for kind, (gpus, nodes) in found.items() if nodes >= least * max(1, kin[kind].total() - nodes)}
+
+
+def _places(fleet: Fleet, count: _Count, usual: int, comparable: Sequence[_Count]) -> str:
+    """Index and slot of the missing GPUs, where the other GPUs and the Nodes of the same kind show them."""
+    here = [gpu.lead for gpu in fleet.gpus if gpu.lead.node == count.node.name]
+    slots = defaultdict(set)
+    for gpu in fleet.gpus:
+        slots[gpu.lead.node].add(gpu.lead.pci_bus_id)
+    siblings = (item for item in comparable if _kin(item) == _kin(count) and item.seen == usual)
+    layouts = {frozenset(slots[item.node.name]) for item in siblings}
+    free = sorted({str(index) for index in range(usual)} - {device.index for device in here}, key=int)
+    empty = sorted(layouts.pop() - {device.pci_bus_id for device in here}) if len(layouts) == 1 else []
+    words = []
+    if len(free) == usual - len(here):
+        # A driver that is loaded while a GPU is missing numbers the others from 0 on.
+        words.append(f"index {', '.join(free)}" + (" or numbered anew" if free[-1] == str(usual - 1) else ""))
+    if len(empty) == usual - len(here):
+        words.append(f"slot {', '.join(empty)}")
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _capacity(count: _Count) -> Evidence:
+    seen, bound, note = float(count.seen), float(count.capacity), "the bound is the Node's capacity"
+    return Evidence(signal="gpus_in_telemetry", value=seen, comparison="<", bound=bound, note=note)

@@ -1,0 +1,185 @@
+"""The fabric between GPUs: Fabric Manager, fabric health, NVSwitches, IMEX, and access between GPUs.
+
+No recorded page of an exporter has these signals, so their faults are shown and never acted on.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from gpuwatch.facts.model.decision import (
+    Advice,
+    Evidence,
+    Finding,
+    FindingKind,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.judge.fleet import Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude, on_node
+from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.judge.needs import stats
+
+KIND = FindingKind.FABRIC
+CLIQUE = "nvidia.com/gpu.clique"
+"""Node label of GPU feature discovery: cluster UUID and clique id of an NVLink domain."""
+
+# dcgm_structs.h, dcgmFabricManagerStatus_t: 0 not supported, 1 not started, 2 in progress, 3 success, 4 failure.
+_TRAINED = 3
+_TRAINING = {1: "has not begun", 2: "has not finished", 4: "failed"}
+# nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*: 0 not supported, 1 healthy.
+_HEALTH = {2: "its fabric is unhealthy", 3: "its fabric has limited capacity"}
+# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: (shift, width, faults). Values not listed mean 'well' or 'not supported'.
+_MASK = {
+    "its fabric's bandwidth is degraded": (0, 0x3, (1,)),
+    "its fabric recovers a route": (2, 0x3, (1,)),
+    "a route of its fabric is unhealthy": (4, 0x3, (1,)),
+    "its fabric recovers from access timeouts": (6, 0x3, (1,)),
+    "its fabric is configured wrongly": (8, 0xF, range(2, 16)),
+}
+_IMEX_NOT_READY = (0, 1, 2, 3, 4, 6)  # DcgmImexManager.h: from initializing to preparing the GPUs, and shutting down
+
+
+def fabric_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    states = (Signal.FABRIC_HEALTH_CODE, Signal.FABRIC_HEALTH_BITS, Signal.NVSWITCH_FATAL_CODE, Signal.PEER_ACCESS_CODE)
+    return (
+        WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.MAX, policy.window_seconds),
+        WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.LAST),
+        *stats(Statistic.LAST, 0, *states, Signal.IMEX_DAEMON_CODE),
+    )
+
+
+class _Sign(NamedTuple):
+    """missing: what would decide whether it is a fault; '' for a fault."""
+
+    words: str
+    fact: Evidence
+    missing: str = ""
+
+
+def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+    """Faults of the fabric by DCGM's criteria: per GPU, per machine with most GPUs failed, per NVLink domain."""
+    highest, manager, health, mask, switch, access, imex = map(fleet.answers, fabric_needs(fleet.policy))
+    training = _training(fleet, manager, highest)
+    peers_of = fleet.peers(access.of)
+    homes = Counter(job for gpus in fleet.at_home.values() for job in frozenset().union(*map(fleet.jobs_of, gpus)))
+
+    def signs_of(gpu: PhysicalGpu) -> Iterable[_Sign]:
+        yield from training(gpu)
+        if (words := _HEALTH.get(int(health.of(gpu) or 0))) is not None:
+            yield _Sign(words, health.evidence(gpu, comparison=">=", bound=2.0))
+        bits = int(mask.of(gpu) or 0)
+        for words, (shift, width, faults) in _MASK.items():
+            if bits >> shift & width in faults:
+                yield _Sign(words, mask.evidence(gpu, hex(bits), note=f"{width:#x} from bit {shift} on"))
+        if code := switch.of(gpu):
+            fact = switch.evidence(gpu, comparison=">", bound=0.0, note="the last one, until the driver is reloaded")
+            yield _Sign(f"an NVSwitch of its machine reported the fatal SXid {code:.0f}", fact)
+        # Some machines have no access between all GPUs by design, and slices never have.
+        if access.of(gpu) and (peers := peers_of(gpu)) is not None and peers.median == 0 and not gpu.sliced:
+            fact = access.evidence(gpu, comparison=">", bound=0.0, peers=peers)
+            yield _Sign("it cannot access the memory of another GPU over NVLink", fact)
+        # Only a job over several Nodes needs the daemon; without one it may not run (NVIDIA/aicr#2641).
+        if imex.of(gpu) in _IMEX_NOT_READY and any(homes[job] > 1 for job in fleet.jobs_of(gpu)):
+            fact = imex.evidence(gpu, comparison="!=", bound=5.0)
+            yield _Sign("its Node's IMEX daemon is not ready", fact, "whether its job uses memory of other Nodes")
+
+    signs = {gpu.uuid: tuple(signs_of(gpu)) for gpu in fleet.present}
+    sick = {gpu.uuid: faults for gpu in fleet.present if (faults := [x for x in signs[gpu.uuid] if not x.missing])}
+    shared, explained = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
+    for home, gpus in fleet.at_home.items():
+        bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in explained]
+        if len(gpus) > 1 and len(bad) > len(gpus) / 2:
+            shared.append(_fault(on_node(home), [x for gpu in bad for x in sick[gpu.uuid]], bad))
+            explained |= {gpu.uuid for gpu in bad}
+
+    def judge(gpu: PhysicalGpu) -> Conclusion:
+        if gpu.uuid in explained:
+            return fleet.unknown(gpu, KIND, "its machine or NVLink domain has the fault", ["a fault of this GPU alone"])
+        if gpu.uuid in sick:
+            return _fault(gpu, sick[gpu.uuid], [gpu])
+        if found := signs.get(gpu.uuid):
+            words, missing = "; ".join(sign.words for sign in found), "; ".join(sign.missing for sign in found)
+            return fleet.undecided(gpu, KIND, words, [sign.fact for sign in found], missing)
+        if any(each.of(gpu) for each in (manager, health, mask)) or switch.known(gpu) or access.known(gpu):
+            seen = (manager, health, mask, switch, access)
+            return fleet.healthy(gpu, KIND, "no fault of its fabric is reported", *seen, confidence_ratio=0.7)
+        signals = dict.fromkeys(stat.signal for stat in fabric_needs(fleet.policy))
+        return fleet.unknown(gpu, KIND, "no state of a fabric is exported, or the GPU has none", signals)
+
+    return judge, shared
+
+
+def _training(fleet: Fleet, now: GpuAnswers, highest: GpuAnswers) -> Callable[[PhysicalGpu], Iterable[_Sign]]:
+    """'Not started' is a fault only where another machine of the model is trained (eks-node-monitoring-agent#145)."""
+    seconds = fleet.policy.window_seconds
+    reporting = fleet.reporting(seconds)
+    trained = {(gpu.model, gpu.home) for gpu in fleet.present if now.of(gpu) == _TRAINED}
+
+    def missing(gpu: PhysicalGpu, code: float) -> str:
+        if code not in _TRAINING:
+            return "a state that NVML documents"
+        if code < _TRAINED and ((highest.of(gpu) or _TRAINED) >= _TRAINED or not reporting(gpu)):
+            return f"{seconds // 60} min in this state"
+        other = any(model == gpu.model and home != gpu.home for model, home in trained)
+        return "" if code > _TRAINED or other else "another machine with trained links of this model"
+
+    def signs(gpu: PhysicalGpu) -> Iterable[_Sign]:
+        if (code := now.of(gpu) or _TRAINED) != _TRAINED:
+            words = f"the Fabric Manager's training of its links {_TRAINING.get(int(code), f'is in state {code:.0f}')}"
+            yield _Sign(words, now.evidence(gpu, comparison="!=", bound=float(_TRAINED)), missing(gpu, code))
+
+    return signs
+
+
+def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[PhysicalGpu]) -> Finding:
+    distinct = {sign.words: sign.fact for sign in signs}
+    whole = isinstance(on, Subject)
+    return conclude(
+        on,
+        KIND,
+        Verdict.DEGRADED,
+        "; ".join(distinct) + (f", on {len(gpus)} of its GPUs" if whole else ""),
+        severity=Severity.CRITICAL if whole else Severity.WARNING,
+        advice=Advice.INSPECT,
+        # DCGM fails these states too, but no recorded page has the signals.
+        confidence_ratio=0.75,
+        evidence=distinct.values(),
+        gpus=gpus if whole else (),
+        node=gpus[0].lead.node,
+    )
+
+
+def by_domain(
+    fleet: Fleet, kind: FindingKind, what: str, sick: Iterable[PhysicalGpu]
+) -> tuple[list[Finding], set[str]]:
+    """One finding per NVLink domain with sick GPUs on several Nodes (its switches explain them), and their UUIDs."""
+    domains: dict[str, list[PhysicalGpu]] = defaultdict(list)
+    for gpu in sick:
+        node = fleet.nodes.get(gpu.lead.node or "")
+        domains["" if node is None else node.labels.get(CLIQUE, "")].append(gpu)
+    found, explained = [], set()
+    for domain, gpus in sorted(domains.items()):
+        nodes = len({gpu.home for gpu in gpus})
+        members = [name for name, node in fleet.nodes.items() if node.labels.get(CLIQUE) == domain]
+        # Beside two sick Nodes, one that does not report may be sick too.
+        count = nodes + sum(name not in fleet.at_home for name in members) if nodes > 1 else nodes
+        # The cluster UUID is all zeros where the fabric ends at the machine.
+        if domain.strip("0-.") and count >= fleet.policy.common_cause_nodes:
+            found.append(
+                conclude(
+                    Subject(SubjectKind.FLEET, domain),
+                    kind,
+                    Verdict.UNKNOWN,
+                    f"{what} on {len(gpus)} GPUs of {nodes} Nodes in one NVLink domain: look at its switches first",
+                    severity=Severity.CRITICAL,
+                    advice=Advice.INSPECT,
+                    evidence=[Evidence(signal="nvlink_domain", value=domain, note=f"Node label {CLIQUE}")],
+                    missing=["faults of single Nodes"],
+                    gpus=gpus,
+                )
+            )
+            explained |= {gpu.uuid for gpu in gpus}
+    return found, explained

@@ -1,0 +1,249 @@
+"""GPUs that are busy all the time without power, memory traffic or tensor work: hung, or waiting for a peer.
+
+In a synchronous job the GPUs that wait for a slow or dead peer spin in a polling kernel: engine activity 100 %, power
+and traffic near idle. A pattern that several GPUs of one job share is therefore the job's, unless one GPU differs.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, Verdict
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, PhysicalGpu, conclude, peers_of
+from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.judge.needs import stats
+
+_IDLE_BUSY_RATIO = 0.01
+"""Highest engine activity of an idle card: the noise of the counter."""
+
+
+def hung_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    window = policy.window_seconds
+    busy, power = (Statistic.MIN, Statistic.MAX, Statistic.COUNT), (Statistic.MAX, Statistic.AVG, Statistic.COUNT)
+    working = (Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO, Signal.TENSOR_ACTIVE_RATIO)
+    return (
+        *(WindowStat(Signal.BUSY_RATIO, each, window) for each in busy),
+        *(WindowStat(Signal.POWER_WATTS, each, window) for each in power),
+        WindowStat(Signal.POWER_WATTS, Statistic.MIN, policy.idle_power_window_seconds),
+        WindowStat(Signal.POWER_LIMIT_WATTS, Statistic.LAST),
+        *stats(Statistic.MAX, window, *working),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    gpu: PhysicalGpu
+    watts: float
+    evidence: tuple[Evidence, ...]
+    silent_signals: int  # signals of memory or tensor work that are exported and show none
+
+
+def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[str, Conclusion], list[Finding]]:
+    """Conclusions by GPU, and findings on jobs that hang as a whole.
+
+    others: DEGRADED findings of other rules, by GPU.
+    """
+    conclusions: dict[str, Conclusion] = {}
+    patterns: dict[str, _Pattern] = {}
+    look = _patterns(fleet)
+    for gpu in fleet.gpus:
+        found = look(gpu)
+        if isinstance(found, _Pattern):
+            patterns[gpu.uuid] = found
+        else:
+            conclusions[gpu.uuid] = found
+    jobs: list[Finding] = []
+    alone = set(patterns)
+    accompanied: set[str] = set()
+    for job, members in _jobs(fleet, patterns).items():
+        if len(members) > 1:
+            accompanied |= {gpu.uuid for gpu in members}
+        waiting = [patterns[gpu.uuid] for gpu in members if gpu.uuid in patterns]
+        if len(waiting) < 2:
+            continue
+        alone -= {item.gpu.uuid for item in waiting}
+        jobs.append(_waiting_job(fleet, job, waiting, members, others))
+        odd = _odd_one(fleet, waiting)
+        for item in waiting:
+            if item is odd:
+                why = "draws less than the GPUs that wait with it: they seem to wait for it"
+                # Only its power differs from the job's, by a few watts.
+                conclusions[item.gpu.uuid] = _hung(fleet, item, why, confidence_ratio=0.5)
+                continue
+            words = f"waits together with {len(waiting) - 1} other GPUs of {job}"
+            found = fleet.unknown(item.gpu, FindingKind.HUNG, words, ["what the job waits for"])
+            if isinstance(found, Finding):
+                found = replace(found, advice=Advice.FIX_APPLICATION, evidence=item.evidence)
+            conclusions[item.gpu.uuid] = found
+    for uuid in sorted(alone):
+        item = patterns[uuid]
+        # Where activity, power and two signals of work agree and the rest of the job works, only a program that
+        # polls for requests looks the same. With fewer signals, or no job, small kernels do too.
+        confidence = {0: 0.4, 1: SUSPECTED}.get(item.silent_signals, 0.7)
+        if uuid in accompanied:
+            why = "no other GPU of its job is"
+        else:
+            why, confidence = "its program may just as well have hung", min(confidence, SUSPECTED)
+        conclusions[uuid] = _hung(fleet, item, why, confidence_ratio=confidence)
+    return conclusions, jobs
+
+
+def _patterns(fleet: Fleet) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
+    """By GPU: the pattern that it shows, or the conclusion why it shows none or why that is unknown."""
+    kind = FindingKind.HUNG
+    policy = fleet.policy
+    window = policy.window_seconds
+    busy_lowest, busy_highest, _, power_highest, power_average, _, power_past, limits, *working_signals = map(
+        fleet.answers, hung_needs(policy)
+    )
+    busy_covered = fleet.covered(window, [Signal.BUSY_RATIO])
+    power_covered = fleet.covered(window, [Signal.POWER_WATTS])
+    idle_power = _idle_power(fleet, busy_highest, power_average, power_past)
+
+    def look(gpu: PhysicalGpu) -> _Pattern | Conclusion:
+        busy, watts = busy_lowest.of(gpu), power_highest.of(gpu)
+        if gpu.sliced:
+            # One small instance at work hardly shows in the power of the whole card.
+            return fleet.unknown(gpu, kind, "power is not measured per MIG instance", ["power of each MIG instance"])
+        if busy is None or watts is None:
+            missing = [item.stat.signal for item in (busy_lowest, power_highest) if item.of(gpu) is None]
+            return fleet.unknown(gpu, kind, "activity or power is not known", missing)
+        enough = busy_covered(gpu) and power_covered(gpu)
+        if busy < policy.hung_busy_ratio:
+            if not enough:
+                return fleet.unseen(gpu, kind, window)
+            return fleet.healthy(gpu, kind, "it paused within the window", busy_lowest)
+        work = [item for item in working_signals if item.of(gpu) is not None]
+        working = [item for item in work if (item.of(gpu) or 0.0) > policy.hung_activity_ratio]
+        if working:
+            return fleet.healthy(gpu, kind, "it works", busy_lowest, *working)
+        if not enough:
+            return fleet.unseen(gpu, kind, window)
+        limit = _limit(gpu, limits)
+        idle = idle_power(gpu, limit)
+        if idle is None or limit is None:
+            lacking = ["its power at idle"] if idle is None else []
+            lacking += ["its power limit"] if limit is None else []
+            return fleet.unknown(gpu, kind, "whether its power is that of an idle card is not known", lacking)
+        idle_watts, source = idle
+        bound = idle_watts + policy.hung_power_ratio * (limit - idle_watts)
+        if watts > bound:
+            return fleet.healthy(gpu, kind, "it draws the power of work", power_highest)
+        note = f"idle is {idle_watts:.0f} W ({source}), the limit {limit:.0f} W"
+        return _Pattern(
+            gpu=gpu,
+            watts=power_average.of(gpu) or watts,
+            evidence=(
+                busy_lowest.evidence(gpu, comparison=">=", bound=policy.hung_busy_ratio),
+                power_highest.evidence(gpu, comparison="<=", bound=bound, note=note),
+                *(item.evidence(gpu, comparison="<=", bound=policy.hung_activity_ratio) for item in work),
+            ),
+            silent_signals=len(work),
+        )
+
+    return look
+
+
+def _limit(gpu: PhysicalGpu, limits: GpuAnswers) -> float | None:
+    """The power limit in watts: as set, else its model's."""
+    model = find_gpu(gpu.model)
+    return limits.of(gpu) or (None if model is None else model.power_limit_watts)
+
+
+def _idle_power(
+    fleet: Fleet, busy_highest: GpuAnswers, power_average: GpuAnswers, power_past: GpuAnswers
+) -> Callable[[PhysicalGpu, float | None], tuple[float, str] | None]:
+    """A card's power at idle in watts, by its limit, and the source: the median of idle allocated cards of its model (a
+    context takes some watts), of idle free ones, its own lowest, or the catalog's; the first that is known."""
+    policy = fleet.policy
+    held: dict[str, list[float]] = defaultdict(list)
+    free: dict[str, list[float]] = defaultdict(list)
+    for gpu in fleet.present:
+        busy, watts = busy_highest.of(gpu), power_average.of(gpu)
+        if busy is not None and watts is not None and busy <= _IDLE_BUSY_RATIO and gpu.model:
+            (held if gpu.pods else free)[gpu.model].append(watts)
+
+    def idle(gpu: PhysicalGpu, limit: float | None) -> tuple[float, str] | None:
+        for name, found in (("allocated idle peers", held), ("idle peers", free)):
+            watts = found.get(gpu.model, [])
+            if len(watts) >= policy.min_peers:
+                return median(watts), f"median of {len(watts)} {name}"
+        past = power_past.of(gpu)
+        if past is not None and limit is not None and past <= policy.idle_power_ratio * limit:
+            return past, f"its lowest in {policy.idle_power_window_seconds // 3600} h"
+        model = find_gpu(gpu.model)
+        if model is not None and model.idle_power_watts is not None:
+            return model.idle_power_watts, "catalog"
+        return None
+
+    return idle
+
+
+def _jobs(fleet: Fleet, patterns: Iterable[str]) -> dict[Subject, list[PhysicalGpu]]:
+    """Jobs with a GPU that shows the pattern → all GPUs of the job."""
+    wanted = set(patterns)
+    by_job: dict[Subject, list[PhysicalGpu]] = defaultdict(list)
+    for gpu in fleet.gpus if wanted else ():
+        for job in {fleet.workload_of(pod): None for pod in gpu.pods}:
+            by_job[job].append(gpu)
+    return {job: gpus for job, gpus in by_job.items() if any(gpu.uuid in wanted for gpu in gpus)}
+
+
+def _odd_one(fleet: Fleet, waiting: Sequence[_Pattern]) -> _Pattern | None:
+    """The only GPU that draws clearly less than those that wait with it; None where there is no such GPU."""
+    if len(waiting) <= fleet.policy.min_peers:
+        return None
+    peers = peers_of([item.watts for item in waiting], fleet.policy.peer_spread_ratio)
+    low = [item for item in waiting if item.watts < peers.lower(fleet.policy.peer_deviations)]
+    return low[0] if len(low) == 1 else None
+
+
+def _waiting_job(
+    fleet: Fleet,
+    job: Subject,
+    waiting: Sequence[_Pattern],
+    members: Sequence[PhysicalGpu],
+    others: Mapping[str, Sequence[Finding]],
+) -> Finding:
+    names = {item.gpu.uuid for item in waiting}
+    sick = [gpu for gpu in members if others.get(gpu.uuid)]
+    apart = [gpu for gpu in members if gpu.uuid not in names]
+    summary = f"{len(waiting)} of its {len(members)} GPUs are busy without power or memory traffic: it hangs or waits"
+    if sick:
+        kinds = sorted({finding.kind.replace("_", " ") for gpu in sick for finding in others[gpu.uuid]})
+        summary += f"; look first at {', '.join(gpu.uuid for gpu in sick[:3])} ({', '.join(kinds)})"
+    elif len(apart) == 1:
+        state = "is gone" if not apart[0].present else "does not wait"
+        summary += f"; look first at {apart[0].uuid}, which {state}"
+    nodes = {gpu.lead.node for gpu in members}
+    return conclude(
+        job,
+        FindingKind.HUNG,
+        Verdict.UNKNOWN,
+        summary,
+        severity=Severity.WARNING,
+        advice=Advice.FIX_APPLICATION,
+        since=fleet.before(fleet.policy.window_seconds),
+        evidence=[evidence for item in waiting[:3] for evidence in item.evidence],
+        missing=["what the job waits for: its own logs, or a collective's time-out"],
+        gpus=members,
+        node=nodes.pop() if len(nodes) == 1 else None,
+        gpu_hours=len(waiting) * fleet.policy.window_seconds / 3600,
+    )
+
+
+def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) -> Finding:
+    seconds = fleet.policy.window_seconds
+    return fleet.degraded(
+        item.gpu,
+        FindingKind.HUNG,
+        f"busy for {seconds // 60} min with the power of an idle card and no sign of work; {why}",
+        Grade(Severity.WARNING, Advice.RESET, confidence_ratio),
+        item.evidence,
+        since=fleet.before(seconds),
+        missing=[] if item.silent_signals else [Signal.DRAM_ACTIVE_RATIO, Signal.TENSOR_ACTIVE_RATIO],
+        gpu_hours=seconds / 3600,
+    )

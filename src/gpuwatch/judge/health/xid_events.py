@@ -1,0 +1,321 @@
+"""The XIDs within the change window, and those of many GPUs with one common cause that is not hardware.
+
+Each of the three metrics is incomplete. The last-value gauge shows no repeat, shows only the last of several, and never
+clears. The exporter's windowed count shows repeats, but forgets an XID after its window. Its total shows repeats but no
+time, and its first sample is 1, so it appears instead of increasing. All counts here are therefore lower bounds.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwatch.facts.catalog.xids import Xid, XidClass
+from gpuwatch.facts.model.decision import Evidence, Subject
+from gpuwatch.facts.model.faults import KnownFault
+from gpuwatch.facts.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.judge.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu, on_node
+from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.judge.places import shared_place
+
+
+def xid_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
+    window = policy.change_window_seconds
+    return (
+        WindowStat(Signal.XID_CODE, Statistic.LAST),
+        WindowStat(Signal.XID_WINDOW_COUNT, Statistic.MAX, window),
+        WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.INCREASE, window),
+        WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.APPEARED, window),
+    )
+
+
+# Columns of NVIDIA's catalog by the prefix of a model's name. Every XID applies to other models (Ada, Turing, GH200).
+_ARCHITECTURES = (
+    ("GB200", "GB200"),
+    ("GB300", "GB200"),
+    ("B100", "B100"),
+    ("B200", "B100"),
+    ("B300", "B100"),
+    ("H100", "H100"),
+    ("H800", "H100"),
+    ("H200", "H100"),
+    ("H20", "H100"),
+    ("A100", "A100"),
+    ("A800", "A100"),
+)
+
+
+def architecture(model: str) -> str | None:
+    """The column of NVIDIA's XID catalog for a model name; None where there is none."""
+    name = model.upper().replace("NVIDIA", "").strip(" -")
+    return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
+
+
+def applies(known: Xid, model: str) -> bool:
+    """Whether cards of this model raise the XID; True where the catalog does not tell."""
+    column = architecture(model)
+    return column is None or not known.architectures or column in known.architectures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class XidEvent:
+    """An XID that one GPU raised within the change window.
+
+    code: the number, or the text where an exporter wrote something else. known: its row of the catalog.
+    times: as far as the gauge or the windowed count shows them.
+    doubtful: it may be older than the window: the gauge's first sample had it, or the windowed count began before.
+    workloads: those that had the GPU at these times, or have it now where no time is known.
+    fault: the remembered fault; None where the XID is no fault of the hardware.
+    """
+
+    gpu: PhysicalGpu
+    code: int | str
+    known: Xid | None
+    times: tuple[datetime, ...]
+    doubtful: bool
+    workloads: tuple[frozenset[Subject], ...]
+    evidence: tuple[Evidence, ...]
+    fault: KnownFault | None = None
+
+    @property
+    def all_workloads(self) -> frozenset[Subject]:
+        return frozenset().union(*self.workloads)
+
+
+def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
+    """The XIDs of each GPU within the change window, one event per code."""
+    seen = _Seen(fleet)
+    events: dict[str, list[XidEvent]] = {}
+    for gpu in fleet.gpus:
+        codes = seen.codes(gpu)
+        if codes:
+            events[gpu.uuid] = [seen.event(gpu, code) for code in sorted(codes, key=str)]
+    return events
+
+
+def counts_xids(answers: GpuAnswers, gpu: PhysicalGpu) -> bool:
+    """Whether an exporter counts this GPU's XIDs; the count may be 0."""
+    return gpu.uuid in answers.variants or gpu.lead.id in answers.variants
+
+
+class _Seen:
+    def __init__(self, fleet: Fleet) -> None:
+        self._last, self._counted, self._increased, self._appeared = map(fleet.answers, xid_needs(fleet.policy))
+        self._catalog = fleet.xids
+        self._began = _telemetry_began(fleet)
+        self._held = _holders(fleet)
+        self._latched = {
+            uuid: _by_code((_code(change.after), change) for change in changes if change.after > 0)
+            for uuid, changes in fleet.changes(Signal.XID_CODE).items()
+        }
+        self._occurred = {
+            uuid: _by_code((code, change) for change in changes if (code := _variant(change.variant)))
+            for uuid, changes in fleet.changes(Signal.XID_WINDOW_COUNT).items()
+        }
+
+    def codes(self, gpu: PhysicalGpu) -> set[int | str]:
+        found = {*self._latched.get(gpu.uuid, ()), *self._occurred.get(gpu.uuid, ())}
+        for answers in (self._counted, self._increased, self._appeared):
+            found.update(_counts(answers, gpu))
+        return found
+
+    def event(self, gpu: PhysicalGpu, code: int | str) -> XidEvent:
+        latched = self._latched.get(gpu.uuid, {}).get(code, [])
+        occurred = self._occurred.get(gpu.uuid, {}).get(code, [])
+        evidence = []
+        if latched:
+            newest = latched[-1]
+            before = "no XID" if newest.before in (None, 0.0) else f"XID {newest.before:g}"
+            note = f"became this value; {before} before"
+            evidence.append(self._last.evidence(gpu, newest.after, at=newest.at, note=note))
+        totals = [0]
+        for answers in (self._increased, self._appeared):
+            if total := _counts(answers, gpu).get(code):
+                totals.append(total)
+                evidence.append(answers.evidence(gpu, float(total), comparison=">", bound=0.0, note=f"XID {code}"))
+        at_once = _counts(self._counted, gpu).get(code, 0)
+        times = max((latched, occurred), key=len)
+        in_window = round(sum(change.after - (change.before or 0.0) for change in occurred))
+        if at_once or occurred:
+            note = f"XID {code}"
+            if in_window > at_once:
+                note += f"; {in_window} at least, as each is counted no longer than the exporter's window"
+            newest_at = occurred[-1].at if occurred else None
+            value = float(max(at_once, 1))
+            evidence.append(self._counted.evidence(gpu, value, comparison=">", bound=0.0, at=newest_at, note=note))
+        return XidEvent(
+            gpu=gpu,
+            code=code,
+            known=self._catalog.get(code) if isinstance(code, int) else None,
+            times=tuple(change.at for change in times),
+            doubtful=not (in_window or max(totals)) and self._is_doubtful(gpu, latched),
+            workloads=tuple(self._held(gpu, change.at) for change in times) or (self._held(gpu, None),),
+            evidence=tuple(evidence),
+        )
+
+    def _is_doubtful(self, gpu: PhysicalGpu, latched: Sequence[StateChange]) -> bool:
+        """Whether all of it may be older than the window."""
+        began = self._began(gpu)
+        return not latched or (
+            began is not None and all(change.before is None and change.at <= began for change in latched)
+        )
+
+
+def _by_code(changes: Iterable[tuple[int | str, StateChange]]) -> dict[int | str, list[StateChange]]:
+    found: dict[int | str, list[StateChange]] = defaultdict(list)
+    for code, change in changes:
+        found[code].append(change)
+    return dict(found)
+
+
+def _variant(text: str) -> int | str:
+    """The XID of a counted row; '' or 0 where it has none, as with old exporters before the first XID."""
+    return int(text) if text.isdecimal() else text
+
+
+def _code(value: float) -> int | str:
+    return int(value) if value == int(value) else f"{value:g}"
+
+
+def _counts(answers: GpuAnswers, gpu: PhysicalGpu) -> dict[int | str, int]:
+    """Occurrences by XID. increase() extrapolates, hence round."""
+    found: dict[int | str, int] = {}
+    for variant, value in answers.by_variant(gpu).items():
+        if value > 0 and (code := _variant(variant)):
+            found[code] = max(round(value), 1)
+    return found
+
+
+def _telemetry_began(fleet: Fleet) -> Callable[[PhysicalGpu], datetime | None]:
+    """Until when a GPU's gauge may show an XID from before the window: two samples after its telemetry began within it.
+    None where it reported all along, or is missing now."""
+    window = fleet.policy.change_window_seconds
+    interval = fleet.snapshot.telemetry_schema.interval_seconds
+    counts = [fleet.answers(WindowStat(signal, Statistic.COUNT, window)) for signal in REPORTING_SIGNALS]
+
+    def began(gpu: PhysicalGpu) -> datetime | None:
+        seen = max((value for count in counts if (value := count.of(gpu)) is not None), default=None)
+        if seen is None or interval <= 0 or not gpu.present or (seen + 2) * interval >= window:
+            return None
+        return fleet.snapshot.at - timedelta(seconds=(seen - 2) * interval)
+
+    return began
+
+
+def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset[Subject]]:
+    """The workloads that had a GPU at a time: by recorded activity, else those that have it now and had started."""
+    histories = defaultdict(list)
+    for history in fleet.snapshot.activity:
+        if history.pod:
+            histories[history.device].append(history)
+
+    def held(gpu: PhysicalGpu, at: datetime | None) -> frozenset[Subject]:
+        if at is None:
+            return fleet.jobs_of(gpu)
+        pods = set()
+        for device in gpu.devices:
+            for history in histories.get(device.id, ()):
+                # Step i covers (start + i·step, start + (i+1)·step]. A program that ends with the XID may be gone in
+                # the sample that shows it, so the two steps before count too.
+                index = -int(-(at - history.start).total_seconds() // history.step_seconds) - 1
+                recent = history.steps[max(index - 2, 0) : max(index + 1, 0)]
+                if recent.strip(Activity.UNKNOWN):
+                    pods.add(history.pod)
+        if not pods:
+            for pod in gpu.pods:
+                known = fleet.pods.get(pod)
+                if known is None or known.started is None or known.started <= at:
+                    pods.add(pod)
+        return frozenset(fleet.workload_of(pod) for pod in pods)
+
+    return held
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommonCause:
+    """One XID on many GPUs at once. subject: workload, Node or fleet. place: label of their Nodes alone, or ''."""
+
+    code: int | str
+    events: tuple[XidEvent, ...]
+    subject: Subject
+    place: str = ""
+
+    @property
+    def homes(self) -> int:
+        return len({event.gpu.home for event in self.events})
+
+    @property
+    def known(self) -> Xid | None:
+        return self.events[0].known
+
+    @property
+    def fatal(self) -> bool:
+        return any(event.known.xid_class is XidClass.FATAL for event in self.events if event.known is not None)
+
+
+def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]:
+    """The same XID on many Nodes, or on several GPUs of one workload or of one machine, within minutes.
+
+    A fatal XID has a common cause only on many Nodes. GPUs of one machine share hardware (a board, a power feed, a
+    switch), and two Nodes of one workload are two broken GPUs: no program causes it.
+    """
+    policy = fleet.policy
+    by_code: dict[int | str, list[XidEvent]] = defaultdict(list)
+    for event in events:
+        if event.known is not None and event.known.xid_class is not XidClass.IGNORE:
+            by_code[event.code].append(event)
+    causes = []
+    for code, found in by_code.items():
+        fatal = any(event.known.xid_class is XidClass.FATAL for event in found if event.known is not None)
+        left = list(found)
+        together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
+        if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
+            subject = FLEET if fatal else _one_workload(together) or FLEET
+            place = shared_place(fleet, {event.gpu.lead.node for event in together})
+            causes.append(CommonCause(code, tuple(together), subject, place))
+            widespread = set(together)
+            left = [event for event in left if event not in widespread]
+        if not fatal:
+            causes += _shared_causes(policy, code, left)
+    return causes
+
+
+def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) -> Iterable[CommonCause]:
+    """Causes by workload, and by machine for the events that are left."""
+    for sharers in (lambda event: event.all_workloads, lambda event: [on_node(event.gpu.home)]):
+        explained: set[XidEvent] = set()
+        groups: dict[Subject, list[XidEvent]] = defaultdict(list)
+        for event in left:
+            for subject in sharers(event):
+                groups[subject].append(event)
+        for subject, members in groups.items():
+            together = _at_once(members, policy.common_cause_seconds, fatal=False)
+            if len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus:
+                yield CommonCause(code, tuple(together), subject)
+                explained |= set(together)
+        left = [event for event in left if event not in explained]
+
+
+def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
+    """The events within so many seconds that have the most GPUs, and all of unknown time unless fatal."""
+    timed = sorted(((time, event) for event in events for time in event.times), key=lambda item: item[0])
+    inside: Counter[str] = Counter()
+    most, best, start = 0, range(0), 0
+    for end, (time, event) in enumerate(timed):
+        inside[event.gpu.uuid] += 1
+        while (time - timed[start][0]).total_seconds() > seconds:
+            left = timed[start][1].gpu.uuid
+            inside[left] -= 1
+            if not inside[left]:
+                del inside[left]
+            start += 1
+        if len(inside) > most:
+            most, best = len(inside), range(start, end + 1)
+    untimed = [] if fatal else [event for event in events if not event.times]
+    return [*dict.fromkeys(timed[index][1] for index in best), *untimed]
+
+
+def _one_workload(events: Sequence[XidEvent]) -> Subject | None:
+    """The workload that had nearly all of these GPUs (four of five: telemetry may name an old Pod on the rest)."""
+    counts = Counter(workload for event in events for workload in event.all_workloads)
+    return next((best for best, count in counts.most_common(1) if count * 5 >= len(events) * 4), None)

@@ -1,0 +1,1 @@
+"""Rules that find workloads on the wrong devices. Pure."""

@@ -1,0 +1,50 @@
+"""Nodes whose provider announced that it takes them back (being a spot Node is not enough), and Nodes under repair."""
+
+from gpuwatch.facts.model.cluster import Node
+
+TAINTS = (
+    # The three that the kubernetes-mixin's KubeNodeUnreachable leaves out.
+    "cloud.google.com/impending-node-termination",  # GKE's graceful termination, of Spot VMs too
+    "aws-node-termination-handler/",  # spot-itn, scheduled-maintenance, asg-lifecycle-termination, …
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",  # Karpenter 1.x; before that karpenter.sh/disruption=disrupting
+    "karpenter.sh/disruption",
+    "cloudprovider.azure.microsoft.com/draining",  # Azure's cloud provider, of a Spot eviction
+    "node.cloudprovider.kubernetes.io/shutdown",
+)
+"""Keys of taints by which a provider or an autoscaler announces that the Node goes; one that ends in / is a prefix."""
+
+_SOON = frozenset({"rebalance-recommendation"})  # of aws-node-termination-handler: the Node may stay
+CONDITIONS = ("PreemptScheduled", "TerminateScheduled")
+"""Conditions by which AKS' node problem detector announces the same."""
+
+
+REMEDIATORS = (
+    ("NVSentinel", "label", "dgxc.nvidia.com/nvsentinel-state"),
+    ("medik8s", "taint", "medik8s.io/remediation"),
+)
+"""Other remediators, and the label or taint that they put on a Node while they drain or repair it. Those that only use
+a cordon or the taints above (Karpenter, EKS, GKE) need no row here."""
+
+
+def remediated(node: Node) -> str:
+    """The remediator that repairs this Node already, in words; '' for none."""
+    taints = {taint.key for taint in node.taints}
+    for who, what, key in REMEDIATORS:
+        if key in (taints if what == "taint" else node.labels):
+            value = f"={node.labels[key]}" if what == "label" else ""
+            return f"{who} is at work on {node.name} ({what} {key}{value})"
+    return ""
+
+
+def reclaimed(node: Node) -> str:
+    """The taint or condition that announces the Node's end, in words; '' where there is none."""
+    for taint in node.taints:
+        if taint.effect == "PreferNoSchedule" or taint.key.rpartition("/")[2] in _SOON:
+            continue
+        if any(taint.key == key or (key.endswith("/") and taint.key.startswith(key)) for key in TAINTS):
+            return f"the taint {taint.key}"
+    for condition in node.conditions:
+        if condition.type in CONDITIONS and condition.status == "True":
+            return f"the condition {condition.type}"
+    return ""

@@ -1,0 +1,210 @@
+"""The diagnosis: which sources are connected, which exporters there are, and which metrics each rule lacks."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
+from gpuwatch.facts.catalog.metrics import MetricRow, rows_for
+from gpuwatch.facts.model.cluster import Cluster
+from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema, Signal
+from gpuwatch.judge.idle.signals import CONFIRMING
+from gpuwatch.say.layout import new_grid, new_table, whole_or_line
+from gpuwatch.say.tables import gap_tables
+from gpuwatch.say.words import duration, plural
+
+_USUAL = ("dcgm",)
+"""The vocabulary to name where no exporter was found."""
+
+# The exporter replaces its defaults by a custom list, so a list that enables more has to repeat them.
+_SERVICE_MONITOR = """\
+spec:
+  endpoints:
+    - port: metrics            # gpu-metrics with the GPU Operator
+      interval: 30s            # the exporter reads the hardware every 30 s; a shorter one repeats samples
+      honorLabels: false       # the workload arrives as exported_pod, exported_namespace, exported_container
+      relabelings:
+        - sourceLabels: [__meta_kubernetes_pod_node_name]
+          targetLabel: node    # the Node's name, as Kubernetes knows it
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleLimit:
+    """A rule that lacks signals. `enable`: lines of the exporter's counter CSV, or metric names elsewhere."""
+
+    rule: str
+    missing: tuple[str, ...]
+    present: tuple[str, ...]
+    enable: tuple[str, ...]
+
+    @property
+    def blind(self) -> bool:
+        """True if none of the rule's signals is exported."""
+        return not self.present
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What `gpuwatch doctor` prints. `facts`: name → value."""
+
+    telemetry: str
+    cluster: str
+    unreadable: bool  # a source did not answer
+    limited: bool  # a rule lacks signals
+    facts: dict[str, str]
+    rules: tuple[RuleLimit, ...]
+    gaps: tuple[Gap, ...]
+    telemetry_schema: Schema
+    counters_csv: str
+    service_monitor: str
+
+
+def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: str) -> Diagnosis:
+    """All limits of the answers here, with the lines that would lift each."""
+    schema = snapshot.telemetry_schema
+    found = {item.signal for item in schema.signals}
+    signals_of = rule_signals(policies)
+    rules = tuple(
+        RuleLimit(
+            rule=rule,
+            missing=tuple(str(signal) for signal in missing),
+            present=tuple(str(signal) for signal in signals_of[rule] if signal in found),
+            enable=_enabling(schema.vocabularies, missing),
+        )
+        for rule, missing in sorted(missing_signals(schema, policies).items())
+    )
+    return Diagnosis(
+        telemetry=telemetry,
+        cluster=cluster,
+        unreadable=any(gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED) for gap in snapshot.gaps),
+        limited=bool(rules),
+        facts=dict([*_facts(snapshot), ("idle is proven by", _idle_proof(schema)), *_cluster_facts(snapshot.cluster)]),
+        rules=rules,
+        gaps=snapshot.gaps,
+        telemetry_schema=schema,
+        counters_csv=_counters_csv(schema, rules),
+        service_monitor=_SERVICE_MONITOR,
+    )
+
+
+def _enabling(vocabularies: Sequence[str], missing: Sequence[Signal]) -> tuple[str, ...]:
+    lines: dict[str, None] = {}
+    for signal in missing:
+        for row in rows_for(signal):
+            if row.vocabulary in (vocabularies or _USUAL):
+                lines[row.exporter_line or row.metric] = None
+    return tuple(lines)
+
+
+def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:
+    """A whole counter list for dcgm-exporter: its defaults, what it exports now and gpuwatch reads, and what the rules
+    lack; '' without such an exporter."""
+    vocabulary = next((name for name in schema.vocabularies or _USUAL if name.startswith("dcgm")), "")
+    if not vocabulary:
+        return ""
+    lines = ["# Counter list for dcgm-exporter. It replaces the default list, so the defaults are repeated here."]
+    rows: dict[str, MetricRow] = {}
+    for signal in Signal:
+        for row in rows_for(signal):
+            if row.vocabulary == vocabulary and row.exporter_line:
+                rows.setdefault(row.exporter_line, row)
+    lines += [line for line, row in rows.items() if row.default_exported]
+    exported = {each.metric for each in schema.signals}
+    kept = [line for line, row in rows.items() if row.metric in exported and not row.default_exported]
+    lines += ["# Exported today beyond the defaults:", *kept] if kept else []
+    lines.append("# What gpuwatch's rules lack here:")
+    wanted = dict.fromkeys(line for rule in rules for line in rule.enable)
+    lines += [line for line in wanted if line in rows and not rows[line].default_exported and line not in kept]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
+    schema = snapshot.telemetry_schema
+    devices = snapshot.devices
+    down = [item.instance for item in snapshot.exporters if item.up is False]
+    return [
+        ("vocabularies", ", ".join(schema.vocabularies) or "none found"),
+        ("backend", schema.backend or "unknown"),
+        ("series of", ", ".join(f"{key}={value!r}" for key, value in schema.matchers.items()) or "all there is"),
+        ("host labels", ", ".join(schema.node_labels) or "none"),
+        ("workload labels", schema.pod_labels or "none: telemetry does not say which Pod has which GPU"),
+        ("sampling", f"every {duration(schema.interval_seconds)}" if schema.interval_seconds else "interval unknown"),
+        ("signals", f"{len({item.signal for item in schema.signals})} of {len(Signal)} that gpuwatch knows"),
+        ("exporters", f"{len(snapshot.exporters)}" + (f", down: {', '.join(down)}" if down else "")),
+        (
+            "devices",
+            f"{len(devices)}, {sum(1 for device in devices if device.present)} reporting now, "
+            f"{sum(1 for device in devices if device.node)} on a verified Node, "
+            f"{sum(1 for device in devices if device.untrusted)} not trusted",
+        ),
+        ("ends of Pods", _or_none(len(snapshot.pod_runs), "Pods", "kube-state-metrics has no requests of devices")),
+        ("boots of Nodes", _or_none(len(snapshot.boots), "Nodes", "no node_exporter with a Node's address")),
+        ("InfiniBand ports", _or_none(len(snapshot.infiniband), "Nodes", "no node_exporter shows any")),
+    ]
+
+
+def _or_none(count: int, what: str, why: str) -> str:
+    return f"of {count} {what}" if count else f"none: {why}"
+
+
+def _idle_proof(schema: Schema) -> str:
+    """The exported signals of which one has to confirm that a GPU is idle, or the lines that would export one."""
+    found = {item.signal for item in schema.signals}
+    if exported := [str(signal) for signal in CONFIRMING if signal in found]:
+        return ", ".join(exported)
+    lines = (line.partition(",")[0] for line in _enabling(schema.vocabularies, CONFIRMING))
+    return f"nothing, so idle allocations are only suspected; export one of {', '.join(dict.fromkeys(lines))}"
+
+
+def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:
+    if not cluster.known:
+        return [("cluster", "not read")]
+    gpu_nodes = sum(1 for node in cluster.nodes if node.accelerators)
+    gangs = Counter(sorted(gang.framework for gang in cluster.gangs))
+    return [
+        ("nodes", f"{len(cluster.nodes)}, {gpu_nodes} with accelerators"),
+        ("GPU Pods", f"{len(cluster.pods)} of {plural(len(cluster.workloads), 'workload')}"),
+        ("gangs", ", ".join(f"{count} {name}" for name, count in gangs.items()) or "none"),
+    ]
+
+
+def diagnosis_tables(item: Diagnosis, *, wide: bool = True) -> RenderableType:
+    """wide: with every missing signal, and the lines that enable them."""
+    grid = new_grid()
+    grid.add_row("telemetry", escape(item.telemetry))
+    grid.add_row("cluster", escape(item.cluster))
+    for name, value in item.facts.items():
+        grid.add_row(name, escape(value))
+    parts: list[RenderableType] = [grid, Text()]
+    if gaps := gap_tables(item.gaps, rows=len(item.gaps), wide=wide):
+        parts += [*gaps, Text()]
+    if not item.rules:
+        parts.append(Text("Every rule has all the signals that it can use.", style="green"))
+        return Group(*parts)
+    table = new_table("Rules that could know more", "rule", "state", "lacks")
+    for rule in item.rules:
+        state = Text("blind", style="bold red") if rule.blind else Text("limited", style="yellow")
+        table.add_row(rule.rule, state, whole_or_line(f"{len(rule.missing)}: {', '.join(rule.missing)}", wide))
+    parts += [table, Text()]
+    if not wide:
+        parts.append(Text("The lines that enable them: -o wide; a whole counter list: --csv-out FILE", style="dim"))
+        return Group(*parts)
+    lines = list(dict.fromkeys(line for rule in item.rules for line in rule.enable))
+    if lines:
+        parts.append(
+            Text(
+                "Add to the exporter's counter list. A custom list replaces the defaults (--csv-out writes a whole "
+                "one), and an exporter refuses a field that its version does not know: try it on one Node first.",
+                style="bold",
+            )
+        )
+        parts += [Text(f"  {line}", style="cyan") for line in lines]
+    parts.append(Text("\nServiceMonitor that keeps the Node's name and the workload's labels:", style="bold"))
+    parts.append(Text(item.service_monitor, style="cyan"))
+    return Group(*parts)

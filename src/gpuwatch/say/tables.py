@@ -1,0 +1,227 @@
+"""The Analysis as tables for a terminal. Pure: returns what rich renders, prints nothing."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from gpuwatch.facts.model.decision import (
+    Analysis,
+    Evidence,
+    Family,
+    Finding,
+    FindingKind,
+    Severity,
+    SubjectKind,
+    Verdict,
+)
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
+from gpuwatch.say.layout import FoldedName, cut, new_grid, new_table, whole_or_line
+from gpuwatch.say.plan_tables import called, plan_parts, plan_summary
+from gpuwatch.say.weekly_words import percent
+from gpuwatch.say.words import ago, duration, plural, quantity, short_uuid
+
+_COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+
+
+def analysis_tables(
+    analysis: Analysis, source: str, *, scope: str = "", rows: int = 30, wide: bool = True
+) -> RenderableType:
+    """The most urgent first; tables are cut at `rows` lines, with a note. wide: with all reasons and evidence; else two
+    lines a row at most, for 80 columns. scope: what the analysis is about, where that is not all."""
+    by_verdict: dict[tuple[Family, Verdict], list[Finding]] = defaultdict(list)
+    for finding in analysis.findings:
+        by_verdict[finding.family, finding.verdict].append(finding)
+    devices = {device.id: device for device in analysis.devices}
+    suspected = [item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE]
+    unknown = [item for item in analysis.findings if item.verdict is Verdict.UNKNOWN and item not in suspected]
+    parts: list[RenderableType] = [_head(analysis, source, scope)]
+    parts.append(_degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows, wide))
+    parts.append(_idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows, wide))
+    if suspected:
+        parts.append(_allocations("Suspected idle, not proven, never acted on", suspected, analysis, rows, wide))
+    misfits = by_verdict[Family.MISFIT, Verdict.MISFIT]
+    if misfits:
+        parts.append(_misfit(misfits, devices, rows, wide))
+    if unknown:
+        parts.append(_unknown(unknown, rows, wide))
+    parts += plan_summary(analysis, rows, wide=wide)
+    parts += gap_tables(analysis.gaps, rules_limited=analysis.coverage.rules_limited, rows=rows, wide=wide)
+    if not wide and (analysis.findings or analysis.plan.items):
+        parts.append(Text("\nEvidence and whole reasons: -o wide; of one: gpuwatch explain KIND/NAME", style="dim"))
+    return Group(*parts)
+
+
+def plan_tables(
+    analysis: Analysis, source: str, *, scope: str = "", rows: int = 30, wide: bool = True
+) -> RenderableType:
+    """What would be done now and what not, with the reasons, and the budgets in use; compact: a row for each."""
+    shown = plan_parts(analysis, rows) if wide else plan_summary(analysis, rows, wide=False)
+    return Group(_head(analysis, source, scope), *shown, *gap_tables(analysis.gaps, rows=rows, wide=wide))
+
+
+def _head(analysis: Analysis, source: str, scope: str) -> RenderableType:
+    coverage = analysis.coverage
+    nodes = {device.node or device.node_label for device in analysis.devices}
+    pods = {ref for device in analysis.devices if device.present for ref in device.pods}
+    models = Counter(device.model or "unknown model" for device in analysis.devices)
+    cut_up = {device.uuid for device in analysis.devices if device.mig_instance is not None}
+    instances = f" (MIG instances of {plural(len(cut_up), 'GPU')} among them)" if cut_up else ""
+    grid = new_grid()
+    grid.add_row("At", f"{analysis.at:%Y-%m-%d %H:%M %Z}".strip() + f" · {source}")
+    missing = coverage.devices - coverage.devices_present
+    if scope:
+        grid.add_row("Only", escape(f"{scope}, and the GPUs that they have"))
+    grid.add_row(
+        "Shown" if scope else "Fleet",
+        f"{plural(coverage.devices, 'device')}{instances} on {plural(len(nodes), 'node')}"
+        + (f", [red]{missing} not reporting now[/]" if missing else "")
+        + f" · {coverage.devices_allocated} allocated to {plural(len(pods), 'Pod')} · "
+        + ", ".join(f"{count} × {escape(name)}" for name, count in models.most_common(4))
+        + (" …" if len(models) > 4 else ""),
+    )
+    grid.add_row(
+        "Known",
+        f"health of {coverage.devices - coverage.health_unknown} of {coverage.devices} devices · "
+        f"use of {len(pods) - coverage.idle_unknown} of {plural(len(pods), 'Pod')} · "
+        f"Node of {coverage.devices_resolved} of {coverage.devices}"
+        + (f" · {plural(coverage.devices_shared, 'shared device')}" if coverage.devices_shared else ""),
+    )
+    return Group(grid, Text())
+
+
+def _none(how: str, known: int, noun: str) -> str:
+    """Finding nothing is no good news if nothing is known."""
+    return f"none {how} among the {plural(known, noun)} that could be judged" if known > 0 else "[magenta]not known[/]"
+
+
+def _where(finding: Finding, devices: dict[str, Device]) -> RenderableType:
+    known = [devices[name] for name in finding.devices if name in devices]
+    if finding.subject.kind is SubjectKind.DEVICE and known:
+        device = known[0]
+        place = f"{device.node or device.node_label or '?'} gpu {device.index or '?'}"
+        return Group(FoldedName(place), FoldedName(short_uuid(finding.subject.name)))
+    return FoldedName(called(finding.subject))
+
+
+def evidence_line(item: Evidence) -> str:
+    """One fact in a line: 'xid_code = 79 (in fatal), 42 peers at 0'."""
+    window = f" over {duration(item.window_seconds)}" if item.window_seconds else ""
+    statistic = f" {item.statistic}" if item.statistic and item.statistic != "last" else ""
+    text = f"{item.signal}{statistic}{window} = {quantity(item.value, item.unit)}"
+    if item.comparison and item.bound is not None:
+        text += f" ({item.comparison} {quantity(item.bound, item.unit)})"
+    if item.peers_median is not None:
+        text += f", median of {item.peers} peers {quantity(item.peers_median, item.unit)}"
+    return text
+
+
+def lasted(finding: Finding, at: datetime) -> str:
+    """How long the finding has held; '' if unknown. "at least" where it held when the window of its evidence began."""
+    if finding.since is not None:
+        seconds = round((at - finding.since).total_seconds())
+        windows = [item.window_seconds for item in finding.evidence if finding.family is Family.HEALTH]
+        least = any(seconds in (window, 2 * window) for window in windows)
+        return f"{'at least ' if least else ''}{duration(seconds)}"
+    grown = [item.window_seconds for item in finding.evidence if item.statistic in ("increase", "appeared")]
+    return f"within {duration(min(grown))}" if grown else ""
+
+
+def _degraded(
+    findings: list[Finding], analysis: Analysis, devices: dict[str, Device], rows: int, wide: bool
+) -> RenderableType:
+    if not findings:
+        known = analysis.coverage.devices - analysis.coverage.health_unknown
+        return Text.from_markup("[bold]Degraded[/]  " + _none("found", known, "device") + "\n")
+    table = new_table(f"Degraded ({len(findings)})", "where", "what", "since", *(("evidence",) if wide else ()), "do")
+    for finding in findings[:rows]:
+        table.add_row(
+            _where(finding, devices),
+            _what(finding, wide, _COLOUR[finding.severity]),
+            lasted(finding, analysis.at) or "not known",
+            *((escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),) if wide else ()),
+            Group(Text(finding.advice.replace("_", " ")), _sure(finding)),
+        )
+    return Group(table, *cut(len(findings), rows), Text())
+
+
+def _what(finding: Finding, wide: bool, colour: str = "") -> RenderableType:
+    """Kind and summary. colour: that of the severity, which is named then."""
+    severity = f"{finding.severity}: " if colour else ""
+    kind = Text(severity + finding.kind.replace("_", " "), style=colour or "bold")
+    return Group(kind, whole_or_line(finding.summary, wide))
+
+
+def _sure(finding: Finding) -> Text:
+    return Text(f"{percent(finding.confidence_ratio)} sure", style="dim")
+
+
+def _idle(findings: list[Finding], analysis: Analysis, rows: int, wide: bool) -> RenderableType:
+    if not findings:
+        pods = {ref for device in analysis.devices if device.present for ref in device.pods}
+        known = len(pods) - analysis.coverage.idle_unknown
+        return Text.from_markup("[bold]Idle allocations[/]  " + _none("proven", known, "Pod") + "\n")
+    return _allocations("Idle allocations", findings, analysis, rows, wide)
+
+
+def _allocations(what: str, findings: list[Finding], analysis: Analysis, rows: int, wide: bool) -> RenderableType:
+    hours = sum(finding.gpu_hours for finding in findings)
+    gpus = len({device for finding in findings for device in finding.devices})
+    title = f"{what} ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
+    table = new_table(title, "who", "devices", "idle for", "GPU-hours", "what")
+    for finding in findings[:rows]:
+        numbers = (str(len(finding.devices)), ago(finding.since, analysis.at), f"{finding.gpu_hours:,.1f}")
+        table.add_row(FoldedName(f"{finding.subject.kind} {called(finding.subject)}"), *numbers, _what(finding, wide))
+    return Group(table, *cut(len(findings), rows), Text())
+
+
+def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int, wide: bool) -> RenderableType:
+    table = new_table(f"In the wrong place ({len(findings)})", "where", "what", "")
+    for finding in findings[:rows]:
+        table.add_row(_where(finding, devices), _what(finding, wide, _COLOUR[finding.severity]), _sure(finding))
+    return Group(table, *cut(len(findings), rows), Text())
+
+
+def _unknown(findings: list[Finding], rows: int, wide: bool) -> RenderableType:
+    """One line for all findings of a rule that lack the same signals."""
+    alike: dict[tuple[str, tuple[str, ...]], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        alike[finding.rule, finding.missing].append(finding)
+    columns = ("rule", "who", "why", *(("missing",) if wide else ()))
+    table = new_table(f"Not known ({len(findings)}): neither healthy nor idle, never acted on", *columns)
+    for (rule, missing), group in list(alike.items())[:rows]:
+        named = group[: 2 if wide else 1]
+        who = [FoldedName(f"{item.subject.kind} {called(item.subject)}") for item in named]
+        rest = len(group) - len(named)
+        more: list[RenderableType] = [Text(f"and {rest} more", style="dim")] if rest else []
+        example = "such as: " if len({item.summary for item in group}) > 1 else ""
+        why = whole_or_line(example + group[0].summary, wide)
+        table.add_row(rule, Group(*who, *more), why, *((escape(", ".join(missing)),) if wide else ()))
+    return Group(table, *cut(len(alike), rows), Text())
+
+
+def gap_tables(
+    gaps: Iterable[Gap], *, rules_limited: Collection[str] = (), rows: int = 10, wide: bool = True
+) -> list[RenderableType]:
+    """What could not be read, and the rules that lack signals, as one table; nothing if there is neither."""
+    found = list(dict.fromkeys(other_gaps(gaps)))
+    if not found and not rules_limited:
+        return []
+    table = new_table("Limits of this answer", "what", "why")
+    if rules_limited:
+        names = f": {', '.join(sorted(rules_limited))}" if wide else ""
+        table.add_row(
+            plural(len(rules_limited), "rule"),
+            escape(f"could know more with signals that nothing exports here{names}. `gpuwatch doctor` shows which."),
+        )
+    for gap in found[:rows]:
+        table.add_row(escape(f"{gap.kind}: {gap.what}"), whole_or_line(gap.detail, wide))
+    return [table, *cut(len(found), rows)]
+
+
+def other_gaps(gaps: Iterable[Gap]) -> list[Gap]:
+    """All gaps but missing signals, which are listed per rule."""
+    return [gap for gap in gaps if gap.kind is not GapKind.SIGNAL_MISSING]

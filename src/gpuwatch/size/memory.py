@@ -1,0 +1,148 @@
+"""How much framebuffer a workload needs per GPU: the largest peak of any run, plus headroom, or what is stated."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwatch.facts.frameworks.keys import GPU_MEMORY_NEED
+from gpuwatch.facts.model.bounds import require
+from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.sizing import MemoryNeed
+from gpuwatch.facts.model.workload_profile import MemoryRun, WorkloadProfile
+
+_GIB = 2**30
+_MIB = 2**20
+_QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>Mi|Gi|M|G)")
+_UNITS = {"Mi": _MIB, "Gi": _GIB, "M": 10**6, "G": 10**9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """headroom_ratio, headroom_few_runs_ratio: added to the highest peak, as samples miss peaks between them: 0.10 from
+        many_runs runs on and 0.15 below (krr adds as much for short-lived peaks).
+    many_runs: 5.
+    context_bytes: added on top: a CUDA context is 0.3 to 0.7 GiB, depending on the GPU model. 0.5 GiB.
+    elastic_fill_ratio: peak as a share of the device from which a run counts as elastic if its start was not measured:
+        JAX reserves 0.75 by default, vLLM 0.9.
+    elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory counts as flat.
+        0.02: an allocator that reserves its share of the device at the start does not grow afterwards.
+    out_of_memory_ratio: share of the device from which a run whose Pod restarted counts as out of memory. 0.95.
+        out_of_memory_headroom_ratio: headroom of such a peak, as the Vertical Pod Autoscaler's: 0.2.
+    """
+
+    headroom_ratio: float = 0.10
+    headroom_few_runs_ratio: float = 0.15
+    many_runs: int = 5
+    context_bytes: float = 0.5 * _GIB
+    elastic_fill_ratio: float = 0.75
+    elastic_growth_ratio: float = 0.02
+    out_of_memory_ratio: float = 0.95
+    out_of_memory_headroom_ratio: float = 0.20
+
+    def __post_init__(self) -> None:
+        added = ("headroom_ratio", "headroom_few_runs_ratio", "elastic_growth_ratio", "out_of_memory_headroom_ratio")
+        require(self, "", added, lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
+        shares = ("elastic_fill_ratio", "out_of_memory_ratio")
+        require(self, "", shares, lambda value: 0 < value <= 1, "above 0 and at most 1")
+        if self.headroom_few_runs_ratio < self.headroom_ratio:
+            raise ValueError("headroom_few_runs_ratio is below headroom_ratio; fewer runs cannot need less headroom")
+        require(self, "", ("many_runs",), lambda value: value >= 1, "1 or more")
+        require(self, "", ("context_bytes",), lambda value: 0 <= value < float("inf"), "finite, 0 or more")
+
+
+def memory_need(
+    profile: WorkloadProfile,
+    policy: MemoryPolicy = MemoryPolicy(),
+    pods: Iterable[Pod] = (),
+    annotated: Iterable[tuple[str, Mapping[str, str]]] = (),
+) -> MemoryNeed | None:
+    """What the workload needs per GPU; None where no run was measured.
+
+    pods: its live ones. A Pod that held nearly all of its device and restarted may have run out of memory, which
+    telemetry does not show: its need is then above its peak. annotated: (object, annotations) of its owner, Pods and
+    Namespace. Where memory is elastic, an annotated need replaces the measured one; else the larger one counts.
+    """
+    runs = [run for run in profile.runs if run.peak_bytes]
+    peak = max((run.peak_bytes for run in runs if run.peak_bytes), default=None)
+    if peak is None:
+        return None
+    count = max(profile.run_count, len(runs))
+    elastic = [run for run in runs if _is_elastic(run, policy)]
+    restarted = {pod.ref: pod for pod in pods if pod.restarts}
+    starved = [run for run in runs if _ran_out(run, restarted.get(run.pod), policy)]
+    headroom = policy.headroom_ratio if count >= policy.many_runs else policy.headroom_few_runs_ratio
+    reason = f"The largest peak of {count} run{'' if count == 1 else 's'} is {_gib(peak)}"
+    if starved:
+        headroom = max(headroom, policy.out_of_memory_headroom_ratio)
+        reason += f"; {len(starved)} of them restarted near the limit of the device, perhaps out of memory"
+    context = f"{policy.context_bytes / _MIB:.0f} MiB for the CUDA context"
+    reason += f"; the need adds {headroom:.0%} for peaks between samples and {context}."
+    if elastic:
+        reason = _unknown_need(elastic, count)
+    need = peak * (1.0 + headroom) + policy.context_bytes
+    stated, sentence = _stated(annotated)
+    if stated is not None and (elastic or stated > need):
+        need, elastic, reason = stated, [], sentence
+    elif sentence:
+        reason = f"{reason} {sentence}"
+    return MemoryNeed(
+        need_bytes=need, peak_bytes=peak, runs=count, headroom_ratio=headroom, elastic=bool(elastic), reason=reason
+    )
+
+
+def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
+    """Whether the run may have reserved more than it needs: flat from the start at any share of the device (vLLM at
+    0.4), or nearly full where its start was not measured."""
+    if run.at_start_bytes is None or run.peak_bytes is None:
+        return (_filled_ratio(run) or 0.0) >= policy.elastic_fill_ratio
+    return run.peak_bytes - run.at_start_bytes <= policy.elastic_growth_ratio * run.peak_bytes
+
+
+def _unknown_need(elastic: Sequence[MemoryRun], count: int) -> str:
+    shares = [share for run in elastic if (share := _filled_ratio(run)) is not None]
+    much = f"up to {max(shares):.0%} of the device" if shares else "their memory"
+    took = f"took {much} at the start and kept it"
+    if all(run.at_start_bytes is None for run in elastic):
+        took = f"had {much}, and their start was not measured"
+    return (
+        f"{len(elastic)} of {count} runs {took}. This is typical of a framework that reserves a share of the device "
+        "(vLLM's gpu_memory_utilization, XLA_PYTHON_CLIENT_MEM_FRACTION), whose peak does not tell its need. State the "
+        f"need per GPU on its Pods, its owner or its Namespace: annotation {GPU_MEMORY_NEED}, for example 12Gi."
+    )
+
+
+def _stated(annotated: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[float | None, str]:
+    """(need in bytes, the sentence on it) by the first object that states one; (None, '') where none does."""
+    for where, texts in annotated:
+        text = texts.get(GPU_MEMORY_NEED)
+        if text is None:
+            continue
+        found = _QUANTITY.fullmatch(text.strip())
+        if found is None:
+            return (
+                None,
+                f"{GPU_MEMORY_NEED} of {where} is {text!r}, and not a quantity such as 12Gi; gpuwatch ignores it.",
+            )
+        need = float(found["number"]) * _UNITS[found["unit"]]
+        return need, (
+            f"{where} states a need of {_gib(need)} per GPU ({GPU_MEMORY_NEED}). If the framework reserves a share of "
+            "the device, set a share that gives this much."
+        )
+    return None, ""
+
+
+def _ran_out(run: MemoryRun, restarted: Pod | None, policy: MemoryPolicy) -> bool:
+    filled = _filled_ratio(run)
+    if restarted is None or filled is None or filled < policy.out_of_memory_ratio:
+        return False
+    # A StatefulSet's next Pod has the name of the one before.
+    return restarted.created is None or restarted.created < run.last_seen
+
+
+def _filled_ratio(run: MemoryRun) -> float | None:
+    """Peak as a share of the device."""
+    return run.peak_bytes / run.capacity_bytes if run.peak_bytes is not None and run.capacity_bytes else None
+
+
+def _gib(value: float) -> str:
+    return f"{value / _GIB:.1f} GiB"

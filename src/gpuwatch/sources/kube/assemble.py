@@ -1,0 +1,178 @@
+"""From raw objects, of live lists or recorded files, to a Cluster."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from gpuwatch.facts.frameworks import WRITTEN, kueue
+from gpuwatch.facts.frameworks.framework import Kind
+from gpuwatch.facts.frameworks.objects import KindKey
+from gpuwatch.facts.frameworks.owner import Owner
+from gpuwatch.facts.frameworks.recognise import GangObjects, Member, group_kinds
+from gpuwatch.facts.frameworks.release import MARKS
+from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread, Workload
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.kube import kinds, wire
+from gpuwatch.sources.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
+from gpuwatch.sources.kube.decode import Listing, Take, take_budget, take_namespace, take_quota
+from gpuwatch.sources.kube.nodes import TakenNode, node_names, take_node
+from gpuwatch.sources.kube.owners import TakeOwner, read_owners
+from gpuwatch.sources.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
+from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.workloads import assign_companions, assign_workloads, climb_all
+
+T = TypeVar("T")
+
+# By how much this machine's clock may lag behind the API server's.
+_CLOCK_SLACK = timedelta(seconds=60)
+
+
+class Source(Protocol):
+    def objects(self, kind: Kind, take: Take[T], version: str = "") -> Listing[T]:
+        """All objects of the kind in all Namespaces, decoded by `take`. version: the one that an owner reference names.
+        Errors are returned in the Listing, not raised."""
+
+
+@dataclass(slots=True)
+class _ReadProgress:
+    source: Source
+    gaps: list[Gap] = field(default_factory=list)
+    answered: int = 0
+    unread: dict[tuple[FactKind, str], Unread] = field(default_factory=dict)
+
+    def objects(self, fact: FactKind, kind: Kind, take: Take[T], *, optional: bool = False) -> Listing[T]:
+        """optional: a kind that the cluster does not serve is no gap."""
+        found = self.source.objects(kind, take)
+        self.gaps += found.bad
+        self.lose(fact, found.bad_places, " ".join(gap.detail for gap in found.bad))
+        if found.failure is None:
+            self.answered += 1
+        elif not (optional and found.failure.kind is GapKind.NOT_SERVED):
+            self.gaps.append(found.failure)
+            # A kind that is not served has no objects: Pods may have the label of a PodGroup without its controller.
+            if not (fact is FactKind.GANGS and found.failure.kind is GapKind.NOT_SERVED):
+                self.lose(fact, ("",), found.failure.detail)
+        return found
+
+    def lose(self, fact: FactKind, places: Iterable[str], why: str) -> None:
+        """places: namespace/name of missing objects, '' if unknown."""
+        for place in places:
+            namespace = place if fact is FactKind.NAMESPACES else place.rpartition("/")[0]
+            self.unread.setdefault((fact, namespace), Unread(fact, namespace, why))
+
+
+def read_cluster(source: Source, now: datetime) -> Cluster:
+    """Raises ClusterError when no list could be read."""
+    reading = _ReadProgress(source)
+    nodes = reading.objects(FactKind.NODES, kinds.NODE, take_node)
+    pods = reading.objects(FactKind.PODS, kinds.POD, take_pod)
+    budgets = reading.objects(FactKind.BUDGETS, kinds.BUDGET, take_budget)
+    # Every API server serves it. Only a recording may lack it, and nothing is done in a recorded cluster.
+    quotas = reading.objects(FactKind.QUOTAS, kinds.QUOTA, take_quota, optional=True)
+    take_priority = msgspec.json.Decoder(wire.PriorityClass).decode
+    priorities = reading.objects(FactKind.PRIORITIES, kinds.PRIORITY_CLASS, take_priority)
+    namespaces = reading.objects(FactKind.NAMESPACES, kinds.NAMESPACE, take_namespace)
+    if not reading.answered:
+        raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
+    exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
+    held = _existing_at(now, [taken.held for taken in pods.items if taken.held is not None], reading)
+    admitted = reading.objects(FactKind.GANGS, kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
+    others = _companions(held, [taken.other for taken in pods.items if taken.other is not None], nodes.items)
+    index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version), others)
+    reading.gaps += index.gaps
+    climbed = climb_all(held, index)
+    beside = climb_all(others, index)
+    reading.lose(FactKind.OWNERS, index.bad_places, " ".join(gap.detail for gap in index.gaps))
+    for end in (*climbed, *beside):
+        if end.reached.status is OwnerStatus.FORBIDDEN and end.reached.ref is not None:
+            # The owner that was not read may own any Pod of its Namespace.
+            ref = end.reached.ref
+            why = f"{ref.kind} {ref.name}: {index.unread.get((ref.group, ref.kind), '')}"
+            reading.lose(FactKind.OWNERS, (end.held.pod.ref,), why)
+    objects = _gang_objects(reading, admitted.items, [item.member for item in climbed])
+    tied, workloads, gangs = assign_workloads(climbed, objects)
+    gpu_nodes = {item.node.name for item in nodes.items if item.node.accelerators}
+    addresses, shared = node_names(nodes.items)
+    reading.gaps += shared
+    return Cluster(
+        nodes=with_others((item.node for item in nodes.items), (item.other for item in pods.items if item.other)),
+        pods=tied,
+        companions=tuple(
+            pod for pod in assign_companions(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
+        ),
+        workloads=workloads,
+        marked=tuple(_marked((*index.by_uid.values(), *admitted.items))),
+        gangs=gangs,
+        budgets=tuple(budgets.items),
+        quotas=tuple(quotas.items),
+        namespaces=tuple(namespaces.items),
+        priorities={item.metadata.name: item.value for item in priorities.items},
+        claims=_claims(reading, held),
+        exporter_nodes=exporter_nodes(exporters),
+        # A Pod that requests accelerators is a workload, even when one of its containers is an exporter.
+        exporter_pods=tuple(sorted(item.exporter.ref for item in pods.items if item.exporter and not item.held)),
+        node_addresses=addresses,
+        gaps=tuple(reading.gaps),
+        unread=tuple(reading.unread.values()),
+        known=pods.failure is None,
+    )
+
+
+def _marked(owners: Iterable[Owner]) -> Iterable[Workload]:
+    for each in owners:  # a Deployment's ReplicaSets have copies of its annotations
+        top = each.controller is None or each.key == kueue.WORKLOAD.key
+        if top and not each.annotations.keys().isdisjoint(MARKS):
+            version, space = WRITTEN[each.key].api_version, each.namespace
+            id_ = f"{each.kind}/{space}/{each.name}"
+            yield Workload(id=id_, kind=each.kind, api_version=version, namespace=space, name=each.name, uid=each.uid)
+
+
+def _companions(held: Sequence[HeldPod], others: Sequence[OtherPod], nodes: Sequence[TakenNode]) -> list[HeldPod]:
+    """Pods without accelerators that an action on the others may end: of their Namespaces, or on GPU Nodes."""
+    spaces = {item.pod.namespace for item in held}
+    gpu_nodes = {item.node.name for item in nodes if item.node.accelerators}
+    return [companion(item) for item in others if item.namespace in spaces or item.node in gpu_nodes]
+
+
+def _existing_at(now: datetime, held: Sequence[HeldPod], reading: _ReadProgress) -> list[HeldPod]:
+    """Pods that existed at `now`; a Gap counts the later ones."""
+    limit = now + _CLOCK_SLACK
+    kept = [item for item in held if item.pod.created is None or item.pod.created <= limit]
+    if len(kept) < len(held):
+        newest = max(item.pod.created for item in held if item.pod.created is not None)
+        detail = (
+            f"{len(held) - len(kept)} Pods were created after {now:%Y-%m-%d %H:%M:%S %Z}, the newest at "
+            f"{newest:%Y-%m-%d %H:%M:%S %Z}, and are left out. If they should count, check this machine's clock."
+        )
+        reading.gaps.append(Gap(kind=GapKind.CLOCK, what="Pods", detail=detail))
+        known = {item.pod.ref for item in kept}
+        reading.lose(FactKind.PODS, (item.pod.ref for item in held if item.pod.ref not in known), detail)
+    return kept
+
+
+def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Sequence[Member]) -> GangObjects:
+    by_name: dict[tuple[KindKey, str, str], Owner] = {}
+    by_job: dict[tuple[str, str], Owner] = {}
+    for item in admitted:
+        by_name[item.key, item.namespace, item.name] = item
+        job = item.labels.get("kueue.x-k8s.io/job-uid") or (item.controller.uid if item.controller else "")
+        if job:
+            by_job[item.namespace, job] = item
+    for kind in group_kinds(members):
+        for item in reading.objects(FactKind.GANGS, kind, TakeOwner(kind)).items:
+            by_name[item.key, item.namespace, item.name] = item
+    return GangObjects(by_job, by_name)
+
+
+def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
+    # A cluster that does not serve claims is a gap only if its Pods have claims.
+    optional = not any(item.pod.claims for item in held)
+    take = msgspec.json.Decoder(ResourceClaim).decode
+    claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take, optional=optional)
+    if not claims.items:
+        return ()
+    slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, msgspec.json.Decoder(ResourceSlice).decode)
+    return claimed_devices(claims.items, device_uuids(slices.items))

@@ -1,0 +1,181 @@
+"""The walk from a Pod to its top controller. Each kind is listed once, level by level."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gpuwatch.facts.frameworks.framework import Kind, ReleaseRule
+from gpuwatch.facts.frameworks.objects import KindKey
+from gpuwatch.facts.frameworks.owner import Owner, OwnerRef, OwnerSpec, OwnerState, Wire
+from gpuwatch.facts.model.cluster import OwnerStatus
+from gpuwatch.facts.model.telemetry import Gap
+from gpuwatch.sources.kube.decode import Listing, own_annotations
+from gpuwatch.sources.kube.kinds import LISTED_OWNERS
+from gpuwatch.sources.kube.pods import HeldPod
+from gpuwatch.sources.kube.wire import Metadata
+
+# No real chain is longer; the bound ends circular ownership.
+_MAX_DEPTH = 12
+
+
+class WireOwner(Wire, frozen=True):
+    metadata: Metadata
+    spec: OwnerSpec = OwnerSpec()
+    status: OwnerState = OwnerState()
+
+
+_decoder = msgspec.json.Decoder(WireOwner)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Where the walk from one Pod ended. chain: the owners that were found, from the Pod upwards. ref: the owner that
+    was not found or is of an unknown kind; None when `chain` ends at the top. api_version: of the top, by the reference
+    to it."""
+
+    status: OwnerStatus
+    chain: tuple[Owner, ...] = ()
+    ref: OwnerRef | None = None
+    api_version: str = "v1"
+
+
+ListOwners = Callable[[Kind, str, frozenset[str]], Listing[Owner]]
+"""(kind, version that a reference names, wanted uids or none for all) → the owners of that kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOwner:
+    """Decodes one kind's objects and keeps the wanted uids, all if none is given, and objects without a uid."""
+
+    kind: Kind
+    wanted: frozenset[str] = frozenset()
+
+    def __call__(self, raw: msgspec.Raw) -> Owner | None:
+        kind = self.kind
+        found = _decoder.decode(raw)
+        meta, spec = found.metadata, found.spec
+        if self.wanted and meta.uid and meta.uid not in self.wanted:
+            return None
+        return Owner(
+            group=kind.group,
+            kind=kind.kind,
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            labels=meta.labels or {},
+            annotations=own_annotations(meta.annotations),
+            created=meta.creation_timestamp,
+            controller=meta.controller,
+            spec=spec,
+            replicas=kind.replicas(spec) if kind.replicas else None,
+            suspended=kind.suspended(spec, meta.annotations or {}) if kind.suspended else None,
+            unscheduled=kind.unscheduled(found.status) if kind.unscheduled else "",
+            loses=_loses(kind, raw),
+        )
+
+
+def _loses(kind: Kind, raw: msgspec.Raw) -> str | None:
+    """Of an object of this kind. Only a kind of which some objects lose data is decoded as a whole."""
+    if not isinstance(kind.release, ReleaseRule):
+        return None
+    deletes = kind.release.deletes
+    return deletes.refusal(msgspec.json.decode(raw)) if deletes.data is not None else ""
+
+
+@dataclass(slots=True)
+class OwnerIndex:
+    """Owners that were read. whole: kinds that were read completely; unread: kinds whose list failed, and why.
+    bad_places: namespace/name of owners that could not be decoded."""
+
+    by_uid: dict[str, Owner] = field(default_factory=dict)
+    by_name: dict[tuple[KindKey, str, str], Owner] = field(default_factory=dict)
+    whole: set[KindKey] = field(default_factory=set)
+    unread: dict[KindKey, str] = field(default_factory=dict)
+    bad_places: set[str] = field(default_factory=set)
+    gaps: list[Gap] = field(default_factory=list)
+
+    def add(self, owner: Owner) -> None:
+        if owner.uid:
+            self.by_uid[owner.uid] = owner
+        self.by_name[owner.key, owner.namespace, owner.name] = owner
+
+    def find(self, ref: OwnerRef, namespace: str) -> Owner | None:
+        """By uid; by name only when one side has no uid, because a new object may have the owner's name. As for
+        Kubernetes' garbage collector, an owner is in the dependant's Namespace or cluster-scoped, and has the
+        reference's kind and name: a user who may create a Pod can write any uid into it."""
+        found = self.by_uid.get(ref.uid) if ref.uid else None
+        if found is not None:
+            named = (found.group, found.kind, found.name) == (ref.group, ref.kind, ref.name)
+            return found if named and found.namespace in (namespace, "") else None
+        for place in (namespace, ""):  # a cluster-scoped owner has no Namespace
+            namesake = self.by_name.get(((ref.group, ref.kind), place, ref.name))
+            if namesake is not None and not (ref.uid and namesake.uid):
+                return namesake
+        return None
+
+
+def climb(index: OwnerIndex, ref: OwnerRef | None, namespace: str) -> Reached:
+    chain: list[Owner] = []
+    api_version = "v1"
+    while ref is not None:
+        key = (ref.group, ref.kind)
+        if key == ("apps", "DaemonSet"):
+            return Reached(OwnerStatus.DAEMON, tuple(chain), ref)
+        owner = index.find(ref, namespace)
+        if owner is None and ref.uid in index.by_uid:
+            return Reached(OwnerStatus.FOREIGN, tuple(chain), ref)
+        if owner is None and key not in LISTED_OWNERS:
+            return Reached(OwnerStatus.UNKNOWN_KIND, tuple(chain), ref)
+        if owner is None and key in index.unread:
+            return Reached(OwnerStatus.FORBIDDEN, tuple(chain), ref)
+        if owner is None or owner in chain or len(chain) == _MAX_DEPTH:
+            return Reached(OwnerStatus.MISSING, tuple(chain), ref)
+        chain.append(owner)
+        api_version, ref, namespace = ref.api_version, owner.controller, owner.namespace
+    # A bare Pod may own other Pods, such as a Spark driver without its application.
+    bare = not chain or chain[-1].key == ("", "Pod")
+    return Reached(OwnerStatus.BARE if bare else OwnerStatus.FOUND, tuple(chain), None, api_version)
+
+
+def read_owners(pods: Sequence[HeldPod], listed: ListOwners, beside: Sequence[HeldPod] = ()) -> OwnerIndex:
+    """Lists the kinds between these Pods and their top controllers, level by level. beside: Pods without accelerators.
+    Of kinds that are read without a spec (ReplicaSets: ten for each Deployment) only the wanted owners are kept. Such a
+    kind is listed again when a higher level needs it too."""
+    index = OwnerIndex()
+    for item in pods:
+        pod = item.pod
+        index.add(Owner("", "Pod", pod.namespace, pod.name, pod.uid, pod.labels, controller=item.controller))
+    every = (*pods, *beside)
+    starts = {(item.controller, item.pod.namespace) for item in every if item.controller and not item.static}
+    asked: set[tuple[KindKey, str, str]] = set()
+    for _ in range(_MAX_DEPTH):
+        wanted: dict[KindKey, list[OwnerRef]] = {}
+        for ref, namespace in starts:
+            end = climb(index, ref, namespace)
+            if end.status is OwnerStatus.MISSING and end.ref is not None:
+                key = (end.ref.group, end.ref.kind)
+                question = (key, namespace, end.ref.uid or end.ref.name)
+                if question not in asked:
+                    asked.add(question)
+                    wanted.setdefault(key, []).append(end.ref)
+        if not wanted:
+            break
+        for key in sorted(wanted.keys() - index.whole):
+            _read_kind(index, LISTED_OWNERS[key], wanted[key], listed)
+    return index
+
+
+def _read_kind(index: OwnerIndex, kind: Kind, refs: Sequence[OwnerRef], listed: ListOwners) -> None:
+    uids = {ref.uid for ref in refs}
+    select = frozenset() if not kind.metadata_only or "" in uids else frozenset(uids)
+    listing = listed(kind, refs[0].version, select)
+    index.gaps.extend(listing.bad)
+    index.bad_places |= listing.bad_places
+    if listing.failure is not None:
+        index.unread[kind.key] = listing.failure.detail
+        index.gaps.append(listing.failure)
+    elif not select:
+        index.whole.add(kind.key)
+    for owner in listing.items:
+        index.add(owner)

@@ -1,0 +1,274 @@
+"""Pods that request accelerators, Pods of GPU exporters, and the other Pods' CPU and memory."""
+
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TypeVar
+
+import msgspec
+
+from gpuwatch.facts.frameworks.owner import OwnerRef, WorkloadRef
+from gpuwatch.facts.model.cluster import Node, Placement, Pod, Toleration
+from gpuwatch.facts.model.telemetry import PodRef
+from gpuwatch.sources.kube import wire
+from gpuwatch.sources.kube.accelerators import accelerator_counts, names_accelerator, pod_requests
+from gpuwatch.sources.kube.decode import own_annotations
+from gpuwatch.sources.kube.placement import placement, tolerations
+from gpuwatch.sources.kube.pod_fields import unmodelled_fields
+from gpuwatch.sources.kube.quantity import quantity
+
+MIRROR = "kubernetes.io/config.mirror"
+"""The kubelet's annotation on the mirror of a static Pod."""
+
+# Images, container names and labels of dcgm-exporter (alone, in the GPU Operator, managed by a cloud), AMD's
+# device-metrics-exporter and its predecessors, Intel's XPU Manager, and Gaudi's metric exporter.
+_EXPORTER = re.compile(
+    r"dcgm-exporter|device-metrics-exporter|amd-(?:gpu-)?(?:metrics|smi)-exporter|xpumd|xpu-?manager"
+    r"|(?:habana|gaudi).*metric.*exporter|^metric-exporter"
+)
+_EXPORTER_LABELS = ("app", "app.kubernetes.io/name", "k8s-app", "name")
+_POD_RESOURCES = re.compile(r"/kubelet/?$|/pod-resources/?$")
+_decoder = msgspec.json.Decoder(wire.WirePod)
+_volumes = msgspec.json.Decoder(list[wire.Volume] | None)
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_Shared = TypeVar("_Shared", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPod:
+    """A Pod with accelerators, and what the owner walk and the gang recognition need beside the model."""
+
+    pod: Pod
+    controller: OwnerRef | None
+    static: bool
+    scheduling_group: str  # pod.spec.schedulingGroup.podGroupName
+    workload_ref: WorkloadRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterPod:
+    """A running exporter. names: its Pod's name and IPs, as telemetry may have them."""
+
+    names: tuple[str, ...]
+    node: str
+    ref: PodRef
+
+
+class OtherPod(msgspec.Struct, frozen=True, gc=False):
+    """What guards need of a Pod without accelerators. Most Pods of a cluster are such ones, so values that Pods of one
+    owner share are stored once. node: '' while it is not scheduled."""
+
+    node: str
+    cpu_cores: float
+    memory_bytes: int
+    namespace: str = ""
+    name: str = ""
+    phase: str = ""
+    priority: int = 0
+    label_keys: tuple[str, ...] = ()
+    label_values: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = _NOTHING
+    controller: OwnerRef | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    scheduling_group: str = ""
+
+
+class TakenPod(msgspec.Struct, frozen=True, gc=False):
+    held: HeldPod | None
+    exporter: ExporterPod | None
+    other: OtherPod | None = None
+
+
+def take_pod(raw: msgspec.Raw) -> TakenPod | None:
+    """None when nothing of the Pod is used. Raises DecodeError, or ValueError for a bad quantity."""
+    found = _decoder.decode(raw)
+    asks = names_accelerator(found.spec) or found.spec.resource_claims
+    held = _held(found, _once(unmodelled_fields(raw))) if asks else None
+    exporter = _exporter(found)
+    other = None if held else _other(found)
+    return TakenPod(held, exporter, other) if held or exporter or other else None
+
+
+@lru_cache(maxsize=16384)
+def _once(value: _Shared) -> _Shared:
+    """The first value that is equal to this one."""
+    return value
+
+
+def _other(found: wire.WirePod) -> OtherPod | None:
+    meta, spec = found.metadata, found.spec
+    if found.status.phase in ("Succeeded", "Failed"):
+        return None
+    cpu, memory = _plain_requests(spec)
+    labels = meta.labels or {}
+    refs = meta.owner_references or ()
+    return OtherPod(
+        node=_once(spec.node_name or ""),
+        cpu_cores=_once(float(cpu)),
+        memory_bytes=_once(int(memory)),
+        namespace=_once(meta.namespace),
+        name=meta.name,
+        phase=_once(found.status.phase),
+        priority=spec.priority or 0,
+        label_keys=_once(tuple(labels)),
+        label_values=tuple(map(_once, labels.values())),
+        annotations=(meta.annotations and own_annotations(meta.annotations)) or _NOTHING,
+        controller=_once(refs[0]) if len(refs) == 1 and refs[0].controller else meta.controller,
+        tolerations=tolerations(spec),
+        scheduling_group=(spec.scheduling_group.pod_group_name if spec.scheduling_group else None) or "",
+    )
+
+
+def _plain_requests(spec: wire.PodSpec) -> tuple[Decimal, Decimal]:
+    """CPU cores and bytes of memory."""
+    if spec.init_containers or spec.overhead or spec.resources:
+        requests = pod_requests(spec)
+        return requests.get("cpu", Decimal(0)), requests.get("memory", Decimal(0))
+    # A faster `pod_requests` for the plain Pods that are most of a cluster.
+    cpu = memory = Decimal(0)
+    for container in spec.containers or ():
+        asked = container.resources
+        if asked is not None:
+            limits, requested = asked.limits or {}, asked.requests or {}
+            cpu += quantity(requested.get("cpu", limits.get("cpu", 0)))
+            memory += quantity(requested.get("memory", limits.get("memory", 0)))
+    return cpu, memory
+
+
+def companion(item: OtherPod) -> HeldPod:
+    """The same Pod in the form of those with accelerators."""
+    pod = Pod(
+        namespace=item.namespace,
+        name=item.name,
+        node=item.node,
+        phase=item.phase,
+        labels=dict(zip(item.label_keys, item.label_values, strict=True)),
+        annotations=dict(item.annotations),
+        cpu_cores=item.cpu_cores,
+        memory_bytes=item.memory_bytes,
+        priority=item.priority,
+        placement=Placement(tolerations=item.tolerations),
+    )
+    return HeldPod(pod, item.controller, static=False, scheduling_group=item.scheduling_group, workload_ref=None)
+
+
+def with_others(nodes: Iterable[Node], others: Iterable[OtherPod]) -> tuple[Node, ...]:
+    """Nodes with the requests of Pods without accelerators; Nodes without accelerators are unchanged."""
+    taken: dict[str, list[OtherPod]] = {}
+    for item in others:
+        taken.setdefault(item.node, []).append(item)
+    return tuple(
+        replace(
+            node,
+            other_cpu_cores=sum(item.cpu_cores for item in taken[node.name]),
+            other_memory_bytes=sum(item.memory_bytes for item in taken[node.name]),
+            other_pods=len(taken[node.name]),
+        )
+        if node.accelerators and node.name in taken
+        else node
+        for node in nodes
+    )
+
+
+def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
+    meta, spec, status = found.metadata, found.spec, found.status
+    requests = pod_requests(spec)
+    pod = Pod(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        node=spec.node_name or "",
+        phase=status.phase,
+        created=meta.creation_timestamp,
+        started=_started(status),
+        ready=any(item.type == "Ready" and item.status == "True" for item in status.conditions or ()),
+        deleting=meta.deletion_timestamp is not None,
+        labels=meta.labels or {},
+        annotations=own_annotations(meta.annotations),
+        images=tuple(container.image for container in spec.containers or () if container.image),
+        accelerators=accelerator_counts(requests.items()),
+        cpu_cores=float(requests.get("cpu", 0)),
+        memory_bytes=int(requests.get("memory", Decimal(0)).to_integral_value(ROUND_CEILING)),
+        claims=_claims(found),
+        priority=spec.priority or 0,
+        priority_class=spec.priority_class_name or "",
+        scheduler=spec.scheduler_name or "",
+        restarts=sum(item.restart_count for item in status.container_statuses or ()),
+        placement=placement(spec, meta.namespace, meta.labels or {}, unmodelled),
+        unscheduled="" if spec.node_name else _unscheduled(status),
+    )
+    group = spec.scheduling_group
+    return HeldPod(
+        pod=pod,
+        controller=meta.controller,
+        static=MIRROR in (meta.annotations or {}),
+        scheduling_group=(group.pod_group_name if group else None) or "",
+        workload_ref=spec.workload_ref,
+    )
+
+
+def _unscheduled(status: wire.PodStatus) -> str:
+    said = (item for item in status.conditions or () if item.type == "PodScheduled" and item.status == "False")
+    return next((f"{item.reason}: {item.message or ''}" for item in said), "")
+
+
+def _started(status: wire.PodStatus) -> datetime | None:
+    """Start of the first container, or status.startTime if unknown, and after a restart: then a container's start is
+    that of its latest run."""
+    statuses = status.container_statuses or ()
+    if any(item.restart_count for item in statuses):
+        return status.start_time
+    parts = [part for item in statuses if item.state for part in (item.state.running, item.state.terminated)]
+    return min((part.started_at for part in parts if part and part.started_at), default=status.start_time)
+
+
+def _claims(found: wire.WirePod) -> tuple[str, ...]:
+    """Names of its ResourceClaims: given, created from a template, or created for an extended resource. A claim that is
+    not yet created from its template has no name."""
+    spec, status = found.spec, found.status
+    given = [item.resource_claim_name for item in spec.resource_claims or ()]
+    made = [item.resource_claim_name for item in status.resource_claim_statuses or ()]
+    extended = status.extended_resource_claim_status
+    if extended is not None:
+        made.append(extended.resource_claim_name)
+    return tuple(dict.fromkeys(name for name in (*given, *made) if name))
+
+
+@lru_cache(maxsize=4096)
+def _names_exporter(text: str) -> bool:
+    return _EXPORTER.search(text) is not None
+
+
+def _exporter(found: wire.WirePod) -> ExporterPod | None:
+    """An exporter by its names that mounts the kubelet's pod-resources from its Node. A tenant can forge names, but may
+    not mount a hostPath (Pod Security: privileged); exporters need this one to learn which Pod has which GPU."""
+    node = found.spec.node_name
+    if not node or found.status.phase in ("Succeeded", "Failed"):
+        return None  # another Pod may have the address of an ended Pod
+    containers = found.spec.containers or ()
+    labels = found.metadata.labels or {}
+    if not (
+        any(_names_exporter(labels[key]) for key in _EXPORTER_LABELS if key in labels)
+        or any(_names_exporter(item.name) or _names_exporter(item.image or "") for item in containers)
+    ):
+        return None
+    mounted = (item.host_path.path for item in _volumes.decode(found.spec.volumes) or () if item.host_path)
+    if not any(map(_POD_RESOURCES.search, mounted)):
+        return None
+    addresses = [item.ip for item in found.status.pod_ips or ()] or [found.status.pod_ip or ""]
+    meta = found.metadata
+    names = tuple(name for name in (meta.name, *addresses) if name)
+    return ExporterPod(names, node, f"{meta.namespace}/{meta.name}")
+
+
+def exporter_nodes(exporters: Iterable[ExporterPod]) -> dict[str, str]:
+    """Node by name or IP of an exporter's Pod. A name on two Nodes is left out."""
+    nodes: dict[str, str | None] = {}
+    for exporter in exporters:
+        for name in exporter.names:
+            nodes[name] = exporter.node if nodes.get(name, exporter.node) == exporter.node else None
+    return {name: node for name, node in nodes.items() if node is not None}

@@ -1,0 +1,312 @@
+"""The fields that are read of Kubernetes objects; all others are skipped."""
+
+from datetime import datetime
+
+import msgspec
+
+from gpuwatch.facts.frameworks.owner import OwnerRef, Wire, WorkloadRef
+from gpuwatch.facts.model.cluster import Requirement
+
+Quantities = dict[str, str | int | float]
+
+
+class Metadata(Wire, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerRef] | None = None
+
+    @property
+    def controller(self) -> OwnerRef | None:
+        """The one owner that manages the object; others only matter for garbage collection."""
+        return next((ref for ref in self.owner_references or () if ref.controller), None)
+
+
+class WireName(Wire, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class WireNamed(Wire, frozen=True):
+    """Identity of an object of any kind."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: WireName | None = None
+
+
+class PageMetadata(Wire, frozen=True):
+    resource_version: str = ""
+    continue_: str | None = msgspec.field(default=None, name="continue")
+
+
+class WirePage(Wire, frozen=True):
+    """A page of a list, or a `kubectl get -o json` file, with its objects as raw JSON."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: PageMetadata | None = None
+    items: list[msgspec.Raw] | None = None
+
+
+class StatusCause(Wire, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class StatusDetails(Wire, frozen=True):
+    causes: list[StatusCause] | None = None
+    retry_after_seconds: int | None = None
+
+
+class WireStatus(Wire, frozen=True):
+    """The `Status` in an error of the API server."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: StatusDetails | None = None
+
+
+class Event(Wire, frozen=True):
+    """A line of a watch. object: the current object, the last state of a deleted one, or a `Status`."""
+
+    type: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class ApiGroupVersion(Wire, frozen=True):
+    version: str = ""
+
+
+class ApiGroup(Wire, frozen=True):
+    name: str = ""
+    versions: list[ApiGroupVersion] = msgspec.field(default_factory=list)
+
+
+class ApiGroups(Wire, frozen=True):
+    """The answer to GET /apis."""
+
+    groups: list[ApiGroup] = msgspec.field(default_factory=list)
+
+
+class NamedValue(Wire, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class WireTaint(Wire, frozen=True):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class WireCondition(Wire, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: datetime | None = None
+
+
+class NodeSpec(Wire, frozen=True):
+    unschedulable: bool | None = None
+    taints: list[WireTaint] | None = None
+
+
+class NodeInfo(Wire, frozen=True):
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
+class NodeStatus(Wire, frozen=True):
+    capacity: Quantities | None = None
+    allocatable: Quantities | None = None
+    conditions: list[WireCondition] | None = None
+    addresses: list[NamedValue] | None = None
+    node_info: NodeInfo | None = None
+
+
+class WireNode(Wire, frozen=True):
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Resources(Wire, frozen=True):
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class Container(Wire, frozen=True):
+    name: str = ""
+    image: str | None = None
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class PodClaim(Wire, frozen=True):
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class LabelSelector(Wire, frozen=True):
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+
+
+class WireToleration(Wire, frozen=True):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: int | None = None
+
+
+class NodeSelectorTerm(Wire, frozen=True):
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
+
+
+class NodeSelector(Wire, frozen=True):
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class NodeAffinity(Wire, frozen=True):
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class PodAffinityTerm(Wire, frozen=True):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class PodAffinity(Wire, frozen=True):
+    required: list[PodAffinityTerm] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Wire, frozen=True):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class SpreadConstraint(Wire, frozen=True):
+    topology_key: str = ""
+    max_skew: int = 1
+    min_domains: int | None = None
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+
+
+class SchedulingGroup(Wire, frozen=True):
+    pod_group_name: str | None = None
+
+
+class PodSpec(Wire, frozen=True):
+    node_name: str | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: Quantities | None = None
+    resources: Resources | None = None
+    priority: int | None = None
+    priority_class_name: str | None = None
+    scheduler_name: str | None = None
+    resource_claims: list[PodClaim] | None = None
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadRef | None = None
+    tolerations: list[WireToleration] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+    scheduling_gates: list[msgspec.Raw] | None = None  # read only for whether there are any
+    volumes: msgspec.Raw = msgspec.Raw(b"null")  # as list[Volume] | None; decoded of exporters alone
+
+
+class HostPath(Wire, frozen=True):
+    path: str = ""
+
+
+class Volume(Wire, frozen=True):
+    host_path: HostPath | None = None
+
+
+class StartedAt(Wire, frozen=True):
+    started_at: datetime | None = None
+
+
+class ContainerState(Wire, frozen=True):
+    running: StartedAt | None = None
+    terminated: StartedAt | None = None
+
+
+class ContainerStatus(Wire, frozen=True):
+    restart_count: int = 0
+    state: ContainerState | None = None
+
+
+class PodIp(Wire, frozen=True):
+    ip: str = ""
+
+
+class PodStatus(Wire, frozen=True):
+    phase: str = ""
+    start_time: datetime | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ips: list[PodIp] | None = msgspec.field(default=None, name="podIPs")
+    conditions: list[WireCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
+    extended_resource_claim_status: PodClaim | None = None
+
+
+class WirePod(Wire, frozen=True):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class BudgetSpec(Wire, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class BudgetStatus(Wire, frozen=True):
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+
+
+class Budget(Wire, frozen=True):
+    metadata: Metadata
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
+
+
+class QuotaSpec(Wire, frozen=True):
+    hard: Quantities | None = None
+
+
+class Quota(Wire, frozen=True):
+    metadata: Metadata
+    spec: QuotaSpec = QuotaSpec()
+
+
+class PriorityClass(Wire, frozen=True):
+    metadata: Metadata
+    value: int = 0
+
+
+class Bare(Wire, frozen=True):
+    """An object of which only the metadata is read."""
+
+    metadata: Metadata
