@@ -9,6 +9,7 @@ import pytest
 
 from gpuwatch.facts.model.cluster import Cluster, Node
 from gpuwatch.facts.model.telemetry import Device, Exporter, GapKind, Vendor
+from gpuwatch.judge.health.infiniband import STATISTICS
 from gpuwatch.sources.collect.resolve import boot_times, infiniband_ports, resolve_nodes
 from telemetry.timeline import AT, NOW, Timeline, Witness
 
@@ -100,7 +101,7 @@ def test_ports_of_nodes_by_the_address_of_their_node_exporter(tmp_path: Path) ->
         port = {"instance": instance, "device": "mlx5_0", "port": "1", "node": "gpu-2"}
         timeline.add("node_infiniband_state_id", port, 1)
         timeline.add("node_infiniband_rate_bytes_per_second", port, 5e10)
-    found, gaps = infiniband_ports(timeline.store(tmp_path), AT, CLUSTER)
+    found, gaps = infiniband_ports(timeline.store(tmp_path), AT, CLUSTER, STATISTICS)
     assert gaps == ()
     assert found == {
         "ip-10-0-1-7.ec2.internal": {
@@ -113,8 +114,8 @@ def test_ports_of_nodes_by_the_address_of_their_node_exporter(tmp_path: Path) ->
         }
     }
     refusing = Witness(timeline.store(tmp_path), lambda _: True)
-    assert infiniband_ports(refusing, AT, CLUSTER)[0] == {}
-    assert [gap.what for gap in infiniband_ports(refusing, AT, CLUSTER)[1]] == ["InfiniBand ports"]
+    assert infiniband_ports(refusing, AT, CLUSTER, STATISTICS)[0] == {}
+    assert [gap.what for gap in infiniband_ports(refusing, AT, CLUSTER, STATISTICS)[1]] == ["InfiniBand ports"]
 
 
 def test_without_ports_one_question_is_asked(tmp_path: Path) -> None:
@@ -122,5 +123,5 @@ def test_without_ports_one_question_is_asked(tmp_path: Path) -> None:
     timeline.add("node_boot_time_seconds", {"instance": "gpu-2:9100"}, NOW)
     asked: list[object] = []
     witness = Witness(timeline.store(tmp_path), lambda expression: bool(asked.append(expression)))
-    assert infiniband_ports(witness, AT, CLUSTER) == ({}, ())
+    assert infiniband_ports(witness, AT, CLUSTER, STATISTICS) == ({}, ())
     assert len(asked) == 1

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.facts.model.decision import Finding, Snapshot, Verdict
+from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.judge.health.assess import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
-from gpuwatch.judge.needs import TelemetryNeeds, statistics
+from gpuwatch.judge.needs import statistics
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.telemetry.recording import open_recording
 

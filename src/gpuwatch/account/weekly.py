@@ -17,11 +17,10 @@ from gpuwatch.facts.catalog.instances import CURRENCY
 from gpuwatch.facts.model.decision import Analysis, Finding, FindingKind, Severity, SubjectKind, Verdict
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.remediation import Remediation
-from gpuwatch.facts.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation
+from gpuwatch.facts.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation, by_worth
 from gpuwatch.facts.model.telemetry import Device, Gap
 from gpuwatch.facts.model.weekly import DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport
 from gpuwatch.facts.model.workload_profile import ProfileBook, UsageHour
-from gpuwatch.size.recommend import by_worth
 
 VERSION = 1
 """Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""

@@ -22,16 +22,18 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.faults import FaultMemory
+from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import Device, Schema, Signal, WindowStat
 from gpuwatch.judge.health import assess as health
+from gpuwatch.judge.health import infiniband
 from gpuwatch.judge.health.assess import HealthPolicy
 from gpuwatch.judge.idle import assess as idle
 from gpuwatch.judge.idle.assess import IdlePolicy
 from gpuwatch.judge.misfit import assess as misfit
 from gpuwatch.judge.misfit.assess import MisfitPolicy
-from gpuwatch.judge.needs import TelemetryNeeds, statistics
+from gpuwatch.judge.needs import statistics
 
 VERSION = 1
 """Version of the Analysis' JSON. Fields may be added; a removal or a change of meaning raises it."""
@@ -55,6 +57,7 @@ def needs_of(policies: Policies) -> TelemetryNeeds:
         activity_window_seconds=policies.idle.window_seconds,
         activity_step_seconds=policies.idle.step_seconds,
         activity_bound_ratio=policies.idle.active_ratio,
+        port_stats=infiniband.STATISTICS,
     )
 
 

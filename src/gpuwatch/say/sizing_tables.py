@@ -8,12 +8,11 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from gpuwatch.facts.model.sizing import Abstention, Change, MemoryNeed, MigPlan, Option, Recommendation
+from gpuwatch.facts.model.sizing import Abstention, Change, MemoryNeed, MigPlan, Option, Recommendation, by_worth
 from gpuwatch.facts.model.workload_profile import WorkloadKey
 from gpuwatch.say.layout import FoldedName, OneLine, cut, new_grid, new_table, whole_or_line
 from gpuwatch.say.weekly_words import ABSTAINED, PROJECTED, TIER, abstained, gpu_hours, money, percent, saving, speed
 from gpuwatch.say.words import listed, plural, quantity, short_uuid
-from gpuwatch.size.recommend import by_worth
 
 _EXAMPLES = 3
 

@@ -4,10 +4,10 @@ Every name is escaped. The page's Content-Security-Policy forbids requests and a
 name that is not escaped does no harm. Lists are cut at `ROWS_SHOWN` and the like; the CSV and JSON forms are complete.
 """
 
+from gpuwatch.facts.model.sizing import by_worth
 from gpuwatch.facts.model.weekly import TeamUse, WeeklyReport
 from gpuwatch.say import weekly_words as say
 from gpuwatch.say.templating import POLICY, SCRIPT, SCRIPT_HASH, weekly_text
-from gpuwatch.size.recommend import by_worth
 
 ROWS_SHOWN = 200  # of the tables with one line each: about 150 kB of HTML
 ADVICE_SHOWN = 50  # with all facts, the YAML and the options: about 10 kB each

@@ -20,6 +20,7 @@ from gpuwatch.facts.model.sizing import (
     Recommendation,
     Target,
     TargetKind,
+    by_worth,
 )
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
 from gpuwatch.size.abstain import abstention
@@ -90,11 +91,6 @@ def advise(
         tuple(sorted(recommended, key=by_worth)),
         tuple(replace(abstained[key], currency=currency) for key in sorted(abstained)),
     )
-
-
-def by_worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
-    """Sort key of changes: most money first, then most GPU-hours."""
-    return -(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key
 
 
 def _failed(key: WorkloadKey, at: datetime, problem: Exception) -> Abstention:

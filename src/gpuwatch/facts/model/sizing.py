@@ -164,6 +164,11 @@ class Recommendation:
     condition: str = ""
 
 
+def by_worth(item: Recommendation) -> tuple[float, float, WorkloadKey]:
+    """Sort key of changes: most money first, then most GPU-hours."""
+    return -(item.chosen.projected_saving_per_week or 0.0), -item.chosen.projected_saving_gpu_hours_per_week, item.key
+
+
 class AbstentionKind(StrEnum):
     RIGHT_SIZED = "right_sized"  # nothing cheaper is fast enough: keep as is
     COVERAGE = "coverage"  # too much of its time was not measured

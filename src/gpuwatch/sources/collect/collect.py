@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.telemetry import (
     ActivityHistory,
     DeviceId,
@@ -17,7 +18,6 @@ from gpuwatch.facts.model.telemetry import (
     Statistic,
     WindowStat,
 )
-from gpuwatch.judge.needs import TelemetryNeeds
 from gpuwatch.sources.collect.origin import TrustedTargets, find_origin, untrusted
 from gpuwatch.sources.collect.resolve import boot_times, infiniband_ports, resolve_nodes
 from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
@@ -130,7 +130,7 @@ def _read_telemetry(
     progress("reading how Pods with accelerators ended")
     runs, found = pod_runs(telemetry, at, needs.pod_runs_seconds)
     boots, more = boot_times(telemetry, at, snapshot.cluster)
-    ports, failures = infiniband_ports(telemetry, at, snapshot.cluster)
+    ports, failures = infiniband_ports(telemetry, at, snapshot.cluster, needs.port_stats)
     gaps += (*found, *more, *failures)
     return replace(
         snapshot,

@@ -7,13 +7,12 @@ counts where the exporter runs on that Node, or where the series are known to be
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.telemetry import Device, Exporter, Gap, GapKind
-from gpuwatch.judge.health.infiniband import STATISTICS
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.samples import Expression, Function, SampleStore, Selector, TelemetryError
 
@@ -106,12 +105,12 @@ def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict
 
 
 def infiniband_ports(
-    store: SampleStore, at: datetime, cluster: Cluster
+    store: SampleStore, at: datetime, cluster: Cluster, port_stats: Iterable[str]
 ) -> tuple[dict[str, dict[str, dict[str, float]]], tuple[Gap, ...]]:
     """`Snapshot.infiniband`; a target's Node as in `boot_times`. Without ports, the first query is the only one."""
     names = HostNames(cluster)
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for statistic in STATISTICS:
+    for statistic in port_stats:
         metric, function, seconds = statistic.split(":")
         asked = Expression(Selector(metric), Function(function), int(seconds), by=("instance", "device", "port"))
         try:

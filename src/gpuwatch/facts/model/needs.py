@@ -1,0 +1,31 @@
+"""What the rules need of telemetry, as one value: `act.analysis` builds it, `sources.collect` reads it."""
+
+from dataclasses import dataclass
+
+from gpuwatch.facts.model.telemetry import Signal, WindowStat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryNeeds:
+    """The statistics, and how far back each query reaches.
+
+    activity_window_seconds, activity_step_seconds: the history that idleness is learnt from, and its resolution.
+    activity_bound_ratio: engine activity above which a step counts as active.
+    suspect_window_seconds: only devices idle in it, and those of like Workloads, need the long history. 0: all do.
+    inventory_seconds: a device seen within it is reported as missing when it vanishes.
+    lost_seconds: the same where other devices of the machine report. Later only the Node's capacity shows the loss.
+    port_stats: what is read of each InfiniBand port, as `metric:function:seconds`; only the first if it has no rows.
+    pod_runs_seconds: over which ends of Pods are compared. 6 h: a few starts of jobs that die at once.
+    """
+
+    stats: tuple[WindowStat, ...]
+    state_signals: tuple[Signal, ...]
+    change_window_seconds: int
+    activity_window_seconds: int
+    activity_step_seconds: int
+    activity_bound_ratio: float
+    suspect_window_seconds: int = 1800
+    inventory_seconds: int = 3600
+    lost_seconds: int = 24 * 3600
+    pod_runs_seconds: int = 6 * 3600
+    port_stats: tuple[str, ...] = ()
