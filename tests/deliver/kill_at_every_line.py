@@ -40,7 +40,7 @@ def kill_after(lines: int) -> Callable[..., Any]:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
-        if "/gpuwatch/deliver/" not in frame.f_code.co_filename:
+        if "/gpuwatch/say/deliver/" not in frame.f_code.co_filename:
             return None
         if event == "line":
             left -= 1

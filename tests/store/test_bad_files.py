@@ -160,8 +160,8 @@ def test_disk_full(path: Path) -> None:
 FILE_SIZE_LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from gpuwatch.store import StoreError
-from gpuwatch.store.store import Store
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.store import Store
 from store.values import book
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path = Path(sys.argv[1])

@@ -79,7 +79,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 SAVE_OFTEN = """
 import sys
 from pathlib import Path
-from gpuwatch.store.store import Store
+from gpuwatch.sources.store.store import Store
 from store.values import T0, HOUR, advice, book, key
 path, first = Path(sys.argv[1]), int(sys.argv[2])
 for tag in range(first, first + 30, 2):
