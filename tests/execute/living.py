@@ -315,8 +315,8 @@ class Fleet:
         return int(owner["spec"].get("replicas", 0 if owner["spec"].get("suspend") else count))
 
     def _kueue(self) -> None:
-        """An admitted Job runs. One whose Workload is inactive does not, its quota is free a while later, and whoever
-        has waited longest takes it; a Workload that is active again waits behind the others."""
+        """An admitted Job runs. One whose Workload is inactive does not. Its quota is free a while later, and the
+        Workload that has waited longest takes it. A Workload that is active again waits behind the others."""
         stored = {item["metadata"]["ownerReferences"][0]["name"]: item for item in self._all(KUEUE, "Workload")}
         for name in list(self.queued):
             workload, job = copy.deepcopy(stored[name]), self.find(name)
@@ -569,7 +569,7 @@ _KINDS = (
 
 
 def is_closed(node: Object) -> bool:
-    """Whether the scheduler puts no Pod there, none of which tolerates a taint. PreferNoSchedule is no bar."""
+    """Whether the scheduler puts no Pod there. No Pod of this fleet tolerates a taint. PreferNoSchedule is no bar."""
     hard = any(taint["effect"] != "PreferNoSchedule" for taint in node["spec"].get("taints") or ())
     return hard or bool(node["spec"].get("unschedulable"))
 

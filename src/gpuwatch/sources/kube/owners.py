@@ -76,7 +76,7 @@ class TakeOwner:
 
 
 def _loses(kind: Kind, raw: msgspec.Raw) -> str | None:
-    """Of an object of this kind. Only a kind of which some objects lose data is decoded as a whole."""
+    """`Owner.loses` of this object. It is decoded as a whole only if some objects of its kind lose data."""
     if not isinstance(kind.release, ReleaseRule):
         return None
     deletes = kind.release.deletes
