@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 from gpuwatch.act.execute import requests
+from gpuwatch.app.controller.metric_table import METRICS
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.metric_table import METRICS
 from gpuwatch.app.settings import Settings
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.decision import ActionKind, Advice, Component, Family, FindingKind, Mode, Severity, Verdict

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
+from gpuwatch.app.cli.scope import shown_name
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.scope import shown_name
 from gpuwatch.facts.model.cluster import Cluster, Workload
 from gpuwatch.say.machine import analysis_schema, to_json
 from gpuwatch.sources.collect.snapshot_file import load_snapshot, save_snapshot
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_with_130() -> None:
     """In a command that waits for a server which accepts and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        command = [sys.executable, "-m", "gpuwatch.app.cli", "analyze", "--no-cluster", "--prometheus", url]
+        command = [sys.executable, "-m", "gpuwatch.app.cli.main", "analyze", "--no-cluster", "--prometheus", url]
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
             silent.settimeout(30)
             connection, _ = silent.accept()
@@ -250,7 +250,7 @@ def test_a_cluster_that_cannot_be_read_is_an_error(kind: str, tmp_path: Path) ->
 
 
 def test_a_latin_1_terminal_gets_tables_and_machines_get_utf_8() -> None:
-    command = [sys.executable, "-m", "gpuwatch.app.cli", "analyze", "--no-cluster", "--telemetry", str(PAGE)]
+    command = [sys.executable, "-m", "gpuwatch.app.cli.main", "analyze", "--no-cluster", "--telemetry", str(PAGE)]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     table = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
     assert b"Traceback" not in table.stderr
@@ -262,7 +262,7 @@ def test_a_latin_1_terminal_gets_tables_and_machines_get_utf_8() -> None:
 def test_tab_completes_commands_options_and_values_in_bash(tmp_path: Path) -> None:
     """As bash calls it for `gpuwatch ana<Tab>` and so on. docs/cli.md says how it was tried in the other shells."""
     program = tmp_path / "gpuwatch"
-    program.write_text(f"#!{sys.executable}\nfrom gpuwatch.app.cli import main\nmain()\n")
+    program.write_text(f"#!{sys.executable}\nfrom gpuwatch.app.cli.main import main\nmain()\n")
     program.chmod(0o755)
     script = """
         eval "$(_GPUWATCH_COMPLETE=bash_source gpuwatch)"
@@ -298,7 +298,7 @@ def test_help_has_whole_summaries_and_the_exit_codes() -> None:
 
 
 def test_verbose_tells_the_steps() -> None:
-    command = [sys.executable, "-m", "gpuwatch.app.cli", "analyze", "--no-cluster", "--telemetry", str(PAGE), "-v"]
+    command = [sys.executable, "-m", "gpuwatch.app.cli.main", "analyze", "--no-cluster", "--telemetry", str(PAGE), "-v"]
     assert "listing devices" in subprocess.run(command, capture_output=True, timeout=60, check=True, text=True).stderr
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from gpuwatch.app.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]

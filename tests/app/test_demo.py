@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 
 
 def test_the_demo_says_what_was_planted_and_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import DEPLOY, apply, documents
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import gpuwatch
 from gpuwatch.account.fleet_cost import fleet_cost
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from gpuwatch.app.sizing import price_list
 from gpuwatch.app.sources import SourceError
 from gpuwatch.facts.model.decision import Verdict

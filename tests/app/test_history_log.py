@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.app.history_log import HistoryLog
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.history_log import HistoryLog
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
 from store.remediation_stores import proposal, remediation
 

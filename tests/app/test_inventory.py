@@ -14,9 +14,9 @@ from kubernetes.client import ApiClient, Configuration
 
 from execute.living import Fleet, new_store
 from gpuwatch.act.analysis import Policies, analyse
-from gpuwatch.app import controller as controllers
-from gpuwatch.app.controller import Controller, followed, following, rest
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller import controller as controllers
+from gpuwatch.app.controller.controller import Controller, followed, following, rest
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sources import Opened
 from gpuwatch.facts.model.decision import Analysis

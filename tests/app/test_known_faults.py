@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from detect.builders import AT
 from detect.test_fault_memory import HOUR, moved, quiet, raised
 from gpuwatch.act.analysis import Policies, assess
-from gpuwatch.app.cli import cli
-from gpuwatch.app.controller import Controller, Writers
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.cli.main import cli
+from gpuwatch.app.controller.controller import Controller, Writers
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.app.sources import Opened

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.app.leader import Election, NotLeadingError
+from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.sources.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from gpuwatch.simulate.fault_kinds import FaultKind
 from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.told_fleet import leading, remediations, simulated
 from gpuwatch.account.fleet_cost import FleetCost
-from gpuwatch.app.counted_writer import counted
-from gpuwatch.app.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.counted_writer import counted
+from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.tables import CatalogError
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click import Command, Context, Group
 
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

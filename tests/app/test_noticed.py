@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from parts.scripted_server import Asked, Reply, scripted
 
 

@@ -19,8 +19,8 @@ from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
-from gpuwatch.app.metrics import Metrics
-from gpuwatch.app.notifications import KEPT, Notifications
+from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.notifications import KEPT, Notifications
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.facts.model.remediation import Phase, Remediation, Step, StepKind
 from gpuwatch.say.deliver.policy import DeliveryPolicy

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.app.http_server import serving
-from gpuwatch.app.jobs import Job, Jobs
-from gpuwatch.app.metrics import Metrics
-from gpuwatch.app.pages import Pages
+from gpuwatch.app.controller.http_server import serving
+from gpuwatch.app.controller.jobs import Job, Jobs
+from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.pages import Pages
 from gpuwatch.say.deliver import outbox as box
 from gpuwatch.say.deliver.deliver import deliver
 from gpuwatch.say.deliver.policy import DeliveryPolicy

@@ -13,8 +13,8 @@ import pytest
 
 from gpuwatch.act.analysis import Policies
 from gpuwatch.act.plan.policy import PlanPolicy
-from gpuwatch.app.controller import Controller
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.controller import Controller
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.app.sources import Opened

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from cluster.api import Api
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.app.cli import cli
-from gpuwatch.app.remediation_commands import kept_of
+from gpuwatch.app.cli.main import cli
+from gpuwatch.app.cli.remediation_commands import kept_of
 from gpuwatch.app.sources import open_sources
 from gpuwatch.facts.model.remediation import Phase, Turn
 from gpuwatch.sources.store.api_form import to_api

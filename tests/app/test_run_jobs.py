@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from gpuwatch.app.http_server import serving
-from gpuwatch.app.jobs import Job, Jobs
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.http_server import serving
+from gpuwatch.app.controller.jobs import Job, Jobs
+from gpuwatch.app.controller.metrics import Metrics
 from parts.gpuwatch_run import asked
 from parts.processes import wait_until
 

@@ -67,7 +67,7 @@ class Run(GpuwatchRun):
 def gpuwatch(folder: Path, url: str, *options: str, prometheus: str = "", **settings_of: Any) -> Iterator[Run]:
     """url: for the command line; prometheus, settings_of: for the settings."""
     port, log, settings = free_port(), folder / "log", folder / "settings.yaml"
-    command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--no-cluster", *options]
+    command = [sys.executable, "-m", "gpuwatch.app.cli.main", "run", "--no-cluster", *options]
     command += ["--prometheus", url] if url else []
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
     unstarted = Run(None, port, log, settings)  # type: ignore[arg-type]
@@ -233,7 +233,7 @@ def test_a_report_waits_for_telemetry_that_does_not_answer(
 
 
 def test_without_telemetry_there_is_nothing_to_run_for(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--no-cluster"]
+    command = [sys.executable, "-m", "gpuwatch.app.cli.main", "run", "--no-cluster"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert done.returncode == 1

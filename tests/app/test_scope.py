@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.app.scope import parse_selector
+from gpuwatch.app.cli.scope import parse_selector
 from gpuwatch.app.sources import OptionsError
 
 POD = {"team": "vision", "tier": "prod"}

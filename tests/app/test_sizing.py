@@ -16,7 +16,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from deliver.receivers import webhook
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.writing import write_fleet

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from gpuwatch.act.analysis import Policies
-from gpuwatch.app.controller import Controller
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.controller import Controller
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, _policies, open_sources

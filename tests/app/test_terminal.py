@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.app.terminal import output
+from gpuwatch.app.cli.terminal import output
 
 
 def test_a_pipe_is_160_wide_unless_columns_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from deploy.manifests import CRDS, DEPLOY, apply, documents
 from gpuwatch.act.execute.requests import write
 from gpuwatch.act.execute.steps import RELEASED
 from gpuwatch.act.remediations import RemediationStore
-from gpuwatch.app import uninstall
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli import uninstall
+from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.frameworks import keys, kueue
 from gpuwatch.facts.frameworks.objects import Patch, ref_of
 from gpuwatch.facts.frameworks.release import Release, release

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from deliver.receivers import Webhook, webhook
-from gpuwatch.app.leader import LEASE, Election, NotLeadingError
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.leader import LEASE, Election, NotLeadingError
+from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.weekly_job import WeeklyJob
 from gpuwatch.app.settings.run_policy import ControllerPolicy
-from gpuwatch.app.weekly_job import WeeklyJob
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.say.deliver.policy import DeliveryPolicy
 from gpuwatch.sources.kube.writer import Failure, WriteError

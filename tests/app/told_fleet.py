@@ -13,8 +13,8 @@ from gpuwatch.account.fleet_cost import advice_counts, fleet_cost
 from gpuwatch.account.money import PriceList
 from gpuwatch.act.analysis import PlanContext, Policies, analyse, needs_of
 from gpuwatch.act.execute.advance import ExecutorPolicies
-from gpuwatch.app.jobs import Job, Jobs
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.jobs import Job, Jobs
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.instances import instance_types
 from gpuwatch.facts.model.decision import Analysis
 from gpuwatch.facts.model.remediation import Pause, Remediation

@@ -33,7 +33,7 @@ from parts.gpuwatch_run import GpuwatchRun
 from parts.processes import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-ENTRY_POINT = [sys.executable, "-m", "gpuwatch.app.cli"]
+ENTRY_POINT = [sys.executable, "-m", "gpuwatch.app.cli.main"]
 _LOOK_SECONDS = 0.3
 
 

@@ -21,7 +21,7 @@ from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.remediations import RemediationStore
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter

@@ -22,7 +22,7 @@ from deploy.manifests import DEPLOY, apply, documents, renamed
 from deploy.test_roles import rights
 from frameworks.samples import SAMPLES, VOLCANO
 from gpuwatch.act.execute.requests import write
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.frameworks import WRITTEN, keys
 from gpuwatch.facts.frameworks.framework import ReleaseRule
 from gpuwatch.facts.frameworks.json_patch import ABSENT, parts, put, value_at

@@ -16,7 +16,7 @@ from deploy.manifests import DEPLOY, documents
 from gpuwatch import __version__
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import PAUSE
-from gpuwatch.app.cli import cli
+from gpuwatch.app.cli.main import cli
 from gpuwatch.app.settings import load_settings
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.decision import ActionKind, Mode

@@ -25,8 +25,8 @@ from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild
 from cluster.control_plane import running as control_plane_running
 from deploy.manifests import DEPLOY, apply, documents
-from gpuwatch.app.http_server import serving
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.http_server import serving
+from gpuwatch.app.controller.metrics import Metrics
 from parts.operator_server import OperatorBuild, definitions, running_operator
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import __version__
-from gpuwatch.app import cli
+from gpuwatch.app.cli import main
 from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.sources.collect.snapshot_file import save_snapshot
 from parts.processes import free_port
@@ -34,19 +34,19 @@ TABLES = SETTINGS | {"rich"}
 CLUSTER = TABLES | {"kubernetes", "requests", "tenacity", "urllib3"}
 # The modules that the commands load, and all that these import of the dependencies before a source is opened.
 AT_START = {
-    "commands": CLUSTER,
-    "remediation_commands": CLUSTER,
-    "sizing_commands": CLUSTER | {"jinja2", "markupsafe"},
-    "uninstall": CLUSTER | {"click"},
-    "demo": TABLES | {"pyarrow"},
-    "run": CLUSTER | {"jinja2", "markupsafe", "prometheus-client"},
+    "cli.commands": CLUSTER,
+    "cli.remediation_commands": CLUSTER,
+    "cli.sizing_commands": CLUSTER | {"jinja2", "markupsafe"},
+    "cli.uninstall": CLUSTER | {"click"},
+    "cli.demo": TABLES | {"pyarrow"},
+    "controller.run": CLUSTER | {"jinja2", "markupsafe", "prometheus-client"},
 }
 
 
-# Command → the function that it calls, as `app/cli.py` names it.
+# Command → the function that it calls, as `app/cli/main.py` names it.
 COMMANDS = {
     node.name.replace("_", "-"): each.args[0].value
-    for node in ast.parse(Path(cli.__file__).read_text(encoding="utf-8")).body
+    for node in ast.parse(Path(main.__file__).read_text(encoding="utf-8")).body
     if isinstance(node, ast.FunctionDef)
     for each in node.decorator_list
     if isinstance(each, ast.Call)
@@ -109,21 +109,21 @@ def test_images_and_charts_have_the_version_of_the_package() -> None:
 
 
 def test_help_needs_click_alone() -> None:
-    help_ = "from gpuwatch.app.cli import cli\ntry: cli(['run', '--help'])\nexcept SystemExit: pass"
+    help_ = "from gpuwatch.app.cli.main import cli\ntry: cli(['run', '--help'])\nexcept SystemExit: pass"
     assert loaded_after(help_) == {"click"}
     assert loaded_after("import gpuwatch") == set()
 
 
 def test_the_table_has_every_module_that_a_command_loads() -> None:
-    assert {function.partition(".")[0] for function in COMMANDS.values()} == AT_START.keys()
+    assert {function.rpartition(".")[0] for function in COMMANDS.values()} == AT_START.keys()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_has_the_options_that_its_function_names(command: str) -> None:
     """mypy does not see these calls, since a command's module is imported when the command runs."""
-    module, _, name = COMMANDS[command].partition(".")
+    module, _, name = COMMANDS[command].rpartition(".")
     takes = inspect.signature(getattr(importlib.import_module(f"gpuwatch.app.{module}"), name)).parameters
-    options = {item.name for item in cli.cli.commands[command].params if item.expose_value}
+    options = {item.name for item in main.cli.commands[command].params if item.expose_value}
     # The rest (`**options`) says where facts come from, for `open_sources`.
     assert {key for key, item in takes.items() if item.kind is not item.VAR_KEYWORD} <= options
 
@@ -138,7 +138,7 @@ def test_an_analysis_loads_neither_frames_nor_destinations_nor_solvers(tmp_path:
 
     def analyzed(*options: str) -> set[str]:
         command = ["analyze", "--no-cluster", *options]
-        return loaded_after(f"from gpuwatch.app.cli import cli\ntry: cli({command})\nexcept SystemExit: pass")
+        return loaded_after(f"from gpuwatch.app.cli.main import cli\ntry: cli({command})\nexcept SystemExit: pass")
 
     settings = tmp_path / "settings.yaml"
     settings.write_text(f"prometheus: {{url: 'http://127.0.0.1:{free_port()}', retries: 0}}")

@@ -41,7 +41,7 @@ LEASE_SECONDS = 6
 OWN = frozenset({"leases", "checkpoints", "workloadprofiles", "remediations", "noderemediations", "events"})
 """Resources of which gpuwatch writes objects of its own; all others are somebody's."""
 
-_MAIN = "from gpuwatch.app.cli import main; main()"
+_MAIN = "from gpuwatch.app.cli.main import main; main()"
 
 UNSEEN: list[str] = []
 """What was not looked at, and in which test, because the cluster is somebody else's."""
@@ -137,7 +137,7 @@ class World:
         """A replica, ready, under the account of deploy/; ended in order if it still runs. version: that it says it
         is, where it is to be another one than this."""
         port, log = free_port(), self.folder / f"{name}.log"
-        command = [sys.executable, "-m", "gpuwatch.app.cli", "run", "--config", str(settings)]
+        command = [sys.executable, "-m", "gpuwatch.app.cli.main", "run", "--config", str(settings)]
         kubeconfig = self.cluster.account(name)
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")},
@@ -159,7 +159,7 @@ class World:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A person's `gpuwatch …`, as the administrator."""
-        whole = [sys.executable, "-m", "gpuwatch.app.cli", *arguments]
+        whole = [sys.executable, "-m", "gpuwatch.app.cli.main", *arguments]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWATCH_")}
         environment |= {"KUBECONFIG": self.cluster.administrator, "COLUMNS": "200"}
         return subprocess.run(whole, capture_output=True, text=True, check=False, env=environment, cwd=self.folder)

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from gpuwatch import __version__
 from gpuwatch.act.analysis import Policies, analyse, needs_of
-from gpuwatch.app.cli import cli
-from gpuwatch.app.demo import END
+from gpuwatch.app.cli.demo import END
+from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.say.status_page import JobTimes, Status, status_html
 from gpuwatch.sources.collect.collect import collect

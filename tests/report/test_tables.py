@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from gpuwatch.app.scope import Scope
+from gpuwatch.app.cli.scope import Scope
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import (
     Analysis,

@@ -1,1 +1,1 @@
-"""The command line: it alone reads the clock, and it connects the other packages."""
+"""The programs: they read the clock and the settings, and connect the other parts."""

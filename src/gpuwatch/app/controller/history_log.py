@@ -3,8 +3,8 @@
 import logging
 from datetime import datetime, timedelta
 
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.logs import fields
-from gpuwatch.app.metrics import Metrics
 from gpuwatch.facts.model.remediation import Remediation
 
 log = logging.getLogger("gpuwatch.run")

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch import __version__
-from gpuwatch.app.controller import Controller, UnreachableError, Writers
-from gpuwatch.app.counted_writer import counted
+from gpuwatch.app.cli.terminal import EXPECTED, reported
+from gpuwatch.app.controller.controller import Controller, UnreachableError, Writers
+from gpuwatch.app.controller.counted_writer import counted
+from gpuwatch.app.controller.http_server import serving
+from gpuwatch.app.controller.jobs import Jobs
+from gpuwatch.app.controller.leader import Election, NotLeadingError
+from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.pages import Pages
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.http_server import serving
-from gpuwatch.app.jobs import Jobs
-from gpuwatch.app.leader import Election, NotLeadingError
 from gpuwatch.app.logs import LogFormat, log_to_stderr
-from gpuwatch.app.metrics import Metrics
-from gpuwatch.app.pages import Pages
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import SourceError, open_sources
-from gpuwatch.app.terminal import EXPECTED, reported
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.say.status_page import Status
 from gpuwatch.sources.kube.live import LiveCluster, api_client

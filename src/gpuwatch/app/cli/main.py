@@ -50,7 +50,7 @@ def _runs(function: str) -> Callable[[Callable[[], None]], Callable[..., None]]:
     def decorate(described: Callable[[], None]) -> Callable[..., None]:
         @wraps(described)
         def call(**options: Any) -> None:
-            module, _, name = function.partition(".")
+            module, _, name = function.rpartition(".")
             sys.exit(getattr(import_module(f"gpuwatch.app.{module}"), name)(**options))
 
         return call
@@ -216,7 +216,7 @@ def cli() -> None:
 @_rows
 @_state("State file of `gpuwatch run` in this cluster: the faults that it remembers count.")
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
-@_runs("commands.run_analyze")
+@_runs("cli.commands.run_analyze")
 def analyze() -> None:
     """What is degraded or idle, and what to do about it.
 
@@ -230,7 +230,7 @@ def analyze() -> None:
 @_profiles
 @_in_namespace("Namespace of the Pod or the workload.")
 @_format("table", "wide", "json", "yaml")
-@_runs("commands.run_explain")
+@_runs("cli.commands.run_explain")
 def explain() -> None:
     """Why something is idle, degraded or on its GPU.
 
@@ -247,7 +247,7 @@ def explain() -> None:
 @_format("table", "wide", "json", "yaml", "csv", "name", "parquet", "patch", text="'patch': YAML for owners to apply.")
 @_output_file
 @_rows
-@_runs("sizing_commands.run_recommend")
+@_runs("cli.sizing_commands.run_recommend")
 def recommend() -> None:
     """The GPU that each workload needs, and what that saves.
 
@@ -263,7 +263,7 @@ def recommend() -> None:
     "table", "wide", "json", "yaml", "mig-parted", text="'mig-parted' prints the configuration for the MIG manager."
 )
 @_rows
-@_runs("sizing_commands.run_mig_plan")
+@_runs("cli.sizing_commands.run_mig_plan")
 def mig_plan() -> None:
     """Pack all advised slices into valid MIG geometries.
 
@@ -286,7 +286,7 @@ def mig_plan() -> None:
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
 @_state("SQLite file that keeps the profiles and the advice given.")
 @_format("summary", "markdown", "json", "parquet", text="Printed form; 'parquet' adds Parquet to the folder's files.")
-@_runs("sizing_commands.run_report")
+@_runs("cli.sizing_commands.run_report")
 def report() -> None:
     """Write the weekly report, and send it.
 
@@ -302,7 +302,7 @@ def report() -> None:
 @click.option(
     "--allow-limited", is_flag=True, help="Exit with 0 although rules lack signals, if all sources can be read."
 )
-@_runs("commands.run_doctor")
+@_runs("cli.commands.run_doctor")
 def doctor() -> None:
     """What is connected, and which rule lacks which signal.
 
@@ -321,7 +321,7 @@ def doctor() -> None:
     metavar="FILE",
 )
 @click.option("--pseudonyms", is_flag=True, help="Replace names of Nodes, Pods, namespaces, owners, images and GPUs.")
-@_runs("commands.run_capture")
+@_runs("cli.commands.run_capture")
 def capture() -> None:
     """Write all facts of one moment to a file.
 
@@ -336,7 +336,7 @@ def capture() -> None:
 @click.option(
     "--folder", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True, help="Where it is kept."
 )
-@_runs("demo.run_demo")
+@_runs("cli.demo.run_demo")
 def demo() -> None:
     """Show a week of a simulated fleet.
 
@@ -352,7 +352,7 @@ def demo() -> None:
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Lines on stderr."
 )
-@_runs("run.run_controller")
+@_runs("controller.run.run_controller")
 def run() -> None:
     """Watch the fleet until SIGTERM: the controller.
 
@@ -385,7 +385,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Have the API server jud
 @_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
 @_output_file
 @_rows
-@_runs("remediation_commands.run_plan")
+@_runs("cli.remediation_commands.run_plan")
 def plan() -> None:
     """Which actions would be taken now, which not, and why.
 
@@ -401,7 +401,7 @@ def plan() -> None:
 @_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
 @_output_file
 @_rows
-@_runs("remediation_commands.run_history")
+@_runs("cli.remediation_commands.run_history")
 def history() -> None:
     """What was proposed, approved, done and undone.
 
@@ -415,7 +415,7 @@ def history() -> None:
 @_within
 @_dry_run
 @click.option("--by", metavar="WHO", help="Who approves, for the record; the cluster accepts your user name only.")
-@_runs("remediation_commands.run_approve")
+@_runs("cli.remediation_commands.run_approve")
 def approve() -> None:
     """Approve a proposal.
 
@@ -436,7 +436,7 @@ _finding_correct = click.option(
 @_within
 @_dry_run
 @_finding_correct
-@_runs("remediation_commands.run_reject")
+@_runs("cli.remediation_commands.run_reject")
 def reject() -> None:
     """Reject a proposal: it is never done.
 
@@ -450,7 +450,7 @@ def reject() -> None:
 @_within
 @_dry_run
 @_finding_correct
-@_runs("remediation_commands.run_undo")
+@_runs("cli.remediation_commands.run_undo")
 def undo() -> None:
     """Undo an action of a Remediation.
 
@@ -463,7 +463,7 @@ def undo() -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Why; all commands show it.")
 @click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
 @click.option("--all", "everything", is_flag=True, help="Stop undoing too; a person is called instead.")
-@_runs("remediation_commands.run_pause")
+@_runs("cli.remediation_commands.run_pause")
 def pause() -> None:
     """Stop all actions of all replicas, from the next write on.
 
@@ -473,7 +473,7 @@ def pause() -> None:
 
 @cli.command()
 @_remediations
-@_runs("remediation_commands.run_resume")
+@_runs("cli.remediation_commands.run_resume")
 def resume() -> None:
     """End the pause."""
 
@@ -491,7 +491,7 @@ def resume() -> None:
     help="Scale gpuwatch's Deployment to 0 first; delete the Pod DEPLOYMENT-doctor too.",
 )
 @_format("table", "json", "yaml")
-@_runs("uninstall.run_uninstall")
+@_runs("cli.uninstall.run_uninstall")
 def uninstall() -> None:
     """Undo all open actions, and delete all that gpuwatch made.
 

@@ -16,7 +16,7 @@ from gpuwatch import __version__
 from gpuwatch.account.fleet_cost import FleetCost
 from gpuwatch.act.culprits import culprits, health_unknown, tainted_since, worst_first
 from gpuwatch.act.execute.precision import precision
-from gpuwatch.app.metric_table import METRICS, ExportedBy, MetricDescription, MetricType
+from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import Analysis, FindingKind, Verdict
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn

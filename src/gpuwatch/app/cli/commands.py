@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch.act.analysis import PlanContext, analyse, assess, remember
+from gpuwatch.app.cli.remediation_commands import kept_of, plan_context
+from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
+from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, reported, write_table
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.remediation_commands import kept_of, plan_context
-from gpuwatch.app.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import Opened, OptionsError, checked_sources, take_snapshot, unreadable
-from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
 from gpuwatch.facts.model.decision import Snapshot, Verdict
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.remediation import ObjectRef

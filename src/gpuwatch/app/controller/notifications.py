@@ -7,7 +7,7 @@ import threading
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.say.deliver import outbox as box

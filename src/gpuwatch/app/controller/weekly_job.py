@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpuwatch.app.leader import Election
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.leader import Election
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.settings.cron import last_due
 from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.facts.frameworks import keys

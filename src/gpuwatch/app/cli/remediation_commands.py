@@ -14,12 +14,12 @@ from gpuwatch.account.weekly_actions import actions_in
 from gpuwatch.act.analysis import PlanContext, analyse
 from gpuwatch.act.execute.precision import poor, precision_by_place
 from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
+from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, reported, write_table
+from gpuwatch.app.cli.terminal import output as console
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sources import Opened, SourceError, checked_sources, take_snapshot
-from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write_table
-from gpuwatch.app.terminal import output as console
 from gpuwatch.facts.model.decision import Plan
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema

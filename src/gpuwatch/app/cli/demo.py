@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from gpuwatch.act.analysis import Policies, analyse, needs_of
-from gpuwatch.app.terminal import output
+from gpuwatch.app.cli.terminal import output
 from gpuwatch.facts.model.decision import SubjectKind
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.judge.idle.assess import assess_idle
@@ -74,9 +74,9 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
 
 def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
     """Prints the advice beside what was planted and writes the report; returns the HTML file's path."""
+    from gpuwatch.app.cli.sizing_commands import report_files, week_of
     from gpuwatch.app.settings import Settings
     from gpuwatch.app.sizing import size
-    from gpuwatch.app.sizing_commands import report_files, week_of
     from gpuwatch.app.sources import open_sources
     from gpuwatch.say.sizing_tables import recommend_tables
 

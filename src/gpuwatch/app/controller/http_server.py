@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from gpuwatch.app.pages import Pages
+from gpuwatch.app.controller.pages import Pages
 from gpuwatch.say.templating import POLICY, SCRIPT_HASH
 
 Complaints = Callable[[], list[str]]

@@ -13,7 +13,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
-from gpuwatch.app.metrics import Metrics
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.say.status_page import JobTimes
 
 log = logging.getLogger("gpuwatch.jobs")

@@ -79,5 +79,5 @@ def described(row: Any, place: str) -> MetricDescription:
 
 METRICS = tuple(
     described(row, f"metrics.yaml, row {number}")
-    for number, row in enumerate(yaml.safe_load(packaged("metrics.yaml", "gpuwatch.app"))["metrics"], 1)
+    for number, row in enumerate(yaml.safe_load(packaged("metrics.yaml", "gpuwatch.app.controller"))["metrics"], 1)
 )

@@ -13,13 +13,13 @@ from rich.markdown import Markdown
 from gpuwatch.account.weekly import assemble_weekly
 from gpuwatch.act.execute.precision import precision
 from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.app.cli.remediation_commands import kept_of
+from gpuwatch.app.cli.scope import check_namespace, shown_name
+from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
+from gpuwatch.app.cli.terminal import output as console
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.remediation_commands import kept_of
-from gpuwatch.app.scope import check_namespace, shown_name
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, OptionsError, SourceError, checked_sources
-from gpuwatch.app.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
-from gpuwatch.app.terminal import output as console
 from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.facts.model.sizing import Abstention, MigPlan, Outcome, Recommendation

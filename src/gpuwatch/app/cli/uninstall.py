@@ -18,11 +18,11 @@ from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.recheck import FreshFacts
 from gpuwatch.act.execute.sweep import orphan
 from gpuwatch.act.remediations import ConflictError, RefusedError, RemediationStore
+from gpuwatch.app.cli.remediation_commands import VERSION, opened_store
+from gpuwatch.app.cli.terminal import print_answer, remark, reported
+from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.leader import Election, NotLeadingError
-from gpuwatch.app.remediation_commands import VERSION, opened_store
 from gpuwatch.app.settings import load_settings
-from gpuwatch.app.terminal import print_answer, remark, reported
 from gpuwatch.facts.frameworks import keys, kueue
 from gpuwatch.facts.frameworks.objects import ref_of
 from gpuwatch.facts.model.decision import Snapshot

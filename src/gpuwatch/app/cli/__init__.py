@@ -1,0 +1,1 @@
+"""The commands, as a person types them: options, output, exit codes."""

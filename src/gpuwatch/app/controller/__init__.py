@@ -1,0 +1,1 @@
+"""`gpuwatch run`: the jobs of a replica, its Lease, its pages and its metrics."""
