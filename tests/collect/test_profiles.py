@@ -147,10 +147,13 @@ def test_an_update_before_anything_is_new_asks_nothing(tmp_path: Path, ledger: L
     assert witness.asked == []
 
 
-def test_a_stretch_that_fails_stops_the_book_before_it(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_stretch_that_fails_stops_the_book_before_it(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = two_gpus(3).store(tmp_path)
     # 2 devices · 14 signals · 12 windows: stretches of an hour.
-    fetch = replace(FETCH, history_seconds=3 * 3600, values_at_once=2 * 14 * 12)
+    monkeypatch.setattr(profiles, "VALUES_AT_ONCE", 2 * 14 * 12)
+    fetch = replace(FETCH, history_seconds=3 * 3600)
     calls: list[int] = []
 
     def second_hour(asked: Expression) -> bool:
@@ -172,11 +175,12 @@ def test_a_stretch_that_fails_stops_the_book_before_it(tmp_path: Path, ledger: L
 
 @pytest.mark.parametrize("metric", [FB, "kube_pod_owner", REASONS, XID])
 def test_a_stretch_that_is_answered_in_part_stops_the_book_before_it_once(
-    tmp_path: Path, ledger: Ledger, metric: str
+    tmp_path: Path, ledger: Ledger, metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeline = two_gpus(3).add(REASONS, gpu(1) | held("a"), 0, ago=10800).add(XID, gpu(1) | held("a"), 0, ago=10800)
     timeline.add("kube_pod_owner", {"namespace": "team", "pod": "b"}, 1, ago=10800)
-    fetch = replace(FETCH, history_seconds=3 * 3600, values_at_once=2 * 14 * 12)
+    monkeypatch.setattr(profiles, "VALUES_AT_ONCE", 2 * 14 * 12)
+    fetch = replace(FETCH, history_seconds=3 * 3600)
     hours: list[int] = []
 
     def second_hour(asked: Expression) -> bool:
@@ -303,12 +307,15 @@ def test_throttled_windows_are_unfit(tmp_path: Path, ledger: Ledger) -> None:
     assert ledger.unfit == [Unfit(device_uuid=A, start=ago(2400), end=ago(1500), cause="throttled")]
 
 
-def test_little_throttling_is_let_pass(tmp_path: Path, ledger: Ledger) -> None:
+def test_little_throttling_is_let_pass(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the ten samples of a window."""
     timeline = two_gpus().add(REASONS, gpu(1), lambda ago: 0x40 if ago == 1530 else 0, ago=7200, every=30)
     store = timeline.store(tmp_path)
-    update(store, fetch=replace(FETCH, throttled_ratio=0.1))
+    monkeypatch.setattr(profiles, "THROTTLED_RATIO", 0.1)
+    update(store)
     assert ledger.unfit == []
-    update(store, fetch=replace(FETCH, throttled_ratio=0.0999))
+    monkeypatch.setattr(profiles, "THROTTLED_RATIO", 0.0999)
+    update(store)
     assert [(each.start, each.end) for each in ledger.unfit] == [(ago(1800), ago(1500))]
 
 
@@ -374,11 +381,14 @@ def test_nobodys_time_is_not_known_where_telemetry_names_no_pod(tmp_path: Path, 
     assert [windows.pod for windows in ledger.windows] == [""]
 
 
-def test_an_exporter_that_was_updated_meanwhile(tmp_path: Path, ledger: Ledger) -> None:
+def test_an_exporter_that_was_updated_meanwhile(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timeline = Timeline().add(ENGINE, gpu(1) | held("a"), 0.5, ago=18000, until=9000, ends=True)
     newer = gpu(1, Hostname="", hostname="node-a") | held("a")
     timeline.add("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", newer, 0.25, ago=9000)
-    fetch = replace(FETCH, history_seconds=18000, values_at_once=14 * 12)
+    monkeypatch.setattr(profiles, "VALUES_AT_ONCE", 14 * 12)
+    fetch = replace(FETCH, history_seconds=18000)
     book, gaps = update(timeline.store(tmp_path), fetch=fetch)
     assert failures(gaps) == []
     assert book.until == SETTLED
@@ -388,22 +398,20 @@ def test_an_exporter_that_was_updated_meanwhile(tmp_path: Path, ledger: Ledger) 
     assert len(busy) == 59
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("step_seconds", 0), ("history_seconds", -1), ("settle_seconds", -1), ("throttled_ratio", 1.1)]
-)
+@pytest.mark.parametrize(("name", "value"), [("step_seconds", 0), ("history_seconds", -1), ("settle_seconds", -1)])
 def test_a_policy_that_makes_no_sense_is_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"fetch.{name}"):
         FetchPolicy(**{name: value})  # type: ignore[arg-type]
 
 
 def test_updates_from_a_server_are_those_from_a_recording(
-    prometheus_build: ServerBuild, tmp_path: Path, ledger: Ledger
+    prometheus_build: ServerBuild, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeline = two_gpus().add(REASONS, gpu(1), lambda ago: 0x40 if 1500 < ago <= 2100 else 0, ago=7200)
     timeline.add(XID, gpu(2), lambda ago: 79 if ago < 5000 else 0, ago=7200)
     timeline.add("kube_pod_owner", {"namespace": "team", "pod": "b"}, 1, ago=7200)
-    fetch = replace(FETCH, values_at_once=2 * 14 * 7)
-    expected_book, expected_gaps = update(timeline.store(tmp_path), fetch=fetch)
+    monkeypatch.setattr(profiles, "VALUES_AT_ONCE", 2 * 14 * 7)
+    expected_book, expected_gaps = update(timeline.store(tmp_path))
     assert expected_book.until == SETTLED
     assert len(ledger.owners) == 4
     served = Ledger()
@@ -411,7 +419,7 @@ def test_updates_from_a_server_are_those_from_a_recording(
         patch.setattr(profiles, "update_book", served)
         remote_write.write(url, timeline.for_remote_write())
         with contextlib.closing(PrometheusStore(Connection(url=url))) as store:
-            book, gaps = update(store, fetch=fetch)
+            book, gaps = update(store)
     assert (book.until, gaps) == (expected_book.until, expected_gaps)
     assert list(book.profiles) == list(expected_book.profiles)
     assert [each.allocated_gpu_hours for each in book.usage] == pytest.approx(

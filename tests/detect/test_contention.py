@@ -253,7 +253,7 @@ def test_gpus_of_one_node_with_a_workload_each_are_never_called_contended() -> N
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("dram_peak_ratio", 0.0), ("saturated_ratio", 1.01), ("window_seconds", 0), ("window_seconds", 90_000)],
+    [("min_coverage_ratio", 0.0), ("saturated_ratio", 1.01), ("window_seconds", 0), ("window_seconds", 90_000)],
 )
 def test_bounds_that_make_no_sense_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"misfit.{name}"):

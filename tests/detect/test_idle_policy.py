@@ -12,11 +12,10 @@ from gpuwatch.judge.idle.assess import IdlePolicy
     [
         ("active_ratio", 0.0, "a ratio between 0 and 1"),
         ("active_ratio", 1.0, "a ratio between 0 and 1"),
-        ("exceed_chance_ratio", float("nan"), "a ratio between 0 and 1"),
+        ("min_coverage_ratio", float("nan"), "a ratio between 0 and 1"),
         ("min_age_seconds", 0, "seconds, above 0"),
         ("window_seconds", 367 * 86400, "within a year"),
-        ("peer_limit_ratio", 0.9, "1 or more"),
-        ("min_peers", 0, "a number above 0"),
+        ("model_bytes", 0, "a number above 0"),
         ("power_floor_watts", float("inf"), "a number above 0"),
     ],
 )

@@ -46,8 +46,6 @@ def explained(
         kin,
         prior,
         chance_ratio=0.01,
-        peer_quantile_ratio=0.9,
-        peer_limit_ratio=2.0,
         floor_seconds=2 * HOUR,
         step_seconds=300,
         own_lacks=own_lacks,
@@ -56,7 +54,7 @@ def explained(
 
 
 def kin(*hours: float) -> Kin:
-    return Kin(bounds=tuple(sorted(each * HOUR for each in hours)), likeness="serving in namespace chat", enough=5)
+    return Kin(bounds=tuple(sorted(each * HOUR for each in hours)), likeness="serving in namespace chat")
 
 
 class TestOwnPast:

@@ -16,7 +16,7 @@ MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
 SATURDAY = MONDAY + timedelta(days=5)
 
 
-def hours_of(*texts: str, start: datetime = MONDAY, weekend_ratio: float = 0.5) -> tuple[Calendar, list[Hourly]]:
+def hours_of(*texts: str, start: datetime = MONDAY) -> tuple[Calendar, list[Hourly]]:
     """One letter an hour."""
     rows = [
         ActivityHistory(
@@ -30,7 +30,7 @@ def hours_of(*texts: str, start: datetime = MONDAY, weekend_ratio: float = 0.5) 
     ]
     codes = [read_steps(row) for row in rows]
     calendar = calendar_of(rows, codes)
-    return calendar, [hourly(calendar, code, weekend_ratio) for code in codes]
+    return calendar, [hourly(calendar, code) for code in codes]
 
 
 class TestShare:
@@ -45,7 +45,7 @@ class TestShare:
     def test_one_step_of_work_makes_an_hour_worked(self) -> None:
         row = ActivityHistory(device="gpu", pod="ns/pod", start=MONDAY, step_seconds=300, steps="." * 11 + "#")
         code = read_steps(row)
-        assert hourly(calendar_of([row], [code]), code, 0.5).worked.tolist() == [True]
+        assert hourly(calendar_of([row], [code]), code).worked.tolist() == [True]
 
 
 class TestClock:

@@ -34,7 +34,7 @@ from gpuwatch.judge.health import assess as health
 from gpuwatch.judge.health import capacity, fabric, hung, link, memory, presence, throttle, xid
 from gpuwatch.judge.health.assess import HealthPolicy
 from gpuwatch.judge.idle import assess as idle
-from gpuwatch.judge.idle import explanation
+from gpuwatch.judge.idle import explanation, past, signals, silence
 from gpuwatch.judge.idle import partial_gang as idle_partial_gang
 from gpuwatch.judge.idle import verdict as idle_verdict
 from gpuwatch.judge.idle.assess import IdlePolicy
@@ -94,6 +94,9 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
     "misfit.pcie_contention": (contention,),
     "misfit.scattered": (misfit,),
 }
+
+# Where numbers are that no setting changes.
+FIXED = (silence, explanation, past, signals, idle_verdict, contention)
 
 
 def _sections(level: str) -> dict[str, str]:
@@ -244,6 +247,14 @@ def test_defaults_are_those_of_the_code() -> None:
         default = getattr(POLICIES[group], name)
         assert ast.literal_eval(value) == default, f"{group}.{name}"
         assert type(ast.literal_eval(value)) is type(default), f"{group}.{name}"
+
+
+def test_fixed_numbers_are_those_of_the_code() -> None:
+    written = re.findall(r"`([A-Z][A-Z_]+) = ([^`]+)`", TEXT)
+    fixed = {name: value for module in FIXED for name, value in vars(module).items()}
+    assert written
+    for name, value in written:
+        assert ast.literal_eval(value) == fixed[name], name
 
 
 @pytest.mark.parametrize("group", POLICIES)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.telemetry import http_api
 from gpuwatch.sources.telemetry.connection import Connection
 from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 from gpuwatch.sources.telemetry.samples import (
@@ -37,8 +38,14 @@ VECTOR = '{"status":"success","data":{"resultType":"vector","result":[%s]}}'
 LOGIN_PAGE = "<!DOCTYPE html><html><head><title>Sign in</title></head><body>password</body></html>"
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second attempt waits for nothing but what the server asks for."""
+    monkeypatch.setattr(http_api, "BACKOFF_SECONDS", 0.0)
+
+
 def connection(url: str, **more: object) -> Connection:
-    return replace(Connection(url=url, retries=0, backoff_seconds=0.0), **more)
+    return replace(Connection(url=url, retries=0), **more)
 
 
 def failure(reply: Reply, **more: object) -> TelemetryError:
@@ -197,14 +204,15 @@ def test_what_will_not_change_is_not_asked_again(reply: Reply) -> None:
         assert len(server.queries) == 1
 
 
-def test_retry_after_is_honoured_up_to_the_cap() -> None:
+def test_retry_after_is_honoured_up_to_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(in_turn(Reply(429, headers={"Retry-After": "1"}), ONE_ROW)) as server:
         began = time.monotonic()
         PrometheusStore(connection(server.url, retries=1)).evaluate(QUESTION, AT)
         assert time.monotonic() - began >= 1
+    monkeypatch.setattr(http_api, "RETRY_MAX_SECONDS", 0.1)
     with scripted(in_turn(Reply(503, headers={"Retry-After": "3600"}), ONE_ROW)) as server:
         began = time.monotonic()
-        PrometheusStore(connection(server.url, retries=1, retry_max_seconds=0.1)).evaluate(QUESTION, AT)
+        PrometheusStore(connection(server.url, retries=1)).evaluate(QUESTION, AT)
         assert time.monotonic() - began < 10
 
 

@@ -30,7 +30,7 @@ ONE_ROW = vector(({"node": "a"}, "1.5"))
 
 
 def connection(url: str, **more: object) -> Connection:
-    return replace(Connection(url=url, retries=0, backoff_seconds=0.0), **more)
+    return replace(Connection(url=url, retries=0), **more)
 
 
 def sent(server: Scripted) -> Asked:

@@ -51,6 +51,11 @@ SIGNALS = (
 _XID = WindowStat(Signal.XID_CODE, Statistic.LAST)
 _RECOVERY = WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST)
 
+THROTTLED_RATIO = 0.05
+"""Throttled share of a window above which the window is left out: no more than the rounding of ratios."""
+VALUES_AT_ONCE = 4_000_000
+"""Windows × signals × devices in memory at the same time; each takes some 40 bytes at the peak, 160 MB in all."""
+
 _FAILURES = frozenset({GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED, GapKind.PARTIAL})
 """Gaps after which a retry may succeed."""
 
@@ -65,25 +70,19 @@ class FetchPolicy:
         of most work; Prometheus keeps two by default.
     settle_seconds: the newest part is left for the next update, since samples may arrive late. 120: two scrapes and a
         remote write.
-    throttled_ratio: throttled share of a window above which the window is left out. 0.05: no more than the rounding of
-        ratios.
     degraded_seconds: how long a fatal XID that is still exported makes a GPU's windows unfit. A day: exporters show the
         last XID until the driver is reloaded, even after a repair.
-    values_at_once: windows × signals × devices in memory at the same time; each takes some 40 bytes at the peak.
     """
 
     step_seconds: int = 300
     history_seconds: int = 7 * 86400
     settle_seconds: int = 120
-    throttled_ratio: float = 0.05
     degraded_seconds: int = 86400
-    values_at_once: int = 4_000_000
 
     def __post_init__(self) -> None:
-        counts = ("step_seconds", "history_seconds", "degraded_seconds", "values_at_once")
+        counts = ("step_seconds", "history_seconds", "degraded_seconds")
         require(self, "fetch.", counts, lambda value: value > 0, "greater than 0")
         require(self, "fetch.", ("settle_seconds",), lambda value: value >= 0, "0 or more")
-        require(self, "fetch.", ("throttled_ratio",), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
 
 
 def update_profiles(
@@ -199,7 +198,7 @@ class _StretchReader:
 
     def _length(self, devices: int) -> timedelta:
         """Whole windows, a day at most, since discovery runs once for each stretch."""
-        fitting = self.fetch.values_at_once // (max(devices, 1) * len(SIGNALS))
+        fitting = VALUES_AT_ONCE // (max(devices, 1) * len(SIGNALS))
         return timedelta(seconds=self.step_seconds * max(1, min(fitting, 86400 // self.step_seconds)))
 
     def _inventory(self, start: datetime, end: datetime, schema: Schema) -> tuple[Inventory, tuple[Gap, ...]]:
@@ -235,7 +234,7 @@ class _StretchReader:
         unfit = [
             Unfit(device_uuid=uuid, start=begin, end=until, cause=THROTTLED)
             for uuid, of_gpu in shares.items()
-            for begin, until in _above(of_gpu, self.fetch.throttled_ratio, start, step)
+            for begin, until in _above(of_gpu, THROTTLED_RATIO, start, step)
         ]
         degraded, more = self._degraded(start, end, schema, inventory)
         found += more

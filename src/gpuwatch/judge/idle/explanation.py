@@ -11,6 +11,13 @@ _MINUTE = 60
 _HOUR = 3600
 _NONE_SEEN = 3.0
 """The rule of three: what did not happen in T hours happens at most 3/T times an hour, at a confidence of 95 %."""
+MIN_PEERS = 5
+"""Similar workloads that replace the prior, as for GPUs; fewer stretch it, each by its part."""
+PEER_QUANTILE_RATIO = 0.9
+"""Share of the peers whose idle times are covered, and that must work on weekends before a first weekend counts: one
+unusual peer in ten does not decide."""
+PEER_LIMIT_RATIO = 2.0
+"""How far peers can stretch the prior: those that need more differ too much to be a guide."""
 
 
 class ExplainedBy(StrEnum):
@@ -25,12 +32,11 @@ class Kin:
     """Workloads like this one.
 
     bounds: `unlikely_silence_seconds` of each, for this silence, ascending. likeness: what they have in common, such as
-    'serving in namespace chat'. enough: from this number on they replace the prior; fewer are averaged with it.
+    'serving in namespace chat'.
     """
 
     bounds: tuple[float, ...]
     likeness: str
-    enough: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +72,6 @@ def explained_silence_seconds(
     prior: Prior,
     *,
     chance_ratio: float,
-    peer_quantile_ratio: float,
-    peer_limit_ratio: float,
     floor_seconds: float,
     step_seconds: float,
     own_lacks: str = "",
@@ -76,11 +80,10 @@ def explained_silence_seconds(
     """The longest silence after which this workload is expected to work again.
 
     An old workload has a bound from its own silences. A young one, which has not seen a night yet, gets at least the
-    bound of its kin, or the prior where they are too few. Kin can raise the bound to at most `peer_limit_ratio` times
+    bound of its kin, or the prior where they are too few. Kin can raise the bound to at most PEER_LIMIT_RATIO times
     the prior. The bound of kin or prior falls second for second as the workload works beyond `prior.mature_seconds`, so
     no single step of activity makes it look more idle.
-    chance_ratio: chance that a workload which goes on working exceeds its own bound.
-    peer_quantile_ratio: share of the kin whose bounds are covered. floor_seconds: the least result.
+    chance_ratio: chance that a workload which goes on working exceeds its own bound. floor_seconds: the least result.
     own_lacks: why the own past cannot replace kin and prior, as a sentence without a full stop; '' where it can.
     own_stretch_ratio: factor by which its silences may be longer now than in that past, 1 or more.
     """
@@ -92,7 +95,7 @@ def explained_silence_seconds(
         text = f"{text}; {own_lacks}, so the threshold is {time_text(seconds)}"
     if seconds < floor_seconds:
         seconds, text = floor_seconds, f"{past_text(own)}; the threshold is never below {time_text(floor_seconds)}"
-    others, other_text, other = _others(kin, prior, peer_quantile_ratio, peer_limit_ratio)
+    others, other_text, other = _others(kin, prior)
     if not own_lacks:
         others -= max(0.0, own.worked_seconds - prior.mature_seconds)
     if others > seconds:
@@ -125,20 +128,18 @@ def judged_later(found: Explanation, own: Silences, least_seconds: float) -> Exp
     return Explanation(seconds=seconds, by=by, text=f"{past_text(own)}; {after}", expected_seconds=found.seconds)
 
 
-def _others(
-    kin: Kin | None, prior: Prior, peer_quantile_ratio: float, peer_limit_ratio: float
-) -> tuple[float, str, ExplainedBy]:
+def _others(kin: Kin | None, prior: Prior) -> tuple[float, str, ExplainedBy]:
     if kin is None or not kin.bounds:
         return prior.seconds, f"too few workloads like it are known ({prior.reason})", ExplainedBy.PRIOR
-    rank = math.ceil(peer_quantile_ratio * len(kin.bounds)) - 1
-    bound, limit = kin.bounds[rank], peer_limit_ratio * prior.seconds
+    rank = math.ceil(PEER_QUANTILE_RATIO * len(kin.bounds)) - 1
+    bound, limit = kin.bounds[rank], PEER_LIMIT_RATIO * prior.seconds
     need = f"{rank + 1} of {len(kin.bounds)} workloads like it ({kin.likeness}) need no more than {time_text(bound)}"
     if bound > limit:
         bound = limit
         need = f"workloads like it ({kin.likeness}) differ too much to wait for the longest ({prior.reason})"
-    if len(kin.bounds) < kin.enough:
+    if len(kin.bounds) < MIN_PEERS:
         # Few kin with short silences are weak evidence, with long ones strong: never below the prior.
-        part = len(kin.bounds) / kin.enough
+        part = len(kin.bounds) / MIN_PEERS
         stretched = max(prior.seconds, part * bound + (1 - part) * prior.seconds)
         return stretched, f"too few workloads like it are known ({prior.reason})", ExplainedBy.PRIOR
     return bound, need, ExplainedBy.KIN

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwatch.judge.idle.explanation import (
+    MIN_PEERS,
+    PEER_QUANTILE_RATIO,
     Explanation,
     Kin,
     Prior,
@@ -17,6 +19,7 @@ from gpuwatch.judge.idle.holdings import Holdings, PodHolding, WorkloadClass, cl
 from gpuwatch.judge.idle.policy import IdlePolicy
 from gpuwatch.judge.idle.rhythm import Hourly, Rhythm, hourly, on_clock, paced, rhythm_of
 from gpuwatch.judge.idle.silence import (
+    WEEKEND_RATIO,
     Calendar,
     Lane,
     SilenceNow,
@@ -26,6 +29,22 @@ from gpuwatch.judge.idle.silence import (
     silences_of,
     unlikely_silence_seconds,
 )
+
+_HOUR = 3600
+EXCEED_CHANCE_RATIO = 0.005
+"""Chance that any workload that still works exceeds the bound learnt from its past, in as long again. It is divided
+among the workloads (Bonferroni), so that a large fleet has as few false findings as a small one. Undivided it named 3
+of 775 services in twelve simulated fleets, in nights with few requests; divided, 1 of 5,086 in eighty: lognormal idle
+times have a longer tail than the assumed exponential one."""
+PEER_MATURE_SECONDS = 18 * _HOUR
+"""Time over which a peer must have worked: more than a working day, so it has a night."""
+PEER_CHANCE_RATIO = 0.05
+"""Chance that a peer exceeds its own bound within MATURE_SECONDS, the time for which the young workload is young. Not
+less, as the quantile is careful already."""
+MATURE_SECONDS = 24 * _HOUR
+BATCH_MATURE_SECONDS = 4 * _HOUR
+"""Time between first and last activity from which the own past, of a job by the second, begins to replace peers and
+prior: a day and its night, and less than the prior of a job."""
 
 _LIKENESSES = (
     "{each} with image {image} in namespace {namespace}",
@@ -68,12 +87,8 @@ class SilenceModel:
             self.classes[workload] = each
             lanes = _units(holders) + list(holdings.past.get(workload, ()))
             self._lanes[workload] = lanes
-            self.silences[workload] = silences_of(
-                calendar,
-                lanes,
-                weekends_count=True if each is WorkloadClass.BATCH else None,
-                weekend_ratio=policy.weekend_ratio,
-            )
+            counted = True if each is WorkloadClass.BATCH else None
+            self.silences[workload] = silences_of(calendar, lanes, weekends_count=counted)
             image, namespace = image_family(holders[0].pod), holders[0].ref.partition("/")[0]
             self._likenesses[workload] = tuple(
                 text.format(each=each, image=image, namespace=namespace)
@@ -81,7 +96,7 @@ class SilenceModel:
                 if image or "image" not in text
             )
         # The chance of a false finding is for the whole fleet, so each workload has its part of it (Bonferroni).
-        self._chance_ratio = policy.exceed_chance_ratio / max(1, sum(own.worked for own in self.silences.values()))
+        self._chance_ratio = EXCEED_CHANCE_RATIO / max(1, sum(own.worked for own in self.silences.values()))
         self._kinds = {each: self._kind(each) for each in set(self.classes.values())}
 
     def weekends_count(self, workload: str) -> bool:
@@ -95,7 +110,7 @@ class SilenceModel:
         kind = self._kinds[self.classes[workload]]
         if kind.rhythm is None:
             return False
-        return kind.rhythm.weekend_ratio(kind.members.get(workload)) >= self.policy.peer_quantile_ratio
+        return kind.rhythm.weekend_ratio(kind.members.get(workload)) >= PEER_QUANTILE_RATIO
 
     def silence(self, workload: str, lane: Lane) -> SilenceNow:
         return silence_now(self.calendar, lane, self.weekends_count(workload), self.policy.min_coverage_ratio)
@@ -129,14 +144,12 @@ class SilenceModel:
                 lacks = "other Pods work on the same device"
             elif own.works_weekends is None and self._on_weekend(workload, now):
                 # Some workloads work half as much on weekends, and are idle for twice as long.
-                lacks, stretch = "no weekend of it was seen", 1 / policy.weekend_ratio
+                lacks, stretch = "no weekend of it was seen", 1 / WEEKEND_RATIO
         found = explained_silence_seconds(
             own,
             kin,
             prior,
             chance_ratio=self._chance_ratio,
-            peer_quantile_ratio=policy.peer_quantile_ratio,
-            peer_limit_ratio=policy.peer_limit_ratio,
             floor_seconds=floor,
             step_seconds=self.calendar.step_seconds,
             own_lacks=lacks,
@@ -154,18 +167,16 @@ class SilenceModel:
 
     def _kind(self, each: WorkloadClass) -> _Kind:
         """What the mature workloads of a class have in common; jobs wait for no person, so they have no rhythm."""
-        calendar, policy = self.calendar, self.policy
+        calendar = self.calendar
         grown = [
             workload
             for workload, of in self.classes.items()
-            if of is each and self.silences[workload].worked_seconds >= policy.peer_mature_seconds
+            if of is each and self.silences[workload].worked_seconds >= PEER_MATURE_SECONDS
         ]
-        members = {
-            workload: hourly(calendar, joined(self._lanes[workload]), policy.weekend_ratio) for workload in grown
-        }
+        members = {workload: hourly(calendar, joined(self._lanes[workload])) for workload in grown}
         batch = each is WorkloadClass.BATCH
         rhythm = rhythm_of(list(members.values())) if members and not batch else None
-        weekends_count = batch or (rhythm is not None and rhythm.weekend_ratio() >= policy.peer_quantile_ratio)
+        weekends_count = batch or (rhythm is not None and rhythm.weekend_ratio() >= PEER_QUANTILE_RATIO)
         clock = calendar.clock(weekends_count)
         if rhythm is not None:
             clock = paced(calendar, clock, rhythm.share())
@@ -173,9 +184,7 @@ class SilenceModel:
         bounds: dict[str, list[float]] = defaultdict(list)
         for workload in grown:
             past = silences_of(calendar, self._lanes[workload], weekends_count=weekends_count, clock=clock)
-            own[workload] = unlikely_silence_seconds(
-                past, policy.peer_chance_ratio, calendar.step_seconds, policy.mature_seconds
-            )
+            own[workload] = unlikely_silence_seconds(past, PEER_CHANCE_RATIO, calendar.step_seconds, MATURE_SECONDS)
             for likeness in self._likenesses[workload]:
                 bounds[likeness].append(own[workload])
         return _Kind(
@@ -188,12 +197,11 @@ class SilenceModel:
     def _kin(self, workload: str, now: SilenceNow) -> Kin | None:
         """The most similar kin of which there are enough, else all of its class."""
         kind = self._kinds[self.classes[workload]]
-        enough = self.policy.min_peers
         bounds: tuple[float, ...] = ()
         likeness = ""
         for likeness in self._likenesses[workload]:
             bounds = without(kind.bounds.get(likeness, ()), kind.own.get(workload))
-            if len(bounds) >= enough:
+            if len(bounds) >= MIN_PEERS:
                 break
         if not bounds:
             return None
@@ -201,7 +209,7 @@ class SilenceModel:
             clock = self.calendar.clock(self.weekends_count(workload))
             pace = paced(self.calendar, clock, kind.rhythm.share(kind.members.get(workload)))
             bounds = on_clock(clock, pace, now.proven_step, bounds)
-        return Kin(bounds=bounds, likeness=likeness, enough=enough)
+        return Kin(bounds=bounds, likeness=likeness)
 
     def _prior(self, each: WorkloadClass, released: bool) -> Prior:
         policy = self.policy
@@ -213,7 +221,7 @@ class SilenceModel:
             seconds, reason = policy.interactive_prior_seconds, "its user may be away for two days"
         else:
             seconds, reason = policy.serving_prior_seconds, "it may have no work overnight"
-        mature = policy.batch_mature_seconds if each is WorkloadClass.BATCH else policy.mature_seconds
+        mature = BATCH_MATURE_SECONDS if each is WorkloadClass.BATCH else MATURE_SECONDS
         return Prior(seconds=seconds, mature_seconds=mature, reason=f"{reason}: {time_text(seconds)}")
 
 

@@ -30,54 +30,24 @@ class IdlePolicy:
     min_silence_seconds: shortest idle time of what has worked before. 2 h: a restore, an evaluation on the CPU or a
         stuck file system sometimes takes an hour, unseen before.
 
-    exceed_chance_ratio: chance that any workload that still works exceeds the bound learnt from its past, in as long
-        again. 0.005, divided among the workloads (Bonferroni), so that a large fleet has as few false findings as a
-        small one. Undivided it named 3 of 775 services in twelve simulated fleets, in nights with few requests;
-        divided, 1 of 5,086 in eighty: lognormal idle times have a longer tail than the assumed exponential one.
-    weekend_ratio: active share of weekend hours, relative to other days, from which a workload works on weekends. 0.5:
-        it works half as much there, so its idle times may be twice as long where no weekend of it was seen.
-    min_peers: similar workloads that a comparison needs. 5, as for GPUs; fewer stretch the prior, each by its part.
-    peer_mature_seconds: time over which a peer must have worked. 18 h: more than a working day, so it has a night.
-    peer_quantile_ratio: share of the peers whose idle times are covered, and that must work on weekends before a first
-        weekend counts. 0.9: one unusual peer in ten does not decide.
-    peer_chance_ratio: chance that a peer exceeds its own bound within mature_seconds, the time for which the young
-        workload is young. 0.05: the quantile is careful already.
-    peer_limit_ratio: how far peers can stretch the prior. 2: peers that need more differ too much to be a guide.
-
     serving_prior_seconds: idle time that is expected of a service of unknown past. 24 h: it has a night in it; on a
         real inference fleet six hours named no working Pod on one day.
     interactive_prior_seconds: idle time that is expected of a notebook or development Pod. 72 h: after two working days
         off, people return at about their usual hour. Two days off in a row have a chance of percents, three less than
-        exceed_chance_ratio.
+        the 0.5 % of `past.EXCEED_CHANCE_RATIO`.
     released_prior_seconds: the same with nothing in memory. 24 h: Kubeflow's own culler stops a notebook then.
     batch_prior_seconds: expected idle time of a job; with memory in use no job is judged before it.
         5 h: Princeton's job_defense_shield cancels after it.
-    mature_seconds, batch_mature_seconds: time between first and last activity from which the own past, of a job by the
-        second, begins to replace peers and prior. 24 h, a day and its night, and 4 h, less than the prior of a job.
 
-    power_floor_factor, power_floor_watts, power_floor_seconds: an idle card draws at most factor × floor + watts, where
-        the floor is its lowest power in that time, or that of an idle card of its model, if lower (the second lowest
-        of more than min_peers cards, or the catalog's). 2, 35 W and 7 days: an idle context takes a T4 from 9 to 27 W,
-        an A10G from 12 to about 55, an A100 from 62 to 100, an H100 from 70 to about 120. A 70 W card can work with
-        less; then its memory activity shows the work.
-    dram_active_ratio: most memory activity of an idle device. 0.02: refresh and monitoring stay below one percent.
-    copy_util_ratio: most memory-copy utilisation of an idle device. 0.01: the smallest step of the counter.
-    sm_active_ratio: most SM activity of an idle device. 0.01: as active_ratio, since both come from the same counters.
-    video_ratio: use of the video encoder or decoder above which a Pod works, even with an idle engine. 0.01: one
-        percent, the smallest step of the counters.
-    host_traffic_bytes_per_second: most average PCIe traffic, both ways, of an idle device. 10 MB/s: monitoring alone
-        makes less than one.
-    recent_window_seconds, long_window_seconds: windows of these signals; the longest that fits into the idle time
+    power_floor_watts, power_floor_seconds: an idle card draws at most twice its floor and these watts, where the floor
+        is its lowest power in that time, or that of an idle card of its model, if lower (`signals.py`). 35 W and
+        7 days: an idle context takes a T4 from 9 to 27 W, an A10G from 12 to about 55, an A100 from 62 to 100, an H100
+        from 70 to about 120. A 70 W card can work with less; then its memory activity shows the work.
+    recent_window_seconds, long_window_seconds: windows of the second signal; the longest that fits into the idle time
         counts. 1 h, which fits into min_age_seconds, and 6 h, over which short work shows too.
 
     model_bytes: memory in use from which a model is loaded. 1 GiB: a CUDA context takes 0.3 to 0.7 GiB.
     context_bytes: memory in use from which a context is open. 128 MiB: an empty card shows a few.
-    host_bound_busy_ratio: mean engine activity over long_window_seconds up to which a busy device waits for its host.
-        0.3: Kalos' median job is at 0.98.
-    host_bound_steps_ratio: share of that window's active steps from which a device is busy all the time. 0.9: short
-        pauses, as for a checkpoint, do not count.
-    host_bound_bytes_per_second: average PCIe traffic from which a service waits for its host too; with less it may be
-        little used. 1 GB/s: a hundred times host_traffic_bytes_per_second.
     """
 
     window_seconds: int = 14 * _DAY
@@ -90,44 +60,23 @@ class IdlePolicy:
     partial_gang_seconds: int = 10 * _MINUTE
     recent_seconds: int = 30 * _MINUTE
     min_silence_seconds: int = 2 * _HOUR
-    exceed_chance_ratio: float = 0.005
-    weekend_ratio: float = 0.5
 
-    min_peers: int = 5
-    peer_mature_seconds: int = 18 * _HOUR
-    peer_quantile_ratio: float = 0.9
-    peer_chance_ratio: float = 0.05
-    peer_limit_ratio: float = 2.0
     serving_prior_seconds: int = 24 * _HOUR
     interactive_prior_seconds: int = 72 * _HOUR
     released_prior_seconds: int = 24 * _HOUR
     batch_prior_seconds: int = 5 * _HOUR
-    mature_seconds: int = 24 * _HOUR
-    batch_mature_seconds: int = 4 * _HOUR
 
-    power_floor_factor: float = 2.0
     power_floor_watts: float = 35.0
     power_floor_seconds: int = 7 * _DAY
-    dram_active_ratio: float = 0.02
-    copy_util_ratio: float = 0.01
-    sm_active_ratio: float = 0.01
-    host_traffic_bytes_per_second: float = 10e6
-    video_ratio: float = 0.01
     recent_window_seconds: int = _HOUR
     long_window_seconds: int = 6 * _HOUR
 
     model_bytes: int = _GIB
     context_bytes: int = 128 * 2**20
 
-    host_bound_busy_ratio: float = 0.3
-    host_bound_steps_ratio: float = 0.9
-    host_bound_bytes_per_second: float = 1e9
-
     def __post_init__(self) -> None:
-        limit, seconds = ["peer_limit_ratio"], named(self, "_seconds")
-        ratios = [name for name in named(self, "_ratio") if name not in limit]
-        others = [item.name for item in fields(self) if item.name not in (*limit, *ratios, *seconds)]
-        require(self, "idle.", limit, lambda value: 1 <= value < float("inf"), "1 or more")
+        ratios, seconds = named(self, "_ratio"), named(self, "_seconds")
+        others = [item.name for item in fields(self) if item.name not in (*ratios, *seconds)]
         require(self, "idle.", ratios, lambda value: 0 < value < 1, "a ratio between 0 and 1")
         require(self, "idle.", seconds, lambda value: 0 < value <= 366 * _DAY, "seconds, above 0 and within a year")
         require(self, "idle.", others, lambda value: 0 < value < float("inf"), "a number above 0")

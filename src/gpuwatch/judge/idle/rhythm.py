@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwatch.judge.idle.silence import ACTIVE, KNOWN, Calendar, Lane, cumulative
+from gpuwatch.judge.idle.silence import ACTIVE, KNOWN, WEEKEND_RATIO, Calendar, Lane, cumulative
 
 # Half a day of weekends: its quiet and its busy part, wherever midnight is.
 _WEEKEND_HOURS = 12
@@ -59,10 +59,10 @@ class Rhythm:
         return (worked + 1) / (seen + 2)
 
 
-def hourly(calendar: Calendar, whole: Lane, weekend_ratio: float) -> Hourly:
-    """whole: the workload's lanes, joined. weekend_ratio: see `silences_of`.
+def hourly(calendar: Calendar, whole: Lane) -> Hourly:
+    """whole: the workload's lanes, joined.
 
-    Unlike there, a silence that goes on now counts against the weekend: this is about what the others do.
+    Unlike in `silences_of`, a silence that goes on now counts against the weekend: this is about what the others do.
     """
     hours = int(calendar.hours[-1]) + 1 if calendar.steps else 0
     known = np.bincount(calendar.hours[(whole & KNOWN) > 0], minlength=hours) > 0
@@ -72,7 +72,7 @@ def hourly(calendar: Calendar, whole: Lane, weekend_ratio: float) -> Hourly:
     works: bool | None = None
     if seen >= _WEEKEND_HOURS and others:
         rest, work = np.count_nonzero(worked & weekend) / seen, np.count_nonzero(worked & ~weekend) / others
-        works = bool(rest >= weekend_ratio * work)
+        works = bool(rest >= WEEKEND_RATIO * work)
     return Hourly(known=known, worked=worked, works_weekends=works)
 
 

@@ -14,6 +14,7 @@ from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.model.decision import Evidence, Snapshot
 from gpuwatch.facts.model.telemetry import Device, Signal, Statistic, WindowStat
 from gpuwatch.judge.fleet import measured
+from gpuwatch.judge.idle.explanation import MIN_PEERS
 from gpuwatch.judge.idle.policy import IdlePolicy
 from gpuwatch.judge.needs import statistics, stats
 
@@ -22,6 +23,19 @@ _VIDEO = (Signal.ENCODER_UTIL_RATIO, Signal.DECODER_UTIL_RATIO)
 _HOLDS = {">": gt, "<=": le}
 CONFIRMING = (Signal.POWER_WATTS, Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO)
 """Each of them alone can confirm that a device does nothing."""
+POWER_FLOOR_FACTOR = 2.0
+"""An idle card draws at most this times its floor, and `IdlePolicy.power_floor_watts`, where the numbers of idle cards
+with an open context are."""
+MEMORY_BOUNDS = ((Signal.DRAM_ACTIVE_RATIO, 0.02), (Signal.MEMORY_COPY_UTIL_RATIO, 0.01))
+"""Most activity of an idle device's memory: refresh and monitoring stay below one percent; and the smallest step of the
+copy counter."""
+SM_ACTIVE_RATIO = 0.01
+"""Most SM activity of an idle device: as IdlePolicy.active_ratio, since both come from the same counters."""
+VIDEO_RATIO = 0.01
+"""Use of the video encoder or decoder above which a Pod works, even with an idle engine: the smallest step of the
+counters."""
+HOST_TRAFFIC_BYTES_PER_SECOND = 10e6
+"""Most average PCIe traffic, both ways, of an idle device: monitoring alone makes less than a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +87,6 @@ class DeviceSignals:
         # Rendering a key takes longer than the look-up, and every device needs the same ones.
         stats = statistics(needs_of_rules(policy))
         self._keys = {(stat.signal, stat.statistic, stat.window_seconds): stat.key for stat in stats}
-        self._memory_bounds = (
-            (Signal.DRAM_ACTIVE_RATIO, policy.dram_active_ratio),
-            (Signal.MEMORY_COPY_UTIL_RATIO, policy.copy_util_ratio),
-        )
         self._floors = self._floors_by_model(snapshot.devices)
 
     def _floors_by_model(self, devices: Iterable[Device]) -> Mapping[str, float]:
@@ -87,8 +97,7 @@ class DeviceSignals:
             watts = self.value(device, Signal.POWER_WATTS, Statistic.MIN, window, whole_gpu=True)
             if device.model and watts is not None:
                 floors[device.model][device.uuid] = watts
-        enough = self.policy.min_peers
-        return {model: sorted(each.values())[1] for model, each in floors.items() if len(each) > enough}
+        return {model: sorted(each.values())[1] for model, each in floors.items() if len(each) > MIN_PEERS}
 
     def value(
         self, device: Device, signal: Signal, statistic: Statistic, window_seconds: int = 0, *, whole_gpu: bool = False
@@ -127,8 +136,7 @@ class DeviceSignals:
 
     def video(self, devices: Iterable[Device]) -> Evidence | None:
         """The first device whose video encoder or decoder worked recently."""
-        window, bound = self.policy.recent_window_seconds, self.policy.video_ratio
-        return self._above(devices, _VIDEO, window, bound, note="video work")
+        return self._above(devices, _VIDEO, self.policy.recent_window_seconds, VIDEO_RATIO, note="video work")
 
     def _above(
         self, devices: Iterable[Device], signals: Sequence[Signal], window: int, bound: float, note: str = ""
@@ -175,23 +183,22 @@ class DeviceSignals:
         return SecondOpinion(agrees=bool(devices) or None, evidence=shown)
 
     def _contradiction(self, device: Device, window: int) -> Evidence | None:
-        policy = self.policy
-        for signal, bound in ((Signal.SM_ACTIVE_RATIO, policy.sm_active_ratio), *self._memory_bounds):
+        for signal, bound in ((Signal.SM_ACTIVE_RATIO, SM_ACTIVE_RATIO), *MEMORY_BOUNDS):
             if found := self._compared(device, signal, window, ">", bound):
                 return found
         # Power does not contradict on a MIG instance: other instances draw from the same board.
         if device.mig_instance is None and (drawn := self._power_compared(device, window, ">")):
             return drawn
         traffic = self.host_traffic(device, window)
-        if traffic is not None and traffic > policy.host_traffic_bytes_per_second:
+        if traffic is not None and traffic > HOST_TRAFFIC_BYTES_PER_SECOND:
             stat = WindowStat(Signal.PCIE_RX_BYTES_PER_SECOND, Statistic.AVG, window)
-            return self.evidence(device, stat, traffic, ">", policy.host_traffic_bytes_per_second, "both ways")
+            return self.evidence(device, stat, traffic, ">", HOST_TRAFFIC_BYTES_PER_SECOND, "both ways")
         return None
 
     def _confirmation(self, device: Device, window: int) -> Evidence | None:
         if drawn := self._power_compared(device, window, "<="):
             return drawn
-        found = (self._compared(device, signal, window, "<=", bound) for signal, bound in self._memory_bounds)
+        found = (self._compared(device, signal, window, "<=", bound) for signal, bound in MEMORY_BOUNDS)
         return next(filter(None, found), None)
 
     def _power_compared(self, device: Device, window: int, comparison: str) -> Evidence | None:
@@ -209,7 +216,7 @@ class DeviceSignals:
             "an idle card of its model, by the catalog,": None if known is None else known.idle_power_watts,
         }
         floor, whose = min((watts, name) for name, watts in floors.items() if watts is not None)
-        bound = policy.power_floor_factor * floor + policy.power_floor_watts
+        bound = POWER_FLOOR_FACTOR * floor + policy.power_floor_watts
         if not _HOLDS[comparison](highest, bound):
             return None
         stat, note = WindowStat(Signal.POWER_WATTS, Statistic.MAX, window), f"{whose} is {floor:.0f} W"

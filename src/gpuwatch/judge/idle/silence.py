@@ -29,6 +29,9 @@ _HOUR = 3600
 _DAY = 24 * _HOUR
 _EPOCH_WEEKDAY = 3  # 1 January 1970 was a Thursday
 _WEEKEND = (5, 6)  # 0 is Monday
+WEEKEND_RATIO = 0.5
+"""Active share of weekend hours, relative to other days, from which a workload works on weekends: it works half as much
+there, so its idle times may be twice as long where no weekend of it was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -202,7 +205,6 @@ def silences_of(
     lanes: Sequence[Lane],
     *,
     weekends_count: bool | None = None,
-    weekend_ratio: float = 0.5,
     clock: NDArray[np.float64] | None = None,
 ) -> Silences:
     """What these lanes, the units of one workload past and present, say about its silences.
@@ -210,13 +212,12 @@ def silences_of(
     A silence is the time from activity to activity, or from the beginning of a unit's life to its first activity,
     with its unknown steps: they neither end it nor shorten it. The silences of each lane count, and those of the
     workload as a whole, which outlast a Pod where another follows it; time in which no unit was there is not one.
-    weekends_count: None lets the past decide, by `weekend_ratio`: the share of active hours on weekends from which
-    a workload works on them, as a part of the share on other days. clock: counted seconds before each step, where
-    they are counted in another way than by weekends.
+    weekends_count: None lets the past decide, by WEEKEND_RATIO. clock: counted seconds before each step, where they
+    are counted in another way than by weekends.
     """
     whole = joined(lanes) if lanes else np.zeros(calendar.steps, dtype=np.uint8)
     active = np.flatnonzero(whole & ACTIVE)
-    works_weekends = _works_weekends(calendar, whole, active, weekend_ratio)
+    works_weekends = _works_weekends(calendar, whole, active)
     counted = works_weekends is True if weekends_count is None else weekends_count
     clock = calendar.clock(counted) if clock is None else clock
     longest, count, observed = 0.0, 0, 0.0
@@ -326,7 +327,7 @@ def _unpaused(clock: NDArray[np.float64], lane: Lane) -> float:
     return float(lengths.max())
 
 
-def _works_weekends(calendar: Calendar, whole: Lane, active: NDArray[np.intp], weekend_ratio: float) -> bool | None:
+def _works_weekends(calendar: Calendar, whole: Lane, active: NDArray[np.intp]) -> bool | None:
     if not len(active):
         return None
     seen = slice(active[0], active[-1] + 1)
@@ -344,7 +345,7 @@ def _works_weekends(calendar: Calendar, whole: Lane, active: NDArray[np.intp], w
     def active_hours_ratio(days: NDArray[np.bool_]) -> float:
         return _distinct(hours[worked & days]) / _distinct(hours[known & days])
 
-    return active_hours_ratio(weekend) >= weekend_ratio * active_hours_ratio(~weekend)
+    return active_hours_ratio(weekend) >= WEEKEND_RATIO * active_hours_ratio(~weekend)
 
 
 def _distinct(rising: NDArray[np.int64]) -> int:

@@ -28,6 +28,15 @@ from gpuwatch.judge.idle.silence import ACTIVE, Lane, SilenceNow
 from gpuwatch.judge.needs import stats
 
 _GIB = 2**30
+HOST_BOUND_BUSY_RATIO = 0.3
+"""Mean engine activity over long_window_seconds up to which a busy device waits for its host; Kalos' median job is at
+0.98."""
+HOST_BOUND_STEPS_RATIO = 0.9
+"""Share of that window's active steps from which a device is busy all the time; short pauses, as for a checkpoint, do
+not count."""
+HOST_BOUND_BYTES_PER_SECOND = 1e9
+"""Average PCIe traffic from which a service waits for its host too; with less it may be little used. A hundred times
+the most of an idle device."""
 UNTOLD = "whether it is used cannot be told"
 
 
@@ -152,7 +161,7 @@ class IdleJudge:
         """How its devices, busy all the time at a low level, wait for their host, and the evidence; None where unknown
         or not so. A job always has work, so its host is at fault. A service may have few requests: it also needs much
         PCIe traffic."""
-        policy, signals, devices, window = self.policy, self.signals, item.devices, self.policy.long_window_seconds
+        signals, devices, window = self.signals, item.devices, self.policy.long_window_seconds
         recent = item.lane[-(window // self.calendar.step_seconds) :]
         share = np.count_nonzero(recent & ACTIVE) / len(recent)
         means = [signals.value(device, Signal.BUSY_RATIO, Statistic.AVG, window) for device in devices]
@@ -160,15 +169,15 @@ class IdleJudge:
         if not known or len(known) < len(means):
             return None
         mean = max(known)
-        if mean > policy.host_bound_busy_ratio or share < policy.host_bound_steps_ratio:
+        if mean > HOST_BOUND_BUSY_RATIO or share < HOST_BOUND_STEPS_RATIO:
             return None
         traffic = max((signals.host_traffic(device, window) or 0.0 for device in devices), default=0.0)
-        feeds, bound = traffic >= policy.host_bound_bytes_per_second, policy.host_bound_bytes_per_second
+        feeds, bound = traffic >= HOST_BOUND_BYTES_PER_SECOND, HOST_BOUND_BYTES_PER_SECOND
         if not feeds and self.model.classes[item.workload] is not WorkloadClass.BATCH:
             return None
         busy, received = stats(Statistic.AVG, window, Signal.BUSY_RATIO, Signal.PCIE_RX_BYTES_PER_SECOND)
         note = "the busiest of its devices"
-        evidence = [signals.evidence(devices[0], busy, mean, "<=", policy.host_bound_busy_ratio, note)]
+        evidence = [signals.evidence(devices[0], busy, mean, "<=", HOST_BOUND_BUSY_RATIO, note)]
         if feeds:
             evidence.append(signals.evidence(devices[0], received, traffic, ">=", bound, f"both ways, {note}"))
         text = f"its busiest device is active in {share:.0%} of the last {time_text(window)} and only for {mean:.0%}"

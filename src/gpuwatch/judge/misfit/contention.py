@@ -23,6 +23,11 @@ from gpuwatch.judge.fleet import conclude, measured, on_node
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
+DRAM_PEAK_RATIO = 0.8
+"""Highest DRAM activity of kernels: NVIDIA's guide to DCGM's profiling metrics."""
+PCIE_PEAK_RATIO = 0.92
+"""Share of a link's rate (after its encoding) for packets, as DCGM counts them: 57.88 of 62.96 Gbit/s; flow control and
+acknowledgements take the rest (Neugebauer et al., SIGCOMM 2018)."""
 
 SIGNALS: Mapping[FindingKind, tuple[Signal, ...]] = {
     FindingKind.HBM_CONTENTION: (Signal.DRAM_ACTIVE_RATIO,),
@@ -42,17 +47,12 @@ class MisfitPolicy:
 
     window_seconds: time over which traffic is judged and Pods must share the GPU. 1 h: a move costs some of it.
     min_coverage_ratio: share of the window's samples below which the verdict is UNKNOWN. 0.8, as for idleness.
-    dram_peak_ratio: highest DRAM activity of kernels. 0.8: NVIDIA's guide to DCGM's profiling metrics.
-    pcie_peak_ratio: share of a link's rate (after its encoding) for packets, as DCGM counts them. 0.92: 57.88 of 62.96
-        Gbit/s; flow control and acknowledgements take the rest (Neugebauer et al., SIGCOMM 2018).
-    saturated_ratio: share of such a peak from which a GPU is saturated. 0.9: the peaks of GPUs and access patterns
+    saturated_ratio: share of a peak from which a GPU is saturated. 0.9: the peaks of GPUs and access patterns
         differ by as much, and queues are long at nine tenths of a capacity.
     """
 
     window_seconds: int = _HOUR
     min_coverage_ratio: float = 0.8
-    dram_peak_ratio: float = 0.8
-    pcie_peak_ratio: float = 0.92
     saturated_ratio: float = 0.9
 
     def __post_init__(self) -> None:
@@ -216,12 +216,12 @@ class Contention:
 
     def _peak(self, device: Device, signal: Signal) -> float | None:
         if signal is Signal.DRAM_ACTIVE_RATIO:
-            return self._policy.dram_peak_ratio
+            return DRAM_PEAK_RATIO
         # The highest of the window: both fall by design while the link is idle.
         stats = (WindowStat(name, Statistic.MAX, self._policy.window_seconds) for name in _LINK)
         generation, lanes = (self._snapshot.readings.get(stat, device) for stat in stats)
         link = pcie_generations().get(int(generation or 0))
-        return link.lane_bytes_per_second * lanes * self._policy.pcie_peak_ratio if link and lanes else None
+        return link.lane_bytes_per_second * lanes * PCIE_PEAK_RATIO if link and lanes else None
 
     @staticmethod
     def _missing(load: _Load) -> Iterable[Signal]:

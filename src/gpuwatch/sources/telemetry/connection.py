@@ -29,8 +29,6 @@ class Connection:
     among job, instance, namespace and pod, which all have to match.
     timeout_seconds: for one query; sent to the server, after which gpuwatch waits 5 s more for the server's error.
     retries: further attempts on 429, 5xx and broken connections.
-    backoff_seconds: before the first of them; doubled before each further one.
-    retry_max_seconds: the longest wait; a Retry-After is honoured up to it.
     concurrency: queries at once.
     max_samples_per_query: queries of more samples are divided by Node beforehand; below the 50 million of Prometheus'
     --query.max-samples. Where a server allows less, gpuwatch divides further.
@@ -52,8 +50,6 @@ class Connection:
     trusted_targets: tuple[Mapping[str, str], ...] = ()
     timeout_seconds: float = 60.0
     retries: int = 3
-    backoff_seconds: float = 0.5
-    retry_max_seconds: float = 30.0
     concurrency: int = 4
     max_samples_per_query: int = 20_000_000
 
@@ -65,9 +61,8 @@ class Connection:
         for name in ("timeout_seconds", "concurrency", "max_samples_per_query"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: must be greater than 0, is {getattr(self, name)}")
-        for name in ("retries", "backoff_seconds", "retry_max_seconds"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}: must not be negative, is {getattr(self, name)}")
+        if not self.retries >= 0:
+            raise ValueError(f"retries: must not be negative, is {self.retries}")
 
     @property
     def secrets(self) -> tuple[str, ...]:

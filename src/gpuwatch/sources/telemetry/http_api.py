@@ -26,6 +26,10 @@ from gpuwatch.sources.telemetry.samples import AnswerRow, QueryFailed, Series, S
 _log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 5.0
+BACKOFF_SECONDS = 0.5
+"""Before the second attempt; doubled before each further one."""
+RETRY_MAX_SECONDS = 30.0
+"""The longest wait; a Retry-After is honoured up to it: a cycle begins each minute, and does without the answer."""
 _KEPT_REASONS = 100
 _KEPT_LABELS = 200_000
 _IS_PARTIAL = "vmselect marked its answer as partial: a vmstorage node did not answer."
@@ -82,11 +86,10 @@ class ApiSession(requests.Session):
         return answer
 
     def _pause(self, state: RetryCallState) -> float:
-        limits = self._connection
-        pause = limits.backoff_seconds * 2.0 ** (state.attempt_number - 1) * random.uniform(0.75, 1.25)  # noqa: S311
+        pause = BACKOFF_SECONDS * 2.0 ** (state.attempt_number - 1) * random.uniform(0.75, 1.25)  # noqa: S311
         failure = state.outcome.exception() if state.outcome else None
         wanted = failure.wait_seconds if isinstance(failure, Failed) else 0.0
-        return min(max(pause, wanted), limits.retry_max_seconds)
+        return min(max(pause, wanted), RETRY_MAX_SECONDS)
 
     def _log_retry(self, state: RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome else None
