@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
+from gpuwatch.app.errors import SourceError
 from gpuwatch.app.find_prometheus import find_prometheus, services
-from gpuwatch.app.sources import SourceError
 
 STACK = {"app": "kube-prometheus-stack-prometheus"}
 

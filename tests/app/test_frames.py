@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 import gpuwatch
 from gpuwatch.account.fleet_cost import fleet_cost
 from gpuwatch.app.cli.main import cli
+from gpuwatch.app.errors import SourceError
 from gpuwatch.app.sizing import price_list
-from gpuwatch.app.sources import SourceError
 from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json
 from gpuwatch.simulate.fleet import build_fleet

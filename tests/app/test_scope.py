@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.app.cli.scope import parse_selector
-from gpuwatch.app.sources import OptionsError
+from gpuwatch.app.errors import OptionsError
 
 POD = {"team": "vision", "tier": "prod"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import urllib3
 from kubernetes.client import ApiClient, ApiException, CoreV1Api
 
-from gpuwatch.app.sources import SourceError
+from gpuwatch.app.errors import SourceError
 from gpuwatch.sources.telemetry.connection import Connection
 from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 from gpuwatch.sources.telemetry.samples import TelemetryError

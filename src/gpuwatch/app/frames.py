@@ -14,11 +14,11 @@ from rich.console import Console
 from gpuwatch.account import weekly
 from gpuwatch.account.fleet_cost import allocations
 from gpuwatch.act import analysis as analysed
-from gpuwatch.app.cli.commands import known_faults
-from gpuwatch.app.cli.sizing_commands import week_of
+from gpuwatch.app.errors import SourceError
 from gpuwatch.app.settings import Settings, load_settings
 from gpuwatch.app.sizing import Sized, price_list, size
-from gpuwatch.app.sources import SourceError, open_sources, take_snapshot, unreadable
+from gpuwatch.app.sources import known_faults, open_sources, take_snapshot, unreadable
+from gpuwatch.app.weekly_report import week_of
 from gpuwatch.facts.model.decision import Analysis
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.frames import GAPS, PROFILES, allocation_columns, to_frame

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from gpuwatch.account.money import PriceList
 from gpuwatch.act.analysis import analyse
+from gpuwatch.app.errors import SourceError
 from gpuwatch.app.settings import Settings
-from gpuwatch.app.sources import Opened, SourceError, progress_on, take_snapshot
+from gpuwatch.app.sources import Opened, progress_on, take_snapshot
 from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
 from gpuwatch.facts.model.cluster import Cluster, Node

@@ -11,24 +11,19 @@ from typing import Any, Protocol, runtime_checkable
 from rich.console import Console
 from rich.markup import escape
 
-from gpuwatch.act.analysis import Policies, needs_of
+from gpuwatch.act.analysis import Policies, needs_of, remember
+from gpuwatch.app.errors import OptionsError, SourceError
 from gpuwatch.app.settings import Settings, SettingsError, load_settings
 from gpuwatch.facts.model.decision import Snapshot
+from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.collect.collect import Progress, collect
 from gpuwatch.sources.collect.snapshot_file import is_snapshot, load_snapshot
 from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
+from gpuwatch.sources.store.store import Store
 from gpuwatch.sources.telemetry.samples import SampleSource, TelemetryError
 
 _log = logging.getLogger(__name__)
-
-
-class SourceError(Exception):
-    """A source cannot be opened; the message says what to give instead."""
-
-
-class OptionsError(SourceError):
-    """Options contradict each other. No source was asked."""
 
 
 @runtime_checkable
@@ -192,6 +187,18 @@ def take_snapshot(opened: Opened, console: Console) -> Snapshot:
         snapshot = collect(opened.store, opened.cluster, opened.at, needs, told, matchers, trusted)
     clock = _clock(opened.store, opened.at) if opened.store is not None else ()
     return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *clock))))
+
+
+def known_faults(state: Path | None, opened: Opened, snapshot: Snapshot) -> FaultMemory | None:
+    """What the controller's state file remembers of faults up to this Snapshot, with what the Snapshot shows; None
+    without such a file. Nothing is stored."""
+    kept = state or opened.settings.state
+    if kept is None or not kept.exists():
+        return None
+    with Store.open(kept) as store:
+        stored = store.load_faults()
+    known = tuple(each for each in stored.faults if each.since <= snapshot.at)
+    return remember(snapshot, opened.policies, replace(stored, faults=known))
 
 
 def unreadable(snapshot: Snapshot) -> Gap | None:

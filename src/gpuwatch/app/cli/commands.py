@@ -8,15 +8,15 @@ from typing import Any
 
 from rich.console import Console
 
-from gpuwatch.act.analysis import PlanContext, analyse, assess, remember
+from gpuwatch.act.analysis import PlanContext, analyse, assess
 from gpuwatch.app.cli.remediation_commands import kept_of, plan_context
 from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
-from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, reported, write_table
+from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write_table
+from gpuwatch.app.errors import OptionsError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sizing import size
-from gpuwatch.app.sources import Opened, OptionsError, checked_sources, take_snapshot, unreadable
-from gpuwatch.facts.model.decision import Snapshot, Verdict
-from gpuwatch.facts.model.faults import FaultMemory
+from gpuwatch.app.sources import checked_sources, known_faults, take_snapshot, unreadable
+from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
 from gpuwatch.facts.model.telemetry import GapKind
@@ -30,12 +30,10 @@ from gpuwatch.sources.collect.snapshot_file import save_snapshot
 from gpuwatch.sources.kube.live import LiveCluster, api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.writer import WriteError
-from gpuwatch.sources.store.store import Store
 
 _NAMED = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
 
 
-@reported
 def run_analyze(
     form: str,
     output_file: Path | None,
@@ -69,23 +67,10 @@ def run_analyze(
     return ExitCode.FOUND if fail_on_findings and found else ExitCode.OK
 
 
-def known_faults(state: Path | None, opened: Opened, snapshot: Snapshot) -> FaultMemory | None:
-    """What the controller's state file remembers of faults up to this Snapshot, with what the Snapshot shows; None
-    without such a file. Nothing is stored."""
-    kept = state or opened.settings.state
-    if kept is None or not kept.exists():
-        return None
-    with Store.open(kept) as store:
-        stored = store.load_faults()
-    known = tuple(each for each in stored.faults if each.since <= snapshot.at)
-    return remember(snapshot, opened.policies, replace(stored, faults=known))
-
-
 _FEW_DEVICES = 256
 """With at most so many devices, an explanation without stored profiles computes them: it takes seconds."""
 
 
-@reported
 def run_explain(subject: str, namespace: str, form: str, state: Path | None, days: float, **options: Any) -> int:
     if "/" not in subject:
         raise OptionsError(f"{subject!r}: write KIND/NAME, such as pod/NAME, deployment/NAME or node/NAME")
@@ -115,7 +100,6 @@ def run_explain(subject: str, namespace: str, form: str, state: Path | None, day
     return ExitCode.OK
 
 
-@reported
 def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: Any) -> int:
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
@@ -151,7 +135,6 @@ def _guardrails(options: Mapping[str, Any]) -> str:
     return "in place" if found is not None else "none: RBAC alone holds gpuwatch's account (deploy/README.md)"
 
 
-@reported
 def run_capture(output_file: Path, pseudonyms: bool, **options: Any) -> int:
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))

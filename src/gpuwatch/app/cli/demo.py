@@ -74,10 +74,10 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
 
 def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
     """Prints the advice beside what was planted and writes the report; returns the HTML file's path."""
-    from gpuwatch.app.cli.sizing_commands import report_files, week_of
     from gpuwatch.app.settings import Settings
     from gpuwatch.app.sizing import size
     from gpuwatch.app.sources import open_sources
+    from gpuwatch.app.weekly_report import report_files, week_of
     from gpuwatch.say.sizing_tables import recommend_tables
 
     options: dict[str, object] = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config"))

@@ -45,13 +45,16 @@ def parse_moment(text: str) -> datetime:
 
 
 def _runs(function: str) -> Callable[[Callable[[], None]], Callable[..., None]]:
-    """A command that calls this function of a module of `app`, with its options by name, and exits with its answer."""
+    """A command that calls this function of a module of `app`, with its options by name, and exits with its answer. An
+    expected error is a sentence on stderr."""
 
     def decorate(described: Callable[[], None]) -> Callable[..., None]:
         @wraps(described)
         def call(**options: Any) -> None:
+            from gpuwatch.app.cli.terminal import reported
+
             module, _, name = function.rpartition(".")
-            sys.exit(getattr(import_module(f"gpuwatch.app.{module}"), name)(**options))
+            sys.exit(reported(getattr(import_module(f"gpuwatch.app.{module}"), name), **options))
 
         return call
 

@@ -15,11 +15,12 @@ from gpuwatch.act.analysis import PlanContext, analyse
 from gpuwatch.act.execute.precision import poor, precision_by_place
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
-from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, reported, write_table
+from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write_table
 from gpuwatch.app.cli.terminal import output as console
+from gpuwatch.app.errors import SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.settings import load_settings
-from gpuwatch.app.sources import Opened, SourceError, checked_sources, take_snapshot
+from gpuwatch.app.sources import Opened, checked_sources, take_snapshot
 from gpuwatch.facts.model.decision import Plan
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
@@ -62,7 +63,6 @@ class HistoryAnswer:
     gaps: tuple[Gap, ...]
 
 
-@reported
 def run_plan(form: str, output_file: Path | None, rows: int, namespace: str, selector: str, **options: Any) -> int:
     scope = Scope(namespace, selector)
     opened = checked_sources(options)
@@ -118,7 +118,6 @@ def kept_of(
         return None, (Gap(kind=GapKind.REFUSED, what="remediations", detail=str(error)),)
 
 
-@reported
 def run_history(
     name: str | None, form: str, output_file: Path | None, rows: int, open_only: bool, **options: Any
 ) -> int:
@@ -146,7 +145,6 @@ def run_history(
     return ExitCode.OK
 
 
-@reported
 def run_approve(name: str, by: str | None, **options: Any) -> int:
     store, writer = opened_store(options)
     found = _one(store, name, options)
@@ -164,7 +162,6 @@ def run_approve(name: str, by: str | None, **options: Any) -> int:
     return ExitCode.OK
 
 
-@reported
 def run_reject(name: str, finding_correct: bool, **options: Any) -> int:
     store, _ = opened_store(options)
     found = _one(store, name, options)
@@ -177,7 +174,6 @@ def run_reject(name: str, finding_correct: bool, **options: Any) -> int:
     return ExitCode.OK
 
 
-@reported
 def run_undo(name: str, finding_correct: bool, **options: Any) -> int:
     store, _ = opened_store(options)
     found = _one(store, name, options)
@@ -195,7 +191,6 @@ def run_undo(name: str, finding_correct: bool, **options: Any) -> int:
     return ExitCode.OK
 
 
-@reported
 def run_pause(reason: str, by: str | None, everything: bool, **options: Any) -> int:
     now = datetime.now(UTC)
     store, writer = opened_store(options)
@@ -204,7 +199,6 @@ def run_pause(reason: str, by: str | None, everything: bool, **options: Any) -> 
     return ExitCode.OK
 
 
-@reported
 def run_resume(**options: Any) -> int:
     store, _ = opened_store(options)
     before = store.paused()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuwatch.act.analysis import coverage_of
-from gpuwatch.app.sources import OptionsError, SourceError
+from gpuwatch.app.errors import OptionsError, SourceError
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Analysis, Snapshot
 from gpuwatch.facts.model.telemetry import PodRef

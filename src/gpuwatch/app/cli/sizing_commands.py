@@ -10,28 +10,24 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
 
-from gpuwatch.account.weekly import assemble_weekly
-from gpuwatch.act.execute.precision import precision
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.cli.remediation_commands import kept_of
 from gpuwatch.app.cli.scope import check_namespace, shown_name
-from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, reported, write, write_table
+from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write, write_table
 from gpuwatch.app.cli.terminal import output as console
+from gpuwatch.app.errors import OptionsError, SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sizing import Sized, size
-from gpuwatch.app.sources import Opened, OptionsError, SourceError, checked_sources
+from gpuwatch.app.sources import Opened, checked_sources
+from gpuwatch.app.weekly_report import Acted, report_files, week_of
 from gpuwatch.facts.model.decision import Verdict
-from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.facts.model.sizing import Abstention, MigPlan, Outcome, Recommendation
 from gpuwatch.facts.model.telemetry import Gap
-from gpuwatch.facts.model.weekly import DetectorRecord, WeeklyReport
 from gpuwatch.say.deliver.deliver import deliver, deliver_pending
 from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, report_id
 from gpuwatch.say.deliver.policy import DeliveryPolicy
 from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.say.tables import gap_tables
-from gpuwatch.say.weekly_html import weekly_html
-from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json, weekly_tables
+from gpuwatch.say.weekly_machine import weekly_json, weekly_tables
 from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
 from gpuwatch.size.mig_plan import plan_mig, slice_demands
 
@@ -53,7 +49,6 @@ class Advised:
     gaps: tuple[Gap, ...]
 
 
-@reported
 def run_recommend(
     form: str,
     output_file: Path | None,
@@ -118,7 +113,6 @@ def _advice_tables(answer: Advised, rows: int, *, detail: bool, wide: bool) -> R
     return Group(*parts, *gap_tables(answer.gaps, wide=wide))
 
 
-@reported
 def run_mig_plan(form: str, rows: int, state: Path | None, days: float, **options: Any) -> int:
     opened, sized = _sized(state, timedelta(days=days), options)
     cluster, devices = sized.snapshot.cluster, sized.snapshot.devices
@@ -139,7 +133,6 @@ def _mig_tables(plan: MigPlan, gaps: Sequence[Gap], rows: int, *, wide: bool) ->
     return Group(mig_plan_tables(plan, rows=rows, wide=wide), *gap_tables(gaps, wide=wide))
 
 
-@reported
 def run_report(
     form: str,
     start: datetime | None,
@@ -193,17 +186,6 @@ def run_report(
     return ExitCode.FAILED if failed else _code(sized)
 
 
-def report_files(report: WeeklyReport) -> dict[str, bytes]:
-    """File name → content, for every form of the report."""
-    texts = {
-        "report.html": weekly_html(report),
-        "report.md": weekly_markdown(report),
-        "report.json": weekly_json(report),
-        **weekly_csvs(report),
-    }
-    return {name: text.encode() for name, text in texts.items()}
-
-
 def _complain(deliveries: Sequence[Delivery]) -> None:
     for item in deliveries:
         if item.state is DeliveryState.SENT:
@@ -211,58 +193,6 @@ def _complain(deliveries: Sequence[Delivery]) -> None:
         else:
             tries = f"{item.attempts} tries so far; the next run tries again"
             remark(f"not sent to {item.destination}: {item.error} ({tries})", "red")
-
-
-def week_of(
-    opened: Opened,
-    sized: Sized,
-    length: timedelta,
-    end: datetime | None = None,
-    acted: "Acted | None" = None,
-) -> WeeklyReport:
-    """The report of the period `length` up to `end`, or up to the moment of the sources."""
-    end = end or opened.at
-    acted = acted or Acted()
-    return assemble_weekly(
-        sized.analysis,
-        sized.book,
-        sized.recommendations,
-        sized.abstentions,
-        sized.outcomes,
-        start=end - length,
-        end=end,
-        price_per_gpu_hour=sized.price_per_gpu_hour,
-        currency=sized.currency,
-        source=opened.description,
-        gaps=(*sized.gaps, *acted.gaps),
-        remediations=acted.known,
-        observed=acted.observed,
-        detectors=acted.detectors,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
-    """known: None if no Remediations were read."""
-
-    known: tuple[Remediation, ...] | None = None
-    observed: bool = False
-    detectors: tuple[DetectorRecord, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-
-    @classmethod
-    def of(cls, known: tuple[Remediation, ...] | None, policy: PlanPolicy, gaps: tuple[Gap, ...] = ()) -> "Acted":
-        detectors = tuple(
-            DetectorRecord(
-                detector=name,
-                right=each.successes,
-                wrong=each.failures,
-                lower_ratio=each.lower_ratio,
-                upper_ratio=each.upper_ratio,
-            )
-            for name, each in precision(known or ()).items()
-        )
-        return cls(known=known, observed=policy.only_observes, detectors=detectors, gaps=gaps)
 
 
 def _sized(state: Path | None, history: timedelta, options: Mapping[str, Any]) -> tuple[Opened, Sized]:

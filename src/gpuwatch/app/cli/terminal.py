@@ -3,41 +3,19 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console, RenderableType
 
+from gpuwatch.app.errors import EXPECTED, OptionsError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.settings import SettingsError
-from gpuwatch.app.sources import OptionsError, SourceError
-from gpuwatch.say.deliver.outbox import OutboxError
-from gpuwatch.say.explain import UnknownSubject
 from gpuwatch.say.machine import Columns, to_csv, to_json, to_yaml
-from gpuwatch.sources.collect.snapshot_file import SnapshotFileError
-from gpuwatch.sources.kube.reader import ClusterError
-from gpuwatch.sources.kube.writer import WriteError
-from gpuwatch.sources.store import StoreError
-from gpuwatch.sources.telemetry.samples import TelemetryError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _PIPE_WIDTH = 160
-
-EXPECTED = (
-    SourceError,
-    SettingsError,
-    SnapshotFileError,
-    TelemetryError,
-    ClusterError,
-    UnknownSubject,
-    StoreError,
-    OutboxError,
-    WriteError,
-)
-"""Errors of the input or the environment; their messages are for people."""
 
 
 def output() -> Console:
@@ -92,19 +70,14 @@ def write_table(columns: Columns[T], rows: Sequence[T], form: str, output: Path 
     remark(f"wrote {output}: {len(rows)} rows")
 
 
-def reported(command: Callable[P, int]) -> Callable[P, int]:
-    """Reports an expected error as a sentence on stderr; any other is a bug and keeps its traceback."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> int:
-        try:
-            return command(*args, **kwargs)
-        except EXPECTED as error:
-            remark(f"gpuwatch: {error}", "red")
-            return ExitCode.USAGE if isinstance(error, SettingsError | OptionsError) else ExitCode.FAILED
-        except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            remark(f"gpuwatch: {place}{error.strerror or error}", "red")
-            return ExitCode.FAILED
-
-    return run
+def reported(command: Callable[..., int], /, **options: Any) -> int:
+    """Its exit code. Prints an expected error as a sentence on stderr; any other is a bug and keeps its traceback."""
+    try:
+        return command(**options)
+    except EXPECTED as error:
+        remark(f"gpuwatch: {error}", "red")
+        return ExitCode.USAGE if isinstance(error, SettingsError | OptionsError) else ExitCode.FAILED
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        remark(f"gpuwatch: {place}{error.strerror or error}", "red")
+        return ExitCode.FAILED

@@ -19,7 +19,7 @@ from gpuwatch.act.execute.recheck import FreshFacts
 from gpuwatch.act.execute.sweep import orphan
 from gpuwatch.act.remediations import ConflictError, RefusedError, RemediationStore
 from gpuwatch.app.cli.remediation_commands import VERSION, opened_store
-from gpuwatch.app.cli.terminal import print_answer, remark, reported
+from gpuwatch.app.cli.terminal import print_answer, remark
 from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.settings import load_settings
@@ -51,7 +51,6 @@ class UninstallAnswer:
     left: tuple[str, ...]
 
 
-@reported
 def run_uninstall(form: str, dry_run: bool, yes: bool, crds: bool, timeout: int, **options: Any) -> int:
     (store, person), end = opened_store(options), time.monotonic() + timeout
     settings = load_settings(options["config"])

@@ -23,7 +23,6 @@ from gpuwatch.act.execute.recheck import FreshFacts
 from gpuwatch.act.execute.requests import PROPOSED
 from gpuwatch.act.execute.sweep import Orphan, in_turn, suspects
 from gpuwatch.act.remediations import RemediationStore
-from gpuwatch.app.cli.terminal import EXPECTED
 from gpuwatch.app.controller import notifications, weekly_job
 from gpuwatch.app.controller.history_log import HistoryLog
 from gpuwatch.app.controller.jobs import Job
@@ -32,6 +31,7 @@ from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.notifications import Notifications
 from gpuwatch.app.controller.pages import Seen
 from gpuwatch.app.controller.weekly_job import WeeklyJob
+from gpuwatch.app.errors import EXPECTED
 from gpuwatch.app.logs import fields
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import Opened, open_sources, take_snapshot
@@ -496,8 +496,8 @@ class Controller:
 
     def _made_report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
         """Files and summary of the report of the seven days before `end`."""
-        from gpuwatch.app.cli.sizing_commands import Acted, report_files, week_of
         from gpuwatch.app.sizing import size
+        from gpuwatch.app.weekly_report import Acted, report_files, week_of
         from gpuwatch.say.weekly_markdown import weekly_summary
 
         with self._sizing:

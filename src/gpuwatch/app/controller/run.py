@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch import __version__
-from gpuwatch.app.cli.terminal import EXPECTED, reported
 from gpuwatch.app.controller.controller import Controller, UnreachableError, Writers
 from gpuwatch.app.controller.counted_writer import counted
 from gpuwatch.app.controller.http_server import serving
@@ -25,10 +24,11 @@ from gpuwatch.app.controller.jobs import Jobs
 from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.pages import Pages
+from gpuwatch.app.errors import EXPECTED, SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.logs import LogFormat, log_to_stderr
 from gpuwatch.app.settings import Settings
-from gpuwatch.app.sources import SourceError, open_sources
+from gpuwatch.app.sources import open_sources
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.say.status_page import Status
 from gpuwatch.sources.kube.live import LiveCluster, api_client
@@ -42,7 +42,6 @@ _PULSE_SECONDS = 30
 """The main loop counts as hanging after so long without a turn."""
 
 
-@reported
 def run_controller(log_format: LogFormat, **options: Any) -> int:
     """Runs until SIGTERM or SIGINT. Returns the exit code: 0 after an orderly shutdown."""
     log_to_stderr(log_format)

@@ -1,0 +1,79 @@
+"""The weekly report, from one run of right-sizing and from what was done."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwatch.account.weekly import assemble_weekly
+from gpuwatch.act.execute.precision import precision
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.app.sizing import Sized
+from gpuwatch.app.sources import Opened
+from gpuwatch.facts.model.remediation import Remediation
+from gpuwatch.facts.model.telemetry import Gap
+from gpuwatch.facts.model.weekly import DetectorRecord, WeeklyReport
+from gpuwatch.say.weekly_html import weekly_html
+from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json
+from gpuwatch.say.weekly_markdown import weekly_markdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """known: None if no Remediations were read."""
+
+    known: tuple[Remediation, ...] | None = None
+    observed: bool = False
+    detectors: tuple[DetectorRecord, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @classmethod
+    def of(cls, known: tuple[Remediation, ...] | None, policy: PlanPolicy, gaps: tuple[Gap, ...] = ()) -> "Acted":
+        detectors = tuple(
+            DetectorRecord(
+                detector=name,
+                right=each.successes,
+                wrong=each.failures,
+                lower_ratio=each.lower_ratio,
+                upper_ratio=each.upper_ratio,
+            )
+            for name, each in precision(known or ()).items()
+        )
+        return cls(known=known, observed=policy.only_observes, detectors=detectors, gaps=gaps)
+
+
+def week_of(
+    opened: Opened,
+    sized: Sized,
+    length: timedelta,
+    end: datetime | None = None,
+    acted: Acted | None = None,
+) -> WeeklyReport:
+    """The report of the period `length` up to `end`, or up to the moment of the sources."""
+    end = end or opened.at
+    acted = acted or Acted()
+    return assemble_weekly(
+        sized.analysis,
+        sized.book,
+        sized.recommendations,
+        sized.abstentions,
+        sized.outcomes,
+        start=end - length,
+        end=end,
+        price_per_gpu_hour=sized.price_per_gpu_hour,
+        currency=sized.currency,
+        source=opened.description,
+        gaps=(*sized.gaps, *acted.gaps),
+        remediations=acted.known,
+        observed=acted.observed,
+        detectors=acted.detectors,
+    )
+
+
+def report_files(report: WeeklyReport) -> dict[str, bytes]:
+    """File name → content, for every form of the report."""
+    texts = {
+        "report.html": weekly_html(report),
+        "report.md": weekly_markdown(report),
+        "report.json": weekly_json(report),
+        **weekly_csvs(report),
+    }
+    return {name: text.encode() for name, text in texts.items()}
