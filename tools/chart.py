@@ -73,11 +73,7 @@ def schema(defaults: Mapping[str, Any], comments: Mapping[str, str]) -> dict[str
     settings = _stripped(Settings.model_json_schema())
     definitions = settings.pop("$defs")
     # What the chart decides: the mode, the Prometheus, where the state and the Lease are.
-    definitions["PlanPolicy"]["properties"]["modes"] = {
-        "type": "object",
-        "properties": {"resize_workload": {"$ref": "#/$defs/Mode"}},
-        "additionalProperties": False,
-    }
+    del definitions["PlanPolicy"]["properties"]["modes"]
     del definitions["Connection"]["required"], definitions["Connection"]["properties"]["url"]
     for name in ("namespace", "folder"):
         del definitions["ControllerPolicy"]["properties"][name]

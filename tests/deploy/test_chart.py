@@ -248,7 +248,7 @@ def test_every_value_is_explained_and_no_other_is_taken(helm_chart: Chart) -> No
         ({"mode": "enforced"}, "'observe', 'suggest', 'enforce'"),
         ({"enforce": {"drain": True}}, "drain"),
         ({"settings": {"plan": {"budget_rato": 0.1}}}, "budget_rato"),
-        ({"settings": {"plan": {"modes": {"taint_node": "enforce"}}}}, "taint_node"),
+        ({"settings": {"plan": {"modes": {"taint_node": "enforce"}}}}, "modes"),
         ({"settings": {"run": {"namespace": "x"}}}, "namespace"),
         ({"prometheusRule": {"rules": {"GpuXidFatl": {"enabled": False}}}}, "GpuXidFatl"),
         ({"prometheusRule": {"rules": {"GpuXidFatal": {"threshold": 1}}}}, "threshold"),
@@ -334,7 +334,6 @@ def test_settings_reach_gpuwatch(helm_chart: Chart, tmp_path: Path) -> None:
             "prometheus": {"matchers": {"cluster": "eu-1"}},
             "plan": {
                 "budget_ratio": 0.05,
-                "modes": {"resize_workload": "suggest"},
                 "scopes": [{"mode": "enforce", "action": "taint_node", "pool": "a"}],
             },
             "execute": {"hand_off_label": "example.com/repair=wanted", "last_taint_effect": "NoExecute"},
@@ -344,7 +343,6 @@ def test_settings_reach_gpuwatch(helm_chart: Chart, tmp_path: Path) -> None:
     made = helm_chart.few(values)
     found = settings(made, tmp_path)
     assert (found.currency, found.plan.budget_ratio) == ("EUR", 0.05)
-    assert found.plan.modes[ActionKind.RESIZE_WORKLOAD] is Mode.SUGGEST
     assert found.prometheus.headers == {"X-Scope-OrgID": "gpu"}
     (spec,) = pod_specs(made["Deployment", "gpuwatch", "gpuwatch"])
     mounted = {each["mountPath"]: each["name"] for each in spec["containers"][0]["volumeMounts"]}

@@ -1,4 +1,4 @@
-"""Misfits: gangs scattered over domains, and sizes that keep others waiting."""
+"""Misfits: gangs scattered over domains."""
 
 from __future__ import annotations
 
@@ -7,24 +7,13 @@ from dataclasses import replace
 import pytest
 
 from gpuwatch.act.plan.draw import draw_plan
-from gpuwatch.act.plan.policy import ModeScope, PlanPolicy
-from gpuwatch.facts.model.cluster import Gang, Pod
-from gpuwatch.facts.model.decision import ActionKind, Finding, Mode, Plan, Snapshot
-from gpuwatch.facts.model.sizing import (
-    Change,
-    EvidenceTier,
-    MemoryNeed,
-    Option,
-    Recommendation,
-    SpeedEstimate,
-    Target,
-    TargetKind,
-)
-from gpuwatch.facts.model.workload_profile import WorkloadKey
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.facts.model.cluster import Gang
+from gpuwatch.facts.model.decision import ActionKind, Finding, Plan, Snapshot
 from gpuwatch.judge.misfit.assess import MisfitPolicy, assess_misfit
-from plan.fleet import NOW, device, guards, node, only, pod, reason, sick, snapshot
+from plan.fleet import device, guards, node, only, pod, reason, sick, snapshot
 
-EVICT, RESIZE = ActionKind.EVICT_GANG, ActionKind.RESIZE_WORKLOAD
+EVICT = ActionKind.EVICT_GANG
 CLIQUE = "nvidia.com/gpu.clique"
 POLICY = PlanPolicy(budget_ratio=1.0)
 
@@ -88,77 +77,3 @@ def test_a_gang_on_a_sick_gpu_is_moved_once_and_for_that() -> None:
     state = spread_gang({**TWO_RACKS, "n3": "b", "n4": "b"})
     plan = drawn(state, POLICY, sick(state.devices[0]))
     assert only(plan, EVICT).candidate.detectors == ("xid",)
-
-
-def option(kind: TargetKind, gpus: int, share: float = 1.0) -> Option:
-    speed = SpeedEstimate(low_ratio=0.95, likely_ratio=1.0, high_ratio=1.0, tier=EvidenceTier.SM, basis="measured")
-    target = Target(kind=kind, gpu_model="A100", gpus_per_pod=gpus, gpu_share_ratio=share)
-    return Option(target=target, speed=speed, memory_bytes=1.0)
-
-
-def advice(current: Option, chosen: Option, confidence: float = 0.9) -> Recommendation:
-    return Recommendation(
-        key=WorkloadKey("Deployment/ml/chat", "main", "A100"),
-        at=NOW,
-        current=current,
-        chosen=chosen,
-        runner_up=None,
-        options=(),
-        memory=MemoryNeed(need_bytes=1, peak_bytes=1, runs=3, headroom_ratio=0.2, elastic=False, reason=""),
-        target_speed_ratio=0.9,
-        confidence_ratio=confidence,
-        change=Change(api_version="apps/v1", kind="Deployment", namespace="ml", name="chat"),
-        doing_nothing_cost_per_week=None,
-        doing_nothing_gpu_hours_per_week=0.0,
-        reason="It is fast enough.",
-    )
-
-
-def contended(*pending: Pod, pods: int = 1, gpus: int = 4) -> Snapshot:
-    owner = "Deployment/ml/chat"
-    held = [pod(f"ml/chat-{i}", "n0", gpus, owner) for i in range(pods)]
-    devices = [device("n0", i, f"ml/chat-{i // gpus}" if i < pods * gpus else "") for i in range(8)]
-    busy = [pod("ml/rest", "n0", 8 - pods * gpus)] if pods * gpus < 8 else []
-    return snapshot([node("n0"), node("n1", 0)], devices, [*held, *busy, *pending])
-
-
-WAITER = pod("ml/w", "", 2, phase="Pending")
-HALF = advice(option(TargetKind.SAME, 4), option(TargetKind.FEWER, 2))
-
-
-def test_a_size_that_keeps_somebody_waiting_is_shown_and_never_written() -> None:
-    everything = replace(POLICY, scopes=(ModeScope(mode=Mode.ENFORCE),))
-    item = only(draw_plan(contended(WAITER), (), everything, recommendations=[HALF]), RESIZE)
-    assert (item.candidate.gpus, item.candidate.waiter, item.candidate.detectors) == (2, "ml/w", ("oversized",))
-    assert item.candidate.reason.startswith("2 × A100 instead of 4 × A100 frees 2 whole GPUs of pool train")
-    assert item.mode is Mode.OBSERVE
-    assert (item.score.gained_gpu_hours, item.score.disrupted_gpu_hours) == (48.0, 40.0)
-    assert item.admitted, item.refusals
-
-
-def test_nobody_waits_so_nothing_is_said() -> None:
-    for pending in ((), (pod("ml/w", "", 9, phase="Pending"),), (replace(WAITER, node="n0"),)):
-        assert draw_plan(contended(*pending), (), POLICY, recommendations=[HALF]).items == ()
-
-
-@pytest.mark.parametrize(
-    ("pods", "current", "chosen", "freed"),
-    [
-        (1, option(TargetKind.SAME, 1), option(TargetKind.MIG, 1, 0.5), 0),
-        (2, option(TargetKind.SAME, 1), option(TargetKind.MIG, 1, 0.5), 1),  # 2 × 4/8
-        (2, option(TargetKind.SAME, 1), option(TargetKind.SHARED, 1, 0.5), 1),
-        (1, option(TargetKind.SAME, 1), option(TargetKind.MODEL, 1), 1),  # another model: all are freed
-    ],
-)
-def test_whole_gpus_only(pods: int, current: Option, chosen: Option, freed: int) -> None:
-    plan = draw_plan(contended(WAITER, pods=pods, gpus=1), (), POLICY, recommendations=[advice(current, chosen)])
-    assert [item.candidate.gpus for item in plan.items] == ([freed] if freed else [])
-
-
-@pytest.mark.parametrize(("confidence", "sure"), [(0.8, True), (0.79, False)])
-def test_a_recommendation_has_to_be_as_sure_as_a_finding(confidence: float, sure: bool) -> None:
-    found = advice(HALF.current, HALF.chosen, confidence)
-    item = only(draw_plan(contended(WAITER), (), POLICY, recommendations=[found]), RESIZE)
-    assert ("evidence" not in guards(item)) is sure
-    if not sure:
-        assert "0.79" in reason(item, "evidence")

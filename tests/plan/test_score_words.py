@@ -13,7 +13,7 @@ from gpuwatch.facts.model.decision import ActionKind, PlanItem, Score, Severity
 from gpuwatch.say.notification import notification
 from plan.fleet import node, only, remediation, sick
 from plan.test_draw import full_node_with_gang, one_idle, one_lost_of_eight
-from plan.test_misfit import HALF, RESIZE, TWO_RACKS, WAITER, contended, drawn, spread_gang
+from plan.test_misfit import TWO_RACKS, drawn, spread_gang
 from plan.test_rebalance import contention, crowded, moves
 
 POLICY = PlanPolicy()
@@ -87,15 +87,12 @@ def test_a_warning_counts_a_third_and_says_so() -> None:
     checked(score)
 
 
-def test_a_release_and_a_resize() -> None:
+def test_a_release() -> None:
     state, findings = one_idle()
     release = only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).score
     assert release.gain_basis == "GPUs that the release frees: 1 GPU × 24 h = 24 GPU-hours."
     assert release.harm_basis == ("Its next start-up, which counts as an hour: 1 GPU × 1 h = 1 GPU-hour.")
     checked(release)
-    resize = only(draw_plan(contended(WAITER), (), POLICY, recommendations=[HALF]), RESIZE).score
-    assert resize.gain_basis == "GPUs that the advised size frees: 2 GPUs × 24 h = 48 GPU-hours."
-    checked(resize)
 
 
 def test_moves_for_others_and_of_scattered_gangs() -> None:

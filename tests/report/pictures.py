@@ -51,7 +51,7 @@ def _status(recorded: Path) -> Status:
         source="Prometheus at http://prometheus:9090",
         leads=True,
         leader="gpuwatch-7d9c5b7f4-x2v9k",
-        modes=tuple((str(kind), Mode.OBSERVE) for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD),
+        modes=tuple((str(kind), Mode.OBSERVE) for kind in ActionKind),
         jobs=(JobTimes(name="cycle", succeeded_at=END, seconds=1.3),),
         analysis=analysis,
         remediations=(),

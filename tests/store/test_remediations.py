@@ -414,7 +414,6 @@ def test_the_same_name_may_be_given_once_in_each_place(store: RemediationStore) 
         (of_team(proposal=gang_proposal(pods=("team-aa/train-0",))), "names team-aa/train-0"),
         (of_team(proposal=gang_proposal(objects=())), "names no object"),
         (of_team(**course(NODE)), "names Node/gpu-1"),
-        (of_team(proposal=gang_proposal(action=ActionKind.RESIZE_WORKLOAD)), "resize_workload"),
         (remediation(proposal=proposal(action=ActionKind.TAINT_NODE, namespace=TEAM)), "for 'team-a'"),
         (remediation(proposal=proposal(objects=(JOB,))), "names Job/team-a/train"),
         (remediation(proposal=proposal(pods=("team-a/train-0",))), "names team-a/train-0"),

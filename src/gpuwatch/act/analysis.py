@@ -24,7 +24,6 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.remediation import Pause, Remediation
-from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import Device, Schema, Signal, WindowStat
 from gpuwatch.judge.health import assess as health
 from gpuwatch.judge.health import infiniband
@@ -66,7 +65,6 @@ class PlanContext:
     """The inputs besides the Snapshot: of the plan, see `draw_plan`; faults: of the rules, None for a single run."""
 
     history: tuple[Remediation, ...] = ()
-    recommendations: tuple[Recommendation, ...] = ()
     alerts: tuple[str, ...] | None = ()
     pause: Pause = Pause()
     precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -120,7 +118,6 @@ def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanC
             ordered,
             policies.plan,
             context.history,
-            context.recommendations,
             context.alerts,
             context.pause,
             context.precision,

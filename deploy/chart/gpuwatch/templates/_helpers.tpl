@@ -154,7 +154,7 @@ them. `keepNames`: under their own, as there is one set in a cluster; `prefix`: 
 {{- end -}}
 {{- $_ := set $settings "prometheus" $connection -}}
 {{- $plan := default dict $settings.plan -}}
-{{- $modes := default dict $plan.modes -}}
+{{- $modes := dict -}}
 {{- $rolesBound := splitList "," (include "gpuwatch.roles" .) -}}
 {{- $mildest := eq .Values.mode "observe" | ternary "observe" "suggest" -}}
 {{- range $role, $kind := dict "taint" "taint_node" "evict" "evict_gang" "release" "release_gang" -}}

@@ -36,7 +36,6 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import Phase, Proposal, Remediation, Step, StepKind
-from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import PodRef, partial_answers
 
 
@@ -47,12 +46,11 @@ class FreshFacts:
     snapshot: Snapshot
     findings: tuple[Finding, ...]
     alerts: tuple[str, ...] | None = ()
-    recommendations: tuple[Recommendation, ...] = ()
     storm_at: datetime | None = None
 
     def facts(self, history: tuple[Remediation, ...] = ()) -> PlanFacts:
         snapshot, findings, alerts = self.snapshot, self.findings, self.alerts
-        return PlanFacts(snapshot, findings, history, self.recommendations, alerts, last_storm=self.storm_at)
+        return PlanFacts(snapshot, findings, history, alerts, last_storm=self.storm_at)
 
     def read_again(self, live: "LiveFacts") -> "FreshFacts":
         """The same with labels, annotations, taints, cordons and PodDisruptionBudgets as they were just read."""
@@ -88,7 +86,6 @@ class FreshFacts:
             self.findings,
             policy,
             history,
-            self.recommendations,
             self.alerts,
             precision=precision,
             storm_at=self.storm_at,

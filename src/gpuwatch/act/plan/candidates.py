@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.misfit import CONTENTION, gathering, misfits, resizing
+from gpuwatch.act.plan.misfit import CONTENTION, gathering, misfits
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import (
@@ -27,14 +27,13 @@ _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
 
 def candidates(facts: PlanFacts, policy: PlanPolicy) -> list[Candidate]:
-    """Every action that a finding or a recommendation calls for, before guards; each target once."""
+    """Every action that a finding calls for, before guards; each target once."""
     found = [
         *_tainting(facts),
         *_moving(facts),
         *_releasing(facts),
         *_rebalancing(facts),
         *_gathering(facts, policy),
-        *resizing(facts),
     ]
     # The first candidate for an action and target wins: a move off a degraded GPU before other reasons.
     return list({item.id: item for item in reversed(found)}.values())[::-1]

@@ -6,11 +6,9 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import ActionKind
 
-_TAINT, _RESIZE = ActionKind.TAINT_NODE, ActionKind.RESIZE_WORKLOAD
-_RELEASE = ActionKind.RELEASE_GANG
+_TAINT, _RELEASE = ActionKind.TAINT_NODE, ActionKind.RELEASE_GANG
 
 INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
-    **{(kind, _RESIZE): "Sizes are advice to their owner; nothing is ever written." for kind in FactKind},
     **{(FactKind.PRIORITIES, action): "Each Pod has its priority in its own spec." for action in ActionKind},
     (FactKind.OWNERS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
     (FactKind.BUDGETS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",

@@ -32,7 +32,6 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
 )
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
-from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import PodRef
 
 
@@ -41,7 +40,6 @@ def draw_plan(
     findings: tuple[Finding, ...],
     policy: PlanPolicy,
     history: Sequence[Remediation] = (),
-    recommendations: Sequence[Recommendation] = (),
     alerts: Sequence[str] | None = (),
     pause: Pause = Pause(),  # noqa: B008 - frozen
     precision: Mapping[tuple[str, str], float] | None = None,
@@ -52,9 +50,7 @@ def draw_plan(
     history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
     precision: (Namespace, '' for Nodes; detector) → its lower bound. storm_at: `Plan.last_storm` of the previous plan.
     """
-    facts = PlanFacts(
-        snapshot, findings, tuple(history), tuple(recommendations), alerts, pause, dict(precision or {}), storm_at
-    )
+    facts = PlanFacts(snapshot, findings, tuple(history), alerts, pause, dict(precision or {}), storm_at)
     stopped = brakes(facts, policy)
     items = _demanded([_item(candidate, facts, policy) for candidate in candidates(facts, policy)], facts, policy)
     items.sort(key=lambda item: (-item.score.value if math.isfinite(item.score.value) else math.inf, item.candidate.id))
@@ -89,8 +85,6 @@ def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanIte
 
 def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
     """The mildest mode: by policy for its pools, by its Namespace, by its detectors' precision; and the reason."""
-    if candidate.action is ActionKind.RESIZE_WORKLOAD:
-        return Mode.OBSERVE, "Only the owner changes sizes; gpuwatch never writes them."
     nodes = [facts.nodes[name] for name in candidate.nodes if name in facts.nodes]
     pools = sorted({facts.pool(node) for node in nodes}) or [candidate.pool]
     scopes = [policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
@@ -183,7 +177,7 @@ class _Grants:
         if candidate.action is ActionKind.TAINT_NODE:
             self._room.avoid(candidate.nodes, "it is to be tainted by this plan")
             self._tainted.update(dict.fromkeys(candidate.nodes, item.mode))
-        elif candidate.action is not ActionKind.RESIZE_WORKLOAD:
+        else:
             self._disturbed.update(dict.fromkeys(candidate.pods, candidate.id))
             self._ended += self._facts.ended_by(candidate)
             self._answered.update(dict.fromkeys(contended(candidate, self._facts), candidate.id))
@@ -193,8 +187,6 @@ class _Grants:
         if candidate.action is ActionKind.TAINT_NODE:
             if self._tainted and (why := starved(self._facts, {*self._tainted, *candidate.nodes})):
                 yield Refusal(guard="waiting_gangs", reason=f"With the taints that are planned before it: {why}")
-            return
-        if candidate.action is ActionKind.RESIZE_WORKLOAD:
             return
         other = next((self._disturbed[ref] for ref in candidate.pods if ref in self._disturbed), None)
         if other is not None:
@@ -232,21 +224,20 @@ class _Grants:
 
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
-    """Order: candidates in mode observe after all others, resizes after the rest, then by score. A move's taints come
-    just before it. A refused candidate takes neither budget nor room."""
+    """Order: candidates in mode observe after all others, then by score. A move's taints come just before it. A
+    refused candidate takes neither budget nor room."""
     grants = _Grants(facts, policy)
     wanted: dict[str, int] = {}  # Node → the best rank of a move that needs its taint
     for rank, item in enumerate(items):
         for name in () if item.refusals else left_behind(item.candidate, facts):
             wanted.setdefault(name, rank)
 
-    def turn(ranked: tuple[int, PlanItem]) -> tuple[bool, bool, int, bool]:
+    def turn(ranked: tuple[int, PlanItem]) -> tuple[bool, int, bool]:
         rank, item = ranked
         taints = item.candidate.action is ActionKind.TAINT_NODE
         if taints:
             rank = min([rank, *(wanted.get(name, rank) for name in item.candidate.nodes)])
-        resizes = item.candidate.action is ActionKind.RESIZE_WORKLOAD
-        return item.mode is Mode.OBSERVE, resizes, rank, not taints
+        return item.mode is Mode.OBSERVE, rank, not taints
 
     turns = [item for _, item in sorted(enumerate(items), key=turn)]
     drawn = {item.candidate.id: item.refusals or grants.grant(item, ledger) for item in turns}

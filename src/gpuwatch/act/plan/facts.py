@@ -15,7 +15,6 @@ from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Node, Pod, Shar
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
-from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.judge.reclaim import reclaimed
 
@@ -42,7 +41,6 @@ class PlanFacts:
     snapshot: Snapshot
     findings: tuple[Finding, ...]
     history: Sequence[Remediation] = ()
-    recommendations: Sequence[Recommendation] = ()
     alerts: Sequence[str] | None = ()
     pause: Pause = Pause()
     precision: Mapping[tuple[str, str], float] = field(default_factory=dict)

@@ -91,7 +91,7 @@ def _evidence(case: GuardCase) -> str | None:
     findings = case.facts.findings_of(case.candidate)
     if any(finding.verdict is Verdict.UNKNOWN for finding in findings):
         return "One of its findings is UNKNOWN."
-    best = max((finding.confidence_ratio for finding in findings), default=case.candidate.confidence_ratio)
+    best = max((finding.confidence_ratio for finding in findings), default=0.0)
     if best < case.policy.min_confidence_ratio:
         return (
             f"The highest confidence of its findings is {best:.2f}; {case.policy.min_confidence_ratio:.2f} is needed."

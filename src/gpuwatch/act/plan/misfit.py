@@ -1,19 +1,16 @@
-"""Workloads in the wrong place or of the wrong size: better places, and sizes that keep other Pods pending."""
+"""Better places for workloads in the wrong place."""
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from gpuwatch.act.placement.landing import Nowhere, Room, unlike
+from gpuwatch.act.placement.landing import Nowhere, Room
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Pod, Sharing
-from gpuwatch.facts.model.decision import ActionKind, Candidate, Finding, FindingKind, Subject, SubjectKind, Verdict
-from gpuwatch.facts.model.sizing import Option, TargetKind
+from gpuwatch.facts.model.decision import Candidate, Finding, FindingKind, Verdict
 from gpuwatch.facts.model.telemetry import PodRef
 
 CONTENTION = frozenset({FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION})
-OVERSIZED = "oversized"
 
 
 def misfits(facts: PlanFacts, kinds: Collection[FindingKind]) -> list[Finding]:
@@ -111,48 +108,3 @@ def _one_domain(
                 return f"{label}={name}", found
         return None
     return None
-
-
-def resizing(facts: PlanFacts) -> Iterable[Candidate]:
-    """Recommendations that free whole GPUs on Nodes where a pending Pod would fit."""
-    if not facts.recommendations or not facts.ground.unsettled:
-        return
-    wanted: dict[str, str] = {}  # Node → pending Pod that would fit there if it were alone
-    for group in facts.ground.unsettled:
-        for pod in unlike(group):
-            for name in sorted(facts.bare_room.ever(pod)):
-                wanted.setdefault(name, pod.ref)
-    for item in sorted(facts.recommendations, key=lambda each: str(each.key)):
-        pods = [pod for pod in facts.owned.get(item.key.workload, []) if pod.node in facts.nodes]
-        nodes = tuple(sorted({pod.node for pod in pods}))
-        contended = [name for name in nodes if name in wanted]
-        freed = math.floor(_freed(item.current, item.chosen) * len(pods) + 1e-9)
-        if freed < 1 or not contended:
-            continue
-        node = facts.nodes[contended[0]]
-        refs = {pod.ref for pod in pods}
-        yield Candidate(
-            action=ActionKind.RESIZE_WORKLOAD,
-            target=Subject(SubjectKind.WORKLOAD, item.key.workload),
-            findings=(),
-            devices=tuple(sorted(d.id for d in facts.devices.values() if refs.intersection(d.pods))),
-            pods=tuple(sorted(refs)),
-            nodes=nodes,
-            namespace=pods[0].namespace,
-            pool=facts.pool(node),
-            gpu_model=node.gpu_product,
-            gpus=freed,
-            detectors=(OVERSIZED,),
-            reason=f"{item.chosen.target.name} instead of {item.current.target.name} frees {freed} whole GPUs of pool "
-            f"{facts.pool(node)}, for which Pod {wanted[contended[0]]} waits. {item.reason}",
-            confidence_ratio=item.confidence_ratio,
-            waiter=wanted[contended[0]],
-        )
-
-
-def _freed(current: Option, chosen: Option) -> float:
-    """Physical GPUs of the present model that one Pod frees; all of them if it moves to another model."""
-    held = current.target.gpus_per_pod * current.target.gpu_share_ratio
-    if chosen.target.kind is TargetKind.MODEL:
-        return held
-    return held - chosen.target.gpus_per_pod * chosen.target.gpu_share_ratio

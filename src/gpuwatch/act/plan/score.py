@@ -29,7 +29,7 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
     """
     findings = facts.findings_of(candidate)
     loss = max((_LOSS[finding.severity] for finding in findings), default=0.0)
-    confidence = max((finding.confidence_ratio for finding in findings), default=candidate.confidence_ratio)
+    confidence = max((finding.confidence_ratio for finding in findings), default=0.0)
     pods = facts.pods_of(candidate)
     if any(finding.family is Family.MISFIT for finding in findings):
         rate = candidate.relief_gpus or 0.0
@@ -37,12 +37,9 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
         rate = facts.gpu_shares(pods) * loss
     moment, timing = chosen(candidate, facts, policy, rate * confidence)
     horizon = policy.horizon_hours
-    if candidate.action in (ActionKind.RELEASE_GANG, ActionKind.RESIZE_WORKLOAD):
-        # Of a resize, `gpus` are those that it frees.
-        releases = candidate.action is ActionKind.RELEASE_GANG
-        by = "release" if releases else "advised size"
-        freed = facts.gpu_shares(pod for pod in pods if pod.node) if releases and pods else candidate.gpus
-        gain = _Term(freed, horizon, f"GPUs that the {by} frees")
+    if candidate.action is ActionKind.RELEASE_GANG:
+        freed = facts.gpu_shares(pod for pod in pods if pod.node) if pods else candidate.gpus
+        gain = _Term(freed, horizon, "GPUs that the release frees")
         harm = _restart(candidate, moment, freed)
     elif candidate.action is ActionKind.EVICT_GANG:
         gain = _moved(candidate, rate, loss, max(horizon - moment.wait_hours, 0.0))

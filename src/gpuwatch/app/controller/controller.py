@@ -185,8 +185,10 @@ class Controller:
 
     def _modes(self) -> tuple[tuple[str, Mode], ...]:
         plan = self.settings.plan
-        kinds = (kind for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD)
-        return (*((str(kind), plan.mode(kind)) for kind in kinds), *((str(scope), scope.mode) for scope in plan.scopes))
+        return (
+            *((str(kind), plan.mode(kind)) for kind in ActionKind),
+            *((str(scope), scope.mode) for scope in plan.scopes),
+        )
 
     def take(self) -> None:
         """Reload the settings, and open their sources. If that raises, nothing changes."""
@@ -351,7 +353,6 @@ class Controller:
         bound = opened.policies.plan.min_precision_ratio
         context = PlanContext(
             history=known,
-            recommendations=self._advice,
             alerts=alerts,
             pause=pause,
             precision=poor(precision_by_place(known), bound),
@@ -361,7 +362,7 @@ class Controller:
         analysis = analyse(snapshot, opened.policies, context)
         findings = (*analysis.findings, *proofs(snapshot, opened.policies, known, faults))
         self._remember_storm(analysis.plan.last_storm)
-        view = FreshFacts(snapshot, findings, alerts, self._advice, analysis.plan.last_storm)
+        view = FreshFacts(snapshot, findings, alerts, analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         if unreachable:

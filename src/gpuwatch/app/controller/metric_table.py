@@ -18,7 +18,7 @@ _WRITES = ("create", "delete", "event", "evict", "patch")
 
 VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     # Actions of gpuwatch itself; resizing is left to the owner.
-    "actions": tuple(str(kind) for kind in ActionKind if kind is not ActionKind.RESIZE_WORKLOAD),
+    "actions": tuple(map(str, ActionKind)),
     "booleans": ("false", "true"),
     "contents": ("report", "notification"),
     "facts": tuple(map(str, FactKind)),

@@ -157,7 +157,7 @@ def _writers(election: Election, identity: str, options: Mapping[str, Any], metr
 
 
 def _tell_modes(settings: Settings, live: bool) -> None:
-    modes = {action: settings.plan.mode(action) for action in ActionKind if action is not ActionKind.RESIZE_WORKLOAD}
+    modes = {action: settings.plan.mode(action) for action in ActionKind}
     told = ", ".join(f"{action} {mode}" for action, mode in modes.items())
     told += "".join(f"; {scope.mode} for {scope}" for scope in settings.plan.scopes)
     if settings.plan.only_observes:

@@ -228,7 +228,6 @@ class ActionKind(StrEnum):
     TAINT_NODE = "taint_node"  # keep new Pods off a degraded Node (or device)
     EVICT_GANG = "evict_gang"  # move a gang elsewhere
     RELEASE_GANG = "release_gang"  # suspend an idle workload, or scale it to zero
-    RESIZE_WORKLOAD = "resize_workload"  # what a recommendation advises; its owner does it, gpuwatch never writes it
 
 
 class Mode(StrEnum):
@@ -241,9 +240,8 @@ class Mode(StrEnum):
 class Candidate:
     """A possible action. target: the Node of a taint, or the workload of a release.
 
-    detectors: kinds of its findings, or of the recommendation. reason: '' where its findings give it.
-    confidence_ratio: of a recommendation; findings have their own. waiter: the pending Pod that the freed GPUs would
-    fit. pods: of a release all Pods of the owner; of a move those that move.
+    detectors: kinds of its findings. reason: '' where its findings give it. waiter: the pending Pod that the freed
+    GPUs would fit. pods: of a release all Pods of the owner; of a move those that move.
     relief_gpus: of a move in favour of other Pods: regained throughput, in GPUs; None for a move in its own favour.
     """
 
@@ -259,7 +257,6 @@ class Candidate:
     gpus: int = 0
     detectors: tuple[str, ...] = ()
     reason: str = ""
-    confidence_ratio: float = 0.0
     waiter: PodRef = ""
     relief_gpus: float | None = None
 
