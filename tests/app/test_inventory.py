@@ -20,8 +20,8 @@ from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sources import Opened
 from gpuwatch.facts.model.decision import Analysis
-from gpuwatch.sources.kube.followed import Followed
 from gpuwatch.sources.kube.live import LiveCluster
+from gpuwatch.sources.kube.reader import Followed
 from gpuwatch.sources.kube.recorded import RecordedCluster
 from kube.api_server import ApiServer, serving
 from kube.cluster_json import pod
@@ -72,7 +72,7 @@ def test_a_live_cluster_is_followed_until_it_rests(opened: Opened, server: ApiSe
 def test_other_sources_stay_as_they_are(opened: Opened, tmp_path: Path) -> None:
     for cluster in (None, RecordedCluster(tmp_path)):
         other = replace(opened, cluster=cluster)
-        assert following(other) is other
+        assert following(other) == other
         assert followed(other) == ()
         rest(other)
 

@@ -23,7 +23,7 @@ from gpuwatch.simulate.fleet import build_fleet
 from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.simulate.writing import write_fleet
 from gpuwatch.sources.collect.collect import collect
-from gpuwatch.sources.kube.followed import Followed
+from gpuwatch.sources.kube.reader import Followed
 from gpuwatch.sources.kube.recorded import RecordedCluster
 from gpuwatch.sources.telemetry.recording import open_recording
 

@@ -20,9 +20,9 @@ from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import watch as watch_module
 from gpuwatch.sources.kube.follow import Patience
-from gpuwatch.sources.kube.followed import Followed, FollowedCluster
+from gpuwatch.sources.kube.followed import FollowedCluster
 from gpuwatch.sources.kube.live import LiveCluster
-from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.reader import ClusterError, Followed
 from gpuwatch.sources.kube.transport import Limits
 from kube.api_server import Answer, ApiServer, Request, Trouble, quiet, serving, status
 from kube.cluster_json import controlled_by, node, owner, pod

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 @runtime_checkable
 class Checkable(Protocol):
     def check(self) -> None:
-        """Raises TelemetryError or ClusterError, soon, where the source does not answer."""
+        """Raises TelemetryError, soon, where the source does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,9 @@ def checked_sources(options: Mapping[str, Any]) -> Opened:
             raise SettingsError(f"{name}: the file {path} does not exist; mend the path, or remove the setting")
     if opened.snapshot is not None:
         return opened
-    cluster: object = opened.cluster
-    if isinstance(cluster, Checkable):
+    if opened.cluster is not None:
         try:
-            cluster.check()
+            opened.cluster.check()
         except ClusterError as error:
             raise SourceError(f"{error}\nTo look at telemetry alone, give --no-cluster.") from error
     if opened.store is None:
@@ -94,14 +93,13 @@ def checked_sources(options: Mapping[str, Any]) -> Opened:
 
 
 def _with_found_prometheus(opened: Opened, options: Mapping[str, Any]) -> Opened:
-    from gpuwatch.sources.kube.live import LiveCluster, api_client
-
-    if not isinstance(opened.cluster, LiveCluster):
+    if opened.cluster is None or not opened.cluster.served:
         raise SourceError(
             "no telemetry was given: use --prometheus URL or --telemetry FILE. With a kubeconfig, gpuwatch looks for a "
             "Prometheus in the cluster."
         )
     from gpuwatch.app.find_prometheus import find_prometheus
+    from gpuwatch.sources.kube.live import api_client
     from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 
     connection, told = find_prometheus(api_client(options["kubeconfig"], options["context"]))

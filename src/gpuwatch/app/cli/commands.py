@@ -27,7 +27,7 @@ from gpuwatch.say.remediation_tables import pause_text
 from gpuwatch.say.tables import analysis_tables
 from gpuwatch.sources.collect.pseudonyms import pseudonymise
 from gpuwatch.sources.collect.snapshot_file import save_snapshot
-from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.writer import WriteError
 
@@ -111,7 +111,7 @@ def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: 
         gaps = (gap for gap in snapshot.gaps if (gap.kind, gap.what) != (GapKind.UNREACHABLE, "cluster"))
         snapshot = replace(snapshot, gaps=tuple(gaps))
     diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
-    if isinstance(opened.cluster, LiveCluster):
+    if opened.cluster is not None and opened.cluster.served:
         kept, unread = kept_of(opened, options)
         told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"
         facts = {**diagnosis.facts, "guardrails": _guardrails(options), "pause": told}

@@ -19,7 +19,7 @@ from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark,
 from gpuwatch.app.cli.terminal import output as console
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.settings import load_settings
+from gpuwatch.app.settings import Settings, load_settings
 from gpuwatch.app.sources import Opened, checked_sources, take_snapshot
 from gpuwatch.facts.model.decision import Plan
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
@@ -28,7 +28,7 @@ from gpuwatch.say.machine import PLAN
 from gpuwatch.say.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.say.tables import plan_tables
 from gpuwatch.say.weekly_machine import ACTIONS
-from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.reader import ClusterError
 from gpuwatch.sources.kube.writer import WriteError
@@ -108,7 +108,7 @@ def kept_of(
 ) -> tuple[tuple[tuple[Remediation, ...], Pause] | None, tuple[Gap, ...]]:
     """The Remediations and the pause of a live cluster; None without a cluster, or with a gap if they cannot be
     read."""
-    if not isinstance(opened.cluster, LiveCluster):
+    if opened.cluster is None or not opened.cluster.served:
         return None, ()
     writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance="gpuwatch-cli")
     store = RemediationStore(writer, opened.settings.namespace)
@@ -207,9 +207,9 @@ def run_resume(**options: Any) -> int:
     return ExitCode.OK
 
 
-def opened_store(options: Mapping[str, Any]) -> tuple[RemediationStore, LiveWriter]:
-    """The cluster's store and its writer."""
-    settings = load_settings(options["config"])
+def opened_store(options: Mapping[str, Any], settings: Settings | None = None) -> tuple[RemediationStore, LiveWriter]:
+    """The cluster's store and its writer. settings: default is the file in the options."""
+    settings = settings or load_settings(options["config"])
     try:
         client = api_client(options["kubeconfig"], options["context"])
     except ClusterError as error:

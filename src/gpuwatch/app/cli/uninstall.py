@@ -52,8 +52,8 @@ class UninstallAnswer:
 
 
 def run_uninstall(form: str, dry_run: bool, yes: bool, crds: bool, timeout: int, **options: Any) -> int:
-    (store, person), end = opened_store(options), time.monotonic() + timeout
-    settings = load_settings(options["config"])
+    settings, end = load_settings(options["config"]), time.monotonic() + timeout
+    store, person = opened_store(options, settings)
     namespace = options["controller_namespace"] or settings.namespace
     if dry_run:
         known, policy = store.all(), settings.execute

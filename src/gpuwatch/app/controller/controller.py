@@ -44,8 +44,7 @@ from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.say.cycle_line import cycle_fields, cycle_line, joined
 from gpuwatch.say.status_page import JobTimes, Status
 from gpuwatch.say.words import plural
-from gpuwatch.sources.kube.followed import Followed, FollowedCluster
-from gpuwatch.sources.kube.live import LiveCluster
+from gpuwatch.sources.kube.reader import Followed
 from gpuwatch.sources.kube.writer import ClusterWriter, WriteError
 from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.checkpoints import FAULTS, STATE, store_in_cluster
@@ -547,17 +546,17 @@ class Controller:
 def following(opened: Opened) -> Opened:
     """The same sources; a live cluster is watched from its first read on, until `rest`."""
     cluster = opened.cluster
-    return replace(opened, cluster=cluster.followed()) if isinstance(cluster, LiveCluster) else opened
+    return replace(opened, cluster=cluster.following()) if cluster is not None else opened
 
 
 def rest(opened: Opened) -> None:
     """Stop watching until the next read."""
-    if isinstance(opened.cluster, FollowedCluster):
+    if opened.cluster is not None:
         opened.cluster.close()
 
 
 def followed(opened: Opened) -> tuple[Followed, ...]:
-    return opened.cluster.followed() if isinstance(opened.cluster, FollowedCluster) else ()
+    return opened.cluster.followed() if opened.cluster is not None else ()
 
 
 def _now() -> datetime:

@@ -20,7 +20,7 @@ from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDesc
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import Analysis, FindingKind, Verdict
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn
-from gpuwatch.sources.kube.followed import Followed
+from gpuwatch.sources.kube.reader import Followed
 
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 

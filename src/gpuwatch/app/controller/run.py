@@ -31,7 +31,7 @@ from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import open_sources
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.say.status_page import Status
-from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.transport import Limits
 
@@ -55,7 +55,7 @@ def run_controller(log_format: LogFormat, **options: Any) -> int:
     signal.signal(signal.SIGINT, lambda *_: stopping.set())
     signal.signal(signal.SIGHUP, lambda *_: hang_up.set())
     metrics = Metrics()
-    live = isinstance(opened.cluster, LiveCluster)
+    live = opened.cluster is not None and opened.cluster.served
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
     election = _election(settings, identity, options) if live else None
     writers = _writers(election, identity, options, metrics) if election is not None else None

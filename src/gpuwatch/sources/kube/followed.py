@@ -5,7 +5,6 @@ and where watching is forbidden."""
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import TypeVar
@@ -19,7 +18,7 @@ from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.sources.kube.assemble import read_cluster
 from gpuwatch.sources.kube.decode import Listing, Take
 from gpuwatch.sources.kube.follow import DEFAULT_PATIENCE, Follow, Keep, Patience, name_of
-from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.reader import ClusterError, ClusterReader, Followed
 from gpuwatch.sources.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, address
 
 T = TypeVar("T")
@@ -28,23 +27,11 @@ log = logging.getLogger("gpuwatch.sources.kube")
 _STOP_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """State of one resource. age_seconds: since the last list, event or bookmark; every earlier change is known.
-
-    lists: number of lists so far. drifted: objects that differed from a list of the same resourceVersion.
-    """
-
-    resource: str
-    objects: int
-    age_seconds: float
-    lists: int
-    drifted: int
-
-
-class FollowedCluster:
+class FollowedCluster(ClusterReader):
     """Reads the same Cluster as `LiveCluster` with a fraction of the traffic; needs the verbs list and watch. A
     resource that may not be watched is listed at each read. One read at a time; others wait."""
+
+    served = True
 
     def __init__(
         self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS, patience: Patience = DEFAULT_PATIENCE

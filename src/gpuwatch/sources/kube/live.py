@@ -13,23 +13,24 @@ from kubernetes.client import ApiClient, Configuration
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.sources.kube.assemble import read_cluster
 from gpuwatch.sources.kube.followed import FollowedCluster
-from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
 from gpuwatch.sources.kube.transport import DEFAULT_LIMITS, Limits, ListError, Lists, address
 
 _CONNECTIONS = 64
 """Size of the pool: more than there are resources to watch. The client's default depends on the CPU cores."""
 
 
-class LiveCluster:
+class LiveCluster(ClusterReader):
     """Lists the whole cluster at each read; needs only the verb list."""
+
+    served = True
 
     def __init__(self, api_client: ApiClient, limits: Limits = DEFAULT_LIMITS) -> None:
         self.description = f"Kubernetes at {address(api_client)}"
         self._client = api_client
         self._limits = limits
 
-    def followed(self) -> FollowedCluster:
-        """The same cluster, for repeated reads."""
+    def following(self) -> FollowedCluster:
         return FollowedCluster(self._client, self._limits)
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import kinds, wire
 from gpuwatch.sources.kube.assemble import read_cluster
 from gpuwatch.sources.kube.decode import UNDECODABLE, BadObjects, Listing, Take, decode_named, place_of, take_all
-from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ _page = msgspec.json.Decoder(wire.WirePage)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class RecordedCluster:
+class RecordedCluster(ClusterReader):
     """Reads every file below the folder, of any name: a List or single objects, as JSON or YAML (also with
     several documents), gzipped or not. If files overlap, an object's highest resourceVersion counts."""
 
