@@ -124,7 +124,6 @@ def full() -> Snapshot:
                     gang="StatefulSet/team-x/fusion",
                     unscheduled='Unschedulable: persistentvolumeclaim "blackbox" not found',
                     claims=("fusion-claim",),
-                    priority_class="acme-high",
                     placement=Placement(
                         tolerations=(Toleration("acme.example/for", "Equal", "team-x", "NoSchedule"),),
                         node_selector={"acme.example/pool": "blackbox"},
@@ -188,7 +187,6 @@ def full() -> Snapshot:
                 ),
             ),
             namespaces=(Namespace(name="team-x", labels={"acme.example/cost": "fusion"}),),
-            priorities={"acme-high": 1000},
             claims=(
                 ClaimedDevice(
                     claim="team-x/fusion-claim", driver="gpu.nvidia.com", pool="acme", name="gpu-0", device=uuid

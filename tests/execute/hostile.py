@@ -56,7 +56,6 @@ LISTS: tuple[KindKey, ...] = (
     ("", "Pod"),
     ("", "Namespace"),
     *(_BUDGETS,) * 3,  # the one whose absence no other list shows
-    ("scheduling.k8s.io", "PriorityClass"),
     ("apps", "Deployment"),
     ("batch", "Job"),
     ("batch.volcano.sh", "Job"),

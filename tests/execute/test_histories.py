@@ -1031,7 +1031,7 @@ class Hostile(History):
 
 
 NEEDED_TO_TAINT = {("", "Node"), ("", "Pod")}
-NEEDED_TO_END = {*LISTS} - {("scheduling.k8s.io", "PriorityClass")}
+NEEDED_TO_END = {*LISTS}
 NEEDED_AGAIN = ("pods", "nodes", "namespaces", "poddisruptionbudgets.policy")
 """What is read again right before a Pod ends."""
 

@@ -38,7 +38,7 @@ class History:
         steps: tuple[tuple[Callable[[], None], int], ...] = (
             (self.create_pod, 6), (self.patch_pod, 5), (self.end_pod, 2), (self.delete_pod, 3), (self.own_pod, 3),
             (self.node, 4), (self.create_owner, 3), (self.patch_owner, 2), (self.delete_owner, 2), (self.budget, 2),
-            (self.namespace, 1), (self.priority, 1), (self.claim, 2),
+            (self.namespace, 1), (self.claim, 2),
         )  # fmt: skip
         (chosen,) = self.random.choices([step for step, _ in steps], [weight for _, weight in steps])
         chosen()
@@ -186,11 +186,6 @@ class History:
         self.api.answer(
             "PATCH", f"/api/v1/namespaces/{name}", {"metadata": {"annotations": annotations}}, content_type=MERGE
         )
-
-    def priority(self) -> None:
-        base, name = "/apis/scheduling.k8s.io/v1/priorityclasses", f"hist-{self.random.randrange(2)}"
-        if not self.api.answer("POST", base, {"metadata": {"name": name}, "value": self.random.randrange(1000)}).ok:
-            self.api.answer("DELETE", f"{base}/{name}")
 
     def claim(self) -> None:
         base = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACES[0]}/resourceclaims"

@@ -38,7 +38,6 @@ BASE = (
     NODES,
     PODS,
     "/apis/policy/v1/poddisruptionbudgets",
-    "/apis/scheduling.k8s.io/v1/priorityclasses",
     NAMESPACES,
     "/api/v1/resourcequotas",
 )
@@ -595,8 +594,7 @@ def test_what_nobody_asks_for_is_followed_no_more() -> None:
             follow._used -= 60  # a minute passes
         here.reader.read(NOW)  # which asks for Pods before it looks what is idle
         assert {item.resource for item in here.reader.followed()} == {
-            "namespaces", "nodes", "poddisruptionbudgets.policy", "pods", "priorityclasses.scheduling.k8s.io",
-            "resourcequotas",
+            "namespaces", "nodes", "poddisruptionbudgets.policy", "pods", "resourcequotas",
         }  # fmt: skip
         feed.put(b"")
 

@@ -175,7 +175,7 @@ def test_a_steady_state_makes_no_lists(pair: Pair, plane: ControlPlane, account:
     assert {item.verb for item in asked if item.resource} == {"watch"}
     assert {item.status for item in asked} == {200}
     watched = {item.resource for item in asked if item.resource}
-    assert watched >= {"nodes", "pods", "namespaces", "poddisruptionbudgets", "priorityclasses", "resourceclaims"}
+    assert watched >= {"nodes", "pods", "namespaces", "poddisruptionbudgets", "resourceclaims"}
     assert all("allowWatchBookmarks=true" in item.uri for item in asked if item.resource)
     # Quiet as it is, every resource was heard of within one watch.
     assert max(item.age_seconds for item in pair.reader.followed()) < BRIEF.watch_seconds + BRIEF.grace_seconds

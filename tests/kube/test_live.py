@@ -41,7 +41,6 @@ def lists(**more: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
         "/api/v1/namespaces": [{"metadata": metadata("ml", annotations={"gpuwatch.dev/opt-out": "true"})}],
         "/api/v1/resourcequotas": [],
         "/apis/policy/v1/poddisruptionbudgets": [],
-        "/apis/scheduling.k8s.io/v1/priorityclasses": [{"metadata": metadata("batch"), "value": 1000}],
         **more,
     }
 
@@ -80,7 +79,6 @@ def test_lists_are_paged_from_the_cache_and_carry_the_credentials() -> None:
             {"limit": "2", "continue": "4"},
         ]
         assert {item.headers["authorization"] for item in server.requests} == {"Bearer secret-token"}
-        assert cluster.priorities == {"batch": 1000}
         assert cluster.namespaces[0].annotations == {"gpuwatch.dev/opt-out": "true"}
         assert reader.description == f"Kubernetes at {server.url}"
 
@@ -175,7 +173,6 @@ def test_lasting_trouble_costs_that_part_only(answer: Answer, kind: GapKind, sai
         ("/api/v1/namespaces", FactKind.NAMESPACES),
         ("/api/v1/resourcequotas", FactKind.QUOTAS),
         ("/apis/policy/v1/poddisruptionbudgets", FactKind.BUDGETS),
-        ("/apis/scheduling.k8s.io/v1/priorityclasses", FactKind.PRIORITIES),
         ("/apis/kueue.x-k8s.io/v1beta2/workloads", FactKind.GANGS),
         (CLAIMS.format("v1"), FactKind.CLAIMS),
         (JOBS, FactKind.OWNERS),

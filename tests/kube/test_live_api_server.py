@@ -29,7 +29,6 @@ LISTED = {
     "namespaces": "",
     "resourcequotas": "",
     "poddisruptionbudgets": "policy",
-    "priorityclasses": "scheduling.k8s.io",
     "deployments": "apps",
     "replicasets": "apps",
     "statefulsets": "apps",
@@ -154,7 +153,7 @@ def test_pods_of_the_first_and_the_last_page_have_their_owners(live: Cluster, ad
 def test_pods_are_as_the_api_server_stored_them(live: Cluster) -> None:
     pods = {pod.ref: pod for pod in live.pods}
     chat = pods[f"{LAST}/chat-6b8f-aaaaa"]
-    assert (chat.priority_class, chat.priority) == ("production", 100000)  # the number is the server's
+    assert chat.priority == 100000  # the server's number for its class
     assert (chat.node, chat.phase, chat.ready, chat.scheduler) == ("gpu-a", "Running", True, "default-scheduler")
     assert chat.started == datetime(2026, 11, 20, 8, 1, tzinfo=UTC)
     assert chat.accelerators == {"nvidia.com/gpu": 1}  # stored as a limit and as a request
@@ -187,12 +186,7 @@ def test_devices_budgets_and_nodes(live: Cluster) -> None:
     assert budgets["everything"].selects_all
     assert not budgets["by-expression"].selects_all
     assert budgets["by-label"].match_labels == {"app": "chat"}
-    assert (budgets["by-label"].disruptions_allowed, budgets["by-label"].current_healthy) == (1, 2)
-    assert live.priorities == {
-        "production": 100000,
-        "system-cluster-critical": 2_000_000_000,
-        "system-node-critical": 2_000_001_000,
-    }
+    assert budgets["by-label"].disruptions_allowed == 1
     nodes = {node.name: node for node in live.nodes}
     assert (nodes["gpu-a"].gpu_count, nodes["gpu-b"].replicas, nodes["gpu-b"].pool) == (8, 4, "notebooks")
     assert (nodes["gpu-c"].mig_layout, nodes["gpu-c"].unschedulable) == ({"1g.10gb": 7}, True)
@@ -306,7 +300,6 @@ def test_a_list_that_is_refused_costs_only_itself(
         "namespaces": FactKind.NAMESPACES,
         "resourcequotas": FactKind.QUOTAS,
         "poddisruptionbudgets": FactKind.BUDGETS,
-        "priorityclasses": FactKind.PRIORITIES,
         "resourceclaims": FactKind.CLAIMS,
         "resourceslices": FactKind.CLAIMS,
     }
@@ -319,12 +312,11 @@ def test_a_list_that_is_refused_costs_only_itself(
         "namespaces": ("namespaces",),
         "resourcequotas": ("quotas",),
         "poddisruptionbudgets": ("budgets",),
-        "priorityclasses": ("priorities",),
         "resourceclaims": ("claims",),
         "resourceslices": ("claims",),
     }
     touched = parts.get(resource, ("pods", "workloads", "gangs"))
-    for part in ("nodes", "budgets", "namespaces", "priorities", "claims", "pods", "workloads", "exporter_nodes"):
+    for part in ("nodes", "budgets", "namespaces", "claims", "pods", "workloads", "exporter_nodes"):
         if part not in touched:
             assert getattr(cluster, part) == getattr(live, part), part
     if resource not in parts:
@@ -347,7 +339,6 @@ def test_an_account_with_next_to_no_rights_gets_the_little_it_may_see(
             "nodes",
             "poddisruptionbudgets.policy",
             "pods",
-            "priorityclasses.scheduling.k8s.io",
             "resourceclaims.resource.k8s.io",
             "resourcequotas",
         )
@@ -358,7 +349,7 @@ def test_without_any_right_there_is_an_error_that_names_all_of_them(live: Cluste
     with pytest.raises(ClusterError) as error:
         LiveCluster(api_client(control_plane.user("stranger"))).read(_now())
     message = str(error.value)
-    for resource in ("nodes", "pods", "namespaces", "resourcequotas", "poddisruptionbudgets", "priorityclasses"):
+    for resource in ("nodes", "pods", "namespaces", "resourcequotas", "poddisruptionbudgets"):
         assert f"grant the verb `list` on `{resource}`" in message
     assert control_plane.url in message
     assert control_plane.tokens["stranger"] not in message

@@ -171,7 +171,6 @@ def test_what_was_not_recorded_is_a_gap_with_the_command_that_records_it(tmp_pat
         "pods",
         "namespaces",
         "poddisruptionbudgets.policy",
-        "priorityclasses.scheduling.k8s.io",
     }
     assert "`kubectl get pods -A -o json`" in missing["pods"]
 
@@ -180,7 +179,7 @@ def test_an_empty_list_that_was_recorded_is_empty_and_a_missing_one_is_unread(tm
     def unread(**files: Any) -> set[FactKind]:
         return {item.kind for item in read(write(tmp_path, nodes=as_list(node()), **files)).unread}
 
-    core = {FactKind.PODS, FactKind.NAMESPACES, FactKind.BUDGETS, FactKind.PRIORITIES}
+    core = {FactKind.PODS, FactKind.NAMESPACES, FactKind.BUDGETS}
     assert unread() == core
     assert unread(poddisruptionbudgets=as_list()) == core - {FactKind.BUDGETS}
     typed = {"apiVersion": "v1", "kind": "NamespaceList", "items": []}
@@ -229,8 +228,6 @@ def test_budgets_of_every_form(tmp_path: Path) -> None:
         name="labels",
         match_labels={"app": "x"},
         disruptions_allowed=1,
-        current_healthy=3,
-        desired_healthy=2,
     )
     assert found["expressions"].match_expressions == (("tier", "In", ("a", "b")),)
     assert [found[name].selects_all for name in ("labels", "expressions", "everything", "nothing")] == [

@@ -41,7 +41,7 @@ def test_every_fact_that_is_missing_refuses_or_is_said_not_to_matter(kind: FactK
 
 def test_each_kind_has_a_reason_of_its_own() -> None:
     reasons = {told(ActionKind.EVICT_GANG, Unread(kind, "", "")) for kind in FactKind} - {""}
-    assert len(reasons) == len(FactKind) - 1  # priorities stand in the Pods
+    assert len(reasons) == len(FactKind)
 
 
 def test_one_namespaces_loss_costs_that_namespace() -> None:

@@ -9,7 +9,6 @@ from gpuwatch.facts.model.decision import ActionKind
 _TAINT, _RELEASE = ActionKind.TAINT_NODE, ActionKind.RELEASE_GANG
 
 INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
-    **{(FactKind.PRIORITIES, action): "Each Pod has its priority in its own spec." for action in ActionKind},
     (FactKind.OWNERS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
     (FactKind.BUDGETS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
     (FactKind.QUOTAS, _TAINT): "A taint below NoExecute ends no Pod, and NoExecute is checked like a move.",
@@ -27,7 +26,6 @@ _NOUNS: Mapping[FactKind, tuple[str, str]] = {
     FactKind.BUDGETS: ("PodDisruptionBudgets", "how many disruptions they allow"),
     FactKind.QUOTAS: ("ResourceQuotas", "whether the Pods may be created again"),
     FactKind.NAMESPACES: ("Namespaces", "which modes and opt-outs they have"),
-    FactKind.PRIORITIES: ("PriorityClasses", "which Pods are critical"),
     FactKind.CLAIMS: ("ResourceClaims", "which Pods have which devices"),
 }
 

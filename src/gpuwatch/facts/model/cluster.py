@@ -130,7 +130,6 @@ class Node:
     other_pods: int = 0
     gpu_product: str = ""  # nvidia.com/gpu.product without its -SHARED and -MIG-… suffixes
     gpu_count: int = 0
-    gpu_memory_bytes: int = 0
     mig_strategy: str = ""  # none, single, mixed, '' unknown
     mig_layout: Mapping[str, int] = field(default_factory=dict)  # profile → instances
     sharing: Sharing = Sharing.NONE
@@ -212,7 +211,6 @@ class Pod:
     memory_bytes: int = 0
     claims: tuple[str, ...] = ()  # ResourceClaim names in the Pod's namespace
     priority: int = 0
-    priority_class: str = ""
     scheduler: str = ""
     workload: str = ""  # Workload.id of the top owner
     gang: str = ""  # Gang.id, '' where it belongs to none
@@ -251,8 +249,6 @@ class DisruptionBudget:
     match_expressions: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     selects_all: bool = False  # an empty selector
     disruptions_allowed: int = 0
-    current_healthy: int = 0
-    desired_healthy: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +288,6 @@ class FactKind(StrEnum):
     BUDGETS = "budgets"  # PodDisruptionBudgets
     QUOTAS = "quotas"  # ResourceQuotas
     NAMESPACES = "namespaces"
-    PRIORITIES = "priorities"
     CLAIMS = "claims"  # ResourceClaims and ResourceSlices
 
 
@@ -323,7 +318,6 @@ class Cluster:
     budgets: tuple[DisruptionBudget, ...] = ()
     quotas: tuple[Quota, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
-    priorities: Mapping[str, int] = field(default_factory=dict)
     claims: tuple[ClaimedDevice, ...] = ()
     exporter_nodes: Mapping[str, str] = field(default_factory=dict)  # name or IP of an exporter's Pod → its Node
     exporter_pods: tuple[PodRef, ...] = ()  # GPU exporters' Pods that request no device, and so hold none

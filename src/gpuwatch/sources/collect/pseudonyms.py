@@ -137,7 +137,6 @@ _FUNCTIONS: Mapping[str, Callable[[_Alias, Any], Any]] = {
     "expressions()": _each(_expression),
     "node_fields()": _each(_node_field),
     "by_node()": lambda alias, item: {alias("node", name): value for name, value in item.items()},
-    "by_class()": lambda alias, item: {alias("class", name): value for name, value in item.items()},
     "nodes_of_targets()": _nodes_of("target"),
     "nodes_of_addresses()": _nodes_of("address"),
     "withheld()": _withheld,

@@ -66,4 +66,4 @@ def load_snapshot(path: Path) -> Snapshot:
             )
         return msgspec.json.decode(data, type=_File).snapshot
     except msgspec.DecodeError as error:
-        raise SnapshotFileError(f"{path}: damaged ({error}); capture it again") from error
+        raise SnapshotFileError(f"{path}: damaged, or of an older gpuwatch ({error}); capture it again") from error

@@ -19,8 +19,6 @@ class _Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pool: tuple[str, ...]
     product: tuple[str, ...]
     gpu_count: tuple[str, ...]
-    gpu_memory_mib: tuple[str, ...]
-    vram: tuple[str, ...]
     whole_devices: tuple[str, ...]
     no_devices: Mapping[str, frozenset[str]]
 

@@ -15,7 +15,7 @@ from gpuwatch.facts.frameworks.recognise import GangObjects, Member, group_kinds
 from gpuwatch.facts.frameworks.release import MARKS
 from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread, Workload
 from gpuwatch.facts.model.telemetry import Gap, GapKind
-from gpuwatch.sources.kube import kinds, wire
+from gpuwatch.sources.kube import kinds
 from gpuwatch.sources.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
 from gpuwatch.sources.kube.decode import Listing, Take, take_budget, take_namespace, take_quota
 from gpuwatch.sources.kube.nodes import TakenNode, node_names, take_node
@@ -72,8 +72,6 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     budgets = reading.objects(FactKind.BUDGETS, kinds.BUDGET, take_budget)
     # Every API server serves it. Only a recording may lack it, and nothing is done in a recorded cluster.
     quotas = reading.objects(FactKind.QUOTAS, kinds.QUOTA, take_quota, optional=True)
-    take_priority = msgspec.json.Decoder(wire.PriorityClass).decode
-    priorities = reading.objects(FactKind.PRIORITIES, kinds.PRIORITY_CLASS, take_priority)
     namespaces = reading.objects(FactKind.NAMESPACES, kinds.NAMESPACE, take_namespace)
     if not reading.answered:
         raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
@@ -109,7 +107,6 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         budgets=tuple(budgets.items),
         quotas=tuple(quotas.items),
         namespaces=tuple(namespaces.items),
-        priorities={item.metadata.name: item.value for item in priorities.items},
         claims=_claims(reading, held),
         exporter_nodes=exporter_nodes(exporters),
         # A Pod that requests accelerators is a workload, even when one of its containers is an exporter.

@@ -107,8 +107,6 @@ def take_budget(raw: msgspec.Raw) -> DisruptionBudget:
         # In policy/v1 an empty selector selects every Pod of the Namespace, a missing selector none.
         selects_all=selector is not None and not match_labels and not requirements,
         disruptions_allowed=found.status.disruptions_allowed,
-        current_healthy=found.status.current_healthy,
-        desired_healthy=found.status.desired_healthy,
     )
 
 

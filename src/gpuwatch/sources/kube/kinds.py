@@ -9,7 +9,6 @@ POD = Kind("", "Pod", ("v1",))
 NAMESPACE = Kind("", "Namespace", ("v1",), metadata_only=True)
 BUDGET = Kind("policy", "PodDisruptionBudget", ("v1",))
 QUOTA = Kind("", "ResourceQuota", ("v1",))
-PRIORITY_CLASS = Kind("scheduling.k8s.io", "PriorityClass", ("v1",), "priorityclasses")
 CLAIM = Kind("resource.k8s.io", "ResourceClaim", ("v1", "v1beta2", "v1beta1"))
 SLICE = Kind("resource.k8s.io", "ResourceSlice", ("v1", "v1beta2", "v1beta1"))
 
@@ -22,7 +21,6 @@ LISTED = (
     NAMESPACE,
     BUDGET,
     QUOTA,
-    PRIORITY_CLASS,
     CLAIM,
     SLICE,
     *LISTED_OWNERS.values(),

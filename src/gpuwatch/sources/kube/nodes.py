@@ -14,9 +14,6 @@ from gpuwatch.sources.kube.accelerators import LABELS, accelerator_counts
 from gpuwatch.sources.kube.decode import own_annotations
 from gpuwatch.sources.kube.quantity import quantity, whole
 
-_MIB = 2**20
-_GIB = 2**30
-
 _SHARED_SUFFIX = "-SHARED"
 _MIG_SUFFIX = re.compile(r"-MIG-(?P<profile>INVALID|(?:\d+c\.)?\d+g\.\d+gb\S*)$")
 _MIG_RESOURCE = re.compile(
@@ -70,7 +67,6 @@ def _node(found: wire.WireNode) -> Node:
         max_pods=whole(allocatable["pods"]) if "pods" in allocatable else None,
         gpu_product=product,
         gpu_count=0 if instances_only else _gpu_count(labels, counts),
-        gpu_memory_bytes=0 if instances_only else _gpu_memory(labels),
         mig_strategy=labels.get("nvidia.com/mig.strategy", ""),
         mig_layout=_mig_layout(labels, counts, profile),
         sharing=_sharing(labels, counts),
@@ -94,13 +90,6 @@ def _number(labels: Mapping[str, str], *names: str) -> int:
 def _gpu_count(labels: Mapping[str, str], counts: Mapping[str, int]) -> int:
     """Physical GPUs by GFD's label, else the cloud's, else the Node's capacity."""
     return _number(labels, *LABELS.gpu_count) or sum(counts.get(name, 0) for name in LABELS.whole_devices)
-
-
-def _gpu_memory(labels: Mapping[str, str]) -> int:
-    if mebibytes := _number(labels, *LABELS.gpu_memory_mib):
-        return mebibytes * _MIB
-    vram = next((labels[key] for key in LABELS.vram if labels.get(key)), "")
-    return int(vram[:-1]) * _GIB if vram[-1:] == "G" and vram[:-1].isdecimal() else 0
 
 
 def _mig_layout(labels: Mapping[str, str], counts: Mapping[str, int], single_profile: str) -> dict[str, int]:

@@ -195,7 +195,6 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
         memory_bytes=int(requests.get("memory", Decimal(0)).to_integral_value(ROUND_CEILING)),
         claims=_claims(found),
         priority=spec.priority or 0,
-        priority_class=spec.priority_class_name or "",
         scheduler=spec.scheduler_name or "",
         restarts=sum(item.restart_count for item in status.container_statuses or ()),
         placement=placement(spec, meta.namespace, meta.labels or {}, unmodelled),

@@ -25,7 +25,7 @@ from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
 T = TypeVar("T")
 
 HOW_TO_RECORD = (
-    "for kind in nodes pods namespaces poddisruptionbudgets priorityclasses replicasets deployments statefulsets jobs; "
+    "for kind in nodes pods namespaces poddisruptionbudgets replicasets deployments statefulsets jobs; "
     "do kubectl get $kind -A -o json > {folder}/$kind.json; done"
 )
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -220,7 +220,6 @@ class PodSpec(Wire, frozen=True):
     overhead: Quantities | None = None
     resources: Resources | None = None
     priority: int | None = None
-    priority_class_name: str | None = None
     scheduler_name: str | None = None
     resource_claims: list[PodClaim] | None = None
     scheduling_group: SchedulingGroup | None = None
@@ -282,8 +281,6 @@ class BudgetSpec(Wire, frozen=True):
 
 class BudgetStatus(Wire, frozen=True):
     disruptions_allowed: int = 0
-    current_healthy: int = 0
-    desired_healthy: int = 0
 
 
 class Budget(Wire, frozen=True):
@@ -299,11 +296,6 @@ class QuotaSpec(Wire, frozen=True):
 class Quota(Wire, frozen=True):
     metadata: Metadata
     spec: QuotaSpec = QuotaSpec()
-
-
-class PriorityClass(Wire, frozen=True):
-    metadata: Metadata
-    value: int = 0
 
 
 class Bare(Wire, frozen=True):
