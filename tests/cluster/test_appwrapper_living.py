@@ -9,7 +9,7 @@ import pytest
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
-from cluster.test_adapters_living import (
+from cluster.test_frameworks_living import (
     MERGE,
     NOW,
     below,

@@ -18,7 +18,7 @@ telemetry   Nothing of another cluster or tenant counts: what is acted on is thi
 whole       Nothing is released while a Pod without a GPU works for the same owner.
 once        No target is acted on twice, nor what a person declined, nor a gang before its Nodes are tainted.
 foreign     No taint of others is touched.
-own_fields  A write changes the fields of its adapter alone.
+own_fields  A write changes the fields of its kind alone.
 recorded    Every action is recorded, before it is done, with what it changes.
 late        A write of a process that stood still lands in a Remediation that still reckons with it, or not at all; what
             creates an object has no precondition in the API, and is swept. A late Volcano Command may stop its Job.

@@ -1,4 +1,4 @@
-"""docs/adapters.md says of every kind what is done to it, and why nothing is."""
+"""docs/frameworks.md says of every kind what is done to it, and why nothing is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuwatch.facts.frameworks import OWNERS, WRITTEN
 from gpuwatch.facts.frameworks.framework import Kind, Never, ReleaseRule
 
-PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
 INNER = Kind("", "").release
 
 

@@ -1,4 +1,4 @@
-"""Every adapter on a real API server with its kind's definition; what is built in, with its Pods."""
+"""Every released kind on a real API server with its kind's definition; what is built in, with its Pods."""
 
 from __future__ import annotations
 
