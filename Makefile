@@ -25,7 +25,7 @@ parts: $(STAMP)  ## The real servers and the browser that the tests need, where 
 	$(BIN)/python tests/parts/install
 
 demo: $(STAMP)  ## A week of a simulated fleet: what is found, and what is missed (no cluster needed)
-	$(BIN)/gpuwatch demo
+	PYTHONPATH=. $(BIN)/gpuwatch demo
 
 # A file's tests stay on one worker, in their order: their servers are started once, and tests/deploy adds role to role.
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).
@@ -106,11 +106,11 @@ format: $(STAMP)  ## Format the code
 MEASURED := $(if $(wildcard ../shared/data/miso_dev.csv),--miso ../shared/data/miso_dev.csv --gavel ../shared/data/gavel) --shapes 2000
 
 evaluate: $(STAMP)  ## Precision and recall per finding kind on fleets that no threshold was tuned on; predicted against measured speeds
-	$(BIN)/python -m evaluation.detectors
-	$(BIN)/python -m evaluation.sizing $(MEASURED)
+	$(BIN)/python -m lab.evaluation.detectors
+	$(BIN)/python -m lab.evaluation.sizing $(MEASURED)
 
 bench: $(STAMP)  ## The benchmarks: ratios measured side by side in one run
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m lab.benchmarks.run
 
 # In an environment of its own: no test and no user of gpuwatch needs Sphinx. -n -W: a link or an anchor that leads nowhere fails.
 DOCS := out/docs-venv

@@ -11,7 +11,7 @@ include_patterns = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
-    "benchmarks/README.md",
+    "lab/benchmarks/README.md",
     "dashboards/README.md",
     "deploy/README.md",
     "deploy/chart/gpuwatch/README.md",

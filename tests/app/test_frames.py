@@ -19,9 +19,9 @@ from gpuwatch.app.errors import SourceError
 from gpuwatch.app.sizing import price_list
 from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json
-from gpuwatch.simulate.fleet import build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.writing import write_fleet
+from lab.simulate.fleet import build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.writing import write_fleet
 from parts.prometheus_server import ServerBuild, running
 from report.weekly_example import full_report
 from simulate.openmetrics import write_openmetrics

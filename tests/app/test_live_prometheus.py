@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from gpuwatch.app.cli.main import cli
-from gpuwatch.simulate.fault_kinds import FaultKind
-from gpuwatch.simulate.fleet import build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.writing import write_fleet
+from lab.simulate.fault_kinds import FaultKind
+from lab.simulate.fleet import build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.writing import write_fleet
 from parts.prometheus_server import ServerBuild, running
 from simulate.openmetrics import write_openmetrics
 

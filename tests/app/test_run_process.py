@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from deliver.receivers import webhook
-from gpuwatch.simulate.fault_kinds import FaultKind
-from gpuwatch.simulate.fleet import build_fleet
-from gpuwatch.simulate.plan import FleetPlan
+from lab.simulate.fault_kinds import FaultKind
+from lab.simulate.fleet import build_fleet
+from lab.simulate.plan import FleetPlan
 from parts.gpuwatch_run import GpuwatchRun, begun
 from parts.processes import free_port, wait_until
 from parts.prometheus_server import ServerBuild, running

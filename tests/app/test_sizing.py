@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from deliver.receivers import webhook
 from gpuwatch.app.cli.main import cli
-from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.writing import write_fleet
+from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.writing import write_fleet
 from parts.prometheus_server import ServerBuild, running
 from simulate.openmetrics import write_openmetrics
 

@@ -18,14 +18,14 @@ from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.instances import instance_types
 from gpuwatch.facts.model.decision import Analysis
 from gpuwatch.facts.model.remediation import Pause, Remediation
-from gpuwatch.simulate.fault_kinds import FaultKind
-from gpuwatch.simulate.fleet import build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.writing import write_fleet
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.kube.reader import Followed
 from gpuwatch.sources.kube.recorded import RecordedCluster
 from gpuwatch.sources.telemetry.recording import open_recording
+from lab.simulate.fault_kinds import FaultKind
+from lab.simulate.fleet import build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.writing import write_fleet
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 FAULTS = (FaultKind.ROW_REMAP_FAILED, FaultKind.DOUBLE_BIT)

@@ -28,10 +28,10 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.sizing import Outcome, OutcomeVerdict, Recommendation
 from gpuwatch.facts.model.telemetry import Device
-from gpuwatch.simulate.fleet import build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.writing import write_cluster
 from gpuwatch.sources.kube.recorded import RecordedCluster
+from lab.simulate.fleet import build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.writing import write_cluster
 
 PRICES = PriceList([price()])  # 2 USD for an A100 and hour
 GPU = "nvidia.com/gpu"

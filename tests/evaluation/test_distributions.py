@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.distributions import KALOS, QUANTILES, Comparison, compare, read_cdfs
-from gpuwatch.simulate.fleet import build_fleet
-from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.sources.telemetry.series import is_stale
+from lab.evaluation.distributions import KALOS, QUANTILES, Comparison, compare, read_cdfs
+from lab.simulate.fleet import build_fleet
+from lab.simulate.plan import FleetPlan
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "acmetrace" / "cdfs.csv.gz"
 

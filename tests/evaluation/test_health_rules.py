@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.health_fleets import (
+from gpuwatch.facts.model.decision import FindingKind
+from lab.evaluation.health_fleets import (
     CLIQUE,
     FLEETS,
     Case,
@@ -21,8 +22,7 @@ from evaluation.health_fleets import (
     not_repaired,
     switches,
 )
-from evaluation.health_rules import Seen, moments_of, scenes_together, score, watch
-from gpuwatch.facts.model.decision import FindingKind
+from lab.evaluation.health_rules import Seen, moments_of, scenes_together, score, watch
 
 START = datetime(2026, 3, 14, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from evaluation.patience import REST_SECONDS, wait_seconds, waits_of
 from gpuwatch.facts.model.decision import FindingKind
-from gpuwatch.simulate.behaviour import Behaviour, WorkKind
-from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.plan import DAY, HOUR, FleetPlan
-from gpuwatch.simulate.runs import Place, PodLife, Run, SimulatedWorkload
+from lab.evaluation.patience import REST_SECONDS, wait_seconds, waits_of
+from lab.simulate.behaviour import Behaviour, WorkKind
+from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.plan import DAY, HOUR, FleetPlan
+from lab.simulate.runs import Place, PodLife, Run, SimulatedWorkload
 
 # The window begins on a Monday at midnight.
 PLAN = FleetPlan(seed=3, end=datetime(2026, 3, 16, tzinfo=UTC), interval_seconds=120)

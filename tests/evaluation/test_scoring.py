@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle
 from gpuwatch.facts.model.decision import Advice, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
-from gpuwatch.simulate.scoring import Named, first_named, holds, named_of
-from gpuwatch.simulate.truth import Truth
+from lab.evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle
+from lab.simulate.scoring import Named, first_named, holds, named_of
+from lab.simulate.truth import Truth
 
 START = datetime(2026, 3, 10, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from evaluation.sizing import evaluate_slices, main
-from evaluation.sizing_learned import held_out
-from evaluation.sizing_models import judge_models
-from evaluation.sizing_quality import (
+from lab.evaluation.sizing import evaluate_slices, main
+from lab.evaluation.sizing_learned import held_out
+from lab.evaluation.sizing_models import judge_models
+from lab.evaluation.sizing_quality import (
     Intervals,
     Points,
     coverage_of,
@@ -23,8 +23,8 @@ from evaluation.sizing_quality import (
     predict_points,
     published_baselines,
 )
-from evaluation.sizing_rows import RowError, Throughput, read_measured, read_throughputs
-from evaluation.sizing_shapes import judge_shapes
+from lab.evaluation.sizing_rows import RowError, Throughput, read_measured, read_throughputs
+from lab.evaluation.sizing_shapes import judge_shapes
 
 HEADER = "model,batch,util_gpu_pct,util_mem_pct,fb_used_mib,power_w,speed_1g,speed_2g,speed_3g,speed_4g,speed_7g\n"
 # Made up, in the shape of MISO's file: a light job, one that fills the card and does not fit into 1g, one between.

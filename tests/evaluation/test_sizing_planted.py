@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from evaluation.sizing import main
-from evaluation.sizing_planted import Planted, judge_planted, planted
+from lab.evaluation.sizing import main
+from lab.evaluation.sizing_planted import Planted, judge_planted, planted
 
 
 @pytest.mark.parametrize("seed", [1101, 1102])

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from gpuwatch.simulate.fleet import SimulatedFleet
-from gpuwatch.simulate.node_objects import node_object
 from gpuwatch.sources.telemetry.series import is_stale
+from lab.simulate.fleet import SimulatedFleet
+from lab.simulate.node_objects import node_object
 from parts.prometheus_server import ServerBuild
 
 

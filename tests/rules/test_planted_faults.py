@@ -26,14 +26,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwatch.simulate.behaviour import Behaviour, WorkKind
-from gpuwatch.simulate.fault_kinds import FaultKind
-from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.metrics import Metric
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.runs import Place
-from gpuwatch.simulate.symptoms import Fault
 from gpuwatch.sources.telemetry.series import RecordedSeries
+from lab.simulate.behaviour import Behaviour, WorkKind
+from lab.simulate.fault_kinds import FaultKind
+from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.metrics import Metric
+from lab.simulate.plan import FleetPlan
+from lab.simulate.runs import Place
+from lab.simulate.symptoms import Fault
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
 from rules.simulated import Fired, fired

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuwatch.simulate.fleet import build_fleet
-from gpuwatch.simulate.plan import FleetPlan, LabelScheme
+from lab.simulate.fleet import build_fleet
+from lab.simulate.plan import FleetPlan, LabelScheme
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild, running
 from simulate.openmetrics import write_openmetrics

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuwatch.simulate.fleet import SimulatedFleet
 from gpuwatch.sources.telemetry.series import RecordedSeries, is_stale
+from lab.simulate.fleet import SimulatedFleet
 
 
 def write_openmetrics(fleet: SimulatedFleet, path: Path) -> None:

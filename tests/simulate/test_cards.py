@@ -7,9 +7,9 @@ import re
 import pytest
 
 from gpuwatch.facts.catalog.tables import CatalogError, packaged
-from gpuwatch.simulate.cards import card_models
+from lab.simulate.cards import card_models
 
-TABLE = packaged("cards.csv", "gpuwatch.simulate")
+TABLE = packaged("cards.csv", "lab.simulate")
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from gpuwatch.facts.model.cluster import Cluster, OwnerStatus, Sharing
 from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.judge.idle.partial_gang import partial_gangs
-from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.writing import write_cluster
 from gpuwatch.sources.kube.recorded import RecordedCluster
+from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.writing import write_cluster
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 MOMENTS = [END - timedelta(hours=hours) for hours in (0, 37, 90, 150)]

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.contention import BUSY_RATIO, contended_fleet, dram_peak
-from evaluation.detectors import watch
-from evaluation.scoring import MISFIT_KINDS, SURE, score_misfits
 from gpuwatch.act.analysis import Policies
 from gpuwatch.facts.model.decision import FindingKind
-from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.runs import Run
-from gpuwatch.simulate.scoring import Named
-from gpuwatch.simulate.truth import Truth
+from lab.evaluation.contention import BUSY_RATIO, contended_fleet, dram_peak
+from lab.evaluation.detectors import watch
+from lab.evaluation.scoring import MISFIT_KINDS, SURE, score_misfits
+from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.runs import Run
+from lab.simulate.scoring import Named
+from lab.simulate.truth import Truth
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 

@@ -12,10 +12,10 @@ import pytest
 
 from catalog.platform_metrics import PLATFORM_METRICS
 from gpuwatch.facts.catalog.metrics import metric_rows, plausible_range
-from gpuwatch.simulate.fault_kinds import FaultKind
-from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.plan import FleetPlan
 from gpuwatch.sources.telemetry.series import RecordedSeries, is_stale
+from lab.simulate.fault_kinds import FaultKind
+from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.plan import FleetPlan
 
 END = datetime(2026, 3, 12, 6, tzinfo=UTC)
 PLAN = FleetPlan(seed=3, end=END, days=2, vocabulary="mixed", label_scheme="exported")

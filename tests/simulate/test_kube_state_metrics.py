@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from gpuwatch.simulate.exporter import prometheus_up
-from gpuwatch.simulate.fleet import build_fleet
-from gpuwatch.simulate.kube_state_metrics import owner_series
-from gpuwatch.simulate.plan import FleetPlan
+from lab.simulate.exporter import prometheus_up
+from lab.simulate.fleet import build_fleet
+from lab.simulate.kube_state_metrics import owner_series
+from lab.simulate.plan import FleetPlan
 
 FLEET = build_fleet(FleetPlan(seed=3, end=datetime(2026, 3, 2, 12, tzinfo=UTC), gpus=64, days=2))
 SERIES = list(owner_series(FLEET.plan, FLEET.runs, prometheus_up(FLEET.plan)))

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.writing import write_fleet
 from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.inventory import take_inventory
 from gpuwatch.sources.telemetry.openmetrics import parse
 from gpuwatch.sources.telemetry.recording import open_recording
 from gpuwatch.sources.telemetry.recording_file import RecordingFile
 from gpuwatch.sources.telemetry.series import is_stale
+from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.writing import write_fleet
 from simulate.openmetrics import write_openmetrics
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)

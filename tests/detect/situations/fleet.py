@@ -47,11 +47,11 @@ import numpy as np
 
 from detect.situations.notation import STALE, values
 from frameworks.names import api_version
-from gpuwatch.simulate.metrics import METRICS
 from gpuwatch.sources.kube import kinds
 from gpuwatch.sources.telemetry.recording import RecordingStore
 from gpuwatch.sources.telemetry.recording_part import TextFile
 from gpuwatch.sources.telemetry.series import FloatArray, RecordedSeries, mark_stale
+from lab.simulate.metrics import METRICS
 
 START = datetime(2026, 9, 17, tzinfo=UTC)  # a Thursday
 _EXPORTER, _NAMESPACE = "nvidia-dcgm-exporter", "gpu-operator"

@@ -19,15 +19,15 @@ from gpuwatch.judge.idle.assess import assess_idle
 from gpuwatch.say.layout import FoldedName
 from gpuwatch.say.tables import analysis_tables
 from gpuwatch.say.words import duration, plural, short_uuid
-from gpuwatch.simulate.fleet import SimulatedFleet, build_fleet
-from gpuwatch.simulate.plan import FleetPlan
-from gpuwatch.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, holds, moments_of, named_of
-from gpuwatch.simulate.truth import Truth
-from gpuwatch.simulate.writing import write_cluster, write_fleet
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.kube.recorded import RecordedCluster
 from gpuwatch.sources.telemetry.recording import open_recording
 from gpuwatch.sources.telemetry.samples import SampleStore
+from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.plan import FleetPlan
+from lab.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, holds, moments_of, named_of
+from lab.simulate.truth import Truth
+from lab.simulate.writing import write_cluster, write_fleet
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 """The fleet's last moment; fixed, so that a seed gives the same week every day."""

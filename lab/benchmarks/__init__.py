@@ -1,0 +1,1 @@
+"""How fast gpuwatch is, measured by `make bench`."""

@@ -1,0 +1,1 @@
+"""How good gpuwatch is, measured by `make evaluate`."""
