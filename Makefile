@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench docs schema names rules dashboards chart situations lock dist clean
+.PHONY: help setup parts demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench docs schema names frameworks rules dashboards chart situations lock dist clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -93,6 +93,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, Dockerfile 
 	$(BIN)/gpuwatch schema | diff -u docs/analysis-v1.schema.json - \
 		|| { echo "docs/analysis-v1.schema.json is out of date: make schema"; exit 1; }
 	$(BIN)/python -m tools.names --check
+	$(BIN)/python -m tools.frameworks --check
 	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
 	$(BIN)/python -m tools.chart --check
@@ -128,10 +129,12 @@ schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
 	$(BIN)/python -c 'from gpuwatch.say.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
-names: $(STAMP)  ## Write docs/names.md and docs/settings.md, the pages of all public words, and deploy/base/{crds,guardrails}.yaml
+names: $(STAMP)  ## Write docs/names.md and docs/settings.md, the pages of all public words, and deploy/base/crds.yaml
 	$(BIN)/python -m tools.crds > deploy/base/crds.yaml
-	$(BIN)/python -m tools.guardrails > deploy/base/guardrails.yaml
 	for page in names settings; do $(BIN)/python -m tools.names $$page > docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; done
+
+frameworks: $(STAMP)  ## Write what follows from FRAMEWORKS: rules of the Roles, the admission policies, tables of docs/frameworks.md
+	$(BIN)/python -m tools.frameworks
 
 rules: $(STAMP)  ## Write rules/*.yaml for Prometheus, and the same as PrometheusRule objects in deploy/optional
 	$(BIN)/python -m tools.rules

@@ -1,14 +1,11 @@
-"""Writes the admission policies that hold gpuwatch's own account to what its code writes.
+"""The admission policies that hold gpuwatch's own account to what its code writes: deploy/base/guardrails.yaml.
 
-The fields of owners follow from FRAMEWORKS, so that a new framework file is held too.
-
-python -m tools.guardrails > deploy/base/guardrails.yaml
+The fields of owners follow from FRAMEWORKS, so that a new framework file is held too. `tools.frameworks` writes it.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -65,7 +62,7 @@ _OWN_NAMESPACE = "request.userInfo.username.split(':')[2]"
 _WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
 
 _HEAD = """\
-# Written by `python -m tools.guardrails` (make names). The API server takes from gpuwatch's own account the fields,
+# Written by `make frameworks`. The API server takes from gpuwatch's own account the fields,
 # subresources and kinds that its code writes, and nothing else, whatever RBAC allows and whatever a bug would do. The
 # policies hold no other account. ValidatingAdmissionPolicy is there since Kubernetes 1.30; deploy/README.md says how to
 # leave the policies out before.
@@ -579,13 +576,9 @@ def _rule(rule: Rule) -> Object:
     }
 
 
-def main() -> None:
+def page() -> str:
     pieces = []
     for says, document in documents():
         comment = "".join(f"# {line}\n" for line in says.splitlines())
         pieces.append(comment + yaml.safe_dump(document, sort_keys=False, width=118, default_flow_style=None))
-    sys.stdout.write(_HEAD + "---\n".join(pieces))
-
-
-if __name__ == "__main__":
-    main()
+    return _HEAD + "---\n".join(pieces)

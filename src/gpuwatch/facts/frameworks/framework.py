@@ -154,7 +154,7 @@ class Template:
     note: str = ""
 
 
-_NOT_ON_TOP = Never("gpuwatch acts on top owners, and this kind is none.")
+INNER = Never("gpuwatch acts on top owners, and this kind is none.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +179,8 @@ class Kind:
     nature: Nature | None = None
     independent: bool = False
     pod_suffix: str = ""
-    release: ReleaseRule | Never = _NOT_ON_TOP
-    move: MoveRule | Never = _NOT_ON_TOP
+    release: ReleaseRule | Never = INNER
+    move: MoveRule | Never = INNER
     template: Template | None = None
 
     def __post_init__(self) -> None:
