@@ -7,15 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.facts.frameworks import FRAMEWORKS, kueue, schedulers, volcano
-from gpuwatch.facts.frameworks.owner import (
-    KubeflowRunPolicy,
-    KubeflowSchedulingPolicy,
-    Owner,
-    OwnerSpec,
-    RayClusterSpec,
-    Scaled,
-)
+from gpuwatch.facts.frameworks import FRAMEWORKS, OWNERS, kueue, schedulers, volcano
+from gpuwatch.facts.frameworks.apps import StatefulSetSpec
+from gpuwatch.facts.frameworks.batch_job import JobSpec
+from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec
 from gpuwatch.facts.frameworks.recognise import GangObjects, Member, group_kinds, recognise
 from gpuwatch.facts.model.cluster import Cluster, OwnerStatus
 from gpuwatch.sources.kube.kinds import LISTED_OWNERS
@@ -141,7 +136,9 @@ def member(**more: object) -> Member:
 
 
 def controller(group: str, kind: str, name: str = "top", spec: OwnerSpec | None = None, **more: object) -> Owner:
-    return Owner(group, kind, "ml", name, f"uid-{name}", spec=spec or OwnerSpec(), **more)  # type: ignore[arg-type]
+    known = {**OWNERS, kueue.WORKLOAD.key: kueue.WORKLOAD}.get((group, kind))
+    read = spec or (known.spec() if known else OwnerSpec())
+    return Owner(group, kind, "ml", name, f"uid-{name}", spec=read, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -231,15 +228,9 @@ def test_the_topmost_framework_wins() -> None:
     [(None, None, None), (4, None, 4), (None, 2, 2), (4, 2, 4), (2, 4, 4)],
 )
 def test_an_elastic_job_needs_the_larger_of_both_minima(policy: int | None, elastic: int | None, needed: int) -> None:
-    spec = OwnerSpec(
-        run_policy=KubeflowRunPolicy(scheduling_policy=KubeflowSchedulingPolicy(min_available=policy))
-        if policy
-        else None,
-        elastic_policy=Scaled(min_replicas=elastic) if elastic else None,
-    )
-    found = recognise(member(chain=(controller("kubeflow.org", "PyTorchJob", spec=spec),)), GangObjects())
-    assert found is not None
-    assert found.min_available == needed
+    spec: dict[str, object] = {"elasticPolicy": {"minReplicas": elastic} if elastic else None}
+    spec["runPolicy"] = {"schedulingPolicy": {"minAvailable": policy}} if policy else None
+    assert minimum_of("kubeflow.org/v1/PyTorchJob", spec) == needed
 
 
 def test_a_group_of_one_that_a_scheduler_made_for_a_child_does_not_make_the_gang_divisible() -> None:
@@ -254,12 +245,12 @@ def test_a_group_of_one_that_a_scheduler_made_for_a_child_does_not_make_the_gang
 @pytest.mark.parametrize(
     ("group", "kind", "spec", "replicas", "is_gang"),
     [
-        ("batch", "Job", OwnerSpec(completion_mode="Indexed"), 2, True),
-        ("batch", "Job", OwnerSpec(completion_mode="Indexed"), 1, False),
-        ("batch", "Job", OwnerSpec(completion_mode="NonIndexed"), 2, False),
-        ("apps", "StatefulSet", OwnerSpec(pod_management_policy="Parallel"), 2, True),
-        ("apps", "StatefulSet", OwnerSpec(pod_management_policy="Parallel"), 1, False),
-        ("apps", "StatefulSet", OwnerSpec(), 2, False),
+        ("batch", "Job", JobSpec(completion_mode="Indexed"), 2, True),
+        ("batch", "Job", JobSpec(completion_mode="Indexed"), 1, False),
+        ("batch", "Job", JobSpec(completion_mode="NonIndexed"), 2, False),
+        ("apps", "StatefulSet", StatefulSetSpec(pod_management_policy="Parallel"), 2, True),
+        ("apps", "StatefulSet", StatefulSetSpec(pod_management_policy="Parallel"), 1, False),
+        ("apps", "StatefulSet", StatefulSetSpec(), 2, False),
         ("apps", "Deployment", OwnerSpec(), 2, False),
     ],
 )
@@ -365,11 +356,9 @@ def test_a_ray_cluster_is_one_gang_only_where_it_says_so(value: str, whole: bool
     ],
 )
 def test_a_ray_job_begins_with_the_workers_of_its_cluster(scaled: bool | None, needed: int) -> None:
-    groups = [Scaled(replicas=4, min_replicas=1), Scaled(replicas=2, num_of_hosts=2), Scaled()]
-    spec = OwnerSpec(ray_cluster_spec=RayClusterSpec(enable_in_tree_autoscaling=scaled, worker_group_specs=groups))
-    found = recognise(member(chain=(controller("ray.io", "RayJob", spec=spec),)), GangObjects())
-    assert found is not None
-    assert found.min_available == needed
+    groups = [{"replicas": 4, "minReplicas": 1}, {"replicas": 2, "numOfHosts": 2}, {}]
+    cluster = {"enableInTreeAutoscaling": scaled, "workerGroupSpecs": groups}
+    assert minimum_of("ray.io/v1/RayJob", {"rayClusterSpec": cluster}) == needed
 
 
 def test_only_the_groups_that_pods_name_are_listed() -> None:

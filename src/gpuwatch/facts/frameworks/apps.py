@@ -19,7 +19,11 @@ from gpuwatch.facts.frameworks.framework import (
 )
 from gpuwatch.facts.frameworks.json_patch import value_at
 from gpuwatch.facts.frameworks.objects import Object, Refused, number
-from gpuwatch.facts.frameworks.owner import Owner
+from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec
+
+
+class StatefulSetSpec(OwnerSpec, frozen=True):
+    pod_management_policy: str | None = None
 
 
 def _others_missing(owner: Object, there: Sequence[Object], chosen: Sequence[Object]) -> str:
@@ -63,6 +67,7 @@ STATEFUL_SET = Framework(
             "apps",
             "StatefulSet",
             ("v1",),
+            spec=StatefulSetSpec,
             replicas=common.replicas,
             nature=Nature.SERVES,
             independent=True,

@@ -17,7 +17,21 @@ from gpuwatch.facts.frameworks.framework import (
 )
 from gpuwatch.facts.frameworks.json_patch import value_at
 from gpuwatch.facts.frameworks.objects import Object, number
-from gpuwatch.facts.frameworks.owner import JobSize, Owner
+from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec
+
+
+class JobSpec(OwnerSpec, frozen=True):
+    """pods: that a Job runs at once, of which it needs no more than it completes. 1: the API's default."""
+
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str | None = None
+
+    @property
+    def pods(self) -> int:
+        counts = [count for count in (self.parallelism, self.completions) if count is not None]
+        return min(counts, default=1)
+
 
 _NEW_JOBS_ONLY = Never("A CronJob's suspension holds back new Jobs only.")
 
@@ -41,7 +55,8 @@ def _replaces_terminating(job: Object) -> bool:
 
 
 def _indexed(owner: Owner) -> str:
-    return "spec.completionMode Indexed" if owner.spec.completion_mode == "Indexed" and owner.replicas != 1 else ""
+    gang = owner.kind == "Job" and owner.spec.completion_mode == "Indexed" and owner.replicas != 1
+    return "spec.completionMode Indexed" if gang else ""
 
 
 BATCH = Framework(
@@ -51,7 +66,8 @@ BATCH = Framework(
             "batch",
             "Job",
             ("v1",),
-            replicas=lambda spec: JobSize(spec.parallelism, spec.completions).pods,
+            spec=JobSpec,
+            replicas=lambda spec: spec.pods,
             suspended=common.suspend,
             nature=Nature.ENDS,
             pod_suffix=r"(\d+-)?[a-z0-9]{5}",

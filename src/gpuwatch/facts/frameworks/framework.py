@@ -162,10 +162,10 @@ class Kind:
     """One resource. versions: those whose fields are known, newest first; the served one is chosen at run time. A kind
     without versions is not listed, so that its Pods have an owner of an unknown kind.
 
-    metadata_only: only the metadata is read. replicas, suspended: read from the spec, the latter also from annotations;
-    None where the kind has neither. unscheduled: why its Pods are not placed, by its status. independent: its Pods do
-    not need each other, unless its framework makes them a gang. pod_suffix: pattern of what the controller appends to
-    its own name in its Pods' names.
+    metadata_only: only the metadata is read. spec: the fields that are read of its spec. replicas, suspended: by the
+    spec, the latter also by annotations; None where the kind has neither. unscheduled: why its Pods are not placed, by
+    its status. independent: its Pods do not need each other, unless its framework makes them a gang. pod_suffix:
+    pattern of what the controller appends to its own name in its Pods' names.
     """
 
     group: str
@@ -173,8 +173,9 @@ class Kind:
     versions: tuple[str, ...] = ()
     irregular_plural: str = ""
     metadata_only: bool = False
-    replicas: Callable[[OwnerSpec], int | None] | None = None
-    suspended: Callable[[OwnerSpec, Labels], bool] | None = None
+    spec: type[OwnerSpec] = OwnerSpec
+    replicas: Callable[[Any], int | None] | None = None
+    suspended: Callable[[Any, Labels], bool] | None = None
     unscheduled: Callable[[OwnerState], str] | None = None
     nature: Nature | None = None
     independent: bool = False
@@ -233,14 +234,14 @@ class GangRule:
     named_only_with: a label and its value; without it `named_by` means another framework.
     split_by: labels or annotations of which each value is a separate gang.
     whole_with: labels on the Pod or the owner; if given, a Pod with none of them and without `split_by` has no gang.
-    minimum: needed Pods, by the owner's spec and the Pod's annotations; None where all are.
+    minimum: needed Pods, by the owner's spec (None where it was not read) and the Pod's annotations; None: all are.
     """
 
     named_by: tuple[str, ...] = ()
     named_only_with: tuple[str, str] | None = None
     split_by: tuple[str, ...] = ()
     whole_with: tuple[str, ...] = ()
-    minimum: Callable[[OwnerSpec | None, Labels], int | None] = lambda *_: None
+    minimum: Callable[[Any, Labels], int | None] = lambda *_: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ class PodGroups:
 
     kind: Kind
     named_by: tuple[str, ...]
-    minimum: Callable[[OwnerSpec], int | None]
+    minimum: Callable[[Any], int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,14 @@
 
 from gpuwatch.facts.frameworks import common
 from gpuwatch.facts.frameworks.framework import Framework, Kind, Nature, PodGroups, reported
-from gpuwatch.facts.frameworks.owner import OwnerSpec
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Scaled
 
 
-def _minimum(spec: OwnerSpec) -> int | None:
+class _GangSpec(OwnerSpec, frozen=True):
+    podgroups: list[Scaled] | None = None
+
+
+def _minimum(spec: _GangSpec) -> int | None:
     told = [group.min_replicas for group in spec.podgroups or () if group.min_replicas is not None]
     return sum(told) if told else None
 
@@ -19,5 +23,7 @@ GROVE = Framework(
             for kind in ("PodCliqueSet", "PodGangSet")
         ),
     ),
-    groups=PodGroups(Kind("scheduler.grove.io", "PodGang", ("v1alpha1",)), ("grove.io/podgang",), _minimum),
+    groups=PodGroups(
+        Kind("scheduler.grove.io", "PodGang", ("v1alpha1",), spec=_GangSpec), ("grove.io/podgang",), _minimum
+    ),
 )

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from gpuwatch.facts.frameworks import common
+from gpuwatch.facts.frameworks.batch_job import JobSpec
 from gpuwatch.facts.frameworks.framework import (
     WHOLE,
     Deletes,
@@ -15,8 +18,27 @@ from gpuwatch.facts.frameworks.framework import (
     Template,
     Tree,
 )
-from gpuwatch.facts.frameworks.owner import OwnerSpec, StartupPolicy
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Wire
 from gpuwatch.facts.model.cluster import Pod
+
+
+class _StartupPolicy(Wire, frozen=True):
+    startup_policy_order: str = ""
+
+
+class _Template(Wire, frozen=True):
+    spec: JobSpec = JobSpec()
+
+
+class _ReplicatedJob(Wire, frozen=True):
+    replicas: int | None = None
+    depends_on: list[msgspec.Raw] | None = None
+    template: _Template | None = None
+
+
+class JobSetSpec(OwnerSpec, frozen=True):
+    replicated_jobs: list[_ReplicatedJob] | None = None
+    startup_policy: _StartupPolicy | None = None
 
 
 def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
@@ -25,11 +47,10 @@ def _place(pods: Sequence[Pod], pod_spec: Tree) -> Tree | None:
     return {"spec": {"replicatedJobs": jobs}} if jobs else None
 
 
-def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
+def _minimum(spec: JobSetSpec | None, _: Labels) -> int | None:
     """Pods of all its Jobs. None where Jobs start after others, so that not all are meant to be there, or where a
     hand-written record leaves a Job's template out."""
-    policy = spec.startup_policy if spec is not None else None
-    if spec is None or (isinstance(policy, StartupPolicy) and policy.startup_policy_order == "InOrder"):
+    if spec is None or (spec.startup_policy is not None and spec.startup_policy.startup_policy_order == "InOrder"):
         return None
     counts = [
         (1 if job.replicas is None else job.replicas) * job.template.spec.pods
@@ -46,6 +67,7 @@ JOB_SET = Framework(
             "jobset.x-k8s.io",
             "JobSet",
             ("v1alpha2",),
+            spec=JobSetSpec,
             suspended=common.suspend,
             nature=Nature.ENDS,
             release=ReleaseRule(

@@ -17,7 +17,12 @@ from gpuwatch.facts.frameworks.framework import (
 )
 from gpuwatch.facts.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.facts.frameworks.objects import Object, Refused
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Scaled
 from gpuwatch.facts.model.cluster import Pod
+
+
+class InferenceServiceSpec(OwnerSpec, frozen=True):
+    predictor: Scaled | None = None
 
 
 def _refuses(object_: Object) -> str:
@@ -55,6 +60,7 @@ KSERVE = Framework(
             "serving.kserve.io",
             "InferenceService",
             ("v1beta1",),
+            spec=InferenceServiceSpec,
             replicas=lambda spec: spec.predictor.min_replicas if spec.predictor is not None else None,
             nature=Nature.SERVES,
             independent=True,

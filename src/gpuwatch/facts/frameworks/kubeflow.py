@@ -22,13 +22,27 @@ from gpuwatch.facts.frameworks.framework import (
 )
 from gpuwatch.facts.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.facts.frameworks.objects import Object
-from gpuwatch.facts.frameworks.owner import OwnerSpec
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Scaled, Wire
 from gpuwatch.facts.model.cluster import Pod
 
 _INDEX = "training.kubeflow.org/replica-index"
 _TYPE = "training.kubeflow.org/replica-type"
 # Labels are in lower case, fields are not.
 _TYPES = {name.lower(): name for name in ("Master", "Worker", "Launcher", "Chief", "PS", "Evaluator")}
+
+
+class _SchedulingPolicy(Wire, frozen=True):
+    min_available: int | None = None
+
+
+class _RunPolicy(Wire, frozen=True):
+    suspend: bool | None = None
+    scheduling_policy: _SchedulingPolicy | None = None
+
+
+class TrainingSpec(OwnerSpec, frozen=True):
+    run_policy: _RunPolicy | None = None
+    elastic_policy: Scaled | None = None
 
 
 def _suspended(deletes: str) -> ReleaseRule:
@@ -40,7 +54,7 @@ def _suspended(deletes: str) -> ReleaseRule:
     )
 
 
-def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
+def _minimum(spec: TrainingSpec | None, _: Labels) -> int | None:
     if spec is None:
         return None
     policy = spec.run_policy.scheduling_policy if spec.run_policy else None
@@ -87,6 +101,7 @@ def _kind(
         "kubeflow.org",
         kind,
         versions,
+        spec=TrainingSpec,
         suspended=lambda spec, _: spec.run_policy is not None and bool(spec.run_policy.suspend),
         nature=Nature.ENDS,
         release=release,

@@ -4,10 +4,22 @@ from gpuwatch.facts.frameworks import common
 from gpuwatch.facts.frameworks.framework import Deletes, Framework, Kind, Never, ReleaseRule, place_lost
 from gpuwatch.facts.frameworks.json_patch import value_at
 from gpuwatch.facts.frameworks.objects import Object, condition
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Wire
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 QUEUED = ("kueue.x-k8s.io/managed", "kueue.x-k8s.io/podset")
 _GONE = Never("Kueue does not recreate the Pods of a plain group.")
+
+
+class _PodSet(Wire, frozen=True):
+    count: int | None = None
+    min_count: int | None = None
+
+
+class WorkloadSpec(OwnerSpec, frozen=True):
+    queue_name: str | None = None
+    active: bool | None = None
+    pod_sets: list[_PodSet] | None = None
 
 
 def _refuses(object_: Object) -> str:
@@ -21,6 +33,7 @@ WORKLOAD = Kind(
     "kueue.x-k8s.io",
     "Workload",
     ("v1beta2", "v1beta1"),
+    spec=WorkloadSpec,
     unscheduled=lambda state: state.matching(QuotaReserved="False", Admitted="False", Evicted="True"),
     release=ReleaseRule(
         fields=common.sets("/spec/active", False),

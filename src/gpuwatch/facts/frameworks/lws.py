@@ -16,7 +16,7 @@ from gpuwatch.facts.frameworks.framework import (
     Tree,
 )
 from gpuwatch.facts.frameworks.objects import Object, Refused
-from gpuwatch.facts.frameworks.owner import OwnerSpec
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Wire
 from gpuwatch.facts.model.cluster import Pod
 
 _PREFIX = "leaderworkerset.sigs.k8s.io/"
@@ -24,7 +24,16 @@ _GROUP = f"{_PREFIX}group-index"
 _INDEX = f"{_PREFIX}worker-index"
 
 
-def _minimum(spec: OwnerSpec | None, annotations: Labels) -> int | None:
+class _Group(Wire, frozen=True):
+    size: int | None = None
+
+
+class LeaderWorkerSetSpec(OwnerSpec, frozen=True):
+    startup_policy: str | None = None
+    leader_worker_template: _Group | None = None
+
+
+def _minimum(spec: LeaderWorkerSetSpec | None, annotations: Labels) -> int | None:
     if spec is not None and spec.startup_policy == "LeaderReady":
         return None  # the workers are made once the leader is ready
     size = annotations.get(f"{_PREFIX}size", "")
@@ -61,6 +70,7 @@ LEADER_WORKER_SET = Framework(
             "leaderworkerset.x-k8s.io",
             "LeaderWorkerSet",
             ("v1",),
+            spec=LeaderWorkerSetSpec,
             replicas=common.replicas,
             nature=Nature.SERVES,
             release=common.to_zero(

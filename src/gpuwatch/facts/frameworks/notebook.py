@@ -4,9 +4,14 @@ from gpuwatch.facts.frameworks import common
 from gpuwatch.facts.frameworks.framework import Deletes, Framework, Kind, Nature, Never, ReleaseRule, Template, untried
 from gpuwatch.facts.frameworks.json_patch import pointer
 from gpuwatch.facts.frameworks.objects import stamp
+from gpuwatch.facts.frameworks.owner import OwnerSpec
 
 _STOPPED = "kubeflow-resource-stopped"
 _LOST = Never("A session's state is lost when it is moved.")
+
+
+class DevWorkspaceSpec(OwnerSpec, frozen=True):
+    started: bool | None = None
 
 
 NOTEBOOKS = Framework(
@@ -42,6 +47,7 @@ NOTEBOOKS = Framework(
             "workspace.devfile.io",
             "DevWorkspace",
             ("v1alpha2",),
+            spec=DevWorkspaceSpec,
             suspended=lambda spec, _: spec.started is False,
             nature=Nature.SESSION,
             release=untried("DevWorkspace"),

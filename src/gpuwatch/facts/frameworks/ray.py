@@ -20,13 +20,26 @@ from gpuwatch.facts.frameworks.framework import (
 )
 from gpuwatch.facts.frameworks.json_patch import ABSENT, pointer, value_at
 from gpuwatch.facts.frameworks.objects import Object, condition
-from gpuwatch.facts.frameworks.owner import OwnerSpec
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Scaled, Wire
 from gpuwatch.facts.model.cluster import Pod
 
 _TYPE = "ray.io/node-type"
 _REPLICA = "ray.io/worker-group-replica-name"
 _TOGETHER = ("ray.io/gang-scheduling-enabled",)
 _ONLINE = Never("An online service: its traffic would be lost.")
+
+
+class _WorkerGroup(Scaled, frozen=True):
+    num_of_hosts: int | None = None
+
+
+class _ClusterSpec(Wire, frozen=True):
+    enable_in_tree_autoscaling: bool | None = None
+    worker_group_specs: list[_WorkerGroup] | None = None
+
+
+class RayJobSpec(OwnerSpec, frozen=True):
+    ray_cluster_spec: _ClusterSpec | None = None
 
 
 def _job_refuses(object_: Object) -> str:
@@ -76,7 +89,7 @@ def _stays(labels: Labels) -> str:
     return "A worker on several hosts cannot be moved Pod by Pod." if labels.get(_REPLICA) else ""
 
 
-def _minimum(spec: OwnerSpec | None, _: Labels) -> int | None:
+def _minimum(spec: RayJobSpec | None, _: Labels) -> int | None:
     """The head and the workers that a RayJob starts with; with KubeRay's autoscaler, their minimum."""
     found = spec.ray_cluster_spec if spec is not None else None
     if found is None or found.worker_group_specs is None:
@@ -109,6 +122,7 @@ JOB = Framework(
             "ray.io",
             "RayJob",
             ("v1",),
+            spec=RayJobSpec,
             suspended=common.suspend,
             nature=Nature.ENDS,
             release=ReleaseRule(

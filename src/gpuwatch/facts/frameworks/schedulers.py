@@ -2,9 +2,32 @@
 
 from gpuwatch.facts.frameworks import common
 from gpuwatch.facts.frameworks.framework import Framework, Kind, Never, PodGroups, place_lost
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Wire
 
-NATIVE_GROUP = Kind("scheduling.k8s.io", "PodGroup", ("v1beta1", "v1alpha3", "v1alpha2"))
-NATIVE_WORKLOAD = Kind("scheduling.k8s.io", "Workload", ("v1alpha1",))
+
+class _Gang(Wire, frozen=True):
+    min_count: int | None = None
+
+
+class _Policy(Wire, frozen=True):
+    gang: _Gang | None = None
+
+
+class NativeGroupSpec(OwnerSpec, frozen=True):
+    scheduling_policy: _Policy | None = None
+
+
+class _NamedGroup(Wire, frozen=True):
+    name: str = ""
+    policy: _Policy | None = None
+
+
+class NativeWorkloadSpec(OwnerSpec, frozen=True):
+    pod_groups: list[_NamedGroup] | None = None
+
+
+NATIVE_GROUP = Kind("scheduling.k8s.io", "PodGroup", ("v1beta1", "v1alpha3", "v1alpha2"), spec=NativeGroupSpec)
+NATIVE_WORKLOAD = Kind("scheduling.k8s.io", "Workload", ("v1alpha1",), spec=NativeWorkloadSpec)
 
 NATIVE = Framework(name="Kubernetes gang")
 COSCHEDULING = Framework(

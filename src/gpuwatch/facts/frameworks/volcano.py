@@ -19,6 +19,7 @@ from gpuwatch.facts.frameworks.framework import (
 )
 from gpuwatch.facts.frameworks.json_patch import value_at
 from gpuwatch.facts.frameworks.objects import Object, number
+from gpuwatch.facts.frameworks.owner import OwnerSpec
 from gpuwatch.facts.model.cluster import Pod
 
 _PHASE = "/status/state/phase"
@@ -26,6 +27,11 @@ _ENDED = ("Completed", "Terminated", "Failed", "Terminating", "Completing")
 _RETRIES = 3  # Volcano's default of spec.maxRetry
 _TASK = "volcano.sh/task-spec"
 _GROUPS = ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name")
+
+
+class VolcanoJobSpec(OwnerSpec, frozen=True):
+    min_available: int | None = None
+
 
 POD_GROUP = Kind(
     "scheduling.volcano.sh",
@@ -90,6 +96,7 @@ VOLCANO = Framework(
             "batch.volcano.sh",
             "Job",
             ("v1alpha1",),
+            spec=VolcanoJobSpec,
             nature=Nature.ENDS,
             release=ReleaseRule(
                 fields=common.sets(_PHASE, "Aborted"),

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -19,13 +21,18 @@ from gpuwatch.sources.kube.wire import Metadata
 _MAX_DEPTH = 12
 
 
-class WireOwner(Wire, frozen=True):
+S = TypeVar("S", bound=OwnerSpec)
+
+
+class WireOwner(Wire, Generic[S], frozen=True):
     metadata: Metadata
-    spec: OwnerSpec = OwnerSpec()
+    spec: S | None = None
     status: OwnerState = OwnerState()
 
 
-_decoder = msgspec.json.Decoder(WireOwner)
+@cache
+def _decoder(spec: type[S]) -> msgspec.json.Decoder[WireOwner[S]]:
+    return msgspec.json.Decoder(WireOwner[spec])  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,8 @@ class TakeOwner:
 
     def __call__(self, raw: msgspec.Raw) -> Owner | None:
         kind = self.kind
-        found = _decoder.decode(raw)
-        meta, spec = found.metadata, found.spec
+        found = _decoder(kind.spec).decode(raw)
+        meta, spec = found.metadata, found.spec or kind.spec()
         if self.wanted and meta.uid and meta.uid not in self.wanted:
             return None
         return Owner(

@@ -159,8 +159,9 @@ def _workload(id_: str, item: Climbed, objects: GangObjects) -> Workload:
 
 def _queue(item: Climbed, admitted: Owner | None) -> str:
     """Kueue's queue, else the scheduler's, of the topmost owner that names one."""
-    if admitted is not None and admitted.spec.queue_name:
-        return admitted.spec.queue_name
+    spec: kueue.WorkloadSpec | None = admitted.spec if admitted is not None else None
+    if spec is not None and spec.queue_name:
+        return spec.queue_name
     chain = tuple(reversed(item.reached.chain))
     managed = next((owner.labels[kueue.QUEUE] for owner in chain if owner.labels.get(kueue.QUEUE)), "")
     scheduled = next((owner.spec.queue for owner in chain if owner.spec.queue), "")
