@@ -44,7 +44,6 @@ class Signal(StrEnum):
     ENGINE_ACTIVE_RATIO = "engine_active_ratio"
     GPU_UTIL_RATIO = "gpu_util_ratio"
     SM_ACTIVE_RATIO = "sm_active_ratio"
-    SM_OCCUPANCY_RATIO = "sm_occupancy_ratio"
     TENSOR_ACTIVE_RATIO = "tensor_active_ratio"
     DRAM_ACTIVE_RATIO = "dram_active_ratio"
     MEMORY_COPY_UTIL_RATIO = "memory_copy_util_ratio"
