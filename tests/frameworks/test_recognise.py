@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from frameworks.samples import EXAMPLES, recorded
 from gpuwatch.facts.frameworks import FRAMEWORKS, OWNERS, kueue, schedulers, volcano
 from gpuwatch.facts.frameworks.apps import StatefulSetSpec
 from gpuwatch.facts.frameworks.batch_job import JobSpec
@@ -17,106 +18,32 @@ from gpuwatch.sources.kube.kinds import LISTED_OWNERS
 from gpuwatch.sources.kube.owners import TakeOwner
 from gpuwatch.sources.kube.recorded import RecordedCluster
 
-EXAMPLES = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 assert schedulers.COSCHEDULING.groups is not None
 COSCHEDULING = schedulers.COSCHEDULING.groups.kind
 
-# File → gang id → (Workload, GPU Pods, minimum, told by).
-EXPECTED: dict[str, dict[str, tuple[str, int, int | None, str]]] = {
-    "appwrapper.yaml": {
-        "AppWrapper/ml/torch": ("AppWrapper/ml/torch", 2, None, "owner AppWrapper"),
-        "Kueue/ml/appwrapper-wrapped-job-a6b8c": (
-            "AppWrapper/ml/wrapped-job",
-            2,
-            2,
-            "Kueue Workload ml/appwrapper-wrapped-job-a6b8c",
-        ),
-    },
-    "trainjob.yaml": {"Kubeflow-Trainer/ml/tune": ("TrainJob/ml/tune", 2, None, "owner TrainJob")},
-    "jobset.yaml": {"JobSet/ml/pretrain": ("JobSet/ml/pretrain", 2, None, "owner JobSet")},
-    "leaderworkerset.yaml": {
-        f"LeaderWorkerSet/ml/serve/{group}": (
-            "LeaderWorkerSet/ml/serve",
-            1 + group,  # the leader of group 0 asks for no GPU
-            2,
-            "label leaderworkerset.sigs.k8s.io/group-index",
-        )
-        for group in (0, 1)
-    },
-    "pytorchjob.yaml": {"Kubeflow-Training/ml/elastic": ("PyTorchJob/ml/elastic", 4, 2, "owner PyTorchJob")},
-    "tfjob-volcano.yaml": {"Kubeflow-Training/ml/wide": ("TFJob/ml/wide", 2, 2, "owner TFJob")},
-    "mpijob.yaml": {"MPIJob/ml/bench": ("MPIJob/ml/bench", 2, 3, "owner MPIJob")},
-    "rayjob.yaml": {"RayJob/ml/sweep": ("RayJob/ml/sweep", 2, None, "owner RayJob")},
-    "raycluster.yaml": {
-        "RayCluster/ml/shared/multi-0": ("RayCluster/ml/shared", 2, None, "label ray.io/worker-group-replica-name"),
-        "RayCluster/ml/shared/multi-1": ("RayCluster/ml/shared", 2, None, "label ray.io/worker-group-replica-name"),
-        "RayCluster/ml/together": ("RayCluster/ml/together", 2, None, "label ray.io/gang-scheduling-enabled"),
-    },
-    "rayservice.yaml": {
-        "RayService/ml/answer/host-a": ("RayService/ml/answer", 2, None, "label ray.io/worker-group-replica-name")
-    },
-    "volcano.json": {"Volcano/ml/simulate": ("Job/ml/simulate", 4, 3, "owner Job")},
-    "coscheduling.yaml": {"Coscheduling/ml/trio": ("", 3, 2, "label scheduling.x-k8s.io/pod-group")},
-    "kai.yaml": {"KAI/ml/pg-duo": ("", 2, 2, "annotation pod-group-name")},
-    "grove.yaml": {
-        f"Grove/ml/dynamo-{replica}": ("PodCliqueSet/ml/dynamo", 2, 3, "label grove.io/podgang") for replica in (0, 1)
-    },
-    "native.yaml": {
-        "Kubernetes-gang/ml/workers": ("", 3, 2, "spec.schedulingGroup.podGroupName"),
-        "Kubernetes-gang/ml/older/train": ("", 2, 2, "spec.workloadRef"),
-    },
-    "spark.yaml": {"Spark/ml/etl": ("SparkApplication/ml/etl", 2, None, "owner SparkApplication")},
-    "argo.yaml": {"Argo-Workflow/ml/pipeline": ("Workflow/ml/pipeline", 1, None, "owner Workflow")},
-    "tekton.yaml": {"Tekton/ml/build": ("PipelineRun/ml/build", 1, None, "owner PipelineRun")},
-    "kueue.json": {
-        "Kueue/ml/job-admitted-1a2b": ("Job/ml/admitted", 4, 2, "Kueue Workload ml/job-admitted-1a2b"),
-        "Kueue-pod-group/ml/plain": ("", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
-        "Kueue/ml/ranked-9c": ("StatefulSet/ml/ranked", 2, 2, "label kueue.x-k8s.io/pod-group-name"),
-        "Kueue/ml/unread": ("RayCluster/ml/unread", 2, None, "label kueue.x-k8s.io/queue-name of RayCluster"),
-    },
-    "job.yaml": {"Job/ml/indexed": ("Job/ml/indexed", 2, 2, "spec.completionMode Indexed")},
-    "statefulset.yaml": {"StatefulSet/ml/ranks": ("StatefulSet/ml/ranks", 2, 2, "spec.podManagementPolicy Parallel")},
-    "serving.json": {},
-    "notebooks.yaml": {},
-    "alone.yaml": {},
-}
-
-ALONE = {
-    "raycluster.yaml": {"shared-single-0"},
-    "rayservice.yaml": {"answer-1-9"},
-    "kai.yaml": {"solo"},
-    "native.yaml": {"native-loose", "older-rest"},
-    "job.yaml": {"nightly-1-0", "nightly-1-1"},
-    "statefulset.yaml": {"ordered-0", "ordered-1"},
-    "serving.json": {"chat-5d-0", "chat-5d-1", "rank-predictor-1-6c-0"},
-    "notebooks.yaml": {"lab-0", "ide-1-0"},
-    "alone.yaml": {"bare", "agent", "kubelet-made", "foreign", "orphan"},
-}
-
 
 def cluster(file: str) -> Cluster:
-    return RecordedCluster(EXAMPLES / file).read(NOW)
+    return RecordedCluster(EXAMPLES[file].file).read(NOW)
 
 
-def test_every_fixture_and_every_row_is_covered() -> None:
-    assert {path.name for path in EXAMPLES.iterdir()} == set(EXPECTED)
-    shown = {gang.partition("/")[0].replace("-", " ") for gangs in EXPECTED.values() for gang in gangs}
+def test_every_way_to_a_gang_has_an_example() -> None:
+    shown = {gang.partition("/")[0].replace("-", " ") for example in EXAMPLES.values() for gang in example.gangs}
     assert {item.name for item in FRAMEWORKS if item.gang or item.groups or item.by_convention} <= shown
 
 
-@pytest.mark.parametrize("file", sorted(EXPECTED))
+@pytest.mark.parametrize("file", EXAMPLES)
 def test_each_framework_is_recognised_by_its_own_example(file: str) -> None:
     found = cluster(file)
     gangs = {gang.id: (gang.workload, len(gang.pods), gang.min_available, gang.recognised_by) for gang in found.gangs}
-    assert gangs == EXPECTED[file]
-    assert {pod.name for pod in found.pods if not pod.gang} == ALONE.get(file, set())
+    assert gangs == EXAMPLES[file].gangs
+    assert {pod.name for pod in found.pods if not pod.gang} == EXAMPLES[file].alone
     for gang in found.gangs:
         assert {pod.ref for pod in found.pods if pod.gang == gang.id} == set(gang.pods)
 
 
 def test_workloads_of_the_examples() -> None:
-    found = {item.id: item for file in EXPECTED for item in cluster(file).workloads}
+    found = {item.id: item for file in EXAMPLES for item in cluster(file).workloads}
     assert found["Deployment/ml/chat"].annotations == {"gpuwatch.dev/opt-out": "true"}
     assert found["InferenceService/ml/rank"].replicas == 3
     assert found["TFJob/ml/wide"].suspended is True
@@ -302,7 +229,7 @@ def test_workers_that_wait_for_their_leader_are_not_needed_yet() -> None:
     ("file", "kind", "conditions", "said"),
     [
         (
-            "kueue.json",
+            "kueue.yaml",
             "Workload",
             [
                 {"type": "Admitted", "status": "False", "reason": "NoReservation", "message": "no reservation"},
@@ -310,15 +237,15 @@ def test_workers_that_wait_for_their_leader_are_not_needed_yet() -> None:
             ],
             "Workload job-admitted-1a2b: QuotaReserved=False, Pending: insufficient quota",
         ),
-        ("kueue.json", "Workload", [{"type": "Admitted", "status": "True", "reason": "Admitted"}], ""),
+        ("kueue.yaml", "Workload", [{"type": "Admitted", "status": "True", "reason": "Admitted"}], ""),
         (
-            "volcano.json",
+            "volcano.yaml",
             "PodGroup",
             [{"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources", "message": "1/3 tasks"}],
             "PodGroup simulate-1: Unschedulable=True, NotEnoughResources: 1/3 tasks",
         ),
         (
-            "volcano.json",
+            "volcano.yaml",
             "PodGroup",
             [{"type": "Scheduled", "status": "True", "reason": "tasks in gang are ready"}],
             "",
@@ -328,14 +255,14 @@ def test_workers_that_wait_for_their_leader_are_not_needed_yet() -> None:
 def test_what_the_gangs_own_object_says(
     tmp_path: Path, file: str, kind: str, conditions: list[dict[str, str]], said: str
 ) -> None:
-    recorded = json.loads((EXAMPLES / file).read_text())
-    items = [item for item in recorded["items"] if item["kind"] == kind][:1]
+    objects = recorded(EXAMPLES[file].file)
+    items = [item for item in objects if item["kind"] == kind][:1]
     if not items:
         group = {"name": "simulate-1", "namespace": "ml"}
         items = [{"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": kind, "metadata": group}]
-        recorded["items"] += items
+        objects += items
     items[0]["status"] = {"conditions": conditions}
-    (tmp_path / file).write_text(json.dumps(recorded))
+    (tmp_path / "all.json").write_text(json.dumps(objects))
     gangs = RecordedCluster(tmp_path).read(NOW).gangs
     assert [gang.unscheduled for gang in gangs if gang.unscheduled] == [said] * bool(said)
 
@@ -372,7 +299,7 @@ def test_only_the_groups_that_pods_name_are_listed() -> None:
 
 
 def test_a_pod_that_ended_is_no_member(tmp_path: Path) -> None:
-    text = (EXAMPLES / "jobset.yaml").read_text()
+    text = EXAMPLES["jobset.yaml"].file.read_text()
     (tmp_path / "jobset.yaml").write_text(text.replace("phase: Running", "phase: Succeeded", 1))
     before, after = cluster("jobset.yaml"), RecordedCluster(tmp_path).read(NOW)
     assert len(before.gangs[0].pods) == 2

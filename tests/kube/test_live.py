@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes.client import ApiClient, Configuration
 
+from frameworks.samples import FILES, recorded
 from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import kinds
@@ -25,7 +25,6 @@ from gpuwatch.sources.kube.transport import Limits
 from kube.api_server import Answer, ApiServer, Request, Trouble, serving, status
 from kube.cluster_json import container, controlled_by, metadata, node, owner, pod
 
-FRAMEWORKS = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 QUICK = Limits(page_size=2, connect_timeout_seconds=1, read_timeout_seconds=1, backoff_seconds=0.001)
 PODS, NODES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs"
@@ -94,9 +93,8 @@ def test_live_and_recorded_give_the_same_cluster(tmp_path: Path) -> None:
     found: dict[str, list[dict[str, Any]]] = {"/apis/policy/v1/poddisruptionbudgets": []}
     by_key = {kind.key: kind for kind in kinds.LISTED}
     everything: list[dict[str, Any]] = []
-    for path in sorted(FRAMEWORKS.iterdir()):
-        for document in yaml.safe_load_all(path.read_text()):
-            everything += document["items"] if document["kind"] == "List" else [document]
+    for path in FILES:
+        everything += recorded(path)
     everything.append(node("gpu-0", capacity={"nvidia.com/gpu": "8"}))
     everything.append({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata("ml")})
     for item in everything:
@@ -107,9 +105,9 @@ def test_live_and_recorded_give_the_same_cluster(tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text(json.dumps({"kind": "List", "items": everything}))
     with live(found, limits=replace(QUICK, page_size=7)) as (_, reader):
         served = reader.read(NOW)
-    recorded = RecordedCluster(tmp_path).read(NOW)
+    again = RecordedCluster(tmp_path).read(NOW)
     assert len(served.gangs) > 20
-    assert replace(served, gaps=(), unread=()) == replace(recorded, gaps=(), unread=())
+    assert replace(served, gaps=(), unread=()) == replace(again, gaps=(), unread=())
 
 
 class Times:
