@@ -3,12 +3,14 @@
 import itertools
 import random
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import pytest
 
 from gpuwatch.facts.catalog.mig import families, geometry, placement_sets
-from gpuwatch.size.mig_pack import KeptClass, Problem, UniformClass, pack, patterns, shortage
+from gpuwatch.size.mig_pack import KeptClass, Packing, Supply, UniformClass, pack, patterns
 from gpuwatch.size.mig_parted import standard_name
 
 A100 = "A100-40GB"
@@ -40,77 +42,65 @@ def fewest(demand: tuple[int, ...], profiles: tuple[str, ...]) -> int:
     return best
 
 
+def packed(demand: Mapping[str, int], family: str = A100, **supply: Any) -> Packing | None:
+    shape = geometry(family)
+    assert shape is not None
+    return pack(demand, Supply(shape=shape, **supply))
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_as_few_gpus_as_an_exhaustive_search_finds(seed: int) -> None:
     chance = random.Random(seed)
     profiles = tuple(sorted(chance.sample(PLAIN, 3)))
     demand = tuple(chance.randint(0, 5) for _ in profiles)
-    found = pack(Problem(family=A100, demand=dict(zip(profiles, demand, strict=True)), blank=20))
+    found = packed(dict(zip(profiles, demand, strict=True)), blank=20)
     assert found is not None
     assert found.gpus == fewest(demand, profiles)
     assert found.lower_bound <= found.gpus
-    offered = sum(
-        (Counter({name: n * count for name, n in Counter(cut).items()}) for cut, count in found.cut.items()),
-        Counter[str](),
-    )
+    offered = Counter(name for cut, count in found.cut.items() for name in cut * count)
     assert all(offered[name] >= need for name, need in zip(profiles, demand, strict=True))
 
 
 def test_what_does_not_fit_is_none() -> None:
-    assert pack(Problem(family=A100, demand={"4g.20gb": 2}, blank=2)) is not None
-    assert pack(Problem(family=A100, demand={"4g.20gb": 2}, blank=1)) is None
-    assert pack(Problem(family=A100, demand={"4g.20gb": 1})) is None
-    assert pack(Problem(family=A100, demand={})) is not None
+    assert packed({"4g.20gb": 2}, blank=2) is not None
+    assert packed({"4g.20gb": 2}, blank=1) is None
+    assert packed({"4g.20gb": 1}) is None
+    assert packed({}) is not None
 
 
 def test_of_equally_few_gpus_the_gentlest() -> None:
-    serves = KeptClass(("3g.20gb", "3g.20gb"), 0, forced=False, cuttable=True)
-    found = pack(Problem(family=A100, demand={"3g.20gb": 2}, kept={serves: 1}, blank=5))
+    serves = KeptClass(("3g.20gb", "3g.20gb"), 0, cuttable=True)
+    found = packed({"3g.20gb": 2}, kept={serves: 1}, blank=5)
     assert found is not None
-    assert (found.keep[serves], dict(found.cut)) == (1, {})
+    assert (found.keep, found.cut) == ({serves: 1}, {})
 
 
 def test_a_kept_gpu_that_serves_worse_is_left_for_fewer_gpus() -> None:
-    poor = KeptClass(("3g.20gb",), 0, forced=False, cuttable=True)
-    found = pack(Problem(family=A100, demand={"3g.20gb": 2}, kept={poor: 2}, blank=0))
+    poor = KeptClass(("3g.20gb",), 0, cuttable=True)
+    found = packed({"3g.20gb": 2}, kept={poor: 2})
     assert found is not None
-    assert (found.gpus, found.keep[poor], dict(found.cut)) == (1, 0, {("3g.20gb", "3g.20gb"): 1})
+    assert (found.gpus, found.keep, found.cut) == (1, {}, {("3g.20gb", "3g.20gb"): 1})
 
 
 def test_the_gpu_with_fewer_tenants_is_given_up() -> None:
-    one = KeptClass(("3g.20gb", "3g.20gb"), 1, forced=False, cuttable=True)
-    two = KeptClass(("3g.20gb", "3g.20gb"), 2, forced=False, cuttable=True)
-    found = pack(Problem(family=A100, demand={"3g.20gb": 4}, kept={one: 2, two: 1}, blank=0))
+    one, two = (KeptClass(("3g.20gb", "3g.20gb"), tenants, cuttable=True) for tenants in (1, 2))
+    found = packed({"3g.20gb": 4}, kept={one: 2, two: 1})
     assert found is not None
-    assert (found.keep[one], found.keep[two]) == (1, 1)
+    assert found.keep == {one: 1, two: 1}
 
 
-def test_a_forced_gpu_counts_even_where_nobody_needs_it() -> None:
-    forced = KeptClass(("7g.40gb",), 0, forced=True, cuttable=False)
-    found = pack(Problem(family=A100, demand={"1g.5gb": 1}, kept={forced: 1}, blank=1))
+def test_free_instances_of_gpus_in_use_come_first() -> None:
+    found = packed({"1g.5gb": 8}, held={"1g.5gb": 1, "7g.40gb": 1}, blank=1)
     assert found is not None
-    assert (found.gpus, found.lower_bound) == (2, 2)
+    assert (found.gpus, found.lower_bound) == (1, 1)
 
 
 def test_uniform_nodes_are_set_as_a_whole_and_used_by_gpu() -> None:
     now = UniformClass(4, "1g.5gb")
-    found = pack(Problem(family=A100, demand={"1g.5gb": 8, "3g.20gb": 1}, uniform={now: 2}))
+    found = packed({"1g.5gb": 8, "3g.20gb": 1}, uniform={now: 2})
     assert found is not None
-    assert dict(found.uniform) == {(now, "1g.5gb"): (1, 2), (now, "3g.20gb"): (1, 1)}
-    assert pack(Problem(family=A100, demand={"1g.5gb": 8, "3g.20gb": 1}, uniform={now: 1})) is None
-
-
-def test_a_shortage_leaves_out_the_least_and_never_what_is_firm() -> None:
-    problem = Problem(family=A100, demand={"4g.20gb": 2, "1g.5gb": 3}, blank=1)
-    weights = {"4g.20gb": 0.5, "1g.5gb": 0.125}
-    assert shortage(problem, weights, {}) == {"4g.20gb": 1}
-    assert shortage(problem, weights, {"1g.5gb": 3}) == {"4g.20gb": 1}
-    assert shortage(
-        Problem(family=A100, demand={"7g.40gb": 1, "1g.5gb": 1}, blank=1), {"7g.40gb": 1, "1g.5gb": 0.1}, {}
-    ) == {"1g.5gb": 1}
-    assert shortage(
-        Problem(family=A100, demand={"7g.40gb": 1, "1g.5gb": 1}, blank=1), {"7g.40gb": 1, "1g.5gb": 0.1}, {"1g.5gb": 1}
-    ) == {"7g.40gb": 1}
+    assert found.uniform == {(now, "1g.5gb"): (1, 2), (now, "3g.20gb"): (1, 1)}
+    assert packed({"1g.5gb": 8, "3g.20gb": 1}, uniform={now: 1}) is None
 
 
 @pytest.mark.parametrize("family", families())
@@ -118,13 +108,10 @@ def test_every_family_can_be_packed_full(family: str) -> None:
     shape = geometry(family)
     assert shape is not None
     for profile in shape.profiles:
-        most = profile.max_instances
-        found = pack(Problem(family=family, demand={profile.name: most}, blank=2))
-        assert found is not None
-        assert found.gpus == 1
-        more = pack(Problem(family=family, demand={profile.name: most + 1}, blank=2))
-        assert more is not None
-        assert more.gpus == 2
+        for count, gpus in ((profile.max_instances, 1), (profile.max_instances + 1, 2)):
+            found = packed({profile.name: count}, family, blank=2)
+            assert found is not None
+            assert found.gpus == gpus
 
 
 @pytest.mark.parametrize(

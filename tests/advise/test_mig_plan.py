@@ -130,7 +130,7 @@ def test_tenants_are_moved_only_to_save_a_gpu() -> None:
     assert (plan.gpus_before, plan.gpus_after) == (2, 1)
     assert len(plan.moved) == 1
     assert plan.changes == ()
-    stays = fleet.plan(MigPlanPolicy(move_tenants=False))
+    stays = fleet.plan(MigPlanPolicy(protected_priority=-(2**31)))
     assert (stays.gpus_after, stays.moved) == (2, ())
 
 
@@ -442,26 +442,22 @@ class TestBadInput:
         assert (plan.gpus_before, plan.gpus_after, plan.lower_bound_gpus, plan.unplaced) == (0, 0, 0, ())
         assert plan.fragmentation_before_ratio is None
 
-    @pytest.mark.parametrize("name", ["nodes_per_batch", "displaced_pods_per_batch"])
-    def test_policy_bounds(self, name: str) -> None:
-        MigPlanPolicy(**{name: 1})
-        with pytest.raises(ValueError, match=f"mig_plan.{name} is 0"):
-            MigPlanPolicy(**{name: 0})
+    def test_policy_bounds(self) -> None:
+        with pytest.raises(ValueError, match=r"mig_plan.nodes_per_batch is 0"):
+            MigPlanPolicy(nodes_per_batch=0)
 
 
-class TestBatches:
-    def test_emptiest_first_and_no_more_pods_than_allowed(self) -> None:
-        fleet = MigFleet()
-        for name, pods in (("busy", 2), ("calm", 1), ("empty", 0)):
-            fleet.node(name, gpus=2)
-            for number in range(pods):
-                fleet.holds(f"{name}-{number}", f"GPU-{name}-{number}", "", wants="7g.40gb")
-        fleet.asks("7g.40gb", 3)
-        plan = fleet.plan(MigPlanPolicy(nodes_per_batch=3, displaced_pods_per_batch=2))
-        assert plan.order == ("empty", "calm", "busy")
-        assert plan.batches == (("empty", "calm"), ("busy",))
-        assert fleet.plan(MigPlanPolicy(nodes_per_batch=3, displaced_pods_per_batch=3)).batches == (plan.order,)
-        assert fleet.plan().batches == (("empty",), ("calm",), ("busy",))
+def test_emptiest_first_and_no_more_pods_than_a_batch_may_displace() -> None:
+    fleet = MigFleet()
+    for name, pods in (("busy", 17), ("calm", 16), ("empty", 0)):
+        fleet.node(name, gpus=17)
+        for number in range(pods):
+            fleet.holds(f"{name}-{number}", f"GPU-{name}-{number}", "", wants="7g.40gb")
+    fleet.asks("7g.40gb", 18)
+    plan = fleet.plan(MigPlanPolicy(nodes_per_batch=3))
+    assert plan.order == ("empty", "calm", "busy")
+    assert plan.batches == (("empty", "calm"), ("busy",))  # all three would displace 33 Pods
+    assert fleet.plan(MigPlanPolicy(nodes_per_batch=1)).batches == (("empty",), ("calm",), ("busy",))
 
 
 class TestFragmentation:

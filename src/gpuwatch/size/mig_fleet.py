@@ -1,7 +1,7 @@
 """Input of a fleet MIG plan: how GPUs are cut now, which Pods hold what, and what may change."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -234,31 +234,3 @@ def _no_strategy(strategy: str) -> str:
     if strategy:
         return f"its MIG strategy is {strategy!r}, which is none of mixed, single and none"
     return "its MIG strategy is not known (no label nvidia.com/mig.strategy)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeCapacity:
-    """share: free part of the GPU's memory slices (0 to 1). serves: profiles that could start there now ('' for a whole
-    GPU). mix: profile → slices in demand."""
-
-    share: float
-    serves: frozenset[str]
-    mix: Mapping[str, int]
-
-
-def fragmentation_ratio(gpus: Iterable[FreeCapacity]) -> float | None:
-    """Mean share of the free capacity that a demand of the mix cannot use; None where nothing is free.
-
-    After FGD (Weng et al., 'Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-    Descent', USENIX ATC 2023): a GPU's fragmentation is its free capacity times the probability that a demand drawn
-    from the mix cannot run there; the fleet's is the sum. Here capacity is memory slices, and a GPU in use can run only
-    what its free instances serve: to cut it anew it must be empty.
-    """
-    free = unusable = 0.0
-    for gpu in gpus:
-        asked = sum(gpu.mix.values())
-        if not asked:
-            continue
-        free += gpu.share
-        unusable += gpu.share * sum(count for name, count in gpu.mix.items() if name not in gpu.serves) / asked
-    return unusable / free if free > 0 else None

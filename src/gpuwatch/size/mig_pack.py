@@ -1,7 +1,8 @@
-"""Packing slices into GPUs: an integer program over the patterns of the geometry, solved by HiGHS.
+"""Packing slices into GPUs: an integer program over the patterns of the geometry, solved by HiGHS. Pure.
 
-GPUs that are alike are one variable, so the program has some dozens of integers whatever the size of the fleet. GPUs
-that keep their cut, and Nodes whose GPUs must all be cut alike (MIG strategy `single`), have variables of their own.
+GPUs that are alike are one variable, so the program has some dozens of integers whatever the size of the fleet. A
+greedy packing (the best filled GPUs first) needs as few GPUs, but in a fleet that is cut already it cuts twice as many
+of them anew and moves 1.6 times as many Pods (benchmarks/README.md).
 """
 
 import math
@@ -9,12 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpuwatch.facts.catalog.mig import geometry, maximal
+from gpuwatch.facts.catalog.mig import MigGeometry, geometry, maximal
 
 Cut: TypeAlias = tuple[str, ...]
 """Sorted profiles of one GPU's instances; the driver chooses their placement."""
@@ -24,15 +24,17 @@ _ROUND = 1e-6
 # A bound by work, not by time, so that equal input gives an equal plan. Real mixes need some tens.
 _NODE_LIMIT = 20_000
 
+_Row: TypeAlias = tuple[Sequence[int], float, float]
+"""Factors of the columns; their sum has to be from, to."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeptClass:
     """GPUs that can keep their present cut. offers: instances that demands may take, those of the tenants included, who
-    need exactly what they have. forced: it stays in use in any case. cuttable: it may be cut anew instead."""
+    need exactly what they have. cuttable: they may be cut anew instead."""
 
     offers: Cut
     tenants: int
-    forced: bool
     cuttable: bool
 
 
@@ -45,11 +47,12 @@ class UniformClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """family: of the geometry. demand: profile → slices. blank: uncut GPUs that may be cut."""
+class Supply:
+    """GPUs of one model. held: profile → free instances of GPUs that stay in use in any case. kept: GPUs by class.
+    uniform: Nodes by class. blank: uncut GPUs that may be cut."""
 
-    family: str
-    demand: Mapping[str, int]
+    shape: MigGeometry
+    held: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[KeptClass, int] = field(default_factory=dict)
     uniform: Mapping[UniformClass, int] = field(default_factory=dict)
     blank: int = 0
@@ -57,8 +60,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """gpus: all in use. lower_bound: no packing of this problem uses fewer. keep: GPUs of each class that stay in use
-    as they are. cut: pattern → GPUs to cut. uniform: (class, profile) → (Nodes, GPUs in use)."""
+    """gpus: in use, those of `Supply.held` aside. lower_bound: no packing uses fewer. keep: GPUs of each class that
+    stay in use as they are. cut: pattern → GPUs to cut. uniform: (class, profile) → (Nodes, GPUs in use)."""
 
     gpus: int
     lower_bound: int
@@ -80,128 +83,111 @@ def patterns(family: str, profiles: tuple[str, ...]) -> tuple[Cut, ...]:
     return tuple(sorted(best, key=lambda cut: (-len(cut), cut)))
 
 
-def pack(problem: Problem) -> Packing | None:
-    """The packing with the fewest GPUs, and of those the fewest cuts and moves; None where not everything fits."""
-    program = _Program(problem)
-    fewest = program.solve(program.used)
+class _Column(NamedTuple):
+    """One variable: GPUs of a class that keep their cut, GPUs to cut in one way, or of the empty Nodes of a class those
+    cut alike to a profile (`node`) and the GPUs in use on them.
+
+    offers: instances of a unit. used: GPUs in use. disturbance: GPUs to cut, less tenants that stay. spare: GPUs that
+    could be cut anew."""
+
+    most: int
+    offers: Cut
+    used: int = 1
+    disturbance: int = 0
+    spare: bool = False
+    kept: KeptClass | None = None
+    uniform: tuple[UniformClass, str] | None = None
+
+    @property
+    def node(self) -> bool:
+        return self.uniform is not None and not self.used
+
+
+def pack(demand: Mapping[str, int], supply: Supply) -> Packing | None:
+    """The packing with the fewest GPUs for this demand (profile → slices), and of those the fewest cuts and moves; None
+    where not everything fits."""
+    needed = Counter(demand) - Counter(supply.held)
+    columns = _columns(needed, supply)
+    if not needed or not columns:
+        return None if needed else Packing(gpus=0, lower_bound=0, keep={}, cut={}, uniform={})
+    rows = _rows(needed, supply, columns)
+    most = [column.most for column in columns]
+    used = [column.used for column in columns]
+    fewest = _solve(used, most, rows)
     if fewest is None:
         return None
-    relaxed = program.solve(program.used, whole=False)
-    gpus = round(float(program.used @ fewest))
-    bound = math.ceil(float(program.used @ relaxed) - _ROUND) if relaxed is not None else gpus
+    gpus = round(float(np.dot(used, fewest)))
+    relaxed = _solve(used, most, rows, whole=False)
     # One moved Pod weighs as much as one cut GPU.
-    gentlest = program.solve(program.disturbance, at_most=gpus)
-    return program.packing(gentlest if gentlest is not None else fewest, bound)
+    gentlest = _solve([column.disturbance for column in columns], most, [*rows, (used, 0, gpus)])
+    values = fewest if gentlest is None else gentlest
+    chosen = [(column, count) for column, value in zip(columns, values, strict=True) if (count := round(float(value)))]
+    in_use = {column.uniform: count for column, count in chosen if column.uniform and not column.node}
+    return Packing(
+        gpus=gpus,
+        lower_bound=gpus if relaxed is None else math.ceil(float(np.dot(used, relaxed)) - _ROUND),
+        keep={column.kept: count for column, count in chosen if column.kept},
+        cut={column.offers: count for column, count in chosen if not column.kept and not column.uniform},
+        uniform={
+            column.uniform: (count, in_use.get(column.uniform, 0))
+            for column, count in chosen
+            if column.uniform and column.node
+        },
+    )
 
 
-def shortage(problem: Problem, weights: Mapping[str, float], firm: Mapping[str, int]) -> dict[str, int]:
-    """Slices per profile that must be left out so that the rest fits, of least total weight. firm: never left out."""
-    short = _Program(problem, firm)
-    values = short.solve(np.array([weights.get(name, 1.0) if name else 0.0 for name in short.short_names]))
-    if values is None:
-        return {name: count - firm.get(name, 0) for name, count in problem.demand.items()}
-    found = {name: round(float(value)) for name, value in zip(short.short_names, values, strict=True) if name}
-    return {name: count for name, count in found.items() if count}
+def _columns(needed: Mapping[str, int], supply: Supply) -> list[_Column]:
+    columns = [
+        _Column(count, each.offers, disturbance=-each.tenants, spare=each.cuttable, kept=each)
+        for each, count in sorted(supply.kept.items())
+    ]
+    cuts = patterns(supply.shape.family, tuple(sorted(needed)))
+    columns += [_Column(_spare(supply), cut, disturbance=1, spare=True) for cut in cuts]
+    for owner, nodes in sorted(supply.uniform.items()):
+        for profile in supply.shape.profiles:
+            if profile.name in needed:
+                alike, key = (profile.name,) * profile.max_instances, (owner, profile.name)
+                recut = 0 if profile.name == owner.profile else owner.gpus
+                columns.append(_Column(nodes, (), used=0, disturbance=recut, uniform=key))
+                columns.append(_Column(nodes * owner.gpus, alike, uniform=key))
+    return columns
 
 
-class _Variable(NamedTuple):
-    """used: GPUs in use per unit. disturbance: cuts and moves per unit. recut: whether it takes a cuttable GPU."""
-
-    upper: float
-    lower: float = 0.0
-    used: float = 0.0
-    disturbance: float = 0.0
-    offers: Mapping[str, int] = MappingProxyType({})
-    recut: bool = False
+def _spare(supply: Supply) -> int:
+    return supply.blank + sum(count for each, count in supply.kept.items() if each.cuttable)
 
 
-class _Program:
-    """Columns: keep per class, cut per pattern, (Nodes set, GPUs used) per uniform class and profile, [shortfall]."""
+def _rows(needed: Mapping[str, int], supply: Supply, columns: Sequence[_Column]) -> list[_Row]:
+    rows: list[_Row] = [
+        ([column.offers.count(name) for column in columns], count, math.inf) for name, count in needed.items()
+    ]
+    # GPUs that keep their cut and GPUs that are cut anew share one supply.
+    rows.append(([int(column.spare) for column in columns], 0, _spare(supply)))
+    for owner, count in supply.uniform.items():
+        of_class = [column.node and column.uniform is not None and column.uniform[0] == owner for column in columns]
+        rows.append((of_class, 0, count))
+    for key in {column.uniform for column in columns if column.uniform}:
+        within = [(-key[0].gpus if column.node else 1) if column.uniform == key else 0 for column in columns]
+        rows.append((within, -math.inf, 0))
+    return rows
 
-    def __init__(self, problem: Problem, firm: Mapping[str, int] | None = None) -> None:
-        self.problem = problem
-        self.profiles = tuple(sorted(problem.demand))
-        self.classes = tuple(sorted(problem.kept))
-        self.cuts = patterns(problem.family, self.profiles)
-        found = geometry(problem.family)
-        most = {name: item.max_instances for name in self.profiles if found and (item := found.profile(name))}
-        self.settings = tuple(
-            (each, name) for each in sorted(problem.uniform) for name in self.profiles if most.get(name)
-        )
-        free = {each for each in self.classes if each.cuttable and not each.forced}
-        spare = problem.blank + sum(problem.kept[each] for each in free)
-        columns = []
-        for each in self.classes:
-            count = problem.kept[each]
-            lower = count if each.forced else 0
-            columns.append(_Variable(count, lower, 1, -each.tenants, Counter(each.offers), each in free))
-        columns += [_Variable(spare, 0, 1, 1, Counter(cut), True) for cut in self.cuts]
-        for uniform, name in self.settings:
-            nodes = problem.uniform[uniform]
-            columns.append(_Variable(nodes, disturbance=0 if name == uniform.profile else uniform.gpus))
-            columns.append(_Variable(nodes * uniform.gpus, used=1, offers={name: most[name]}))
-        self.short_names = [""] * len(columns)
-        if firm is not None:
-            self.short_names += self.profiles
-            short = {name: max(problem.demand[name] - firm.get(name, 0), 0) for name in self.profiles}
-            columns += [_Variable(short[name], offers={name: 1}) for name in self.profiles]
-        self.lower, self.upper = [column.lower for column in columns], [column.upper for column in columns]
-        self.used = np.array([column.used for column in columns], dtype=float)
-        self.disturbance = np.array([column.disturbance for column in columns], dtype=float)
-        self.rows, self.least, self.greatest = self._constraints(columns, spare)
 
-    def _constraints(self, columns: Sequence[_Variable], spare: int) -> tuple[np.ndarray, list[float], list[float]]:
-        rows = [[float(column.offers.get(name, 0)) for column in columns] for name in self.profiles]
-        least = [float(self.problem.demand[name]) for name in self.profiles]
-        greatest = [math.inf] * len(rows)
-        # GPUs that keep their cut and GPUs that are cut anew share one supply.
-        rows.append([float(column.recut) for column in columns])
-        least.append(0.0)
-        greatest.append(float(spare))
-        places = range(len(columns))
-        nodes_at = {len(self.classes) + len(self.cuts) + 2 * n: owner for n, (owner, _) in enumerate(self.settings)}
-        for uniform in sorted(self.problem.uniform):
-            rows.append([float(nodes_at.get(at) == uniform) for at in places])
-            least.append(0.0)
-            greatest.append(float(self.problem.uniform[uniform]))
-        for place, owner in nodes_at.items():
-            rows.append([-float(owner.gpus) if at == place else float(at == place + 1) for at in places])
-            least.append(-math.inf)
-            greatest.append(0.0)
-        return np.array(rows), least, greatest
+def _solve(
+    cost: Sequence[int],
+    most: Sequence[int],
+    rows: Sequence[_Row],
+    *,
+    whole: bool = True,
+) -> np.ndarray | None:
+    """The cheapest values of the columns within their rows; None where no solution was found."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
 
-    def solve(self, cost: np.ndarray, *, whole: bool = True, at_most: int | None = None) -> np.ndarray | None:
-        """The cheapest values of the columns; None where no solution was found."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
-        if not len(cost):
-            return np.zeros(0) if not any(self.problem.demand.values()) else None
-        rows, least, greatest = self.rows, self.least, self.greatest
-        if at_most is not None:
-            rows, least, greatest = np.vstack([rows, self.used]), [*least, 0.0], [*greatest, at_most + _ROUND]
-        answer = milp(
-            cost,
-            integrality=np.ones(len(cost)) if whole else np.zeros(len(cost)),
-            bounds=Bounds(self.lower, self.upper),
-            constraints=LinearConstraint(rows, least, greatest),
-            options={"node_limit": _NODE_LIMIT, "mip_rel_gap": 0.0},
-        )
-        if answer.x is None:
-            return None
-        return np.round(answer.x) if whole else np.asarray(answer.x)
-
-    def packing(self, values: np.ndarray, bound: int) -> Packing:
-        counts = [round(float(value)) for value in values]
-        cuts_from = len(self.classes)
-        settings_from = cuts_from + len(self.cuts)
-        return Packing(
-            gpus=round(float(self.used @ values)),
-            lower_bound=bound,
-            keep=dict(zip(self.classes, counts[:cuts_from], strict=True)),
-            cut={cut: count for cut, count in zip(self.cuts, counts[cuts_from:settings_from], strict=True) if count},
-            uniform={
-                setting: (counts[settings_from + 2 * number], counts[settings_from + 2 * number + 1])
-                for number, setting in enumerate(self.settings)
-                if counts[settings_from + 2 * number]
-            },
-        )
+    matrix, least, greatest = zip(*rows, strict=True)
+    answer = milp(
+        np.array(cost, dtype=float),
+        integrality=np.full(len(cost), int(whole)),
+        bounds=Bounds(0, np.array(most, dtype=float)),
+        constraints=LinearConstraint(np.array(matrix, dtype=float), least, greatest),
+        options={"node_limit": _NODE_LIMIT, "mip_rel_gap": 0.0},
+    )
+    return None if answer.x is None else np.asarray(answer.x)

@@ -1,16 +1,16 @@
-"""The fleet MIG plan: all advised slices in valid geometries, on the fewest GPUs, with the least disturbance.
+"""The fleet MIG plan: all advised slices in valid geometries, on few GPUs, with little disturbance. Pure.
 
 Per GPU model: read the present GPUs (mig_fleet), pack (mig_pack), choose GPUs, order the Nodes for draining, and give
 each Pod a slice. A demand without a place stays where it is and is reported.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from itertools import groupby
 
 from gpuwatch.act.placement.landing import Nowhere, Room
 from gpuwatch.facts.catalog.gpus import find_gpu, profile_name
@@ -21,38 +21,28 @@ from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.sizing import MigPlan, NodeMigChange, Recommendation, SliceDemand, TargetKind
 from gpuwatch.facts.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.facts.model.workload_profile import WorkloadKey
-from gpuwatch.size import mig_parted
-from gpuwatch.size.mig_fleet import (
-    FleetGpu,
-    FreeCapacity,
-    MigFleet,
-    fragmentation_ratio,
-    gpu_of,
-    holders_of,
-    read_fleet,
-)
-from gpuwatch.size.mig_pack import Cut, KeptClass, Packing, Problem, UniformClass, pack, shortage
+from gpuwatch.size.mig_fleet import FleetGpu, MigFleet, gpu_of, holders_of, read_fleet
+from gpuwatch.size.mig_pack import Cut, KeptClass, Packing, Supply, UniformClass, pack
+from gpuwatch.size.mig_parted import configuration
 
 # In so many rounds, slices are added on further Nodes for Pods that no host takes. Afterwards such Pods stay.
 _MORE_SLICES_ROUNDS = 5
+# A batch of several Nodes displaces no more Pods: as many as 4 Nodes of 8 whole GPUs have.
+_DISPLACED_PODS_PER_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigPlanPolicy:
     """How far the fleet MIG plan may go.
 
-    move_tenants: whether a Pod that needs exactly the slice it has may be moved to save a GPU. Yes: fewest GPUs come
-        first. Such Pods are listed (`MigPlan.moved`); of plans with equally few GPUs the one with the fewest moves and
-        cuts wins.
-    protected_priority: Pods at or above it are never moved for others (2,000,000,000: the system-critical classes).
+    protected_priority: Pods at or above it are never moved for others (2,000,000,000: the system-critical classes). A
+        Pod below it that needs exactly the slice it has may be moved to save a GPU; it is listed (`MigPlan.moved`).
+        -2,147,483,648, the lowest priority of Kubernetes, keeps them all in place.
     nodes_per_batch: Nodes that are drained together. One: a cut takes minutes, and a mistake affects one Node only.
-    displaced_pods_per_batch: a batch of several Nodes displaces no more Pods than this.
     """
 
-    move_tenants: bool = True
     protected_priority: int = 2_000_000_000
     nodes_per_batch: int = 1
-    displaced_pods_per_batch: int = 32
 
     def __post_init__(self) -> None:
         require(self, "mig_plan.", named(self, "_per_batch"), lambda value: value >= 1, "1 or more")
@@ -74,8 +64,7 @@ def slice_demands(
     held: dict[tuple[PodRef, WorkloadKey], list[DeviceId]] = defaultdict(list)
     for device in sorted(devices, key=lambda item: item.id):
         found = gpu_of(device, nodes.get(device.node or ""))
-        shape = geometry(found.mig_family) if found is not None else None
-        if found is None or shape is None:
+        if found is None or geometry(found.mig_family) is None:
             continue
         profile = ""
         if device.mig_instance is not None:
@@ -88,17 +77,16 @@ def slice_demands(
             held[ref, key].append(device.id)
     demands = []
     for (ref, key), ids in sorted(held.items()):
-        item = advised.get(key)
-        pod = pods.get(ref)
+        target = advised[key].chosen.target if key in advised else None
         demands.append(
             SliceDemand(
                 key=key,
                 gpu_model=key.gpu_model,
-                mig_profile=item.chosen.target.mig_profile if item is not None else key.mig_profile,
-                count=item.chosen.target.gpus_per_pod if item is not None else len(ids),
+                mig_profile=target.mig_profile if target is not None else key.mig_profile,
+                count=target.gpus_per_pod if target is not None else len(ids),
                 pod=ref,
                 devices=tuple(ids),
-                priority=pod.priority if pod is not None else 0,
+                priority=pods[ref].priority if ref in pods else 0,
             )
         )
     return tuple(demands)
@@ -121,66 +109,79 @@ def plan_mig(
     """
     usable, complaints = _checked(demands)
     fleet = read_fleet(usable, cluster, devices, avoid)
-    models = sorted({demand.gpu_model for demand in usable if demand.mig_profile})
     hosts = _Hosts(Room(cluster.nodes, cluster.pods, {}), {pod.ref: pod for pod in cluster.pods})
-    pools = [
-        _Pool(fleet, model, [item for item in usable if item.gpu_model == model], policy, hosts) for model in models
-    ]
+    models = sorted({demand.gpu_model for demand in usable if demand.mig_profile})
+    pools = [_pool(fleet, model, [item for item in usable if item.gpu_model == model], policy) for model in models]
+    repairs = {pool.model: _Repairs() for pool in pools}
+    layouts = {pool.model: _lay_out(pool, repairs[pool.model], hosts) for pool in pools}
     while True:
-        changes = [change for pool in pools for change in pool.changes]
-        displaced = _displaced(changes)
-        order = _order(displaced, fleet)
+        changes = [change for layout in layouts.values() for change in _changes(layout)]
+        displaced = {
+            name: {ref for change in found for ref in change.displaced}
+            for name, found in grouped(changes, lambda change: change.node).items()
+        }
+        busy = Counter(gpu.node for gpu in fleet.gpus.values() if gpu.pods)
+        order = tuple(sorted(displaced, key=lambda name: (len(displaced[name]), busy[name], name)))
         batches = _batches(order, displaced, policy)
         stage = {name: number for number, batch in enumerate(batches, 1) for name in batch}
         room = hosts.room.copy()
-        room.without(ref for pool in pools for ref in pool.movers())
-        results = [(pool, _place(pool, stage, room)) for pool in pools]
+        room.without(ref for layout in layouts.values() for ref in _movers(layout, repairs[layout.pool.model].stuck))
+        placed = {model: _place(layout, stage, hosts, room) for model, layout in layouts.items()}
         # Each of these repairs one thing, so that the next round may find another.
-        again = [pool.repaired(placed, room) for pool, placed in results]
-        if not any(again):
+        repaired = {
+            model: better
+            for model, layout in layouts.items()
+            if (better := _repaired(layout, placed[model], repairs[model], hosts, room)) is not None
+        }
+        if not repaired:
             break
+        layouts |= repaired
     rank = {name: number for number, name in enumerate(order)}
+    results = [(layout, placed[model]) for model, layout in layouts.items()]
+    replicas: Counter[WorkloadKey] = Counter()
     placements: dict[str, str] = {}
-    waiting: set[PodRef] = set()
-    after_free: list[FreeCapacity] = []
-    before_free: list[FreeCapacity] = []
-    gpus_after = gpus_before = 0
+    held: dict[str, dict[str, Counter[str]]] = {}
     freed: list[str] = []
     hostless: list[str] = []
-    replicas: Counter[WorkloadKey] = Counter()
-    for pool, placed in results:
-        waiting |= placed.waiting
-        complaints += pool.complaints
-        for demand, spots in placed.spots:
+    for layout, found in results:
+        complaints += [
+            f"{_who(demand)}: {reason}{'; it stays where it is' if demand.devices else ''}."
+            for number, reason in repairs[layout.pool.model].stuck.items()
+            for demand in (layout.pool.demands[number],)
+        ]
+        for demand, spots in found.spots:
             replicas[demand.key] += 1
-            where = ", ".join(
-                f"{uuid} {fleet.spelled(fleet.gpus[uuid].node, pool.model, name)}" for uuid, name in spots
-            )
-            placements[f"{demand.key} #{replicas[demand.key]}"] = where
-        before = {uuid for uuid, gpu in pool.gpus.items() if gpu.pods}
-        after = set(placed.taken) | pool.held_whole()
-        gpus_before += len(before)
-        gpus_after += len(after)
-        able, unable = pool.able_to_serve(before, after, room)
+            where = (f"{uuid} {fleet.spelled(fleet.gpus[uuid].node, layout.pool.model, name)}" for uuid, name in spots)
+            placements[f"{demand.key} #{replicas[demand.key]}"] = ", ".join(where)
+        held[layout.pool.model] = _held_after(layout, found)
+        able, unable = _able_to_serve(layout, held[layout.pool.model], hosts, room)
         freed += able
         hostless += unable
-        before_free += pool.free_before()
-        after_free += pool.free_after(placed.taken, after)
-    mig_config, labels = _config(changes, fleet)
+    mig_config, labels = configuration(changes, fleet)
     return MigPlan(
         at=at,
-        gpus_before=gpus_before,
-        gpus_after=gpus_after,
-        lower_bound_gpus=sum(pool.lower_bound for pool in pools),
-        fragmentation_before_ratio=fragmentation_ratio(before_free),
-        fragmentation_after_ratio=fragmentation_ratio(after_free),
+        gpus_before=sum(bool(gpu.pods) for pool in pools for gpu in pool.gpus.values()),
+        gpus_after=sum(map(len, held.values())),
+        lower_bound_gpus=sum(layout.lower_bound for layout, _ in results),
+        fragmentation_before_ratio=_fragmentation_ratio(
+            (pool, gpu, gpu.cut, Counter(row.profile for row in gpu.rows if row.pods))
+            for pool in pools
+            for gpu in pool.gpus.values()
+        ),
+        fragmentation_after_ratio=_fragmentation_ratio(
+            (layout.pool, gpu, layout.recut.get(uuid, gpu.cut), held[model].get(uuid, Counter()))
+            for model, layout in layouts.items()
+            for uuid, gpu in layout.pool.gpus.items()
+        ),
         changes=tuple(sorted(changes, key=lambda item: (rank[item.node], item.index or 0))),
         order=order,
         batches=batches,
         freed=tuple(freed),
         freed_without_host=tuple(hostless),
-        moved=tuple(sorted({ref for pool in pools for ref in pool.moved})),
-        waiting=tuple(sorted(waiting)),
+        moved=tuple(
+            sorted({layout.pool.demands[number].pod for layout, _ in results for number in layout.moved_tenants})
+        ),
+        waiting=tuple(sorted({ref for _, found in results for ref in found.waiting})),
         mig_parted=mig_config,
         node_labels=labels,
         placements=placements,
@@ -225,17 +226,6 @@ def _who(demand: SliceDemand) -> str:
     return f"{demand.pod or demand.key} ({demand.count} × {demand.gpu_model} {demand.mig_profile or 'whole'})"
 
 
-@dataclass(slots=True)
-class _Placements:
-    """spots: demand → (UUID, profile) of its slices. taken: UUID → profiles of the slices in use. failed: numbers of
-    demands whose Pods no Node with a slice for them would take."""
-
-    failed: list[int] = field(default_factory=list)
-    spots: list[tuple[SliceDemand, tuple[tuple[str, str], ...]]] = field(default_factory=list)
-    taken: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    waiting: set[PodRef] = field(default_factory=set)
-
-
 @dataclass(frozen=True, slots=True)
 class _Hosts:
     """room: what the Pods leave on the Nodes now. pods: those that the cluster lists."""
@@ -262,517 +252,329 @@ class _Hosts:
         found = room.land(trial, own or nodes, tell=tell, perhaps=bool(own))
         return found.reason.rstrip(".") if isinstance(found, Nowhere) else ""
 
+    def requests(self, demands: Iterable[SliceDemand]) -> list[tuple[float, int]]:
+        """CPU cores and memory bytes of their Pods, where the cluster lists them."""
+        refs = {demand.pod for demand in demands}
+        return [(pod.cpu_cores, pod.memory_bytes) for ref in refs if (pod := self.pods.get(ref)) is not None]
 
+
+@dataclass(frozen=True, slots=True)
 class _Pool:
-    """One GPU model. A demand without a place is fixed where it is now, and the rest is packed again."""
+    """One GPU model: its GPUs by UUID, its devices with their GPUs, and all that asks for it. A demand is known by its
+    number in `demands`."""
 
-    def __init__(
-        self, fleet: MigFleet, model: str, demands: Sequence[SliceDemand], policy: MigPlanPolicy, hosts: _Hosts
-    ) -> None:
-        self.hosts = hosts
-        self.extra = Counter[str]()  # slices beyond the demand, as hosts cannot fill all of a Node's
-        self.rounds = 0
-        self.fleet = fleet
-        self.model = model
-        self.policy = policy
-        found = find_gpu(model)
-        shape = geometry(found.mig_family) if found is not None else None
-        assert shape is not None  # _checked
-        self.shape: MigGeometry = shape
-        self.gpus = {uuid: gpu for uuid, gpu in fleet.gpus.items() if gpu.model == model}
-        self.row = {row.device: (gpu, row) for gpu in self.gpus.values() for row in gpu.rows}
-        self.all_demands = demands
-        self.mix = Counter[str]()
-        for demand in demands:
-            self.mix[demand.mig_profile] += demand.count
-        self.asked = frozenset(self.mix)
-        # Counters, as an instance may have a profile that the catalog lacks: 0.
-        self.units = Counter({item.name: item.size for item in shape.profiles})
-        self.most = Counter({item.name: item.max_instances for item in shape.profiles})
-        self.stuck: set[int] = set()  # demands without a place; those that run stay as they are
-        self.complaints: list[str] = []
-        self.changes: list[NodeMigChange] = []
-        self.moved: list[PodRef] = []
-        self.lower_bound = 0
-        self.after: dict[str, Cut] = {}  # GPUs that slices may be on → their instances in the end
-        self.recut: set[str] = set()
-        self.plan()
+    fleet: MigFleet
+    model: str
+    shape: MigGeometry
+    gpus: Mapping[str, FleetGpu]
+    device: Mapping[DeviceId, tuple[FleetGpu, str]]  # with the instance's profile, '' for a whole GPU
+    demands: Sequence[SliceDemand]
+    mix: Counter[str]  # slices that they ask for, by profile
+    policy: MigPlanPolicy
 
-    def _stays(self, demand: SliceDemand) -> bool:
-        """Whether it holds exactly the devices that it needs."""
-        rows = [self.row[item][1] for item in demand.devices if item in self.row]
-        return len(rows) == demand.count and all(row.profile == demand.mig_profile for row in rows)
+    def count(self, numbers: Iterable[int]) -> Counter[str]:
+        return _slices(self.demands[number] for number in numbers)
 
-    def _sort_out(self) -> None:
-        """Finds the demands that leave or may be moved, and the GPUs that must not change (fixed)."""
-        self.tenants: dict[str, list[int]] = defaultdict(list)  # UUID → demands that stay, but could be moved
-        self.fixed: set[str] = {uuid for uuid, gpu in self.gpus.items() if gpu.closed}
-        self.sitting: set[int] = set()  # demands that stay on fixed GPUs
-        self.placeable: list[int] = []
-        leaves: set[tuple[DeviceId, PodRef]] = set()
-        movable: dict[tuple[DeviceId, PodRef], int] = {}
-        for number, demand in enumerate(self.all_demands):
-            if number in self.stuck:
-                continue
-            if not self._stays(demand):
-                if demand.mig_profile:
-                    leaves |= {(item, demand.pod) for item in demand.devices}
-                    self.placeable.append(number)
-                continue
-            uuids = {self.row[item][0].uuid for item in demand.devices}
-            anchored = (
-                not demand.mig_profile
-                or demand.count > 1
-                or not self.policy.move_tenants
-                or demand.priority >= self.policy.protected_priority
-            )
-            if anchored or uuids & self.fixed:
-                self.sitting.add(number)
-                self.fixed |= uuids
-            else:
-                movable[demand.devices[0], demand.pod] = number
-        for uuid, gpu in self.gpus.items():
-            for row in gpu.rows:
-                unknown = [
-                    ref for ref in row.pods if (row.device, ref) not in leaves and (row.device, ref) not in movable
-                ]
-                shared = len(row.pods) > 1 and any((row.device, ref) in movable for ref in row.pods)
-                if unknown or shared:
-                    self.fixed.add(uuid)
-        for (device, _), number in movable.items():
-            gpu = self.row[device][0]
-            if gpu.uuid in self.fixed:
-                self.sitting.add(number)
-            else:
-                self.tenants[gpu.uuid].append(number)
-                self.placeable.append(number)
-        self.leaves = leaves
+    def share(self, profiles: Mapping[str, int]) -> float:
+        """The part of a GPU's memory that these instances have; '' is the whole GPU."""
+        # An instance may have a profile that the catalog lacks: 0.
+        size = {item.name: item.size for item in self.shape.profiles} | {"": self.shape.grid_units}
+        return min(sum(size.get(name, 0) * count for name, count in profiles.items()) / self.shape.grid_units, 1.0)
 
-    def _remaining(self, gpu: FleetGpu) -> Counter[str]:
+
+def _slices(demands: Iterable[SliceDemand]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for demand in demands:
+        found[demand.mig_profile] += demand.count
+    return found
+
+
+def _pool(fleet: MigFleet, model: str, demands: Sequence[SliceDemand], policy: MigPlanPolicy) -> _Pool:
+    found = find_gpu(model)
+    shape = geometry(found.mig_family) if found is not None else None
+    assert shape is not None  # _checked
+    gpus = {uuid: gpu for uuid, gpu in sorted(fleet.gpus.items(), key=lambda item: item[1].order) if gpu.model == model}
+    device = {row.device: (gpu, row.profile) for gpu in gpus.values() for row in gpu.rows}
+    return _Pool(fleet, model, shape, gpus, device, demands, _slices(demands), policy)
+
+
+@dataclass(slots=True)
+class _Repairs:
+    """stuck: demands without a place, with the reason; those that run stay as they are. extra: slices beyond the
+    demand, as hosts cannot fill all of a Node's. rounds: that added some."""
+
+    stuck: dict[int, str] = field(default_factory=dict)
+    extra: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """What stays and what may go. fixed: GPUs that keep their cut and the Pods on them that need not leave. sitting:
+    demands that stay there. tenants: UUID → demands that could stay, on other GPUs. placeable: demands to place, the
+    tenants included. leaves: devices and Pods that leave them in any case."""
+
+    fixed: frozenset[str]
+    sitting: frozenset[int]
+    tenants: Mapping[str, Sequence[int]]
+    placeable: Sequence[int]
+    leaves: frozenset[tuple[DeviceId, PodRef]]
+
+    def remaining(self, gpu: FleetGpu) -> Counter[str]:
         """Profiles of a fixed GPU that Pods continue to hold ('' for the whole GPU)."""
+        if gpu.uuid not in self.fixed:
+            return Counter()
         return Counter(row.profile for row in gpu.rows if any((row.device, ref) not in self.leaves for ref in row.pods))
 
-    def _offers(self, gpu: FleetGpu) -> Cut:
-        """Instances of the present cut that this plan may use."""
-        if gpu.closed:
-            return ()
-        free = Counter(gpu.cut) - (self._remaining(gpu) if gpu.uuid in self.fixed else Counter())
-        return tuple(sorted(free.elements()))
 
-    def plan(self) -> None:
-        while True:
-            self._sort_out()
-            problem, members = self._problem()
-            packing = pack(replace(problem, demand=self.extra + Counter(problem.demand)))
-            if packing is None and self.extra:
-                self.extra.clear()
-                continue
-            if packing is None:
-                dropped = self._left_over(problem) or dict.fromkeys(
-                    self.placeable, "the solver found no packing within its bounds"
-                )
-            else:
-                self._choose(packing, members)
-                dropped = self._split_pods()
-                if not dropped:
-                    break
-            self._drop(dropped)
-        bound = pack(problem) if self.extra else packing
-        assert bound is not None  # less than what was packed
-        forced = sum(count for each, count in problem.kept.items() if each.forced)
-        self.lower_bound = bound.lower_bound + len(self.held_whole()) - forced
-        self._list_changes()
+def _stand(pool: _Pool, stuck: Collection[int]) -> _Stand:
+    fixed = {uuid for uuid, gpu in pool.gpus.items() if gpu.closed}
+    sitting: set[int] = set()
+    placeable: list[int] = []
+    leaves: set[tuple[DeviceId, PodRef]] = set()
+    movable: dict[tuple[DeviceId, PodRef], int] = {}
+    for number, demand in enumerate(pool.demands):
+        if number in stuck:
+            continue
+        held = [pool.device[item] for item in demand.devices if item in pool.device]
+        if len(held) != demand.count or any(profile != demand.mig_profile for _, profile in held):
+            if demand.mig_profile:
+                leaves |= {(item, demand.pod) for item in demand.devices}
+                placeable.append(number)
+        elif not demand.mig_profile or demand.count > 1 or demand.priority >= pool.policy.protected_priority:
+            sitting.add(number)
+            fixed |= {gpu.uuid for gpu, _ in held}
+        else:
+            movable[demand.devices[0], demand.pod] = number
+    for uuid, gpu in pool.gpus.items():
+        on_it = [(row.device, ref) for row in gpu.rows for ref in row.pods]
+        unknown = any(each not in leaves and each not in movable for each in on_it)
+        shared = any(len(row.pods) > 1 and any((row.device, ref) in movable for ref in row.pods) for row in gpu.rows)
+        if unknown or shared:
+            fixed.add(uuid)
+    tenants: dict[str, list[int]] = defaultdict(list)
+    for (device, _), number in movable.items():
+        gpu = pool.device[device][0]
+        if gpu.uuid in fixed:
+            sitting.add(number)
+        else:
+            tenants[gpu.uuid].append(number)
+            placeable.append(number)
+    return _Stand(frozenset(fixed), frozenset(sitting), tenants, placeable, frozenset(leaves))
 
-    def _drop(self, dropped: Mapping[int, str]) -> None:
-        """A dropped demand that runs keeps a GPU that this packing used: the rest is packed again without it."""
-        self.stuck |= set(dropped)
-        for number, reason in dropped.items():
-            demand = self.all_demands[number]
-            stays = "; it stays where it is" if demand.devices else ""
-            self.complaints.append(f"{_who(demand)}: {reason}{stays}.")
 
-    def repaired(self, placed: _Placements, room: Room) -> bool:
-        """Whether anything was changed. For Pods that no host takes, slices on further Nodes are tried first."""
-        if placed.failed:
-            failed = [self.all_demands[number] for number in placed.failed]
-            if self.rounds < _MORE_SLICES_ROUNDS and all(item.pod in self.hosts.pods for item in failed):
-                self.rounds += 1
-                self.extra.update(item.mig_profile for item in failed)
-            else:
-                self._drop({number: self._no_host(self.all_demands[number], room) for number in placed.failed})
-            self.plan()
-            return True
-        unused = {uuid for uuid in self.recut if uuid not in placed.taken}
-        self.recut -= unused
-        for uuid in unused:
-            del self.after[uuid]
-        self._list_changes()
-        return bool(unused)
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """after: GPUs that slices may be on → their instances in the end. recut: GPUs to cut anew, those of Nodes of
+    strategy `single` included, on which nothing may come to lie."""
 
-    def _no_host(self, demand: SliceDemand, room: Room) -> str:
-        nodes = {self.gpus[uuid].node for uuid, cut in self.after.items() if demand.mig_profile in cut}
-        trial = room.copy()
-        reason = self.hosts.lands(demand, nodes, trial, tell=True) or "Nodes that would take it have no free slice"
-        return f"no Node with slices {demand.mig_profile} would take its Pod: {reason}"
-
-    def movers(self) -> set[PodRef]:
-        """Pods that keep none of their present devices."""
-        at_home = {number for uuid in self.kept for number in self.tenants.get(uuid, ())}
-        moving = {self.all_demands[number].pod for number in self.placeable if number not in at_home}
-        return moving - {self.all_demands[number].pod for number in (*self.sitting, *at_home, *self.stuck)}
-
-    def able_to_serve(self, before: Collection[str], after: Collection[str], room: Room) -> tuple[list[str], list[str]]:
-        """The freed GPUs whose host could take a Pod like the pool's least demanding one; and the other freed GPUs."""
-        asked = [
-            (pod.cpu_cores, pod.memory_bytes) for item in self.all_demands if (pod := self.hosts.pods.get(item.pod))
-        ]
-        cores, memory = min(asked, default=(0.0, 0))
-        idle = Counter(gpu.node for uuid, gpu in self.gpus.items() if uuid not in before and uuid not in after)
-        able: list[str] = []
-        unable: list[str] = []
-        for uuid in sorted(set(before) - set(after), key=lambda item: self.gpus[item].order):
-            node = self.gpus[uuid].node
-            idle[node] += 1
-            (able if room.times(node, cores, memory) >= idle[node] else unable).append(uuid)
-        return able, unable
-
-    def _problem(self) -> tuple[Problem, Mapping[object, list[FleetGpu]]]:
-        members: dict[object, list[FleetGpu]] = defaultdict(list)
-        uniform_nodes = self._uniform_nodes()
-        blank = 0
-        for gpu in sorted(self.gpus.values(), key=lambda item: item.order):
-            if gpu.node in uniform_nodes:
-                continue
-            fixed = gpu.uuid in self.fixed
-            offers = self._offers(gpu)
-            cuttable = not fixed and gpu.strategy == "mixed"
-            if offers:
-                forced = fixed and bool(self._remaining(gpu))
-                tenants = len(self.tenants.get(gpu.uuid, ()))
-                members[KeptClass(offers, tenants, forced, cuttable)].append(gpu)
-            elif cuttable:
-                blank += 1
-                members[None].append(gpu)
-        # Of Nodes that are alike, those with the fewest Pods in the way come first.
-        for gpus in sorted(
-            uniform_nodes.values(), key=lambda each: (sum(len(gpu.pods) for gpu in each), each[0].order)
-        ):
-            profiles = {name for gpu in gpus for name in gpu.cut}
-            full = len(profiles) == 1 and all(len(gpu.cut) == self.most[next(iter(profiles))] for gpu in gpus)
-            members[UniformClass(len(gpus), next(iter(profiles)) if full else "")] += gpus
-        demand: Counter[str] = Counter()
-        for number in self.placeable:
-            demand[self.all_demands[number].mig_profile] += self.all_demands[number].count
-        problem = Problem(
-            family=self.shape.family,
-            demand=demand,
-            kept={each: len(found) for each, found in members.items() if isinstance(each, KeptClass)},
-            uniform={
-                each: len(found) // each.gpus for each, found in members.items() if isinstance(each, UniformClass)
-            },
-            blank=blank,
-        )
-        return problem, members
-
-    def _uniform_nodes(self) -> dict[str, list[FleetGpu]]:
-        """Nodes of strategy `single` that can be cut anew: no Pod stays on any of their GPUs."""
-        single = (gpu for gpu in self.gpus.values() if gpu.strategy == "single")
-        nodes = grouped(sorted(single, key=lambda gpu: gpu.order), lambda gpu: gpu.node)
-        everyone = Counter(gpu.node for gpu in self.fleet.gpus.values())
-        everyone.update({node: len(others) for node, others in self.fleet.bystanders.items()})
-        return {
-            node: gpus
-            for node, gpus in nodes.items()
-            if len(gpus) == everyone[node]
-            and not any(gpu.uuid in self.fixed or self.tenants.get(gpu.uuid) for gpu in gpus)
-        }
-
-    def _left_over(self, problem: Problem) -> dict[int, str]:
-        """Demands that get no place, with the reason: the lowest priority first, of equals those that do not run."""
-        levels: dict[tuple[int, int], list[int]] = defaultdict(list)
-        tenants = {number for numbers in self.tenants.values() for number in numbers}
-        for number in self.placeable:
-            demand = self.all_demands[number]
-            rank = 0 if number in tenants else 1 if demand.devices else 2
-            levels[rank, -demand.priority].append(number)
-        weights = {item.name: item.size / self.shape.grid_units for item in self.shape.profiles}
-        admitted: Counter[str] = Counter()
-        dropped: dict[int, str] = {}
-        for level in sorted(levels):
-            asked: Counter[str] = Counter()
-            for number in levels[level]:
-                asked[self.all_demands[number].mig_profile] += self.all_demands[number].count
-            missing = shortage(replace(problem, demand=admitted + asked), weights, admitted)
-            for number in sorted(levels[level], key=lambda item: (-self.all_demands[item].count, item), reverse=True):
-                demand = self.all_demands[number]
-                if missing.get(demand.mig_profile, 0) > 0:
-                    missing[demand.mig_profile] -= demand.count
-                    asked[demand.mig_profile] -= demand.count
-                    dropped[number] = self._why_none(demand.mig_profile)
-            admitted += asked
-        return dropped
-
-    def _why_none(self, profile: str) -> str:
-        open_ = sum(not gpu.closed for gpu in self.gpus.values())
-        away = len(self.gpus) - open_
-        if not self.gpus:
-            return f"no GPU of this model can be cut, so there is no place for {profile}"
-        apart = f"; {away} more are out of service or must not change" if away else ""
-        return f"no place is left for {profile} on the {open_} GPUs of this model that may be used{apart}"
-
-    def _choose(self, packing: Packing, members: Mapping[object, list[FleetGpu]]) -> None:
-        """Chooses the GPUs that keep their cut, and the new cuts of others."""
-        self.after = {}
-        self.recut = set()
-        self.uniform_recut: set[str] = set()
-        spare = list(members.get(None, ()))
-        for each, count in packing.keep.items():
-            found = members[each]
-            for gpu in found[:count]:
-                self.after[gpu.uuid] = each.offers
-            if each.cuttable:
-                spare += found[count:]
-        self._cut(packing.cut, spare)
-        nodes_of: dict[UniformClass, deque[list[FleetGpu]]] = {}
-        for alike in {found for found, _ in packing.uniform}:
-            gpus = members[alike]
-            nodes_of[alike] = deque(gpus[at : at + alike.gpus] for at in range(0, len(gpus), alike.gpus))
-        for (uniform, name), (nodes, used) in sorted(packing.uniform.items()):
-            left = used
-            for _ in range(nodes):
-                for gpu in nodes_of[uniform].popleft():
-                    cut = (name,) * self.most[name]
-                    if gpu.cut != cut:
-                        self.uniform_recut.add(gpu.uuid)
-                    if left:
-                        self.after[gpu.uuid] = cut
-                        left -= 1
-
-    def _cut(self, cuts: Mapping[Cut, int], spare: Sequence[FleetGpu]) -> None:
-        """Chooses GPUs for the new cuts: on few Nodes, with few Pods on them, alike on each Node."""
-        by_node = grouped(sorted(spare, key=lambda gpu: (len(gpu.pods), gpu.order)), lambda gpu: gpu.node)
-        wanted = Counter(dict(cuts))
-        nodes = sorted(
-            by_node.items(),
-            key=lambda item: (sum(len(gpu.pods) for gpu in item[1]) / len(item[1]), -len(item[1]), item[0]),
-        )
-        # GPUs whose slices no host can fill are cut last.
-        for left in (self._left_on_hosts(by_node), dict.fromkeys(by_node, math.inf)):
-            for name, gpus in nodes:
-                free = deque(gpu for gpu in gpus if gpu.uuid not in self.recut)
-                while free and +wanted and left[name] > 0:
-                    # The most frequent cut first, so that whole Nodes are alike and can use a standard config.
-                    cut = min(wanted, key=lambda each: (-wanted[each], each))
-                    count = min(wanted[cut], len(free), math.ceil(min(left[name] / len(cut), len(free))))
-                    for _ in range(count):
-                        gpu = free.popleft()
-                        self.after[gpu.uuid] = cut
-                        self.recut.add(gpu.uuid)
-                    wanted[cut] -= count
-                    left[name] -= count * len(cut)
-
-    def _left_on_hosts(self, nodes: Iterable[str]) -> dict[str, float]:
-        """Node → Pods of average need that it takes beside those that stay and the slices that are kept."""
-        room = self.hosts.room.copy()
-        refs = {self.all_demands[number].pod for number in self.placeable}
-        room.without(refs)
-        pods = [pod for ref in refs if (pod := self.hosts.pods.get(ref)) is not None]
-        cores = sum(pod.cpu_cores for pod in pods) / max(len(pods), 1)
-        memory = sum(pod.memory_bytes for pod in pods) / max(len(pods), 1)
-        kept = Counter(self.gpus[uuid].node for uuid, cut in self.after.items() for _ in cut)
-        return {name: room.times(name, cores, memory) - kept[name] for name in nodes}
-
-    def _split_pods(self) -> dict[int, str]:
-        """Demands of several slices for one Pod that fit on no Node, with the reason."""
-        room: dict[str, Counter[str]] = defaultdict(Counter)
-        for uuid, cut in self.after.items():
-            room[self.gpus[uuid].node].update(cut)
-        for uuid, numbers in self.tenants.items():
-            if uuid in self.after and uuid not in self.recut:
-                room[self.gpus[uuid].node].subtract(self.all_demands[number].mig_profile for number in numbers)
-        failed = {}
-        for number in self.groups():
-            demand = self.all_demands[number]
-            node = next((name for name in sorted(room) if room[name][demand.mig_profile] >= demand.count), None)
-            if node is None:
-                failed[number] = f"no Node would have {demand.count} × {demand.mig_profile} for one Pod"
-            else:
-                room[node][demand.mig_profile] -= demand.count
-        return failed
-
-    @property
-    def changed(self) -> set[str]:
-        return self.recut | self.uniform_recut
+    pool: _Pool
+    stand: _Stand
+    after: Mapping[str, Cut]
+    recut: Mapping[str, Cut]
+    lower_bound: int
 
     @property
     def kept(self) -> set[str]:
-        """GPUs that slices may use and that keep their cut."""
-        return set(self.after) - self.changed
+        return set(self.after) - set(self.recut)
 
-    def groups(self) -> list[int]:
-        """Demands of several slices for one Pod, largest first."""
-        found = [number for number in self.placeable if self.all_demands[number].count > 1]
-        return sorted(found, key=lambda number: (-self.all_demands[number].count, number))
-
-    def _list_changes(self) -> None:
-        self.changes = []
-        uniform = {self.gpus[uuid].node: cut for uuid, cut in self.after.items() if uuid in self.uniform_recut}
-        for uuid in sorted(self.changed, key=lambda item: self.gpus[item].order):
-            gpu = self.gpus[uuid]
-            # On a `single` Node an unused GPU is cut like the others.
-            after = self.after[uuid] if uuid in self.after else uniform[gpu.node]
-            self.changes.append(
-                NodeMigChange(
-                    node=gpu.node,
-                    device=uuid,
-                    index=gpu.index,
-                    gpu_model=self.model,
-                    before=self._spelled(gpu, gpu.cut),
-                    after=self._spelled(gpu, after),
-                    displaced=gpu.pods,
-                )
-            )
+    @property
+    def at_home(self) -> dict[int, str]:
+        """Tenant → the GPU that it stays on."""
         kept = self.kept
-        self.moved = [
-            self.all_demands[number].pod
-            for uuid, numbers in self.tenants.items()
-            if uuid not in kept
-            for number in numbers
-        ]
+        return {number: uuid for uuid, numbers in self.stand.tenants.items() if uuid in kept for number in numbers}
 
-    def _spelled(self, gpu: FleetGpu, cut: Cut) -> Cut:
-        return tuple(self.fleet.spelled(gpu.node, self.model, name) for name in cut)
+    @property
+    def moved_tenants(self) -> list[int]:
+        kept = self.kept
+        return [number for uuid, numbers in self.stand.tenants.items() if uuid not in kept for number in numbers]
 
-    def held_whole(self) -> set[str]:
-        """GPUs that Pods continue to hold outside the packing."""
-        return {uuid for uuid in self.fixed if self._remaining(self.gpus[uuid])}
 
-    def free_before(self) -> list[FreeCapacity]:
-        return [
-            self._free(gpu, gpu.cut, Counter(row.profile for row in gpu.rows if row.pods), bool(gpu.pods))
-            for gpu in self.gpus.values()
-        ]
-
-    def free_after(self, taken: Mapping[str, Counter[str]], used: Collection[str]) -> list[FreeCapacity]:
-        found, changed = [], self.changed
-        for uuid, gpu in self.gpus.items():
-            held = taken.get(uuid, Counter()) + (self._remaining(gpu) if uuid in self.fixed else Counter())
-            cut = self.after.get(uuid, gpu.cut) if uuid in changed else gpu.cut
-            found.append(self._free(gpu, cut, held, uuid in used))
-        return found
-
-    def _free(self, gpu: FleetGpu, cut: Cut, held: Counter[str], used: bool) -> FreeCapacity:
-        taken = self.shape.grid_units
-        if not held[""]:
-            taken = sum(self.units[name] * count for name, count in held.items())
-        if gpu.closed:
-            serves: frozenset[str] = frozenset()
-        elif used:
-            serves = frozenset(Counter(cut) - held)
+def _lay_out(pool: _Pool, repairs: _Repairs, hosts: _Hosts) -> _Layout:
+    """What has no place joins `repairs.stuck`: where it runs it keeps a GPU, so the rest is packed again without it."""
+    while True:
+        stand = _stand(pool, repairs.stuck)
+        stock, demand = _stock(pool, stand), pool.count(stand.placeable)
+        packing = pack(demand + repairs.extra, stock.supply)
+        if packing is not None:
+            break
+        if repairs.extra:
+            repairs.extra.clear()
         else:
-            # An empty GPU can be cut in any way, or serve as a whole.
-            serves = self.asked
-        return FreeCapacity(share=1 - taken / self.shape.grid_units, serves=serves, mix=self.mix)
+            repairs.stuck |= _left_over(pool, stand, stock.supply)
+    bound = pack(demand, stock.supply) if repairs.extra else packing
+    assert bound is not None  # less than what was packed
+    forced = sum(bool(stand.remaining(gpu)) for gpu in pool.gpus.values())
+    return _Layout(pool, stand, *_chosen(pool, stand, stock, packing, hosts), forced + bound.lower_bound)
 
 
-def _place(pool: _Pool, stage: Mapping[str, int], hosts: Room) -> _Placements:
-    """Gives each demand its slices on Nodes that would take its Pod, and places the Pod there in `hosts`. Pods on GPUs
-    that are drained first get the slices that are ready first. A Pod whose slice is ready only after it must leave is
-    in `waiting`."""
-    placed = _Placements()
-    room: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))  # profile → Node → UUID
-    for uuid, cut in pool.after.items():
-        for name, count in Counter(cut).items():
-            room[name][pool.gpus[uuid].node][uuid] = count
-    kept = pool.kept
-    home = {number: uuid for uuid, numbers in pool.tenants.items() if uuid in kept for number in numbers}
+@dataclass(frozen=True, slots=True)
+class _Stock:
+    """What there is to pack into. members: class of GPUs → its GPUs; None: those without a cut. held: UUID of a GPU
+    that stays in use in any case → its free instances."""
 
-    def take(number: int, spots: Sequence[tuple[str, str]]) -> None:
-        for uuid, name in spots:
-            placed.taken[uuid][name] += 1
-        placed.spots.append((pool.all_demands[number], tuple(spots)))
+    supply: Supply
+    members: Mapping[KeptClass | UniformClass | None, Sequence[FleetGpu]]
+    held: Mapping[str, Cut]
 
-    for number, uuid in home.items():
-        name = pool.all_demands[number].mig_profile
-        room[name][pool.gpus[uuid].node][uuid] -= 1
-        take(number, [(uuid, name)])
-    for number in pool.sitting:
-        demand = pool.all_demands[number]
-        placed_rows = [pool.row[item] for item in demand.devices]
-        if demand.mig_profile:
-            placed.spots.append((demand, tuple((gpu.uuid, row.profile) for gpu, row in placed_rows)))
-    for number in pool.groups():
-        demand = pool.all_demands[number]
-        by_node = room[demand.mig_profile]
-        enough = (name for name in sorted(by_node) if by_node[name].total() >= demand.count)
-        node = next((name for name in enough if not pool.hosts.lands(demand, (name,), hosts)), None)
-        if node is None:
-            placed.failed.append(number)
+
+def _stock(pool: _Pool, stand: _Stand) -> _Stock:
+    members: dict[KeptClass | UniformClass | None, list[FleetGpu]] = defaultdict(list)
+    held: dict[str, Cut] = {}
+    uniform_nodes = _uniform_nodes(pool, stand)
+    for gpu in pool.gpus.values():
+        if gpu.node in uniform_nodes:
             continue
-        spots = list((+by_node[node]).elements())[: demand.count]
-        by_node[node].subtract(spots)
-        take(number, [(uuid, demand.mig_profile) for uuid in spots])
-    ready = {uuid: 0 if uuid in kept else stage[pool.gpus[uuid].node] for uuid in pool.after}
-    lines: dict[str, list[tuple[str, list[str]]]] = {}  # profile → (Node, its free slices), the ready ones first
-    for profile, by_node in room.items():
-        free = [uuid for by_gpu in by_node.values() for uuid in (+by_gpu).elements()]
-        free.sort(key=lambda uuid: (ready[uuid], pool.gpus[uuid].order))
-        lines[profile] = [(node, list(uuids)) for node, uuids in groupby(free, lambda uuid: pool.gpus[uuid].node)]
-    refused: set[tuple[object, str]] = set()
-
-    def first(demand: SliceDemand) -> str | None:
-        pod = pool.hosts.pods.get(demand.pod)
-        # A Node that refused one Pod of a workload refuses every other one with the same requests.
-        alike = demand.pod if pod is None else (pod.workload, pod.cpu_cores, pod.memory_bytes, hosts.node_of(pod.ref))
-        line = lines.get(demand.mig_profile, [])
-        for at, (node, uuids) in enumerate(line):
-            if (alike, node) in refused:
-                continue
-            if not pool.hosts.lands(demand, (node,), hosts):
-                line[at : at + 1] = [(node, uuids[1:])] if uuids[1:] else []
-                return uuids[0]
-            refused.add((alike, node))
-        return None
-
-    leaves_at = _leaves_at(pool, stage, home)
-    for number in sorted(leaves_at, key=lambda item: (leaves_at[item], item)):
-        demand = pool.all_demands[number]
-        found = first(demand)
-        if found is None:
-            placed.failed.append(number)
-            continue
-        if demand.devices and leaves_at[number] <= ready[found]:
-            placed.waiting.add(demand.pod)
-        take(number, [(found, demand.mig_profile)])
-    return placed
+        remaining = stand.remaining(gpu)
+        cuttable = gpu.uuid not in stand.fixed and gpu.strategy == "mixed"
+        offers = tuple(sorted((Counter(gpu.cut) - remaining).elements())) if not gpu.closed else ()
+        if offers and remaining:
+            held[gpu.uuid] = offers
+        elif offers:
+            members[KeptClass(offers, len(stand.tenants.get(gpu.uuid, ())), cuttable)].append(gpu)
+        elif cuttable:
+            members[None].append(gpu)
+    # Of Nodes that are alike, those with the fewest Pods in the way come first.
+    for gpus in sorted(uniform_nodes.values(), key=lambda each: (sum(len(gpu.pods) for gpu in each), each[0].order)):
+        profiles = {name for gpu in gpus for name in gpu.cut}
+        now = pool.shape.profile(min(profiles)) if len(profiles) == 1 else None
+        full = now is not None and all(len(gpu.cut) == now.max_instances for gpu in gpus)
+        members[UniformClass(len(gpus), now.name if now is not None and full else "")] += gpus
+    supply = Supply(
+        shape=pool.shape,
+        held=Counter(name for offers in held.values() for name in offers),
+        kept={each: len(found) for each, found in members.items() if isinstance(each, KeptClass)},
+        uniform={each: len(found) // each.gpus for each, found in members.items() if isinstance(each, UniformClass)},
+        blank=len(members[None]),
+    )
+    return _Stock(supply, members, held)
 
 
-def _leaves_at(pool: _Pool, stage: Mapping[str, int], home: Collection[int]) -> dict[int, int]:
-    """Number of a demand for one slice → the batch in which its Pod has to leave, or one after the last."""
-    changed = pool.changed
-    leaves_at = {}
-    for number in pool.placeable:
-        demand = pool.all_demands[number]
-        if number not in home and demand.count == 1:
-            gone = [
-                stage[pool.row[item][0].node]
-                for item in demand.devices
-                if item in pool.row and pool.row[item][0].uuid in changed
-            ]
-            leaves_at[number] = min(gone, default=len(stage) + 1)
-    return leaves_at
+def _uniform_nodes(pool: _Pool, stand: _Stand) -> dict[str, list[FleetGpu]]:
+    """Nodes of strategy `single` that can be cut anew: no Pod stays on any of their GPUs."""
+    nodes = grouped((gpu for gpu in pool.gpus.values() if gpu.strategy == "single"), lambda gpu: gpu.node)
+    everyone = Counter(gpu.node for gpu in pool.fleet.gpus.values())
+    everyone.update({node: len(others) for node, others in pool.fleet.bystanders.items()})
+    return {
+        node: gpus
+        for node, gpus in nodes.items()
+        if len(gpus) == everyone[node]
+        and not any(gpu.uuid in stand.fixed or stand.tenants.get(gpu.uuid) for gpu in gpus)
+    }
 
 
-def _displaced(changes: Sequence[NodeMigChange]) -> Mapping[str, set[PodRef]]:
-    """Node → Pods that must leave it."""
-    by_node = grouped(changes, lambda change: change.node)
-    return {name: {ref for change in found for ref in change.displaced} for name, found in by_node.items()}
+def _left_over(pool: _Pool, stand: _Stand, supply: Supply) -> dict[int, str]:
+    """Demands that get no place, with the reason: of the lowest priority first, of equals those that do not run, then
+    the small ones."""
+    tenants = {number for numbers in stand.tenants.values() for number in numbers}
+    size = {item.name: item.size for item in pool.shape.profiles}
+    levels: dict[tuple[int, int, int, str], list[int]] = defaultdict(list)
+    for number in stand.placeable:
+        demand = pool.demands[number]
+        rank = 0 if number in tenants else 1 if demand.devices else 2
+        levels[rank, -demand.priority, -size[demand.mig_profile], demand.mig_profile].append(number)
+    admitted: Counter[str] = Counter()
+    dropped: dict[int, str] = {}
+    for level in sorted(levels):
+        numbers = sorted(levels[level], key=lambda item: (-pool.demands[item].count, item))
+        asked = [admitted + pool.count(numbers[: count + 1]) for count in range(len(numbers))]
+        fit = bisect_left(asked, True, key=lambda demand: pack(demand, supply) is None)
+        admitted = asked[fit - 1] if fit else admitted
+        dropped |= dict.fromkeys(numbers[fit:], _why_none(pool, level[-1]))
+    # Where the solver found no packing of all within its bounds, but one of each part.
+    return dropped or dict.fromkeys(stand.placeable, "the solver found no packing within its bounds")
 
 
-def _order(displaced: Mapping[str, set[PodRef]], fleet: MigFleet) -> tuple[str, ...]:
-    """Nodes by the number of Pods that must leave, then by the GPUs in use on them."""
-    busy = Counter(gpu.node for gpu in fleet.gpus.values() if gpu.pods)
-    return tuple(sorted(displaced, key=lambda name: (len(displaced[name]), busy[name], name)))
+def _why_none(pool: _Pool, profile: str) -> str:
+    open_ = sum(not gpu.closed for gpu in pool.gpus.values())
+    away = len(pool.gpus) - open_
+    if not pool.gpus:
+        return f"no GPU of this model can be cut, so there is no place for {profile}"
+    apart = f"; {away} more are out of service or must not change" if away else ""
+    return f"no place is left for {profile} on the {open_} GPUs of this model that may be used{apart}"
+
+
+def _chosen(
+    pool: _Pool, stand: _Stand, stock: _Stock, packing: Packing, hosts: _Hosts
+) -> tuple[dict[str, Cut], dict[str, Cut]]:
+    """The GPUs that slices may be on, and of all GPUs those to cut anew, with their instances in the end."""
+    after = dict(stock.held)
+    recut: dict[str, Cut] = {}
+    spare = list(stock.members[None])
+    for each, found in stock.members.items():
+        if isinstance(each, KeptClass):
+            count = packing.keep.get(each, 0)
+            after |= {gpu.uuid: each.offers for gpu in found[:count]}
+            spare += found[count:] if each.cuttable else []
+    new = _cut(pool, stand, packing.cut, spare, after, hosts)
+    first: Counter[UniformClass] = Counter()
+    for (uniform, name), (nodes, used) in sorted(packing.uniform.items()):
+        gpus = stock.members[uniform][first[uniform] :][: nodes * uniform.gpus]
+        first[uniform] += len(gpus)
+        profile = pool.shape.profile(name)
+        cut = (name,) * (profile.max_instances if profile is not None else 0)
+        recut |= {gpu.uuid: cut for gpu in gpus if gpu.cut != cut}
+        after |= {gpu.uuid: cut for gpu in gpus[:used]}
+    return after | new, recut | new
+
+
+def _cut(
+    pool: _Pool,
+    stand: _Stand,
+    cuts: Mapping[Cut, int],
+    spare: Sequence[FleetGpu],
+    after: Mapping[str, Cut],
+    hosts: _Hosts,
+) -> dict[str, Cut]:
+    """Chooses GPUs for the new cuts: on few Nodes, with few Pods on them, alike on each Node."""
+    by_node = grouped(sorted(spare, key=lambda gpu: (len(gpu.pods), gpu.order)), lambda gpu: gpu.node)
+    wanted = Counter(cuts)
+    nodes = sorted(
+        by_node.items(),
+        key=lambda item: (sum(len(gpu.pods) for gpu in item[1]) / len(item[1]), -len(item[1]), item[0]),
+    )
+    # Node → Pods of average need that it takes beside those that stay and the slices that are kept.
+    room = hosts.room.copy()
+    moving = [pool.demands[number] for number in stand.placeable]
+    room.without({demand.pod for demand in moving})
+    asked = hosts.requests(moving)
+    cores, memory = (sum(each) / max(len(asked), 1) for each in zip(*asked, strict=True)) if asked else (0.0, 0.0)
+    kept = Counter(pool.gpus[uuid].node for uuid, cut in after.items() for _ in cut)
+    on_hosts = {name: room.times(name, cores, memory) - kept[name] for name in by_node}
+    found: dict[str, Cut] = {}
+    # GPUs whose slices no host can fill are cut last.
+    for left in (on_hosts, dict.fromkeys(by_node, math.inf)):
+        for name, gpus in nodes:
+            free = deque(gpu for gpu in gpus if gpu.uuid not in found)
+            while free and +wanted and left[name] > 0:
+                # The most frequent cut first, so that whole Nodes are alike and can use a standard config.
+                cut = min(wanted, key=lambda each: (-wanted[each], each))
+                count = min(wanted[cut], len(free), math.ceil(min(left[name] / len(cut), len(free))))
+                found |= {free.popleft().uuid: cut for _ in range(count)}
+                wanted[cut] -= count
+                left[name] -= count * len(cut)
+    return found
+
+
+def _changes(layout: _Layout) -> list[NodeMigChange]:
+    pool = layout.pool
+
+    def spelled(gpu: FleetGpu, cut: Cut) -> Cut:
+        return tuple(pool.fleet.spelled(gpu.node, pool.model, name) for name in cut)
+
+    return [
+        NodeMigChange(
+            node=gpu.node,
+            device=uuid,
+            index=gpu.index,
+            gpu_model=pool.model,
+            before=spelled(gpu, gpu.cut),
+            after=spelled(gpu, layout.recut[uuid]),
+            displaced=gpu.pods,
+        )
+        for uuid, gpu in pool.gpus.items()
+        if uuid in layout.recut
+    ]
 
 
 def _batches(
@@ -782,7 +584,7 @@ def _batches(
     pods = 0
     for name in order:
         full = not batches or len(batches[-1]) >= policy.nodes_per_batch
-        if full or pods + len(displaced[name]) > policy.displaced_pods_per_batch:
+        if full or pods + len(displaced[name]) > _DISPLACED_PODS_PER_BATCH:
             batches.append([])
             pods = 0
         batches[-1].append(name)
@@ -790,29 +592,167 @@ def _batches(
     return tuple(tuple(batch) for batch in batches)
 
 
-def _config(changes: Sequence[NodeMigChange], fleet: MigFleet) -> tuple[Mapping[str, object], Mapping[str, str]]:
-    """mig-parted's config and the labels, for the Nodes that change."""
-    touched = {change.node for change in changes}
-    after = {change.device: change.after for change in changes}
-    cuts: dict[str, dict[int, Cut]] = {name: {} for name in touched}
-    models: dict[str, set[str]] = {name: set() for name in touched}
-    catalog: dict[str, set[Cut]] = {name: set() for name in touched}
-    for gpu in fleet.gpus.values():
-        if gpu.node not in touched:
+def _movers(layout: _Layout, stuck: Collection[int]) -> set[PodRef]:
+    """Pods that keep none of their present devices."""
+    pod = [demand.pod for demand in layout.pool.demands]
+    moving = {pod[number] for number in layout.stand.placeable if number not in layout.at_home}
+    return moving - {pod[number] for number in (*layout.stand.sitting, *layout.at_home, *stuck)}
+
+
+@dataclass(slots=True)
+class _Placements:
+    """spots: demand → (UUID, profile) of its slices. taken: UUID → profiles of the slices in use. failed: numbers of
+    demands whose Pods no Node with a slice for them would take."""
+
+    failed: list[int] = field(default_factory=list)
+    spots: list[tuple[SliceDemand, tuple[tuple[str, str], ...]]] = field(default_factory=list)
+    taken: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    waiting: set[PodRef] = field(default_factory=set)
+
+    def take(self, demand: SliceDemand, uuids: Sequence[str]) -> None:
+        self.spots.append((demand, tuple((uuid, demand.mig_profile) for uuid in uuids)))
+        for uuid in uuids:
+            self.taken[uuid][demand.mig_profile] += 1
+
+
+def _place(layout: _Layout, stage: Mapping[str, int], hosts: _Hosts, room: Room) -> _Placements:
+    """Gives each demand its slices on Nodes that would take its Pod, and places the Pod there in `room`. Pods on GPUs
+    that are drained first get the slices that are ready first. A Pod whose slice is ready only after it must leave is
+    in `waiting`."""
+    pool, placed, at_home = layout.pool, _Placements(), layout.at_home
+    left = {uuid: Counter(cut) for uuid, cut in layout.after.items()}
+    for number in sorted(layout.stand.sitting):
+        demand = pool.demands[number]
+        if demand.mig_profile:
+            placed.spots.append(
+                (demand, tuple((gpu.uuid, name) for gpu, name in map(pool.device.__getitem__, demand.devices)))
+            )
+    for number, uuid in at_home.items():
+        left[uuid][pool.demands[number].mig_profile] -= 1
+        placed.take(pool.demands[number], [uuid])
+    ready = {uuid: stage[pool.gpus[uuid].node] if uuid in layout.recut else 0 for uuid in layout.after}
+
+    def first_ready(uuids: Sequence[str]) -> tuple[float, object]:
+        return (ready[uuids[0]], pool.gpus[uuids[0]].order) if uuids else (math.inf, ())
+
+    # Profile → its free slices on each Node; the ready ones first, of a Node as of all Nodes.
+    lines: dict[str, list[list[str]]] = {}
+    for profile in {name for cut in left.values() for name in cut}:
+        free = [uuid for uuid, cut in left.items() for _ in range(cut[profile])]
+        on_nodes = grouped(sorted(free, key=lambda uuid: first_ready([uuid])), lambda uuid: pool.gpus[uuid].node)
+        lines[profile] = sorted(on_nodes.values(), key=first_ready)
+    refused: set[tuple[object, str]] = set()
+
+    def found(demand: SliceDemand) -> list[str]:
+        pod = hosts.pods.get(demand.pod)
+        # A Node that refused one Pod of a workload refuses every other one with the same requests.
+        alike = demand.pod if pod is None else (pod.workload, pod.cpu_cores, pod.memory_bytes, room.node_of(pod.ref))
+        line = lines.get(demand.mig_profile, [])
+        for uuids in line:
+            if len(uuids) < demand.count or (alike, node := pool.gpus[uuids[0]].node) in refused:
+                continue
+            if not hosts.lands(demand, (node,), room):
+                taken, uuids[: demand.count] = uuids[: demand.count], []
+                line.sort(key=first_ready)
+                return taken
+            refused.add((alike, node))
+        return []
+
+    leaves_at = {
+        number: min(gone, default=len(stage) + 1)
+        for number in layout.stand.placeable
+        if number not in at_home
+        for gone in ([stage[gpu.node] for gpu in _devices_of(pool, number) if gpu.uuid in layout.recut],)
+    }
+    # Several slices for one Pod first, as they must be on one Node.
+    for number in sorted(leaves_at, key=lambda item: (-pool.demands[item].count, leaves_at[item], item)):
+        demand = pool.demands[number]
+        uuids = found(demand)
+        if not uuids:
+            placed.failed.append(number)
             continue
-        spelled = tuple(fleet.spelled(gpu.node, gpu.model, name) for name in gpu.cut)
-        cuts[gpu.node][gpu.index] = after.get(gpu.uuid, spelled)
-        models[gpu.node].add(gpu.model)
-        catalog[gpu.node].add(cuts[gpu.node][gpu.index])
-    for name in touched & set(fleet.bystanders):
-        cuts[name] |= fleet.bystanders[name]
-        models[name].add("")
-    nodes = {}
-    for name in touched:
-        standard = ""
-        found = find_gpu(next(iter(models[name]))) if len(models[name]) == 1 else None
-        shape = geometry(found.mig_family) if found is not None else None
-        if shape is not None and len(catalog[name]) == 1:
-            standard = mig_parted.standard_name(shape, next(iter(catalog[name])))
-        nodes[name] = (mig_parted.layout(cuts[name]), standard)
-    return mig_parted.config(nodes)
+        if demand.devices and demand.count == 1 and leaves_at[number] <= ready[uuids[0]]:
+            placed.waiting.add(demand.pod)
+        placed.take(demand, uuids)
+    return placed
+
+
+def _devices_of(pool: _Pool, number: int) -> list[FleetGpu]:
+    return [pool.device[item][0] for item in pool.demands[number].devices if item in pool.device]
+
+
+def _repaired(layout: _Layout, placed: _Placements, repairs: _Repairs, hosts: _Hosts, room: Room) -> _Layout | None:
+    """A better layout, None where this one does. For Pods that no host takes, slices on further Nodes are tried first;
+    a GPU that would be cut for nothing keeps its cut."""
+    demands = layout.pool.demands
+    if placed.failed:
+        failed = [demands[number] for number in placed.failed]
+        if repairs.rounds < _MORE_SLICES_ROUNDS and all(item.pod in hosts.pods for item in failed):
+            repairs.rounds += 1
+            repairs.extra.update(item.mig_profile for item in failed)
+        else:
+            repairs.stuck |= {number: _no_host(layout, demands[number], hosts, room) for number in placed.failed}
+        return _lay_out(layout.pool, repairs, hosts)
+    nodes = {layout.pool.gpus[uuid].node for uuid in placed.taken}
+    unused = {
+        uuid
+        for uuid in set(layout.recut) - set(placed.taken)
+        if layout.pool.gpus[uuid].strategy != "single" or layout.pool.gpus[uuid].node not in nodes
+    }
+    if not unused:
+        return None
+    return replace(
+        layout,
+        after={uuid: cut for uuid, cut in layout.after.items() if uuid not in unused},
+        recut={uuid: cut for uuid, cut in layout.recut.items() if uuid not in unused},
+    )
+
+
+def _no_host(layout: _Layout, demand: SliceDemand, hosts: _Hosts, room: Room) -> str:
+    slices: Counter[str] = Counter()
+    for uuid, cut in layout.after.items():
+        slices[layout.pool.gpus[uuid].node] += cut.count(demand.mig_profile)
+    nodes = [name for name, count in slices.items() if count >= demand.count]
+    if demand.count > 1 and not nodes:
+        return f"no Node would have {demand.count} × {demand.mig_profile} for one Pod"
+    reason = hosts.lands(demand, nodes, room.copy(), tell=True) or "Nodes that would take it have no free slice"
+    return f"no Node with slices {demand.mig_profile} would take its Pod: {reason}"
+
+
+def _held_after(layout: _Layout, placed: _Placements) -> dict[str, Counter[str]]:
+    """UUID of each GPU in use → profiles that Pods hold in the end."""
+    held = {uuid: placed.taken[uuid] + layout.stand.remaining(gpu) for uuid, gpu in layout.pool.gpus.items()}
+    return {uuid: profiles for uuid, profiles in held.items() if profiles}
+
+
+def _able_to_serve(layout: _Layout, after: Collection[str], hosts: _Hosts, room: Room) -> tuple[list[str], list[str]]:
+    """The freed GPUs whose host could take a Pod like the pool's least demanding one; and the other freed GPUs."""
+    cores, memory = min(hosts.requests(layout.pool.demands), default=(0.0, 0))
+    emptied = [gpu for uuid, gpu in layout.pool.gpus.items() if uuid not in after]
+    idle = Counter(gpu.node for gpu in emptied if not gpu.pods)
+    able: list[str] = []
+    unable: list[str] = []
+    for gpu in emptied:
+        if gpu.pods:
+            idle[gpu.node] += 1
+            (able if room.times(gpu.node, cores, memory) >= idle[gpu.node] else unable).append(gpu.uuid)
+    return able, unable
+
+
+def _fragmentation_ratio(gpus: Iterable[tuple[_Pool, FleetGpu, Cut, Counter[str]]]) -> float | None:
+    """Mean share of the free capacity that a demand of its pool cannot use; None where nothing is free. gpus: each with
+    its instances, and those that Pods hold.
+
+    After FGD (Weng et al., 'Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+    Descent', USENIX ATC 2023): a GPU's fragmentation is its free capacity times the probability that a demand drawn
+    from the mix cannot run there; the fleet's is the sum. Here capacity is memory slices, and a GPU in use can run only
+    what its free instances serve: to cut it anew it must be empty.
+    """
+    free = unusable = 0.0
+    for pool, gpu, cut, held in gpus:
+        served = set(Counter(cut) - held) if held else set(pool.mix)
+        share = 1 - pool.share(held)
+        useless = sum(count for name, count in pool.mix.items() if gpu.closed or name not in served)
+        free += share
+        unusable += share * useless / pool.mix.total()
+    return unusable / free if free > 0 else None
