@@ -333,10 +333,10 @@ def test_fewer_gpus_for_pods_that_hardly_use_theirs():
 def test_speed_on_fewer_gpus_by_hand():
     one = profile(cells=[cell(0.1, 0.01), cell(0.3, 0.01)], gpus=4)
     now = Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=4)
-    found = fewer_speed(one, now, replace(now, gpus_per_pod=2), EvidenceTier.SM, POLICY)
+    found = fewer_speed(one, now, replace(now, gpus_per_pod=2), EvidenceTier.SM)
     assert found.low_ratio == pytest.approx(1 / 1.2)
     assert found.high_ratio == pytest.approx(1.0)
-    full = fewer_speed(one, now, replace(now, gpus_per_pod=1), EvidenceTier.SM, POLICY)
+    full = fewer_speed(one, now, replace(now, gpus_per_pod=1), EvidenceTier.SM)
     assert full.high_ratio == pytest.approx(1 / ((1.0 + 1.2 / 0.8) / 2))
     assert full.low_ratio == pytest.approx(1 / ((1.3 + 1.9) / 2))
 

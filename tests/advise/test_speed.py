@@ -391,13 +391,3 @@ def test_a_profile_that_the_card_does_not_have_is_refused() -> None:
         capability_of(gpu("A100-SXM4-40GB"), "1g.99gb")
     with pytest.raises(ValueError, match="cannot be cut"):
         capability_of(gpu("T4"), "1g.5gb")
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("dram_peak_ratio", 0.0), ("dram_peak_ratio", 1.1), ("power_margin_ratio", -0.1), ("sm_burst_ratio", 1.5),
-     ("tier_share_ratio", float("nan"))],
-)  # fmt: skip
-def test_settings_out_of_range_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(ValueError, match=setting):
-        SpeedPolicy(**{setting: value})

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gpuwatch.facts.model.workload_profile import ProfileBook, Unfit, UsageHour, WorkloadKey
+from gpuwatch.size.profile import joint
 from gpuwatch.size.profile.joint import merge, update_book
 from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from parts.held_windows import AT_ONCE, GIB, START, STEP, UNKNOWN, alive, at, only, update, windows
@@ -208,10 +209,11 @@ def test_weights_halve_in_a_half_life() -> None:
     assert weights == {0.1: pytest.approx(STEP / 2), 0.9: pytest.approx(STEP)}
 
 
-def test_the_grid_gets_coarser_and_keeps_the_means() -> None:
+def test_the_grid_gets_coarser_and_keeps_the_means(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = [index / 200 for index in range(200)]
     fine = only(update(None, windows(busy), policy=AT_ONCE))
-    coarse = only(update(None, windows(busy), policy=replace(AT_ONCE, max_cells=8)))
+    monkeypatch.setattr(joint, "MAX_CELLS", 8)
+    coarse = only(update(None, windows(busy), policy=AT_ONCE))
     assert (fine.resolution, len(fine.cells)) == (32, 32)
     assert (coarse.resolution, len(coarse.cells)) == (8, 8)
     for profile in (fine, coarse):
@@ -377,7 +379,7 @@ def test_a_window_in_which_the_holder_changed_is_one_window() -> None:
 
 
 def test_hours_and_days_are_kept_for_as_long_as_the_policy_says() -> None:
-    policy = ProfilePolicy(usage_days=1)
+    policy = ProfilePolicy(forget_days=1)
     book = update(None, windows(0.5, count=12), policy=policy)
     same = update(book, windows(0.5, first=DAY - 12, count=12), policy=policy)
     later = update(book, windows(0.5, first=DAY, count=12), policy=policy)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatch.size.profile.joint import MAX_CELLS
 from gpuwatch.size.profile.joint_cells import COLUMNS, FINEST, Weighted, cells_of, merged
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from parts.held_windows import AT_ONCE, UNKNOWN, at, only, update, windows
 
 ratios = st.one_of(st.just(UNKNOWN), st.integers(0, 1000).map(lambda value: value / 1000))
@@ -96,7 +96,7 @@ def test_a_profile_of_noise_is_of_a_few_kilobytes() -> None:
     }
     power = (draw.random(count) * 700).tolist()
     profile = only(update(None, windows(draw.random(count).tolist(), power_watts=power, **noise, **traffic)))
-    assert len(profile.cells) <= ProfilePolicy().max_cells
+    assert len(profile.cells) <= MAX_CELLS
     assert len(msgspec.msgpack.encode(profile)) < 32_000
 
 

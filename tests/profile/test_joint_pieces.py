@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from itertools import pairwise
@@ -15,13 +16,23 @@ from hypothesis import strategies as st
 
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
+from gpuwatch.size.profile import joint
 from gpuwatch.size.profile.joint import merge
 from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from parts.held_windows import STEP, UNKNOWN, alive, at, part, update, windows
 
 COUNT = 36
-TIGHT = ProfilePolicy(max_cells=6, half_life_hours=1.0)
-LOOSE = ProfilePolicy(half_life_hours=1.0)
+POLICY = ProfilePolicy(half_life_hours=1.0)
+FEW_CELLS = 6
+
+
+@contextmanager
+def few_cells(count: int = FEW_CELLS) -> Iterator[None]:
+    """A grid that becomes coarser within a test's few windows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joint, "MAX_CELLS", count)
+        yield
+
 
 ratios = st.one_of(
     st.integers(0, 32).map(lambda level: level / 32),  # on the edges of cells
@@ -78,13 +89,13 @@ def pasts(draw: st.DrawFn, *, starts_known: bool = False) -> Past:
     return Past(tuple(held), pods, unfit)
 
 
-def played(past: Past, cuts: Sequence[int], policy: ProfilePolicy) -> ProfileBook:
+def played(past: Past, cuts: Sequence[int]) -> ProfileBook:
     book: ProfileBook | None = None
     edges = [0, *sorted(cuts), COUNT]
     for begin, end in pairwise(edges):
         pieces = [piece for held in past.held if (piece := part(held, begin, end)) is not None]
         if pieces:
-            book = update(book, *pieces, pods=past.pods, unfit=past.unfit, policy=policy)
+            book = update(book, *pieces, pods=past.pods, unfit=past.unfit, policy=POLICY)
     assert book is not None
     return book
 
@@ -115,11 +126,12 @@ def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
 quiet = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
-@pytest.mark.parametrize("policy", [LOOSE, TIGHT], ids=["loose", "tight"])
+@pytest.mark.parametrize("most", [joint.MAX_CELLS, FEW_CELLS])
 @quiet
 @given(past=pasts(), cuts=st.lists(st.integers(0, COUNT), max_size=4, unique=True))
-def test_pieces_make_the_same_book_as_the_whole(past: Past, cuts: list[int], policy: ProfilePolicy) -> None:
-    whole, pieces = played(past, (), policy), played(past, cuts, policy)
+def test_pieces_make_the_same_book_as_the_whole(past: Past, cuts: list[int], most: int) -> None:
+    with few_cells(most):
+        whole, pieces = played(past, ()), played(past, cuts)
     assert whole.profiles.keys() == pieces.profiles.keys()
     for key, profile in whole.profiles.items():
         found = pieces.profiles[key]
@@ -131,18 +143,23 @@ def test_pieces_make_the_same_book_as_the_whole(past: Past, cuts: list[int], pol
 @quiet
 @given(past=pasts(starts_known=True), cuts=st.lists(st.integers(1, COUNT - 1), min_size=2, max_size=2, unique=True))
 def test_any_order_of_merging_makes_the_same_profile(past: Past, cuts: list[int]) -> None:
+    with few_cells():
+        assert_merged_alike(past, cuts)
+
+
+def assert_merged_alike(past: Past, cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), COUNT]
     thirds = []
     for begin, end in pairwise(edges):
         pieces = [piece for held in past.held if (piece := part(held, begin, end)) is not None]
-        book = update(None, *pieces, pods=past.pods, unfit=past.unfit, policy=TIGHT) if pieces else None
+        book = update(None, *pieces, pods=past.pods, unfit=past.unfit, policy=POLICY) if pieces else None
         thirds.append(book.profiles if book is not None else {})
-    whole = played(past, (), TIGHT)
+    whole = played(past, ())
     for key in thirds[0].keys() & thirds[1].keys() & thirds[2].keys():
         first, second, third = (each[key] for each in thirds)
-        left = merge(merge(first, second, TIGHT), third, TIGHT)
-        right = merge(first, merge(second, third, TIGHT), TIGHT)
-        other = merge(third, merge(second, first, TIGHT), TIGHT)
+        left = merge(merge(first, second, POLICY), third, POLICY)
+        right = merge(first, merge(second, third, POLICY), POLICY)
+        other = merge(third, merge(second, first, POLICY), POLICY)
         assert differences(left, right) == {}
         assert differences(left, other) == {}
         assert differences(left, at_moment(whole.profiles[key], left.as_of)) == {}
@@ -152,12 +169,13 @@ def test_any_order_of_merging_makes_the_same_profile(past: Past, cuts: list[int]
 @given(past=pasts())
 def test_the_cells_hold_every_usable_window_once(past: Past) -> None:
     """Against the plainest way to add up: weights, and the mean of each signal over the windows that have it."""
-    book = played(past, (), TIGHT)
+    with few_cells():
+        book = played(past, ())
     for profile in book.profiles.values():
         # Nothing that is not measured may look like nothing: a cell knows a signal or does not.
         assert len({id(cell) for cell in profile.cells}) == len(profile.cells)
         coarsest = profile.resolution == 1
-        assert len(profile.cells) <= TIGHT.max_cells or coarsest
+        assert len(profile.cells) <= FEW_CELLS or coarsest
         assert all(cell.power_watts is not None and cell.dram_active_ratio != UNKNOWN for cell in profile.cells)
     usable = usable_windows(past, book)
     total = sum(weight for weight, _, _, _ in usable)
@@ -192,7 +210,7 @@ def usable_windows(past: Past, book: ProfileBook) -> list[tuple[float, float, fl
             else:
                 lives = [run for pod, run in runs if pod == held.pod and run != current]
                 start = lives[0].timestamp() if lives and lives[0] is not None else float("-inf")
-            if begin - start < TIGHT.start_up_seconds:
+            if begin - start < POLICY.start_up_seconds:
                 continue
             weight = STEP * 2 ** (-(book.until.timestamp() - begin - STEP) / 3600)
             sm = values.get("sm_active_ratio")

@@ -112,14 +112,15 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_settings_below_a_policy_are_known_by_name(tmp_path: Path) -> None:
+def test_a_constant_of_the_estimates_is_no_setting(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("advice: {target_speed_ratio: 0.95, speed: {tier_share_ratio: 0.2}}\n")
-    advice = load_settings(file, {}).advice
-    assert (advice.target_speed_ratio, advice.speed.tier_share_ratio) == (0.95, 0.2)
-    file.write_text("advice: {speed: {tier_share_ratoi: 0.1}}\n")
-    with pytest.raises(SettingsError, match=r"advice\.speed\.tier_share_ratoi.*did you mean tier_share_ratio\?"):
+    file.write_text("advice: {target_speed_ratio: 0.95}\n")
+    assert load_settings(file, {}).advice.target_speed_ratio == 0.95
+    file.write_text("advice: {speed: {tier_share_ratio: 0.2}, target_speed_ratoi: 0.9}\n")
+    with pytest.raises(SettingsError) as caught:
         load_settings(file, {})
+    assert "advice.speed: there is no such setting" in str(caught.value)
+    assert "target_speed_ratoi: there is no such setting; did you mean target_speed_ratio?" in str(caught.value)
     with pytest.raises(SettingsError, match="GPUWATCH_ADVICE__SPEED__TIER"):
         load_settings(None, {"GPUWATCH_ADVICE__SPEED__TIER": "1"})
 

@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpuwatch.facts.frameworks.keys import GPU_MEMORY_NEED
-from gpuwatch.facts.model.bounds import require
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.sizing import MemoryNeed
 from gpuwatch.facts.model.workload_profile import MemoryRun, WorkloadProfile
@@ -16,43 +14,24 @@ _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>Mi|Gi|M|G)")
 _UNITS = {"Mi": _MIB, "Gi": _GIB, "M": 10**6, "G": 10**9}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPolicy:
-    """headroom_ratio, headroom_few_runs_ratio: added to the highest peak, as samples miss peaks between them: 0.10 from
-        many_runs runs on and 0.15 below (krr adds as much for short-lived peaks).
-    many_runs: 5.
-    context_bytes: added on top: a CUDA context is 0.3 to 0.7 GiB, depending on the GPU model. 0.5 GiB.
-    elastic_fill_ratio: peak as a share of the device from which a run counts as elastic if its start was not measured:
-        JAX reserves 0.75 by default, vLLM 0.9.
-    elastic_growth_ratio: growth after the first ten minutes, as a share of the peak, up to which memory counts as flat.
-        0.02: an allocator that reserves its share of the device at the start does not grow afterwards.
-    out_of_memory_ratio: share of the device from which a run whose Pod restarted counts as out of memory. 0.95.
-        out_of_memory_headroom_ratio: headroom of such a peak, as the Vertical Pod Autoscaler's: 0.2.
-    """
-
-    headroom_ratio: float = 0.10
-    headroom_few_runs_ratio: float = 0.15
-    many_runs: int = 5
-    context_bytes: float = 0.5 * _GIB
-    elastic_fill_ratio: float = 0.75
-    elastic_growth_ratio: float = 0.02
-    out_of_memory_ratio: float = 0.95
-    out_of_memory_headroom_ratio: float = 0.20
-
-    def __post_init__(self) -> None:
-        added = ("headroom_ratio", "headroom_few_runs_ratio", "elastic_growth_ratio", "out_of_memory_headroom_ratio")
-        require(self, "", added, lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
-        shares = ("elastic_fill_ratio", "out_of_memory_ratio")
-        require(self, "", shares, lambda value: 0 < value <= 1, "above 0 and at most 1")
-        if self.headroom_few_runs_ratio < self.headroom_ratio:
-            raise ValueError("headroom_few_runs_ratio is below headroom_ratio; fewer runs cannot need less headroom")
-        require(self, "", ("many_runs",), lambda value: value >= 1, "1 or more")
-        require(self, "", ("context_bytes",), lambda value: 0 <= value < float("inf"), "finite, 0 or more")
+# Added to the highest peak, as samples miss peaks between them: 0.10 from five runs on and 0.15 below (krr adds as much
+# for short-lived peaks).
+_HEADROOM_RATIO, _HEADROOM_FEW_RUNS_RATIO, _MANY_RUNS = 0.10, 0.15, 5
+# Added on top: a CUDA context is 0.3 to 0.7 GiB, depending on the GPU model.
+_CONTEXT_BYTES = 0.5 * _GIB
+# Peak as a share of the device from which a run counts as elastic if its start was not measured: JAX reserves 0.75 by
+# default, vLLM 0.9.
+_ELASTIC_FILL_RATIO = 0.75
+# Growth after the first ten minutes, as a share of the peak, up to which memory counts as flat: an allocator that
+# reserves its share of the device at the start does not grow afterwards.
+_ELASTIC_GROWTH_RATIO = 0.02
+# Share of the device from which a run whose Pod restarted counts as out of memory; the headroom of such a peak is that
+# of the Vertical Pod Autoscaler.
+_OUT_OF_MEMORY_RATIO, _OUT_OF_MEMORY_HEADROOM_RATIO = 0.95, 0.20
 
 
 def memory_need(
     profile: WorkloadProfile,
-    policy: MemoryPolicy = MemoryPolicy(),
     pods: Iterable[Pod] = (),
     annotated: Iterable[tuple[str, Mapping[str, str]]] = (),
 ) -> MemoryNeed | None:
@@ -67,19 +46,19 @@ def memory_need(
     if peak is None:
         return None
     count = max(profile.run_count, len(runs))
-    elastic = [run for run in runs if _is_elastic(run, policy)]
+    elastic = [run for run in runs if _is_elastic(run)]
     restarted = {pod.ref: pod for pod in pods if pod.restarts}
-    starved = [run for run in runs if _ran_out(run, restarted.get(run.pod), policy)]
-    headroom = policy.headroom_ratio if count >= policy.many_runs else policy.headroom_few_runs_ratio
+    starved = [run for run in runs if _ran_out(run, restarted.get(run.pod))]
+    headroom = _HEADROOM_RATIO if count >= _MANY_RUNS else _HEADROOM_FEW_RUNS_RATIO
     reason = f"The largest peak of {count} run{'' if count == 1 else 's'} is {_gib(peak)}"
     if starved:
-        headroom = max(headroom, policy.out_of_memory_headroom_ratio)
+        headroom = max(headroom, _OUT_OF_MEMORY_HEADROOM_RATIO)
         reason += f"; {len(starved)} of them restarted near the limit of the device, perhaps out of memory"
-    context = f"{policy.context_bytes / _MIB:.0f} MiB for the CUDA context"
+    context = f"{_CONTEXT_BYTES / _MIB:.0f} MiB for the CUDA context"
     reason += f"; the need adds {headroom:.0%} for peaks between samples and {context}."
     if elastic:
         reason = _unknown_need(elastic, count)
-    need = peak * (1.0 + headroom) + policy.context_bytes
+    need = peak * (1.0 + headroom) + _CONTEXT_BYTES
     stated, sentence = _stated(annotated)
     if stated is not None and (elastic or stated > need):
         need, elastic, reason = stated, [], sentence
@@ -90,12 +69,12 @@ def memory_need(
     )
 
 
-def _is_elastic(run: MemoryRun, policy: MemoryPolicy) -> bool:
+def _is_elastic(run: MemoryRun) -> bool:
     """Whether the run may have reserved more than it needs: flat from the start at any share of the device (vLLM at
     0.4), or nearly full where its start was not measured."""
     if run.at_start_bytes is None or run.peak_bytes is None:
-        return (_filled_ratio(run) or 0.0) >= policy.elastic_fill_ratio
-    return run.peak_bytes - run.at_start_bytes <= policy.elastic_growth_ratio * run.peak_bytes
+        return (_filled_ratio(run) or 0.0) >= _ELASTIC_FILL_RATIO
+    return run.peak_bytes - run.at_start_bytes <= _ELASTIC_GROWTH_RATIO * run.peak_bytes
 
 
 def _unknown_need(elastic: Sequence[MemoryRun], count: int) -> str:
@@ -131,9 +110,9 @@ def _stated(annotated: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[float |
     return None, ""
 
 
-def _ran_out(run: MemoryRun, restarted: Pod | None, policy: MemoryPolicy) -> bool:
+def _ran_out(run: MemoryRun, restarted: Pod | None) -> bool:
     filled = _filled_ratio(run)
-    if restarted is None or filled is None or filled < policy.out_of_memory_ratio:
+    if restarted is None or filled is None or filled < _OUT_OF_MEMORY_RATIO:
         return False
     # A StatefulSet's next Pod has the name of the one before.
     return restarted.created is None or restarted.created < run.last_seen

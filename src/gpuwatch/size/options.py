@@ -13,12 +13,17 @@ from gpuwatch.facts.model.workload_profile import WorkloadKey, WorkloadProfile
 from gpuwatch.size.capability import Capability, ratios
 from gpuwatch.size.facts import Facts
 from gpuwatch.size.host import host_share
-from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.ready import Ready, usable_bytes, widened
-from gpuwatch.size.sharing import Sharer, groups, shared_speed, sharer
+from gpuwatch.size.sharing import SHARED_CONTEXT_BYTES, SHARED_MEMORY_RATIO, Sharer, groups, shared_speed, sharer
 from gpuwatch.size.speed import predict_speeds
 from gpuwatch.size.targets import candidates, gpu_of, shared
 from gpuwatch.size.vetoes import VetoCase, veto
+
+# Highest predicted activity when a Pod gets fewer GPUs: above it the pauses of one GPU cannot hold the work of another.
+_FEWER_BUSY_RATIO = 0.8
+# Widens the predicted slowdown of young profiles by 1 + multiplier / days of samples, as the Vertical Pod Autoscaler
+# widens its upper bound.
+_CONFIDENCE_MULTIPLIER = 1.0
 
 
 def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple["SharingGroup", ...]]:
@@ -50,15 +55,14 @@ class SharingGroup:
 
 def options_of(item: Ready, sharings: Sequence[SharingGroup], facts: Facts) -> tuple[Option, ...]:
     """The present target, then all others, with their vetoes."""
-    policy = facts.policy
     targets = candidates(item.profile, item.now, item.gpu, facts)
     found = [item.current]
     for target, (speed, unknown) in zip(targets, _speeds(item, targets, facts), strict=True):
         found.append(_option(item, target, speed, usable_bytes(target, facts), facts, unknown))
     for group in sharings:
         target = shared(item.now, group.sharing, [other.key for other in group.others], facts)
-        taken = sum(other.peak_bytes + policy.shared_context_bytes for other in group.others)
-        left = policy.shared_memory_ratio * item.gpu.memory_bytes - taken
+        taken = sum(other.peak_bytes + SHARED_CONTEXT_BYTES for other in group.others)
+        left = SHARED_MEMORY_RATIO * item.gpu.memory_bytes - taken
         found.append(_option(item, target, shared_speed(group.member, group.others, group.sharing), left, facts))
     return tuple(found)
 
@@ -79,13 +83,13 @@ def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[
         else:
             there[index] = offered
     envelope = facts.book.envelopes.get(item.gpu.name)
-    predicted = predict_speeds(item.profile, here, tuple(there.values()), envelope, facts.policy.speed)
+    predicted = predict_speeds(item.profile, here, tuple(there.values()), envelope)
     speeds = dict(zip(there, predicted, strict=True))
     found = []
     for index, target in enumerate(targets):
         speed = speeds.get(index)
         if target.kind is TargetKind.FEWER:
-            speed = fewer_speed(item.profile, item.now, target, item.tier, facts.policy)
+            speed = fewer_speed(item.profile, item.now, target, item.tier)
         problem = "" if speed is not None else problems.get(index, "nothing was measured")
         no_speed = SpeedEstimate(
             low_ratio=0.0, likely_ratio=0.0, high_ratio=0.0, tier=item.tier, basis=f"Not known: {problem}."
@@ -94,19 +98,17 @@ def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[
     return found
 
 
-def fewer_speed(
-    profile: WorkloadProfile, now: Target, target: Target, tier: EvidenceTier, policy: AdvicePolicy
-) -> SpeedEstimate:
+def fewer_speed(profile: WorkloadProfile, now: Target, target: Target, tier: EvidenceTier) -> SpeedEstimate:
     """Speed when each remaining GPU does the work of several. At worst, and likely, they worked at the same time, so a
     window with activity g takes (1 − g) + g × n / n′. At best the work of one fits into the pauses of another, up to
-    the policy's bound of activity."""
+    the bound of activity."""
     factor = now.gpus_per_pod / target.gpus_per_pod
     weight = slow = fast = 0.0
     for cell in profile.cells:
         g, w = cell.busy_ratio, cell.weight_seconds
         weight += w
         slow += w * ((1.0 - g) + g * factor)
-        fast += w * max(1.0, g * factor / policy.fewer_busy_ratio)
+        fast += w * max(1.0, g * factor / _FEWER_BUSY_RATIO)
     worst, best = max(slow, fast) / weight, min(slow, fast) / weight
     return SpeedEstimate(
         low_ratio=1.0 / worst,
@@ -123,9 +125,8 @@ def fewer_speed(
 def _option(
     item: Ready, target: Target, speed: SpeedEstimate, offered_bytes: float, facts: Facts, unknown: str = ""
 ) -> Option:
-    policy = facts.policy
     if not unknown:
-        speed = widened(speed, item.confidence_days, policy.confidence_multiplier)
+        speed = widened(speed, item.confidence_days, _CONFIDENCE_MULTIPLIER)
     case = VetoCase(
         profile=item.profile,
         now=item.now,

@@ -1,21 +1,16 @@
 """The bounds of right-sizing, each with its unit and the reason for its default."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpuwatch.facts.catalog.gpus import gpus
 from gpuwatch.facts.model.bounds import named, require
-from gpuwatch.size.demand import SpeedPolicy
 from gpuwatch.size.image import built_for
-from gpuwatch.size.memory import MemoryPolicy
-
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvicePolicy:
     """What is needed before something is advised, and what an advised target has to keep.
 
-    speed, memory: how speed on other targets and the needed framebuffer are estimated.
     target_speed_ratio: speed on the target relative to now that the pessimistic end of the estimate has to reach.
         0.9: the bound at which the published predictors were compared (MISO's measurements on A100 slices).
     min_coverage_ratio: usable share of the allocated time; below it the measured part may be the quiet part (krr
@@ -27,28 +22,13 @@ class AdvicePolicy:
         once more as before.
     min_saving_ratio, min_saving_gpu_hours_per_week: a change that saves less is not worth a restart: 5 %, and half a
         working day of one GPU.
-    confidence_multiplier: widens the predicted slowdown of young profiles by 1 + multiplier / days of samples, as
-        the Vertical Pod Autoscaler widens its upper bound (1).
-    memory_confidence_multiplier: the same for the needed framebuffer: 0.1, as it is a peak, not a mean.
-    idle_busy_ratio: mean activity at or below which there is nothing to size. 0.001: DCGM shows activity in per mille.
-    usable_memory_ratio: share of the total memory of a whole card that a container gets: 7g.40gb of an A100-40GB, the
-        whole card, has 40192 of 40960 MiB (0.98). Slices have what labels say or was measured.
-    nvlink_floor_bytes_per_second: more traffic means that the workload needs the link; counters of an unused link do
-        not change.
-    shared_memory_ratio, shared_busy_ratio, shared_dram_ratio: what partners on one device may need together. 0.9 of
-        the framebuffer, 0.8 of the time when they take turns (time-slicing), 0.8 of the bandwidth (its practical
-        peak) and all SMs when they run side by side (MPS). shared_context_bytes: CUDA context of each further one.
     max_partners: Pods on one shared device; they have no fault isolation from each other.
-    fewer_busy_ratio: highest predicted activity when a Pod gets fewer GPUs.
-    moved_after_hours: age from which an ended profile is ignored, if the same container runs elsewhere.
     allow_vendor_change, allow_arm_hosts, allow_older_architecture: whether a target that needs another container
         image, or lacks BF16 while the present card has it, may be advised.
     compute_capabilities: those on which every workload's image runs, such as ["8.0", "12.0"] (an architecture for other
         vendors' GPUs); advice to such a GPU has no condition.
     """
 
-    speed: SpeedPolicy = field(default_factory=SpeedPolicy)
-    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     target_speed_ratio: float = 0.9
     min_coverage_ratio: float = 0.6
     min_observed_hours: float = 3.0
@@ -57,18 +37,7 @@ class AdvicePolicy:
     penalty_ratio: float = 1.0
     min_saving_ratio: float = 0.05
     min_saving_gpu_hours_per_week: float = 4.0
-    confidence_multiplier: float = 1.0
-    memory_confidence_multiplier: float = 0.1
-    idle_busy_ratio: float = 0.001
-    usable_memory_ratio: float = 0.98
-    nvlink_floor_bytes_per_second: float = 1e6
-    shared_memory_ratio: float = 0.9
-    shared_busy_ratio: float = 0.8
-    shared_dram_ratio: float = 0.8
-    shared_context_bytes: float = 1.0 * _GIB
     max_partners: int = 4
-    fewer_busy_ratio: float = 0.8
-    moved_after_hours: float = 24.0
     allow_vendor_change: bool = False
     allow_arm_hosts: bool = False
     allow_older_architecture: bool = False
@@ -77,17 +46,7 @@ class AdvicePolicy:
     def __post_init__(self) -> None:
         ratios = [name for name in named(self, "_ratio") if name != "penalty_ratio"]
         require(self, "advice.", ratios, lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
-        amounts = (
-            "penalty_ratio",
-            "min_observed_hours",
-            "min_serving_days",
-            "min_saving_gpu_hours_per_week",
-            "confidence_multiplier",
-            "memory_confidence_multiplier",
-            "nvlink_floor_bytes_per_second",
-            "shared_context_bytes",
-            "moved_after_hours",
-        )
+        amounts = ("penalty_ratio", "min_observed_hours", "min_serving_days", "min_saving_gpu_hours_per_week")
         require(self, "advice.", amounts, lambda value: 0 <= value < float("inf"), "a finite number, 0 or more")
         require(self, "advice.", ("min_runs",), lambda value: value >= 1, "1 or more")
         known = "compute capabilities of GPU models, such as '8.0'"

@@ -23,6 +23,16 @@ from gpuwatch.size.speed import predict_speed
 from gpuwatch.size.targets import current, gpu_of
 
 _SECONDS_PER_DAY = 86400.0
+# Mean activity at or below which there is nothing to size: DCGM shows activity in per mille.
+_IDLE_BUSY_RATIO = 0.001
+# Age from which an ended profile is ignored, if the same container runs elsewhere: a nightly job still counts.
+MOVED_AFTER = timedelta(hours=24)
+# Widens the needed framebuffer of young profiles by 1 + multiplier / days of samples, as the Vertical Pod Autoscaler
+# widens its upper bound by 1 / days; a tenth of it, as the need is a peak, not a mean.
+_MEMORY_CONFIDENCE_MULTIPLIER = 0.1
+# Share of the total memory of a whole card that a container gets: 7g.40gb of an A100-40GB, the whole card, has 40192 of
+# 40960 MiB. Slices have what labels say or was measured.
+_USABLE_MEMORY_RATIO = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +109,15 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
     if early is not None:
         return abstain(*early)
     busy = profile.mean("busy_ratio") or 0.0
-    if busy <= policy.idle_busy_ratio:
+    if busy <= _IDLE_BUSY_RATIO:
         return abstain(
             AbstentionKind.IDLE,
             f"Its engine was busy {busy:.2%} of the time. An idle workload is released, not resized.",
             "Release it, or wait until it works again.",
         )
-    memory = memory_need(profile, policy.memory, facts.pods.get(key.workload, ()), facts.annotated(key))
+    memory = memory_need(profile, facts.pods.get(key.workload, ()), facts.annotated(key))
     here = facts.capability(gpu, key.mig_profile)
-    stays = predict_speed(profile, here, here, facts.book.envelopes.get(gpu.name), policy.speed)
+    stays = predict_speed(profile, here, here, facts.book.envelopes.get(gpu.name))
     if memory is None or stays is None:
         return abstain(
             AbstentionKind.COVERAGE,
@@ -117,7 +127,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
             "Export DCGM_FI_DEV_FB_USED and DCGM_FI_PROF_GR_ENGINE_ACTIVE for its devices.",
         )
     days = confidence_days(profile)
-    memory = replace(memory, need_bytes=memory.need_bytes * (1.0 + policy.memory_confidence_multiplier / days))
+    memory = replace(memory, need_bytes=memory.need_bytes * (1.0 + _MEMORY_CONFIDENCE_MULTIPLIER / days))
     now = current(profile, gpu, facts)
     hours = pod_hours_per_week(profile, facts.book.until, ends=ends)
     cost = None if now.price_per_hour is None else now.price_per_hour * hours
@@ -143,7 +153,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
 def _moved_to(profile: WorkloadProfile, facts: Facts) -> WorkloadKey | None:
     """The newest later profile of the same container, if this one ended."""
     key = profile.key
-    ended = facts.book.until - profile.last_seen > timedelta(hours=facts.policy.moved_after_hours)
+    ended = facts.book.until - profile.last_seen > MOVED_AFTER
     if not ended:
         return None
     later = [
@@ -204,4 +214,4 @@ def _too_little(
 def usable_bytes(target: Target, facts: Facts) -> float:
     """What a container gets: a slice's whole memory; of a whole card, what the driver leaves."""
     offered = facts.capability(gpu_of(target), target.mig_profile).memory_bytes
-    return offered if target.mig_profile else offered * facts.policy.usable_memory_ratio
+    return offered if target.mig_profile else offered * _USABLE_MEMORY_RATIO

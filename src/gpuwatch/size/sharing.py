@@ -15,6 +15,12 @@ from gpuwatch.facts.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate
 from gpuwatch.facts.model.workload_profile import WorkloadKey, WorkloadProfile
 from gpuwatch.size.policy import AdvicePolicy
 
+# What partners on one device may need together: 0.9 of the framebuffer, with one more CUDA context each; 0.8 of the
+# time when they take turns (time-slicing); 0.8 of the bandwidth, its practical peak, and all SMs when they run side by
+# side (MPS).
+SHARED_MEMORY_RATIO, SHARED_CONTEXT_BYTES = 0.9, 1.0 * 2**30
+_SHARED_BUSY_RATIO, _SHARED_DRAM_RATIO = 0.8, 0.8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharer:
@@ -70,17 +76,17 @@ def fits(group: Sequence[Sharer], capacity_bytes: float, sharing: Sharing, polic
     """Whether they fit on one device together. An unmeasured need does not fit."""
     if len(group) > policy.max_partners:
         return False
-    memory = sum(one.peak_bytes + policy.shared_context_bytes for one in group)
-    if memory > policy.shared_memory_ratio * capacity_bytes:
+    memory = sum(one.peak_bytes + SHARED_CONTEXT_BYTES for one in group)
+    if memory > SHARED_MEMORY_RATIO * capacity_bytes:
         return False
     if sharing is Sharing.TIME_SLICING:
-        return sum(one.busy_ratio for one in group) <= policy.shared_busy_ratio
+        return sum(one.busy_ratio for one in group) <= _SHARED_BUSY_RATIO
     sm = [one.sm_active_ratio for one in group]
     dram = [one.dram_active_ratio for one in group]
     return (
         all(value is not None for value in (*sm, *dram))
         and sum(value or 0.0 for value in sm) <= 1.0
-        and sum(value or 0.0 for value in dram) <= policy.shared_dram_ratio
+        and sum(value or 0.0 for value in dram) <= _SHARED_DRAM_RATIO
     )
 
 

@@ -3,14 +3,13 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 from gpuwatch.facts.model.sizing import Option, Target, TargetKind, Veto
 from gpuwatch.facts.model.workload_profile import WorkloadKey
 from gpuwatch.size.choice import best_of, expected_cost, worth_it
 from gpuwatch.size.facts import Facts
 from gpuwatch.size.policy import AdvicePolicy
-from gpuwatch.size.ready import Ready
+from gpuwatch.size.ready import MOVED_AFTER, Ready
 from gpuwatch.size.vetoes import ACROSS
 
 
@@ -59,7 +58,7 @@ def _gangs(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> list[list[Worklo
     by_workload: dict[str, list[WorkloadKey]] = defaultdict(list)
     for key in sorted(facts.book.profiles):
         profile = facts.book.profiles[key]
-        recent = facts.book.until - profile.last_seen <= timedelta(hours=facts.policy.moved_after_hours)
+        recent = facts.book.until - profile.last_seen <= MOVED_AFTER
         if recent and facts.gang_pods(profile) >= 2:
             by_workload[key.workload].append(key)
     return [keys for keys in by_workload.values() if len(keys) > 1 and any(key in ready for key in keys)]

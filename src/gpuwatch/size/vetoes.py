@@ -19,6 +19,8 @@ from gpuwatch.size.rounding import rounded_apart
 
 _GIB = 2**30
 
+# More traffic means that the workload needs the link; counters of an unused link do not change.
+_NVLINK_FLOOR_BYTES_PER_SECOND = 1e6
 _ARM_HOSTS = ("GH200", "GB200", "GB300")  # NVIDIA's Grace superchips
 
 
@@ -72,7 +74,7 @@ def _elastic_memory(case: VetoCase) -> str | None:
 
 def _nvlink(case: VetoCase) -> str | None:
     peak = max((cell.nvlink_bytes_per_second or 0.0 for cell in case.profile.cells), default=0.0)
-    if peak <= case.facts.policy.nvlink_floor_bytes_per_second:
+    if peak <= _NVLINK_FLOOR_BYTES_PER_SECOND:
         return None
     traffic = f"It moves up to {peak / 1e9:.3g} GB/s over NVLink"
     if case.target.kind is TargetKind.MIG:

@@ -32,6 +32,10 @@ from gpuwatch.size.profile.joint_usage import merge_usage, usage_hours
 
 _AT_START_SECONDS = 600.0
 """After start-up; by then a framework that fills the card has filled it."""
+# Newest runs whose memory peaks are kept.
+_MAX_RUNS = 20
+# Of the joint histogram; beyond it the grid is made coarser. 96 cells are some kilobytes.
+MAX_CELLS = 96
 _STILL_THERE = timedelta(hours=1)
 """Runs seen this long before the newest one are kept, so that the next update joins a running Pod to its run."""
 _COARSE_RATIO = 0.1
@@ -79,7 +83,7 @@ def update_book(
         profiles=profiles,
         power=power,
         envelopes={model: found for model, item in power.items() if (found := envelope(model, item)) is not None},
-        usage=merge_usage(book.usage, usage_hours(table), until - timedelta(days=policy.usage_days)),
+        usage=merge_usage(book.usage, usage_hours(table), until - timedelta(days=policy.forget_days)),
     )
 
 
@@ -125,7 +129,7 @@ def merge(one: WorkloadProfile, other: WorkloadProfile, policy: ProfilePolicy) -
     until = max(one.as_of, other.as_of)
     rows = Weighted.of([(0, _fade(item, until), item.cells) for item in (one, other)])
     resolution = np.array([min(one.resolution, other.resolution)], dtype=np.int64)
-    cells, resolution = merged(rows, resolution, policy.max_cells)
+    cells, resolution = merged(rows, resolution, MAX_CELLS)
     return _combined(one, other, cells_of(cells, 1)[0], int(resolution[0]), policy)
 
 
@@ -153,7 +157,7 @@ def _profiles(
     held = table.expected & (owner < len(found))
     measured = held & ~np.isnan(table.busy)
     used = measured & (table.cause == 0)
-    cells, resolution = _cells(table, found, old, owner, used, decay, until, policy)
+    cells, resolution = _cells(table, found, old, owner, used, decay, until)
     left_out = _left_out(table, owner, measured & (table.cause != 0), len(found))
     runs = _runs(table, keys, numbers, owner, held, policy.start_up_seconds)
     present, pod_time = _pods_at_once(table, owner, held, decay, len(found))
@@ -220,7 +224,7 @@ def _combined(
         runs=tuple(
             run
             for index, run in enumerate(runs)
-            if index >= len(runs) - policy.max_runs or run.last_seen >= last - _STILL_THERE
+            if index >= len(runs) - _MAX_RUNS or run.last_seen >= last - _STILL_THERE
         ),
         run_count=sum(item.run_count for item in sides) - joined,
         first_seen=min(item.first_seen for item in sides),
@@ -231,7 +235,7 @@ def _combined(
         gpus_per_pod=max(run.devices for run in runs if run.last_seen == last),
         pods=pod_time / sum(present) if sum(present) > 0 else 1.0,
         present_seconds=sum(present),
-        days=_days_combined([item.days for item in sides], until, policy.usage_days),
+        days=_days_combined([item.days for item in sides], until, policy.forget_days),
         resolution=resolution,
         coarse_busy=coarse > _COARSE_RATIO * sum(cell.weight_seconds for cell in cells),
         coarse_seconds=coarse,
@@ -254,7 +258,6 @@ def _cells(
     used: Mask,
     decay: Floats,
     until: datetime,
-    policy: ProfilePolicy,
 ) -> tuple[list[tuple[Cell, ...]], Ints]:
     # A MIG instance has no power of its own.
     whole = np.array([not item.mig_profile for item in table.windows], dtype=bool)[table.series]
@@ -273,7 +276,7 @@ def _cells(
         [(number, _fade(before, until), before.cells) for number, before in enumerate(befores) if before is not None]
     )
     resolution = np.array([FINEST if before is None else before.resolution for before in befores], dtype=np.int64)
-    rows, resolution = merged(kept.plus(fresh), resolution, policy.max_cells)
+    rows, resolution = merged(kept.plus(fresh), resolution, MAX_CELLS)
     return cells_of(rows, len(keys)), resolution
 
 

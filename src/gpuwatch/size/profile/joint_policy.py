@@ -14,23 +14,20 @@ class ProfilePolicy:
         Friday on Monday).
     start_up_seconds: the first part of each run, left out of the cells: images are pulled, models load, and speed does
         not matter. 600: start-up of large models takes up to that.
-    max_runs: newest runs whose memory peaks are kept. max_cells: of the joint histogram; beyond it the grid is made
-        coarser. 96 cells are some kilobytes.
-    usage_days: how long hours and days of use are kept: five weeks hold a month and the week before it.
-    forget_days: a workload that was not seen for so long loses its profile.
-    idle_busy_ratio: engine activity up to which a board's power is idle power. 0.001: the step of DCGM's counter.
+    forget_days: how long hours and days of use are kept, and the profile of a workload that is no longer seen: five
+        weeks hold a month and the week before it.
     """
 
     half_life_hours: float = 72.0
     start_up_seconds: int = 600
-    max_runs: int = 20
-    max_cells: int = 96
-    usage_days: int = 35
     forget_days: int = 35
-    idle_busy_ratio: float = 0.001
 
     def __post_init__(self) -> None:
-        counts = ("half_life_hours", "max_runs", "max_cells", "usage_days", "forget_days")
-        require(self, "profiles.", counts, lambda value: 0 < value < float("inf"), "greater than 0")
+        require(
+            self,
+            "profiles.",
+            ("half_life_hours", "forget_days"),
+            lambda value: 0 < value < float("inf"),
+            "greater than 0",
+        )
         require(self, "profiles.", ("start_up_seconds",), lambda value: value >= 0, "0 or more")
-        require(self, "profiles.", ("idle_busy_ratio",), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")

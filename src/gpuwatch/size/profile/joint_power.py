@@ -19,6 +19,8 @@ _FLOOR_QUANTILE = 0.1
 work look smaller than it is. Not the minimum, which one bad reading would set."""
 _CEILING_QUANTILE = 0.995
 """Not the maximum: boards overshoot their limit for single samples."""
+# Engine activity up to which a board's power is idle power: the step of DCGM's counter.
+_IDLE_BUSY_RATIO = 0.001
 _LEAST_SECONDS = 3600.0
 """Device-seconds of windows that a quantile needs."""
 
@@ -43,7 +45,7 @@ def update_power(
         if not name or not rows.any():
             continue
         bins = np.floor(power[rows] / _BIN_WATTS).astype(np.int64)
-        at_rest = busy[rows] <= policy.idle_busy_ratio
+        at_rest = busy[rows] <= _IDLE_BUSY_RATIO
         known = result.get(name, PowerHistogram(as_of=until))
         seen = np.unique(np.stack((window[rows], board[rows])), axis=1)[0]
         result[name] = PowerHistogram(
