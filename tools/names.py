@@ -94,7 +94,7 @@ plan:
 xid_overrides: /etc/gpuwatch/xids.yaml     # your own classes of XIDs; rules.md
 prices: /etc/gpuwatch/prices.csv           # your own prices of instance types
 currency: USD                              # of all sums
-state: /var/lib/gpuwatch/state.sqlite      # profiles and advice between runs
+state: /var/lib/gpuwatch/gpuwatch.state    # profiles and advice between runs
 delivery:                                  # of reports; delivery.md
   s3_bucket: gpu-reports
   urls: ["env:SLACK_URL"]                  # a variable with an Apprise URL

@@ -16,6 +16,7 @@ RUNS = (
     ("profile_update", "week"),
     ("profile_update", "fleet"),
     ("mig_plan",),
+    ("state",),
     ("guardrails",),
 )
 

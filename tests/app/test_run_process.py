@@ -109,7 +109,7 @@ def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, teleme
     messages = [line["message"] for line in lines]
     assert messages[-1] == "stopped"
     assert "stopping: no new work is begun" in messages[-3:]  # a cycle that had begun ends after it
-    assert (tmp_path / "work" / "state.sqlite").exists()
+    assert (tmp_path / "work" / "gpuwatch.state").exists()
 
 
 def test_settings_are_taken_when_they_change_and_wrong_ones_are_not(

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from deliver.receivers import webhook
 from gpuwatch.app.cli.main import cli
+from gpuwatch.sources.store.store import Store
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import FleetPlan
 from lab.simulate.writing import write_fleet
@@ -52,7 +52,7 @@ def sources(fleet: SimulatedFleet, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def state(sources: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The state after one run, for tests that only read from it."""
-    path = tmp_path_factory.mktemp("state") / "gpuwatch.sqlite"
+    path = tmp_path_factory.mktemp("state") / "gpuwatch.state"
     assert gpuwatch("recommend", *sources, "--state", path, "--days", "4").exit_code == 0
     return path
 
@@ -271,18 +271,20 @@ def test_no_row_of_the_report_saves_more_than_it_cost(sources: tuple[str, ...], 
 def test_a_damaged_state_is_set_aside_and_the_run_goes_on(
     sources: tuple[str, ...], state: Path, tmp_path: Path
 ) -> None:
-    copy = tmp_path / "state.sqlite"
+    copy = tmp_path / "gpuwatch.state"
     copy.write_bytes(state.read_bytes()[:6000])
     result = gpuwatch("recommend", *sources, "--state", copy, "--days", "4", "-o", "json")
     assert result.exit_code == 0, result.stderr
     assert any("damaged" in item["detail"] for item in json.loads(result.stdout)["gaps"])
     assert list(tmp_path.glob("*damaged*"))
-    with sqlite3.connect(copy) as fresh:
-        assert fresh.execute("SELECT count(*) FROM profile").fetchone()[0] > 10
+    found, gaps = Store.open(copy).load_book()
+    assert gaps == ()
+    assert found is not None
+    assert len(found.profiles) > 10
 
 
 def test_a_state_that_cannot_be_a_file_is_refused(sources: tuple[str, ...], tmp_path: Path) -> None:
-    result = gpuwatch("recommend", *sources, "--state", tmp_path / "no" / "such" / "state.sqlite")
+    result = gpuwatch("recommend", *sources, "--state", tmp_path / "no" / "such" / "gpuwatch.state")
     assert result.exit_code == 1
     assert "no/such" in result.stderr.replace("\n", "")
 

@@ -23,7 +23,8 @@ from gpuwatch.sources.kube.live import LiveCluster, api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.writer import Failure, PatchKind, WriteError
 from gpuwatch.sources.store import StoreError
-from gpuwatch.sources.store.checkpoints import store_in_cluster
+from gpuwatch.sources.store.checkpoints import Checkpoints
+from gpuwatch.sources.store.store import Store
 from gpuwatch.sources.store.workload_profiles import publish
 from parts.processes import wait_until
 from store.remediation_stores import of_team, remediation
@@ -231,18 +232,17 @@ def test_the_state_and_the_profiles_are_its_own_to_write(deployed: Path, writer:
     here = replace(mine, workload=f"Job/{TEAM}/{JOB.name}")
     of_team = replace(book(), profiles={here: replace(book().profiles[mine], key=here)})
     for _ in range(2):  # the second goes on from the first
-        with store_in_cluster(writer, "gpuwatch") as state:
-            state.save_book(replace(of_team, until=of_team.until + timedelta(hours=1)))
-            state.save_book(of_team)
-    with store_in_cluster(writer, "gpuwatch") as state:
-        assert state.load_book() == (of_team, ())
+        state = Store(Checkpoints(writer, "gpuwatch"))
+        state.save_book(replace(of_team, until=of_team.until + timedelta(hours=1)))
+        state.save_book(of_team)
+    assert Store(Checkpoints(writer, "gpuwatch")).load_book() == (of_team, ())
     assert publish(writer, of_team, [advice(here)]) == ()
     (shown,) = writer.objects("gpuwatch.dev/v1alpha1", "WorkloadProfile", TEAM)
     assert shown["status"]["recommendation"]["target"].endswith("2g.20gb")
     assert publish(writer, replace(of_team, profiles={})) == ()
     assert writer.objects("gpuwatch.dev/v1alpha1", "WorkloadProfile", TEAM) == ()
-    with pytest.raises(StoreError, match="Grant the verb"), store_in_cluster(writer, TEAM):
-        pass
+    with pytest.raises(StoreError, match="Grant the verb"):
+        Store(Checkpoints(writer, TEAM))
 
 
 def test_observe_writes_to_nobody(writer: LiveWriter, store: RemediationStore) -> None:

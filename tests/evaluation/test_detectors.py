@@ -18,7 +18,6 @@ from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import FleetPlan
 from lab.simulate.scoring import NEVER_USED_LIMIT, first_named, holds, moments_of
 
-pytestmark = pytest.mark.slow
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
 

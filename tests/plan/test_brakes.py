@@ -109,7 +109,7 @@ def test_a_chosen_alert_stops_everything(named: tuple[str, ...], firing: tuple[s
     ("kind", "what", "stopped"),
     [
         (GapKind.BAD_INPUT, "remediation taint-n0", True),
-        (GapKind.BAD_INPUT, "state gpuwatch.sqlite", False),
+        (GapKind.BAD_INPUT, "state gpuwatch.state", False),
         (GapKind.REFUSED, "remediations", False),  # in the controller that ends the look; people see the gap
     ],
 )

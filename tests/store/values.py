@@ -35,7 +35,7 @@ from gpuwatch.facts.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
-from gpuwatch.sources.store.store import Store
+from gpuwatch.sources.store.store import Store, _Advice
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -225,7 +225,5 @@ def outcome(given: Recommendation, applied_at: datetime | None = None) -> Outcom
 
 def applied(store: Store) -> dict[WorkloadKey, datetime]:
     """When the advice of each key was applied, where it was."""
-    rows = store._db.execute(
-        "SELECT workload, container, gpu_model, mig_profile, applied_at FROM advice WHERE applied_at NOT NULL"
-    )
-    return {WorkloadKey(*names): datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at) for *names, at in rows}
+    rows = store._state.rows("advice", _Advice)
+    return {each.key: each.applied_at for _, each in rows if each.applied_at is not None}

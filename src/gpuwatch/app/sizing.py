@@ -57,7 +57,7 @@ def size(
 ) -> Sized:
     """Profiles of the fleet up to `opened.at`, and the advice that follows.
 
-    state: the SQLite file with the profiles, or a function that opens another store. Only newer data is fetched, and
+    state: the file with the profiles, or a function that opens another store. Only newer data is fetched, and
     the store is updated. Without one the whole history is fetched and nothing is stored. Raises SourceError without
     telemetry, StoreError if the state cannot be used.
     """

@@ -172,7 +172,7 @@ them. `keepNames`: under their own, as there is one set in a cluster; `prefix`: 
 {{- $_ := set $plan "modes" $modes -}}
 {{- $_ := set $settings "plan" $plan -}}
 {{- if and .Values.persistence.enabled (not $settings.state) -}}
-{{- $_ := set $settings "state" "/var/lib/gpuwatch/state.sqlite" -}}
+{{- $_ := set $settings "state" "/var/lib/gpuwatch/gpuwatch.state" -}}
 {{- end -}}
 {{- if .Values.report.enabled -}}
 {{- $run := default dict $settings.run -}}

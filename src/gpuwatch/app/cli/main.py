@@ -179,7 +179,7 @@ _sources = _options(
 
 _profiles = _options(
     _state(
-        "SQLite file that keeps the profiles and the advice given: only what is new is fetched then. Without one the "
+        "File that keeps the profiles and the advice given: only what is new is fetched then. Without one the "
         "whole history is, every time. `explain` counts the faults that `run` remembers there."
     ),
     click.option(
@@ -287,7 +287,7 @@ def mig_plan() -> None:
     help="Each report becomes a folder in it: HTML, Markdown, JSON, CSV; what could not be sent waits there.",
 )
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
-@_state("SQLite file that keeps the profiles and the advice given.")
+@_state("File that keeps the profiles and the advice given.")
 @_format("summary", "markdown", "json", "parquet", text="Printed form; 'parquet' adds Parquet to the folder's files.")
 @_runs("cli.sizing_commands.run_report")
 def report() -> None:

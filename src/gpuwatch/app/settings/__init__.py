@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     delivery: DeliveryPolicy = DeliveryPolicy()
     run: ControllerPolicy = ControllerPolicy()
     state: Path | None = None
-    """SQLite file with the profiles, so that a run fetches only new data, and with past recommendations."""
+    """File with the profiles, so that a run fetches only new data, and with past recommendations."""
     prices: Path | None = None
     """CSV or YAML with the operator's own prices of instance types; they override the catalog's."""
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
