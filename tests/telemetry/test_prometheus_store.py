@@ -1,8 +1,8 @@
-"""The store against real servers: what it asks gives the samples of (at − window, at] on Prometheus 2 and 3."""
+"""The store against real servers: labels, parts of large questions, grids. What each function answers is compared with
+a recording in test_conformance.py, on the same servers, and that in turn with an oracle in test_evaluate.py."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -55,17 +55,6 @@ def fleet() -> Iterator[tuple[Mapping[str, str], Samples]]:
 
 
 def special() -> Iterator[tuple[Mapping[str, str], Samples]]:
-    edges: Samples = [(NOW - HOUR, 1000.0), (NOW - HOUR + 0.001, 1.0), (NOW - 60, 3.0), (NOW, 5.0), (NOW + 0.001, 1000)]
-    yield {"__name__": "edges"}, edges
-    yield {"__name__": "look", "age": "300"}, [(NOW - 300, 1.0)]
-    yield {"__name__": "look", "age": "299.999"}, [(NOW - 299.999, 2.0)]
-    yield {"__name__": "look", "age": "ended"}, [(NOW - 120, 3.0), (NOW - 60, None)]
-    yield {"__name__": "look", "age": "back"}, [(NOW - 180, 3.0), (NOW - 120, None), (NOW - 60, 4.0)]
-    # Ten minutes with a sample, then a gap of four that an instant lookup would bridge, then six more.
-    gap: Samples = [(NOW - 60 * age, 1.0 if age >= 10 else 0.0) for age in range(20) if not 6 <= age <= 9]
-    yield {"__name__": "gap"}, sorted(gap)
-    yield {"__name__": "mask"}, minutes(12, [0, 1, 8, 9, 16, 32, 48, 64, 128, 183, 255, 256])
-    yield {"__name__": "odd"}, minutes(4, [math.nan, 2.0, math.inf, 1.0])
     yield {"__name__": "total"}, minutes(7, [10, 20, 5, 5, 8, 8, 9])
     for node in ODD_NODES:
         yield {"__name__": "odd_nodes", "node": node}, minutes(2, [1, 2])
@@ -93,95 +82,6 @@ def small_url(prometheus_build: ServerBuild) -> Iterator[str]:
 
 
 PARTITION = Partition("node", {f"n{node}": 4 for node in range(6)}, 60)
-
-
-def value_of(rows: list[AnswerRow]) -> float:
-    assert len(rows) == 1, rows
-    return rows[0].value
-
-
-def one(store: PrometheusStore, metric: str, function: Function, window: int = HOUR, **more: object) -> float:
-    return value_of(store.evaluate(replace(Expression(Selector(metric), function, window), **more), AT))
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (Function.COUNT, 3),
-        (Function.MIN, 1),
-        (Function.MAX, 5),
-        (Function.AVG, 3),
-        (Function.LAST_IN_WINDOW, 5),
-        (Function.CHANGES, 2),
-    ],
-)
-def test_a_window_is_open_on_the_left_and_closed_on_the_right(
-    store: PrometheusStore, function: Function, expected: float
-) -> None:
-    assert one(store, "edges", function) == expected
-
-
-def test_quantiles_are_between_the_nearest_ranks(store: PrometheusStore) -> None:
-    assert one(store, "edges", Function.QUANTILE, parameter=0.75) == 4
-    assert one(store, "edges", Function.QUANTILE, parameter=0.0) == 1
-
-
-def test_the_look_back_is_left_open_and_honours_staleness(store: PrometheusStore) -> None:
-    rows = store.evaluate(Expression(Selector("look"), Function.LAST, by=("age",)), AT)
-    assert {row.labels["age"]: row.value for row in rows} == {"299.999": 2.0, "back": 4.0}
-    earlier = store.evaluate(Expression(Selector("look"), Function.LAST, offset_seconds=90, by=("age",)), AT)
-    assert {row.labels["age"] for row in earlier} == {"300", "299.999", "ended"}
-
-
-def test_grids_have_the_same_look_back(store: PrometheusStore) -> None:
-    question = Expression(Selector("look", (Matcher("age", MatchOp.EQUAL, "300"),)), Function.LAST)
-    [series] = store.grid(question, at_steps(AT - timedelta(seconds=120), AT, 60))
-    assert list(series.times) == [NOW - 120, NOW - 60]
-
-
-def test_a_stale_series_still_has_its_samples_in_the_window(store: PrometheusStore) -> None:
-    ended = Selector("look", (Matcher("age", MatchOp.EQUAL, "ended"),))
-    assert value_of(store.evaluate(Expression(ended, Function.COUNT, HOUR), AT)) == 1
-    assert value_of(store.evaluate(Expression(ended, Function.LAST_IN_WINDOW, HOUR), AT)) == 3
-
-
-def test_fractions_are_of_the_samples_and_not_of_what_a_gap_was_bridged_with(store: PrometheusStore) -> None:
-    # Of the sixteen samples ten are above; an instant lookup would carry the last of them through the gap.
-    assert one(store, "gap", Function.FRACTION_ABOVE, 1200, parameter=0.5) == pytest.approx(10 / 16)
-    assert one(store, "gap", Function.FRACTION_ABOVE, 1200, parameter=1.0) == 0
-    # Window and step: the sample on the left edge is out, the one on the right is in.
-    assert one(store, "gap", Function.FRACTION_ABOVE, 660, parameter=0.5) == pytest.approx(1 / 7)
-    # A step of two minutes sees the newest of its two samples.
-    assert one(store, "gap", Function.FRACTION_ABOVE, 1200, parameter=0.5, step_seconds=120) == pytest.approx(5 / 8)
-    assert one(store, "odd", Function.FRACTION_ABOVE, 240, parameter=1.5) == pytest.approx(2 / 4)
-
-
-@pytest.mark.parametrize("mask", [1, 8, 64 | 128, 8 | 64 | 128, 16 | 32, 1 | 8 | 32 | 256, 2, 512])
-def test_fractions_of_bits_are_those_of_integers(store: PrometheusStore, mask: int) -> None:
-    values = [0, 1, 8, 9, 16, 32, 48, 64, 128, 183, 255, 256]
-    expected = sum(1 for value in values if value & mask) / len(values)
-    assert one(store, "mask", Function.FRACTION_BITS, 720, parameter=mask) == pytest.approx(expected)
-
-
-def test_the_last_time_is_the_end_of_a_step(store: PrometheusStore) -> None:
-    ended = Selector("look", (Matcher("age", MatchOp.EQUAL, "ended"),))
-    assert value_of(store.evaluate(Expression(ended, Function.LAST_TIME, HOUR), AT)) == NOW - 120
-
-
-def test_the_samples_after_the_last_step_are_not_seen(store: PrometheusStore) -> None:
-    later = AT + timedelta(seconds=30)
-    question = Expression(Selector("total"), Function.LAST_TIME, 600, step_seconds=60)
-    assert value_of(store.evaluate(question, later)) == NOW
-
-
-def test_increase_adds_up_over_a_reset(store: PrometheusStore) -> None:
-    # Raw increase 10 + 5 + 0 + 3 + 0 + 1 over six minutes; a seventh by extrapolation to the left edge.
-    assert one(store, "total", Function.INCREASE, 420) == pytest.approx(19 * 7 / 6, rel=1e-5)
-
-
-def test_an_offset_moves_the_window(store: PrometheusStore) -> None:
-    assert one(store, "total", Function.MAX, 120, offset_seconds=240) == 20
-    assert one(store, "gap", Function.FRACTION_ABOVE, 300, offset_seconds=600, parameter=0.5) == 1
 
 
 def test_missing_labels_are_left_out_and_names_never_shown(store: PrometheusStore) -> None:
@@ -303,20 +203,6 @@ def test_a_grid_keeps_the_fractions_of_its_moments(store: PrometheusStore) -> No
     start = datetime.fromtimestamp(NOW - 120 + 0.5, UTC)
     [series] = store.grid(question, at_steps(start, AT, 60))
     assert list(series.times) == [NOW - 119.5, NOW - 59.5]
-
-
-def test_raw_samples_are_those_stored_after_the_start(store: PrometheusStore) -> None:
-    [edges] = store.raw(Selector("edges"), AT - timedelta(hours=1), AT)
-    assert list(edges.times) == [NOW - HOUR + 0.001, NOW - 60, NOW]
-    assert list(edges.values) == [1, 3, 5]
-    ended = store.raw(Selector("look", (Matcher("age", MatchOp.EQUAL, "ended"),)), AT - timedelta(hours=1), AT)
-    assert [list(series.values) for series in ended] == [[3]]
-
-
-def test_metric_names(store: PrometheusStore) -> None:
-    names = store.metric_names(AT, HOUR)
-    assert {"util", "edges", "look"} <= names
-    assert store.metric_names(AT - timedelta(days=300), HOUR) == frozenset()
 
 
 def test_the_clock_of_the_server_is_compared_when_asked(store: PrometheusStore) -> None:
