@@ -11,14 +11,17 @@ include_patterns = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "lab/README.md",
     "lab/benchmarks/README.md",
     "dashboards/README.md",
     "deploy/README.md",
     "deploy/chart/gpuwatch/README.md",
     "docs/**",
     "rules/README.md",
+    "src/gpuwatch/*/README.md",
+    "tests/README.md",
 ]
-exclude_patterns = [".*", "build", "dist", "out", "src", "tests"]  # not walked: they are large
+exclude_patterns = [".*", "build", "dist", "out"]  # not walked: they are large
 myst_heading_anchors = 4  # as GitHub makes them
 highlight_language = "none"  # of code without a language
 suppress_warnings = ["misc.highlighting_failure"]  # Pygments knows no colon in the name of a recorded series
