@@ -3,6 +3,7 @@ a recording in test_conformance.py, on the same servers, and that in turn with a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -55,6 +56,17 @@ def fleet() -> Iterator[tuple[Mapping[str, str], Samples]]:
 
 
 def special() -> Iterator[tuple[Mapping[str, str], Samples]]:
+    edges: Samples = [(NOW - HOUR, 1000.0), (NOW - HOUR + 0.001, 1.0), (NOW - 60, 3.0), (NOW, 5.0), (NOW + 0.001, 1000)]
+    yield {"__name__": "edges"}, edges
+    yield {"__name__": "look", "age": "300"}, [(NOW - 300, 1.0)]
+    yield {"__name__": "look", "age": "299.999"}, [(NOW - 299.999, 2.0)]
+    yield {"__name__": "look", "age": "ended"}, [(NOW - 120, 3.0), (NOW - 60, None)]
+    yield {"__name__": "look", "age": "back"}, [(NOW - 180, 3.0), (NOW - 120, None), (NOW - 60, 4.0)]
+    # Ten minutes with a sample, then a gap of four that an instant lookup would bridge, then six more.
+    gap: Samples = [(NOW - 60 * age, 1.0 if age >= 10 else 0.0) for age in range(20) if not 6 <= age <= 9]
+    yield {"__name__": "gap"}, sorted(gap)
+    yield {"__name__": "mask"}, minutes(12, [0, 1, 8, 9, 16, 32, 48, 64, 128, 183, 255, 256])
+    yield {"__name__": "odd"}, minutes(4, [math.nan, 2.0, math.inf, 1.0])
     yield {"__name__": "total"}, minutes(7, [10, 20, 5, 5, 8, 8, 9])
     for node in ODD_NODES:
         yield {"__name__": "odd_nodes", "node": node}, minutes(2, [1, 2])
