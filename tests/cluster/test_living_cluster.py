@@ -1,4 +1,4 @@
-"""The living control plane: the scheduler places, controllers keep, kubelets run, budgets refuse."""
+"""The living control plane beside gpuwatch's own scheduling: where its taint sends Pods, and what has room nowhere."""
 
 from __future__ import annotations
 
@@ -59,59 +59,6 @@ def workload(kind: str, name: str, template: Object, **spec: Any) -> Object:
     return {
         "apiVersion": version, "kind": kind, "metadata": metadata, "spec": {**spec, **selector, "template": template}
     }  # fmt: skip
-
-
-def test_a_deployment_is_scheduled_onto_gpus_and_a_pod_that_is_evicted_comes_back(living: Api) -> None:
-    living.create(workload("Deployment", "chat", pod_template(4), replicas=2))
-    first = wait_for_pods(living, "chat", 2)
-    assert {item["spec"]["nodeName"] for item in first} <= {"gpu-0", "gpu-1"}
-    path = f"/api/v1/namespaces/team-a/pods/{first[0]['metadata']['name']}/eviction"
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": first[0]["metadata"]["name"]}}
-    assert living.answer("POST", path, eviction).status_code == 201
-    evicted = first[0]["metadata"]["uid"]
-    wait_until(lambda: evicted not in {item["metadata"]["uid"] for item in pods(living, "chat")}, lambda: "still there")
-    assert evicted not in {item["metadata"]["uid"] for item in wait_for_pods(living, "chat", 2)}
-
-
-def test_a_budget_refuses_an_eviction_and_says_why(living: Api) -> None:
-    living.create(workload("Deployment", "kept", pod_template(1), replicas=1))
-    name = wait_for_pods(living, "kept", 1)[0]["metadata"]["name"]
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "kept", "namespace": "team-a"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
-    }
-    living.create(budget)
-    path = "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets/kept"
-    wait_until(lambda: living.get(path).get("status", {}).get("expectedPods") == 1, lambda: str(living.get(path)))
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    answer = living.answer("POST", f"/api/v1/namespaces/team-a/pods/{name}/eviction", eviction)
-    assert answer.status_code == 429
-    assert answer.json()["details"]["causes"][0]["reason"] == "DisruptionBudget"
-
-
-def test_a_job_goes_on_running_and_a_suspended_one_gives_its_pods_up(living: Api) -> None:
-    living.create(workload("Job", "train", pod_template(1, restartPolicy="Never"), parallelism=2, completions=2))
-    wait_for_pods(living, "train", 2)
-    job = "/apis/batch/v1/namespaces/team-a/jobs/train"
-    suspended = living.answer("PATCH", job, {"spec": {"suspend": True}}, content_type="application/merge-patch+json")
-    assert suspended.status_code == 200
-    wait_until(lambda: not pods(living, "train"), lambda: str(pods(living, "train")))
-    assert living.get(job)["spec"]["suspend"] is True
-
-
-def test_what_fits_nowhere_stays_pending(living: Api) -> None:
-    living.create(workload("Deployment", "huge", pod_template(9), replicas=1))
-    wait_until(
-        lambda: any(
-            condition.get("reason") == "Unschedulable"
-            for item in pods(living, "huge")
-            for condition in item["status"].get("conditions", ())
-        ),
-        lambda: str(pods(living, "huge")),
-    )
-    assert not running_pods(living, "huge")
 
 
 def test_the_mildest_taint_sends_a_gang_to_the_other_node_though_that_is_fuller(living: Api) -> None:
@@ -182,8 +129,3 @@ def test_a_pod_whose_volume_is_on_a_tainted_node_is_placed_nowhere_and_does_not_
             assert reason in found.reason
         else:
             assert found == {taken.held.pod.ref: "far"}
-
-
-def test_device_taint_rules_are_served(living: Api) -> None:
-    names = {item["name"] for item in living.get("/apis/resource.k8s.io/v1beta2")["resources"]}
-    assert "devicetaintrules" in names

@@ -19,7 +19,6 @@ from click.testing import CliRunner
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import DEPLOY, apply, documents, renamed
-from deploy.test_roles import rights
 from frameworks.samples import SAMPLES, VOLCANO
 from gpuwatch.act.execute.requests import write
 from gpuwatch.app.cli.main import cli
@@ -798,45 +797,7 @@ def test_a_node_gets_no_execute_only_where_a_role_names_it(administrator: Api, k
             administrator.delete(each)
 
 
-# What each role gives, and what becomes of everybody else
-
-
-MODES = ("base", *(f"roles/{name}.yaml" for name in ("suggest", "enforce-taint", "enforce-evict", "enforce-release")))
-WRITES = ("create", "update", "patch", "delete", "deletecollection")
-
-
-def every_resource(api: Api) -> set[tuple[str, str]]:
-    """API group and resource of all that is served, subresources too."""
-    found = set()
-    for version in {each.api_version for each in api.resources()}:
-        base = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        found |= {(version.rpartition("/")[0], item["name"]) for item in api.get(base)["resources"]}
-    return found
-
-
-@pytest.mark.parametrize("place", MODES)
-def test_each_role_permits_its_writes_and_no_other_of_all_that_is_served(administrator: Api, place: str) -> None:
-    rbac = "rbac.authorization.k8s.io"
-    account = place.rpartition("/")[2].removesuffix(".yaml")
-    roles = [each["metadata"]["name"] for each in documents(DEPLOY / place) if each["kind"] == "ClusterRole"]
-    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": "modes"}]
-    for role in roles:
-        to = {"apiGroup": rbac, "kind": "ClusterRole", "name": role}
-        name = f"only-{account}-{role}"
-        apply(administrator, [named("ClusterRoleBinding", name, "", f"{rbac}/v1", roleRef=to, subjects=subjects)])
-
-    def may(group: str, resource: str, verb: str) -> bool:
-        name, _, subresource = resource.partition("/")
-        asked = {"group": group, "resource": name, "subresource": subresource, "verb": verb}
-        spec = {"user": f"system:serviceaccount:modes:{account}", "resourceAttributes": asked}
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        answer = administrator.answer("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
-        return bool(answer.json()["status"]["allowed"])
-
-    given = {each for each in rights(DEPLOY / place) if each[2] in WRITES}
-    wait_until(lambda: all(may(*each) for each in given), lambda: f"{account}'s rights do not count")
-    walked = {(*each, verb) for each in every_resource(administrator) for verb in WRITES}
-    assert {each for each in walked if may(*each)} == given
+# What becomes of everybody else
 
 
 def test_after_the_api_server_has_started_anew_they_hold_at_once(
