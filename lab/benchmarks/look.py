@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from rich.console import Console
 from rich.table import Table
 
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.catalog.metrics import metric_rows
 from gpuwatch.facts.model.cluster import Cluster, Condition, Node, Workload
 from lab.benchmarks import load
@@ -83,7 +84,7 @@ def measure(url: str, gpus: int) -> dict[str, float]:
             began = time.perf_counter()
             snapshot = take_snapshot(opened, quiet)
             read = time.perf_counter()
-            analysis = analyse(snapshot, opened.policies)
+            analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
             ended = time.perf_counter()
             which = "first" if number == 0 else "later"
             found[f"{which}_seconds"] = ended - began

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import DisruptionBudget
 from gpuwatch.facts.model.decision import Finding, Snapshot
@@ -59,7 +60,7 @@ def fleet(gpus: int, candidates: int, kind: str) -> tuple[Snapshot, tuple[Findin
 def seconds(gpus: int, candidates: int, kind: str) -> float:
     state, findings = fleet(gpus, candidates, kind)
     began = time.process_time()
-    plan = draw_plan(state, findings, POLICY)
+    plan = draw_plan(PlanFacts(snapshot=state, findings=findings, policy=POLICY))
     taken = time.process_time() - began
     if len(plan.items) != candidates or plan.brake:
         sys.exit(f"void: {len(plan.items)} candidates of {candidates}, brake {plan.brake!r}")

@@ -23,6 +23,7 @@ from rich.table import Table
 from scipy.stats import binomtest
 
 from gpuwatch.act.analysis import Policies, analyse, needs_of
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.model.decision import Finding, FindingKind
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.kube.recorded import RecordedCluster
@@ -235,7 +236,7 @@ def watch(
     for at in moments:
         write_cluster(fleet, folder / "cluster", at)
         snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(policies))
-        named.extend(taken(at, analyse(snapshot, policies).findings))
+        named.extend(taken(at, analyse(PlanFacts(snapshot=snapshot), policies).findings))
     return named
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gpuwatch.act.analysis import PlanContext, Policies, analyse, needs_of, remember
+from gpuwatch.act.analysis import Policies, analyse, needs_of, remember
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.decision import (
     ActionKind,
@@ -126,7 +127,7 @@ def watch(fleet: HealthFleet, moments: Sequence[datetime], folder: Path) -> list
         write_cluster(fleet, folder / "cluster", at)
         snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(POLICIES))
         faults = remember(snapshot, POLICIES, faults)
-        analysis = analyse(snapshot, POLICIES, PlanContext(storm_at=storm_at, faults=faults))
+        analysis = analyse(PlanFacts(snapshot=snapshot, last_storm=storm_at), POLICIES, faults)
         storm_at = analysis.plan.last_storm
         seen.extend(_seen(analysis, nodes))
     return seen

@@ -101,7 +101,7 @@ def test_a_storm_that_only_the_look_of_the_remediation_task_sees_is_remembered(
     store = new_store()
     view = controller._fresh(store)
     controller.close()
-    assert (view.storm_at, controller._storm_at) == (NOW, NOW)
+    assert (view.last_storm, controller._storm_at) == (NOW, NOW)
 
 
 def test_metrics_tell_the_age_and_count_lists_and_drift_across_new_settings() -> None:

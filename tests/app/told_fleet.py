@@ -11,8 +11,9 @@ from advise.world import advised, answer, profile
 from execute.living import ENFORCE, Fleet, drive, new_store, quick
 from gpuwatch.account.fleet_cost import advice_counts, fleet_cost
 from gpuwatch.account.money import PriceList
-from gpuwatch.act.analysis import PlanContext, Policies, analyse, needs_of
+from gpuwatch.act.analysis import Policies, analyse, needs_of
 from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.controller.jobs import Job, Jobs
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.instances import instance_types
@@ -45,7 +46,7 @@ def simulated(folder: Path, at: datetime = END) -> Analysis:
         exporters=tuple(replace(item, up=item.node != SILENT) for item in snapshot.exporters),
     )
     # Whether an alert fires that asks for the brake cannot be told here, which is a reason to brake.
-    return analyse(snapshot, policies, PlanContext(alerts=None))
+    return analyse(PlanFacts(snapshot=snapshot, alerts=None), policies)
 
 
 def remediations() -> tuple[Remediation, ...]:

@@ -10,6 +10,7 @@ import pytest
 from detect.builders import cluster, device, exporters_of, gang, machines, pod, scene
 from gpuwatch.act.analysis import Policies, analyse
 from gpuwatch.act.culprits import Culprit, culprits, health_unknown, tainted_since, worst_first
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.model.cluster import Workload
 from gpuwatch.facts.model.decision import (
     ActionKind,
@@ -101,7 +102,7 @@ def test_the_worst_come_first_and_stay_in_order() -> None:
 
 
 def analysed(snapshot: Snapshot) -> Analysis:
-    return analyse(snapshot, Policies())
+    return analyse(PlanFacts(snapshot=snapshot), Policies())
 
 
 EIGHT = machines(8)

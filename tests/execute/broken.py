@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatch.act.execute import advance, recheck, steps
 from gpuwatch.act.execute.executor import Executor
-from gpuwatch.act.execute.recheck import Check, Clearance, FreshFacts
+from gpuwatch.act.execute.recheck import Check, Clearance
 from gpuwatch.act.plan import brakes, draw, guards
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import RemediationStore
@@ -63,7 +63,7 @@ def rungs_unasked(patch: pytest.MonkeyPatch) -> None:
 
 def read_before(patch: pytest.MonkeyPatch) -> None:
     """What stands around a step is not read again before it."""
-    patch.setattr(FreshFacts, "read_again", lambda self, _live: self)
+    patch.setattr(advance, "read_again", lambda facts, _live: facts)
 
 
 def reservations(patch: pytest.MonkeyPatch) -> None:
@@ -117,9 +117,7 @@ def nobody_called(patch: pytest.MonkeyPatch) -> None:
 def unknown_alerts(patch: pytest.MonkeyPatch) -> None:
     """Alerts that nobody could read do not brake."""
     asked = brakes.BRAKES["alert"]
-    patch.setitem(
-        brakes.BRAKES, "alert", lambda facts, policy: asked(facts, policy) if facts.alerts is not None else ""
-    )
+    patch.setitem(brakes.BRAKES, "alert", lambda facts: asked(facts) if facts.alerts is not None else "")
 
 
 def no_sweep(patch: pytest.MonkeyPatch) -> None:
@@ -142,9 +140,9 @@ def modes_unasked(patch: pytest.MonkeyPatch) -> None:
     """The mode of a Namespace does not count."""
     asked = draw.mode_of
 
-    def mode(candidate: Any, facts: PlanFacts, policy: Any) -> Any:
-        scope = policy.scope(candidate.action, "", candidate.pool)
-        return (scope.mode, "Settings.") if candidate.namespace else asked(candidate, facts, policy)
+    def mode(candidate: Any, facts: PlanFacts) -> Any:
+        scope = facts.policy.scope(candidate.action, "", candidate.pool)
+        return (scope.mode, "Settings.") if candidate.namespace else asked(candidate, facts)
 
     for module in (draw, recheck):
         patch.setattr(module, "mode_of", mode, raising=False)

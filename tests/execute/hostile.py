@@ -19,7 +19,7 @@ import msgspec
 from execute.living import GPU, GPUS, START, Fleet, Killed
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
-from gpuwatch.act.execute.recheck import FreshFacts
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.framework import Kind
 from gpuwatch.facts.frameworks.objects import KindKey, Object
@@ -243,7 +243,7 @@ class HostileFleet(Fleet):
 
     # Views
 
-    def view(self) -> FreshFacts:
+    def view(self) -> PlanFacts:
         gaps: list[Gap] = []
         try:
             cluster = read_cluster(_Lists(self), self.now)
@@ -273,9 +273,9 @@ class HostileFleet(Fleet):
         resolved, _, more = resolve_nodes(raw, (), cluster, nodes, set(nodes))
         devices, doubts = untrusted(resolved, instances, origin, cluster)
         snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster, gaps=(*gaps, *more, *doubts))
-        return FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
+        return PlanFacts(snapshot=snapshot, findings=tuple(self._findings(devices, pods)), alerts=self.alerts)
 
-    def fresh(self) -> FreshFacts:
+    def fresh(self) -> PlanFacts:
         """The view of a cycle, for a step that rests on it."""
         found = self.view()
         self.between()

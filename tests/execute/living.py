@@ -11,7 +11,8 @@ from typing import Any
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.policy import ExecutePolicy
-from gpuwatch.act.execute.recheck import FreshFacts
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore, needs_attention
 from gpuwatch.facts.frameworks.objects import Object, ref_of
@@ -36,6 +37,7 @@ from gpuwatch.facts.model.decision import (
     Finding,
     FindingKind,
     Mode,
+    Plan,
     Severity,
     Snapshot,
     Subject,
@@ -394,7 +396,7 @@ class Fleet:
 
     # Views
 
-    def view(self) -> FreshFacts:
+    def view(self) -> PlanFacts:
         pods = self.pods()
         taken: dict[str, int] = {}
         holders: dict[str, str] = {}
@@ -439,7 +441,7 @@ class Fleet:
             unread=(),
         )
         snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster, gaps=self.gaps())
-        return FreshFacts(snapshot, tuple(self._findings(devices, pods)), self.alerts)
+        return PlanFacts(snapshot=snapshot, findings=tuple(self._findings(devices, pods)), alerts=self.alerts)
 
     def gaps(self) -> tuple[Gap, ...]:
         """Of telemetry."""
@@ -552,8 +554,10 @@ class Fleet:
         self.notices.append(remediation.name)
 
     def propose(self, executor: Executor) -> tuple[Remediation, ...]:
-        view = self.view()
-        return executor.propose(view.plan(executor.policies.plan, executor.store.all(), {}), view, self.now)
+        return executor.propose(self.plan(executor), self.view(), self.now)
+
+    def plan(self, executor: Executor) -> Plan:
+        return draw_plan(replace(self.view(), policy=executor.policies.plan, history=executor.store.all()))
 
 
 UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no Node has room"}

@@ -74,7 +74,7 @@ def until(fleet: Fleet, executor: Executor, phase: Phase) -> None:
 def test_the_plan_proposes_nothing_that_deletes_data(store: RemediationStore, action: ActionKind) -> None:
     fleet = fleet_of(action, DELETE)
     executor = start(fleet, store, action)
-    plan = fleet.view().plan(executor.policies.plan, (), {})
+    plan = fleet.plan(executor)
     (item,) = [each for each in plan.items if each.candidate.action is action]
     assert [each.reason for each in item.refusals if each.guard == "framework"] == [f"StatefulSet: {REASON}"]
     drive(fleet, executor, 1)

@@ -32,7 +32,7 @@ def start(fleet: Fleet, store: RemediationStore, *actions: ActionKind, **changes
 
 
 def plan_of(fleet: Fleet, executor: Executor) -> Plan:
-    return fleet.view().plan(executor.policies.plan, executor.store.all(), {})
+    return fleet.plan(executor)
 
 
 def moves(store: RemediationStore) -> list[Remediation]:
@@ -202,7 +202,7 @@ def put_back(store: RemediationStore) -> tuple[Fleet, Executor]:
 
 def test_a_release_is_undone_once_it_runs_again(store: RemediationStore) -> None:
     fleet, executor = put_back(store)
-    assert not fleet.view().facts(tuple(store.all())).disruptive, "its waiting Pods are no outage"
+    assert not replace(fleet.view(), history=tuple(store.all())).disruptive, "its waiting Pods are no outage"
     fleet.stuck.clear()
     drive(fleet, executor, 0.5)
     (release,) = store.all()

@@ -14,16 +14,16 @@ from execute.living import ENFORCE, START, Fleet, quick
 from gpuwatch.act.execute.policy import ExecutePolicy, doubled
 from gpuwatch.act.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision, precision_by_place
 from gpuwatch.act.execute.propose import propose
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.facts.model.decision import ActionKind, PlanItem, Refusal
 from gpuwatch.facts.model.remediation import Phase, Remediation
+from plan.fleet import plan_of
 
 
 def proposed(**changes: Any) -> Remediation:
     fleet = Fleet(idle={"chat"})
     fleet.owner("Job", "chat", 2)
     view = fleet.view()
-    (item,) = draw_plan(view.snapshot, view.findings, ENFORCE).items
+    (item,) = plan_of(view.snapshot, view.findings, ENFORCE).items
     found = propose(item, view.snapshot, view.findings, START, quick())
     assert found is not None
     return replace(found, **changes)
@@ -119,7 +119,7 @@ def test_what_the_plan_refused_is_not_proposed() -> None:
     fleet = Fleet(idle={"chat"})
     fleet.owner("Job", "chat", 2)
     view = fleet.view()
-    (item,) = draw_plan(view.snapshot, view.findings, ENFORCE).items
+    (item,) = plan_of(view.snapshot, view.findings, ENFORCE).items
     refused: PlanItem = replace(item, refusals=(Refusal(guard="snoozed", reason="Later."),))
     assert propose(refused, view.snapshot, view.findings, START, quick()) is None
 

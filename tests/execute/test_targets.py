@@ -14,10 +14,10 @@ from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.propose import propose
 from gpuwatch.act.execute.targets import TAKEN_BACK, left_alone
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
+from plan.fleet import plan_of
 
 POLICY = ExecutePolicy()
 HOUR = timedelta(hours=1)
@@ -47,7 +47,7 @@ def proposed(fleet: Fleet) -> Remediation:
     """What this fleet leads to: a taint, or a release."""
     view = fleet.view()
     policy = TAINTS if fleet.sick else ENFORCE
-    (item,) = [item for item in draw_plan(view.snapshot, view.findings, policy).items if item.admitted][:1]
+    (item,) = [item for item in plan_of(view.snapshot, view.findings, policy).items if item.admitted][:1]
     found = propose(item, view.snapshot, view.findings, START, quick())
     assert found is not None
     return found

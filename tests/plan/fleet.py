@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from frameworks.names import api_version
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Cluster, Condition, Gang, Node, OwnerStatus, Pod, Workload
 from gpuwatch.facts.model.decision import (
     ActionKind,
@@ -178,6 +182,17 @@ def remediation(
     kind = StepKind.TAINT if action is ActionKind.TAINT_NODE else StepKind.RELEASE
     step = Step(kind=kind, target=ObjectRef("v1", "Any", name), begun_at=at, done_at=at)
     return replace(began, steps=(step,), step=1, history=(Turn(at, Phase.ACTING, "began"),))
+
+
+def plan_of(
+    state: Snapshot,
+    findings: tuple[Finding, ...] = (),
+    policy: PlanPolicy = PlanPolicy(),  # noqa: B008 - frozen
+    history: Iterable[Remediation] = (),
+    **known: Any,
+) -> Plan:
+    """known: other fields of PlanFacts."""
+    return draw_plan(PlanFacts(snapshot=state, findings=findings, policy=policy, history=tuple(history), **known))
 
 
 def only(plan: Plan, action: ActionKind) -> PlanItem:

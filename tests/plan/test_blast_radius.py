@@ -6,14 +6,13 @@ import msgspec
 import pytest
 
 from gpuwatch.act.execute.recheck import no_execute_refused, others_of_owner
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Placement, Pod, Toleration
 from gpuwatch.facts.model.decision import ActionKind, Snapshot
 from gpuwatch.sources.kube.placement import tolerations
 from gpuwatch.sources.kube.wire import PodSpec
-from plan.fleet import device, guards, idle, node, only, pod, reason, remediation, sick, snapshot, workload
+from plan.fleet import device, guards, idle, node, only, plan_of, pod, reason, remediation, sick, snapshot, workload
 
 API = "Deployment/ml/api"
 SET = "JobSet/ml/train"
@@ -30,7 +29,7 @@ def released(*companions: Pod, gang: str = "", owner: str = API, **cluster: obje
     gangs = [Gang(id=gang, framework="JobSet", workload=owner, namespace="ml", pods=(gpu.ref,))] if gang else []
     nodes, devices = [node("a"), node("b")], [device("a", 0, gpu.ref)]
     state = snapshot(nodes, devices, [gpu], [workload(owner)], gangs, companions=companions, **cluster)
-    item = only(draw_plan(state, (idle(gpu.ref, devices),), PlanPolicy()), ActionKind.RELEASE_GANG)
+    item = only(plan_of(state, (idle(gpu.ref, devices),), PlanPolicy()), ActionKind.RELEASE_GANG)
     return guards(item), " ".join(refusal.reason for refusal in item.refusals)
 
 
@@ -72,14 +71,14 @@ def test_a_move_of_a_whole_owner_asks_its_pods_without_gpus() -> None:
     groups = [Gang(id=gang, framework="JobSet", workload=owner, namespace="ml", pods=(gpu.ref,))]
     bad = device("a", 0, gpu.ref)
     state = snapshot([node("a"), node("b")], [bad], [gpu], [workload(owner)], groups, companions=(leader,))
-    item = only(draw_plan(state, (sick(bad),), PlanPolicy()), ActionKind.EVICT_GANG)
+    item = only(plan_of(state, (sick(bad),), PlanPolicy()), ActionKind.EVICT_GANG)
     assert "Pod ml/leader opted out" in reason(item, "opted_out")
 
 
 def _facts(*companions: Pod) -> PlanFacts:
     gpu = pod("ml/gpu-0", "a", owner=API)
     state: Snapshot = snapshot([node("a"), node("c")], [], [gpu], [workload(API)], companions=companions)
-    return PlanFacts(state, ())
+    return PlanFacts(snapshot=state)
 
 
 def test_a_recheck_finds_pods_without_gpus_that_would_go_too() -> None:
@@ -90,15 +89,15 @@ def test_a_recheck_finds_pods_without_gpus_that_would_go_too() -> None:
 
 def test_no_execute_counts_every_pod_on_the_node_that_does_not_tolerate_it() -> None:
     taint = remediation(ActionKind.TAINT_NODE, "node/c", ["c"], detectors=("xid",))
-    assert no_execute_refused(taint, _facts(), PlanPolicy()) == ""
-    assert no_execute_refused(taint, _facts(beside("agent", "", placement=ALL)), PlanPolicy()) == ""
-    assert "Pod ml/agent" in no_execute_refused(taint, _facts(beside("agent", "")), PlanPolicy())
-    assert no_execute_refused(taint, _facts(replace(beside("agent", ""), node="a")), PlanPolicy()) == ""
+    assert no_execute_refused(taint, _facts()) == ""
+    assert no_execute_refused(taint, _facts(beside("agent", "", placement=ALL))) == ""
+    assert "Pod ml/agent" in no_execute_refused(taint, _facts(beside("agent", "")))
+    assert no_execute_refused(taint, _facts(replace(beside("agent", ""), node="a"))) == ""
 
 
 def test_a_pod_that_tolerates_the_taint_for_a_time_ends_after_it() -> None:
     taint = remediation(ActionKind.TAINT_NODE, "node/c", ["c"], detectors=("xid",))
     for_a_time = Placement(tolerations=(*ALL.tolerations, Toleration(operator="Exists", ends=True)))
-    assert no_execute_refused(taint, _facts(beside("agent", "", placement=for_a_time)), PlanPolicy()) != ""
+    assert no_execute_refused(taint, _facts(beside("agent", "", placement=for_a_time))) != ""
     spec = msgspec.json.decode('{"tolerations": [{"operator": "Exists", "tolerationSeconds": 0}]}', type=PodSpec)
     assert tolerations(spec) == (Toleration(operator="Exists", ends=True),)

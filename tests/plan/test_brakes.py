@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import Freeze, PlanPolicy
 from gpuwatch.facts.model.decision import (
     Family,
@@ -22,7 +21,7 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.remediation import Pause
 from gpuwatch.facts.model.telemetry import Gap, GapKind
-from plan.fleet import NOW, device, guards, idle, node, pod, sick, snapshot
+from plan.fleet import NOW, device, guards, idle, node, plan_of, pod, sick, snapshot
 
 POLICY = PlanPolicy()
 
@@ -42,13 +41,13 @@ def refused_by(plan: Plan) -> set[str]:
 def test_a_storm_is_remembered_until_its_cool_down_is_over() -> None:
     nodes = [node(f"n{i}") for i in range(10)]
     devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
-    storm = draw_plan(snapshot(nodes, devices), tuple(sick(item) for item in devices[:17]), POLICY)
+    storm = plan_of(snapshot(nodes, devices), tuple(sick(item) for item in devices[:17]), POLICY)
     assert storm.brake
     assert storm.last_storm == NOW
     state, findings = one_idle()
     for seconds, stopped in ((1, True), (1799, True), (1800, False)):
-        later = draw_plan(
-            replace(state, at=NOW + timedelta(seconds=seconds)), findings, POLICY, storm_at=storm.last_storm
+        later = plan_of(
+            replace(state, at=NOW + timedelta(seconds=seconds)), findings, POLICY, last_storm=storm.last_storm
         )
         assert refused_by(later) == ({"cool_down"} if stopped else set())
         # What the next plan has to be given: the storm as long as it matters, not the moment of each plan within it.
@@ -74,15 +73,15 @@ def test_a_rack_with_one_cause_stops_the_rest_of_the_fleet_only_as_a_storm(
         severity=Severity.CRITICAL,
         devices=tuple(item.id for item in devices[:gpus]),
     )
-    plan = draw_plan(snapshot([node(f"n{i}") for i in range(10)], devices), (rack, sick(devices[79])), POLICY)
+    plan = plan_of(snapshot([node(f"n{i}") for i in range(10)], devices), (rack, sick(devices[79])), POLICY)
     assert plan.brake.startswith(says)
     assert bool(plan.brake) is bool(says)
 
 
 def test_missing_telemetry_counts_as_a_storm_and_a_freeze_does_not() -> None:
     state, findings = one_idle()
-    assert draw_plan(Snapshot(at=NOW), (), POLICY).last_storm == NOW
-    frozen = draw_plan(state, findings, PlanPolicy(freezes=(Freeze(),)))
+    assert plan_of(Snapshot(at=NOW), (), POLICY).last_storm == NOW
+    frozen = plan_of(state, findings, PlanPolicy(freezes=(Freeze(),)))
     assert refused_by(frozen) == {"freeze"}
     assert frozen.last_storm is None
 
@@ -100,7 +99,7 @@ def test_missing_telemetry_counts_as_a_storm_and_a_freeze_does_not() -> None:
 )
 def test_a_chosen_alert_stops_everything(named: tuple[str, ...], firing: tuple[str, ...] | None, stopped: bool) -> None:
     state, findings = one_idle()
-    plan = draw_plan(state, findings, PlanPolicy(brake_alerts=named), alerts=firing)
+    plan = plan_of(state, findings, PlanPolicy(brake_alerts=named), alerts=firing)
     assert refused_by(plan) == ({"alert"} if stopped else set())
     assert bool(plan.brake) is stopped
 
@@ -115,7 +114,7 @@ def test_a_chosen_alert_stops_everything(named: tuple[str, ...], firing: tuple[s
 )
 def test_nothing_is_begun_while_what_was_done_cannot_be_understood(kind: GapKind, what: str, stopped: bool) -> None:
     state, findings = one_idle()
-    plan = draw_plan(replace(state, gaps=(Gap(kind=kind, what=what, detail="x"),)), findings, POLICY)
+    plan = plan_of(replace(state, gaps=(Gap(kind=kind, what=what, detail="x"),)), findings, POLICY)
     assert refused_by(plan) == ({"memory"} if stopped else set())
     assert (what in plan.brake) is stopped
     # What was left unread was no storm.
@@ -125,7 +124,7 @@ def test_nothing_is_begun_while_what_was_done_cannot_be_understood(kind: GapKind
 def test_nothing_is_done_while_telemetry_is_of_several_clusters() -> None:
     state, findings = one_idle()
     gap = Gap(kind=GapKind.AMBIGUOUS, what="telemetry", detail="Set prometheus.matchers.")
-    plan = draw_plan(replace(state, gaps=(gap,)), findings, POLICY)
+    plan = plan_of(replace(state, gaps=(gap,)), findings, POLICY)
     assert (refused_by(plan), plan.brake) == ({"several_clusters"}, "Set prometheus.matchers.")
     assert plan.last_storm is None
 
@@ -133,7 +132,7 @@ def test_nothing_is_done_while_telemetry_is_of_several_clusters() -> None:
 def test_a_misspelt_alert_says_so_in_the_brake() -> None:
     state, findings = one_idle()
     gap = Gap(kind=GapKind.BAD_INPUT, what="alerts", detail="No rule is called A.")
-    plan = draw_plan(replace(state, gaps=(gap,)), findings, PlanPolicy(brake_alerts=("A",)), alerts=None)
+    plan = plan_of(replace(state, gaps=(gap,)), findings, PlanPolicy(brake_alerts=("A",)), alerts=None)
     assert plan.brake == "It is not known whether A fires. No rule is called A."
 
 
@@ -144,7 +143,7 @@ def test_nothing_is_done_by_telemetry_that_is_not_trusted(doubted: str) -> None:
     devices = [*state.devices, device("n0", 1)] if chosen else list(state.devices)
     index = len(devices) - 1 if chosen else 0
     devices[index] = replace(devices[index], untrusted="its target is unknown")
-    plan = draw_plan(replace(state, devices=tuple(devices)), findings, POLICY)
+    plan = plan_of(replace(state, devices=tuple(devices)), findings, POLICY)
     assert refused_by(plan) == {"telemetry_trusted"}
 
 
@@ -153,22 +152,22 @@ def test_forged_devices_do_not_hide_a_storm() -> None:
     devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
     forged = [replace(device("n0", i), untrusted="its target is unknown") for i in range(100, 900)]
     findings = tuple(sick(item) for item in devices[:17])
-    assert "17 of 80" in draw_plan(snapshot(nodes, [*devices, *forged]), findings, POLICY).brake
+    assert "17 of 80" in plan_of(snapshot(nodes, [*devices, *forged]), findings, POLICY).brake
 
 
 def test_the_pause_says_who_and_why() -> None:
     state, findings = one_idle()
     pause = Pause(paused=True, since=NOW, by="ada", reason="moving racks")
-    plan = draw_plan(state, findings, POLICY, pause=pause)
+    plan = plan_of(state, findings, POLICY, pause=pause)
     assert refused_by(plan) == {"paused"}
     assert plan.brake == "gpuwatch is paused by ada since 2026-03-02 12:00 UTC: moving racks."
-    assert refused_by(draw_plan(state, findings, POLICY, pause=replace(pause, paused=False))) == set()
+    assert refused_by(plan_of(state, findings, POLICY, pause=replace(pause, paused=False))) == set()
 
 
 def test_all_reasons_to_stop_are_given_at_once() -> None:
     state, findings = one_idle()
     policy = PlanPolicy(freezes=(Freeze(),), brake_alerts=("A",))
-    plan = draw_plan(state, findings, policy, alerts=("A",), pause=Pause(paused=True), storm_at=NOW)
+    plan = plan_of(state, findings, policy, alerts=("A",), pause=Pause(paused=True), last_storm=NOW)
     assert refused_by(plan) == {"freeze", "alert", "paused", "cool_down"}
 
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.act.plan.budget import Ledger, acted_at, budgets
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Taint
 from gpuwatch.facts.model.decision import ActionKind, BudgetUse, Finding, Plan, Snapshot
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind, Turn
-from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot
+from plan.fleet import NOW, device, guards, idle, node, only, plan_of, pod, reason, remediation, sick, snapshot
 
 MINUTE = timedelta(minutes=1)
 TAINT, EVICT, RELEASE = ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG
@@ -38,7 +37,7 @@ def fleet(idle_pods: Iterable[int] = (), nodes: int = 10) -> tuple[Snapshot, tup
 
 def pool_use(history: Iterable[Remediation], state: Snapshot | None = None) -> BudgetUse:
     found = state or fleet()[0]
-    return budgets(PlanFacts(found, (), tuple(history)), FREE)["pool/train"]
+    return budgets(PlanFacts(snapshot=found, policy=FREE, history=tuple(history)))["pool/train"]
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -84,23 +83,23 @@ def test_a_taint_without_a_record_weighs_is_an_action_and_is_not_set_again_until
     taint = remediation(TAINT, "node/n1", ["n1"], phase=Phase.IN_EFFECT, gpus=8, begun_minutes_ago=90)
     assert pool_use([taint], lost).in_flight_gpus == 16  # each GPU once, with a record or without
     policy = replace(FREE, budget_min_gpus=80, actions_per_hour=2)
-    assert guards(only(draw_plan(lost, findings, policy), RELEASE)) == {"rate"}
-    assert only(draw_plan(lost, findings, policy, history=[taint]), RELEASE).admitted
+    assert guards(only(plan_of(lost, findings, policy), RELEASE)) == {"rate"}
+    assert only(plan_of(lost, findings, policy, history=[taint]), RELEASE).admitted
     held = device("n1", 0, "tn1/p")
-    again = only(draw_plan(lost, (sick(held),), policy), TAINT)
+    again = only(plan_of(lost, (sick(held),), policy), TAINT)
     assert "no Remediation holds it" in reason(again, "already_tainted")
 
 
 def test_on_a_node_that_a_taint_without_a_record_leaves_open_no_harm_is_free() -> None:
     """Its Pods still work, unlike those of a Node that is out of service."""
     state, findings = fleet([0])
-    assert only(draw_plan(tainted(state, "n0"), findings, FREE), RELEASE).admitted
-    assert guards(only(draw_plan(tainted(state, "n0", "n1"), findings, FREE), RELEASE)) == {"budget"}
+    assert only(plan_of(tainted(state, "n0"), findings, FREE), RELEASE).admitted
+    assert guards(only(plan_of(tainted(state, "n0", "n1"), findings, FREE), RELEASE)) == {"budget"}
 
 
 def test_a_node_that_is_gone_still_weighs_on_its_pool_and_model() -> None:
     gone = remediation(TAINT, "node/gone", ["gone"], gpus=8, gpu_model="NVIDIA-A100-SXM4-80GB")
-    found = budgets(PlanFacts(fleet()[0], (), (gone,)), FREE)
+    found = budgets(PlanFacts(snapshot=fleet()[0], policy=FREE, history=(gone,)))
     assert {scope: use.in_flight_gpus for scope, use in found.items()} == {
         "model/NVIDIA-A100-SXM4-80GB": 8,
         "pool/train": 8,
@@ -109,9 +108,9 @@ def test_a_node_that_is_gone_still_weighs_on_its_pool_and_model() -> None:
 
 def test_a_remediation_in_flight_takes_the_budget_that_a_release_would_need() -> None:
     state, findings = fleet([0])
-    assert only(draw_plan(state, findings, FREE), RELEASE).admitted
+    assert only(plan_of(state, findings, FREE), RELEASE).admitted
     other = remediation(EVICT, "gang/g", ["n9"], gpus=1)
-    item = only(draw_plan(state, findings, FREE, history=[other]), RELEASE)
+    item = only(plan_of(state, findings, FREE, history=[other]), RELEASE)
     assert guards(item) == {"budget"}
     assert "r-g is Acting" in reason(item, "budget")
 
@@ -122,9 +121,9 @@ def test_a_gang_over_two_pools_is_charged_to_both() -> None:
     owner = "Deployment/ml/chat"
     state = snapshot(nodes, devices, [pod("ml/x", "a0", 1, owner), pod("ml/y", "b0", 1, owner)])
     findings = (idle("ml/x", devices[:1]), idle("ml/y", devices[1:]))
-    assert only(draw_plan(state, findings, FREE), RELEASE).admitted
+    assert only(plan_of(state, findings, FREE), RELEASE).admitted
     busy = remediation(TAINT, "node/b0", ["b1"], pool="b", gpus=8)
-    item = only(draw_plan(state, findings, FREE, history=[busy]), RELEASE)
+    item = only(plan_of(state, findings, FREE, history=[busy]), RELEASE)
     assert reason(item, "budget").startswith("pool/b: 9 of 8")
 
 
@@ -135,9 +134,9 @@ def test_a_taint_in_flight_leaves_its_node_out_of_the_pool() -> None:
     policy = replace(FREE, budget_min_gpus=24, min_pool_nodes_left=1)
     finding = (sick(held[0]),)
     one = [remediation(TAINT, "node/n1", ["n1"])]
-    assert "pool_nodes" not in guards(only(draw_plan(state, finding, policy, history=one), TAINT))
+    assert "pool_nodes" not in guards(only(plan_of(state, finding, policy, history=one), TAINT))
     two = [*one, remediation(TAINT, "node/n2", ["n2"])]
-    assert "pool_nodes" in guards(only(draw_plan(state, finding, policy, history=two), TAINT))
+    assert "pool_nodes" in guards(only(plan_of(state, finding, policy, history=two), TAINT))
 
 
 @pytest.mark.parametrize(("began", "admitted"), [(True, True), (False, False)])
@@ -150,13 +149,13 @@ def test_a_claim_is_no_harm_that_another_adds_nothing_to(began: bool, admitted: 
     claim = remediation(TAINT, "node/n0", ["n0"], phase=Phase.ACTING, begun_minutes_ago=5)
     claim = claim if began else replace(claim, steps=(replace(claim.steps[0], begun_at=None, done_at=None),))
     (moving,) = [
-        item.candidate for item in draw_plan(facts, (sick(held[0]),), FREE).items if item.candidate.action is EVICT
+        item.candidate for item in plan_of(facts, (sick(held[0]),), FREE).items if item.candidate.action is EVICT
     ]
     policy = replace(FREE, budget_min_gpus=8, budget_ratio=0.0)
-    refused = Ledger(PlanFacts(facts, (), (claim,)), policy).charge(moving)
+    refused = Ledger(PlanFacts(snapshot=facts, policy=policy, history=(claim,))).charge(moving)
     assert ([item.guard for item in refused] == []) is admitted
     calm = snapshot([node(f"n{i}") for i in range(10)], held, [pod("ml/p", "n0", 8)])
-    assert Ledger(PlanFacts(calm, (), (claim,)), policy).charge(moving) == ()
+    assert Ledger(PlanFacts(snapshot=calm, policy=policy, history=(claim,))).charge(moving) == ()
 
 
 @pytest.mark.parametrize("began", [True, False])
@@ -171,9 +170,9 @@ def test_an_open_remediation_of_the_same_thing_is_not_proposed_again() -> None:
     for phase in Phase:
         same = remediation(RELEASE, "workload/Deployment/tn0/p", phase=phase, begun_minutes_ago=None)
         other = remediation(RELEASE, "workload/Deployment/tn1/p", phase=phase, begun_minutes_ago=None)
-        item = only(draw_plan(state, findings, FREE, history=[same]), RELEASE)
+        item = only(plan_of(state, findings, FREE, history=[same]), RELEASE)
         assert ("already_open" in guards(item)) is phase.open
-        assert "already_open" not in guards(only(draw_plan(state, findings, FREE, history=[other]), RELEASE))
+        assert "already_open" not in guards(only(plan_of(state, findings, FREE, history=[other]), RELEASE))
 
 
 def admitted(plan: Plan) -> int:
@@ -190,9 +189,9 @@ def admitted(plan: Plan) -> int:
 def test_rates_count_what_is_planned_and_what_began(policy: PlanPolicy, where: str) -> None:
     policy = replace(policy, budget_ratio=1.0)
     state, findings = fleet(range(5))
-    assert admitted(draw_plan(state, findings, policy)) == 3
+    assert admitted(plan_of(state, findings, policy)) == 3
     done = [remediation(RELEASE, f"workload/w{i}", phase=Phase.SUCCEEDED) for i in range(2)]
-    plan = draw_plan(state, findings, policy, history=done)
+    plan = plan_of(state, findings, policy, history=done)
     assert admitted(plan) == 1
     assert where in next(reason(item, "rate") for item in plan.items if not item.admitted)
 
@@ -201,7 +200,7 @@ def test_rates_count_what_is_planned_and_what_began(policy: PlanPolicy, where: s
 def test_the_rate_looks_back_an_hour(minutes: float, counts: bool) -> None:
     state, findings = fleet([0])
     past = remediation(RELEASE, "workload/w", phase=Phase.UNDONE, begun_minutes_ago=minutes)
-    plan = draw_plan(state, findings, replace(FREE, actions_per_hour=1), history=[past])
+    plan = plan_of(state, findings, replace(FREE, actions_per_hour=1), history=[past])
     assert guards(only(plan, RELEASE)) == ({"rate"} if counts else set())
 
 
@@ -210,7 +209,7 @@ def test_a_namespace_has_its_own_rate() -> None:
     policy = replace(FREE, namespace_actions_per_hour=1)
     for namespace, refused in (("tn0", True), ("tn1", False)):
         past = remediation(RELEASE, "workload/w", phase=Phase.SUCCEEDED, namespace=namespace)
-        assert guards(only(draw_plan(state, findings, policy, history=[past]), RELEASE)) == (
+        assert guards(only(plan_of(state, findings, policy, history=[past]), RELEASE)) == (
             {"rate"} if refused else set()
         )
 
@@ -297,7 +296,7 @@ def test_no_budget_is_exceeded_and_more_harm_in_flight_never_admits_more(
     def drawn(closed: set[int], moving: set[int]) -> tuple[int, int, Plan]:
         state = snapshot([node(name, unschedulable=at in closed) for at, name in enumerate(names)], devices, pods)
         history = [remediation(TAINT, f"node/n{i}", [f"n{i}"], gpus=8) for i in sorted(moving)]
-        plan = draw_plan(state, findings, policy, history=history)
+        plan = plan_of(state, findings, policy, history=history)
         out = {f"n{i}" for i in closed | moving}
         return 8 * len(out), harmed(plan, state, out), plan
 
@@ -317,7 +316,7 @@ def test_no_rate_is_exceeded_and_more_history_never_admits_more(begun: int, extr
 
     def count(past: int) -> int:
         history = [remediation(RELEASE, f"workload/w{i}", phase=Phase.SUCCEEDED) for i in range(past)]
-        return admitted(draw_plan(state, findings, policy, history=history))
+        return admitted(plan_of(state, findings, policy, history=history))
 
     assert count(begun) <= max(4 - begun, 0)
     assert count(begun + extra) <= count(begun)

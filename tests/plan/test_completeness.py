@@ -6,13 +6,12 @@ from itertools import product
 import pytest
 
 from gpuwatch.act.plan.completeness import INDIFFERENT
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import GUARDS, GuardCase, RefusalNature
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Cluster, DisruptionBudget, FactKind, Namespace, Unread
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Mode, Score, Snapshot, Subject, SubjectKind
-from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, snapshot
+from plan.fleet import NOW, device, guards, idle, node, only, plan_of, pod, reason, snapshot
 
 SCORE = Score(gained_gpu_hours=9, disrupted_gpu_hours=0, pool_gpu_hours=9, confidence_ratio=1, horizon_hours=24)
 ENFORCED = PlanPolicy(modes={ActionKind.RELEASE_GANG: Mode.ENFORCE})
@@ -24,8 +23,8 @@ def told(action: ActionKind, *unread: Unread) -> str:
     candidate = Candidate(
         action=action, target=target, findings=(), devices=(), pods=("ml/x",), nodes=("a",), namespace="ml", gpus=1
     )
-    facts = PlanFacts(Snapshot(at=NOW, cluster=Cluster(known=True, unread=unread)), ())
-    return GUARDS["cluster_known"].check(GuardCase(candidate, SCORE, facts, PlanPolicy())) or ""
+    facts = PlanFacts(snapshot=Snapshot(at=NOW, cluster=Cluster(known=True, unread=unread)))
+    return GUARDS["cluster_known"].check(GuardCase(candidate, SCORE, facts)) or ""
 
 
 @pytest.mark.parametrize(("kind", "action"), list(product(FactKind, ActionKind)))
@@ -64,13 +63,13 @@ def test_what_a_list_would_have_refused_is_refused_while_the_list_is_missing() -
     budget = DisruptionBudget(namespace="ml", name="chat", match_labels={"app": "chat"}, disruptions_allowed=0)
     space = Namespace(name="ml", annotations={"gpuwatch.dev/mode": "observe", "gpuwatch.dev/opt-out": "true"})
     read = only(
-        draw_plan(_abandoned(budgets=(budget,), namespaces=(space,)), findings, ENFORCED), ActionKind.RELEASE_GANG
+        plan_of(_abandoned(budgets=(budget,), namespaces=(space,)), findings, ENFORCED), ActionKind.RELEASE_GANG
     )
     assert (guards(read), read.mode) == ({"opted_out", "disruption_budget"}, Mode.OBSERVE)
     missing = tuple(Unread(kind, "", "403") for kind in (FactKind.BUDGETS, FactKind.NAMESPACES))
-    lost = only(draw_plan(_abandoned(unread=missing), findings, ENFORCED), ActionKind.RELEASE_GANG)
+    lost = only(plan_of(_abandoned(unread=missing), findings, ENFORCED), ActionKind.RELEASE_GANG)
     assert (guards(lost), lost.mode) == ({"cluster_known"}, Mode.OBSERVE)
     assert "PodDisruptionBudgets" in reason(lost, "cluster_known")
     assert lost.mode_reason == "The mode of Namespace ml was not read: 403"
-    whole = only(draw_plan(_abandoned(), findings, ENFORCED), ActionKind.RELEASE_GANG)
+    whole = only(plan_of(_abandoned(), findings, ENFORCED), ActionKind.RELEASE_GANG)
     assert (guards(whole), whole.mode) == (set(), Mode.ENFORCE)

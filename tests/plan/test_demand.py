@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.act.placement.landing import Nowhere, Room
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Gang, Node, Placement, Pod
 from gpuwatch.facts.model.decision import ActionKind, Finding, Plan, Snapshot
-from plan.fleet import device, guards, idle, node, only, pod, reason, sick, snapshot
+from plan.fleet import device, guards, idle, node, only, plan_of, pod, reason, sick, snapshot
 
 OPEN = PlanPolicy(
     budget_ratio=1.0,
@@ -56,16 +55,16 @@ def released(plan: Plan) -> dict[str, str]:
 
 def test_without_demand_nothing_is_released_where_that_is_asked_for() -> None:
     state, findings = idle_fleet({"a": ("n0", 8)})
-    assert released(draw_plan(state, findings, OPEN)) == {"a": ""}
-    assert guards(only(draw_plan(state, findings, ON_DEMAND), RELEASE)) == {"demand"}
+    assert released(plan_of(state, findings, OPEN)) == {"a": ""}
+    assert guards(only(plan_of(state, findings, ON_DEMAND), RELEASE)) == {"demand"}
 
 
 def test_a_pod_that_fits_now_waits_for_nobody() -> None:
     state, findings = idle_fleet({"a": ("n0", 4)}, waiting("w", 4))
-    assert released(draw_plan(state, findings, ON_DEMAND)) == {}
+    assert released(plan_of(state, findings, ON_DEMAND)) == {}
     state, findings = idle_fleet({"a": ("n0", 4)}, waiting("w", 5))
-    assert released(draw_plan(state, findings, ON_DEMAND)) == {"a": "ml/w"}
-    assert released(draw_plan(state, findings, OPEN)) == {"a": "ml/w"}
+    assert released(plan_of(state, findings, ON_DEMAND)) == {"a": "ml/w"}
+    assert released(plan_of(state, findings, OPEN)) == {"a": "ml/w"}
 
 
 def test_a_release_that_helps_nobody_is_refused() -> None:
@@ -77,22 +76,22 @@ def test_a_release_that_helps_nobody_is_refused() -> None:
         waiting("w", 5, accelerators={"nvidia.com/mig-1g.10gb": 1}),
     ):
         state, findings = idle_fleet({"a": ("n0", 4)}, pending)
-        assert released(draw_plan(state, findings, ON_DEMAND)) == {}
+        assert released(plan_of(state, findings, ON_DEMAND)) == {}
 
 
 def test_the_least_harm_is_done() -> None:
     state, findings = idle_fleet({"big": ("n0", 8), "small": ("n1", 2), "busy": ("n1", 6)}, waiting("w", 2))
-    assert released(draw_plan(state, findings[:2], ON_DEMAND)) == {"small": "ml/w"}
+    assert released(plan_of(state, findings[:2], ON_DEMAND)) == {"small": "ml/w"}
 
 
 def test_several_releases_on_one_node_make_room_together() -> None:
     sizes = {"a": ("n0", 3), "b": ("n0", 3), "c": ("n0", 2), "d": ("n1", 4), "busy": ("n1", 4)}
     state, findings = idle_fleet(sizes, waiting("w", 6))
-    plan = draw_plan(state, findings[:4], ON_DEMAND)
+    plan = plan_of(state, findings[:4], ON_DEMAND)
     assert released(plan) == {"a": "ml/w", "b": "ml/w"}
     # Where one of them is refused, the other would be for nothing.
     tight = replace(ON_DEMAND, budget_ratio=0.0, budget_min_gpus=3)
-    plan = draw_plan(state, findings[:4], tight)
+    plan = plan_of(state, findings[:4], tight)
     assert released(plan) == {}
     refused = {item.candidate.target.name: guards(item) for item in plan.items}
     assert refused["Deployment/ml/a"] | refused["Deployment/ml/b"] == {"budget", "demand"}
@@ -103,29 +102,29 @@ def test_what_a_group_that_is_refused_would_have_taken_goes_to_others() -> None:
     sizes = {"a": ("n0", 4), "b": ("n0", 4), "c": ("n1", 2), "busy": ("n1", 6)}
     pending = (waiting("first", 8, priority=9), waiting("second", 2))
     state, findings = idle_fleet(sizes, *pending)
-    assert released(draw_plan(state, findings[:3], ON_DEMAND)) == {"a": "ml/first", "b": "ml/first", "c": "ml/second"}
+    assert released(plan_of(state, findings[:3], ON_DEMAND)) == {"a": "ml/first", "b": "ml/first", "c": "ml/second"}
     for limit, expected in ((2, {"c": "ml/second"}), (1, {"c": "ml/second"}), (0, {})):
         policy = replace(ON_DEMAND, budget_ratio=0.0, budget_min_gpus=4 if limit == 2 else 8, actions_per_hour=limit)
-        assert released(draw_plan(state, findings[:3], policy)) == expected
+        assert released(plan_of(state, findings[:3], policy)) == expected
 
 
 def test_what_is_left_of_one_release_serves_the_next_that_waits() -> None:
     state, findings = idle_fleet(
         {"a": ("n0", 8), "b": ("n1", 8)}, waiting("first", 4, priority=9), waiting("second", 4)
     )
-    assert list(released(draw_plan(state, findings, ON_DEMAND)).values()) == ["ml/first"]
+    assert list(released(plan_of(state, findings, ON_DEMAND)).values()) == ["ml/first"]
     state, findings = idle_fleet(
         {"a": ("n0", 8), "b": ("n1", 8)}, waiting("first", 5, priority=9), waiting("second", 4)
     )
-    assert sorted(released(draw_plan(state, findings, ON_DEMAND)).values()) == ["ml/first", "ml/second"]
+    assert sorted(released(plan_of(state, findings, ON_DEMAND)).values()) == ["ml/first", "ml/second"]
 
 
 def test_a_gang_waits_as_a_whole() -> None:
     members = [waiting(f"g{i}", 8, gang="G") for i in range(2)]
     state, findings = idle_fleet({"a": ("n0", 8)}, *members)
-    assert released(draw_plan(state, findings, ON_DEMAND)) == {}
+    assert released(plan_of(state, findings, ON_DEMAND)) == {}
     state, findings = idle_fleet({"a": ("n0", 8), "b": ("n1", 8)}, *members)
-    assert released(draw_plan(state, findings, ON_DEMAND)) == {"a": "ml/g0", "b": "ml/g0"}
+    assert released(plan_of(state, findings, ON_DEMAND)) == {"a": "ml/g0", "b": "ml/g0"}
 
 
 @given(
@@ -144,7 +143,7 @@ def test_every_release_on_demand_serves_somebody_and_none_is_too_many(
     pending = [waiting(f"w{i}", gpus) for i, gpus in enumerate(asks)]
     nodes = tuple(node(f"n{i}") for i in range(3))
     state, findings = idle_fleet(kept, *pending, nodes=nodes)
-    found = released(draw_plan(state, findings, ON_DEMAND))
+    found = released(plan_of(state, findings, ON_DEMAND))
 
     def served(gone: set[str]) -> int:
         """Those that fit as it is have their places before anything is released. In the scheduler's order; of equals
@@ -166,7 +165,7 @@ def test_a_moved_gang_leaves_the_waiting_their_place() -> None:
     devices = [*held, *(device("n1", i) for i in range(8))]
     for pending, landed in (([], True), ([waiting("w", 1)], False), ([waiting("w", 9)], True)):
         state = snapshot(nodes, devices, [pod("ml/t", "n0", 8, "Job/ml/t"), *pending])
-        item = only(draw_plan(state, (sick(held[0]),), OPEN), ActionKind.EVICT_GANG)
+        item = only(plan_of(state, (sick(held[0]),), OPEN), ActionKind.EVICT_GANG)
         assert ("lands" not in guards(item)) is landed
 
 
@@ -174,10 +173,10 @@ def test_two_gangs_do_not_land_in_the_same_place() -> None:
     nodes = [node(f"n{i}") for i in range(3)]
     devices = [device(f"n{n}", i, f"ml/t{n}" if n < 2 else "") for n in range(3) for i in range(8)]
     pods = [pod(f"ml/t{n}", f"n{n}", 8, f"Job/ml/t{n}") for n in range(2)]
-    plan = draw_plan(snapshot(nodes, devices, pods), (sick(devices[0]), sick(devices[8])), OPEN)
+    plan = plan_of(snapshot(nodes, devices, pods), (sick(devices[0]), sick(devices[8])), OPEN)
     moves = [item for item in plan.items if item.candidate.action is ActionKind.EVICT_GANG]
     assert [guards(item) for item in moves] == [set(), {"lands"}]
-    alone = draw_plan(snapshot(nodes, devices, pods), (sick(devices[8]),), OPEN)
+    alone = plan_of(snapshot(nodes, devices, pods), (sick(devices[8]),), OPEN)
     assert only(alone, ActionKind.EVICT_GANG).admitted
 
 
@@ -201,7 +200,7 @@ def test_a_taint_leaves_an_admitted_gang_its_last_place(gpus: int, others: int, 
     gang = Gang(id="G", framework="JobSet", workload="JobSet/ml/g", namespace="ml", pods=("ml/g0",))
     member = waiting("g0", gpus, owner="JobSet/ml/g", gang="G", placement=Placement(node_selector=labels))
     state = snapshot(nodes, devices, [member], gangs=[gang])
-    item = only(draw_plan(state, (sick(devices[0]),), OPEN), ActionKind.TAINT_NODE)
+    item = only(plan_of(state, (sick(devices[0]),), OPEN), ActionKind.TAINT_NODE)
     assert ("waiting_gangs" in guards(item)) is refused
     if refused:
         assert reason(item, "waiting_gangs").startswith("G waits to be placed and would have no place left.")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import MILDEST_FIRST, PlanPolicy
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import (
@@ -40,7 +39,22 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.remediation import Phase, Remediation
 from gpuwatch.facts.model.telemetry import Gap, GapKind
-from plan.fleet import GPU, NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot, workload
+from plan.fleet import (
+    GPU,
+    NOW,
+    device,
+    guards,
+    idle,
+    node,
+    only,
+    plan_of,
+    pod,
+    reason,
+    remediation,
+    sick,
+    snapshot,
+    workload,
+)
 
 POLICY = PlanPolicy()
 
@@ -65,7 +79,7 @@ def one_idle(**changes: object) -> tuple[Snapshot, tuple[Finding, ...]]:
 
 def test_a_lost_gpu_under_a_gang_is_tainted_and_the_gang_moved() -> None:
     state, findings = full_node_with_gang()
-    plan = draw_plan(state, findings, POLICY)
+    plan = plan_of(state, findings, POLICY)
     taint, move = only(plan, ActionKind.TAINT_NODE), only(plan, ActionKind.EVICT_GANG)
     assert taint.admitted, taint.refusals
     assert move.admitted, move.refusals
@@ -89,7 +103,7 @@ def moves_with(
     pods = tuple(replace(each, **(pod_changes or {})) for each in cluster.pods)  # type: ignore[arg-type]
     state = replace(state, cluster=replace(cluster, nodes=nodes, pods=pods))
     policy = replace(POLICY, modes={ActionKind.TAINT_NODE: taint, ActionKind.EVICT_GANG: move})
-    return only(draw_plan(state, findings, policy, history), ActionKind.EVICT_GANG)
+    return only(plan_of(state, findings, policy, history), ActionKind.EVICT_GANG)
 
 
 @pytest.mark.parametrize("taint", Mode)
@@ -175,7 +189,7 @@ def test_the_taint_of_a_move_has_its_turn_before_it() -> None:
     devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n < 2 and i < 4 else "") for n in range(8) for i in range(8)]
     state = snapshot(nodes, devices, [*members, waits], gangs=gangs)
     policy = replace(POLICY, budget_ratio=0.0, budget_min_gpus=8, storm_ratio=1.0)
-    plan = draw_plan(state, (sick(devices[0]), sick(devices[8], confidence_ratio=0.95)), policy)
+    plan = plan_of(state, (sick(devices[0]), sick(devices[8], confidence_ratio=0.95)), policy)
     items = [(item.candidate.action, item.candidate.nodes[0], item.admitted) for item in plan.items]
     assert items == [
         (ActionKind.EVICT_GANG, "n1", True),
@@ -200,7 +214,7 @@ def one_lost_of_eight(gang: bool = False, also_free: int = 0, waiting: int = 0) 
     devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n in held else "") for n in range(8) for i in range(8)]
     pods = [*members, *([pod("ml/waits", "", gpus=waiting, phase="Pending")] if waiting else [])]
     state = snapshot(nodes, devices, pods, gangs=gangs)
-    return only(draw_plan(state, (sick(devices[0]),), POLICY), ActionKind.TAINT_NODE)
+    return only(plan_of(state, (sick(devices[0]),), POLICY), ActionKind.TAINT_NODE)
 
 
 def worth(item: PlanItem) -> float:
@@ -229,27 +243,27 @@ def test_single_free_gpus_do_not_stand_in_for_a_block() -> None:
     nodes = [node(f"n{i}") for i in range(8)]
     pods = [pod(f"ml/p{n}-{i}", f"n{n}") for n in range(1, 8) for i in range(7)]
     devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n > 0 and i < 7 else "") for n in range(8) for i in range(8)]
-    item = only(draw_plan(snapshot(nodes, devices, pods), (sick(devices[0]),), POLICY), ActionKind.TAINT_NODE)
+    item = only(plan_of(snapshot(nodes, devices, pods), (sick(devices[0]),), POLICY), ActionKind.TAINT_NODE)
     assert item.score.disrupted_gpu_hours == 140
 
 
 def test_an_idle_workload_is_released_and_a_busy_replica_keeps_it() -> None:
     state, findings = one_idle()
-    assert only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).admitted
+    assert only(plan_of(state, findings, POLICY), ActionKind.RELEASE_GANG).admitted
     owner = "Deployment/ml/chat"
     two = snapshot(
         state.cluster.nodes,
         [*state.devices, device("n1", 1, "ml/chat-2")],
         [pod("ml/chat", "n0", owner=owner), pod("ml/chat-2", "n1", owner=owner)],
     )
-    assert guards(only(draw_plan(two, findings, POLICY), ActionKind.RELEASE_GANG)) == {"whole_group_idle"}
+    assert guards(only(plan_of(two, findings, POLICY), ActionKind.RELEASE_GANG)) == {"whole_group_idle"}
 
 
 def test_a_pod_that_holds_its_gpu_by_a_claim_counts_like_any_other() -> None:
     state, findings = one_idle(accelerators={}, claims=("c",))
     held = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="n0", name="gpu-0")
     item = only(
-        draw_plan(replace(state, cluster=replace(state.cluster, claims=(held,))), findings, POLICY),
+        plan_of(replace(state, cluster=replace(state.cluster, claims=(held,))), findings, POLICY),
         ActionKind.RELEASE_GANG,
     )
     assert item.admitted, item.refusals
@@ -258,13 +272,13 @@ def test_a_pod_that_holds_its_gpu_by_a_claim_counts_like_any_other() -> None:
 
 def test_unknown_findings_make_no_candidate() -> None:
     state, (finding,) = one_idle()
-    assert draw_plan(state, (replace(finding, verdict=Verdict.UNKNOWN),), POLICY).items == ()
+    assert plan_of(state, (replace(finding, verdict=Verdict.UNKNOWN),), POLICY).items == ()
 
 
 def test_confidence_at_its_bound_passes_and_below_it_does_not() -> None:
     state, (finding,) = one_idle()
-    at = only(draw_plan(state, (replace(finding, confidence_ratio=0.8),), POLICY), ActionKind.RELEASE_GANG)
-    below = only(draw_plan(state, (replace(finding, confidence_ratio=0.79),), POLICY), ActionKind.RELEASE_GANG)
+    at = only(plan_of(state, (replace(finding, confidence_ratio=0.8),), POLICY), ActionKind.RELEASE_GANG)
+    below = only(plan_of(state, (replace(finding, confidence_ratio=0.79),), POLICY), ActionKind.RELEASE_GANG)
     assert at.admitted
     assert guards(below) == {"evidence"}
 
@@ -277,7 +291,7 @@ def test_owners_that_could_not_restore_it_are_refused(status: OwnerStatus) -> No
     state, findings = one_idle()
     owner = workload("Deployment/ml/chat", status)
     state = replace(state, cluster=replace(state.cluster, workloads=(owner,)))
-    item = only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG)
+    item = only(plan_of(state, findings, POLICY), ActionKind.RELEASE_GANG)
     assert guards(item) == {"owner"}
     assert "ml/chat" in item.refusals[0].reason
 
@@ -301,7 +315,7 @@ def test_what_owners_ask_for_is_honoured_wherever_it_stands(where: str, note: di
         "namespace": lambda: replace(cluster, namespaces=(Namespace(name="ml", annotations=note),)),
         "node": lambda: replace(cluster, nodes=(replace(cluster.nodes[0], annotations=note), cluster.nodes[1])),
     }[where]()
-    item = only(draw_plan(replace(state, cluster=changed), findings, POLICY), ActionKind.RELEASE_GANG)
+    item = only(plan_of(replace(state, cluster=changed), findings, POLICY), ActionKind.RELEASE_GANG)
     assert guards(item) == {guard}
 
 
@@ -315,7 +329,7 @@ def test_a_tenant_protects_its_pods_and_not_the_node_below_them(note: dict[str, 
         [pod("ml/chat", "n0", annotations=note)],
         namespaces=(Namespace(name="ml", annotations=note),),
     )
-    plan = draw_plan(state, (sick(held),), POLICY)
+    plan = plan_of(state, (sick(held),), POLICY)
     asked = {"opted_out", "snoozed"}
     assert not guards(only(plan, ActionKind.TAINT_NODE)) & asked
     assert guards(only(plan, ActionKind.EVICT_GANG)) & asked
@@ -332,14 +346,14 @@ def test_a_tenant_protects_its_pods_and_not_the_node_below_them(note: dict[str, 
 )
 def test_snooze(value: str, refused: bool) -> None:
     state, findings = one_idle(annotations={keys.SNOOZE_UNTIL: value})
-    item = only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG)
+    item = only(plan_of(state, findings, POLICY), ActionKind.RELEASE_GANG)
     assert guards(item) == ({"snoozed"} if refused else set())
 
 
 def test_every_reason_is_given_at_once() -> None:
     state, findings = one_idle(annotations={keys.OPT_OUT: "true"}, priority=2_000_000_000)
     cluster = replace(state.cluster, workloads=(workload("Deployment/ml/chat", OwnerStatus.BARE),))
-    item = only(draw_plan(replace(state, cluster=cluster), findings, POLICY), ActionKind.RELEASE_GANG)
+    item = only(plan_of(replace(state, cluster=cluster), findings, POLICY), ActionKind.RELEASE_GANG)
     assert guards(item) == {"opted_out", "priority", "owner"}
 
 
@@ -350,7 +364,7 @@ def test_disruption_budget_on_both_sides() -> None:
             namespace="ml", name="chat", match_labels={"app": "chat"}, disruptions_allowed=allowed
         )
         cluster = replace(state.cluster, budgets=(budget,))
-        item = only(draw_plan(replace(state, cluster=cluster), findings, POLICY), ActionKind.RELEASE_GANG)
+        item = only(plan_of(replace(state, cluster=cluster), findings, POLICY), ActionKind.RELEASE_GANG)
         assert guards(item) == expected
 
 
@@ -362,15 +376,13 @@ def test_a_budget_that_selects_others_says_nothing() -> None:
         DisruptionBudget(namespace="ml", name="c", match_expressions=(("app", "NotIn", ("chat",)),)),
     )
     state = replace(state, cluster=replace(state.cluster, budgets=others))
-    assert only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).admitted
+    assert only(plan_of(state, findings, POLICY), ActionKind.RELEASE_GANG).admitted
 
 
 def test_a_shared_device_does_not_tell_who_is_idle() -> None:
     state, findings = one_idle()
     shared = replace(state.devices[0], shared=True)
-    item = only(
-        draw_plan(replace(state, devices=(shared, state.devices[1])), findings, POLICY), ActionKind.RELEASE_GANG
-    )
+    item = only(plan_of(replace(state, devices=(shared, state.devices[1])), findings, POLICY), ActionKind.RELEASE_GANG)
     assert guards(item) == {"attribution"}
 
 
@@ -378,20 +390,20 @@ def test_a_gang_that_would_land_nowhere_stays() -> None:
     state, findings = full_node_with_gang()
     busy = [replace(item, unschedulable=True) for item in state.cluster.nodes[1:]]
     cluster = replace(state.cluster, nodes=(state.cluster.nodes[0], *busy))
-    item = only(draw_plan(replace(state, cluster=cluster), findings, POLICY), ActionKind.EVICT_GANG)
+    item = only(plan_of(replace(state, cluster=cluster), findings, POLICY), ActionKind.EVICT_GANG)
     assert "lands" in guards(item)
     assert f"needs 8 {GPU}" in next(r.reason for r in item.refusals if r.guard == "lands")
 
 
 def test_a_host_that_is_no_node_is_never_tainted() -> None:
     lost = device("n0", 0, node=None)
-    plan = draw_plan(snapshot([node("n0"), node("n1")], [lost, device("n1", 0)]), (sick(lost),), POLICY)
+    plan = plan_of(snapshot([node("n0"), node("n1")], [lost, device("n1", 0)]), (sick(lost),), POLICY)
     assert "node_known" in guards(only(plan, ActionKind.TAINT_NODE))
 
 
 def test_without_a_cluster_everything_is_refused_and_says_why() -> None:
     held = device("n0", 0, "ml/chat")
-    plan = draw_plan(Snapshot(at=NOW, devices=(held,)), (idle("ml/chat", [held]), sick(held)), POLICY)
+    plan = plan_of(Snapshot(at=NOW, devices=(held,)), (idle("ml/chat", [held]), sick(held)), POLICY)
     assert plan.items
     assert all("cluster_known" in guards(item) for item in plan.items)
 
@@ -412,10 +424,10 @@ def test_harm_in_flight_counts_whoever_caused_it(taint: dict[str, object]) -> No
     state = snapshot(
         nodes, [*held, *(device(f"n{n}", i) for n in range(1, 10) for i in range(8))], [pod("ml/t-0", "n0", 8)]
     )
-    assert only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE).admitted
+    assert only(plan_of(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE).admitted
     tainted = replace(nodes[9], **taint)  # type: ignore[arg-type]
     state = replace(state, cluster=replace(state.cluster, nodes=(*nodes[:9], tainted)))
-    assert guards(only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE)) == {"budget"}
+    assert guards(only(plan_of(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE)) == {"budget"}
 
 
 def test_a_dedicated_taint_is_no_harm() -> None:
@@ -424,7 +436,7 @@ def test_a_dedicated_taint_is_no_harm() -> None:
     state = snapshot(
         nodes, [*held, *(device(f"n{n}", i) for n in range(1, 10) for i in range(8))], [pod("ml/t-0", "n0", 8)]
     )
-    assert only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE).admitted
+    assert only(plan_of(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE).admitted
 
 
 def test_the_budget_goes_to_the_best_candidate() -> None:
@@ -434,7 +446,7 @@ def test_the_budget_goes_to_the_best_candidate() -> None:
     rest = [device(f"n{n}", i, f"ml/busy-{n}") for n in range(2, 10) for i in range(8)]
     state = snapshot(nodes, first + second + rest, [pod("ml/a", "n0", 8), pod("ml/b", "n1", 8)])
     findings = (idle("ml/a", first, confidence_ratio=0.85), idle("ml/b", second, confidence_ratio=0.95))
-    plan = draw_plan(state, findings, POLICY)
+    plan = plan_of(state, findings, POLICY)
     assert [(item.candidate.target.name, item.admitted) for item in plan.items] == [
         ("Deployment/ml/b", True),
         ("Deployment/ml/a", False),
@@ -445,7 +457,7 @@ def test_the_budget_goes_to_the_best_candidate() -> None:
 def test_the_last_nodes_of_a_pool_stay() -> None:
     held = [device("n0", i, "ml/t-0") for i in range(8)]
     state = snapshot([node("n0")], held, [pod("ml/t-0", "n0", 8)])
-    item = only(draw_plan(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE)
+    item = only(plan_of(state, (sick(held[0]),), POLICY), ActionKind.TAINT_NODE)
     assert guards(item) == {"pool_nodes"}
 
 
@@ -454,8 +466,8 @@ def test_a_storm_stops_everything() -> None:
     nodes = [node(f"n{i}") for i in range(10)]
     devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
     state = snapshot(nodes, devices)
-    assert draw_plan(state, tuple(sick(item) for item in devices[:16]), POLICY).brake == ""
-    storm = draw_plan(state, tuple(sick(item) for item in devices[:17]), POLICY)
+    assert plan_of(state, tuple(sick(item) for item in devices[:16]), POLICY).brake == ""
+    storm = plan_of(state, tuple(sick(item) for item in devices[:17]), POLICY)
     assert storm.brake.startswith("17 of 80 GPUs")
     assert all("brake" in guards(item) for item in storm.items)
 
@@ -466,7 +478,7 @@ def test_when_nearly_everything_looks_idle_nothing_is_released() -> None:
     devices = [device(f"n{i // 8}", i % 8, f"ml/p{i}") for i in range(20)]
     state = snapshot(nodes, devices, [pod(f"ml/p{i}", f"n{i // 8}") for i in range(20)])
     for count, halted in ((16, False), (17, True)):
-        plan = draw_plan(state, tuple(idle(f"ml/p{i}", [devices[i]]) for i in range(count)), POLICY)
+        plan = plan_of(state, tuple(idle(f"ml/p{i}", [devices[i]]) for i in range(count)), POLICY)
         assert bool(plan.brake) is halted
 
 
@@ -481,23 +493,23 @@ def test_nodes_that_telemetry_does_not_show_are_missed(seen: int, resolved: bool
     devices = [device(f"n{n}", i) for n in range(seen) for i in range(8)]
     if not resolved:
         devices.append(replace(device("n9", 0), node=None))
-    plan = draw_plan(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
+    plan = plan_of(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
     assert plan.brake == ("Telemetry shows devices of only 4 of 10 Nodes that have any." if stopped else "")
 
 
 def test_missing_telemetry_is_a_brake() -> None:
     state, findings = full_node_with_gang()
     gone = tuple(replace(item, present=index < 31) for index, item in enumerate(state.devices))
-    assert "Only 31 of 64" in draw_plan(replace(state, devices=gone), findings, POLICY).brake
+    assert "Only 31 of 64" in plan_of(replace(state, devices=gone), findings, POLICY).brake
     half = tuple(replace(item, present=index < 32) for index, item in enumerate(state.devices))
-    assert draw_plan(replace(state, devices=half), findings, POLICY).brake == ""
+    assert plan_of(replace(state, devices=half), findings, POLICY).brake == ""
 
 
 def test_a_partial_answer_is_a_brake_and_another_gap_is_none() -> None:
     state, findings = full_node_with_gang()
     for kind, halted in ((GapKind.PARTIAL, True), (GapKind.SIGNAL_MISSING, False)):
         gap = Gap(kind=kind, what="answers", detail="store-3 did not answer.")
-        plan = draw_plan(replace(state, gaps=(gap,)), findings, POLICY)
+        plan = plan_of(replace(state, gaps=(gap,)), findings, POLICY)
         assert bool(plan.brake) is halted
         assert all(("partial_answer" in guards(item)) is halted for item in plan.items)
 
@@ -507,11 +519,11 @@ def test_what_a_partial_answer_does_not_show_is_no_storm() -> None:
     state, findings = full_node_with_gang()
     gap = Gap(kind=GapKind.PARTIAL, what="answers", detail="store-3 did not answer.")
     gone = tuple(replace(item, present=False) for item in state.devices)
-    assert draw_plan(replace(state, devices=gone), findings, POLICY).last_storm == state.at
-    plan = draw_plan(replace(state, devices=gone, gaps=(gap,)), findings, POLICY)
+    assert plan_of(replace(state, devices=gone), findings, POLICY).last_storm == state.at
+    plan = plan_of(replace(state, devices=gone, gaps=(gap,)), findings, POLICY)
     assert (plan.brake, plan.last_storm) == ("Telemetry answered only in part: store-3 did not answer.", None)
     before = state.at - timedelta(minutes=5)
-    assert draw_plan(replace(state, gaps=(gap,)), findings, POLICY, storm_at=before).last_storm == before
+    assert plan_of(replace(state, gaps=(gap,)), findings, POLICY, last_storm=before).last_storm == before
 
 
 def test_a_namespace_may_ask_for_a_milder_mode_only() -> None:
@@ -520,14 +532,14 @@ def test_a_namespace_may_ask_for_a_milder_mode_only() -> None:
     for asked, expected in (("enforce", Mode.SUGGEST), ("observe", Mode.OBSERVE), ("whatever", Mode.OBSERVE)):
         space = Namespace(name="ml", annotations={keys.MODE: asked})
         asked_state = replace(state, cluster=replace(state.cluster, namespaces=(space,)))
-        assert only(draw_plan(asked_state, findings, policy), ActionKind.RELEASE_GANG).mode is expected
-    assert only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).mode is Mode.OBSERVE
+        assert only(plan_of(asked_state, findings, policy), ActionKind.RELEASE_GANG).mode is expected
+    assert only(plan_of(state, findings, POLICY), ActionKind.RELEASE_GANG).mode is Mode.OBSERVE
 
 
 def test_advice_to_watch_plans_nothing() -> None:
     state, _ = full_node_with_gang()
     finding = sick(state.devices[0], advice=Advice.WATCH, severity=Severity.WARNING)
-    assert draw_plan(state, (finding,), POLICY).items == ()
+    assert plan_of(state, (finding,), POLICY).items == ()
 
 
 def test_a_score_without_a_pool_is_not_a_number() -> None:
@@ -561,7 +573,7 @@ def test_no_random_fleet_gets_past_its_budget(
         *(sick(devices[i]) for i in sorted(sick_gpus)),
         *(idle(f"ml/p{i}", [devices[i]]) for i in sorted(idle_gpus) if held[i]),
     )
-    plan = draw_plan(snapshot(nodes, devices, pods), findings, PlanPolicy(budget_min_gpus=4))
+    plan = plan_of(snapshot(nodes, devices, pods), findings, PlanPolicy(budget_min_gpus=4))
     disturbed: set[str] = set()
     for item in plan.items:
         if item.admitted and item.candidate.action is ActionKind.TAINT_NODE:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.facts.model.cluster import Gang, Pod
 from gpuwatch.facts.model.decision import ActionKind, Advice, Severity
-from plan.fleet import device, guards, idle, node, only, pod, reason, sick, snapshot, workload
+from plan.fleet import device, guards, idle, node, only, plan_of, pod, reason, sick, snapshot, workload
 
 POLICY = PlanPolicy(budget_ratio=1.0)
 
@@ -51,7 +50,7 @@ def test_only_the_pod_on_the_sick_gpu_moves_where_pods_are_independent() -> None
     for kind, moved in (("Deployment", ("ml/chat-0",)), ("Job", ("ml/chat-0", "ml/chat-1"))):
         owner = f"{kind}/ml/chat"
         pods = [pod("ml/chat-0", "n0", owner=owner), pod("ml/chat-1", "n1", owner=owner)]
-        plan = draw_plan(snapshot(nodes, devices, pods), (sick(devices[0]),), POLICY)
+        plan = plan_of(snapshot(nodes, devices, pods), (sick(devices[0]),), POLICY)
         assert only(plan, ActionKind.EVICT_GANG).candidate.pods == moved
 
 
@@ -65,10 +64,10 @@ def test_a_busy_sibling_gang_keeps_its_owner_from_being_released() -> None:
         for i in range(2)
     ]
     state = snapshot([node("n0"), node("n1")], devices, pods, gangs=gangs)
-    alone = draw_plan(state, (idle("ml/a", devices[:1]),), POLICY)
+    alone = plan_of(state, (idle("ml/a", devices[:1]),), POLICY)
     assert guards(only(alone, ActionKind.RELEASE_GANG)) == {"whole_group_idle"}
     assert "ml/b" in reason(only(alone, ActionKind.RELEASE_GANG), "whole_group_idle")
-    both = draw_plan(state, (idle("ml/a", devices[:1]), idle("ml/b", devices[1:])), POLICY)
+    both = plan_of(state, (idle("ml/a", devices[:1]), idle("ml/b", devices[1:])), POLICY)
     assert [item.refusals for item in both.items] == [(), ()]
 
 
@@ -85,9 +84,9 @@ def test_what_other_controllers_are_asked_is_honoured(note: dict[str, str], refu
     held = device("n0", 0, "ml/chat")
     chat: Pod = pod("ml/chat", "n0", annotations=note)
     state = snapshot([node("n0"), node("n1")], [held, device("n1", 0)], [chat])
-    released = only(draw_plan(state, (idle("ml/chat", [held]),), POLICY), ActionKind.RELEASE_GANG)
+    released = only(plan_of(state, (idle("ml/chat", [held]),), POLICY), ActionKind.RELEASE_GANG)
     assert guards(released) == ({"opted_out"} if refused else set())
     # A taint touches no Pod.
     finding = sick(held, severity=Severity.WARNING, advice=Advice.RESET_WHEN_IDLE)
-    taint = only(draw_plan(state, (finding,), POLICY), ActionKind.TAINT_NODE)
+    taint = only(plan_of(state, (finding,), POLICY), ActionKind.TAINT_NODE)
     assert "opted_out" not in guards(taint)

@@ -8,10 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import DisruptionBudget
-from plan.fleet import device, idle, node, pod, sick, snapshot
+from plan.fleet import device, idle, node, plan_of, pod, sick, snapshot
 
 T = TypeVar("T")
 POLICY = PlanPolicy(storm_ratio=1.0, idle_storm_ratio=1.0)
@@ -36,7 +35,7 @@ def walks(candidates: int, kind: str) -> list[int]:
     given = [Counted(each) for each in (devices, state.cluster.nodes, pods)]
     cluster = replace(state.cluster, nodes=given[1], pods=given[2], budgets=budgets)
     found = [idle(each.pods[0], [each]) if kind == "releases" else sick(each) for each in devices[: candidates * 2 : 2]]
-    plan = draw_plan(replace(state, devices=given[0], cluster=cluster), tuple(found), POLICY)
+    plan = plan_of(replace(state, devices=given[0], cluster=cluster), tuple(found), POLICY)
     assert len(plan.items) == candidates * (1 if kind == "releases" else 2)
     assert plan.brake == ""
     return [each.walks for each in (*given, budgets)]

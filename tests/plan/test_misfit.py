@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Gang
 from gpuwatch.facts.model.decision import ActionKind, Finding, Plan, Snapshot
 from gpuwatch.judge.misfit.assess import MisfitPolicy, assess_misfit
-from plan.fleet import device, guards, node, only, pod, reason, sick, snapshot
+from plan.fleet import device, guards, node, only, plan_of, pod, reason, sick, snapshot
 
 EVICT = ActionKind.EVICT_GANG
 CLIQUE = "nvidia.com/gpu.clique"
@@ -30,7 +29,7 @@ def spread_gang(domains: dict[str, str], at: tuple[str, str] = ("n0", "n2")) -> 
 
 def drawn(state: Snapshot, policy: PlanPolicy = POLICY, *more: Finding) -> Plan:
     """The plan with the misfits that are found in the state."""
-    return draw_plan(state, (*more, *assess_misfit(state, MisfitPolicy(), policy.topology_labels)), policy)
+    return plan_of(state, (*more, *assess_misfit(state, MisfitPolicy(), policy.topology_labels)), policy)
 
 
 TWO_RACKS = {"n0": "a", "n1": "a", "n2": "b"}

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import ModeScope, PlanPolicy
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import Namespace
 from gpuwatch.facts.model.decision import ActionKind, Finding, FindingKind, Mode, PlanItem, Snapshot
-from plan.fleet import device, guards, idle, node, only, pod, snapshot
+from plan.fleet import device, guards, idle, node, only, plan_of, pod, snapshot
 
 TAINT, RELEASE = ActionKind.TAINT_NODE, ActionKind.RELEASE_GANG
 OBSERVE, SUGGEST, ENFORCE = Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE
@@ -63,7 +62,7 @@ def drawn(
     if asked:
         space = Namespace(name="ml", annotations={keys.MODE: asked})
         state = replace(state, cluster=replace(state.cluster, namespaces=(space,)))
-    return only(draw_plan(state, findings, policy, precision=precision), RELEASE)
+    return only(plan_of(state, findings, policy, precision=precision or {}), RELEASE)
 
 
 def test_over_several_pools_the_mildest_holds() -> None:
@@ -109,7 +108,7 @@ def test_a_precise_detector_is_enough_if_it_is_sure_enough() -> None:
     poor = {("ml", FindingKind.ABANDONED): 0.3}
     for confidence, mode in ((0.8, ENFORCE), (0.79, SUGGEST)):
         second = replace(findings[0], kind=FindingKind.NEVER_USED, confidence_ratio=confidence)
-        plan = draw_plan(state, (*findings, second), policy, precision=poor)
+        plan = plan_of(state, (*findings, second), policy, precision=poor)
         assert only(plan, RELEASE).mode is mode
 
 
@@ -128,14 +127,14 @@ def two_pools(first: Mode, second: Mode) -> tuple[Snapshot, tuple[Finding, ...],
 
 def test_what_is_observed_takes_no_budget_from_what_is_enforced() -> None:
     state, findings, policy = two_pools(OBSERVE, ENFORCE)
-    items = draw_plan(state, findings, policy).items
+    items = plan_of(state, findings, policy).items
     # Best score first, as ever; the smaller one is done.
     assert [(item.candidate.target.name[-1], item.admitted) for item in items] == [("a", False), ("b", True)]
     assert guards(items[0]) == {"rate"}
     state, findings, policy = two_pools(SUGGEST, ENFORCE)
-    assert [item.admitted for item in draw_plan(state, findings, policy).items] == [True, False]
+    assert [item.admitted for item in plan_of(state, findings, policy).items] == [True, False]
     state, findings, policy = two_pools(OBSERVE, OBSERVE)
-    assert [item.admitted for item in draw_plan(state, findings, policy).items] == [True, False]
+    assert [item.admitted for item in plan_of(state, findings, policy).items] == [True, False]
 
 
 def test_a_release_that_is_only_observed_is_no_part_of_one_that_is_done_on_demand() -> None:
@@ -154,7 +153,7 @@ def test_a_release_that_is_only_observed_is_no_part_of_one_that_is_done_on_deman
     partly = replace(everything, scopes=(ModeScope(mode=ENFORCE, namespace="ml"),))
 
     def done(policy: PlanPolicy, found: tuple[Finding, ...]) -> set[str]:
-        plan = draw_plan(state, found, policy)
+        plan = plan_of(state, found, policy)
         return {item.candidate.target.name for item in plan.items if item.admitted and item.mode is ENFORCE}
 
     assert done(everything, findings[:2]) == {"Deployment/ml/a", "Deployment/web/b"}

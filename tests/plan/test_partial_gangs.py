@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.partial_gangs import explained
 from gpuwatch.act.plan.policy import PlanPolicy
@@ -27,7 +26,7 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
-from plan.fleet import NOW, device, guards, node, only, pod, snapshot, workload
+from plan.fleet import NOW, device, guards, node, only, plan_of, pod, snapshot, workload
 
 POLICY = PlanPolicy(
     budget_ratio=1.0,
@@ -102,7 +101,7 @@ def findings(scene: Snapshot, *, verdict: Verdict = Verdict.IDLE, policy: PlanPo
         )
         for gang in scene.cluster.gangs
     )
-    return explained(PlanFacts(scene, found), policy)
+    return explained(PlanFacts(snapshot=scene, findings=found, policy=policy))
 
 
 def released(plan: Plan) -> dict[str, str]:
@@ -115,7 +114,7 @@ def released(plan: Plan) -> dict[str, str]:
 
 
 def drawn(scene: Snapshot, policy: PlanPolicy = POLICY, **how: object) -> dict[str, str]:
-    return released(draw_plan(scene, findings(scene, policy=policy, **how), policy))  # type: ignore[arg-type]
+    return released(plan_of(scene, findings(scene, policy=policy, **how), policy))  # type: ignore[arg-type]
 
 
 BIG = torn("big", {"n0": 8}, [6])
@@ -152,7 +151,7 @@ def test_work_before_it_stopped_is_lost_with_it() -> None:
     saved = {keys.LAST_CHECKPOINT: SINCE.isoformat()}
     kept = torn("small", {"n1": 6}, [8], started=2 + 1 / 3, annotations=saved)
     assert drawn(state(BIG, kept)) == {"small": "ml/big-w0"}
-    item = only(draw_plan(state(worked), findings(state(worked)), POLICY), RELEASE)
+    item = only(plan_of(state(worked), findings(state(worked)), POLICY), RELEASE)
     assert item.score.disrupted_gpu_hours == pytest.approx(18)
     assert "12.0 GPU-hours of work before it stopped, since its start (at most 24 h count; " in item.score.harm_basis
     assert item.score.gained_gpu_hours == pytest.approx(6 * POLICY.horizon_hours)
@@ -167,7 +166,7 @@ def test_a_gang_of_higher_priority_is_not_released_for_another() -> None:
 def test_nobody_is_released_for_its_own_rest() -> None:
     alone = torn("big", {"n0": 8}, [6])
     scene = state(alone)
-    item = only(draw_plan(scene, findings(scene), POLICY), RELEASE)
+    item = only(plan_of(scene, findings(scene), POLICY), RELEASE)
     assert guards(item) == {"demand"}  # though the policy asks for no demand
     assert not POLICY.reclaim_only_on_demand
 
@@ -175,21 +174,21 @@ def test_nobody_is_released_for_its_own_rest() -> None:
 def test_a_gang_that_waits_as_a_whole_gets_what_one_in_part_holds() -> None:
     scene = state(BIG, torn("whole", {}, [4, 4]))
     found = tuple(item for item in findings(scene) if item.subject.name != "JobSet/ml/whole")
-    assert released(draw_plan(scene, found, POLICY)) == {"big": "ml/whole-w0"}
+    assert released(plan_of(scene, found, POLICY)) == {"big": "ml/whole-w0"}
 
 
 def test_what_is_not_confirmed_is_shown_alone() -> None:
     scene = state(BIG, SMALL)
     shown = findings(scene, verdict=Verdict.UNKNOWN)
     assert "wait for each other's GPUs" in shown[0].summary
-    assert draw_plan(scene, shown, POLICY).items == ()
+    assert plan_of(scene, shown, POLICY).items == ()
 
 
 def test_only_the_one_that_is_confirmed_is_released() -> None:
     scene = state(BIG, SMALL)
     big, small = findings(scene)
     shown = replace(small, verdict=Verdict.UNKNOWN, confidence_ratio=0.0)
-    assert released(draw_plan(scene, (big, shown), POLICY)) == {"big": "ml/small-w0"}
+    assert released(plan_of(scene, (big, shown), POLICY)) == {"big": "ml/small-w0"}
 
 
 def test_of_three_in_a_ring_one_is_released() -> None:
@@ -249,7 +248,7 @@ def test_the_mode_decides_what_is_done_about_it() -> None:
     scene = state(BIG, SMALL)
     for mode in Mode:
         policy = replace(POLICY, modes={RELEASE: mode})
-        plan = draw_plan(scene, findings(scene), policy)
+        plan = plan_of(scene, findings(scene), policy)
         assert {(item.mode, item.admitted) for item in plan.items} == {(mode, True), (mode, False)}
 
 

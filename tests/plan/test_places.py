@@ -7,13 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import Freeze, PlanPolicy
 from gpuwatch.facts.model.cluster import Condition, Gang, Namespace, Placement, Quota, Taint
 from gpuwatch.facts.model.decision import ActionKind, Snapshot
 from gpuwatch.judge.reclaim import reclaimed
-from plan.fleet import NOW, device, guards, idle, node, only, pod, reason, sick, snapshot
+from plan.fleet import NOW, device, guards, idle, node, only, plan_of, pod, reason, sick, snapshot
 
 EVICT, TAINT = ActionKind.EVICT_GANG, ActionKind.TAINT_NODE
 CLIQUE, LEAF = "nvidia.com/gpu.clique", "network.topology.nvidia.com/leaf"
@@ -33,7 +32,7 @@ def gang_on_a_sick_gpu(domains: dict[str, str], at: tuple[str, ...], label: str 
 
 
 def moved(state: Snapshot) -> tuple[set[str], str]:
-    item = only(draw_plan(state, (sick(state.devices[0]),), POLICY), EVICT)
+    item = only(plan_of(state, (sick(state.devices[0]),), POLICY), EVICT)
     return guards(item), next((each.reason for each in item.refusals if each.guard == "lands"), "")
 
 
@@ -73,7 +72,7 @@ def test_pods_that_belong_to_no_gang_may_land_anywhere() -> None:
     nodes = [node("n0", 1, labels={CLIQUE: "a"}), node("n1", 1, labels={CLIQUE: "b"})]
     held = device("n0", 0, "ml/a")
     state = snapshot(nodes, [held, device("n1", 0)], [pod("ml/a", "n0", started=NOW - timedelta(hours=1))])
-    assert only(draw_plan(state, (sick(held),), POLICY), EVICT).admitted
+    assert only(plan_of(state, (sick(held),), POLICY), EVICT).admitted
 
 
 VOLUME = "spec.volumes[data].persistentVolumeClaim: gpuwatch does not know in which zone or on which Node its volume is"
@@ -176,14 +175,14 @@ def name_of(mark: Taint | Condition) -> str:
 def test_a_node_that_is_taken_back_is_not_tainted_is_no_place_and_weighs_on_the_budget(mark: Taint | Condition) -> None:
     nodes = [node("n0", **marked(mark)), node("n1")]
     devices = [device("n0", i) for i in range(8)] + [device("n1", i) for i in range(8)]
-    plan = draw_plan(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
+    plan = plan_of(snapshot(nodes, devices), (sick(devices[0]),), POLICY)
     item = only(plan, TAINT)
     assert "already_tainted" in guards(item)
     assert "taken back by its provider" in reason(item, "already_tainted")
     assert [use.in_flight_gpus for use in plan.budgets if use.scope == "pool/train"] == [8]
     hurt = device("n1", 0, "ml/a")
     moving = snapshot(nodes, [*devices[:8], hurt], [pod("ml/a", "n1", started=NOW - timedelta(hours=1))])
-    assert "lands" in guards(only(draw_plan(moving, (sick(hurt),), POLICY), EVICT))
+    assert "lands" in guards(only(plan_of(moving, (sick(hurt),), POLICY), EVICT))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +195,7 @@ def test_a_node_that_is_taken_back_is_not_tainted_is_no_place_and_weighs_on_the_
 def test_a_node_that_another_remediator_repairs_is_left_to_it(marks: dict[str, object]) -> None:
     nodes, hurt = [node("n0", **marks), node("n1")], device("n0", 0, "ml/a")
     world = snapshot(nodes, [hurt], [pod("ml/a", "n0", started=NOW - timedelta(hours=1))])
-    plan = draw_plan(world, (sick(hurt),), POLICY)
+    plan = plan_of(world, (sick(hurt),), POLICY)
     for action in (TAINT, EVICT):
         assert "is at work on n0" in reason(only(plan, action), "other_remediator")
 
@@ -207,7 +206,7 @@ def test_a_node_that_only_may_be_taken_back_is_as_any_other(mark: Taint | Condit
         "n0", labels={"cloud.google.com/gke-spot": "true", "karpenter.sh/capacity-type": "spot"}, **marked(mark)
     )
     assert not reclaimed(spot)
-    assert not PlanFacts(snapshot([spot], []), ()).closed(spot)
+    assert not PlanFacts(snapshot=snapshot([spot], [])).closed(spot)
 
 
 # Taints and those that wait
@@ -223,8 +222,8 @@ def test_two_fences_of_one_plan_do_not_take_the_last_place_of_a_gang_that_waits(
     both = snapshot(nodes, devices, [*busy, waits])
     findings = (sick(devices[0]), sick(devices[8]))
     for alone in findings:
-        assert "waiting_gangs" not in guards(only(draw_plan(both, (alone,), POLICY), TAINT))
-    items = [item for item in draw_plan(both, findings, POLICY).items if item.candidate.action is TAINT]
+        assert "waiting_gangs" not in guards(only(plan_of(both, (alone,), POLICY), TAINT))
+    items = [item for item in plan_of(both, findings, POLICY).items if item.candidate.action is TAINT]
     refused = [item for item in items if not item.admitted]
     assert [item.admitted for item in items] == [True, False]
     assert guards(refused[0]) == {"waiting_gangs"}
@@ -238,7 +237,7 @@ def test_a_finding_on_a_pod_that_ended_is_a_refusal_and_no_crash() -> None:
     held = device("n0", 0, "ml/a")
     for gone in ({"phase": "Succeeded"}, {"phase": ""}, {"accelerators": {}}):
         state = snapshot([node("n0", 1)], [held], [replace(pod("ml/a", "n0"), **gone)])  # type: ignore[arg-type]
-        plan = draw_plan(state, (idle("ml/a", [held]),), POLICY)
+        plan = plan_of(state, (idle("ml/a", [held]),), POLICY)
         assert not only(plan, ActionKind.RELEASE_GANG).admitted
 
 
@@ -247,7 +246,7 @@ def test_a_namespace_opts_out_by_a_label_as_by_an_annotation() -> None:
     for where in ("labels", "annotations"):
         space = Namespace(name="ml", **{where: {"gpuwatch.dev/opt-out": "true"}})  # type: ignore[arg-type]
         state = snapshot([node("n0", 1)], [held], [pod("ml/a", "n0")], namespaces=(space,))
-        plan = draw_plan(state, (idle("ml/a", [held]),), POLICY)
+        plan = plan_of(state, (idle("ml/a", [held]),), POLICY)
         assert "opted_out" in guards(only(plan, ActionKind.RELEASE_GANG))
 
 

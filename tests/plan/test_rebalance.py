@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Node, Sharing
 from gpuwatch.facts.model.decision import (
@@ -28,7 +27,7 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import Phase
-from plan.fleet import GPU, NOW, device, guards, idle, node, only, pod, reason, remediation, sick, snapshot
+from plan.fleet import GPU, NOW, device, guards, idle, node, only, plan_of, pod, reason, remediation, sick, snapshot
 
 EVICT = ActionKind.EVICT_GANG
 POLICY = PlanPolicy(budget_ratio=1.0)
@@ -77,7 +76,7 @@ def moves(plan: Plan) -> dict[str, PlanItem]:
 
 
 def test_the_one_whose_restart_costs_least_goes_and_the_other_stays() -> None:
-    plan = draw_plan(crowded(node("n0", 1)), (contention(),), POLICY)
+    plan = plan_of(crowded(node("n0", 1)), (contention(),), POLICY)
     found = moves(plan)
     assert found[A].admitted, found[A].refusals
     assert (found[A].candidate.pods, found[A].candidate.detectors) == (("ml/a",), ("hbm_contention",))
@@ -89,56 +88,56 @@ def test_the_one_whose_restart_costs_least_goes_and_the_other_stays() -> None:
         reason(found[B], "once")
         == f"{found[A].candidate.id} resolves hbm_contention:device/GPU-s0-0 and has a higher score."
     )
-    older = draw_plan(crowded(node("n0", 1), hours={"a": 5.0, "b": 3.0}), (contention(),), POLICY)
+    older = plan_of(crowded(node("n0", 1), hours={"a": 5.0, "b": 3.0}), (contention(),), POLICY)
     assert {name: item.admitted for name, item in moves(older).items()} == {A: False, B: True}
 
 
 def test_it_has_to_be_worth_it() -> None:
     small = contention(relief_gpus={A: 0.02, B: 0.02})
     assert {
-        guard for item in moves(draw_plan(crowded(node("n0", 1)), (small,), POLICY)).values() for guard in guards(item)
+        guard for item in moves(plan_of(crowded(node("n0", 1)), (small,), POLICY)).values() for guard in guards(item)
     } == {"worth_it"}
     some = contention(relief_gpus={A: 0.03, B: 0.03})
-    assert moves(draw_plan(crowded(node("n0", 1)), (some,), POLICY))[A].admitted
+    assert moves(plan_of(crowded(node("n0", 1)), (some,), POLICY))[A].admitted
 
 
 def test_what_nobody_can_know_is_no_gain_and_said_so() -> None:
     vague = contention(relief_gpus={}, confidence_ratio=0.5, missing=(f"what {A} asks for",), advice=Advice.WATCH)
-    item = moves(draw_plan(crowded(node("n0", 1)), (vague,), POLICY))[A]
+    item = moves(plan_of(crowded(node("n0", 1)), (vague,), POLICY))[A]
     assert guards(item) == {"worth_it", "evidence"}
     assert item.score.gained_gpu_hours == 0
     assert reason(item, "worth_it") == f"It is not known what the move gains; missing: what {A} asks for."
 
 
 def test_no_place_without_a_gpu_to_itself() -> None:
-    assert reason(moves(draw_plan(crowded(), (contention(),), POLICY))[A], "lands").startswith(
+    assert reason(moves(plan_of(crowded(), (contention(),), POLICY))[A], "lands").startswith(
         "No Node in service has a GPU for it alone"
     )
     shared = node("s1", 4, **SHARED)
-    assert moves(draw_plan(crowded(shared), (contention(),), POLICY))[A].admitted
+    assert moves(plan_of(crowded(shared), (contention(),), POLICY))[A].admitted
     # Three of its four slices are free, and all of them are of a GPU that somebody works on.
-    taken = draw_plan(crowded(shared, busy=("s1/0",)), (contention(),), POLICY)
+    taken = plan_of(crowded(shared, busy=("s1/0",)), (contention(),), POLICY)
     assert guards(moves(taken)[A]) == {"lands"}
-    full = draw_plan(crowded(node("n0", 1), busy=("n0/0",)), (contention(),), POLICY)
+    full = plan_of(crowded(node("n0", 1), busy=("n0/0",)), (contention(),), POLICY)
     assert guards(moves(full)[A]) == {"lands"}
 
 
 def test_on_a_node_that_shares_its_gpus_nobody_may_hold_one_that_it_could_get() -> None:
     """Whether replicas are spread over GPUs or packed is a setting of the device plugin, which nobody sees."""
     two = node("s1", 8, **SHARED)
-    assert moves(draw_plan(crowded(two), (contention(),), POLICY))[A].admitted
+    assert moves(plan_of(crowded(two), (contention(),), POLICY))[A].admitted
     held = crowded(two, busy=("s1/0",))
-    assert guards(moves(draw_plan(held, (contention(),), POLICY))[A]) == {"lands"}
+    assert guards(moves(plan_of(held, (contention(),), POLICY))[A]) == {"lands"}
     others = tuple(f"ml/y{number}" for number in range(3))
     full = replace(held.devices[1], pods=("ml/x-s1-0", *others))
     assert full.node == "s1"
     state = replace(held, devices=(held.devices[0], full, *held.devices[2:]))
-    assert moves(draw_plan(state, (contention(),), POLICY))[A].admitted
+    assert moves(plan_of(state, (contention(),), POLICY))[A].admitted
 
 
 def test_a_sick_node_is_no_place() -> None:
     state = crowded(node("n0", 1))
-    plan = draw_plan(state, (contention(), sick(state.devices[1])), POLICY)
+    plan = plan_of(state, (contention(), sick(state.devices[1])), POLICY)
     assert guards(moves(plan)[A]) == {"lands"}
 
 
@@ -164,7 +163,7 @@ def test_two_gpus_on_which_the_same_contend_are_answered_by_one_move_of_the_gang
             pods=second.pods,
         ),
     )
-    found = moves(draw_plan(state, findings, POLICY))
+    found = moves(plan_of(state, findings, POLICY))
     assert found["g"].admitted, found["g"].refusals
     assert found["g"].candidate.relief_gpus == pytest.approx(0.6)
     assert found["g"].candidate.pods == ("ml/a", "ml/a1")
@@ -177,11 +176,11 @@ def test_while_one_is_being_moved_the_other_is_not(phase: Phase) -> None:
     open_one = remediation(
         EVICT, f"workload/{B}", ["s0"], phase=phase, begun_minutes_ago=None, findings=(contention().id,), pods=("ml/b",)
     )
-    found = moves(draw_plan(crowded(node("n0", 1)), (contention(),), POLICY, [open_one]))
+    found = moves(plan_of(crowded(node("n0", 1)), (contention(),), POLICY, [open_one]))
     assert guards(found[A]) == {"already_open"}
     assert reason(found[A], "already_open").startswith(f"Remediation r-b, which moves workload/{B} away from it, is ")
     done = replace(open_one, phase=Phase.SUCCEEDED)
-    assert moves(draw_plan(crowded(node("n0", 1)), (contention(),), POLICY, [done]))[A].admitted
+    assert moves(plan_of(crowded(node("n0", 1)), (contention(),), POLICY, [done]))[A].admitted
 
 
 def test_a_gang_that_is_released_is_not_moved_as_well() -> None:
@@ -190,12 +189,12 @@ def test_a_gang_that_is_released_is_not_moved_as_well() -> None:
     held = device("n0", 0, "ml/a")
     state = snapshot(nodes, [held, device("n1", 0)], [pod("ml/a", "n0", started=NOW - timedelta(hours=1))])
     findings = (sick(held), idle("ml/a", [held]))
-    plan = draw_plan(state, findings, replace(POLICY, min_pool_nodes_left=0))
+    plan = plan_of(state, findings, replace(POLICY, min_pool_nodes_left=0))
     done = [item for item in plan.items if item.candidate.action is not ActionKind.TAINT_NODE]
     assert sorted(item.admitted for item in done) == [False, True]
     assert {guard for item in done for guard in guards(item)} == {"once"}
     begun = remediation(ActionKind.RELEASE_GANG, "workload/other", ["n0"], phase=Phase.PROPOSED, pods=("ml/a",))
-    assert "already_open" in guards(only(draw_plan(state, findings, POLICY, [begun]), EVICT))
+    assert "already_open" in guards(only(plan_of(state, findings, POLICY, [begun]), EVICT))
 
 
 def test_moves_share_a_disruption_budget() -> None:
@@ -207,7 +206,7 @@ def test_moves_share_a_disruption_budget() -> None:
     def admitted(allowed: int) -> int:
         pdb = DisruptionBudget(namespace="ml", name="w", match_labels={"app": "w"}, disruptions_allowed=allowed)
         many = replace(POLICY, actions_per_hour=9, namespace_actions_per_hour=9, pool_actions_per_hour=9)
-        plan = draw_plan(snapshot(nodes, devices, pods, budgets=(pdb,)), findings, many)
+        plan = plan_of(snapshot(nodes, devices, pods, budgets=(pdb,)), findings, many)
         found = moves(plan).values()
         assert {guard for item in found for guard in guards(item)} <= {"once", "disruption_budget"}
         return sum(item.admitted for item in found)
@@ -248,7 +247,7 @@ def test_whatever_is_found_no_pod_is_disturbed_twice_and_one_leaves_each_gpu(
     findings += [sick(gpus[index]) for index in sick_gpus if index < len(gpus)]
     findings += [idle(refs[number], [gpu for gpu in gpus if refs[number] in gpu.pods]) for number in idle_pods]
     many = replace(POLICY, actions_per_hour=99, namespace_actions_per_hour=99, pool_actions_per_hour=99)
-    plan = draw_plan(snapshot(nodes, devices, pods), tuple(findings), many)
+    plan = plan_of(snapshot(nodes, devices, pods), tuple(findings), many)
     done = [
         item.candidate for item in plan.items if item.admitted and item.candidate.action is not ActionKind.TAINT_NODE
     ]

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.decision import ActionKind, PlanItem, Score, Severity
 from gpuwatch.say.notification import notification
-from plan.fleet import node, only, remediation, sick
+from plan.fleet import node, only, plan_of, remediation, sick
 from plan.test_draw import full_node_with_gang, one_idle, one_lost_of_eight
 from plan.test_misfit import TWO_RACKS, drawn, spread_gang
 from plan.test_rebalance import contention, crowded, moves
@@ -66,7 +65,7 @@ def test_without_a_gang_the_degraded_gpu_alone_counts_and_others_may_stand_in() 
 
 def test_a_gang_on_the_degraded_gpu_counts_whole() -> None:
     state, findings = full_node_with_gang()
-    plan = draw_plan(state, findings, POLICY)
+    plan = plan_of(state, findings, POLICY)
     taint, move = only(plan, ActionKind.TAINT_NODE).score, only(plan, ActionKind.EVICT_GANG).score
     assert taint.gain_basis.startswith("GPUs of the gangs on the degraded GPU, which wait for it: 8 GPUs × 24 h = 192 ")
     assert taint.harm_basis.startswith("The Node has no free healthy GPU, and running Pods stay: 0 GPUs")
@@ -79,7 +78,7 @@ def test_a_gang_on_the_degraded_gpu_counts_whole() -> None:
 def test_a_warning_counts_a_third_and_says_so() -> None:
     state, _ = full_node_with_gang()
     finding = sick(next(each for each in state.devices if each.pods), severity=Severity.WARNING)
-    score = only(draw_plan(state, (finding,), POLICY), ActionKind.TAINT_NODE).score
+    score = only(plan_of(state, (finding,), POLICY), ActionKind.TAINT_NODE).score
     assert (
         "8 GPUs × 24 h × 0.33 (the share of a slower GPU's hours that counts as lost) = 64 GPU-hours"
         in score.gain_basis
@@ -89,18 +88,18 @@ def test_a_warning_counts_a_third_and_says_so() -> None:
 
 def test_a_release() -> None:
     state, findings = one_idle()
-    release = only(draw_plan(state, findings, POLICY), ActionKind.RELEASE_GANG).score
+    release = only(plan_of(state, findings, POLICY), ActionKind.RELEASE_GANG).score
     assert release.gain_basis == "GPUs that the release frees: 1 GPU × 24 h = 24 GPU-hours."
     assert release.harm_basis == ("Its next start-up, which counts as an hour: 1 GPU × 1 h = 1 GPU-hour.")
     checked(release)
 
 
 def test_moves_for_others_and_of_scattered_gangs() -> None:
-    for item in moves(draw_plan(crowded(node("n0", 1)), (contention(),), POLICY)).values():
+    for item in moves(plan_of(crowded(node("n0", 1)), (contention(),), POLICY)).values():
         assert "regain from the move on" in item.score.gain_basis
         checked(item.score)
     vague = contention(relief_gpus={})
-    (first, *_) = moves(draw_plan(crowded(node("n0", 1)), (vague,), POLICY)).values()
+    (first, *_) = moves(plan_of(crowded(node("n0", 1)), (vague,), POLICY)).values()
     assert first.score.gain_basis.startswith("The gain of the move is not known: 0 GPUs")
     scattered = only(drawn(spread_gang(TWO_RACKS), replace(POLICY, scattered_loss_ratio=0.5)), ActionKind.EVICT_GANG)
     checked(scattered.score)

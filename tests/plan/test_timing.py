@@ -8,12 +8,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.decision import ActionKind, FindingKind, PlanItem, TimingKind
 from gpuwatch.facts.model.telemetry import ActivityHistory
-from plan.fleet import NOW, device, idle, node, only, pod, sick, snapshot
+from plan.fleet import NOW, device, idle, node, only, plan_of, pod, sick, snapshot
 
 POLICY = PlanPolicy(budget_ratio=1.0)
 EVERY_TWO_HOURS = replace(POLICY, checkpoint_interval_hours=2.0)
@@ -36,7 +35,7 @@ def moved(
     devices = [device("n0", i, "ml/p") for i in range(8)] + [device("n1", i) for i in range(8)]
     held = pod("ml/p", "n0", 8, owner, annotations=notes or {}, started=NOW - timedelta(hours=started_hours_ago))
     state = replace(snapshot([node("n0"), node("n1")], devices, [held]), activity=activity)
-    return only(draw_plan(state, (sick(devices[0], confidence_ratio=confidence),), policy), ActionKind.EVICT_GANG)
+    return only(plan_of(state, (sick(devices[0], confidence_ratio=confidence),), policy), ActionKind.EVICT_GANG)
 
 
 def test_now_where_nothing_else_is_known_and_the_work_since_the_start_is_lost() -> None:
@@ -155,7 +154,7 @@ def released(
     began = NOW - timedelta(hours=worked_hours + idle_hours)
     held = pod("ml/p", "n0", gpus, owner, annotations=notes or {}, started=began)
     found = idle("ml/p", devices, since=NOW - timedelta(hours=idle_hours), confidence_ratio=0.95, **changes)
-    return only(draw_plan(snapshot([node("n0")], devices, [held]), (found,), POLICY), ActionKind.RELEASE_GANG)
+    return only(plan_of(snapshot([node("n0")], devices, [held]), (found,), POLICY), ActionKind.RELEASE_GANG)
 
 
 def test_a_release_costs_the_work_of_a_job_up_to_when_it_stopped() -> None:
@@ -204,6 +203,6 @@ def test_work_of_an_unknown_kind_counts_and_what_never_worked_has_none() -> None
 def test_fences_and_releases_are_for_now() -> None:
     held = device("n0", 0, "ml/chat")
     state = snapshot([node("n0"), node("n1")], [held, device("n1", 0)], [pod("ml/chat", "n0")])
-    plan = draw_plan(state, (idle("ml/chat", [held]), sick(held)), POLICY)
+    plan = plan_of(state, (idle("ml/chat", [held]), sick(held)), POLICY)
     for action in (ActionKind.TAINT_NODE, ActionKind.RELEASE_GANG):
         assert only(plan, action).timing.kind is TimingKind.NOW

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Node, Pod, Sharing
 from gpuwatch.facts.model.decision import ActionKind, Snapshot
 from gpuwatch.facts.model.telemetry import Device
-from plan.fleet import GPU, device, guards, idle, node, only, pod, sick, snapshot
+from plan.fleet import GPU, device, guards, idle, node, only, plan_of, pod, sick, snapshot
 
 SLICE = "nvidia.com/mig-1g.10gb"
 HALF = "nvidia.com/mig-3g.40gb"
@@ -42,7 +41,7 @@ def sliced(ref: str, on: str, count: int = 1) -> Pod:
 
 
 def facts(state: Snapshot) -> PlanFacts:
-    return PlanFacts(state, ())
+    return PlanFacts(snapshot=state)
 
 
 def test_slices_do_not_raise_a_budget() -> None:
@@ -52,7 +51,7 @@ def test_slices_do_not_raise_a_budget() -> None:
     devices += [part for at in range(10) for index in range(8) for part in instances(f"m{at}", index)]
     findings = tuple(sick(device(f"w{at}", 0)) for at in range(10))
     policy = PlanPolicy(budget_ratio=0.1, budget_min_gpus=0)
-    plan = draw_plan(snapshot(nodes, devices), findings, policy)
+    plan = plan_of(snapshot(nodes, devices), findings, policy)
     pool = next(item for item in plan.budgets if item.scope == "pool/train")
     assert (pool.total_gpus, pool.limit_gpus) == (160, 16)
     assert sum(item.admitted for item in plan.items) == 2
@@ -61,7 +60,7 @@ def test_slices_do_not_raise_a_budget() -> None:
 def test_nodes_without_gpus_do_not_keep_a_pool_in_service() -> None:
     held = device("n0", 0)
     state = snapshot([node("n0"), *(node(f"cpu{at}", gpus=0) for at in range(3))], [held])
-    item = only(draw_plan(state, (sick(held),), PlanPolicy(budget_ratio=1.0)), ActionKind.TAINT_NODE)
+    item = only(plan_of(state, (sick(held),), PlanPolicy(budget_ratio=1.0)), ActionKind.TAINT_NODE)
     assert "pool_nodes" in guards(item)
 
 
@@ -111,7 +110,7 @@ def test_the_score_of_a_release_counts_the_slice_that_it_frees() -> None:
     owner = sliced("ml/p0", "n0")
     parts = instances("n0", 0, owner.ref)
     state = snapshot([cut("n0")], parts, [owner])
-    item = only(draw_plan(state, (idle(owner.ref, parts[:1]),), PlanPolicy()), ActionKind.RELEASE_GANG)
+    item = only(plan_of(state, (idle(owner.ref, parts[:1]),), PlanPolicy()), ActionKind.RELEASE_GANG)
     assert item.score.gained_gpu_hours == pytest.approx(24 / 7)
     assert item.candidate.gpus == 1
 
@@ -124,7 +123,7 @@ def test_a_storm_counts_gpus_and_not_their_slices(sick_gpus: int, stopped: bool)
     parts = [part for at in range(5) for index in range(2) for part in instances(f"m{at}", index)]
     state = snapshot(nodes, [*whole, *parts])
     policy = PlanPolicy(storm_ratio=0.2, storm_min_gpus=2)
-    plan = draw_plan(state, tuple(sick(item) for item in whole[:sick_gpus]), policy)
+    plan = plan_of(state, tuple(sick(item) for item in whole[:sick_gpus]), policy)
     assert bool(plan.brake) is stopped
-    of_one_gpu = draw_plan(state, tuple(sick(item) for item in parts[:7]), policy)
+    of_one_gpu = plan_of(state, tuple(sick(item) for item in parts[:7]), policy)
     assert of_one_gpu.brake == ""

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from gpuwatch import __version__
 from gpuwatch.act.analysis import Policies, analyse, needs_of
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.cli.demo import END
 from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.model.decision import ActionKind, Mode
@@ -42,7 +43,7 @@ def _status(recorded: Path) -> Status:
     """Of the replica that leads, as of the demo's last moment. It observes, so that it has no Remediation."""
     policies = Policies()
     store, cluster = open_recording([recorded / "telemetry.parquet"]), RecordedCluster(recorded / "cluster")
-    analysis = analyse(collect(store, cluster, END, needs_of(policies)), policies)
+    analysis = analyse(PlanFacts(snapshot=collect(store, cluster, END, needs_of(policies))), policies)
     return Status(
         at=END + timedelta(seconds=20),
         version=__version__,

@@ -10,7 +10,6 @@ from rich.console import Console, RenderableType
 
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies
-from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
@@ -20,7 +19,7 @@ from gpuwatch.facts.model.telemetry import Schema
 from gpuwatch.say.plan_tables import item_lines
 from gpuwatch.say.remediation_tables import history_tables, remediation_detail
 from gpuwatch.say.tables import analysis_tables, plan_tables
-from plan.fleet import NOW, device, idle, node, pod, sick, snapshot, workload
+from plan.fleet import NOW, device, idle, node, plan_of, pod, sick, snapshot, workload
 
 
 def shown(what: RenderableType, width: int = 100) -> str:
@@ -63,7 +62,7 @@ def analysis(policy: PlanPolicy = PlanPolicy()) -> Analysis:  # noqa: B008 - fro
         devices=state.devices,
         cluster=state.cluster,
         findings=findings,
-        plan=draw_plan(state, findings, policy),
+        plan=plan_of(state, findings, policy),
         telemetry_schema=Schema(),
         gaps=(),
     )

@@ -1,8 +1,7 @@
 """Everything concluded at one moment: Snapshot ▸ findings ▸ plan ▸ Analysis. Pure and deterministic."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 
 from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
@@ -23,7 +22,7 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.needs import TelemetryNeeds
-from gpuwatch.facts.model.remediation import Pause, Remediation
+from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.facts.model.telemetry import Device, Schema, Signal, WindowStat
 from gpuwatch.judge.health import assess as health
 from gpuwatch.judge.health import infiniband
@@ -60,18 +59,6 @@ def needs_of(policies: Policies) -> TelemetryNeeds:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanContext:
-    """The inputs besides the Snapshot: of the plan, see `draw_plan`; faults: of the rules, None for a single run."""
-
-    history: tuple[Remediation, ...] = ()
-    alerts: tuple[str, ...] | None = ()
-    pause: Pause = Pause()
-    precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    storm_at: datetime | None = None
-    faults: FaultMemory | None = None
-
-
 def remember(snapshot: Snapshot, policies: Policies, memory: FaultMemory) -> FaultMemory:
     """The memory of faults after this Snapshot. To remember the same one twice changes nothing."""
     return health.remember_faults(snapshot, policies.health, memory, xids=policies.xids)
@@ -86,7 +73,8 @@ def assess(
         *idle.assess_idle(snapshot, policies.idle, everything=everything),
         *misfit.assess_misfit(snapshot, policies.misfit, policies.plan.topology_labels, everything=everything),
     )
-    return explained(PlanFacts(snapshot, tuple(_dated(snapshot, item) for item in found)), policies.plan)
+    dated = tuple(_dated(snapshot, item) for item in found)
+    return explained(PlanFacts(snapshot=snapshot, findings=dated, policy=policies.plan))
 
 
 def _dated(snapshot: Snapshot, finding: Finding) -> Finding:
@@ -104,25 +92,19 @@ def _dated(snapshot: Snapshot, finding: Finding) -> Finding:
     return replace(finding, since=change.at, evidence=(fact, *rest))
 
 
-def analyse(snapshot: Snapshot, policies: Policies, context: PlanContext = PlanContext()) -> Analysis:
-    ordered = tuple(sorted(assess(snapshot, policies, faults=context.faults), key=_order))
+def analyse(known: PlanFacts, policies: Policies, faults: FaultMemory | None = None) -> Analysis:
+    """Everything concluded from what is known; its findings and policy are filled in here. faults: None for a single
+    run."""
+    snapshot = known.snapshot
+    findings = tuple(sorted(assess(snapshot, policies, faults=faults), key=_order))
     return Analysis(
         version=VERSION,
         at=snapshot.at,
-        coverage=coverage_of(snapshot.devices, ordered, _limited(snapshot.telemetry_schema, policies)),
+        coverage=coverage_of(snapshot.devices, findings, _limited(snapshot.telemetry_schema, policies)),
         devices=snapshot.devices,
         cluster=snapshot.cluster,
-        findings=ordered,
-        plan=draw_plan(
-            snapshot,
-            ordered,
-            policies.plan,
-            context.history,
-            context.alerts,
-            context.pause,
-            context.precision,
-            context.storm_at,
-        ),
+        findings=findings,
+        plan=draw_plan(replace(known, findings=findings, policy=policies.plan)),
         telemetry_schema=snapshot.telemetry_schema,
         gaps=snapshot.gaps,
     )

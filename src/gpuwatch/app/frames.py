@@ -14,6 +14,7 @@ from rich.console import Console
 from gpuwatch.account import weekly
 from gpuwatch.account.fleet_cost import allocations
 from gpuwatch.act import analysis as analysed
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.settings import Settings, load_settings
 from gpuwatch.app.sizing import Sized, price_list, size
@@ -125,7 +126,7 @@ def read(
     if unread := unreadable(snapshot):
         raise SourceError(f"{opened.description}: {unread.detail}")
     kept, length = settings.state if state is None else Path(state), timedelta(days=days)
-    context = analysed.PlanContext(faults=known_faults(kept, opened, snapshot))
+    faults = known_faults(kept, opened, snapshot)
 
     def profile() -> tuple[Sized, WeeklyReport]:
         sized = size(replace(opened, snapshot=snapshot), kept, length, Console(stderr=True))
@@ -134,7 +135,7 @@ def read(
     return Frames(
         source=opened.description,
         settings=settings,
-        analysis=analysed.analyse(snapshot, opened.policies, context),
+        analysis=analysed.analyse(PlanFacts(snapshot=snapshot), opened.policies, faults),
         profile=profile if opened.store else None,
     )
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from gpuwatch.account.money import PriceList
 from gpuwatch.act.analysis import analyse
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import Opened, progress_on, take_snapshot
@@ -75,7 +76,7 @@ def size(
         snapshot = take_snapshot(opened, console)
         matchers, trusted = (connection.matchers, connection.trusted_targets) if connection else ({}, ())
         telemetry = find_origin(opened.store.reading(), opened.at, snapshot.cluster, matchers, trusted).store
-        analysis = analyse(snapshot, opened.policies)
+        analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
         book: ProfileBook | None = None
         if store is not None:
             book, damaged = store.load_book()

@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from detect.situations.fleet import START, World, duration
-from gpuwatch.act.analysis import PlanContext, Policies, analyse, assess, needs_of, remember
+from gpuwatch.act.analysis import Policies, analyse, assess, needs_of, remember
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.decision import ActionKind, Finding, Mode, Plan, PlanItem, Snapshot, Verdict
 from gpuwatch.facts.model.faults import FaultMemory
@@ -41,7 +42,7 @@ class Concluded:
 def cycle(snapshot: Snapshot, memory: Memory) -> tuple[Concluded, Memory]:
     """One cycle of the controller, without the executor."""
     faults = remember(snapshot, POLICIES, memory.faults)
-    analysis = analyse(snapshot, POLICIES, PlanContext(storm_at=memory.storm_at, faults=faults))
+    analysis = analyse(PlanFacts(snapshot=snapshot, last_storm=memory.storm_at), POLICIES, faults)
     everything = assess(snapshot, POLICIES, everything=True, faults=faults)
     shown = frozenset(item.id for item in analysis.findings)
     left = Memory(storm_at=analysis.plan.last_storm, faults=faults)

@@ -15,10 +15,10 @@ from gpuwatch.act.execute.precision import Place, Precision, distrusted
 from gpuwatch.act.execute.recheck import (
     Check,
     Clearance,
-    FreshFacts,
     Health,
     health,
     others_of_owner,
+    read_again,
     recheck,
     rung_refused,
     stopped_by,
@@ -80,7 +80,7 @@ class StepInputs:
 
     pause: Pause = Pause()
     state: TargetState = TargetState()
-    view: FreshFacts | None = None
+    view: PlanFacts | None = None
     waiter: Object | None = None
     others: tuple[Remediation, ...] = ()
     measured: Mapping[Place, Precision] = field(default_factory=dict)
@@ -291,8 +291,7 @@ class Advance:
         check = self._cleared()
         if check.answer is not Clearance.GO:
             return self._not_now(check)
-        facts = view.facts(self.inputs.others)
-        devices = (facts.devices[name].node for name in remediation.proposal.devices if name in facts.devices)
+        devices = (view.devices[name].node for name in remediation.proposal.devices if name in view.devices)
         avoid = tuple(sorted({node for node in devices if node}))
         found = acts.act_steps(remediation, self.inputs.state, view.snapshot.cluster.claims, avoid, self.now, policy)
         if isinstance(found, Blocked):
@@ -305,7 +304,7 @@ class Advance:
                 for step in found
             )
         whole = {StepKind.RELEASE, StepKind.RESTART}.intersection(step.kind for step in found)
-        if whole and (beside := others_of_owner(remediation.proposal, facts)):
+        if whole and (beside := others_of_owner(remediation.proposal, view)):
             return self._not_now(Check(Clearance.REFUSED, beside))
         end = self.after(policy.action_timeout_seconds)
         claimed = replace(remediation, steps=(*remediation.steps, *found), next_at=None, deadline_at=end)
@@ -380,8 +379,12 @@ class Advance:
                 return Check(Clearance.REFUSED, lost)
         if self.remediation.proposal.action is ActionKind.EVICT_GANG and (queued := self._queued()):
             return queued
-        plan, others, measured = self.policies.plan, self.inputs.others, self.inputs.measured
-        return recheck(self.remediation, view.read_again(live), others, self.now, plan, self.policy, measured, step)
+        again, others, measured = read_again(self._facts(view), live), self.inputs.others, self.inputs.measured
+        return recheck(self.remediation, again, others, self.now, self.policy, measured, step)
+
+    def _facts(self, view: PlanFacts) -> PlanFacts:
+        """Under these policies. Precision is measured anew, and the pause read anew and asked before."""
+        return replace(view, policy=self.policies.plan, pause=Pause(), precision={})
 
     def _queued(self) -> Check | None:
         """Why a move would lose its place in a queue, as just read; None where no queue admits it."""
@@ -598,9 +601,10 @@ class Advance:
             return self._undo(Phase.UNDONE, "The taint was removed, and not by gpuwatch.", taken_back)
         return None if self.inputs.view is None else self._look_at_health(self.inputs.view, taints)
 
-    def _look_at_health(self, view: FreshFacts, taints: list[Step]) -> Transition | None:
+    def _look_at_health(self, view: PlanFacts, taints: list[Step]) -> Transition | None:
         remediation, policy = self.remediation, self.policy
-        facts = view.facts(tuple(each for each in self.inputs.others if not each.announced))
+        known = tuple(each for each in self.inputs.others if not each.announced)
+        facts = replace(self._facts(view), history=known)
         # Stale facts are no proof of health. The brake does not stop the removal of a taint.
         old = self.now - view.snapshot.at > timedelta(seconds=policy.max_facts_age_seconds)
         state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
@@ -618,13 +622,13 @@ class Advance:
         handed = _to_hand_off(remediation, facts, taints, policy)
         if state is not Health.SICK or self.inputs.pause.paused or not (handed or (rung is not None and stood)):
             return Transition(looked)
-        if stopped_by(view, facts, self.now, self.policies.plan, policy):
+        if stopped_by(facts, self.now, policy):
             return Transition(looked)
         soon = self.after(policy.max_facts_age_seconds)
         if handed:
             going = replace(looked, steps=(*remediation.steps, *handed), next_at=None, deadline_at=soon)
             return self._turn(Phase.ACTING, f"The Node is still degraded ({why}) and empty: it is handed off.", going)
-        if rung is None or rung_refused(remediation, facts, self.policies.plan, rung, self.inputs.others):
+        if rung is None or rung_refused(remediation, facts, rung, self.inputs.others):
             return Transition(looked)
         first = min(step.parameters["expires"] for step in taints)
         step = acts.taint_step(remediation, rung, self.now, policy)

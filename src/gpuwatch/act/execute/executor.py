@@ -21,11 +21,12 @@ from gpuwatch.act.execute.advance import (
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.precision import Place, Precision, precision_by_place
 from gpuwatch.act.execute.propose import propose
-from gpuwatch.act.execute.recheck import FreshFacts, LiveFacts
+from gpuwatch.act.execute.recheck import LiveFacts
 from gpuwatch.act.execute.requests import SWEPT, Notify, rehearse, send, write
 from gpuwatch.act.execute.steps import DEVICE_TAINT_VERSIONS, TargetState
 from gpuwatch.act.execute.sweep import Orphan, held_objects, made, orphan
 from gpuwatch.act.execute.targets import left_alone
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import ConflictError, RefusedError, RemediationStore
 from gpuwatch.facts.frameworks import WRITTEN, kueue, volcano
 from gpuwatch.facts.frameworks.fights import HORIZONTAL, KEDA, Surroundings, is_scaled
@@ -63,7 +64,7 @@ class Executor:
     store: RemediationStore
     writer: ClusterWriter
     rehearsal: ClusterWriter
-    fresh: Callable[[], FreshFacts]
+    fresh: Callable[[], PlanFacts]
     notify: Notify
     policies: ExecutorPolicies = ExecutorPolicies()
     refused: list[Gap] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -73,7 +74,7 @@ class Executor:
     _known: dict[RemediationId, Remediation] = field(default_factory=dict, init=False, repr=False, compare=False)
     """All as read when the run began, with what was stored here since: reading all per Remediation would be slow."""
 
-    def propose(self, plan: Plan, view: FreshFacts, now: datetime) -> tuple[Remediation, ...]:
+    def propose(self, plan: Plan, view: PlanFacts, now: datetime) -> tuple[Remediation, ...]:
         """Store a proposal for every admitted item whose target is not in back-off. Returns the proposals stored now,
         by any replica. A proposal that the store refuses is listed in `refused`. Raises StoreError."""
         policy, known = self.policies.execute, list(self.store.all())
@@ -215,7 +216,7 @@ class Executor:
             measured=measured,
         )
 
-    def _state(self, remediation: Remediation, wanted: WantedInputs, view: FreshFacts | None) -> TargetState:
+    def _state(self, remediation: Remediation, wanted: WantedInputs, view: PlanFacts | None) -> TargetState:
         """Raises WriteError if the object itself cannot be read."""
         assert wanted.target is not None
         found = self.writer.get(wanted.target)

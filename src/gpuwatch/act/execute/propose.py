@@ -36,7 +36,7 @@ def propose(
     # It is carried out after the notice period.
     if item.timing.at is not None and item.timing.at > now + timedelta(seconds=policy.notice_period_seconds):
         return None
-    candidate, facts = item.candidate, PlanFacts(snapshot, findings)
+    candidate, facts = item.candidate, PlanFacts(snapshot=snapshot, findings=findings)
     pods = [facts.pods[ref] for ref in candidate.pods if ref in facts.pods]
     main = _main(candidate, pods, facts)
     behind = [facts.findings_by_id[name] for name in candidate.findings if name in facts.findings_by_id]

@@ -16,7 +16,6 @@ from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.draw import draw_plan, mode_of
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import GuardCase, RefusalNature, guard, nature_of, taken_back
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.plan.score import weigh
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
@@ -25,12 +24,9 @@ from gpuwatch.facts.model.decision import (
     ActionKind,
     Candidate,
     Family,
-    Finding,
     FindingKind,
     Mode,
-    Plan,
     PlanItem,
-    Snapshot,
     Subject,
     SubjectKind,
     Verdict,
@@ -40,65 +36,41 @@ from gpuwatch.facts.model.telemetry import PodRef, partial_answers
 
 
 @dataclass(frozen=True, slots=True)
-class FreshFacts:
-    """alerts: those firing; None if unknown. storm_at: `last_storm` of the last Plan."""
-
-    snapshot: Snapshot
-    findings: tuple[Finding, ...]
-    alerts: tuple[str, ...] | None = ()
-    storm_at: datetime | None = None
-
-    def facts(self, history: tuple[Remediation, ...] = ()) -> PlanFacts:
-        snapshot, findings, alerts = self.snapshot, self.findings, self.alerts
-        return PlanFacts(snapshot, findings, history, alerts, last_storm=self.storm_at)
-
-    def read_again(self, live: "LiveFacts") -> "FreshFacts":
-        """The same with labels, annotations, taints, cordons and PodDisruptionBudgets as they were just read."""
-        read = {_named(item["kind"], item["metadata"]): item for item in live.objects}
-
-        def updated(kind: str, item: Any) -> Any:
-            now = read.get((kind, getattr(item, "namespace", ""), item.name))
-            if now is None:
-                return item
-            found = {key: now["metadata"].get(key) or {} for key in _READ_AGAIN}
-            if kind == "Node":
-                spec = now.get("spec") or {}
-                found["unschedulable"] = bool(spec.get("unschedulable"))
-                taints = spec.get("taints") or ()
-                found["taints"] = tuple(Taint(each["key"], each.get("value", ""), each["effect"]) for each in taints)
-            return replace(item, **found)
-
-        old = self.snapshot.cluster
-        others = (each for each in old.budgets if live.budgets_of not in ("", each.namespace))
-        cluster = replace(
-            old,
-            nodes=tuple(updated("Node", each) for each in old.nodes),
-            pods=tuple(updated("Pod", each) for each in old.pods),
-            workloads=tuple(updated(each.kind, each) for each in old.workloads),
-            namespaces=tuple(updated("Namespace", each) for each in old.namespaces),
-            budgets=old.budgets if live.budgets is None else (*others, *live.budgets),
-        )
-        return replace(self, snapshot=replace(self.snapshot, cluster=cluster))
-
-    def plan(self, policy: PlanPolicy, history: tuple[Remediation, ...], precision: Mapping[Place, float]) -> Plan:
-        return draw_plan(
-            self.snapshot,
-            self.findings,
-            policy,
-            history,
-            self.alerts,
-            precision=precision,
-            storm_at=self.storm_at,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class LiveFacts:
     """Read right before a step that disrupts. budgets: of the Namespace `budgets_of` ('': all); None if no Pod ends."""
 
     objects: tuple[Object, ...] = ()
     budgets: tuple[DisruptionBudget, ...] | None = None
     budgets_of: str = ""
+
+
+def read_again(facts: PlanFacts, live: LiveFacts) -> PlanFacts:
+    """The same with labels, annotations, taints, cordons and PodDisruptionBudgets as they were just read."""
+    read = {_named(item["kind"], item["metadata"]): item for item in live.objects}
+
+    def updated(kind: str, item: Any) -> Any:
+        now = read.get((kind, getattr(item, "namespace", ""), item.name))
+        if now is None:
+            return item
+        found = {key: now["metadata"].get(key) or {} for key in _READ_AGAIN}
+        if kind == "Node":
+            spec = now.get("spec") or {}
+            found["unschedulable"] = bool(spec.get("unschedulable"))
+            taints = spec.get("taints") or ()
+            found["taints"] = tuple(Taint(each["key"], each.get("value", ""), each["effect"]) for each in taints)
+        return replace(item, **found)
+
+    old = facts.snapshot.cluster
+    others = (each for each in old.budgets if live.budgets_of not in ("", each.namespace))
+    cluster = replace(
+        old,
+        nodes=tuple(updated("Node", each) for each in old.nodes),
+        pods=tuple(updated("Pod", each) for each in old.pods),
+        workloads=tuple(updated(each.kind, each) for each in old.workloads),
+        namespaces=tuple(updated("Namespace", each) for each in old.namespaces),
+        budgets=old.budgets if live.budgets is None else (*others, *live.budgets),
+    )
+    return replace(facts, snapshot=replace(facts.snapshot, cluster=cluster))
 
 
 _READ_AGAIN = ("labels", "annotations")
@@ -140,10 +112,9 @@ _ANSWERS = {
 
 def recheck(
     remediation: Remediation,
-    view: FreshFacts,
+    view: PlanFacts,
     others: tuple[Remediation, ...],
     now: datetime,
-    plan_policy: PlanPolicy,
     policy: ExecutePolicy,
     measured: Mapping[Place, Precision],
     step: Step | None = None,
@@ -156,17 +127,17 @@ def recheck(
     # Without those that have not begun: two that wait for one place would wait for each other, and so would releases
     # that make room for one Pod together.
     known = tuple(each for each in others if not each.announced)
-    facts = view.facts(known)
-    stopped = stopped_by(view, facts, now, plan_policy, policy)
+    facts = replace(view, history=known)
+    stopped = stopped_by(facts, now, policy)
     if stopped:
         return Check(Clearance.WAIT, stopped)
-    plan = view.plan(plan_policy, known, poor(measured, plan_policy.min_precision_ratio))
+    plan = draw_plan(replace(facts, precision=poor(measured, facts.policy.min_precision_ratio)))
     asked = (proposal.action, proposal.target)
     item = next((each for each in plan.items if (each.candidate.action, str(each.candidate.target)) == asked), None)
     if item is None:
         return _gone(proposal, view)
     if begun and step is not None:
-        item = _for_step(item, step, facts, plan_policy)
+        item = _for_step(item, step, facts)
     changed = _changed(proposal, item.candidate, facts, begun)
     if changed:
         return Check(Clearance.GONE, changed)
@@ -184,7 +155,7 @@ def recheck(
         return Check(Clearance.ASK, f"It waits for approval. {item.mode_reason}")
     ended: tuple[str, ...] = ()
     if step is not None and step.parameters.get("effect") == "NoExecute":
-        refused = no_execute_refused(remediation, facts, plan_policy)
+        refused = no_execute_refused(remediation, facts)
         if refused:
             return Check(Clearance.WAIT, refused)
         ended = tuple(each.namespace for each in ended_by_no_execute(proposal, facts))
@@ -193,7 +164,7 @@ def recheck(
     open_nodes = taken_back(item.candidate, facts)
     if open_nodes:
         return _until_shut(open_nodes[0], others, now, policy)
-    full = () if begun else Ledger(facts, plan_policy).charge(item.candidate)
+    full = () if begun else Ledger(facts).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
     return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter, ended=ended)
 
@@ -212,31 +183,27 @@ def _until_shut(name: str, others: tuple[Remediation, ...], now: datetime, polic
     return Check(Clearance.WAIT, f"{back}{when}.", due=due)
 
 
-def stopped_by(
-    view: FreshFacts, facts: PlanFacts, now: datetime, plan_policy: PlanPolicy, policy: ExecutePolicy
-) -> str:
+def stopped_by(facts: PlanFacts, now: datetime, policy: ExecutePolicy) -> str:
     """Why nothing may be decided on these facts; '' if it may."""
-    age = now - view.snapshot.at
+    age = now - facts.snapshot.at
     if age > timedelta(seconds=policy.max_facts_age_seconds):
         most = policy.max_facts_age_seconds
         return f"The facts are {age.total_seconds():.0f} s old; execute.max_facts_age_seconds is {most}."
-    return brake(facts, plan_policy)
+    return brake(facts)
 
 
-def rung_refused(
-    remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy, effect: str, others: tuple[Remediation, ...]
-) -> str:
+def rung_refused(remediation: Remediation, facts: PlanFacts, effect: str, others: tuple[Remediation, ...]) -> str:
     """Why a taint in effect may not become stricter now; '' if it may."""
     proposal = remediation.proposal
     node = _on_node(proposal)
     # The rate limit does not apply: it began long ago.
-    full = [refusal.reason for refusal in Ledger(facts, plan_policy).charge(node) if refusal.guard != "rate"]
+    full = [refusal.reason for refusal in Ledger(facts).charge(node) if refusal.guard != "rate"]
     if full or (busy := occupied(remediation, others)):
         return full[0] if full else busy
-    return no_execute_refused(remediation, facts, plan_policy) if effect == "NoExecute" else ""
+    return no_execute_refused(remediation, facts) if effect == "NoExecute" else ""
 
 
-def _gone(proposal: Proposal, view: FreshFacts) -> Check:
+def _gone(proposal: Proposal, view: PlanFacts) -> Check:
     busy = sorted(
         finding.id
         for finding in view.findings
@@ -252,7 +219,7 @@ def _gone(proposal: Proposal, view: FreshFacts) -> Check:
     return Check(Clearance.WAIT, unseen) if unseen else Check(Clearance.GONE, "No finding calls for it any more.")
 
 
-def _unseen(proposal: Proposal, view: FreshFacts) -> str:
+def _unseen(proposal: Proposal, view: PlanFacts) -> str:
     """Why telemetry cannot show whether the proposal still holds; '' if it can, or if the Node has left the cluster."""
     cluster = view.snapshot.cluster
     present = {device.id for device in view.snapshot.devices if device.present}
@@ -271,14 +238,14 @@ _WHOLE_ACTION_GUARDS = ("worth_it", "already_tainted")
 """Not checked again once the action has begun: what is left of it has a lower score, and its Node has our taint."""
 
 
-def _for_step(item: PlanItem, step: Step, facts: PlanFacts, plan_policy: PlanPolicy) -> PlanItem:
+def _for_step(item: PlanItem, step: Step, facts: PlanFacts) -> PlanItem:
     """The item with the guards' refusals of this step alone: of an eviction, of its one Pod."""
     candidate = item.candidate
     if step.kind is StepKind.EVICT:
         one = tuple(ref for ref in candidate.pods if ref in facts.pods and facts.pods[ref].uid == step.target.uid)
         candidate = replace(candidate, pods=one)
     gone = step.kind is StepKind.EVICT and not candidate.pods
-    asked = () if gone else guard(GuardCase(candidate, item.score, facts, plan_policy))
+    asked = () if gone else guard(GuardCase(candidate, item.score, facts))
     refusals = tuple(each for each in asked if each.guard not in _WHOLE_ACTION_GUARDS)
     return replace(item, candidate=candidate, refusals=refusals)
 
@@ -349,7 +316,7 @@ def ended_by_no_execute(proposal: Proposal, facts: PlanFacts) -> list[Candidate]
     ]
 
 
-def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: PlanPolicy) -> str:
+def no_execute_refused(remediation: Remediation, facts: PlanFacts) -> str:
     """Why NoExecute may not end the Pods of the Nodes; '' if guards, modes and rates allow it for every gang. NoExecute
     ignores PodDisruptionBudgets. Pods without accelerators, DaemonSets' too, have to tolerate the taint for ever."""
     proposal = remediation.proposal
@@ -360,12 +327,12 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts, plan_policy: 
         if pod.node in proposal.nodes and not all(stays(pod.placement.tolerations, each) for each in taints):
             return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint for ever and would end with it."
     # Its own taint is an action too.
-    ledger = Ledger(replace(facts, history=(*facts.history, remediation)), plan_policy)
+    ledger = Ledger(replace(facts, history=(*facts.history, remediation)))
     for candidate in ended_by_no_execute(proposal, facts):
-        mode, why = mode_of(candidate, facts, plan_policy)
+        mode, why = mode_of(candidate, facts)
         if mode is not Mode.ENFORCE and not (mode is Mode.SUGGEST and remediation.approved):
             return f"{candidate.target} may not be moved in the mode {mode}: {why}"
-        case = GuardCase(candidate, weigh(candidate, facts, plan_policy)[0], facts, plan_policy)
+        case = GuardCase(candidate, weigh(candidate, facts)[0], facts)
         if refusals := (*guard(case), *ledger.charge(candidate)):
             return f"{candidate.target}: {refusals[0].reason}"
     return ""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.decision import Family, FindingKind, Refusal, Severity, SubjectKind, Verdict
 from gpuwatch.facts.model.telemetry import DeviceId, GapKind, partial_answers
 
@@ -12,26 +11,24 @@ _REMEDIATION_GAP = "remediation "
 """Prefix of the gaps that stores report for Remediations they cannot read."""
 
 
-def brakes(facts: PlanFacts, policy: PlanPolicy) -> tuple[Refusal, ...]:
+def brakes(facts: PlanFacts) -> tuple[Refusal, ...]:
     """Every reason against doing anything now; empty for none."""
-    return tuple(
-        Refusal(guard=name, reason=reason) for name, check in BRAKES.items() if (reason := check(facts, policy))
-    )
+    return tuple(Refusal(guard=name, reason=reason) for name, check in BRAKES.items() if (reason := check(facts)))
 
 
-def brake(facts: PlanFacts, policy: PlanPolicy) -> str:
+def brake(facts: PlanFacts) -> str:
     """All of `brakes` in one line; '' for none."""
-    return " ".join(item.reason for item in brakes(facts, policy))
+    return " ".join(item.reason for item in brakes(facts))
 
 
-def last_storm(facts: PlanFacts, policy: PlanPolicy) -> datetime | None:
+def last_storm(facts: PlanFacts) -> datetime | None:
     """Time of the last storm within its cool-down, as input of the next plan; else None."""
-    if _storm(facts, policy):
+    if _storm(facts):
         return facts.snapshot.at
-    return facts.last_storm if _cooling(facts, policy) else None
+    return facts.last_storm if _cooling(facts) else None
 
 
-def _paused(facts: PlanFacts, _: PlanPolicy) -> str:
+def _paused(facts: PlanFacts) -> str:
     pause = facts.pause
     if not pause.paused:
         return ""
@@ -40,7 +37,7 @@ def _paused(facts: PlanFacts, _: PlanPolicy) -> str:
     return f"gpuwatch is paused{by}{since}{f': {pause.reason}' if pause.reason else ''}."
 
 
-def _memory(facts: PlanFacts, _: PlanPolicy) -> str:
+def _memory(facts: PlanFacts) -> str:
     unread = [
         gap.what
         for gap in facts.snapshot.gaps
@@ -52,17 +49,18 @@ def _memory(facts: PlanFacts, _: PlanPolicy) -> str:
     return f"The record of {unread[0]}{more} cannot be read, so budgets cannot count what was done."
 
 
-def _clusters(facts: PlanFacts, _: PlanPolicy) -> str:
+def _clusters(facts: PlanFacts) -> str:
     return next((gap.detail for gap in facts.snapshot.gaps if gap.kind is GapKind.AMBIGUOUS), "")
 
 
-def _partial(facts: PlanFacts, _: PlanPolicy) -> str:
+def _partial(facts: PlanFacts) -> str:
     partial = partial_answers(facts.snapshot.gaps)
     return f"Telemetry answered only in part: {partial[0].detail}" if partial else ""
 
 
-def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
-    if _partial(facts, policy):
+def _storm(facts: PlanFacts) -> str:
+    policy = facts.policy
+    if _partial(facts):
         return ""  # rows that are missing may look like a storm, which would be remembered
     # Forged devices must not make a storm look small.
     devices = [device for device in facts.snapshot.devices if not device.untrusted] or facts.snapshot.devices
@@ -99,33 +97,33 @@ def _storm(facts: PlanFacts, policy: PlanPolicy) -> str:
     return ""
 
 
-def _cooling(facts: PlanFacts, policy: PlanPolicy) -> str:
+def _cooling(facts: PlanFacts) -> str:
     if facts.last_storm is None:
         return ""
-    until = facts.last_storm + timedelta(seconds=policy.storm_cooldown_seconds)
+    until = facts.last_storm + timedelta(seconds=facts.policy.storm_cooldown_seconds)
     if facts.snapshot.at >= until:
         return ""
     return f"The last storm was at {facts.last_storm:%H:%M:%S %Z}; no action begins before {until:%H:%M:%S}."
 
 
-def _alert(facts: PlanFacts, policy: PlanPolicy) -> str:
-    if not policy.brake_alerts:
+def _alert(facts: PlanFacts) -> str:
+    if not facts.policy.brake_alerts:
         return ""
     if facts.alerts is None:
         why = " ".join(gap.detail for gap in facts.snapshot.gaps if gap.what == "alerts")
-        return f"It is not known whether {', '.join(policy.brake_alerts)} fires. {why}".rstrip()
-    firing = [name for name in policy.brake_alerts if name in facts.alerts]
+        return f"It is not known whether {', '.join(facts.policy.brake_alerts)} fires. {why}".rstrip()
+    firing = [name for name in facts.policy.brake_alerts if name in facts.alerts]
     return f"The alert {', '.join(firing)} fires." if firing else ""
 
 
-def _freeze(facts: PlanFacts, policy: PlanPolicy) -> str:
-    for item in policy.freezes:
+def _freeze(facts: PlanFacts) -> str:
+    for item in facts.policy.freezes:
         if item.holds(facts.snapshot.at):
             return f"A freeze is in force ({item}){f': {item.reason}' if item.reason else ''}."
     return ""
 
 
-BRAKES: dict[str, Callable[[PlanFacts, PlanPolicy], str]] = {
+BRAKES: dict[str, Callable[[PlanFacts], str]] = {
     "paused": _paused,
     "memory": _memory,
     "several_clusters": _clusters,

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import ActionKind, BudgetUse, Candidate, Refusal
 from gpuwatch.facts.model.remediation import ENDED, Phase, Proposal, Remediation
@@ -17,7 +16,7 @@ LEDGER_GUARDS = ("pool_nodes", "budget", "rate", "once")
 RATE_WINDOW = timedelta(hours=1)
 
 
-def budgets(facts: PlanFacts, policy: PlanPolicy) -> dict[str, BudgetUse]:
+def budgets(facts: PlanFacts) -> dict[str, BudgetUse]:
     """One budget per pool and per GPU model. Taints by anyone and Remediations in flight count, each GPU once."""
     harmed, elsewhere, reasons = _harm(facts)
     scopes: dict[str, list[Node]] = {}
@@ -31,7 +30,7 @@ def budgets(facts: PlanFacts, policy: PlanPolicy) -> dict[str, BudgetUse]:
         told = (why for key in (*(node.name for node in members), scope) for why in reasons.get(key, ()))
         found[scope] = BudgetUse(
             scope=scope,
-            limit_gpus=max(policy.budget_min_gpus, math.floor(policy.budget_ratio * total)),
+            limit_gpus=max(facts.policy.budget_min_gpus, math.floor(facts.policy.budget_ratio * total)),
             total_gpus=total,
             in_flight_gpus=sum(harmed.get(node.name, 0) for node in members) + elsewhere.get(scope, 0),
             reasons=tuple(dict.fromkeys(told)),
@@ -101,10 +100,9 @@ def _actions(item: Remediation) -> Iterable[tuple[str, datetime]]:
 class Ledger:
     """What is left of budgets and rates while one Plan is made, best candidates first."""
 
-    def __init__(self, facts: PlanFacts, policy: PlanPolicy) -> None:
+    def __init__(self, facts: PlanFacts) -> None:
         self._facts = facts
-        self._policy = policy
-        self._budgets = budgets(facts, policy)
+        self._budgets = budgets(facts)
         self._harmed, _, _ = _harm(facts)
         self._stands, _, _ = _harm(facts, claims=False)
         self._spent: Counter[str] = Counter()
@@ -183,7 +181,7 @@ class Ledger:
         if candidate.action is not ActionKind.TAINT_NODE:
             return
         away = {*self._tainted, *self._facts.tainted_by_us, *candidate.nodes}
-        must = self._policy.min_pool_nodes_left
+        must = self._facts.policy.min_pool_nodes_left
         for pool in sorted(self._pools(candidate)):
             there = self._facts.in_service.get(pool, set())
             left = len(there) - len(there & away)
@@ -193,9 +191,9 @@ class Ledger:
 
     def _too_fast(self, candidate: Candidate) -> Iterable[Refusal]:
         limits = {
-            "all": self._policy.actions_per_hour,
-            "namespace": self._policy.namespace_actions_per_hour,
-            "pool": self._policy.pool_actions_per_hour,
+            "all": self._facts.policy.actions_per_hour,
+            "namespace": self._facts.policy.namespace_actions_per_hour,
+            "pool": self._facts.policy.pool_actions_per_hour,
         }
         for kind, name in _rates(candidate.namespace, self._pools(candidate)):
             begun = self._begun[kind, name]

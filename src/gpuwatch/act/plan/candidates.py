@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, gathering, misfits
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import (
     ActionKind,
@@ -26,14 +25,14 @@ _TAINTING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advi
 _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
 
-def candidates(facts: PlanFacts, policy: PlanPolicy) -> list[Candidate]:
+def candidates(facts: PlanFacts) -> list[Candidate]:
     """Every action that a finding calls for, before guards; each target once."""
     found = [
         *_tainting(facts),
         *_moving(facts),
         *_releasing(facts),
         *_rebalancing(facts),
-        *_gathering(facts, policy),
+        *_gathering(facts),
     ]
     # The first candidate for an action and target wins: a move off a degraded GPU before other reasons.
     return list({item.id: item for item in reversed(found)}.values())[::-1]
@@ -138,14 +137,14 @@ def _rebalancing(facts: PlanFacts) -> Iterable[Candidate]:
         )
 
 
-def _gathering(facts: PlanFacts, policy: PlanPolicy) -> Iterable[Candidate]:
-    for finding, where in gathering(facts, policy):
+def _gathering(facts: PlanFacts) -> Iterable[Candidate]:
+    for finding, where in gathering(facts):
         key = finding.subject.name
         pods = facts.members[key]
         yield replace(
             _group_candidate(facts, ActionKind.EVICT_GANG, key, [finding], pods),
             reason=f"{_sentence(finding.summary)} It would fit into {where}.",
-            relief_gpus=facts.gpu_shares(pods) * policy.scattered_loss_ratio or None,
+            relief_gpus=facts.gpu_shares(pods) * facts.policy.scattered_loss_ratio or None,
         )
 
 

@@ -2,9 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 
 from gpuwatch.act.placement.landing import Nowhere, Room
 from gpuwatch.act.plan.brakes import brakes, last_storm
@@ -14,80 +13,64 @@ from gpuwatch.act.plan.demand import on_demand, waiters
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved, taken_back
 from gpuwatch.act.plan.misfit import place
-from gpuwatch.act.plan.policy import MILDEST_FIRST, PlanPolicy
+from gpuwatch.act.plan.policy import MILDEST_FIRST
 from gpuwatch.act.plan.score import weigh
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import FactKind, Pod
 from gpuwatch.facts.model.decision import (
     ActionKind,
     Candidate,
-    Finding,
     HeldRoom,
     Mode,
     Plan,
     PlanItem,
     Refusal,
-    Snapshot,
     Subject,
     SubjectKind,
 )
-from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
+from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.facts.model.telemetry import PodRef
 
 
-def draw_plan(
-    snapshot: Snapshot,
-    findings: tuple[Finding, ...],
-    policy: PlanPolicy,
-    history: Sequence[Remediation] = (),
-    alerts: Sequence[str] | None = (),
-    pause: Pause = Pause(),  # noqa: B008 - frozen
-    precision: Mapping[tuple[str, str], float] | None = None,
-    storm_at: datetime | None = None,
-) -> Plan:
-    """Every candidate with its score and all reasons against it, best first; budgets are spent in that order.
-
-    history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
-    precision: (Namespace, '' for Nodes; detector) → its lower bound. storm_at: `Plan.last_storm` of the previous plan.
-    """
-    facts = PlanFacts(snapshot, findings, tuple(history), alerts, pause, dict(precision or {}), storm_at)
-    stopped = brakes(facts, policy)
-    items = _demanded([_item(candidate, facts, policy) for candidate in candidates(facts, policy)], facts, policy)
+def draw_plan(facts: PlanFacts) -> Plan:
+    """Every candidate with its score and all reasons against it, best first; budgets are spent in that order."""
+    stopped = brakes(facts)
+    items = _demanded([_item(candidate, facts) for candidate in candidates(facts)], facts)
     items.sort(key=lambda item: (-item.score.value if math.isfinite(item.score.value) else math.inf, item.candidate.id))
     if stopped:
-        ledger = Ledger(facts, policy)
+        ledger = Ledger(facts)
         drawn = [replace(item, refusals=(*item.refusals, *stopped)) for item in items]
     else:
-        drawn, ledger = _together(items, facts, policy)
+        drawn, ledger = _together(items, facts)
     return Plan(
-        at=snapshot.at,
+        at=facts.snapshot.at,
         items=tuple(drawn),
         budgets=ledger.budgets,
         brake=" ".join(item.reason for item in stopped),
-        last_storm=last_storm(facts, policy),
+        last_storm=last_storm(facts),
     )
 
 
-def _item(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> PlanItem:
-    worth, timing = weigh(candidate, facts, policy)
-    mode, why = mode_of(candidate, facts, policy)
+def _item(candidate: Candidate, facts: PlanFacts) -> PlanItem:
+    worth, timing = weigh(candidate, facts)
+    mode, why = mode_of(candidate, facts)
     if waits := taken_back(candidate, facts):
         timing = replace(timing, reason=f"{timing.reason} It waits for NoSchedule on Node {waits[0]}.")
     return PlanItem(
         candidate=candidate,
         score=worth,
         mode=mode,
-        refusals=guard(GuardCase(candidate, worth, facts, policy)),
+        refusals=guard(GuardCase(candidate, worth, facts)),
         timing=timing,
         mode_reason=why,
     )
 
 
-def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Mode, str]:
+def mode_of(candidate: Candidate, facts: PlanFacts) -> tuple[Mode, str]:
     """The mildest mode: by policy for its pools, by its Namespace, by its detectors' precision; and the reason."""
     nodes = [facts.nodes[name] for name in candidate.nodes if name in facts.nodes]
     pools = sorted({facts.pool(node) for node in nodes}) or [candidate.pool]
-    scopes = [policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
+    scopes = [facts.policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
     scope = min(scopes, key=lambda each: MILDEST_FIRST.index(each.mode))
     offers = [(scope.mode, f"Settings for {scope}.")]
     offers += [
@@ -100,46 +83,46 @@ def mode_of(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple
         # An invalid value counts as observe.
         wanted = Mode(asked) if asked in set(Mode) else Mode.OBSERVE
         offers.append((wanted, f"Namespace {candidate.namespace} has {keys.MODE}={asked}."))
-    doubt = _imprecise(candidate, facts, policy)
+    doubt = _imprecise(candidate, facts)
     if doubt:
         offers.append((Mode.SUGGEST, doubt))
     return min(offers, key=lambda offer: MILDEST_FIRST.index(offer[0]))
 
 
-def _imprecise(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> str:
+def _imprecise(candidate: Candidate, facts: PlanFacts) -> str:
     """Why it may only be suggested: each sufficiently confident finding comes from a detector whose measured precision
     is too low. Unmeasured precision does not count as low."""
     grounds = {
         str(finding.kind)
         for finding in facts.findings_of(candidate)
-        if finding.confidence_ratio >= policy.min_confidence_ratio
+        if finding.confidence_ratio >= facts.policy.min_confidence_ratio
     } or set(candidate.detectors)
     # Only outcomes of this Namespace and of Nodes count: people of other Namespaces decide nothing here.
     places = [(place, name) for name in grounds for place in {candidate.namespace, ""}]
     known = [(name, facts.precision[place, name]) for place, name in places if (place, name) in facts.precision]
-    poor = {name: value for name, value in sorted(known, reverse=True) if not value >= policy.min_precision_ratio}
+    poor = {name: value for name, value in sorted(known, reverse=True) if not value >= facts.policy.min_precision_ratio}
     if not poor or set(poor) != grounds:
         return ""
-    name, needed = min(poor, key=lambda key: (-poor[key], key)), f"{policy.min_precision_ratio:.2f}"
+    name, needed = min(poor, key=lambda key: (-poor[key], key)), f"{facts.policy.min_precision_ratio:.2f}"
     return f"The precision of {name} was measured to be {poor[name]:.2f} or better; {needed} is needed to enforce."
 
 
-def _demanded(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
+def _demanded(items: list[PlanItem], facts: PlanFacts) -> list[PlanItem]:
     """Adds to each release the Pod that waits for its GPUs; refuses those without one if the policy requires demand. A
     release in mode observe frees nothing, so the others are chosen without it."""
     left = [item for item in items if not item.refusals]
     observed = waiters(left, facts) if any(item.mode is Mode.OBSERVE for item in left) else {}
     acted_on = waiters([item for item in left if item.mode is not Mode.OBSERVE], facts)
     return [
-        _with_demand(item, (observed if item.mode is Mode.OBSERVE else acted_on).get(item.candidate.id, ""), policy)
+        _with_demand(item, (observed if item.mode is Mode.OBSERVE else acted_on).get(item.candidate.id, ""), facts)
         for item in items
     ]
 
 
-def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem:
+def _with_demand(item: PlanItem, waiter: PodRef, facts: PlanFacts) -> PlanItem:
     if waiter:
         return replace(item, candidate=replace(item.candidate, waiter=waiter))
-    if item.candidate.action is ActionKind.RELEASE_GANG and on_demand(item.candidate.detectors, policy):
+    if item.candidate.action is ActionKind.RELEASE_GANG and on_demand(item.candidate.detectors, facts.policy):
         reason = "No pending Pod could be scheduled on the GPUs that it frees, or other releases do less harm."
         return replace(item, refusals=(*item.refusals, Refusal(guard="demand", reason=reason)))
     return item
@@ -148,9 +131,8 @@ def _with_demand(item: PlanItem, waiter: PodRef, policy: PlanPolicy) -> PlanItem
 class _Grants:
     """What this plan has granted so far: room, taints, disturbed Pods and answered findings."""
 
-    def __init__(self, facts: PlanFacts, policy: PlanPolicy) -> None:
+    def __init__(self, facts: PlanFacts) -> None:
         self._facts = facts
-        self._policy = policy
         self._room = facts.ground.room.copy()
         self._tainted: dict[str, Mode] = {}
         self._disturbed: dict[PodRef, str] = {}  # Pod → the candidate
@@ -165,7 +147,7 @@ class _Grants:
         trial: Room | None = None
         if not refusals and candidate.action is ActionKind.EVICT_GANG:
             trial = self._room.copy()
-            places = place(candidate, trial, self._facts, self._policy)
+            places = place(candidate, trial, self._facts)
             if isinstance(places, Nowhere):
                 refusals = (Refusal(guard="lands", reason=places.reason),)
             else:
@@ -223,10 +205,10 @@ class _Grants:
                 yield Refusal(guard="once", reason=reason)
 
 
-def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts, policy: PlanPolicy) -> list[PlanItem]:
+def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts) -> list[PlanItem]:
     """Order: candidates in mode observe after all others, then by score. A move's taints come just before it. A
     refused candidate takes neither budget nor room."""
-    grants = _Grants(facts, policy)
+    grants = _Grants(facts)
     wanted: dict[str, int] = {}  # Node → the best rank of a move that needs its taint
     for rank, item in enumerate(items):
         for name in () if item.refusals else left_behind(item.candidate, facts):
@@ -257,7 +239,7 @@ def _held(places: Mapping[PodRef, str], facts: PlanFacts) -> tuple[HeldRoom, ...
     )
 
 
-def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tuple[list[PlanItem], Ledger]:
+def _together(items: list[PlanItem], facts: PlanFacts) -> tuple[list[PlanItem], Ledger]:
     """Releases that make room for one Pod together are granted all or none. When a group is refused, budgets are spent
     anew without it, so that others can use them."""
     mates: dict[tuple[PodRef, bool], list[str]] = {}
@@ -266,15 +248,15 @@ def _together(items: list[PlanItem], facts: PlanFacts, policy: PlanPolicy) -> tu
             mates.setdefault(_party(item), []).append(item.candidate.id)
     dropped: dict[str, tuple[Refusal, ...]] = {}
     while True:
-        ledger = Ledger(facts, policy)
+        ledger = Ledger(facts)
         offered = [replace(item, refusals=dropped.get(item.candidate.id, item.refusals)) for item in items]
-        drawn = _granted(offered, ledger, facts, policy)
+        drawn = _granted(offered, ledger, facts)
         found = {item.candidate.id: item for item in drawn}
         short = next(
             (
                 item
                 for item in drawn
-                if on_demand(item.candidate.detectors, policy)
+                if on_demand(item.candidate.detectors, facts.policy)
                 and not item.admitted
                 and item.candidate.id not in dropped
                 and len(mates.get(_party(item), ())) > 1

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 from gpuwatch.act.placement.landing import Nowhere, Room, waiting_groups
+from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.frameworks import OWNERS, keys
 from gpuwatch.facts.frameworks.framework import Kind
@@ -34,14 +35,19 @@ class Ground:
     unsettled: tuple[tuple[Pod, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanFacts:
-    """See `draw_plan` for the fields; last_storm: see `Plan`."""
+    """All that a plan is made of, passed whole, and look-ups over it. A new input is a field here.
+
+    history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
+    precision: (Namespace, '' for Nodes; detector) → its lower bound. last_storm: `Plan.last_storm` of the plan before.
+    """
 
     snapshot: Snapshot
-    findings: tuple[Finding, ...]
-    history: Sequence[Remediation] = ()
-    alerts: Sequence[str] | None = ()
+    findings: tuple[Finding, ...] = ()
+    policy: PlanPolicy = PlanPolicy()
+    history: tuple[Remediation, ...] = ()
+    alerts: tuple[str, ...] | None = ()
     pause: Pause = Pause()
     precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
     last_storm: datetime | None = None
@@ -357,20 +363,15 @@ class PlanFacts:
         placed = ((group, room.land(group, tell=False, perhaps=True)) for group in self.waiting)
         return [(group, frozenset(places.values())) for group, places in placed if not isinstance(places, Nowhere)]
 
-    def domains(self, label: str) -> Mapping[str, Sequence[str]]:
-        """Value of a topology label → its Nodes, sorted by value."""
-        found = self._domains.get(label)
-        if found is None:
-            found = defaultdict(list)
-            for node in self.nodes.values():
-                if label in node.labels:
-                    found[node.labels[label]].append(node.name)
-            found = self._domains[label] = dict(sorted(found.items()))
-        return found
-
     @cached_property
-    def _domains(self) -> dict[str, dict[str, list[str]]]:
-        return {}
+    def domains(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
+        """Topology label → its values, sorted → the Nodes of each."""
+        found = {}
+        for label in self.policy.topology_labels:
+            labelled = (node for node in self.nodes.values() if label in node.labels)
+            here = grouped(labelled, lambda node, label=label: node.labels[label])  # type: ignore[misc]
+            found[label] = {value: [node.name for node in here[value]] for value in sorted(here)}
+        return found
 
     @cached_property
     def pool_gpus(self) -> Mapping[str, int]:

@@ -17,7 +17,6 @@ from gpuwatch.act.plan.budget import LEDGER_GUARDS
 from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, place
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.facts.model.cluster import DisruptionBudget, Node, OwnerStatus, Pod, Taint
@@ -30,7 +29,6 @@ class GuardCase:
     candidate: Candidate
     score: Score
     facts: PlanFacts
-    policy: PlanPolicy
 
 
 class RefusalNature(StrEnum):
@@ -92,17 +90,14 @@ def _evidence(case: GuardCase) -> str | None:
     if any(finding.verdict is Verdict.UNKNOWN for finding in findings):
         return "One of its findings is UNKNOWN."
     best = max((finding.confidence_ratio for finding in findings), default=0.0)
-    if best < case.policy.min_confidence_ratio:
-        return (
-            f"The highest confidence of its findings is {best:.2f}; {case.policy.min_confidence_ratio:.2f} is needed."
-        )
-    return None
+    needed = case.facts.policy.min_confidence_ratio
+    return f"The highest confidence of its findings is {best:.2f}; {needed:.2f} is needed." if best < needed else None
 
 
 def _worth_it(case: GuardCase) -> str | None:
     if not math.isfinite(case.score.value):
         return "The score is not a finite number."
-    if case.score.value <= case.policy.min_score:
+    if case.score.value <= case.facts.policy.min_score:
         findings = case.facts.findings_of(case.candidate)
         if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):
             missing = dict.fromkeys(text for item in findings for text in item.missing)
@@ -227,8 +222,8 @@ def _attribution(case: GuardCase) -> str | None:
 
 def _priority(case: GuardCase) -> str | None:
     for pod in case.facts.ended_by(case.candidate):
-        if pod.priority >= case.policy.protected_priority:
-            return f"Pod {pod.ref} has priority {pod.priority}, at or above {case.policy.protected_priority}."
+        if pod.priority >= case.facts.policy.protected_priority:
+            return f"Pod {pod.ref} has priority {pod.priority}, at or above {case.facts.policy.protected_priority}."
     return None
 
 
@@ -344,7 +339,7 @@ def _lands(case: GuardCase) -> str | None:
     # Without a Pod the guard `owner` refuses it; a scattered gang is a candidate only where it lands.
     if candidate.detectors == (FindingKind.SCATTERED,) or not any(ref in facts.pods for ref in candidate.pods):
         return None
-    places = place(candidate, facts.ground.room.copy(), facts, case.policy)
+    places = place(candidate, facts.ground.room.copy(), facts)
     return places.reason if isinstance(places, Nowhere) else None
 
 

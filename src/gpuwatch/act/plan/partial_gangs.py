@@ -5,13 +5,12 @@ from dataclasses import replace
 
 from gpuwatch.act.placement.landing import Nowhere
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.plan.timing import stopped_work
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import Evidence, Finding, FindingKind
 
 
-def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
+def explained(facts: PlanFacts) -> tuple[Finding, ...]:
     """All findings; those of partly placed gangs with the reason why their other Pods find no room."""
     partial = {item.subject.name: item for item in facts.findings if item.kind is FindingKind.PARTIAL_GANG}
     rest = {group[0].gang: group for group in facts.waiting if group[0].gang in partial}
@@ -29,7 +28,7 @@ def explained(facts: PlanFacts, policy: PlanPolicy) -> tuple[Finding, ...]:
         mutual = [other for other in _reached(name, frees) if other != name and name in _reached(other, frees)]
         text = ""
         if mutual:
-            loss = {each: _loss(partial[each], facts, policy) for each in sorted((name, *mutual))}
+            loss = {each: _loss(partial[each], facts) for each in sorted((name, *mutual))}
             least = min(loss, key=lambda each: loss[each])
             text = f"; {' and '.join(loss)} wait for each other's GPUs, and the release of {least} loses least"
             note = ", ".join(f"{each} loses {hours:.1f} GPU-hours" for each, hours in loss.items())
@@ -53,10 +52,10 @@ def _reached(name: str, frees: Mapping[str, Sequence[str]]) -> set[str]:
     return found
 
 
-def _loss(item: Finding, facts: PlanFacts, policy: PlanPolicy) -> float:
+def _loss(item: Finding, facts: PlanFacts) -> float:
     """GPU-hours, as the plan weighs its release."""
     held = [pod for pod in facts.members[item.subject.name] if pod.node]
-    return facts.gpu_shares(held) + stopped_work(held, [item], facts, policy)
+    return facts.gpu_shares(held) + stopped_work(held, [item], facts)
 
 
 def _no_room(group: Sequence[Pod], facts: PlanFacts, released: str = "") -> Nowhere | None:

@@ -6,7 +6,6 @@ Both are fractions of the pool's GPU-hours over the horizon, so that scores of p
 from dataclasses import dataclass
 
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.plan.timing import Moment, chosen
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, Score, Severity, Timing
@@ -18,7 +17,7 @@ _LOSS = {Severity.CRITICAL: 1.0, Severity.WARNING: 1 / 3, Severity.INFO: 0.0}
 _LOSS_IS = "the share of a slower GPU's hours that counts as lost"
 
 
-def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[Score, Timing]:
+def weigh(candidate: Candidate, facts: PlanFacts) -> tuple[Score, Timing]:
     """The score of a candidate at its cheapest moment, in GPU-hours over the policy's horizon; and that moment.
 
     Worked example (a test): a pool of eight 8-GPU Nodes. Pods of one GPU hold seven of them; the last one has a GPU off
@@ -35,8 +34,8 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
         rate = candidate.relief_gpus or 0.0
     else:
         rate = facts.gpu_shares(pods) * loss
-    moment, timing = chosen(candidate, facts, policy, rate * confidence)
-    horizon = policy.horizon_hours
+    moment, timing = chosen(candidate, facts, rate * confidence)
+    horizon = facts.policy.horizon_hours
     if candidate.action is ActionKind.RELEASE_GANG:
         freed = facts.gpu_shares(pod for pod in pods if pod.node) if pods else candidate.gpus
         gain = _Term(freed, horizon, "GPUs that the release frees")
@@ -45,7 +44,7 @@ def weigh(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> tuple[S
         gain = _moved(candidate, rate, loss, max(horizon - moment.wait_hours, 0.0))
         harm = _restart(candidate, moment, facts.gpu_shares(pods))
     else:
-        gain, harm = _affected(candidate, pods, loss, horizon, facts), _missed(candidate, facts, policy)
+        gain, harm = _affected(candidate, pods, loss, horizon, facts), _missed(candidate, facts)
     pool = candidate.pool or "default"
     pool_gpus = facts.pool_gpus.get(pool, 0) if facts.nodes else facts.physical(facts.devices)
     return (
@@ -137,9 +136,9 @@ def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float
     return _Term(here, horizon, "degraded GPUs of the Node", loss, _LOSS_IS)
 
 
-def _missed(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> _Term:
+def _missed(candidate: Candidate, facts: PlanFacts) -> _Term:
     missed = _missed_gpus(candidate, facts)
-    hours = min(policy.repair_hours, policy.horizon_hours)
+    hours = min(facts.policy.repair_hours, facts.policy.horizon_hours)
     if missed:
         what = "free healthy GPUs of the Node, which no others of the pool replace until it is repaired"
         return _Term(float(missed), hours, what)

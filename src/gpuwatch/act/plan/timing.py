@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.framework import Nature
 from gpuwatch.facts.model.cluster import Pod
@@ -34,9 +33,9 @@ class Moment:
     also: str = ""
 
 
-def chosen(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy, lost_per_hour: float) -> tuple[Moment, Timing]:
+def chosen(candidate: Candidate, facts: PlanFacts, lost_per_hour: float) -> tuple[Moment, Timing]:
     """The cheapest moment; the earliest of equals. lost_per_hour: GPU-hours lost per hour of waiting."""
-    moments = _moments(candidate, facts, policy)
+    moments = _moments(candidate, facts)
     costs = [
         (lost_per_hour * item.wait_hours + item.lost_gpu_hours, item.wait_hours, index)
         for index, item in enumerate(moments)
@@ -54,19 +53,19 @@ def chosen(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy, lost_per_
     )
 
 
-def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list[Moment]:
+def _moments(candidate: Candidate, facts: PlanFacts) -> list[Moment]:
     if candidate.action is ActionKind.TAINT_NODE:
         return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as no Pod is touched,")]
     if candidate.action is ActionKind.RELEASE_GANG:
         # The start-up counts as an hour per GPU, although a model is loaded again in well under one.
         held = [pod for pod in facts.pods_of(candidate) if pod.node]
         gpus = facts.gpu_shares(held) or float(candidate.gpus)
-        work = stopped_work(held, facts.findings_of(candidate), facts, policy)
-        also = f", and {work:.1f} GPU-hours of work before it stopped, {_unsaved(held, facts, policy)}" if work else ""
+        work = stopped_work(held, facts.findings_of(candidate), facts)
+        also = f", and {work:.1f} GPU-hours of work before it stopped, {_unsaved(held, facts)}" if work else ""
         return [Moment(TimingKind.NOW, 0.0, gpus + work, "now, as it is idle,", also)]
     pods = facts.pods_of(candidate)
     now = facts.snapshot.at
-    lost = sum(restart_hours(pod, facts, policy) * facts.gpu_shares([pod]) for pod in pods)
+    lost = sum(restart_hours(pod, facts) * facts.gpu_shares([pod]) for pod in pods)
     moments = []
     saved = [_annotated_time(pod, keys.LAST_CHECKPOINT, facts) for pod in pods]
     known = [at for at in saved if at is not None and at <= now]
@@ -80,8 +79,8 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
             at = now + timedelta(hours=quiet)
             moments.append(Moment(TimingKind.WHEN_IDLE, quiet, 0.0, f"at {at:%a %H:%M %Z}, when it is usually idle,"))
     moments.append(Moment(TimingKind.NOW, 0.0, lost, f"now{since}"))
-    if whole and policy.checkpoint_interval_hours:
-        interval = timedelta(hours=policy.checkpoint_interval_hours)
+    if whole and facts.policy.checkpoint_interval_hours:
+        interval = timedelta(hours=facts.policy.checkpoint_interval_hours)
         # Ranks save together, so the oldest checkpoint decides. An overdue one may come at any time, or never.
         wait = (min(known) + interval - now).total_seconds() / 3600
         if wait > 0:
@@ -95,7 +94,7 @@ def _moments(candidate: Candidate, facts: PlanFacts, policy: PlanPolicy) -> list
     return moments
 
 
-def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFacts, policy: PlanPolicy) -> float:
+def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFacts) -> float:
     """GPU-hours of unsaved work from before these Pods stopped, as of a move, for kinds that end or are not known.
 
     0 for services and sessions, which have no result to work for again, unless their gang is placed in part; 0 for what
@@ -110,27 +109,27 @@ def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFa
         found = [item for item in found if pod.ref in item.pods] or found
         if found:
             stopped = min((item.since for item in found if item.since is not None), default=None)
-            lost += restart_hours(pod, facts, policy, stopped) * facts.gpu_shares([pod])
+            lost += restart_hours(pod, facts, stopped) * facts.gpu_shares([pod])
     return lost
 
 
-def _unsaved(held: Iterable[Pod], facts: PlanFacts, policy: PlanPolicy) -> str:
+def _unsaved(held: Iterable[Pod], facts: PlanFacts) -> str:
     """From when on the work of these Pods counts as lost, and what would change that."""
     saved = [_saved(pod, facts) for pod in held]
     known = [at for at in saved if at is not None]
     if len(known) == len(saved):
         return f"since its checkpoint at {min(known):%Y-%m-%d %H:%M %Z}"
-    most = f"at most {policy.restart_cost_cap_hours:g} h count"
+    most = f"at most {facts.policy.restart_cost_cap_hours:g} h count"
     return f"since its start ({most}; the annotation {keys.LAST_CHECKPOINT} can name a later checkpoint)"
 
 
-def restart_hours(pod: Pod, facts: PlanFacts, policy: PlanPolicy, until: datetime | None = None) -> float:
+def restart_hours(pod: Pod, facts: PlanFacts, until: datetime | None = None) -> float:
     """Hours of work that a restart of this Pod loses, capped: from its last checkpoint or start to `until` or now."""
     started = _saved(pod, facts) or pod.started or pod.created
     if started is None:
-        return policy.restart_cost_cap_hours
+        return facts.policy.restart_cost_cap_hours
     age_hours = ((until or facts.snapshot.at) - started).total_seconds() / 3600
-    return min(max(age_hours, 0.0), policy.restart_cost_cap_hours)
+    return min(max(age_hours, 0.0), facts.policy.restart_cost_cap_hours)
 
 
 def _saved(pod: Pod, facts: PlanFacts) -> datetime | None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from gpuwatch.act.analysis import PlanContext, analyse, assess
-from gpuwatch.app.cli.remediation_commands import kept_of, plan_context
+from gpuwatch.act.analysis import analyse, assess
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.app.cli.remediation_commands import kept_of, plan_facts
 from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write_table
 from gpuwatch.app.errors import OptionsError
@@ -47,7 +48,7 @@ def run_analyze(
     scope = Scope(namespace, selector)
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    analysis = analyse(snapshot, opened.policies, PlanContext(faults=known_faults(state, opened, snapshot)))
+    analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies, known_faults(state, opened, snapshot))
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
     if form == "name":
@@ -78,12 +79,12 @@ def run_explain(subject: str, namespace: str, form: str, state: Path | None, day
     snapshot = take_snapshot(opened, Console(stderr=True))
     check_namespace(namespace, snapshot)
     subject = full_subject(snapshot, subject, namespace)
-    context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
+    known, gaps = plan_facts(opened, options, snapshot)
     for gap in gaps:
         remark(f"{gap.what}: {gap.detail}")
-    context = replace(context, faults=known_faults(state, opened, snapshot))
-    concluded = assess(snapshot, opened.policies, everything=True, faults=context.faults)
-    explanation = explain(snapshot, subject, concluded, analyse(snapshot, opened.policies, context).plan)
+    faults = known_faults(state, opened, snapshot)
+    concluded = assess(snapshot, opened.policies, everything=True, faults=faults)
+    explanation = explain(snapshot, subject, concluded, analyse(known, opened.policies, faults).plan)
     workloads = workloads_of(snapshot, explanation)
     if workloads and opened.store is not None:
         kept = state or opened.settings.state

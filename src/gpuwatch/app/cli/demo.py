@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from gpuwatch.act.analysis import Policies, analyse, needs_of
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.cli.terminal import output
 from gpuwatch.facts.model.decision import SubjectKind
 from gpuwatch.facts.model.telemetry import PodRef
@@ -55,7 +56,7 @@ def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
     write_cluster(fleet, folder / "cluster")
     policies = Policies()
     snapshot = collect(store, RecordedCluster(folder / "cluster"), END, needs_of(policies))
-    analysis = analyse(snapshot, policies)
+    analysis = analyse(PlanFacts(snapshot=snapshot), policies)
     console.rule("[bold]What gpuwatch says at the end[/]")
     console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS, wide=False))
     console.rule(f"[bold]All the time, watched at {len(moments)} moments, against what was planted[/]")
@@ -111,7 +112,7 @@ def _watch(
     for at in progress.track(moments, description="watching the week"):
         write_cluster(fleet, folder / "cluster", at)
         snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(policies))
-        named.extend(named_of(at, analyse(snapshot, policies).findings))
+        named.extend(named_of(at, analyse(PlanFacts(snapshot=snapshot), policies).findings))
         for finding in assess_idle(snapshot, policies.idle, everything=True):
             said.update(dict.fromkeys(finding.pods, f"{at:%a %H:%M}: {finding.summary}"))
     return named, said

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from gpuwatch.account.weekly_actions import actions_in
-from gpuwatch.act.analysis import PlanContext, analyse
+from gpuwatch.act.analysis import analyse
 from gpuwatch.act.execute.precision import poor, precision_by_place
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write_table
@@ -21,9 +22,9 @@ from gpuwatch.app.errors import SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.settings import Settings, load_settings
 from gpuwatch.app.sources import Opened, checked_sources, take_snapshot
-from gpuwatch.facts.model.decision import Plan
+from gpuwatch.facts.model.decision import Plan, Snapshot
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
-from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
+from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.say.machine import PLAN
 from gpuwatch.say.remediation_tables import as_argument, history_tables, pause_text, remediation_detail
 from gpuwatch.say.tables import plan_tables
@@ -67,8 +68,8 @@ def run_plan(form: str, output_file: Path | None, rows: int, namespace: str, sel
     scope = Scope(namespace, selector)
     opened = checked_sources(options)
     snapshot = take_snapshot(opened, Console(stderr=True))
-    context, gaps = plan_context(opened, options, snapshot.telemetry_schema)
-    analysis = analyse(replace(snapshot, gaps=(*snapshot.gaps, *gaps)), opened.policies, context)
+    known, gaps = plan_facts(opened, options, snapshot)
+    analysis = analyse(replace(known, snapshot=replace(snapshot, gaps=(*snapshot.gaps, *gaps))), opened.policies)
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
     answer = PlanAnswer(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
@@ -86,21 +87,22 @@ def run_plan(form: str, output_file: Path | None, rows: int, namespace: str, sel
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
-def plan_context(opened: Opened, options: Mapping[str, Any], schema: Schema) -> tuple[PlanContext, tuple[Gap, ...]]:
+def plan_facts(opened: Opened, options: Mapping[str, Any], snapshot: Snapshot) -> tuple[PlanFacts, tuple[Gap, ...]]:
     """What the controller would also consider: a live cluster's history and firing alerts."""
     alerts: tuple[str, ...] | None = ()
     gaps: tuple[Gap, ...] = ()
     names = opened.policies.plan.brake_alerts
     if names and opened.store is not None:
-        alerts, gaps = firing(opened.store, names, opened.at, schema.matchers)
+        alerts, gaps = firing(opened.store, names, opened.at, snapshot.telemetry_schema.matchers)
+    facts = PlanFacts(snapshot=snapshot, alerts=alerts)
     if options["at"] is not None:
-        return PlanContext(alerts=alerts), gaps
+        return facts, gaps
     kept, more = kept_of(opened, options)
     if kept is None:
-        return PlanContext(alerts=alerts), (*gaps, *more)
+        return facts, (*gaps, *more)
     known, pause = kept
     doubtful = poor(precision_by_place(known), opened.policies.plan.min_precision_ratio)
-    return PlanContext(history=known, pause=pause, precision=doubtful, alerts=alerts), (*gaps, *more)
+    return replace(facts, history=known, pause=pause, precision=doubtful), (*gaps, *more)
 
 
 def kept_of(

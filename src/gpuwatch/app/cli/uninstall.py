@@ -15,8 +15,8 @@ from rich.text import Text
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor, orphans
 from gpuwatch.act.execute.policy import ExecutePolicy
-from gpuwatch.act.execute.recheck import FreshFacts
 from gpuwatch.act.execute.sweep import orphan
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import ConflictError, RefusedError, RemediationStore
 from gpuwatch.app.cli.remediation_commands import VERSION, opened_store
 from gpuwatch.app.cli.terminal import print_answer, remark
@@ -87,7 +87,7 @@ def run_uninstall(form: str, dry_run: bool, yes: bool, crds: bool, timeout: int,
         policies = ExecutorPolicies(settings.plan, _impatient(settings.execute))
         executor = Executor(
             RemediationStore(writer, namespace), writer, LiveWriter(client, dry_run=True),
-            lambda: FreshFacts(Snapshot(at=datetime.now(UTC)), ()), lambda _: None, policies,
+            lambda: PlanFacts(snapshot=Snapshot(at=datetime.now(UTC))), lambda _: None, policies,
         )  # fmt: skip
         left = take_away(executor, max(end - time.monotonic(), _REFUSED_SECONDS))
         kept = [each for kind in (PROFILE_KIND, CHECKPOINT_KIND) for each in person.objects(API_VERSION, kind)]

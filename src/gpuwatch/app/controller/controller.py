@@ -15,13 +15,13 @@ from rich.console import Console
 
 from gpuwatch import __version__
 from gpuwatch.account.fleet_cost import advice_counts, fleet_cost
-from gpuwatch.act.analysis import PlanContext, analyse, proofs, remember
+from gpuwatch.act.analysis import analyse, proofs, remember
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.precision import poor, precision_by_place
-from gpuwatch.act.execute.recheck import FreshFacts
 from gpuwatch.act.execute.requests import PROPOSED
 from gpuwatch.act.execute.sweep import Orphan, in_turn, suspects
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.controller import notifications, weekly_job
 from gpuwatch.app.controller.history_log import HistoryLog
@@ -101,7 +101,7 @@ class Controller:
         self._stopping = stopping
         self._looking = threading.Lock()
         self._sizing = threading.Lock()
-        self._seen: tuple[Analysis, FreshFacts] | None = None
+        self._seen: tuple[Analysis, PlanFacts] | None = None
         self._good_at: float | None = None
         self._wrong = "no cycle has ended yet"
         self._left: tuple[Orphan, ...] = ()
@@ -333,7 +333,7 @@ class Controller:
 
     def _look(
         self, known: tuple[Remediation, ...], pause: Pause, unread: tuple[Gap, ...]
-    ) -> tuple[Analysis, FreshFacts]:
+    ) -> tuple[Analysis, PlanFacts]:
         """unread: gaps of the stored Remediations. Hold `_looking`. Raises UnreachableError."""
         opened = replace(self._opened, at=_now())
         snapshot = take_snapshot(opened, _quiet())
@@ -350,18 +350,19 @@ class Controller:
         alerts, gaps = self._alerts(opened, snapshot.telemetry_schema)
         snapshot = replace(snapshot, gaps=(*snapshot.gaps, *gaps, *unread))
         bound = opened.policies.plan.min_precision_ratio
-        context = PlanContext(
+        facts = PlanFacts(
+            snapshot=snapshot,
             history=known,
             alerts=alerts,
             pause=pause,
             precision=poor(precision_by_place(known), bound),
-            storm_at=self._storm_at,
-            faults=(faults := self._remembered(snapshot, opened)),
+            last_storm=self._storm_at,
         )
-        analysis = analyse(snapshot, opened.policies, context)
+        faults = self._remembered(snapshot, opened)
+        analysis = analyse(facts, opened.policies, faults)
         findings = (*analysis.findings, *proofs(snapshot, opened.policies, known, faults))
         self._remember_storm(analysis.plan.last_storm)
-        view = FreshFacts(snapshot, findings, alerts, analysis.plan.last_storm)
+        view = replace(facts, findings=findings, last_storm=analysis.plan.last_storm)
         self._seen = analysis, view
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         if unreachable:
@@ -401,7 +402,7 @@ class Controller:
             return (), ()
         return firing(opened.store, names, opened.at, schema.matchers) if opened.store is not None else (None, ())
 
-    def _fresh(self, store: RemediationStore) -> FreshFacts:
+    def _fresh(self, store: RemediationStore) -> PlanFacts:
         with self._looking:
             seen = self._seen
             if seen is not None and _now() - seen[1].snapshot.at < timedelta(seconds=_FRESH_SECONDS):
@@ -430,7 +431,7 @@ class Controller:
             self._storm_at = _now()
 
     def _propose(
-        self, store: RemediationStore, analysis: Analysis, view: FreshFacts
+        self, store: RemediationStore, analysis: Analysis, view: PlanFacts
     ) -> tuple[tuple[Remediation, ...], tuple[Gap, ...]]:
         """Returns the Remediations proposed now, and what the store refused to keep."""
         if self._writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
