@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import msgspec
 import numpy as np
 
+from gpuwatch.app.cli.planted import Truth
 from gpuwatch.facts.model.decision import FindingKind, Subject, SubjectKind
 from lab.simulate.behaviour import Behaviour, Load, WorkKind
 from lab.simulate.cards import T4, Machine, make_machine
@@ -23,7 +24,6 @@ from lab.simulate.schedule import FOREVER, Scheduler
 from lab.simulate.script import MachineScript
 from lab.simulate.states import DeviceState
 from lab.simulate.tables import NAMES
-from lab.simulate.truth import Truth
 
 BUSY_RATIO = 0.87
 """Share of the time in which such a Pod computes, as `WorkKind.BATCH` has it: 0.9 of it between pauses of 25 s, four an

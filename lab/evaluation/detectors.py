@@ -24,6 +24,7 @@ from scipy.stats import binomtest
 
 from gpuwatch.act.analysis import Policies, analyse, needs_of
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.app.cli.planted import Named, named_as
 from gpuwatch.facts.model.decision import Finding, FindingKind
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.kube.recorded import RecordedCluster
@@ -46,8 +47,8 @@ from lab.evaluation.scoring import (
 )
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.metrics import Metric
+from lab.simulate.moments import NEVER_USED_LIMIT, moments_of
 from lab.simulate.plan import FleetPlan
-from lab.simulate.scoring import NEVER_USED_LIMIT, Named, moments_of, named_as
 from lab.simulate.writing import write_cluster, write_fleet
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)

@@ -1,6 +1,6 @@
 """How well each kind of finding is found: planted, found and wrongly named, how soon, over one fleet or several. Pure.
 
-Every Truth and every finding counts once, however many moments saw it. `lab.simulate.scoring` says which finding
+Every Truth and every finding counts once, however many moments saw it. `gpuwatch.app.cli.planted` says which finding
 is right.
 """
 
@@ -14,13 +14,11 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from gpuwatch.act.plan.policy import PlanPolicy
-from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
-from gpuwatch.facts.model.telemetry import PodRef
-from lab.simulate.scoring import (
+from gpuwatch.app.cli.planted import (
     ABSENCES,
     IDLE_KINDS,
-    NEVER_USED_LIMIT,
     Named,
+    Truth,
     about,
     explained,
     first_about,
@@ -31,7 +29,9 @@ from lab.simulate.scoring import (
     named_of,
     wrongly_named,
 )
-from lab.simulate.truth import Truth
+from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
+from gpuwatch.facts.model.telemetry import PodRef
+from lab.simulate.moments import NEVER_USED_LIMIT
 
 MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
 SURE = ", proven"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
+from gpuwatch.app.cli.planted import Truth
 from gpuwatch.sources.telemetry.series import RecordedSeries
 from lab.simulate.behaviour import Load
 from lab.simulate.cards import Machine, build_machines
@@ -23,7 +24,7 @@ from lab.simulate.schedule import Scheduler
 from lab.simulate.script import MachineScript
 from lab.simulate.states import DeviceState, MachineState, devices_of, play_machine, run_loads
 from lab.simulate.symptoms import Fault
-from lab.simulate.truth import Truth, allocation_truths, fault_truths, reboot_truths
+from lab.simulate.truth import allocation_truths, fault_truths, reboot_truths
 from lab.simulate.workload_objects import Scene, workload_objects
 
 

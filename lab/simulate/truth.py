@@ -1,41 +1,16 @@
 """The planted faults and idle allocations, with which findings are compared."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
+from gpuwatch.app.cli.planted import REBOOT, Truth
 from gpuwatch.facts.model.decision import FindingKind, Subject, SubjectKind
-from gpuwatch.facts.model.telemetry import DeviceId, PodRef
+from gpuwatch.facts.model.telemetry import DeviceId
 from lab.simulate.behaviour import WorkKind
 from lab.simulate.cards import Machine
 from lab.simulate.fault_kinds import FAULTS, FaultKind
 from lab.simulate.plan import FleetPlan
 from lab.simulate.runs import Place, Run
 from lab.simulate.symptoms import Fault
-
-REBOOT = "reboot"
-"""Truth.fault of a node that reboots for some minutes: harmless, but a finding about it is correct."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Truth:
-    """A fact that holds from `start` to `end` (None: the window's end).
-
-    harmless: it only looks like a finding of `kind`. An application's XID is no hardware fault; a Pod that is IN_USE
-    or BURSTY keeps working and must not be found idle. Each life of a Pod has exactly one Truth of these kinds.
-    """
-
-    kind: FindingKind
-    subject: Subject
-    start: datetime
-    end: datetime | None
-    devices: tuple[DeviceId, ...]
-    pods: tuple[PodRef, ...] = ()
-    nodes: tuple[str, ...] = ()
-    workload: str = ""
-    harmless: bool = False
-    fault: str = ""  # FaultKind, or REBOOT; '' for an allocation
-    note: str
 
 
 def device_id(machines: tuple[Machine, ...], place: Place) -> DeviceId:

@@ -38,7 +38,7 @@ AT_START = {
     "cli.remediation_commands": CLUSTER,
     "cli.sizing_commands": CLUSTER | {"jinja2", "markupsafe"},
     "cli.uninstall": CLUSTER | {"click"},
-    "cli.demo": TABLES | {"pyarrow"},
+    "cli.demo": TABLES,
     "controller.run": CLUSTER | {"jinja2", "markupsafe", "prometheus-client"},
 }
 
@@ -85,7 +85,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
             for name in names:
                 imported[name.partition(".")[0]].append(path.name)
     known = distributions()
-    ours = {"gpuwatch", "lab", "", *sys.stdlib_module_names}
+    ours = {"gpuwatch", "", *sys.stdlib_module_names}
     assert {name: files for name, files in imported.items() if name not in ours and name not in known} == {}
     assert {known[name] for name in imported if name in known} == DECLARED - DATA
 

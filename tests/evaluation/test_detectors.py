@@ -11,12 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from gpuwatch.act.analysis import Policies
+from gpuwatch.app.cli.planted import first_named, holds
 from gpuwatch.facts.model.decision import FindingKind
 from lab.evaluation.baseline import COMMON_RULE, SIX_HOURS, FixedRule, fixed_rules
 from lab.evaluation.detectors import Evaluation, evaluate, evaluation_json, gangs_of, main, parse_seeds, watch
 from lab.simulate.fleet import SimulatedFleet, build_fleet
+from lab.simulate.moments import NEVER_USED_LIMIT, moments_of
 from lab.simulate.plan import FleetPlan
-from lab.simulate.scoring import NEVER_USED_LIMIT, first_named, holds, moments_of
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 

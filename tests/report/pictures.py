@@ -1,4 +1,4 @@
-"""Pictures of the status page and of the weekly report, of the fleet that `gpuwatch demo` simulates."""
+"""Pictures of the status page and of the weekly report, of the fleet that `python -m lab.demo` simulates."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from click.testing import CliRunner
 from gpuwatch import __version__
 from gpuwatch.act.analysis import Policies, analyse, needs_of
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.app.cli.demo import END
-from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.say.status_page import JobTimes, Status, status_html
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.kube.recorded import RecordedCluster
 from gpuwatch.sources.telemetry.recording import open_recording
+from lab.demo import END, main
 from parts.browser import page
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 def draw(browser: Browser, folder: Path, temporary: Path) -> None:
     """Writes status-page.png and weekly-report.png: each page down to the end of what a person reads first."""
-    CliRunner().invoke(cli, ["demo", "--folder", str(temporary)], catch_exceptions=False)
+    CliRunner().invoke(main, ["--folder", str(temporary)], catch_exceptions=False)
     report = (temporary / "report" / "report.html").read_text(encoding="utf-8")
     for name, html, last in (
         ("status-page", status_html(_status(temporary)), "section[aria-labelledby=h-findings]"),

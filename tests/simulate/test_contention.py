@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpuwatch.act.analysis import Policies
+from gpuwatch.app.cli.planted import Named, Truth
 from gpuwatch.facts.model.decision import FindingKind
 from lab.evaluation.contention import BUSY_RATIO, contended_fleet, dram_peak
 from lab.evaluation.detectors import watch
@@ -17,8 +18,6 @@ from lab.evaluation.scoring import MISFIT_KINDS, SURE, score_misfits
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import FleetPlan
 from lab.simulate.runs import Run
-from lab.simulate.scoring import Named
-from lab.simulate.truth import Truth
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from gpuwatch.app.cli.planted import Truth
 from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.sources.telemetry.series import is_stale
 from lab.simulate.fault_kinds import FaultKind
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.physics import HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP
 from lab.simulate.plan import FleetPlan
-from lab.simulate.truth import Truth
 
 END = datetime(2026, 3, 12, 6, tzinfo=UTC)
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from gpuwatch.app.cli.planted import Truth
 from gpuwatch.facts.model.decision import FindingKind, SubjectKind
 from gpuwatch.sources.telemetry.series import is_stale
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import FleetPlan
-from lab.simulate.truth import Truth
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 IDLE = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED)

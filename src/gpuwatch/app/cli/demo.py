@@ -1,11 +1,19 @@
-"""`gpuwatch demo`: a week of a simulated fleet through the whole cycle, with the findings compared with the planted
-faults."""
+"""`gpuwatch demo`: a recording of a simulated fleet through the whole cycle, and its findings beside what was planted.
 
+The recording is packaged; `python -m lab.demo` of a checkout makes it, and shows others in the same way.
+"""
+
+import shutil
+import sys
+import tarfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from importlib import resources
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
@@ -13,67 +21,86 @@ from rich.table import Table
 
 from gpuwatch.act.analysis import Policies, analyse, needs_of
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.app.cli.planted import IDLE_KINDS, Named, Planted, Truth, false_names, first_named, holds, named_of
 from gpuwatch.app.cli.terminal import output
-from gpuwatch.facts.model.decision import SubjectKind
+from gpuwatch.facts.model.decision import Analysis, SubjectKind
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.judge.idle.assess import assess_idle
 from gpuwatch.say.layout import FoldedName
 from gpuwatch.say.tables import analysis_tables
 from gpuwatch.say.words import duration, plural, short_uuid
-from gpuwatch.sources.collect.collect import collect
-from gpuwatch.sources.kube.recorded import RecordedCluster
-from gpuwatch.sources.telemetry.recording import open_recording
-from gpuwatch.sources.telemetry.samples import SampleStore
-from lab.simulate.fleet import SimulatedFleet, build_fleet
-from lab.simulate.plan import FleetPlan
-from lab.simulate.scoring import IDLE_KINDS, Named, false_names, first_named, holds, moments_of, named_of
-from lab.simulate.truth import Truth
-from lab.simulate.writing import write_cluster, write_fleet
 
-END = datetime(2026, 3, 2, 12, tzinfo=UTC)
-"""The fleet's last moment; fixed, so that a seed gives the same week every day."""
+if TYPE_CHECKING:
+    from gpuwatch.sources.telemetry.samples import SampleStore
 
-_EVERY_HOURS = 12.0
 _ROWS = 12
 _EXPLAINED = (SubjectKind.POD, SubjectKind.DEVICE, SubjectKind.NODE)
 
 
-def run_demo(seed: int, gpus: int, days: float, folder: Path) -> int:
-    console = output()
-    fleet = build_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days, oversized=max(gpus // 8, 1)))
-    planted = [truth for truth in fleet.truth if not truth.harmless and (truth.fault or truth.kind in IDLE_KINDS)]
-    console.print(
-        f"A simulated fleet (seed {seed}): {gpus} GPUs, {days:g} days, {len(planted)} faults and idle allocations "
-        f"planted among {plural(sum(1 for truth in fleet.truth if truth.harmless), 'Pod')} that only look like it."
-    )
-    moments = moments_of(fleet, _EVERY_HOURS)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        writing = progress.add_task("writing telemetry and cluster", total=None)
-        write_fleet(fleet, folder)
-        progress.remove_task(writing)
-        store = open_recording([folder / "telemetry.parquet"])
-        named, said = _watch(store, fleet, moments, folder, progress)
-    write_cluster(fleet, folder / "cluster")
-    policies = Policies()
-    snapshot = collect(store, RecordedCluster(folder / "cluster"), END, needs_of(policies))
-    analysis = analyse(PlanFacts(snapshot=snapshot), policies)
-    console.rule("[bold]What gpuwatch says at the end[/]")
-    console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS, wide=False))
-    console.rule(f"[bold]All the time, watched at {len(moments)} moments, against what was planted[/]")
-    _compare(console, planted, named, said, fleet, moments)
-    console.rule("[bold]What runs on more GPU than it needs[/]")
-    report = _report(fleet, folder, console)
-    sources = f"--telemetry {quote(f'{folder}/telemetry.parquet')} --cluster {quote(f'{folder}/cluster')}"
-    subject = next((str(item.subject) for item in analysis.findings if item.subject.kind in _EXPLAINED), "pod/NS/NAME")
-    console.print(f"\nLook further: the recording lies in {folder}", markup=False, soft_wrap=True)
-    for command in ("analyze --rows 50", f"explain {subject}", "recommend", "mig-plan", "doctor"):
-        console.print(f"  gpuwatch {command} {sources}", markup=False, soft_wrap=True)
-    console.print("\n[bold]The report of the week[/], for a browser:", soft_wrap=True)
-    console.print(f"  {report}", markup=False, soft_wrap=True)
+def run_demo(folder: Path) -> int:
+    emptied(folder)
+    packaged = resources.files("gpuwatch.app.cli") / "demo_fleet"
+    for name in ("telemetry.parquet", "planted.json"):
+        (folder / name).write_bytes((packaged / name).read_bytes())
+    with (packaged / "moments.tar.xz").open("rb") as file, tarfile.open(fileobj=file) as archive:
+        archive.extractall(folder, filter="data")
+    show(folder)
     return 0
 
 
-def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
+def emptied(folder: Path) -> None:
+    """Makes the folder, without the clusters of an earlier demo. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in ("moments", "cluster"):
+        shutil.rmtree(folder / old, ignore_errors=True)
+
+
+def stamp(at: datetime) -> str:
+    """The name of the folder with the cluster at this moment."""
+    return f"{at:%Y%m%dT%H%M%SZ}"
+
+
+def show(folder: Path) -> None:
+    """Prints what gpuwatch says about the recording in the folder: telemetry.parquet, planted.json and
+    moments/STAMP/*.json. Writes cluster/, the last of these, and report/. Raises OSError."""
+    from gpuwatch.sources.telemetry.recording import open_recording
+
+    console = output()
+    fleet = msgspec.json.decode((folder / "planted.json").read_bytes(), type=Planted)
+    planted = [truth for truth in fleet.truths if not truth.harmless and (truth.fault or truth.kind in IDLE_KINDS)]
+    console.print(
+        f"A recording of a simulated fleet (seed {fleet.seed}): {fleet.gpus} GPUs, {fleet.days:g} days, {len(planted)} "
+        f"faults and idle allocations planted among {plural(fleet.look_alikes, 'Pod')} that only look like it."
+    )
+    shutil.copytree(folder / "moments" / stamp(fleet.moments[-1]), folder / "cluster")
+    store = open_recording([folder / "telemetry.parquet"])
+    analysis, named, said = _watch(store, fleet, folder)
+    console.rule("[bold]What gpuwatch says at the end[/]")
+    console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS, wide=False))
+    console.rule(f"[bold]All the time, watched at {len(fleet.moments)} moments, against what was planted[/]")
+    _compare(console, planted, named, said, fleet)
+    console.rule("[bold]What runs on more GPU than it needs[/]")
+    report = _report(fleet, folder, console)
+    sources = f"--telemetry {quote(f'{folder}/telemetry.parquet')} --cluster {quote(f'{folder}/cluster')}"
+    subject = next((str(item.subject) for item in analysis.findings if item.subject.kind in _EXPLAINED), "")
+    explain = (f"explain {quote(subject)}",) if subject else ()
+    console.print(f"\nLook further: the recording lies in {folder}", markup=False, soft_wrap=True)
+    for command in ("analyze --rows 50", *explain, "recommend", "mig-plan", "doctor"):
+        console.print(f"  {_command()} {command} {sources}", markup=False, soft_wrap=True)
+    console.print("\n[bold]The report of these days[/], for a browser:", soft_wrap=True)
+    console.print(f"  {report}", markup=False, soft_wrap=True)
+
+
+def _command() -> str:
+    """What a shell calls this gpuwatch by: its name where the PATH leads to it, else its path."""
+    own, found = Path(sys.executable).with_name("gpuwatch"), shutil.which("gpuwatch")
+    if not own.exists() or (found and Path(found).samefile(own)):
+        return "gpuwatch"
+    here = Path.cwd()
+    return quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
+
+
+def _report(fleet: Planted, folder: Path, console: Console) -> Path:
     """Prints the advice beside what was planted and writes the report; returns the HTML file's path."""
     from gpuwatch.app.settings import Settings
     from gpuwatch.app.sizing import size
@@ -84,7 +111,7 @@ def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
     options: dict[str, object] = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config"))
     options |= {"telemetry": (folder / "telemetry.parquet",), "cluster": folder / "cluster", "no_cluster": False}
     opened = open_sources(options, Settings())
-    length = fleet.plan.end - fleet.plan.start
+    length = timedelta(days=fleet.days)
     sized = size(opened, None, length, Console(stderr=True))
     console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS, wide=False))
     # A deleted Notebook is known by its StatefulSet, so the comparison ignores kinds.
@@ -102,20 +129,24 @@ def _report(fleet: SimulatedFleet, folder: Path, console: Console) -> Path:
     return target / "report.html"
 
 
-def _watch(
-    store: SampleStore, fleet: SimulatedFleet, moments: Sequence[datetime], folder: Path, progress: Progress
-) -> tuple[list[Named], dict[PodRef, str]]:
-    """Analyses each moment with the data up to then. Returns what was named, and the last verdict on each Pod."""
+def _watch(store: "SampleStore", fleet: Planted, folder: Path) -> tuple[Analysis, list[Named], dict[PodRef, str]]:
+    """Analyses each moment with the data up to then. Returns the last analysis, what was named, and the last verdict on
+    each Pod."""
+    from gpuwatch.sources.collect.collect import collect
+    from gpuwatch.sources.kube.recorded import RecordedCluster
+
     policies = Policies()
     named: list[Named] = []
     said: dict[PodRef, str] = {}
-    for at in progress.track(moments, description="watching the week"):
-        write_cluster(fleet, folder / "cluster", at)
-        snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(policies))
-        named.extend(named_of(at, analyse(PlanFacts(snapshot=snapshot), policies).findings))
-        for finding in assess_idle(snapshot, policies.idle, everything=True):
-            said.update(dict.fromkeys(finding.pods, f"{at:%a %H:%M}: {finding.summary}"))
-    return named, said
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for at in progress.track(fleet.moments, description="watching the fleet"):
+            cluster = RecordedCluster(folder / "moments" / stamp(at))
+            snapshot = collect(store, cluster, at, needs_of(policies))
+            analysis = analyse(PlanFacts(snapshot=snapshot), policies)
+            named.extend(named_of(at, analysis.findings))
+            for finding in assess_idle(snapshot, policies.idle, everything=True):
+                said.update(dict.fromkeys(finding.pods, f"{at:%a %H:%M}: {finding.summary}"))
+    return analysis, named, said
 
 
 def _compare(
@@ -123,15 +154,14 @@ def _compare(
     planted: Sequence[Truth],
     named: Sequence[Named],
     said: Mapping[PodRef, str],
-    fleet: SimulatedFleet,
-    moments: Sequence[datetime],
+    fleet: Planted,
 ) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("planted", "on", "began", "to be named", "found"):
         table.add_column(column, overflow="fold")
     found = 0
     # A workload that ended before the first analysis cannot be found.
-    seen = [truth for truth in planted if any(holds(truth, at) for at in moments)]
+    seen = [truth for truth in planted if any(holds(truth, at) for at in fleet.moments)]
     before: tuple[object, ...] = ()
     why: list[str] = []
     for truth in sorted(seen, key=lambda item: (not item.fault, item.start, item.subject.name, item.kind)):
@@ -147,7 +177,7 @@ def _compare(
         if at is None and truth.pods:
             why.append(f"{truth.pods[0]}, {said.get(truth.pods[0], 'never seen')}")
     console.print(table)
-    false = false_names(fleet.truth, named)
+    false = false_names(fleet.truths, named)
     console.print(f"\n[bold]{found} of {len(seen)} found[/], {len(seen) - found} missed, {len(false)} named wrongly.")
     for reason in why:
         console.print(f"  missed: {reason}", markup=False)

@@ -333,15 +333,12 @@ def capture() -> None:
 
 
 @cli.command()
-@click.option("--seed", type=int, default=7, show_default=True, help="Another fleet with each seed.")
-@click.option("--gpus", type=click.IntRange(8, 4096), default=64, show_default=True)
-@click.option("--days", type=click.FloatRange(0.5, 60), default=7.0, show_default=True)
 @click.option(
     "--folder", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True, help="Where it is kept."
 )
 @_runs("cli.demo.run_demo")
 def demo() -> None:
-    """Show a week of a simulated fleet.
+    """Show a packaged recording of a simulated fleet; no cluster is needed.
 
     What gpuwatch finds of the planted faults and idle allocations, and what it misses.
     """

@@ -1,4 +1,4 @@
-"""Compares findings with the truth: the moments to evaluate, correct findings, and when each fault was found.
+"""What was planted in a simulated fleet, and how findings compare with it.
 
 A finding is correct if a Truth of its kind about the same device, Pod or node holds at that moment or held within the
 last day, because rules look back as far. A health finding of another kind on a GPU that is broken is not wrong.
@@ -9,23 +9,57 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Verdict
+import msgspec
+
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Subject, Verdict
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.telemetry import DeviceId, PodRef
-from lab.simulate.fleet import SimulatedFleet
-from lab.simulate.truth import REBOOT, Truth
 
 IDLE_KINDS = (FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED, FindingKind.PARTIAL_GANG)
 # These report missing telemetry; they can only be found or not.
 ABSENCES = (FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
 _LOOKS_BACK = timedelta(hours=25)
 
-NEVER_USED_LIMIT = timedelta(hours=2)
-"""A Pod that never worked should be found within this time of its start."""
-# Moments to evaluate, from the start of a planted fault or idle allocation.
-_FAULT_PROBES = (timedelta(minutes=30),)
-_IDLE_PROBES = (NEVER_USED_LIMIT,)
-_NEVER_USED_PROBES = tuple(NEVER_USED_LIMIT - timedelta(minutes=minutes) for minutes in (60, 30, 25, 20, 15, 10, 5, 0))
+
+REBOOT = "reboot"
+"""Truth.fault of a node that reboots for some minutes: harmless, but a finding about it is correct."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """A fact that holds from `start` to `end` (None: the window's end).
+
+    harmless: it only looks like a finding of `kind`. An application's XID is no hardware fault; a Pod that is IN_USE
+    or BURSTY keeps working and must not be found idle. Each life of a Pod has exactly one Truth of these kinds.
+    """
+
+    kind: FindingKind
+    subject: Subject
+    start: datetime
+    end: datetime | None
+    devices: tuple[DeviceId, ...]
+    pods: tuple[PodRef, ...] = ()
+    nodes: tuple[str, ...] = ()
+    workload: str = ""
+    harmless: bool = False
+    fault: str = ""  # FaultKind, or REBOOT; '' for an allocation
+    note: str
+
+
+class Planted(msgspec.Struct, frozen=True, kw_only=True):
+    """planted.json beside a simulated fleet's recording.
+
+    look_alikes: Pods that only look idle. truths: all but these. oversized: Workload.ids of what has far more GPU than
+    it can use. moments: when the fleet is looked at, rising; the last is the recording's end.
+    """
+
+    seed: int
+    gpus: int
+    days: float
+    look_alikes: int
+    truths: tuple[Truth, ...]
+    oversized: tuple[str, ...]
+    moments: tuple[datetime, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,22 +72,6 @@ class Named:
     devices: frozenset[DeviceId] = frozenset()
     pods: frozenset[PodRef] = frozenset()
     node: str = ""
-
-
-def moments_of(fleet: SimulatedFleet, every_hours: float) -> list[datetime]:
-    """Regular moments after the first day (or the first seventh), one soon after each planted start, and several within
-    NEVER_USED_LIMIT of a Pod that never worked."""
-    plan = fleet.plan
-    first = plan.start + timedelta(days=min(1.0, plan.days / 7))
-    count = int((plan.end - first) / timedelta(hours=every_hours))
-    moments = {plan.end - timedelta(hours=every_hours * number) for number in range(count + 1)}
-    for truth in fleet.truth:
-        if not truth.harmless:
-            never = truth.kind is FindingKind.NEVER_USED
-            soon = truth.fault or truth.kind is FindingKind.PARTIAL_GANG
-            probes = _FAULT_PROBES if soon else _NEVER_USED_PROBES if never else _IDLE_PROBES
-            moments.update((truth.start + probe).replace(second=0) for probe in probes)
-    return sorted(moment for moment in moments if first <= moment <= plan.end)
 
 
 def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
