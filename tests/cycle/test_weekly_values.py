@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advise.world import node, pod, price
 from detect.idle_world import POLICY, InEffect, bystander, steps, world
+from gpuwatch.account.fleet_cost import fleet_cost, rates_of
+from gpuwatch.account.money import PriceList, Rates
 from gpuwatch.account.weekly import assemble_weekly
 from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.decision import (
@@ -92,7 +95,7 @@ def report(
     )
     book = ProfileBook(until=END, step_seconds=300, usage=tuple(usage), profiles={item.key: item for item in profiles})
     return assemble_weekly(
-        analysis, book, advice, (), (), start=start, end=END, price_per_gpu_hour=prices, source="a test",
+        analysis, book, advice, (), (), start=start, end=END, rates=Rates(by_model=prices), source="a test",
         currency=currency,
     )  # fmt: skip
 
@@ -536,3 +539,38 @@ def test_a_workloads_week_comes_from_its_days() -> None:
     assert found[0].sm_active_ratio == pytest.approx(0.3)
     assert found[0].cost == pytest.approx(6 * 24 * 2.0)
     assert found[0].memory_peak_bytes is None
+
+
+def test_a_cheap_and_a_dear_node_of_one_model_cost_the_same_in_the_report_as_on_the_status_page() -> None:
+    """Two instance types have an A100 for 2 and for 6 an hour; each team has a whole Node."""
+    listed = PriceList([price(), price(name="dear", per_hour=48.0)])
+    nodes = [node("cheap"), node("dear", instance_type="dear")]
+    pods = [
+        pod(f"Job/team-{name}/{name}", name, on=name, accelerators={"nvidia.com/gpu": 8}) for name in ("cheap", "dear")
+    ]
+    held = tuple(
+        replace(device(f"{name}-{number}"), node=name, pods=(f"team-{name}/{name}",))
+        for name in ("cheap", "dear")
+        for number in range(8)
+    )
+    silent = idle("team-dear/dear", tuple(each.id for each in held if each.node == "dear"), START)
+    usage = [
+        UsageHour(hour=START + timedelta(hours=hour), namespace=f"team-{name}", gpu_model=MODEL,
+                  allocated_gpu_hours=8.0, busy_gpu_hours=0.0)
+        for hour in range(168)
+        for name in ("cheap", "dear")
+    ]  # fmt: skip
+    now = Analysis(
+        version=1, at=END, coverage=Coverage(), devices=held, cluster=Cluster(nodes=tuple(nodes), pods=tuple(pods)),
+        findings=(silent,), plan=Plan(at=END),
+    )  # fmt: skip
+    page = fleet_cost(now, listed)
+    book = ProfileBook(until=END, step_seconds=300, usage=tuple(usage))
+    found = assemble_weekly(now, book, (), (), (), start=START, end=END, rates=rates_of(now, listed), source="a test")
+    of_team = {team.namespace: team.use.cost for team in found.teams}
+    an_hour = {"team-cheap": page.cost["team-cheap", "allocated"], "team-dear": page.cost["team-dear", "idle"]}
+    assert an_hour == {"team-cheap": pytest.approx(16.0), "team-dear": pytest.approx(48.0)}
+    assert of_team == {name: pytest.approx(168 * cost) for name, cost in an_hour.items()}
+    assert found.fleet.cost == pytest.approx(168 * 64.0)
+    assert found.idle_cost[silent.id] == pytest.approx(168 * 48.0)
+    assert found.fleet.projected_saving_per_week == pytest.approx(168 * page.saving["team-dear", "release", "likely"])

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpuwatch.account.money import HOURS_PER_WEEK, PriceList, run_time_ratio
-from gpuwatch.facts.catalog.gpus import find_gpu, gpu_share_ratio
+from gpuwatch.account.money import HOURS_PER_WEEK, PriceList, Rates, cost_of, run_time_ratio
+from gpuwatch.facts.catalog.gpus import find_gpu, gpu_share_ratio, model_name
 from gpuwatch.facts.catalog.instances import CURRENCY
 from gpuwatch.facts.frameworks import ends
 from gpuwatch.facts.model.cluster import Cluster, Node, Pod, Sharing
@@ -198,11 +198,32 @@ def allocations(analysis: Analysis, prices: PriceList) -> tuple[Allocation, ...]
                     gpus=count,
                     state=states.get(ref, CostState.ALLOCATED),
                     use=use.get(ref),
-                    cost_per_hour=None if price is None else count * price,
+                    cost_per_hour=cost_of(count, price),
                 )
                 for ref, count in parts.items()
             ]
     return tuple(found)
+
+
+def rates_of(analysis: Analysis, prices: PriceList) -> Rates:
+    """What a GPU costs now: by Node, by who has it, and by model."""
+    held = grouped(allocations(analysis, prices), lambda each: (each.namespace, each.gpu_model))
+    nodes_of = grouped(
+        (node for node in analysis.cluster.nodes if find_gpu(node.gpu_product) is not None),
+        lambda node: model_name(node.gpu_product),
+    )
+    of_models = {model: prices.of_nodes(nodes).price_per_gpu_hour for model, nodes in nodes_of.items()}
+    return Rates(
+        by_node={node.name: prices.of_node(node).price_per_gpu_hour for node in analysis.cluster.nodes},
+        by_holder={key: _mean_price(found) for key, found in held.items() if sum(each.gpus for each in found) > 0},
+        by_model={model: price for model, price in of_models.items() if price is not None},
+    )
+
+
+def _mean_price(held: Sequence[Allocation]) -> float | None:
+    costs = [each.cost_per_hour for each in held if each.gpus > 0]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) / sum(each.gpus for each in held) if len(known) == len(costs) else None
 
 
 def _taken(

@@ -5,7 +5,7 @@ reported.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
@@ -92,6 +92,31 @@ class PriceList:
         """All types with a price in one of these regions, or for all regions, in this list's currency."""
         wanted = {*regions, ANY_REGION}
         return tuple(one for one in self._types.values() if one.region in wanted and one.currency == self.currency)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Prices of one whole GPU for an hour, its host included, as the fleet stands now; None or missing where unknown.
+
+    by_node: of the Nodes. by_holder: (Namespace, Gpu.name) → mean over the GPUs that its Pods have now, '' for those
+    that no Pod has. by_model: Gpu.name → mean over the Nodes. Hours of the past are known by Namespace and model only,
+    so they cost what the Namespace pays now, else the mean of the model.
+    """
+
+    by_node: Mapping[str, float | None] = field(default_factory=dict)
+    by_holder: Mapping[tuple[str, str], float | None] = field(default_factory=dict)
+    by_model: Mapping[str, float] = field(default_factory=dict)
+
+    def price(self, gpu_model: str, *, namespace: str | None = None, node: str | None = None) -> float | None:
+        if node is not None and node in self.by_node:
+            return self.by_node[node]
+        if namespace is not None and (namespace, gpu_model) in self.by_holder:
+            return self.by_holder[namespace, gpu_model]
+        return self.by_model.get(gpu_model)
+
+
+def cost_of(gpu_hours: float, price: float | None) -> float | None:
+    return None if price is None else price * gpu_hours
 
 
 def source_of(found: InstanceType) -> str:

@@ -1,8 +1,8 @@
 """Assembles the weekly report's values. Pure; `report` writes it.
 
 GPU-hours come from the profiles' hours and days, findings and coverage from the analysis of the period's last moment,
-money from the price of a GPU-hour of each model. Unknown values stay None: a cost with an unpriced part is a lower
-bound, and `limits` says so.
+money from the prices of the Nodes that the Pods are on (`Rates`), as on the status page. Unknown values stay None: a
+cost with an unpriced part is a lower bound, and `limits` says so.
 """
 
 from collections import Counter, defaultdict
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from gpuwatch.account.money import Rates, cost_of
 from gpuwatch.account.weekly_actions import NOT_READ, NOTHING, OBSERVED, actions_in
 from gpuwatch.account.weekly_savings import Savings, Sum, held_by, namespace_of, workload_savings
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
@@ -38,7 +39,7 @@ def assemble_weekly(
     *,
     start: datetime,
     end: datetime,
-    price_per_gpu_hour: Mapping[str, float],
+    rates: Rates,
     source: str,
     gaps: Sequence[Gap] = (),
     remediations: Sequence[Remediation] | None = None,
@@ -46,7 +47,7 @@ def assemble_weekly(
     detectors: Sequence[DetectorRecord] = (),
     currency: str = CURRENCY,
 ) -> WeeklyReport:
-    """The report of (start, end]. `price_per_gpu_hour`: Gpu.name → price of one whole GPU for an hour, in `currency`.
+    """The report of (start, end]. rates: in `currency`.
 
     The fleet is compared with the period of the same length before, if the book covers it. remediations: all stored
     ones; None if they could not be read. observed: whether every mode is observe.
@@ -59,18 +60,16 @@ def assemble_weekly(
     idle_cost = {
         item.id: cost
         for item in idle
-        if (cost := held_by([item], analysis.devices, price_per_gpu_hour, start, end).known_cost) is not None
+        if (cost := held_by([item], analysis.devices, rates, start, end).known_cost) is not None
     }
     suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
-    suspicion = held_by(suspected, analysis.devices, price_per_gpu_hour, start, end)
+    suspicion = held_by(suspected, analysis.devices, rates, start, end)
     devices = {device.id: device for device in analysis.devices}
-    workloads, savings = workload_savings(
-        analysis, book, recommendations, abstentions, idle, price_per_gpu_hour, start, end
-    )
-    teams = _teams(hours, recommendations, idle, savings, price_per_gpu_hour)
+    workloads, savings = workload_savings(analysis, book, recommendations, abstentions, idle, rates, start, end)
+    teams = _teams(hours, recommendations, idle, savings, rates)
     gone = _gone_gpu_hours(analysis, start, end)
     fleet = _with_savings(
-        _use(hours, price_per_gpu_hour, fleet=True),
+        _use(hours, rates, fleet=True),
         sum(team.use.idle_gpu_hours for team in teams),
         _sum(savings.in_span.values()),
         _sum(savings.projected.values()),
@@ -89,7 +88,7 @@ def assemble_weekly(
         for item in analysis.findings
         if item.verdict is Verdict.DEGRADED and item.subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE)
     ]
-    lost = {item.id: of for item in degraded if (of := _since_then(item, devices, price_per_gpu_hour, start, end))}
+    lost = {item.id: of for item in degraded if (of := _since_then(item, devices, rates, start, end))}
     lost_cost = {name: of.cost for name, of in lost.items() if of.cost is not None}
     degraded.sort(
         key=lambda item: (-list(Severity).index(item.severity), -lost_cost.get(item.id, 0.0), -item.gpu_hours)
@@ -101,7 +100,7 @@ def assemble_weekly(
         end=end,
         source=source,
         fleet=fleet,
-        previous=_use(before, price_per_gpu_hour, fleet=True) if _reaches(before, start - (end - start)) else None,
+        previous=_use(before, rates, fleet=True) if _reaches(before, start - (end - start)) else None,
         curve=_curve(hours, start, end),
         teams=teams,
         workloads=workloads,
@@ -122,7 +121,7 @@ def assemble_weekly(
         coverage=analysis.coverage,
         coverage_ratio=_coverage_ratio(hours),
         currency=currency,
-        limits=tuple(_limits(hours, before, start, end, price_per_gpu_hour, recommendations, analysis)),
+        limits=tuple(_limits(hours, before, start, end, rates, recommendations, analysis)),
         gaps=tuple(dict.fromkeys((*analysis.gaps, *gaps))),
     )
 
@@ -131,12 +130,16 @@ def _most_gpu_hours_first(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
 
 
-def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: bool) -> Use:
+def _use(rows: Collection[UsageHour], rates: Rates, *, fleet: bool) -> Use:
     held = [row for row in rows if row.namespace]
     offered = rows if fleet else held
     allocated = sum(row.allocated_gpu_hours for row in held)
     measured_sm = [row.sm_gpu_hours for row in held if row.sm_gpu_hours is not None]
-    priced = [row for row in offered if row.gpu_model in prices]
+    costs = [
+        (price * row.allocated_gpu_hours, price * _wasted_gpu_hours(row))
+        for row in offered
+        if (price := rates.price(row.gpu_model, namespace=row.namespace)) is not None
+    ]
     return Use(
         allocatable_gpu_hours=sum(row.allocated_gpu_hours for row in rows) if fleet and rows else None,
         allocated_gpu_hours=allocated,
@@ -144,8 +147,8 @@ def _use(rows: Collection[UsageHour], prices: Mapping[str, float], *, fleet: boo
         sm_gpu_hours=sum(measured_sm) if measured_sm else None,
         unknown_gpu_hours=sum(row.unknown_gpu_hours for row in held),
         lost_gpu_hours=sum(sum(row.lost_gpu_hours.values()) for row in rows),
-        cost=sum(prices[row.gpu_model] * row.allocated_gpu_hours for row in priced) if priced else None,
-        wasted_cost=sum(prices[row.gpu_model] * _wasted_gpu_hours(row) for row in priced) if priced else None,
+        cost=sum(cost for cost, _ in costs) if costs else None,
+        wasted_cost=sum(wasted for _, wasted in costs) if costs else None,
     )
 
 
@@ -193,7 +196,7 @@ def _teams(
     recommendations: Iterable[Recommendation],
     idle: Sequence[Finding],
     savings: Savings,
-    prices: Mapping[str, float],
+    rates: Rates,
 ) -> tuple[TeamUse, ...]:
     by_namespace = grouped((row for row in rows if row.namespace), lambda row: row.namespace)
     for namespace in {*savings.in_span, *savings.projected, *savings.conditional}:
@@ -206,7 +209,7 @@ def _teams(
         for row in found:
             models[row.gpu_model] += row.allocated_gpu_hours
         use = _with_savings(
-            _use(found, prices, fleet=False),
+            _use(found, rates, fleet=False),
             savings.idle_gpu_hours[namespace],
             savings.in_span[namespace],
             savings.projected[namespace],
@@ -245,7 +248,7 @@ def _sum(parts: Iterable[Sum]) -> Sum:
 
 
 def _since_then(
-    item: Finding, devices: Mapping[str, Device], prices: Mapping[str, float], start: datetime, end: datetime
+    item: Finding, devices: Mapping[str, Device], rates: Rates, start: datetime, end: datetime
 ) -> Sum | None:
     """GPU-hours and cost of the finding's GPUs among `devices`, within the period and from the finding's start on; None
     where the start or all GPUs are unknown."""
@@ -255,8 +258,7 @@ def _since_then(
     total, hours = Sum(), max((end - max(item.since, start)) / timedelta(hours=1), 0.0)
     for device in known:
         gpu_hours = hours * gpu_share_ratio(device.model, device.mig_profile)
-        price = prices.get(model_name(device.model))
-        total.add(gpu_hours, None if price is None else price * gpu_hours)
+        total.add(gpu_hours, cost_of(gpu_hours, rates.price(model_name(device.model), node=device.node)))
     return total
 
 
@@ -264,7 +266,7 @@ def _gone_gpu_hours(analysis: Analysis, start: datetime, end: datetime) -> dict[
     """Cause → hours, within the period, of GPUs that are missing at its end."""
     absent = {device.id: device for device in analysis.devices if not device.present}
     missing = (item for item in analysis.findings if item.kind is FindingKind.GPU_MISSING)
-    found = (_since_then(item, absent, {}, start, end) for item in missing if item.verdict is Verdict.DEGRADED)
+    found = (_since_then(item, absent, Rates(), start, end) for item in missing if item.verdict is Verdict.DEGRADED)
     hours = sum(of.gpu_hours for of in found if of is not None)
     return {str(FindingKind.GPU_MISSING): hours} if hours > 0 else {}
 
@@ -288,7 +290,7 @@ def _limits(
     before: Sequence[UsageHour],
     start: datetime,
     end: datetime,
-    prices: Mapping[str, float],
+    rates: Rates,
     recommendations: Sequence[Recommendation],
     analysis: Analysis,
 ) -> Iterable[str]:
@@ -309,7 +311,7 @@ def _limits(
             f"Activity was measured for {coverage:.0%} of the allocated time only; the rest is unknown, "
             "neither busy nor wasted."
         )
-    unpriced = sorted({row.gpu_model for row in rows if row.gpu_model not in prices})
+    unpriced = sorted({row.gpu_model for row in rows if rates.price(row.gpu_model, namespace=row.namespace) is None})
     if unpriced:
         yield (
             f"No price is known for {', '.join(unpriced)}: sums of money leave them out. Give prices with the setting "

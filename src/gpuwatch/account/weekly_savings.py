@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 
-from gpuwatch.account.money import HOURS_PER_WEEK
+from gpuwatch.account.money import HOURS_PER_WEEK, Rates, cost_of
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name, profile_name
 from gpuwatch.facts.model.decision import Analysis, Finding
 from gpuwatch.facts.model.grouping import grouped
@@ -56,6 +56,7 @@ class _IdleDevice:
 
     finding: Finding
     group: _Group
+    node: str | None
     mig_profile: str
     share_ratio: float
     gpu_hours: float
@@ -67,19 +68,18 @@ def workload_savings(
     recommendations: Sequence[Recommendation],
     abstentions: Sequence[Abstention],
     idle: Sequence[Finding],
-    prices: Mapping[str, float],
+    rates: Rates,
     start: datetime,
     end: datetime,
 ) -> tuple[tuple[WorkloadUse, ...], Savings]:
-    """Every workload of (start, end] with its cost and saving, most GPU-hours first; and the sums. prices: Gpu.name →
-    price of one whole GPU for an hour."""
+    """Every workload of (start, end] with its cost and saving, most GPU-hours first; and the sums."""
     allocated: defaultdict[_Group, float] = defaultdict(float)
     busy: defaultdict[_Group, float] = defaultdict(float)
     for row in book.usage:
         if row.namespace and start <= row.hour < end:
             allocated[row.namespace, row.gpu_model] += row.allocated_gpu_hours
             busy[row.namespace, row.gpu_model] += row.busy_gpu_hours
-    found = _uses(book, recommendations, abstentions, allocated, prices, start, end)
+    found = _uses(book, recommendations, abstentions, allocated, rates, start, end)
     members = _members(found)
     parts = _parts(analysis.devices, idle, start, end)
     # Only time that was allocated and not busy can have been idle. Idle time without a profile (of forgotten workloads,
@@ -108,27 +108,25 @@ def workload_savings(
         if taken > 0:
             others[part.group] -= taken
             namespace, model = part.group
-            price = prices.get(model)
             savings.idle_gpu_hours[namespace] += taken
-            savings.in_span[namespace].add(taken, None if price is None else price * taken)
+            savings.in_span[namespace].add(taken, cost_of(taken, rates.price(model, namespace=namespace)))
     workloads = []
     for key, item in found.items():
-        use = _with_saving(item, silent[key], prices.get(key.gpu_model))
+        use = _with_saving(item, silent[key], rates.price(key.gpu_model, namespace=key.namespace))
         savings.idle_gpu_hours[key.namespace] += silent[key]
         savings.in_span[key.namespace].add(use.saving_gpu_hours, use.saving)
         workloads.append(use)
-    _project(savings, recommendations, parts, prices)
+    _project(savings, recommendations, parts, rates)
     return tuple(sorted(workloads, key=lambda item: (-item.allocated_gpu_hours, item.workload))), savings
 
 
 def held_by(
-    findings: Sequence[Finding], devices: Iterable[Device], prices: Mapping[str, float], start: datetime, end: datetime
+    findings: Sequence[Finding], devices: Iterable[Device], rates: Rates, start: datetime, end: datetime
 ) -> Sum:
     """GPU-hours of these allocations within the period, and their cost."""
     total = Sum()
     for part in _parts(devices, findings, start, end):
-        price = prices.get(part.group[1])
-        total.add(part.gpu_hours, None if price is None else price * part.gpu_hours)
+        total.add(part.gpu_hours, cost_of(part.gpu_hours, rates.price(part.group[1], node=part.node)))
     return total
 
 
@@ -166,7 +164,7 @@ def _uses(
     recommendations: Iterable[Recommendation],
     abstentions: Iterable[Abstention],
     allocated: Mapping[_Group, float],
-    prices: Mapping[str, float],
+    rates: Rates,
     start: datetime,
     end: datetime,
 ) -> dict[WorkloadKey, WorkloadUse]:
@@ -199,9 +197,7 @@ def _uses(
                     found[key], allocated_gpu_hours=hours, busy_gpu_hours=min(found[key].busy_gpu_hours, hours)
                 )
     return {
-        key: replace(
-            item, cost=None if (price := prices.get(key.gpu_model)) is None else price * item.allocated_gpu_hours
-        )
+        key: replace(item, cost=cost_of(item.allocated_gpu_hours, rates.price(key.gpu_model, namespace=key.namespace)))
         for key, item in found.items()
     }
 
@@ -283,7 +279,7 @@ def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, 
             part = _pods_on(device, finding) / max(sharers, claims[name])
             share = gpu_share_ratio(model, profile) * part
             group = (namespace_of(finding), model_name(model))
-            found.append(_IdleDevice(finding, group, profile, share, hours * share))
+            found.append(_IdleDevice(finding, group, device.node if device else None, profile, share, hours * share))
     return found
 
 
@@ -313,7 +309,7 @@ def _project(
     savings: Savings,
     recommendations: Iterable[Recommendation],
     parts: Iterable[_IdleDevice],
-    prices: Mapping[str, float],
+    rates: Rates,
 ) -> None:
     for item in recommendations:
         chosen = item.chosen
@@ -322,8 +318,8 @@ def _project(
         )
     for part in parts:
         namespace, model = part.group
-        hours, price = part.share_ratio * HOURS_PER_WEEK, prices.get(model)
-        savings.projected[namespace].add(hours, None if price is None else price * hours)
+        hours = part.share_ratio * HOURS_PER_WEEK
+        savings.projected[namespace].add(hours, cost_of(hours, rates.price(model, node=part.node)))
 
 
 def _members(found: Iterable[WorkloadKey]) -> defaultdict[_Group, list[WorkloadKey]]:

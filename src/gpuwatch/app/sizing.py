@@ -1,7 +1,7 @@
 """One run of right-sizing: updates profiles, advises, and judges earlier advice."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -9,15 +9,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gpuwatch.account.money import PriceList
+from gpuwatch.account.fleet_cost import rates_of
+from gpuwatch.account.money import PriceList, Rates
 from gpuwatch.act.analysis import analyse
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import Opened, progress_on, take_snapshot
-from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
-from gpuwatch.facts.model.cluster import Cluster, Node
+from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Analysis, Severity, Snapshot
 from gpuwatch.facts.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.facts.model.telemetry import Gap, partial_answers
@@ -45,7 +45,7 @@ class Sized:
     recommendations: tuple[Recommendation, ...]
     abstentions: tuple[Abstention, ...]
     outcomes: tuple[Outcome, ...]
-    price_per_gpu_hour: Mapping[str, float]  # Gpu.name → price of one whole GPU, in `currency`
+    rates: Rates  # in `currency`
     currency: str
     gaps: tuple[Gap, ...]
 
@@ -116,7 +116,7 @@ def size(
         recommendations=recommendations,
         abstentions=abstentions,
         outcomes=outcomes,
-        price_per_gpu_hour=gpu_hour_prices(snapshot.cluster, prices, settings.currency),
+        rates=rates_of(analysis, PriceList(prices, settings.currency)),
         currency=settings.currency,
         gaps=tuple(dict.fromkeys(gaps)),
     )
@@ -132,19 +132,6 @@ def _prices(settings: Settings) -> tuple[tuple[InstanceType, ...], tuple[Gap, ..
 def price_list(settings: Settings) -> PriceList:
     """The catalog's and the operator's prices in the currency of the settings."""
     return PriceList(_prices(settings)[0], settings.currency)
-
-
-def gpu_hour_prices(cluster: Cluster, prices: Sequence[InstanceType], currency: str) -> dict[str, float]:
-    """Gpu.name → price of one GPU for an hour, in `currency`: the mean over the cluster's Nodes. Models without any
-    known price are left out."""
-    listed = PriceList(prices, currency)
-    nodes_of: dict[str, list[Node]] = {}
-    for node in cluster.nodes:
-        gpu = find_gpu(node.gpu_product) if node.gpu_product else None
-        if gpu is not None:
-            nodes_of.setdefault(gpu.name, []).append(node)
-    found = {model: listed.of_nodes(nodes).price_per_gpu_hour for model, nodes in nodes_of.items()}
-    return {model: price for model, price in found.items() if price is not None}
 
 
 def _judged(

@@ -58,7 +58,7 @@ def week_of(
         sized.outcomes,
         start=end - length,
         end=end,
-        price_per_gpu_hour=sized.price_per_gpu_hour,
+        rates=sized.rates,
         currency=sized.currency,
         source=opened.description,
         gaps=(*sized.gaps, *acted.gaps),
