@@ -124,7 +124,12 @@ def test_a_namespace_a_workload_and_csv(sources: tuple[str, ...], state: Path, a
     assert one["key"]["workload"].rpartition("/")[2] in detail.stdout
     assert "Options" in detail.stdout
     rows = list(csv.DictReader(io.StringIO(gpuwatch("recommend", *sources, "--state", state, "-o", "csv").stdout)))
-    assert len(rows) == len(answered["recommendations"])
+    advised = answered["recommendations"]
+    assert [row["workload"] for row in rows] == [item["key"]["workload"] for item in advised]
+    for row, item in zip(rows, advised, strict=True):
+        hours = item["chosen"]["projected_saving_gpu_hours_per_week"]
+        assert float(row["projected_saving_gpu_hours_per_week"]) == pytest.approx(hours, abs=1e-4)
+    assert {"cost", "saving", "saving_gpu_hours"}.isdisjoint(rows[0])  # of a report's period, which this is not
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.weekly import ActionTaken, TeamUse, WeeklyReport, WorkloadUse
+from gpuwatch.facts.model.workload_profile import WorkloadKey
 from gpuwatch.say.machine import COUNT, NUMBER, TIME, Column, Columns, csv_cell, fields, json_schema, to_csv, to_json
 from gpuwatch.say.sizing_tables import patch_yaml
 from gpuwatch.say.weekly_words import busy_gpu_hours, busy_ratio, use_of
@@ -33,7 +34,7 @@ def weekly_tables(report: WeeklyReport) -> Mapping[str, tuple[Columns[Any], Sequ
         "workloads": (_workloads(report), report.workloads),
         "teams": (_teams(report), report.teams),
         "recommendations": (
-            _recommendations(report),
+            advice_columns(use_of(report)),
             tuple(use.recommendation for use in report.workloads if use.recommendation),
         ),
         "actions": (ACTIONS, report.actions or ()),
@@ -92,8 +93,12 @@ def _teams(report: WeeklyReport) -> Columns[TeamUse]:
     }
 
 
-def _recommendations(report: WeeklyReport) -> Columns[Recommendation]:
-    uses = use_of(report)
+def advice_columns(uses: Mapping[WorkloadKey, WorkloadUse] | None = None) -> Columns[Recommendation]:
+    """uses: of the report's period, for its cost and saving; None without one."""
+
+    def in_period(name: str) -> Columns[Recommendation]:
+        return {} if uses is None else {name: Column(lambda item: getattr(uses[item.key], name), NUMBER)}
+
     return {
         **fields("workload", "namespace", "container", of="key"),
         "now": Column(lambda item: item.current.target.name),
@@ -107,13 +112,13 @@ def _recommendations(report: WeeklyReport) -> Columns[Recommendation]:
         **fields("confidence_ratio", dtype=NUMBER),
         "memory_need_bytes": Column(lambda item: _whole(item.memory.need_bytes), NUMBER),
         "memory_offered_bytes": Column(lambda item: _whole(item.chosen.memory_bytes), NUMBER),
-        "cost": Column(lambda item: uses[item.key].cost, NUMBER),
-        "saving": Column(lambda item: uses[item.key].saving, NUMBER),
+        **in_period("cost"),
+        **in_period("saving"),
         "projected_cost_now_per_week": Column(lambda item: item.current.projected_cost_per_week, NUMBER),
         "projected_cost_advised_per_week": Column(lambda item: item.chosen.projected_cost_per_week, NUMBER),
         **fields("projected_saving_per_week", of="chosen", dtype=NUMBER),
-        "currency": Column(lambda _: report.currency),
-        "saving_gpu_hours": Column(lambda item: uses[item.key].saving_gpu_hours, NUMBER),
+        **fields("currency"),
+        **in_period("saving_gpu_hours"),
         **fields("projected_saving_gpu_hours_per_week", of="chosen", dtype=NUMBER),
         "runner_up": Column(lambda item: item.runner_up.target.name if item.runner_up else None),
         **fields("condition", "reason"),

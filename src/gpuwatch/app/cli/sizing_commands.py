@@ -1,7 +1,7 @@
 """`recommend`, `mig-plan` and `report`. Each returns its exit code."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, report_id
 from gpuwatch.say.deliver.policy import DeliveryPolicy
 from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.say.tables import gap_tables
-from gpuwatch.say.weekly_machine import weekly_json, weekly_tables
+from gpuwatch.say.weekly_machine import advice_columns, weekly_json, weekly_tables
 from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
 from gpuwatch.size.mig_plan import plan_mig, slice_demands
 
@@ -93,9 +93,7 @@ def run_recommend(
         cluster = sized.snapshot.cluster
         print_names(shown_name(f"workload/{item.key.workload}", namespace, cluster) for item in advice)
     elif form in TABLES:
-        shown = replace(sized, recommendations=advice, abstentions=abstained)
-        week = week_of(opened, shown, timedelta(days=days))
-        write_table(*weekly_tables(week)["recommendations"], form, output_file)
+        write_table(advice_columns(), advice, form, output_file)
     else:
         print_answer(
             answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None, wide=form == "wide")
