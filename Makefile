@@ -44,8 +44,8 @@ test-e2e: parts  ## gpuwatch as its own process in a living cluster, or with E2E
 dev-cluster: parts  ## A living cluster with simulated GPUs and a Prometheus to play with, until Ctrl-C
 	PYTHONPATH=tests $(BIN)/python tests/dev_cluster.py $(if $(FAULTS),--faults $(FAULTS)) $(if $(NODES),--nodes $(NODES))
 
-test-fast: $(STAMP)  ## The tests that need no server and no browser
-	$(BIN)/python -m pytest -n auto -m "not prometheus and not cluster and not browser and not slow"
+test-fast: $(STAMP)  ## The tests that need nothing but `make setup`, in minutes
+	$(BIN)/python -m pytest -n auto --ignore=tests/e2e --ignore=tests/image -m "not parts and not slow and not dist"
 
 verify: $(STAMP) dist  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, Helm 3, `dist`
 	$(BIN)/python tests/parts/install --image --helm3

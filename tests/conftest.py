@@ -180,6 +180,13 @@ def image() -> Image:
     return built()
 
 
+_PARTS = {
+    *("prometheus", "cluster", "browser", "e2e", "helm3", "image", "npm"),  # marks; the rest are fixtures
+    *("prometheus_builds", "alertmanager_build", "thanos", "appwrapper_build", "operator_build"),
+    *("helm_build", "helm_3", "kube_score", "actionlint", "renderer"),
+}
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -190,6 +197,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
         if "control_plane_build" in fixtures:
             item.add_marker(pytest.mark.cluster)
+        if _PARTS & (fixtures | {mark.name for mark in item.iter_markers()}):
+            item.add_marker(pytest.mark.parts)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,6 +9,7 @@ from detect.idle_fleets import A_DAY, PER_HOUR, Member, Outcome, fleet, requests
 from gpuwatch.facts.model.decision import FindingKind, Verdict
 from gpuwatch.judge.idle.assess import IdlePolicy, assess_idle
 
+pytestmark = pytest.mark.slow
 POLICY = IdlePolicy()
 MIX = (
     *("busy service",) * 4,

@@ -19,6 +19,7 @@ from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.moments import NEVER_USED_LIMIT, moments_of
 from lab.simulate.plan import FleetPlan
 
+pytestmark = pytest.mark.slow
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
 

@@ -24,6 +24,8 @@ from lab.evaluation.health_fleets import (
 )
 from lab.evaluation.health_rules import Seen, moments_of, scenes_together, score, watch
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 3, 14, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 FAULT = Case(

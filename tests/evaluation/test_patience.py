@@ -14,6 +14,8 @@ from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import DAY, HOUR, FleetPlan
 from lab.simulate.runs import Place, PodLife, Run, SimulatedWorkload
 
+pytestmark = pytest.mark.slow
+
 # The window begins on a Monday at midnight.
 PLAN = FleetPlan(seed=3, end=datetime(2026, 3, 16, tzinfo=UTC), interval_seconds=120)
 

@@ -59,6 +59,7 @@ from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.custom_resources import API_VERSION
 from kube.memory_cluster import MemoryCluster
 
+pytestmark = pytest.mark.slow  # four minutes of CPU
 HISTORIES = int(os.environ.get("HISTORIES", "120"))
 CHUNKS = max(6, HISTORIES // 100)  # of so many that every kind of action is done in each
 EVENTS = 14
