@@ -65,13 +65,13 @@ def test_the_patch_lands_in_the_right_place_and_nowhere_else(kind):
 
 
 PATCHED = [kind for kind in OWNERS.values() if kind.template]
-FROZEN = {"AppWrapper", "Job", "Pod", "JobSet", "TrainJob", "RayJob"}
+FROZEN = {kind.kind for kind in PATCHED if kind.template and kind.template.frozen}
 
 
 @pytest.mark.parametrize("kind", PATCHED, ids=lambda kind: kind.resource)
 def test_what_cannot_be_changed_in_place_is_created_again(kind):
     key, world = world_of(kind.kind, kind.api_version, [{}])
-    assert ("create it again" in change(key, NOW_ON, SLICE, facts(world)).note) is (kind.kind in FROZEN)
+    assert ("create it again" in change(key, NOW_ON, SLICE, facts(world)).note) is kind.template.frozen
 
 
 def test_custom_resources_are_edited_and_built_in_kinds_patched():
