@@ -30,7 +30,7 @@ from gpuwatch.facts.catalog.metrics import rows_for
 from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.size.collect import SIGNALS, FetchPolicy, update_profiles
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
+from gpuwatch.size.policy import ProfilePolicy
 from lab.benchmarks import load
 from lab.benchmarks.window_statistics import peak_mib, settle
 

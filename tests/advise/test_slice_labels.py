@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.facts.model.cluster import Node
-from gpuwatch.size.slice_labels import LabelledSize, labelled_sizes
+from gpuwatch.size.capability import LabelledSize, labelled_sizes
 
 SAMPLES = Path(__file__).parents[2].parent / "shared/samples/nodes"
 MIB = 2**20

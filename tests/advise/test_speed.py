@@ -15,9 +15,8 @@ from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.catalog.processors import processors
 from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.facts.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
-from gpuwatch.size.capability import Capability, capability_of, ratios
+from gpuwatch.size.capability import Capability, LabelledSize, capability_of, ratios
 from gpuwatch.size.demand import SpeedPolicy
-from gpuwatch.size.slice_labels import LabelledSize
 from gpuwatch.size.speed import predict_speed, predict_speeds
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

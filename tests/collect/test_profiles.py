@@ -18,8 +18,8 @@ from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef, Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.size import collect as profiles
 from gpuwatch.size.collect import FetchPolicy, update_profiles
+from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint import update_book
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from gpuwatch.sources.telemetry.connection import Connection
 from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 from gpuwatch.sources.telemetry.samples import Expression, Function, SampleStore, Selector

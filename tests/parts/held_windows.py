@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.telemetry import PodRef, Signal, Vendor
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
+from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint import update_book
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
 
 START = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
 STEP = 300

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from gpuwatch.facts.model.workload_profile import ProfileBook, Unfit, UsageHour, WorkloadKey
+from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile import joint
 from gpuwatch.size.profile.joint import merge, update_book
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from parts.held_windows import AT_ONCE, GIB, START, STEP, UNKNOWN, alive, at, only, update, windows
 
 DAY = 288

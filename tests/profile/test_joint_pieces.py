@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
+from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile import joint
 from gpuwatch.size.profile.joint import merge
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from parts.held_windows import STEP, UNKNOWN, alive, at, part, update, windows
 
 COUNT = 36

@@ -1,9 +1,13 @@
-"""Which option is best, and whether it is worth a change."""
+"""Which option is best, whether it is worth a change, and why nothing is advised."""
 
-from gpuwatch.facts.model.sizing import Option, SpeedEstimate, TargetKind
+from functools import partial
+
+from gpuwatch.facts.frameworks.keys import GPU_MEMORY_NEED
+from gpuwatch.facts.model.sizing import Abstention, AbstentionKind, EvidenceTier, Option, SpeedEstimate, TargetKind
 from gpuwatch.size.facts import Facts
 from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.ready import Ready
+from gpuwatch.size.rounding import rounded_apart
 
 # Order of options of the same cost: better isolation first, then fewer prerequisites.
 _PREFERENCE = (TargetKind.SAME, TargetKind.MIG, TargetKind.FEWER, TargetKind.MODEL, TargetKind.SHARED)
@@ -59,3 +63,71 @@ def worth_it(item: Ready, option: Option, policy: AdvicePolicy) -> bool:
     return (
         saving is not None and saving > 0 and saving >= policy.min_saving_ratio * item.current.projected_cost_per_week
     )
+
+
+def abstention(item: Ready, facts: Facts) -> Abstention:
+    policy = facts.policy
+    order = ranked(item, facts)
+    worth = [option for option in order if worth_it(item, option, policy)]
+    known = partial(
+        Abstention, key=item.key, at=facts.at, current=item.current, options=tuple(order), memory=item.memory
+    )
+
+    def only(option: Option, *rules: str) -> bool:
+        return {one.rule for one in option.vetoes} <= set(rules)
+
+    def fast_enough(option: Option) -> bool:
+        return option.speed.likely_ratio >= policy.target_speed_ratio
+
+    def answer(kind: AbstentionKind, reason: str, resolve: str, nearest: Option | None) -> Abstention:
+        return known(kind=kind, reason=reason, resolve=resolve, nearest=nearest)
+
+    if item.tier is EvidenceTier.UTILISATION:
+        return answer(
+            AbstentionKind.SIGNALS,
+            "Only GPU utilisation is known, which says that some kernel ran, not how much of the GPU it used.",
+            "Export DCGM_FI_PROF_GR_ENGINE_ACTIVE, _SM_ACTIVE and _DRAM_ACTIVE, and measure first.",
+            next((option for option in worth if only(option, "measure_first", "target_speed", "latency")), None),
+        )
+    unsure = next((option for option in worth if fast_enough(option) and only(option, "target_speed", "latency")), None)
+    if unsure is not None:
+        speed = unsure.speed
+        low, needed = rounded_apart(100 * speed.low_ratio, 100 * policy.target_speed_ratio, digits=0)
+        more = "" if item.tier is EvidenceTier.SM else " Exporting SM_ACTIVE would narrow the estimate."
+        return answer(
+            AbstentionKind.UNCERTAIN,
+            f"On {unsure.target.name} it would likely run at {speed.likely_ratio:.0%} of today's speed. The low "
+            f"estimate is {low} %; at least {needed} % is needed. {unsure.vetoes[0].reason}",
+            f"Try one run on {unsure.target.name} and compare, or measure longer.{more}",
+            unsure,
+        )
+    filled = next((option for option in worth if only(option, "elastic_memory", "framebuffer")), None)
+    if filled is not None and item.memory.elastic:
+        return answer(
+            AbstentionKind.MEMORY_ELASTIC,
+            item.memory.reason,
+            f"State its need per GPU in the annotation {GPU_MEMORY_NEED}, for example 12Gi.",
+            filled,
+        )
+    barred = next(
+        (option for option in worth if not only(option, "framebuffer", "target_speed") and fast_enough(option)), None
+    )
+    if barred is not None:
+        rules = ", ".join(dict.fromkeys(one.rule for one in barred.vetoes))
+        return answer(
+            AbstentionKind.VETOED,
+            f"{barred.target.name} would be fast enough and cheaper, but: {' '.join(v.reason for v in barred.vetoes)}",
+            f"Resolve the vetoes ({rules}) if you can; otherwise keep the present GPU.",
+            barred,
+        )
+    if worth:
+        nearest: Option | None = worth[0]
+        reason = (
+            "No option that saves enough is both fast enough and large enough in memory. The cheapest of them is "
+            f"{worth[0].target.name}: {worth[0].vetoes[0].reason}"
+        )
+    else:
+        nearest = next((option for option in order if option.target.kind is not TargetKind.SAME), None)
+        least, hours = policy.min_saving_ratio, policy.min_saving_gpu_hours_per_week
+        reason = f"No option saves at least {least:.0%} of its cost and {hours:g} GPU-hours a week."
+    return answer(AbstentionKind.RIGHT_SIZED, reason, "Change nothing: it is on the right GPU.", nearest)

@@ -16,8 +16,8 @@ from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef, Schema, Signal, Statistic, WindowStat, partial_answers
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.judge.misfit.unfit import CAUSES, degrades, unfit_by_changes
+from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint import update_book
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from gpuwatch.size.profile.joint_table import THROTTLED
 from gpuwatch.sources.collect.collect import Progress
 from gpuwatch.sources.collect.resolve import resolve_nodes

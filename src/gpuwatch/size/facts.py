@@ -14,9 +14,8 @@ from gpuwatch.facts.model.cluster import Cluster, Gang, Namespace, Node, Pod, Wo
 from gpuwatch.facts.model.decision import Family, Finding, SubjectKind, Verdict
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
-from gpuwatch.size.capability import Capability, capability_of
+from gpuwatch.size.capability import Capability, LabelledSize, capability_of, labelled_sizes
 from gpuwatch.size.policy import AdvicePolicy
-from gpuwatch.size.slice_labels import LabelledSize, labelled_sizes
 
 _ENDED = ("Succeeded", "Failed")
 

@@ -12,12 +12,11 @@ from gpuwatch.facts.model.telemetry import Vendor
 from gpuwatch.facts.model.workload_profile import WorkloadKey, WorkloadProfile
 from gpuwatch.size.capability import Capability, ratios
 from gpuwatch.size.facts import Facts
-from gpuwatch.size.host import host_share
 from gpuwatch.size.ready import Ready, usable_bytes, widened
 from gpuwatch.size.sharing import SHARED_CONTEXT_BYTES, SHARED_MEMORY_RATIO, Sharer, groups, shared_speed, sharer
 from gpuwatch.size.speed import predict_speeds
 from gpuwatch.size.targets import candidates, gpu_of, shared
-from gpuwatch.size.vetoes import VetoCase, veto
+from gpuwatch.size.vetoes import VetoCase, host_share, veto
 
 # Highest predicted activity when a Pod gets fewer GPUs: above it the pauses of one GPU cannot hold the work of another.
 _FEWER_BUSY_RATIO = 0.8

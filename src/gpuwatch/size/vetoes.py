@@ -5,15 +5,17 @@ Their names are stable: reports and docs/sizing.md use them. The present target 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpuwatch.account.money import instance_type_of
+from gpuwatch.act.placement.landing import unallocated
 from gpuwatch.facts.catalog.gpus import Gpu
 from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.frameworks import keys, kind_name
+from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind, Veto
 from gpuwatch.facts.model.workload_profile import WorkloadProfile
 from gpuwatch.size.facts import Facts, in_service
-from gpuwatch.size.host import host_share, share_of
 from gpuwatch.size.image import lost_formats
 from gpuwatch.size.rounding import rounded_apart
 
@@ -319,3 +321,37 @@ ACROSS = {
     "partners": "The workload that would share the GPU has a better option, so the GPU would not be shared.",
 }
 """Vetoes across workloads; `together` adds them."""
+
+
+class HostShare(NamedTuple):
+    """pods: how many such Pods the host takes. gpus: the Node's GPUs divided by that number, inf for none. reason: the
+    resource that limits them, as the end of a sentence."""
+
+    gpus: float
+    pods: int
+    reason: str
+
+
+def host_share(profile: WorkloadProfile, facts: Facts) -> HostShare | None:
+    """The largest share on the workload's Nodes that take such a Pod at all. None where no known request and no known
+    Node size limits it."""
+    nodes = (node for node in facts.present_nodes(profile.key) if node.gpu_count and node.cpu_cores)
+    found = [share for node in nodes if (share := share_of(node, profile)) is not None]
+    return max([share for share in found if share.pods] or found, default=None)
+
+
+def share_of(node: Node, profile: WorkloadProfile) -> HostShare | None:
+    free, cores, memory = unallocated(node), profile.cpu_cores or 0.0, profile.host_memory_bytes or 0.0
+    there = f"and Node {node.name} has"
+    pods, reason = min(
+        (free.times(cores, 0.0), f"{cores:g} CPU cores, {there} {free.cpu_cores:g}"),
+        (
+            free.times(0.0, memory),
+            f"{memory / _GIB:.1f} GiB of host memory, {there} {free.memory_bytes / _GIB:.1f} GiB",
+        ),
+    )
+    if pods == float("inf"):
+        return None
+    return HostShare(
+        max(node.gpu_count, 1) / pods if pods else float("inf"), int(pods), f"asks for {reason} for such Pods"
+    )

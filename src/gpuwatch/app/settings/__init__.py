@@ -25,8 +25,7 @@ from gpuwatch.judge.misfit.assess import MisfitPolicy
 from gpuwatch.say.deliver.policy import DeliveryPolicy
 from gpuwatch.size.collect import FetchPolicy
 from gpuwatch.size.mig_plan import MigPlanPolicy
-from gpuwatch.size.policy import AdvicePolicy
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
+from gpuwatch.size.policy import AdvicePolicy, ProfilePolicy
 from gpuwatch.sources.telemetry.connection import Connection
 
 PREFIX = "GPUWATCH_"

@@ -24,8 +24,8 @@ from gpuwatch.facts.model.workload_profile import (
     WorkloadKey,
     WorkloadProfile,
 )
+from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint_cells import FINEST, Floats, Ints, Weighted, cells_of, merged
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from gpuwatch.size.profile.joint_power import envelope, update_power
 from gpuwatch.size.profile.joint_table import Mask, Table, numbered, split_at_creation, tabulate
 from gpuwatch.size.profile.joint_usage import merge_usage, usage_hours

@@ -9,8 +9,8 @@ import numpy as np
 from gpuwatch.facts.catalog.gpus import model_name
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.facts.model.workload_profile import PowerEnvelope, PowerHistogram
+from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint_cells import Floats, Ints
-from gpuwatch.size.profile.joint_policy import ProfilePolicy
 from gpuwatch.size.profile.joint_table import AMBIGUOUS, START_UP, Table, numbered
 
 _BIN_WATTS = 5.0
