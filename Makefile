@@ -93,6 +93,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, Dockerfile 
 	$(BIN)/zizmor --quiet --offline .github
 	$(BIN)/gpuwatch schema | diff -u docs/analysis-v1.schema.json - \
 		|| { echo "docs/analysis-v1.schema.json is out of date: make schema"; exit 1; }
+	$(BIN)/python -m tools.kinds --check
 	$(BIN)/python -m tools.names --check
 	$(BIN)/python -m tools.frameworks --check
 	$(BIN)/python -m tools.rules --check
@@ -132,6 +133,7 @@ schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the
 
 names: $(STAMP)  ## Write docs/names.md and docs/settings.md, the pages of all public words, and deploy/base/crds.yaml
 	$(BIN)/python -m tools.crds > deploy/base/crds.yaml
+	$(BIN)/python -m tools.kinds
 	for page in names settings; do $(BIN)/python -m tools.names $$page > docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; done
 
 frameworks: $(STAMP)  ## Write what follows from FRAMEWORKS: rules of the Roles, the admission policies, tables of docs/frameworks.md

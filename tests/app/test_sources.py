@@ -22,7 +22,7 @@ from telemetry.timeline import Timeline, gpu, held
 def test_every_bound_that_is_set_reaches_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """By one changed bound of each group of the rules."""
     changed = {
-        "health": ("min_coverage_ratio", 0.71),
+        "health": ("fleet_wide_ratio", 0.21),
         "idle": ("min_coverage_ratio", 0.81),
         "misfit": ("min_coverage_ratio", 0.82),
         "plan": ("min_confidence_ratio", 0.83),

@@ -1,55 +1,52 @@
-"""What each health rule asks, by short names: `ECC.dbe` is one statistic of `ecc_needs`, under the default policy."""
+"""What each health rule asks, by the names of its own needs under the default policy: `ECC.dbe` is one statistic."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 from detect.builders import POLICY
-from gpuwatch.facts.model.telemetry import WindowStat
-from gpuwatch.judge.board import board_needs
-from gpuwatch.judge.health.fabric import fabric_needs
-from gpuwatch.judge.health.hung import hung_needs
-from gpuwatch.judge.health.link import nvlink_needs, pcie_replay_needs, pcie_width_needs
-from gpuwatch.judge.health.memory import ecc_needs, page_retirement_needs, row_remap_needs
-from gpuwatch.judge.health.throttle import power_brake_needs, thermal_needs
-from gpuwatch.judge.health.xid_events import xid_needs
-from gpuwatch.judge.verdict import dcgm_health_needs, recovery_action_needs, vendor_health_needs
+from gpuwatch.facts.model.telemetry import Statistic
+from gpuwatch.judge import board, verdict
+from gpuwatch.judge.fleet import GpuAnswers
+from gpuwatch.judge.health import fabric, hung, link, memory, throttle, xid
+from gpuwatch.judge.rule import Ask, Rule
 
 
-def _named(stats: tuple[WindowStat, ...], names: str) -> SimpleNamespace:
-    return SimpleNamespace(**dict(zip(names.split(), stats, strict=True)))
+def _asked(rule: Rule[Any]) -> SimpleNamespace:
+    """Beside the names of its needs: `bits_before` of the last two windows, `busy_count` of the samples."""
+    ask = Ask(POLICY)
+    needs = rule.needs(ask)
+    named = {
+        f"{stat.signal.partition('_')[0]}_count": stat
+        for stat in sorted(ask.stats, key=lambda each: each.window_seconds)
+        if stat.statistic is Statistic.COUNT
+    }
+    for name, each in vars(needs).items():
+        if isinstance(each, GpuAnswers):
+            named[name] = each.stat
+        elif isinstance(each, list):
+            named |= {
+                item.stat.signal.removeprefix("nvlink_").removesuffix("_total").removesuffix("_errors"): item.stat
+                for item in each
+            }
+        elif hasattr(each, "both"):
+            named[name], named[f"{name}_before"] = each.now.stat, each.both.stat
+    return SimpleNamespace(**named)
 
 
-(ACTION,) = recovery_action_needs(POLICY)
-HEALTH = _named(dcgm_health_needs(POLICY), "now lowest recovery")
-VENDOR = _named(vendor_health_needs(POLICY), "now highest")
-ECC = _named(
-    ecc_needs(POLICY),
-    "sram dbe_now dbe dbe_lifetime sbe sbe_lifetime dbe_appeared remap_pending action",
-)
-REMAP = _named(row_remap_needs(POLICY), "failed pending uncorrectable unrepairable exhausted low uncorrectable_new")
-PAGES = _named(page_retirement_needs(POLICY), "sbe dbe pending dbe_new")
-BOARD = _named(board_needs(POLICY), "inforom power temperature")
-REPLAY = _named(pcie_replay_needs(POLICY), "replays generation lanes")
-WIDTH = _named(pcie_width_needs(POLICY), "lanes most")
-NVLINK = _named(
-    nvlink_needs(POLICY),
-    "replay recovery symbols malformed dropped rx remote general integrity effective recoveries ecc c2c c2c_replays "
-    "c2c_repeated crc_flit crc_data failed_recoveries downs traffic up",
-)
-FABRIC = _named(fabric_needs(POLICY), "manager_highest manager health mask switch access imex")
-HEAT = _named(
-    thermal_needs(POLICY),
-    "seconds seconds_before bits bits_before bits_count events margin temperature clock clock_before power busy "
-    "hardware memory",
-)
-BRAKE = _named(
-    power_brake_needs(POLICY),
-    "seconds seconds_before bits bits_before slowdown slowdown_before thermal bits_count events",
-)
-XIDS = _named(xid_needs(POLICY), "last counted increased appeared")
-ECC.new_rows, ECC.last_xid = REMAP.uncorrectable_new, XIDS.last  # which it reads, and others ask
-HUNG = _named(
-    hung_needs(POLICY),
-    "busy_lowest busy_highest busy_count power_highest power_average power_count power_past limit dram copy tensor",
-)
+ACTION = _asked(verdict.RECOVERY_ACTION).now
+HEALTH = _asked(verdict.DCGM_HEALTH)
+VENDOR = _asked(verdict.VENDOR_HEALTH)
+ECC = _asked(memory.ECC)
+REMAP = _asked(memory.ROW_REMAP)
+PAGES = _asked(memory.PAGE_RETIREMENT)
+BOARD = _asked(board.BOARD)
+REPLAY = _asked(link.PCIE_REPLAY)
+WIDTH = _asked(link.PCIE_WIDTH)
+NVLINK = _asked(link.NVLINK_ERRORS)
+FABRIC = _asked(fabric.FABRIC)
+HEAT = _asked(throttle.THERMAL_THROTTLE)
+BRAKE = _asked(throttle.POWER_BRAKE)
+XIDS = _asked(xid.XID)
+HUNG = _asked(hung.HUNG)

@@ -34,7 +34,12 @@ def test_a_gpu_that_is_silent_altogether_is_not_named_for_its_power() -> None:
     fleet = machines(2, 8)
     quiet = spread(fleet, FULL, gpu_0_3=0.0)
     assert (
-        on(findings(scene(fleet, {BOARD.power: quiet, BOARD.temperature: quiet})), FindingKind.BOARD, "gpu-0-3") is None
+        on(
+            findings(scene(fleet, {BOARD.power: quiet, BOARD.gpu_count: quiet})),
+            FindingKind.BOARD,
+            "gpu-0-3",
+        )
+        is None
     )
 
 

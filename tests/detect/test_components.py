@@ -6,7 +6,7 @@ import pytest
 
 from gpuwatch.facts.catalog.xids import XidClass, xids
 from gpuwatch.facts.model.decision import Component, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
-from gpuwatch.judge.components import COMPONENTS, XID_COMPONENTS, combined_confidence, events, independent
+from gpuwatch.judge.components import XID_COMPONENTS, combined_confidence, events, independent
 
 
 def finding(kind: FindingKind, confidence: float, *components: Component) -> Finding:
@@ -18,14 +18,14 @@ def finding(kind: FindingKind, confidence: float, *components: Component) -> Fin
         verdict=Verdict.DEGRADED,
         summary="",
         confidence_ratio=confidence,
-        components=components or COMPONENTS.get(kind, ()),
+        components=components,
     )
 
 
-ECC = finding(FindingKind.ECC, 0.95)
+ECC = finding(FindingKind.ECC, 0.95, Component.MEMORY)
 WATCH = finding(FindingKind.DCGM_HEALTH, 0.85, Component.MEMORY)
 XID = finding(FindingKind.XID, 0.9, Component.MEMORY)
-REPLAYS = finding(FindingKind.PCIE_REPLAY, 0.75)
+REPLAYS = finding(FindingKind.PCIE_REPLAY, 0.75, Component.PCIE)
 DRIVER = finding(FindingKind.RECOVERY_ACTION, 0.98)
 
 

@@ -26,7 +26,7 @@ def of_node(node: str, fleet: Iterable[Device] = FLEET) -> set[str]:
 def manager(fleet: Sequence[Device], sick: Iterable[str], code: float, usual: float = 3.0) -> dict[WindowStat, Answer]:
     named = set(sick)
     codes = {item.uuid: code if item.uuid in named else usual for item in fleet}
-    return {FABRIC.manager: codes, FABRIC.manager_highest: codes}
+    return {FABRIC.manager: codes, FABRIC.highest: codes}
 
 
 def domain(nodes: Iterable[str], label: str = "6f5a1c2e-0000-4000-8000-000000000001.7") -> tuple[Node, ...]:
@@ -79,7 +79,7 @@ def test_a_trained_machine_of_another_model_proves_nothing() -> None:
 def test_training_that_goes_on_for_a_moment_is_no_fault() -> None:
     """After a boot, or where the state was another one within the window, nothing is concluded yet."""
     now = manager(FLEET, of_node("node-1"), 2.0)
-    answers: dict[WindowStat, Answer] = now | {FABRIC.manager_highest: 3.0}
+    answers: dict[WindowStat, Answer] = now | {FABRIC.highest: 3.0}
     assert {item.verdict for item in findings(scene(FLEET, answers)).values()} == {Verdict.UNKNOWN}
     assert {item.verdict for item in fabric_of(findings(scene(FLEET, now, coverage=0.5))).values()} == {Verdict.UNKNOWN}
 
@@ -183,7 +183,7 @@ class TestDomain:
 
     def links(self, nodes: Iterable[str]) -> dict[WindowStat, Answer]:
         sick = set(nodes)
-        return {NVLINK.symbols: {item.uuid: 900.0 if item.node in sick else 0.0 for item in machines(60, 4)}}
+        return {NVLINK.rx_symbol: {item.uuid: 900.0 if item.node in sick else 0.0 for item in machines(60, 4)}}
 
     def test_link_errors_on_many_nodes_of_a_domain_are_one_cause(self) -> None:
         """Most of the fleet is of other domains, so that every sick GPU stands out."""

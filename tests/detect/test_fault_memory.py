@@ -15,8 +15,9 @@ from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity
 from gpuwatch.facts.model.faults import FaultMemory, Holding, KnownFault, RepairKind
 from gpuwatch.facts.model.telemetry import ActivityHistory, Gap, GapKind, Signal, StateChange, Statistic, WindowStat
 from gpuwatch.judge.health.assess import assess_health, remember_faults
-from gpuwatch.judge.health.fault_memory import ENERGY, programs_differ
+from gpuwatch.judge.health.fault_memory import programs_differ
 
+ENERGY = WindowStat(Signal.ENERGY_JOULES_TOTAL, Statistic.LAST)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 

@@ -2,16 +2,32 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from detect.alone import with_others
 from detect.builders import AT, POLICY, cluster, device, findings, healthy, machines, on, pod, scene
 from detect.questions import ECC, REMAP
 from gpuwatch.facts.catalog.metrics import metric_rows
-from gpuwatch.facts.model.decision import FindingKind, Verdict
+from gpuwatch.facts.model.decision import Advice, Family, FindingKind, Severity, Verdict
 from gpuwatch.facts.model.telemetry import Readings, Scope, Signal, Statistic
-from gpuwatch.judge.health.assess import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
+from gpuwatch.judge.fleet import Fleet
+from gpuwatch.judge.health.assess import (
+    RULES,
+    HealthPolicy,
+    assess_health,
+    needs_of_rules,
+    state_signals,
+)
+from gpuwatch.judge.health.node_conditions import NODE_CONDITION
+from gpuwatch.judge.health.unknown import HEALTH_UNKNOWN
 from gpuwatch.judge.needs import statistics
+from gpuwatch.judge.rule import Ask, Judged, Rule
+from tools.kinds import MODEL, model
+
+ON_EACH = len(RULES) - len((NODE_CONDITION, HEALTH_UNKNOWN))
+"""Rules that say something about each GPU."""
 
 
 def test_each_statistic_is_asked_for_once() -> None:
@@ -58,8 +74,9 @@ def test_every_signal_that_a_rule_uses_is_exported_by_somebody() -> None:
 def test_rules_and_findings_have_the_same_names() -> None:
     fleet = machines(1, 2)
     shown = assess_health(scene(fleet, healthy(fleet)), POLICY, everything=True)
-    assert {item.rule for item in shown} == set(needs_of_rules(POLICY))
-    assert set(STATE_SIGNALS) <= {stat.signal for stats in needs_of_rules(POLICY).values() for stat in stats}
+    named = {rule.name for rule in RULES if rule not in (NODE_CONDITION, HEALTH_UNKNOWN)}
+    assert {item.rule for item in shown} == named
+    assert set(state_signals(POLICY)) <= {stat.signal for stats in needs_of_rules(POLICY).values() for stat in stats}
 
 
 def test_a_healthy_busy_fleet_has_no_finding_and_every_conclusion_on_demand() -> None:
@@ -67,7 +84,7 @@ def test_a_healthy_busy_fleet_has_no_finding_and_every_conclusion_on_demand() ->
     snapshot = scene(fleet, healthy(fleet))
     assert findings(snapshot) == {}
     shown = findings(snapshot, everything=True)
-    assert len(shown) == 16 * len(needs_of_rules(POLICY))
+    assert len(shown) == 16 * ON_EACH
     # A watch of DCGM shows one incident; Pods that live prove no GPU healthy.
     unsure = (FindingKind.DCGM_HEALTH, FindingKind.POD_FAILURES, FindingKind.INFINIBAND)
     known = {item.verdict for item in shown.values() if item.kind not in unsure}
@@ -88,7 +105,7 @@ def test_a_machine_of_which_nothing_is_known_is_one_finding() -> None:
     assert len(found) == 1 + 7
     whole = found["health_unknown:node/node-0"]
     assert (len(whole.devices), whole.pods, whole.node) == (8, ("ns/pod-0",), "node-0")
-    assert len(findings(scene(fleet, answers), everything=True)) == 16 * len(needs_of_rules(POLICY)) + 15
+    assert len(findings(scene(fleet, answers), everything=True)) == 16 * ON_EACH + 15
 
 
 def test_a_machine_of_two_is_a_machine() -> None:
@@ -134,7 +151,7 @@ def test_an_unresolved_node_stays_unresolved() -> None:
 
 def test_degraded_findings_carry_evidence_that_can_be_checked() -> None:
     fleet = machines(2, 8)
-    answers = healthy(fleet) | {REMAP.failed: 1.0, ECC.dbe: 1.0, ECC.dbe_now: 1.0}
+    answers = healthy(fleet) | {REMAP.failed: 1.0, ECC.dbe: 1.0, ECC.standing: 1.0}
     found = [item for item in findings(scene(fleet, answers)).values() if item.verdict is Verdict.DEGRADED]
     assert len(found) == 32
     for item in found:
@@ -174,3 +191,47 @@ def test_ten_thousand_gpus_take_seconds() -> None:
     assert assess_health(snapshot, POLICY) == ()
     # Measured 0.9 s of one core.
     assert time.process_time() - began < 5
+
+
+def test_a_statistic_that_was_not_declared_is_refused() -> None:
+    ask = Ask(POLICY)
+    ask.close()
+    with pytest.raises(LookupError, match="xid_code:last:0 was not declared among the needs of the rule"):
+        ask(Signal.XID_CODE)
+    with pytest.raises(LookupError, match="changes of xid_code were not declared"):
+        ask.changes(Signal.XID_CODE)
+
+
+def test_a_rule_that_asks_later_fails() -> None:
+    class Keeps:
+        def __init__(self, ask: Ask) -> None:
+            self.ask = ask
+
+    def judge(_: Fleet, asked: Keeps) -> Judged:
+        asked.ask(Signal.XID_CODE)
+        return Judged()
+
+    rule = Rule(tells=NODE_CONDITION.tells, needs=Keeps, judge=judge)
+    with pytest.raises(LookupError, match="xid_code"):
+        rule.judged(Fleet(scene(), POLICY))
+
+
+def test_whether_an_error_was_contained_is_read_by_its_own_rule() -> None:
+    answers = {ECC.standing: 1.0, ECC.dbe: 1.0, ECC.last_xid: 94.0, ECC.new_rows: 1.0}
+    assert with_others(scene(answers=answers)) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_kinds_and_advice_are_written_as_the_words_are(rule: Rule[Any]) -> None:
+    for told in rule.tells:
+        assert told.meaning
+        for clause in told.advice.split("; "):
+            severity, _, advice = clause.partition(": ")
+            assert {severity} <= set(Severity)
+            assert set(advice.split(", ")) <= set(Advice)
+
+
+def test_the_kinds_of_health_are_those_that_the_rules_tell() -> None:
+    told = [each.kind for rule in RULES for each in rule.tells]
+    assert sorted(told) == sorted(kind for kind in FindingKind if kind.family is Family.HEALTH)
+    assert MODEL.read_text() == model(), "make names"

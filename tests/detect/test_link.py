@@ -209,7 +209,7 @@ GANG = cluster(pods=[pod(f"pod-{number}", gang="job") for number in range(3)], g
 
 def test_blackwell_is_known_by_its_own_counters() -> None:
     """Its cards have none of the counters of NVLink 4."""
-    answers: dict[WindowStat, Answer] = {NVLINK.symbols: 0.0, NVLINK.integrity: 0.0}
+    answers: dict[WindowStat, Answer] = {NVLINK.rx_symbol: 0.0, NVLINK.integrity: 0.0}
     shown = findings(scene(BLACKWELL, answers), everything=True)
     assert {shown[f"nvlink_errors:device/{item.uuid}"].verdict for item in BLACKWELL} == {Verdict.HEALTHY}
 
@@ -217,19 +217,19 @@ def test_blackwell_is_known_by_its_own_counters() -> None:
 @pytest.mark.parametrize(
     ("counter", "words"),
     [
-        ("symbols", "NVLink rx symbol errors per minute"),
-        ("malformed", "NVLink rx malformed packets per minute"),
-        ("dropped", "NVLink rx dropped packets per minute"),
+        ("rx_symbol", "NVLink rx symbol errors per minute"),
+        ("rx_malformed_packets", "NVLink rx malformed packets per minute"),
+        ("rx_dropped_packets", "NVLink rx dropped packets per minute"),
         ("rx", "NVLink rx errors per minute"),
-        ("remote", "NVLink rx remote errors per minute"),
-        ("general", "NVLink rx general errors per minute"),
+        ("rx_remote", "NVLink rx remote errors per minute"),
+        ("rx_general", "NVLink rx general errors per minute"),
         ("integrity", "NVLink integrity errors per minute"),
         ("effective", "NVLink effective errors per minute"),
-        ("recoveries", "NVLink link recoveries per minute"),
+        ("link_recoveries", "NVLink link recoveries per minute"),
         ("ecc", "NVLink ecc errors per minute"),
         ("c2c", "C2C errors per minute"),
         ("c2c_replays", "C2C replays per minute"),
-        ("c2c_repeated", "C2C repeated replays per minute"),
+        ("c2c_repeated_replays", "C2C repeated replays per minute"),
     ],
 )
 @pytest.mark.parametrize(("per_minute", "named"), [(0.99, False), (1.0, True)])
@@ -240,7 +240,7 @@ def test_dcgms_bound_on_every_counter(counter: str, words: str, per_minute: floa
     assert {item.id for item in found.values()} <= {"nvlink_errors:device/gpu-1-2"}
 
 
-@pytest.mark.parametrize("counter", ["failed_recoveries", "downs"])
+@pytest.mark.parametrize("counter", ["failed_recoveries", "link_downs"])
 def test_one_link_that_went_down_is_enough(counter: str) -> None:
     answers: dict[WindowStat, Answer] = {getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=1.0)}
     finding = on(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
@@ -248,7 +248,9 @@ def test_one_link_that_went_down_is_enough(counter: str) -> None:
     assert finding.verdict is Verdict.DEGRADED
 
 
-@pytest.mark.parametrize(("counter", "confidence"), [("symbols", 0.85), ("c2c", 0.6), ("ecc", 0.6), ("downs", 0.6)])
+@pytest.mark.parametrize(
+    ("counter", "confidence"), [("rx_symbol", 0.85), ("c2c", 0.6), ("ecc", 0.6), ("link_downs", 0.6)]
+)
 def test_a_machine_of_four_is_compared_with_its_jobs_other_machines(counter: str, confidence: float) -> None:
     """What no page of an exporter was seen with is less sure, though it moves less than its peers too."""
     answers: dict[WindowStat, Answer] = {
@@ -263,7 +265,7 @@ def test_a_machine_of_four_is_compared_with_its_jobs_other_machines(counter: str
 
 def test_traffic_of_other_jobs_is_no_comparison() -> None:
     answers: dict[WindowStat, Answer] = {
-        NVLINK.symbols: spread(BLACKWELL, 0.0, gpu_1_2=5.0 * MINUTES),
+        NVLINK.rx_symbol: spread(BLACKWELL, 0.0, gpu_1_2=5.0 * MINUTES),
         NVLINK.traffic: spread(BLACKWELL, 3e11, gpu_1_2=1e11),
     }
     finding = on(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")

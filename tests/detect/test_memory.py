@@ -25,22 +25,22 @@ def test_a_new_double_bit_error_asks_for_a_reset() -> None:
         ({}, False),  # nothing tells: a job that runs is not ended for it
         ({ECC.last_xid: 94.0}, False),
         ({ECC.last_xid: 63.0}, False),
-        ({ECC.remap_pending: 1.0}, False),
+        ({ECC.pending: 1.0}, False),
         ({ECC.new_rows: 1.0}, False),
-        ({ECC.action: 4.0}, False),
-        ({ECC.last_xid: 48.0, ECC.remap_pending: 1.0}, False),  # NVIDIA's workflow of 48: with 63, drain and reset
-        ({ECC.last_xid: 48.0, ECC.action: 4.0}, False),
+        ({ECC.recovery: 4.0}, False),
+        ({ECC.last_xid: 48.0, ECC.pending: 1.0}, False),  # NVIDIA's workflow of 48: with 63, drain and reset
+        ({ECC.last_xid: 48.0, ECC.recovery: 4.0}, False),
         ({ECC.last_xid: 48.0}, True),  # 48 alone: reset the GPU
-        ({ECC.last_xid: 48.0, ECC.remap_pending: 0.0}, True),
-        ({ECC.last_xid: 140.0, ECC.remap_pending: 1.0}, True),
-        ({ECC.last_xid: 95.0, ECC.remap_pending: 1.0}, True),
-        ({ECC.action: 1.0, ECC.remap_pending: 1.0}, True),
-        ({ECC.action: 2.0}, True),
-        ({ECC.last_xid: 95.0, ECC.action: 4.0}, False),  # the driver outranks the number
+        ({ECC.last_xid: 48.0, ECC.pending: 0.0}, True),
+        ({ECC.last_xid: 140.0, ECC.pending: 1.0}, True),
+        ({ECC.last_xid: 95.0, ECC.pending: 1.0}, True),
+        ({ECC.recovery: 1.0, ECC.pending: 1.0}, True),
+        ({ECC.recovery: 2.0}, True),
+        ({ECC.last_xid: 95.0, ECC.recovery: 4.0}, False),  # the driver outranks the number
     ],
 )
 def test_a_contained_error_ends_no_job(evidence: dict[WindowStat, Answer], critical: bool) -> None:
-    for error in ({ECC.dbe: 1.0}, {ECC.dbe_now: 1.0}, {ECC.dbe_lifetime: 1.0}):
+    for error in ({ECC.dbe: 1.0}, {ECC.standing: 1.0}, {ECC.dbe_lifetime: 1.0}):
         finding = on(findings(scene(answers={**error, **evidence})), FindingKind.ECC)
         assert finding is not None
         expected = (Severity.CRITICAL, Advice.RESET) if critical else (Severity.WARNING, Advice.RESET_WHEN_IDLE)
@@ -69,25 +69,25 @@ def test_where_nothing_tells_the_architecture_does(model: str, critical: bool) -
 
 def test_an_error_that_stands_in_the_volatile_counter_is_due_for_a_reset() -> None:
     """It counts since the driver was loaded, so it stands until the reset, however old it is."""
-    finding = on(findings(scene(answers={ECC.dbe: 0.0, ECC.dbe_now: 2.0})), FindingKind.ECC)
+    finding = on(findings(scene(answers={ECC.dbe: 0.0, ECC.standing: 2.0})), FindingKind.ECC)
     assert finding is not None
     assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
     assert finding.summary.startswith("2 uncorrectable ECC errors since the driver was loaded")
-    born = on(findings(scene(answers={ECC.dbe_appeared: 3.0, ECC.dbe_now: 3.0})), FindingKind.ECC)
+    born = on(findings(scene(answers={ECC.appeared: 3.0, ECC.standing: 3.0})), FindingKind.ECC)
     assert born is not None
     assert born.verdict is Verdict.DEGRADED
 
 
 def test_the_reset_clears_it_at_once() -> None:
-    for error in ({ECC.dbe: 1.0}, {ECC.dbe_lifetime: 1.0}, {ECC.dbe_appeared: 1.0}):
-        assert findings(scene(answers={**error, ECC.dbe_now: 0.0, ECC.last_xid: 48.0})) == {}
+    for error in ({ECC.dbe: 1.0}, {ECC.dbe_lifetime: 1.0}, {ECC.appeared: 1.0}):
+        assert findings(scene(answers={**error, ECC.standing: 0.0, ECC.last_xid: 48.0})) == {}
 
 
 def test_a_driver_that_asks_for_nothing_outranks_the_counter() -> None:
-    finding = on(findings(scene(answers={ECC.dbe_now: 1.0, ECC.action: 0.0})), FindingKind.ECC)
+    finding = on(findings(scene(answers={ECC.standing: 1.0, ECC.recovery: 0.0})), FindingKind.ECC)
     assert finding is not None
     assert (finding.severity, finding.confidence_ratio) == (Severity.WARNING, 0.6)
-    waits = {ECC.dbe_now: 1.0, ECC.action: 0.0, ECC.remap_pending: 1.0}
+    waits = {ECC.standing: 1.0, ECC.recovery: 0.0, ECC.pending: 1.0}
     pending = on(findings(scene(answers=waits)), FindingKind.ECC)
     assert pending is not None
     assert (pending.advice, pending.confidence_ratio) == (Advice.RESET_WHEN_IDLE, 0.95)
@@ -95,8 +95,8 @@ def test_a_driver_that_asks_for_nothing_outranks_the_counter() -> None:
 
 def test_other_vendors_counters_say_nothing_by_standing_above_zero() -> None:
     amd = [device(vendor=Vendor.AMD, model="AMD Instinct MI300X OAM")]
-    assert findings(scene(amd, {ECC.dbe: 0.0, ECC.dbe_now: 2.0})) == {}
-    fresh = on(findings(scene(amd, {ECC.dbe: 1.0, ECC.dbe_now: 2.0})), FindingKind.ECC)
+    assert findings(scene(amd, {ECC.dbe: 0.0, ECC.standing: 2.0})) == {}
+    fresh = on(findings(scene(amd, {ECC.dbe: 1.0, ECC.standing: 2.0})), FindingKind.ECC)
     assert fresh is not None
     assert fresh.verdict is Verdict.DEGRADED
 
@@ -118,7 +118,7 @@ def test_several_errors_are_told_in_whole_numbers() -> None:
 
 
 def test_a_counter_that_appeared_at_zero_is_no_news() -> None:
-    assert findings(scene(answers={ECC.dbe: 0.0, ECC.dbe_appeared: 0.0})) == {}
+    assert findings(scene(answers={ECC.dbe: 0.0, ECC.appeared: 0.0})) == {}
 
 
 def test_no_new_double_bit_error_is_healthy_where_enough_was_seen() -> None:
@@ -145,7 +145,7 @@ def test_the_lifetime_counter_counts_by_its_increase_alone() -> None:
 
 
 def test_errors_from_before_telemetry_began_are_unknown() -> None:
-    finding = on(findings(scene(answers={ECC.dbe: 0.0, ECC.dbe_appeared: 3.0})), FindingKind.ECC)
+    finding = on(findings(scene(answers={ECC.dbe: 0.0, ECC.appeared: 3.0})), FindingKind.ECC)
     assert finding is not None
     assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.WATCH)
 
@@ -218,14 +218,14 @@ def test_failed_outranks_pending_in_one_finding() -> None:
 
 @pytest.mark.parametrize(("rows", "named"), [(511.0, False), (512.0, True)])
 def test_dcgms_warning_on_remapped_rows(rows: float, named: bool) -> None:
-    finding = on(findings(scene(answers={REMAP.failed: 0.0, REMAP.uncorrectable: rows})), FindingKind.ROW_REMAP)
+    finding = on(findings(scene(answers={REMAP.failed: 0.0, REMAP.rows: rows})), FindingKind.ROW_REMAP)
     assert (finding is not None) is named
     if finding is not None:
         assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.WATCH)
 
 
 def test_many_rows_and_a_pending_one_wait_for_a_reset() -> None:
-    finding = on(findings(scene(answers={REMAP.pending: 1.0, REMAP.uncorrectable: 600.0})), FindingKind.ROW_REMAP)
+    finding = on(findings(scene(answers={REMAP.pending: 1.0, REMAP.rows: 600.0})), FindingKind.ROW_REMAP)
     assert finding is not None
     assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RESET_WHEN_IDLE)
 

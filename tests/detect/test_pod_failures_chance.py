@@ -18,7 +18,7 @@ from detect.builders import AT, POLICY, ago, cluster, machines, scene
 from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.facts.model.telemetry import ActivityHistory, PodRun
 from gpuwatch.judge.fleet import Fleet
-from gpuwatch.judge.health.pod_failures import pod_failures
+from gpuwatch.judge.health.pod_failures import POD_FAILURES
 
 SIZES = ((12, 150), (50, 400), (50, 1500))
 """Nodes of eight GPUs, and workloads in six hours."""
@@ -71,7 +71,9 @@ def named(seeds: Iterable[int], nodes: int, workloads: int, killed: float) -> Se
     """Of each fleet whether the Node that kills was named, or a GPU of it, and how many other places were."""
     found = []
     for seed in seeds:
-        places = Counter(each.node for each in pod_failures(Fleet(drawn(seed, nodes, workloads, killed), POLICY)))
+        places = Counter(
+            each.node for each in POD_FAILURES.judged(Fleet(drawn(seed, nodes, workloads, killed), POLICY)).shared
+        )
         right = places.pop(f"node-{KILLER}", 0) if killed else 0
         found.append((right > 0, places.total()))
     return found

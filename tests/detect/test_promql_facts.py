@@ -13,14 +13,14 @@ import pytest
 
 from gpuwatch.facts.model.decision import Finding, Snapshot, Verdict
 from gpuwatch.facts.model.needs import TelemetryNeeds
-from gpuwatch.judge.health.assess import STATE_SIGNALS, HealthPolicy, assess_health, needs_of_rules
+from gpuwatch.judge.health.assess import HealthPolicy, assess_health, needs_of_rules, state_signals
 from gpuwatch.judge.needs import statistics
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.telemetry.recording import open_recording
 
 START = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 MINUTES_10 = 600
-POLICY = HealthPolicy(window_seconds=300, change_window_seconds=MINUTES_10, idle_power_window_seconds=MINUTES_10)
+POLICY = HealthPolicy(window_seconds=300, change_window_seconds=MINUTES_10)
 
 Samples = Callable[[int], float | None]
 """Value of the sample with this number; None where there is none."""
@@ -59,7 +59,7 @@ def recorded(tmp_path: Path, series: dict[tuple[str, str, str], Samples], at: da
     page.write_text("\n".join([*lines, "# EOF\n"]))
     wanted = TelemetryNeeds(
         stats=statistics(needs_of_rules(POLICY)),
-        state_signals=STATE_SIGNALS,
+        state_signals=state_signals(POLICY),
         change_window_seconds=POLICY.change_window_seconds,
         activity_window_seconds=600,
         activity_step_seconds=60,
@@ -175,7 +175,7 @@ def test_a_real_page_condemns_nothing(page: Path) -> None:
     store = open_recording([page], START)
     wanted = TelemetryNeeds(
         stats=statistics(needs_of_rules(POLICY)),
-        state_signals=STATE_SIGNALS,
+        state_signals=state_signals(POLICY),
         change_window_seconds=POLICY.change_window_seconds,
         activity_window_seconds=600,
         activity_step_seconds=60,

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from detect.alone import with_others
 from detect.situations.asked import complaints, concluded
 from detect.situations.notation import STALE, values
 from gpuwatch.facts.model.decision import Advice, Severity, Verdict
@@ -30,7 +31,10 @@ def _parameters() -> list[object]:
 
 @pytest.mark.parametrize("row", _parameters())
 def test_what_is_concluded(row: Row, tmp_path: Path) -> None:
-    wrong = [text for moment, found in concluded(row, tmp_path) for text in complaints(moment, found)]
+    wrong = []
+    for moment, found in concluded(row, tmp_path):
+        wrong += complaints(moment, found)
+        assert with_others(found.snapshot, found.faults) == [], "rules that need what they did not declare"
     assert not wrong, "\n".join(wrong)
 
 

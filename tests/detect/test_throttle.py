@@ -14,7 +14,7 @@ from gpuwatch.facts.model.telemetry import Device, Signal, WindowStat
 from gpuwatch.judge.health.throttle import BRAKE_BITS, SLOWDOWN_BITS, THERMAL_BITS
 
 WINDOW = float(POLICY.window_seconds)
-SAMPLES = HEAT.bits_count.window_seconds / 30
+SAMPLES = HEAT.clock_count.window_seconds / 30
 
 
 def bits(
@@ -28,7 +28,7 @@ def bits(
         BRAKE.bits_before: sum(brake) / 2,
         BRAKE.slowdown: slowdown[0],
         BRAKE.slowdown_before: sum(slowdown) / 2,
-        HEAT.bits_count: SAMPLES,
+        HEAT.clock_count: SAMPLES,
     }
     return dict(shares)
 
@@ -99,7 +99,7 @@ def test_a_clean_counter_and_hot_bits_are_both_read() -> None:
 
 
 def test_too_few_samples_are_unknown() -> None:
-    few = bits(thermal=(1.0, 1.0)) | {HEAT.bits_count: 0.6 * SAMPLES}
+    few = bits(thermal=(1.0, 1.0)) | {HEAT.clock_count: 0.6 * SAMPLES}
     assert thermal(few) is None
     shown = findings(hot_card(few, 0.6), everything=True)["thermal_throttle:device/gpu-0"]
     assert shown.verdict is Verdict.UNKNOWN
@@ -140,7 +140,7 @@ def busy_fleet(**odd: tuple[float, float, float]) -> dict[WindowStat, Answer]:
     return {
         HEAT.busy: 0.98,
         HEAT.clock: spread(FLEET, 1.7e9, **clock),
-        HEAT.clock_before: spread(FLEET, 1.7e9, **clock),
+        HEAT.clock_both: spread(FLEET, 1.7e9, **clock),
         HEAT.temperature: spread(FLEET, 60.0, **{name: values[1] for name, values in odd.items()}),
         HEAT.power: spread(FLEET, 600.0, **{name: values[2] for name, values in odd.items()}),
     }
@@ -176,7 +176,7 @@ def test_another_job_may_clock_otherwise() -> None:
     answers: dict[WindowStat, Answer] = {
         HEAT.busy: 0.98,
         HEAT.clock: of_job(1.7e9, 1.0e9),
-        HEAT.clock_before: of_job(1.7e9, 1.0e9),
+        HEAT.clock_both: of_job(1.7e9, 1.0e9),
         HEAT.temperature: of_job(60.0, 88.0),
         HEAT.power: of_job(600.0, 380.0),
     }
@@ -185,11 +185,11 @@ def test_another_job_may_clock_otherwise() -> None:
 
 def test_slow_in_one_window_only_is_no_proof() -> None:
     answers = busy_fleet(gpu_0_5=(1100, 88, 380))
-    assert findings(scene(FLEET, answers | {HEAT.clock_before: 1.7e9})) == {}
+    assert findings(scene(FLEET, answers | {HEAT.clock_both: 1.7e9})) == {}
     assert findings(scene(FLEET, answers | {HEAT.clock: 1.7e9})) == {}
 
 
-@pytest.mark.parametrize("lacking", [HEAT.power, HEAT.temperature, HEAT.clock_before])
+@pytest.mark.parametrize("lacking", [HEAT.power, HEAT.temperature, HEAT.clock_both])
 def test_one_measurement_of_the_proxy_lacking_is_unknown(lacking: WindowStat) -> None:
     answers = {stat: answer for stat, answer in busy_fleet(gpu_0_5=(1100, 88, 380)).items() if stat != lacking}
     shown = findings(scene(FLEET, answers), everything=True)["thermal_throttle:device/gpu-0-5"]
@@ -239,7 +239,7 @@ class TestPlaces:
         answers: dict[WindowStat, Answer] = {
             HEAT.bits: spread(fleet, 0.0) | slowed,
             HEAT.bits_before: spread(fleet, 0.0) | slowed,
-            HEAT.bits_count: SAMPLES,
+            HEAT.clock_count: SAMPLES,
         }
         return findings(scene(fleet, answers, state=state))
 
@@ -270,7 +270,7 @@ class TestPlaces:
         fleet = machines(20)
         slowed = {f"gpu-{n}-0": 0.6 for n in range(3)}
         heat = {stat: spread(fleet, 0.0) | slowed for stat in (HEAT.bits, HEAT.bits_before)}
-        found = findings(scene(fleet, {**heat, HEAT.bits_count: SAMPLES}))
+        found = findings(scene(fleet, {**heat, HEAT.clock_count: SAMPLES}))
         assert sorted(found) == [f"thermal_throttle:device/gpu-{n}-0" for n in range(3)]
 
     def test_a_rack_under_the_power_brake_is_one_finding(self) -> None:
@@ -282,7 +282,7 @@ class TestPlaces:
         answers: dict[WindowStat, Answer] = {
             stat: spread(fleet, 0.0) | braked for stat in (BRAKE.bits, BRAKE.bits_before)
         }
-        (found,) = findings(scene(fleet, {**answers, BRAKE.bits_count: SAMPLES}, state=state)).values()
+        (found,) = findings(scene(fleet, {**answers, BRAKE.clock_count: SAMPLES}, state=state)).values()
         assert found.kind is FindingKind.POWER_BRAKE
         assert (
             "32 GPUs on 4 machines of topology.kubernetes.io/rack=r0 are under the power brake at once" in found.summary
@@ -337,7 +337,11 @@ class TestPlaces:
 
 def hotter(fleet: list[Device], watts: dict[str, float], celsius: dict[str, float]) -> list[str]:
     """The busy GPUs that are named, none of them slowed."""
-    unslowed: dict[WindowStat, Answer] = {HEAT.bits: 0.0, HEAT.bits_before: 0.0, HEAT.bits_count: SAMPLES}
+    unslowed: dict[WindowStat, Answer] = {
+        HEAT.bits: 0.0,
+        HEAT.bits_before: 0.0,
+        HEAT.clock_count: SAMPLES,
+    }
     busy: dict[WindowStat, Answer] = {HEAT.busy: 0.98, HEAT.power: watts, HEAT.temperature: celsius}
     return [found.subject.name for found in findings(scene(fleet, unslowed | busy)).values()]
 
@@ -361,7 +365,7 @@ class TestPowerExplainsHeat:
                 HEAT.temperature: celsius,
                 HEAT.bits: duty,
                 HEAT.bits_before: duty,
-                HEAT.bits_count: SAMPLES,
+                HEAT.clock_count: SAMPLES,
                 HEAT.hardware: hardware,
             },
         )
@@ -500,7 +504,7 @@ class TestPlacesThatWarmUp:
         both = window(hours - 0.5, hours)[2]
         answers: dict[WindowStat, Answer] = {
             HEAT.busy: 0.98, HEAT.temperature: celsius, HEAT.power: watts, HEAT.bits: now, HEAT.bits_before: both,
-            HEAT.bits_count: SAMPLES, HEAT.hardware: now,
+            HEAT.clock_count: SAMPLES, HEAT.hardware: now,
         }  # fmt: skip
         return findings(scene(self.FLEET, answers, state=state))
 
@@ -535,7 +539,7 @@ class TestPlacesThatWarmUp:
         heat = {stat: spread(fleet, 0.0, gpu_3_0=0.6) for stat in (HEAT.bits, HEAT.bits_before)}
         usual: dict[WindowStat, Answer] = {
             HEAT.busy: 0.98, HEAT.power: 600.0, HEAT.temperature: spread(fleet, 60.0, gpu_3_0=88.0),
-            HEAT.bits_count: SAMPLES,
+            HEAT.clock_count: SAMPLES,
         }  # fmt: skip
         (found,) = findings(scene(fleet, usual | heat)).values()
         assert (found.verdict, found.severity, found.subject.name) == (Verdict.UNKNOWN, Severity.WARNING, "gpu-3-0")

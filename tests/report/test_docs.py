@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import re
+import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -28,10 +29,10 @@ from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
 from gpuwatch.facts.catalog.xids import XidClass, xids
 from gpuwatch.facts.model.decision import Advice, FindingKind, Severity, Snapshot
 from gpuwatch.facts.model.telemetry import Schema, SignalFound
-from gpuwatch.judge import board, verdict
+from gpuwatch.judge import fleet
 from gpuwatch.judge.fleet import Grade
 from gpuwatch.judge.health import assess as health
-from gpuwatch.judge.health import capacity, fabric, hung, link, memory, presence, throttle, xid
+from gpuwatch.judge.health import capacity, xid_events
 from gpuwatch.judge.health.assess import HealthPolicy
 from gpuwatch.judge.idle import assess as idle
 from gpuwatch.judge.idle import explanation, past, signals, silence
@@ -55,9 +56,12 @@ POLICIES: dict[str, HealthPolicy | IdlePolicy | MisfitPolicy | PlanPolicy] = {
 }
 RULES = rule_signals(Policies())
 # What is said of what no rule could judge.
-UNTOLD = {f"health.{FindingKind.HEALTH_UNKNOWN}", f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
-UNTOLD |= {"health.node_condition"}  # by the cluster alone
+UNTOLD = {f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
 GUARD_NAMES = {*GUARDS, *LEDGER_GUARDS, *BRAKES, "demand"}
+NEVER_SURE = {"health.pod_failures", "health.infiniband", "health.health_unknown"}
+"""Rules that conclude UNKNOWN alone."""
+SHARED = (fleet, capacity, xid_events)
+"""What several rules use."""
 HEADINGS = [
     "What it says.",
     "What it looks at.",
@@ -66,24 +70,9 @@ HEADINGS = [
     "What it needs.",
     "Check it yourself.",
 ]
-# Where each rule's confidences are written.
+# Where each rule's confidences and fixed bounds are written.
 MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "health.recovery_action": (verdict,),
-    "health.dcgm_health": (verdict,),
-    "health.vendor_health": (verdict,),
-    "health.ecc": (memory,),
-    "health.row_remap": (memory,),
-    "health.page_retirement": (memory,),
-    "health.pcie_replay": (link,),
-    "health.pcie_width": (link,),
-    "health.nvlink_errors": (link,),
-    "health.fabric": (fabric,),
-    "health.thermal_throttle": (throttle,),
-    "health.power_brake": (throttle,),
-    "health.board": (board,),
-    "health.xid": (xid,),
-    "health.presence": (presence, capacity),
-    "health.hung": (hung,),
+    **{rule.name: (sys.modules[rule.judge.__module__], *SHARED) for rule in health.RULES},
     "idle.never_used": (idle_verdict,),
     "idle.abandoned": (explanation,),
     "idle.partial_gang": (idle_partial_gang,),
@@ -179,10 +168,8 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
         )
     }
     assert found <= listed
-    assert {rule for rule, _ in found} >= {name for name in RULES if name.startswith("health.")} | UNTOLD - {
-        "idle.suspected_idle",
-        "health.node_condition",
-    }
+    by_the_cluster = {"idle.suspected_idle", "health.node_condition"}
+    assert {rule for rule, _ in found} >= ({rule.name for rule in health.RULES} | UNTOLD) - by_the_cluster
     written = {
         node.value
         for module in (*(each for group in MODULES.values() for each in group), health, idle)
@@ -345,8 +332,23 @@ def test_confidences_are_written_in_the_rules_module(rule: str) -> None:
         for node in ast.walk(expression)
         if isinstance(value := _value(node, module), float)
     }
-    assert quoted
+    assert quoted or rule in NEVER_SURE
     assert quoted <= concluded
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in health.RULES])
+def test_fixed_bounds_are_constants_of_the_rules_module(rule: str) -> None:
+    shown = {float(number) for number in re.findall(r"\*\*([\d.]+)\*\*", _of_rule(rule, "When."))}
+    assert shown <= _constants(*MODULES[rule])
+
+
+def test_fixed_bounds_of_all_health_rules_are_constants() -> None:
+    shown = {float(number) for number in re.findall(r"\*\*([\d.]+)\*\*", _sections("##")["Common to the health rules"])}
+    assert shown == {fleet.MIN_COVERAGE_RATIO, fleet.PEER_SPREAD_RATIO, fleet.PEER_DEVIATIONS}
+
+
+def _constants(*modules: ModuleType) -> set[float]:
+    return {float(value) for module in modules for value in vars(module).values() if isinstance(value, (int, float))}
 
 
 def _value(node: ast.AST, module: ModuleType) -> object:

@@ -12,9 +12,7 @@ from typing import Any
 import yaml
 
 from gpuwatch.facts.catalog.xids import XidClass, xids
-from gpuwatch.facts.model.telemetry import Statistic
-from gpuwatch.judge.health.link import nvlink_needs
-from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.judge.health.link import COUNTERS, NVLINK_CRC_ERRORS_PER_SECOND, NVLINK_ERRORS_PER_MINUTE
 from rules.promtool import Case
 
 CARD = 'cluster="c1",node="gpu-1",UUID="GPU-a",gpu="0",modelName="H100"'
@@ -184,10 +182,9 @@ def new_xid_cases(
 def nvlink_cases(s: int) -> Iterator[Case]:
     """Every counter that gpuwatch's own rule has, by how its detector names it, a second."""
     name = "gpu_kind:gpu_nvlink_errors:rate15m"
-    policy = HealthPolicy()
-    for need in nvlink_needs(policy):
-        kind = need.signal.removeprefix("nvlink_").removesuffix("_total")
-        if need.statistic is not Statistic.INCREASE or kind == need.signal.removesuffix("_total"):
+    for signal in COUNTERS:
+        kind = signal.removeprefix("nvlink_").removesuffix("_total")
+        if not signal.startswith("nvlink_"):
             continue
         rate, label = series(name, CARD, f'kind="{kind}"'), {**THE_CARD, "kind": kind}
         if kind in ("failed_recoveries", "link_downs"):
@@ -203,7 +200,7 @@ def nvlink_cases(s: int) -> Iterator[Case]:
                 (*CARD_SAYS, "0.0667", kind.replace("_", " "), "a minute"),
             )
             continue
-        bound = 60 * policy.nvlink_crc_errors_per_second if "crc" in kind else policy.nvlink_errors_per_minute
+        bound = 60 * NVLINK_CRC_ERRORS_PER_SECOND if "crc" in kind else NVLINK_ERRORS_PER_MINUTE
         yield Case(f"{kind} below", "GpuNvlinkErrors", {rate: f"{bound / 60}x60"}, {60: []})
         yield Case(f"{kind} burst", "GpuNvlinkErrors", {rate: f"0x19 {2 * bound / 60}x14 0x60"}, {34: [], 35: []})
         yield Case(

@@ -20,9 +20,8 @@ from typing import Any
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, gpus
 from gpuwatch.facts.catalog.metrics import MetricRow, plausible_range, rows_for
 from gpuwatch.facts.catalog.mig import geometry
-from gpuwatch.facts.model.telemetry import Signal, Statistic, Vendor
-from gpuwatch.judge.health.link import nvlink_needs
-from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.facts.model.telemetry import Signal, Vendor
+from gpuwatch.judge.health.link import COUNTERS
 from gpuwatch.sources.telemetry.labels import EXPORTER_CONTAINERS, EXPORTER_POD, NODE_LABELS
 
 CARD = ("cluster", "node", "UUID", "gpu", "modelName")
@@ -57,11 +56,7 @@ SIGNALS = {
 }
 """Recorded series that hold one signal each; a vendor whose exporter lacks the signal records none."""
 
-NVLINK = [
-    need.signal
-    for need in nvlink_needs(HealthPolicy())
-    if need.statistic is Statistic.INCREASE and need.signal.startswith("nvlink_")
-]
+NVLINK = [signal for signal in COUNTERS if signal.startswith("nvlink_")]
 """Counters of errors and of lost links, which gpuwatch's own rule compares as well."""
 
 PRESENT = {

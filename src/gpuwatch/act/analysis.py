@@ -25,7 +25,6 @@ from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.facts.model.telemetry import Device, Schema, Signal, WindowStat
 from gpuwatch.judge.health import assess as health
-from gpuwatch.judge.health import infiniband
 from gpuwatch.judge.health.assess import HealthPolicy
 from gpuwatch.judge.idle import assess as idle
 from gpuwatch.judge.idle.assess import IdlePolicy
@@ -50,12 +49,12 @@ def needs_of(policies: Policies) -> TelemetryNeeds:
     """The telemetry that the rules need under these policies."""
     return TelemetryNeeds(
         stats=statistics(_needs_of_rules(policies)),
-        state_signals=health.STATE_SIGNALS,
+        state_signals=health.state_signals(policies.health),
         change_window_seconds=policies.health.change_window_seconds,
         activity_window_seconds=policies.idle.window_seconds,
         activity_step_seconds=policies.idle.step_seconds,
         activity_bound_ratio=policies.idle.active_ratio,
-        port_stats=infiniband.STATISTICS,
+        port_stats=tuple(stat for ask in health.asks(policies.health).values() for stat in ask.port_stats),
     )
 
 
@@ -146,8 +145,11 @@ def missing_signals(schema: Schema, policies: Policies) -> dict[str, tuple[Signa
 
 
 def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
+    """The signals that each rule rests on."""
+    others = {**idle.needs_of_rules(policies.idle), **misfit.needs_of_rules(policies.misfit)}
     return {
-        rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in _needs_of_rules(policies).items()
+        **health.signals_of_rules(policies.health),
+        **{rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in others.items()},
     }
 
 

@@ -8,16 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import prod
 
-from gpuwatch.facts.model.decision import Component, Finding, FindingKind
-
-COMPONENTS: dict[FindingKind, tuple[Component, ...]] = {
-    **dict.fromkeys((FindingKind.ECC, FindingKind.ROW_REMAP, FindingKind.PAGE_RETIREMENT), (Component.MEMORY,)),
-    **dict.fromkeys((FindingKind.PCIE_REPLAY, FindingKind.PCIE_WIDTH, FindingKind.GPU_MISSING), (Component.PCIE,)),
-    **dict.fromkeys((FindingKind.NVLINK_ERRORS, FindingKind.FABRIC), (Component.NVLINK,)),
-    FindingKind.THERMAL_THROTTLE: (Component.COOLING,),
-    FindingKind.POWER_BRAKE: (Component.POWER,),
-}
-"""By kind. XID, DCGM and board findings set theirs; a recovery action or vendor's verdict may be about any."""
+from gpuwatch.facts.model.decision import Component, Finding
 
 # By the descriptions of NVIDIA's catalog; other XIDs come from programs, or their component is not known. 45, 154 and
 # 162 have none on purpose: they follow another event (a process' end, a new recovery action) or end one.

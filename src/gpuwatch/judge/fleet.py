@@ -22,6 +22,7 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
+from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import (
     Device,
     DeviceId,
@@ -29,10 +30,8 @@ from gpuwatch.facts.model.telemetry import (
     Readings,
     Signal,
     StateChange,
-    Statistic,
     WindowStat,
 )
-from gpuwatch.judge.components import COMPONENTS
 from gpuwatch.judge.health.policy import HealthPolicy
 
 HEALTHY_CONFIDENCE = 0.9
@@ -42,12 +41,41 @@ SUSPECTED = 0.6
 """Of a fault that one unconfirmed sign shows, or that has another likely explanation. It is below
 `plan.min_confidence_ratio`, so it causes no action alone."""
 
-_OF_PRESENCE = (FindingKind.GPU_MISSING, FindingKind.EXPORTER_DOWN, FindingKind.TELEMETRY_MISSING)
+MIN_COVERAGE_RATIO = 0.7
+"""Share of a window's samples below which a rule says UNKNOWN: scrapes may fail for a while."""
+PEER_SPREAD_RATIO = 0.08
+"""Least spread assumed among peers, as a share of their median: the average difference between healthy GPUs of one
+model (SC'22, 'Not All GPUs Are Created Equal')."""
+PEER_DEVIATIONS = 3.0
+"""Spreads from the peers' median at which a GPU stands out: at least 24 % of the median. The largest difference between
+healthy cards in that study is 22 %."""
+
 FLEET = Subject(SubjectKind.FLEET, "fleet")
 
 
 def on_node(name: str) -> Subject:
     return Subject(SubjectKind.NODE, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Tells:
+    """A kind of finding, as its rule tells it.
+
+    meaning: what it says, for docs/names.md. advice: of its findings by severity, `critical: reset, reboot; …`.
+    components: the parts of the GPU that it is about; () where each finding sets its own, or for the whole GPU.
+    rule: of several kinds that one rule tells, the name of the rule; '' where it is that of the kind.
+    """
+
+    kind: FindingKind
+    meaning: str
+    advice: str
+    components: tuple[Component, ...] = ()
+    rule: str = ""
+
+    @property
+    def of_rule(self) -> str:
+        """`Finding.rule`."""
+        return f"{self.kind.family}.{self.rule or self.kind}"
 
 
 Conclusion: TypeAlias = Finding | Verdict
@@ -106,17 +134,20 @@ class Peers:
     count: int
     same_model: bool = True
 
-    def upper(self, deviations: float) -> float:
-        return self.median + deviations * self.spread
+    @property
+    def upper(self) -> float:
+        """Above it a GPU stands out."""
+        return self.median + PEER_DEVIATIONS * self.spread
 
-    def lower(self, deviations: float) -> float:
-        return self.median - deviations * self.spread
+    @property
+    def lower(self) -> float:
+        return self.median - PEER_DEVIATIONS * self.spread
 
     def times(self, factor: float) -> "Peers":
         return replace(self, median=self.median * factor, spread=self.spread * factor)
 
 
-def peers_of(values: Sequence[float], spread_ratio: float) -> Peers:
+def peers_of(values: Sequence[float], spread_ratio: float = PEER_SPREAD_RATIO) -> Peers:
     """Median, and the MAD scaled to a standard deviation, but at least `spread_ratio` of the median: the MAD is 0 where
     all but one are equal, and healthy cards of one model do differ. `values` holds every member."""
     middle = median(values)
@@ -129,7 +160,7 @@ class GpuAnswers:
     """One statistic's answers for all GPUs."""
 
     stat: WindowStat
-    snapshot: Snapshot
+    readings: Readings
     values: Mapping[str, float]
     variants: Mapping[str, Mapping[str, float]]
 
@@ -164,7 +195,7 @@ class GpuAnswers:
     ) -> Evidence:
         """This answer as evidence. value: a value computed from it; `note` says how."""
         value = self.of(gpu) if value is None else value
-        found = measured(self.snapshot.readings, self.stat, gpu.lead, value, comparison, bound, note)
+        found = measured(self.readings, self.stat, gpu.lead, value, comparison, bound, note)
         if peers is not None:
             found = replace(found, peers_median=peers.median, peers=peers.count)
         return replace(found, at=at, unit=found.unit if unit is None else unit)
@@ -204,7 +235,11 @@ class Grade(NamedTuple):
 class Fleet:
     """The Snapshot of one cycle with its indexes.
 
-    everything: HEALTHY and UNKNOWN findings as well. catalog: XIDs by number, with the operator's overrides.
+    everything: HEALTHY and UNKNOWN findings as well. catalog: XIDs by number, with the operator's overrides. memory: of
+    faults; None for a single run, which remembers nothing. What rules answer is in `gpuwatch.judge.rule.Ask`.
+
+    against, assessed: what the rules that were asked before concluded: DEGRADED findings by GPU, and the GPUs that some
+    rule could assess.
     """
 
     def __init__(
@@ -214,7 +249,11 @@ class Fleet:
         *,
         everything: bool = False,
         catalog: Mapping[int, Xid] | None = None,
+        memory: FaultMemory | None = None,
     ) -> None:
+        self.memory = memory
+        self.against: dict[str, list[Finding]] = defaultdict(list)
+        self.assessed: set[str] = set()
         self.xids = xids() if catalog is None else catalog
         self.snapshot = snapshot
         self.policy = policy
@@ -247,12 +286,9 @@ class Fleet:
             found[gpu.home].append(gpu)
         return {home: tuple(gpus) for home, gpus in found.items()}
 
-    def changes(self, signal: Signal) -> Mapping[str, Sequence[StateChange]]:
-        """New values of a state signal within the change window, by GPU, oldest first."""
-        return self._changes.get(signal, {})
-
     @cached_property
-    def _changes(self) -> dict[Signal, dict[str, list[StateChange]]]:
+    def changes(self) -> Mapping[Signal, Mapping[str, Sequence[StateChange]]]:
+        """New values of state signals within the change window, by GPU, oldest first; a rule asks for them."""
         found: dict[Signal, dict[str, list[StateChange]]] = {}
         for change in sorted(self.snapshot.changes, key=lambda item: item.at):
             if 0 <= (self.snapshot.at - change.at).total_seconds() < self.policy.change_window_seconds:
@@ -288,26 +324,6 @@ class Fleet:
     def jobs_of(self, gpu: PhysicalGpu) -> frozenset[Subject]:
         return frozenset(self.workload_of(pod) for pod in gpu.pods)
 
-    def answers(self, stat: WindowStat) -> GpuAnswers:
-        readings = self.snapshot.readings
-        return GpuAnswers(stat, self.snapshot, readings.values.get(stat.key, {}), readings.variants.get(stat.key, {}))
-
-    def reporting(self, window_seconds: int) -> Callable[[PhysicalGpu], bool]:
-        """Whether a GPU reported through enough of the window to conclude that nothing happened."""
-        return self.covered(window_seconds, REPORTING_SIGNALS)
-
-    def covered(self, window_seconds: int, signals: Sequence[Signal]) -> Callable[[PhysicalGpu], bool]:
-        """Whether any of these signals has enough samples in the window."""
-        counts = [self.answers(WindowStat(signal, Statistic.COUNT, window_seconds)) for signal in signals]
-        schema = self.snapshot.telemetry_schema
-        bound = self.policy.min_coverage_ratio
-
-        def enough(gpu: PhysicalGpu) -> bool:
-            shares = (schema.share_of_samples(count.of(gpu), window_seconds) for count in counts)
-            return any(share is not None and share >= bound for share in shares)
-
-        return enough
-
     def peers(
         self,
         value: Callable[[PhysicalGpu], float | None],
@@ -330,10 +346,7 @@ class Fleet:
                 cohorts[key(gpu)].append(found)
             if any_model:
                 cohorts[gpu.lead.vendor].append(found)
-        ratio = self.policy.peer_spread_ratio
-        peers = {
-            name: peers_of(values, ratio) for name, values in cohorts.items() if len(values) > self.policy.min_peers
-        }
+        peers = {name: peers_of(values) for name, values in cohorts.items() if len(values) > self.policy.min_peers}
 
         def of(gpu: PhysicalGpu) -> Peers | None:
             near = peers.get(key(gpu)) if gpu.model else None
@@ -347,7 +360,7 @@ class Fleet:
     def healthy(
         self,
         gpu: PhysicalGpu,
-        kind: FindingKind,
+        kind: Tells,
         summary: str,
         *seen: GpuAnswers,
         confidence_ratio: float = HEALTHY_CONFIDENCE,
@@ -363,19 +376,19 @@ class Fleet:
             evidence=[answers.evidence(gpu) for answers in seen if answers.of(gpu) is not None],
         )
 
-    def unknown(self, gpu: PhysicalGpu, kind: FindingKind, summary: str, missing: Iterable[str]) -> Conclusion:
+    def unknown(self, gpu: PhysicalGpu, kind: Tells, summary: str, missing: Iterable[str]) -> Conclusion:
         if not self.everything:
             return Verdict.UNKNOWN
         return conclude(gpu, kind, Verdict.UNKNOWN, summary, missing=missing)
 
-    def unseen(self, gpu: PhysicalGpu, kind: FindingKind, window_seconds: int) -> Conclusion:
+    def unseen(self, gpu: PhysicalGpu, kind: Tells, window_seconds: int) -> Conclusion:
         missing = [f"samples in the last {window_seconds // 60} min"]
         return self.unknown(gpu, kind, "the window has too few samples", missing)
 
     @staticmethod
     def undecided(
         gpu: PhysicalGpu,
-        kind: FindingKind,
+        kind: Tells,
         summary: str,
         evidence: Iterable[Evidence],
         *missing: str,
@@ -387,7 +400,7 @@ class Fleet:
 
     @staticmethod
     def degraded(
-        gpu: PhysicalGpu, kind: FindingKind, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
+        gpu: PhysicalGpu, kind: Tells, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
     ) -> Finding:
         """A DEGRADED finding on a GPU. more: as for `conclude`."""
         return conclude(gpu, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
@@ -395,7 +408,7 @@ class Fleet:
 
 def conclude(
     on: PhysicalGpu | Device | Subject,
-    kind: FindingKind,
+    kind: Tells | FindingKind,
     verdict: Verdict,
     summary: str,
     *,
@@ -414,6 +427,7 @@ def conclude(
     """A finding on one GPU or device, or on a subject that these `gpus` share, with their devices, Pods and Node.
 
     components: those of the kind where None."""
+    told = kind if isinstance(kind, Tells) else Tells(kind, "", "")
     devices = [device for gpu in gpus for device in gpu.devices]
     if isinstance(on, PhysicalGpu):
         devices, node = list(on.devices), on.lead.node
@@ -422,9 +436,9 @@ def conclude(
         devices, node = [on], on.node
         on = Subject(SubjectKind.DEVICE, on.id)
     return Finding(
-        rule="health.presence" if kind in _OF_PRESENCE else f"{kind.family}.{kind}",
-        family=kind.family,
-        kind=kind,
+        rule=told.of_rule,
+        family=told.kind.family,
+        kind=told.kind,
         subject=on,
         verdict=verdict,
         summary=summary,
@@ -439,7 +453,7 @@ def conclude(
         node=node,
         gpu_hours=gpu_hours,
         relief_gpus=relief_gpus or {},
-        components=COMPONENTS.get(kind, ()) if components is None else tuple(components),
+        components=told.components if components is None else tuple(components),
     )
 
 

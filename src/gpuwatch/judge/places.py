@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Subject, Verdict
-from gpuwatch.judge.fleet import FLEET, Fleet, PhysicalGpu, conclude
+from gpuwatch.facts.model.decision import Advice, Finding, Severity, Subject, Verdict
+from gpuwatch.judge.fleet import FLEET, Fleet, PhysicalGpu, Tells, conclude
 
 PLACES = (
     "nvidia.com/gpu.clique",
@@ -86,7 +86,7 @@ def _slow_place(place: str, machines: dict[str, list[PhysicalGpu]], unseen: int 
 
 
 def together_finding(
-    kind: FindingKind, said: list[str], gpus: Iterable[PhysicalGpu], severity: Severity, on: Subject = FLEET, **of: Any
+    kind: Tells, said: list[str], gpus: Iterable[PhysicalGpu], severity: Severity, on: Subject = FLEET, **of: Any
 ) -> list[Finding]:
     """One UNKNOWN finding with everything that is `said` of these GPUs, since a subject can have one of a kind; none
     where nothing is said."""

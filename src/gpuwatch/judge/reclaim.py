@@ -1,4 +1,5 @@
-"""Nodes whose provider announced that it takes them back (being a spot Node is not enough), and Nodes under repair."""
+"""Nodes that change on purpose: taken back by their provider (being a spot Node is not enough), under repair by another
+remediator, or with GPUs that are being set up anew."""
 
 from gpuwatch.facts.model.cluster import Node
 
@@ -18,6 +19,16 @@ _SOON = frozenset({"rebalance-recommendation"})  # of aws-node-termination-handl
 CONDITIONS = ("PreemptScheduled", "TerminateScheduled")
 """Conditions by which AKS' node problem detector announces the same."""
 
+
+# MIG manager stops the exporter while it works, and gives every instance a new identity.
+_MIG_STATE = "nvidia.com/mig.config.state"
+_MIG_CHANGING = frozenset({"pending", "rebooting"})
+# In every other state the GPU Operator may have unloaded the driver.
+_DRIVER_STATE = "nvidia.com/gpu-driver-upgrade-state"
+_DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-failed"})
+# The GPU Operator gives all GPUs of such a Node to virtual machines.
+_WORKLOADS = "nvidia.com/gpu.workload.config"
+_FOR_VMS = frozenset({"vm-passthrough", "vm-vgpu"})
 
 REMEDIATORS = (
     ("NVSentinel", "label", "dgxc.nvidia.com/nvsentinel-state"),
@@ -47,4 +58,21 @@ def reclaimed(node: Node) -> str:
     for condition in node.conditions:
         if condition.type in CONDITIONS and condition.status == "True":
             return f"the condition {condition.type}"
+    return ""
+
+
+def being_changed(node: Node | None) -> str:
+    """The planned change of the Node or its GPUs that is under way; '' for none."""
+    if node is None:
+        return ""
+    if why := reclaimed(node):
+        return f"its provider takes the Node back ({why})"
+    if (given := node.labels.get(_WORKLOADS, "")) in _FOR_VMS:
+        return f"its GPUs are given to virtual machines ({given})"
+    mig = node.labels.get(_MIG_STATE, "")
+    if mig in _MIG_CHANGING:
+        return f"its MIG layout is being changed ({mig})"
+    driver = node.labels.get(_DRIVER_STATE, "")
+    if driver not in _DRIVER_AT_REST:
+        return f"its driver is being upgraded ({driver})"
     return ""

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from gpuwatch.facts.catalog.dcgm_errors import DcgmError, dcgm_error
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity
-from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, PhysicalGpu
-from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.facts.model.telemetry import Signal, Statistic
+from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, PhysicalGpu, Tells
 from gpuwatch.judge.places import together_finding
+from gpuwatch.judge.rule import Ask, Judged, Rule
 
 DCGM_FAIL = 20
 """dcgm_structs.h: 0 pass, 10 warn, 20 fail."""
@@ -19,23 +19,38 @@ _BEYOND_RESET = (Advice.REBOOT, Advice.REPLACE)
 _DRAINS = (3, 4)  # recovery actions that let the work end first
 
 
-def recovery_action_needs(_: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST),)
+_RECOVERY = Tells(
+    FindingKind.RECOVERY_ACTION,
+    "the driver asks for a reset, a drain or a reboot",
+    "critical: reset, reboot; warning: reset_when_idle, watch",
+)
+_DCGM = Tells(
+    FindingKind.DCGM_HEALTH,
+    "a health watch of DCGM failed",
+    "critical: reset, reboot, replace; warning: reset, reset_when_idle, inspect",
+)
+_VENDOR = Tells(FindingKind.VENDOR_HEALTH, "the vendor's own verdict (AMD, Intel, Gaudi)", "warning: reset_when_idle")
 
 
-def dcgm_health_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (
-        WindowStat(Signal.HEALTH_STATUS_CODE, Statistic.LAST),
-        WindowStat(Signal.HEALTH_STATUS_CODE, Statistic.MIN, policy.window_seconds),
-        WindowStat(Signal.RECOVERY_ACTION_CODE, Statistic.LAST),
-    )
+class _RecoveryAsked:
+    def __init__(self, ask: Ask) -> None:
+        self.now = ask(Signal.RECOVERY_ACTION_CODE)
+        self.changes = ask.changes(Signal.RECOVERY_ACTION_CODE)
 
 
-def vendor_health_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (
-        WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.LAST),
-        WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.MAX, policy.window_seconds),
-    )
+class _DcgmAsked:
+    def __init__(self, ask: Ask) -> None:
+        self.now = ask(Signal.HEALTH_STATUS_CODE)
+        self.lowest = ask(Signal.HEALTH_STATUS_CODE, Statistic.MIN, ask.policy.window_seconds)
+        self.recovery = ask(Signal.RECOVERY_ACTION_CODE)
+        self.reporting = ask.reporting(ask.policy.window_seconds)
+
+
+class _VendorAsked:
+    def __init__(self, ask: Ask) -> None:
+        self.now = ask(Signal.VENDOR_HEALTHY_STATE)
+        self.highest = ask(Signal.VENDOR_HEALTHY_STATE, Statistic.MAX, ask.policy.window_seconds)
+        self.reporting = ask.reporting(ask.policy.window_seconds)
 
 
 # From nvidia-ml-py 13.615.71. The driver knows a GPU's state best, hence the highest confidence of all rules. 4 means
@@ -53,11 +68,9 @@ _BY_DRIVER = 5
 NVLink domains showed it for weeks (NVIDIA/aicr #2641)."""
 
 
-def recovery_action(fleet: Fleet) -> Judge:
+def recovery_action(fleet: Fleet, asked: _RecoveryAsked) -> Judged:
     """The recovery action that the driver asks for now (DCGM field 1523; XID 154 is its event)."""
-    kind = FindingKind.RECOVERY_ACTION
-    (now,) = map(fleet.answers, recovery_action_needs(fleet.policy))
-    changes = fleet.changes(Signal.RECOVERY_ACTION_CODE)
+    kind, now = _RECOVERY, asked.now
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         code = now.of(gpu)
@@ -65,7 +78,7 @@ def recovery_action(fleet: Fleet) -> Judge:
             return fleet.unknown(gpu, kind, "the driver's recovery action is not exported", [now.stat.signal])
         if code == 0:
             return fleet.healthy(gpu, kind, "the driver asks for nothing", now, confidence_ratio=0.95)
-        since = next((change.at for change in reversed(changes.get(gpu.uuid, [])) if change.after == code), None)
+        since = next((change.at for change in reversed(asked.changes.get(gpu.uuid, [])) if change.after == code), None)
         evidence = [now.evidence(gpu, comparison="!=", bound=0.0, at=since)]
         if code in _ACTIONS:
             words, grade = _ACTIONS[code]
@@ -77,7 +90,7 @@ def recovery_action(fleet: Fleet) -> Judge:
         missing = f"the meaning of recovery action {code:g}"
         return fleet.undecided(gpu, kind, summary, evidence, missing, severity=Severity.WARNING)
 
-    return judge
+    return Judged(judge)
 
 
 class _Incident(NamedTuple):
@@ -99,19 +112,17 @@ def _incidents(answers: GpuAnswers, gpu: PhysicalGpu) -> list[_Incident]:
     return [_Incident(watch, code, status, dcgm_error(watch, code)) for watch, code, status in parts]
 
 
-def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+def dcgm_health(fleet: Fleet, asked: _DcgmAsked) -> Judged:
     """DCGM health watches that fail, and the few that can only warn, by their error code.
 
     A watch that fails on a large part of the fleet is the likelier fault itself: one finding on the fleet instead.
     """
-    kind = FindingKind.DCGM_HEALTH
-    now, lowest, recovery = map(fleet.answers, dcgm_health_needs(fleet.policy))
-    reporting = fleet.reporting(fleet.policy.window_seconds)
+    kind, now = _DCGM, asked.now
 
     def lasts(gpu: PhysicalGpu, incident: _Incident) -> bool:
         """Each code is a series of its own, so the watch lasted where none of its series was lower in the window."""
-        stayed = [each.status for each in _incidents(lowest, gpu) if each.watch == incident.watch]
-        return bool(stayed) and min(stayed) >= incident.meaning.shown_from and reporting(gpu)
+        stayed = [each.status for each in _incidents(asked.lowest, gpu) if each.watch == incident.watch]
+        return bool(stayed) and min(stayed) >= incident.meaning.shown_from and asked.reporting(gpu)
 
     def shown(gpu: PhysicalGpu) -> list[_Incident]:
         """A warning counts only where it lasted: DCGM warns of a minute."""
@@ -137,7 +148,7 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return fleet.unknown(gpu, kind, f"{names} failed, as on a large part of the fleet", _ONE_GPU)
         if failed:
             lasting = any(lasts(gpu, each) for each in failed)
-            return _failed(fleet, gpu, failed, lasting, now, recovery)
+            return _failed(fleet, gpu, failed, lasting, asked)
         seen = (each for each in _incidents(now, gpu) if each.meaning.shown_from <= DCGM_FAIL)
         if names := ", ".join(sorted({each.watch for each in seen if each.status >= DCGM_WARN})):
             summary = f"no watch fails, but {names} warns; the exporter shows one incident of a watch"
@@ -145,7 +156,7 @@ def dcgm_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         return fleet.healthy(gpu, kind, "every watch passes", confidence_ratio=0.8)
 
     checks = {f"DCGM's health watch {name}": (gpus, watched[name]) for name, gpus in sorted(everywhere.items())}
-    return judge, _failing_checks(fleet, kind, checks, now)
+    return Judged(judge, _failing_checks(fleet, kind, checks, now))
 
 
 _ONE_GPU = ("a failure of some GPUs and not of the fleet",)
@@ -158,7 +169,7 @@ def _fleet_wide(fleet: Fleet, bad: Sequence[PhysicalGpu], of: Sequence[PhysicalG
 
 def _failing_checks(
     fleet: Fleet,
-    kind: FindingKind,
+    kind: Tells,
     checks: Mapping[str, tuple[Sequence[PhysicalGpu], Sequence[PhysicalGpu]]],
     answers: GpuAnswers,
 ) -> list[Finding]:
@@ -177,14 +188,14 @@ def _failing_checks(
     return together_finding(kind, said, gpus, Severity.WARNING, **more)
 
 
-def _failed(
-    fleet: Fleet, gpu: PhysicalGpu, failed: list[_Incident], lasting: bool, now: GpuAnswers, recovery: GpuAnswers
-) -> Finding:
-    kind, asked = FindingKind.DCGM_HEALTH, recovery.of(gpu)
-    evidence = [] if asked is None else [recovery.evidence(gpu)]
+def _failed(fleet: Fleet, gpu: PhysicalGpu, failed: list[_Incident], lasting: bool, asked: _DcgmAsked) -> Finding:
+    kind, action = _DCGM, asked.recovery.of(gpu)
+    evidence = [] if action is None else [asked.recovery.evidence(gpu)]
     for watch, code, status, _ in reversed(failed):
         note = f"health watch {watch}: {code}" if code else f"health watch {watch}"
-        evidence.insert(0, now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note))
+        evidence.insert(
+            0, asked.now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note)
+        )
     understood = [each for each in failed if each.understood]
     if not understood:
         # The GPU or its surroundings may be at fault, so it is no second sign for an XID either.
@@ -196,11 +207,11 @@ def _failed(
     # The driver outranks the watch, except for faults that no reset cures: where it asks for nothing, no reset is due;
     # where it asks for a drain, the drain comes first.
     lasts = [each for each in failed if each.meaning.advice in _BEYOND_RESET]
-    contradicted = asked == 0 and not lasts
-    causes = lasts if asked == 0 and lasts else failed
-    if not asked:
+    contradicted = action == 0 and not lasts
+    causes = lasts if action == 0 and lasts else failed
+    if not action:
         causes = [each for each in causes if not each.meaning.remembered] or causes
-    remembered = not asked and causes[0].meaning.remembered
+    remembered = not action and causes[0].meaning.remembered
     if contradicted and remembered:
         summary = "DCGM remembers a devastating XID, but the driver asks for no recovery"
         missing = "when the XID was: the watch clears only when DCGM's host engine restarts"
@@ -210,7 +221,7 @@ def _failed(
     sure = lasting and not contradicted and not remembered and any(each.status >= DCGM_FAIL for each in causes)
     advice = max((each.meaning.advice for each in causes), key=list(Advice).index)
     severity = max((each.meaning.severity for each in causes), key=list(Severity).index)
-    if asked in _DRAINS and advice not in _BEYOND_RESET:
+    if action in _DRAINS and advice not in _BEYOND_RESET:
         advice, severity = Advice.RESET_WHEN_IDLE, Severity.WARNING
     summary = "DCGM's health watch " + " and ".join(f"{each.watch} ({each.meaning.words})" for each in causes)
     summary += " failed" if causes[0].status >= DCGM_FAIL else " warns"
@@ -227,14 +238,12 @@ def _failed(
     )
 
 
-def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+def vendor_health(fleet: Fleet, asked: _VendorAsked) -> Judged:
     """A vendor's own health state (AMD's gpu_health, Intel's hw_status); one finding where much of the fleet fails."""
-    kind = FindingKind.VENDOR_HEALTH
-    now, highest = map(fleet.answers, vendor_health_needs(fleet.policy))
-    reporting = fleet.reporting(fleet.policy.window_seconds)
-    asked = [gpu for gpu in fleet.present if now.of(gpu) is not None]
-    bad = [gpu for gpu in asked if now.of(gpu) == 0]
-    everywhere = _fleet_wide(fleet, bad, asked)
+    kind, now, highest = _VENDOR, asked.now, asked.highest
+    known = [gpu for gpu in fleet.present if now.of(gpu) is not None]
+    bad = [gpu for gpu in known if now.of(gpu) == 0]
+    everywhere = _fleet_wide(fleet, bad, known)
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         state = now.of(gpu)
@@ -246,7 +255,7 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             words = "the vendor's exporter calls it unhealthy, as a large part of the fleet"
             return fleet.unknown(gpu, kind, words, _ONE_GPU)
         best = highest.of(gpu)
-        lasting = best is not None and best <= 0 and reporting(gpu)
+        lasting = best is not None and best <= 0 and asked.reporting(gpu)
         facts = [answers.evidence(gpu, comparison="==", bound=0.0) for answers in (now, highest)]
         summary = "the vendor's exporter calls it unhealthy"
         if not lasting:
@@ -256,4 +265,10 @@ def vendor_health(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         grade = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.8)
         return fleet.degraded(gpu, kind, summary, grade, facts, since=fleet.before(fleet.policy.window_seconds))
 
-    return judge, _failing_checks(fleet, kind, {"the vendor's own verdict": (bad, asked)} if everywhere else {}, now)
+    checks = {"the vendor's own verdict": (bad, known)} if everywhere else {}
+    return Judged(judge, _failing_checks(fleet, kind, checks, now))
+
+
+RECOVERY_ACTION = Rule(tells=(_RECOVERY,), needs=_RecoveryAsked, judge=recovery_action)
+DCGM_HEALTH = Rule(tells=(_DCGM,), needs=_DcgmAsked, judge=dcgm_health)
+VENDOR_HEALTH = Rule(tells=(_VENDOR,), needs=_VendorAsked, judge=vendor_health)

@@ -37,6 +37,7 @@ class Concluded:
     findings: tuple[Finding, ...]  # HEALTHY ones too
     shown: frozenset[str]  # Finding.id of those that people see
     plan: Plan
+    faults: FaultMemory
 
 
 def cycle(snapshot: Snapshot, memory: Memory) -> tuple[Concluded, Memory]:
@@ -46,7 +47,7 @@ def cycle(snapshot: Snapshot, memory: Memory) -> tuple[Concluded, Memory]:
     everything = assess(snapshot, POLICIES, everything=True, faults=faults)
     shown = frozenset(item.id for item in analysis.findings)
     left = Memory(storm_at=analysis.plan.last_storm, faults=faults)
-    return Concluded(snapshot, everything, shown, analysis.plan), left
+    return Concluded(snapshot, everything, shown, analysis.plan, faults), left
 
 
 def concluded(row: Row, folder: Path) -> Iterator[tuple[Moment, Concluded]]:

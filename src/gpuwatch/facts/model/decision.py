@@ -79,29 +79,29 @@ class Verdict(StrEnum):
 class FindingKind(StrEnum):
     """What a finding says."""
 
-    # health
-    XID = "xid"  # an XID: the driver reported a fault
-    RECOVERY_ACTION = "recovery_action"  # the driver asks for a reset, a drain or a reboot
+    # health: written by `make names` from the rules
+    BOARD = "board"  # the board's InfoROM is corrupt, or its power cannot be read
     DCGM_HEALTH = "dcgm_health"  # a health watch of DCGM failed
-    VENDOR_HEALTH = "vendor_health"  # the vendor's own verdict (AMD, Intel, Gaudi)
     ECC = "ecc"  # uncorrectable memory errors, or many corrected ones
-    ROW_REMAP = "row_remap"  # a memory row was remapped, or could not be
+    EXPORTER_DOWN = "exporter_down"  # an exporter does not report
+    FABRIC = "fabric"  # Fabric Manager, fabric health, NVSwitches, IMEX, or access between GPUs
+    GPU_MISSING = "gpu_missing"  # a GPU is gone from telemetry while its exporter is up
+    HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
+    HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
+    INFINIBAND = "infiniband"  # a port of the Node's InfiniBand or RoCE is down, slow or has many errors
+    NODE_CONDITION = "node_condition"  # another detector says by a condition that the Node or its GPUs are broken
+    NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink, or on the link to the CPU
     PAGE_RETIREMENT = "page_retirement"  # memory pages were retired (before Ampere)
     PCIE_REPLAY = "pcie_replay"  # too many replays on the PCIe link
     PCIE_WIDTH = "pcie_width"  # a link with fewer lanes than it could have
-    NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink, or on the link to the CPU
-    THERMAL_THROTTLE = "thermal_throttle"  # slowed down by heat
-    POWER_BRAKE = "power_brake"  # slowed down by the power brake or the hardware slowdown
-    BOARD = "board"  # the board's InfoROM is corrupt, or its power cannot be read
-    GPU_MISSING = "gpu_missing"  # a GPU is gone from telemetry while its exporter is up
-    EXPORTER_DOWN = "exporter_down"  # an exporter does not report
-    TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault
     POD_FAILURES = "pod_failures"  # Pods die soon after their start here, and live elsewhere
-    HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
-    HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
-    NODE_CONDITION = "node_condition"  # another detector says by a condition that the Node or its GPUs are broken
-    FABRIC = "fabric"  # Fabric Manager, fabric health, NVSwitches, IMEX, or access between GPUs
-    INFINIBAND = "infiniband"  # a port of the Node's InfiniBand or RoCE is down, slow or has many errors
+    POWER_BRAKE = "power_brake"  # slowed down by the power brake or the hardware slowdown
+    RECOVERY_ACTION = "recovery_action"  # the driver asks for a reset, a drain or a reboot
+    ROW_REMAP = "row_remap"  # a memory row was remapped, or could not be
+    TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault
+    THERMAL_THROTTLE = "thermal_throttle"  # slowed down by heat
+    VENDOR_HEALTH = "vendor_health"  # the vendor's own verdict (AMD, Intel, Gaudi)
+    XID = "xid"  # an XID: the driver reported a fault
     # idle: the classes of an allocation
     NEVER_USED = "never_used"  # idle since its Pod started
     ABANDONED = "abandoned"  # worked, and stopped for good

@@ -4,69 +4,90 @@ Each rule reads one family of signals and concludes HEALTHY, DEGRADED or UNKNOWN
 exported, a window has too few samples, peers are missing) never causes an action.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 from gpuwatch.facts.catalog.xids import Xid
-from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, Verdict
+from gpuwatch.facts.model.decision import Finding, Snapshot, Verdict
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import Signal, WindowStat, partial_answers
-from gpuwatch.judge import board, verdict
-from gpuwatch.judge.fleet import Fleet, Judge, PhysicalGpu, conclude, on_node
-from gpuwatch.judge.health import fabric, link, memory, throttle
-from gpuwatch.judge.health.capacity import missing_from_telemetry
-from gpuwatch.judge.health.fault_memory import fault_needs, remembered, with_failed_reboots, with_memory
-from gpuwatch.judge.health.hung import hung, hung_needs
-from gpuwatch.judge.health.infiniband import infiniband
-from gpuwatch.judge.health.node_conditions import broken_conditions
-from gpuwatch.judge.health.pod_failures import pod_failures
+from gpuwatch.judge.board import BOARD
+from gpuwatch.judge.fleet import Fleet
+from gpuwatch.judge.health.fabric import FABRIC
+from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, remembered_xids
+from gpuwatch.judge.health.hung import HUNG
+from gpuwatch.judge.health.infiniband import INFINIBAND
+from gpuwatch.judge.health.link import NVLINK_ERRORS, PCIE_REPLAY, PCIE_WIDTH
+from gpuwatch.judge.health.memory import ECC, PAGE_RETIREMENT, ROW_REMAP
+from gpuwatch.judge.health.node_conditions import NODE_CONDITION
+from gpuwatch.judge.health.pod_failures import POD_FAILURES
 from gpuwatch.judge.health.policy import HealthPolicy
-from gpuwatch.judge.health.presence import Presence, presence, presence_needs
-from gpuwatch.judge.health.xid import xid
-from gpuwatch.judge.health.xid_events import xid_events, xid_needs
+from gpuwatch.judge.health.presence import PRESENCE, PresenceAsked, absences
+from gpuwatch.judge.health.throttle import POWER_BRAKE, THERMAL_THROTTLE
+from gpuwatch.judge.health.unknown import HEALTH_UNKNOWN
+from gpuwatch.judge.health.xid import XID
+from gpuwatch.judge.health.xid_events import XidsAsked, xid_events
+from gpuwatch.judge.rule import Ask, Rule
+from gpuwatch.judge.verdict import DCGM_HEALTH, RECOVERY_ACTION, VENDOR_HEALTH
 
-__all__ = ["STATE_SIGNALS", "HealthPolicy", "assess_health", "needs_of_rules", "remember_faults"]
+__all__ = [
+    "RULES",
+    "HealthPolicy",
+    "asks",
+    "assess_health",
+    "conclusions",
+    "needs_of_rules",
+    "remember_faults",
+    "signals_of_rules",
+    "state_signals",
+]
 
-
-_Needs: TypeAlias = Callable[[HealthPolicy], tuple[WindowStat, ...]]
-_Rule: TypeAlias = Callable[[Fleet], Judge | tuple[Judge, list[Finding]]]
-_RULES: tuple[tuple[FindingKind, _Needs, _Rule], ...] = (
-    (FindingKind.DCGM_HEALTH, verdict.dcgm_health_needs, verdict.dcgm_health),
-    (FindingKind.VENDOR_HEALTH, verdict.vendor_health_needs, verdict.vendor_health),
-    (FindingKind.NVLINK_ERRORS, link.nvlink_needs, link.nvlink_errors),
-    (FindingKind.FABRIC, fabric.fabric_needs, fabric.fabric),
-    (FindingKind.THERMAL_THROTTLE, throttle.thermal_needs, throttle.thermal_throttle),
-    (FindingKind.POWER_BRAKE, throttle.power_brake_needs, throttle.power_brake),
-    (FindingKind.RECOVERY_ACTION, verdict.recovery_action_needs, verdict.recovery_action),
-    (FindingKind.ECC, memory.ecc_needs, memory.ecc),
-    (FindingKind.ROW_REMAP, memory.row_remap_needs, memory.row_remap),
-    (FindingKind.PAGE_RETIREMENT, memory.page_retirement_needs, memory.page_retirement),
-    (FindingKind.PCIE_REPLAY, link.pcie_replay_needs, link.pcie_replay),
-    (FindingKind.PCIE_WIDTH, link.pcie_width_needs, link.pcie_width),
-    (FindingKind.BOARD, board.board_needs, board.board),
+RULES: tuple[Rule[Any], ...] = (
+    RECOVERY_ACTION,
+    DCGM_HEALTH,
+    VENDOR_HEALTH,
+    ECC,
+    ROW_REMAP,
+    PAGE_RETIREMENT,
+    PCIE_REPLAY,
+    PCIE_WIDTH,
+    NVLINK_ERRORS,
+    FABRIC,
+    THERMAL_THROTTLE,
+    POWER_BRAKE,
+    BOARD,
+    NODE_CONDITION,
+    PRESENCE,
+    XID,  # it and the rules after it use what those before them concluded
+    HUNG,
+    POD_FAILURES,
+    INFINIBAND,
+    HEALTH_UNKNOWN,
 )
-"""Rules that need no other rule's findings. Some return findings that several GPUs share, too."""
+"""All health rules, in the order in which they are asked and stand in docs/rules.md."""
+
+
+def asks(policy: HealthPolicy) -> Mapping[str, Ask]:
+    """What each rule (`Finding.rule`) asks."""
+    return {rule.name: rule.asked(policy) for rule in RULES}
 
 
 def needs_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[WindowStat, ...]]:
-    """The statistics that each rule (`Finding.rule`) reads, the best first.
+    """The statistics that each rule reads, the best first."""
+    return {name: tuple(ask.stats) for name, ask in asks(policy).items()}
+
+
+def signals_of_rules(policy: HealthPolicy) -> Mapping[str, tuple[Signal, ...]]:
+    """The signals that each rule rests on, the best first.
 
     A rule with none of them concludes UNKNOWN for every GPU. With some of them it is less sure or misses faults.
     """
-    return {
-        **{f"health.{kind}": needs(policy) for kind, needs, _ in _RULES},
-        "health.xid": (*xid_needs(policy), *fault_needs(policy)),
-        "health.presence": presence_needs(policy),
-        "health.pod_failures": (),
-        "health.infiniband": (),
-        "health.hung": hung_needs(policy),
-    }
+    return {name: tuple(ask.signals) for name, ask in asks(policy).items()}
 
 
-STATE_SIGNALS = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.RECOVERY_ACTION_CODE, Signal.ENERGY_JOULES_TOTAL)
-"""Signals whose changes within `HealthPolicy.change_window_seconds` the rules read."""
+def state_signals(policy: HealthPolicy) -> tuple[Signal, ...]:
+    """Signals whose changes within `HealthPolicy.change_window_seconds` the rules read."""
+    return tuple(dict.fromkeys(signal for ask in asks(policy).values() for signal in ask.state_signals))
 
 
 def assess_health(
@@ -82,55 +103,29 @@ def assess_health(
     everything: each rule's conclusion on each GPU, HEALTHY and UNKNOWN too. xids: the catalog with overrides. memory:
     of the last cycle, or already with this Snapshot; None for a single run, which remembers nothing.
     """
-    fleet = Fleet(snapshot, policy, everything=everything, catalog=xids)
-    gone = presence(fleet)
-    raised = xid_events(fleet)
-    faults = remembered(fleet, raised, gone.findings, memory or FaultMemory())
-    gone.findings = [with_failed_reboots(fleet, finding, faults) for finding in gone.findings]
-    missing = (with_failed_reboots(fleet, finding, faults) for finding in missing_from_telemetry(fleet))
-    findings = [*gone.findings, *missing, *broken_conditions(fleet)]
-    assessed: set[str] = set()  # GPUs that some rule could assess
-    against: dict[str, list[Finding]] = defaultdict(list)
-    for finding in gone.findings:
-        if finding.kind is FindingKind.GPU_MISSING and finding.verdict is Verdict.DEGRADED:
-            against[finding.subject.name].append(finding)
+    fleet = Fleet(snapshot, policy, everything=everything, catalog=xids, memory=memory)
+    return tuple(finding for rule in RULES for finding in conclusions(fleet, rule))
 
-    def take(judge: Judge) -> None:
-        for gpu in fleet.gpus:
-            conclusion = judge(gpu)
-            if isinstance(conclusion, Finding):
-                findings.append(conclusion)
-                if conclusion.verdict is Verdict.DEGRADED:
-                    against[gpu.uuid].append(conclusion)
-                is_known = conclusion.verdict is not Verdict.UNKNOWN or bool(conclusion.evidence)
-            else:
-                is_known = conclusion is not Verdict.UNKNOWN
-            if is_known:
-                assessed.add(gpu.uuid)
 
-    def take_shared(shared: Iterable[Finding]) -> None:
-        """Findings on a job or the fleet count for every GPU in them."""
-        for finding in shared:
-            findings.append(finding)
-            assessed.update(fleet.uuids[device] for device in finding.devices)
-
-    for _, _, rule in _RULES:
-        judged = rule(fleet)
-        judge, shared = judged if isinstance(judged, tuple) else (judged, [])
-        take_shared(shared)
-        take(judge)
-    # The last two rules use the findings of the others.
-    judge, common = xid(fleet, against, with_memory(fleet, raised, faults), None if memory is None else faults)
-    take_shared(common)
-    take(judge)
-    conclusions, jobs = hung(fleet, against)
-    take_shared(jobs)
-    take(lambda gpu: conclusions[gpu.uuid])
-    words, missing_sign = "running Pods and working ports do not prove a GPU healthy", ["failed Pods or ports"]
-    for kind in (FindingKind.POD_FAILURES, FindingKind.INFINIBAND):
-        take(partial(fleet.unknown, kind=kind, summary=words, missing=missing_sign))
-    findings += [*pod_failures(fleet), *infiniband(fleet), *_unassessed(fleet, assessed, gone)]
-    return tuple(findings)
+def conclusions(fleet: Fleet, rule: Rule[Any]) -> list[Finding]:
+    """What the rule says. The fleet then has what it concluded, for the rules after it."""
+    each, shared = rule.judged(fleet)
+    findings = list(shared)
+    if rule.assesses:  # a finding on a job or the fleet counts for every GPU in it
+        fleet.assessed.update(fleet.uuids[device] for finding in shared for device in finding.devices)
+    if each is None:
+        return findings
+    for gpu in fleet.gpus:
+        conclusion = each(gpu)
+        known = conclusion is not Verdict.UNKNOWN
+        if isinstance(conclusion, Finding):
+            findings.append(conclusion)
+            if conclusion.verdict is Verdict.DEGRADED:
+                fleet.against[gpu.uuid].append(conclusion)
+            known = conclusion.verdict is not Verdict.UNKNOWN or bool(conclusion.evidence)
+        if known and rule.assesses:
+            fleet.assessed.add(gpu.uuid)
+    return findings
 
 
 def remember_faults(
@@ -141,27 +136,8 @@ def remember_faults(
     if partial_answers(snapshot.gaps):
         return memory
     fleet = Fleet(snapshot, policy, catalog=xids)
-    return remembered(fleet, xid_events(fleet), presence(fleet).findings, memory)
-
-
-def _unassessed(fleet: Fleet, assessed: set[str], gone: Presence) -> Iterable[Finding]:
-    """One finding for each reporting GPU that no rule could assess, or for a machine that has only such GPUs."""
-    for home, gpus in fleet.at_home.items():
-        left = [gpu for gpu in gpus if gpu.uuid not in assessed and gpu.uuid not in gone.explained]
-        if len(left) < 2 or len(left) < len(gpus) or fleet.everything:
-            yield from (_health_unknown(gpu, "it reports") for gpu in left)
-        else:
-            yield _health_unknown(on_node(home), f"its {len(gpus)} GPUs report", left)
-
-
-def _health_unknown(on: PhysicalGpu | Subject, who: str, gpus: Sequence[PhysicalGpu] = ()) -> Finding:
-    return conclude(
-        on,
-        FindingKind.HEALTH_UNKNOWN,
-        Verdict.UNKNOWN,
-        f"{who}, but no health rule has the signals or the samples that it needs",
-        advice=Advice.FIX_MONITORING,
-        missing=[Signal.XID_CODE, Signal.ROW_REMAP_FAILED_STATE, Signal.ECC_DBE_VOLATILE_TOTAL],
-        gpus=gpus,
-        node=gpus[0].lead.node if gpus else None,
-    )
+    ask = Ask(policy, fleet)
+    asked = FaultsAsked(ask)
+    memory = remembered_xids(fleet, asked, xid_events(fleet, XidsAsked(ask)), memory)
+    gone, _ = absences(fleet, PresenceAsked(ask))
+    return remembered_missing(fleet, asked, gone.values(), memory)

@@ -2,12 +2,41 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from gpuwatch.facts.model.cluster import Node, Sharing
-from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
-from gpuwatch.judge.fleet import FLEET, SUSPECTED, Fleet, conclude, on_node
-from gpuwatch.judge.health.presence import being_changed, monitoring_fault, widespread
+from gpuwatch.facts.model.decision import Advice, Component, Evidence, Finding, FindingKind, Severity, Verdict
+from gpuwatch.judge.fleet import FLEET, SUSPECTED, Fleet, Tells, conclude, on_node
+from gpuwatch.judge.reclaim import being_changed
+
+GPU_MISSING = Tells(
+    FindingKind.GPU_MISSING,
+    "a GPU is gone from telemetry while its exporter is up",
+    "critical: reboot, replace; warning: reboot, replace, inspect",
+    (Component.PCIE,),
+    rule="presence",
+)
+EXPORTER_DOWN = Tells(
+    FindingKind.EXPORTER_DOWN,
+    "an exporter does not report",
+    "warning: fix_monitoring; info: watch",
+    rule="presence",
+)
+TELEMETRY_MISSING = Tells(
+    FindingKind.TELEMETRY_MISSING,
+    "so many exporters do not report that monitoring is the likelier fault",
+    "critical: fix_monitoring",
+    rule="presence",
+)
+
+monitoring_fault = partial(conclude, verdict=Verdict.UNKNOWN, advice=Advice.FIX_MONITORING)
+
+
+def widespread(fleet: Fleet, few: int, of: int) -> bool:
+    """Whether so many machines are affected that monitoring is the likelier cause."""
+    policy = fleet.policy
+    return few >= policy.telemetry_missing_exporters and few >= policy.telemetry_missing_ratio * of
 
 
 class _Count(NamedTuple):
@@ -50,7 +79,7 @@ def _without_telemetry(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iter
         names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
         yield monitoring_fault(
             FLEET,
-            FindingKind.EXPORTER_DOWN,
+            EXPORTER_DOWN,
             summary=f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
             severity=Severity.WARNING,
             evidence=[Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}")],
@@ -61,7 +90,7 @@ def _without_telemetry(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iter
         down = ", and the Node is NotReady" if count.node.ready is False else ""
         yield monitoring_fault(
             on_node(count.node.name),
-            FindingKind.EXPORTER_DOWN,
+            EXPORTER_DOWN,
             summary=f"no telemetry of its GPUs{down}",
             severity=Severity.WARNING,
             evidence=[_capacity(count)],
@@ -79,7 +108,7 @@ def _with_fewer_gpus(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Fin
     if widespread(fleet, len(short), total := len(comparable)) and len(short) > 2:
         yield monitoring_fault(
             FLEET,
-            FindingKind.GPU_MISSING,
+            GPU_MISSING,
             summary=f"{len(short)} of {total} Nodes show fewer GPUs than their capacity: the exporters leave some out",
             severity=Severity.WARNING,
             evidence=[Evidence(signal="nodes_with_fewer_gpus", value=float(len(short)), note=f"of {total}")],
@@ -87,32 +116,61 @@ def _with_fewer_gpus(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Fin
         )
         return
     for count in short:
-        name, whole, left = count.node.name, expected[count.node.name], float(sum(count.node.allocatable.values()))
-        lost, uncounted = whole - count.seen, count.capacity < whole
-        agrees = not uncounted and bool(count.node.allocatable) and count.capacity - left >= lost
+        lost, whole = expected[count.node.name] - count.seen, expected[count.node.name]
         words = f"{lost} of its {whole} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
-        evidence = [_capacity(count)]
-        if agrees:
-            words += ", and the device plugin has given up on as many"
-            bound = float(count.capacity)
-            evidence.append(Evidence(signal="allocatable", value=left, comparison="<", bound=bound))
-        if uncounted:
-            words += " and in its capacity; Nodes of its kind have them"
-            note = f"the bound is what Nodes of {' and '.join(filter(None, _kin(count)))} have"
-            value, bound = float(count.capacity), float(whole)
-            evidence = [Evidence(signal="capacity", value=value, comparison="<", bound=bound, note=note)]
-        yield conclude(
-            on_node(name),
-            FindingKind.GPU_MISSING,
-            Verdict.DEGRADED,
-            words + _places(fleet, count, whole, comparable),
-            severity=Severity.CRITICAL if agrees else Severity.WARNING,
-            advice=Advice.INSPECT if uncounted else Advice.REBOOT,
-            # Two counts disagree; the device plugin is a third count.
-            confidence_ratio=0.85 if agrees else SUSPECTED,
-            evidence=evidence,
-            node=name,
-        )
+        case = _uncounted if count.capacity < whole else _given_up if _agrees(count, lost) else _counted
+        yield case(count, words, _places(fleet, count, whole, comparable), whole)
+
+
+def _agrees(count: _Count, lost: int) -> bool:
+    """Whether the device plugin has given up on as many."""
+    left = sum(count.node.allocatable.values())
+    return bool(count.node.allocatable) and count.capacity - left >= lost
+
+
+_fewer = partial(conclude, kind=GPU_MISSING, verdict=Verdict.DEGRADED)
+
+
+def _counted(count: _Count, words: str, places: str, _: int) -> Finding:
+    """Two counts disagree."""
+    return _fewer(
+        on_node(count.node.name),
+        summary=words + places,
+        severity=Severity.WARNING,
+        advice=Advice.REBOOT,
+        confidence_ratio=SUSPECTED,
+        evidence=[_capacity(count)],
+        node=count.node.name,
+    )
+
+
+def _given_up(count: _Count, words: str, places: str, _: int) -> Finding:
+    """The device plugin is a third count."""
+    left, bound = float(sum(count.node.allocatable.values())), float(count.capacity)
+    return _fewer(
+        on_node(count.node.name),
+        summary=f"{words}, and the device plugin has given up on as many{places}",
+        severity=Severity.CRITICAL,
+        advice=Advice.REBOOT,
+        confidence_ratio=0.85,
+        evidence=[_capacity(count), Evidence(signal="allocatable", value=left, comparison="<", bound=bound)],
+        node=count.node.name,
+    )
+
+
+def _uncounted(count: _Count, words: str, places: str, whole: int) -> Finding:
+    """The Node's capacity lacks them too, as after a reboot."""
+    note = f"the bound is what Nodes of {' and '.join(filter(None, _kin(count)))} have"
+    value, bound = float(count.capacity), float(whole)
+    return _fewer(
+        on_node(count.node.name),
+        summary=f"{words} and in its capacity; Nodes of its kind have them{places}",
+        severity=Severity.WARNING,
+        advice=Advice.INSPECT,
+        confidence_ratio=SUSPECTED,
+        evidence=[Evidence(signal="capacity", value=value, comparison="<", bound=bound, note=note)],
+        node=count.node.name,
+    )
 
 
 def _kin(count: _Count) -> tuple[str, str]:

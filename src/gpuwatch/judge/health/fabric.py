@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gpuwatch.facts.model.decision import (
     Advice,
+    Component,
     Evidence,
     Finding,
     FindingKind,
@@ -17,12 +18,16 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
-from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.judge.fleet import Conclusion, Fleet, GpuAnswers, Judge, PhysicalGpu, conclude, on_node
-from gpuwatch.judge.health.policy import HealthPolicy
-from gpuwatch.judge.needs import stats
+from gpuwatch.facts.model.telemetry import Signal, Statistic
+from gpuwatch.judge.fleet import Conclusion, Fleet, PhysicalGpu, Tells, conclude, on_node
+from gpuwatch.judge.rule import Ask, Judged, Rule
 
-KIND = FindingKind.FABRIC
+KIND = Tells(
+    FindingKind.FABRIC,
+    "Fabric Manager, fabric health, NVSwitches, IMEX, or access between GPUs",
+    "critical: inspect; warning: inspect; info: watch",
+    (Component.NVLINK,),
+)
 CLIQUE = "nvidia.com/gpu.clique"
 """Node label of GPU feature discovery: cluster UUID and clique id of an NVLink domain."""
 
@@ -42,13 +47,17 @@ _MASK = {
 _IMEX_NOT_READY = (0, 1, 2, 3, 4, 6)  # DcgmImexManager.h: from initializing to preparing the GPUs, and shutting down
 
 
-def fabric_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    states = (Signal.FABRIC_HEALTH_CODE, Signal.FABRIC_HEALTH_BITS, Signal.NVSWITCH_FATAL_CODE, Signal.PEER_ACCESS_CODE)
-    return (
-        WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.MAX, policy.window_seconds),
-        WindowStat(Signal.FABRIC_MANAGER_CODE, Statistic.LAST),
-        *stats(Statistic.LAST, 0, *states, Signal.IMEX_DAEMON_CODE),
-    )
+class _Asked:
+    def __init__(self, ask: Ask) -> None:
+        self.highest = ask(Signal.FABRIC_MANAGER_CODE, Statistic.MAX, ask.policy.window_seconds)
+        self.manager = ask(Signal.FABRIC_MANAGER_CODE)
+        self.health = ask(Signal.FABRIC_HEALTH_CODE)
+        self.mask = ask(Signal.FABRIC_HEALTH_BITS)
+        self.switch = ask(Signal.NVSWITCH_FATAL_CODE)
+        self.access = ask(Signal.PEER_ACCESS_CODE)
+        self.imex = ask(Signal.IMEX_DAEMON_CODE)
+        self.signals = tuple(ask.signals)
+        self.reporting = ask.reporting(ask.policy.window_seconds)
 
 
 class _Sign(NamedTuple):
@@ -59,10 +68,11 @@ class _Sign(NamedTuple):
     missing: str = ""
 
 
-def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+def fabric(fleet: Fleet, asked: _Asked) -> Judged:
     """Faults of the fabric by DCGM's criteria: per GPU, per machine with most GPUs failed, per NVLink domain."""
-    highest, manager, health, mask, switch, access, imex = map(fleet.answers, fabric_needs(fleet.policy))
-    training = _training(fleet, manager, highest)
+    manager, health, mask = asked.manager, asked.health, asked.mask
+    switch, access, imex = asked.switch, asked.access, asked.imex
+    training = _training(fleet, asked)
     peers_of = fleet.peers(access.of)
     homes = Counter(job for gpus in fleet.at_home.values() for job in frozenset().union(*map(fleet.jobs_of, gpus)))
 
@@ -106,22 +116,20 @@ def fabric(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         if any(each.of(gpu) for each in (manager, health, mask)) or switch.known(gpu) or access.known(gpu):
             seen = (manager, health, mask, switch, access)
             return fleet.healthy(gpu, KIND, "no fault of its fabric is reported", *seen, confidence_ratio=0.7)
-        signals = dict.fromkeys(stat.signal for stat in fabric_needs(fleet.policy))
-        return fleet.unknown(gpu, KIND, "no state of a fabric is exported, or the GPU has none", signals)
+        return fleet.unknown(gpu, KIND, "no state of a fabric is exported, or the GPU has none", asked.signals)
 
-    return judge, shared
+    return Judged(judge, shared)
 
 
-def _training(fleet: Fleet, now: GpuAnswers, highest: GpuAnswers) -> Callable[[PhysicalGpu], Iterable[_Sign]]:
+def _training(fleet: Fleet, asked: _Asked) -> Callable[[PhysicalGpu], Iterable[_Sign]]:
     """'Not started' is a fault only where another machine of the model is trained (eks-node-monitoring-agent#145)."""
-    seconds = fleet.policy.window_seconds
-    reporting = fleet.reporting(seconds)
+    seconds, now = fleet.policy.window_seconds, asked.manager
     trained = {(gpu.model, gpu.home) for gpu in fleet.present if now.of(gpu) == _TRAINED}
 
     def missing(gpu: PhysicalGpu, code: float) -> str:
         if code not in _TRAINING:
             return "a state that NVML documents"
-        if code < _TRAINED and ((highest.of(gpu) or _TRAINED) >= _TRAINED or not reporting(gpu)):
+        if code < _TRAINED and ((asked.highest.of(gpu) or _TRAINED) >= _TRAINED or not asked.reporting(gpu)):
             return f"{seconds // 60} min in this state"
         other = any(model == gpu.model and home != gpu.home for model, home in trained)
         return "" if code > _TRAINED or other else "another machine with trained links of this model"
@@ -152,9 +160,7 @@ def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[Phy
     )
 
 
-def by_domain(
-    fleet: Fleet, kind: FindingKind, what: str, sick: Iterable[PhysicalGpu]
-) -> tuple[list[Finding], set[str]]:
+def by_domain(fleet: Fleet, kind: Tells, what: str, sick: Iterable[PhysicalGpu]) -> tuple[list[Finding], set[str]]:
     """One finding per NVLink domain with sick GPUs on several Nodes (its switches explain them), and their UUIDs."""
     domains: dict[str, list[PhysicalGpu]] = defaultdict(list)
     for gpu in sick:
@@ -183,3 +189,6 @@ def by_domain(
             )
             explained |= {gpu.uuid for gpu in gpus}
     return found, explained
+
+
+FABRIC = Rule(tells=(KIND,), needs=_Asked, judge=fabric)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, median, pstdev
 from typing import TypeAlias
 
-from gpuwatch.judge.fleet import GpuAnswers, PhysicalGpu, peers_of
+from gpuwatch.judge.fleet import PEER_DEVIATIONS, GpuAnswers, PhysicalGpu, peers_of
 
 LEAST_GPUS = 10
 """GPUs of a model that a line takes: two numbers are fitted, and some cards may be faulty."""
@@ -51,13 +51,12 @@ def excess_heat(
     working: Iterable[PhysicalGpu],
     temperature: GpuAnswers,
     power: GpuAnswers,
-    deviations: float,
     places: _Places,
     slowed: Container[PhysicalGpu],
 ) -> Mapping[PhysicalGpu, Excess]:
-    """By GPU; what stands out is more than so many spreads, or more where many are compared. Empty where too few of a
-    model work. places: the labelled ones that a GPU is in, whose air it shares. slowed: they draw less the hotter they
-    are, so that the line is of the others, where those are enough."""
+    """By GPU; what stands out is more than PEER_DEVIATIONS spreads, or more where many are compared. Empty where too
+    few of a model work. places: the labelled ones that a GPU is in, whose air it shares. slowed: they draw less the
+    hotter they are, so that the line is of the others, where those are enough."""
     measured: dict[Hashable, dict[PhysicalGpu, tuple[float, float]]] = defaultdict(dict)
     for gpu in working:
         celsius, watts = temperature.of(gpu), power.of(gpu)
@@ -67,7 +66,7 @@ def excess_heat(
     for cards in measured.values():
         if _enough(cards):
             usual = [gpu for gpu in cards if gpu not in slowed]
-            spreads = max(deviations, NormalDist().inv_cdf(1 - _CHANCE / len(cards)))
+            spreads = max(PEER_DEVIATIONS, NormalDist().inv_cdf(1 - _CHANCE / len(cards)))
             found.update(_of_model(cards, usual if _enough(usual) else list(cards), spreads, places))
     return found
 

@@ -5,32 +5,55 @@ and traffic near idle. A pattern that several GPUs of one job share is therefore
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, Verdict
-from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, PhysicalGpu, conclude, peers_of
-from gpuwatch.judge.health.policy import HealthPolicy
-from gpuwatch.judge.needs import stats
+from gpuwatch.facts.model.telemetry import Signal, Statistic
+from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, Grade, PhysicalGpu, Tells, conclude, peers_of
+from gpuwatch.judge.rule import Ask, Judged, Rule
 
 _IDLE_BUSY_RATIO = 0.01
 """Highest engine activity of an idle card: the noise of the counter."""
 
 
-def hung_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    window = policy.window_seconds
-    busy, power = (Statistic.MIN, Statistic.MAX, Statistic.COUNT), (Statistic.MAX, Statistic.AVG, Statistic.COUNT)
-    working = (Signal.DRAM_ACTIVE_RATIO, Signal.MEMORY_COPY_UTIL_RATIO, Signal.TENSOR_ACTIVE_RATIO)
-    return (
-        *(WindowStat(Signal.BUSY_RATIO, each, window) for each in busy),
-        *(WindowStat(Signal.POWER_WATTS, each, window) for each in power),
-        WindowStat(Signal.POWER_WATTS, Statistic.MIN, policy.idle_power_window_seconds),
-        WindowStat(Signal.POWER_LIMIT_WATTS, Statistic.LAST),
-        *stats(Statistic.MAX, window, *working),
-    )
+_BUSY_RATIO = 0.95
+"""Least engine activity of a hung GPU in the window: a stuck kernel never pauses."""
+_POWER_RATIO = 0.1
+"""Most power of a hung GPU above idle, as a share of the range from idle to limit. A loaded context takes up to 8 % (an
+H100 goes from 70 to 120 of 700 W), real work takes more."""
+_ACTIVITY_RATIO = 0.001
+"""Most memory or tensor activity of a hung GPU. Idle cards read 0.000005 and less; the smallest real programs, and the
+polling of a collective, read 0.002 and more."""
+_IDLE_POWER_RATIO = 0.4
+"""Share of the power limit above which a reading is not idle power. Idle cards draw 10 to 20 %, small ones with a
+context up to 40 % (T4: 27 of 70 W)."""
+_PAST_SECONDS = 6 * 3600
+"""Past in which a card's own idle power is looked for: most cards pause once in it."""
+
+_TELLS = Tells(
+    FindingKind.HUNG,
+    "busy without power and memory traffic: a stuck kernel or collective",
+    "warning: reset, fix_application",
+)
+
+
+class _Asked:
+    def __init__(self, ask: Ask) -> None:
+        window = ask.policy.window_seconds
+        self.busy_lowest = ask(Signal.BUSY_RATIO, Statistic.MIN, window)
+        self.busy_highest = ask(Signal.BUSY_RATIO, Statistic.MAX, window)
+        self.busy_covered = ask.covered(window, Signal.BUSY_RATIO)
+        self.power_highest = ask(Signal.POWER_WATTS, Statistic.MAX, window)
+        self.power_average = ask(Signal.POWER_WATTS, Statistic.AVG, window)
+        self.power_covered = ask.covered(window, Signal.POWER_WATTS)
+        self.power_past = ask(Signal.POWER_WATTS, Statistic.MIN, _PAST_SECONDS)
+        self.limit = ask(Signal.POWER_LIMIT_WATTS)
+        self.dram = ask(Signal.DRAM_ACTIVE_RATIO, Statistic.MAX, window)
+        self.copy = ask(Signal.MEMORY_COPY_UTIL_RATIO, Statistic.MAX, window)
+        self.tensor = ask(Signal.TENSOR_ACTIVE_RATIO, Statistic.MAX, window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +64,11 @@ class _Pattern:
     silent_signals: int  # signals of memory or tensor work that are exported and show none
 
 
-def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[str, Conclusion], list[Finding]]:
-    """Conclusions by GPU, and findings on jobs that hang as a whole.
-
-    others: DEGRADED findings of other rules, by GPU.
-    """
+def hung(fleet: Fleet, asked: _Asked) -> Judged:
+    """Conclusions by GPU, and findings on jobs that hang as a whole."""
     conclusions: dict[str, Conclusion] = {}
     patterns: dict[str, _Pattern] = {}
-    look = _patterns(fleet)
+    look = _patterns(fleet, asked)
     for gpu in fleet.gpus:
         found = look(gpu)
         if isinstance(found, _Pattern):
@@ -65,7 +85,7 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
         if len(waiting) < 2:
             continue
         alone -= {item.gpu.uuid for item in waiting}
-        jobs.append(_waiting_job(fleet, job, waiting, members, others))
+        jobs.append(_waiting_job(fleet, job, waiting, members))
         odd = _odd_one(fleet, waiting)
         for item in waiting:
             if item is odd:
@@ -74,7 +94,7 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
                 conclusions[item.gpu.uuid] = _hung(fleet, item, why, confidence_ratio=0.5)
                 continue
             words = f"waits together with {len(waiting) - 1} other GPUs of {job}"
-            found = fleet.unknown(item.gpu, FindingKind.HUNG, words, ["what the job waits for"])
+            found = fleet.unknown(item.gpu, _TELLS, words, ["what the job waits for"])
             if isinstance(found, Finding):
                 found = replace(found, advice=Advice.FIX_APPLICATION, evidence=item.evidence)
             conclusions[item.gpu.uuid] = found
@@ -88,20 +108,14 @@ def hung(fleet: Fleet, others: Mapping[str, Sequence[Finding]]) -> tuple[dict[st
         else:
             why, confidence = "its program may just as well have hung", min(confidence, SUSPECTED)
         conclusions[uuid] = _hung(fleet, item, why, confidence_ratio=confidence)
-    return conclusions, jobs
+    return Judged(lambda gpu: conclusions[gpu.uuid], jobs)
 
 
-def _patterns(fleet: Fleet) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
+def _patterns(fleet: Fleet, asked: _Asked) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
     """By GPU: the pattern that it shows, or the conclusion why it shows none or why that is unknown."""
-    kind = FindingKind.HUNG
-    policy = fleet.policy
-    window = policy.window_seconds
-    busy_lowest, busy_highest, _, power_highest, power_average, _, power_past, limits, *working_signals = map(
-        fleet.answers, hung_needs(policy)
-    )
-    busy_covered = fleet.covered(window, [Signal.BUSY_RATIO])
-    power_covered = fleet.covered(window, [Signal.POWER_WATTS])
-    idle_power = _idle_power(fleet, busy_highest, power_average, power_past)
+    kind, window = _TELLS, fleet.policy.window_seconds
+    busy_lowest, power_highest = asked.busy_lowest, asked.power_highest
+    idle_power = _idle_power(fleet, asked)
 
     def look(gpu: PhysicalGpu) -> _Pattern | Conclusion:
         busy, watts = busy_lowest.of(gpu), power_highest.of(gpu)
@@ -111,35 +125,35 @@ def _patterns(fleet: Fleet) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
         if busy is None or watts is None:
             missing = [item.stat.signal for item in (busy_lowest, power_highest) if item.of(gpu) is None]
             return fleet.unknown(gpu, kind, "activity or power is not known", missing)
-        enough = busy_covered(gpu) and power_covered(gpu)
-        if busy < policy.hung_busy_ratio:
+        enough = asked.busy_covered(gpu) and asked.power_covered(gpu)
+        if busy < _BUSY_RATIO:
             if not enough:
                 return fleet.unseen(gpu, kind, window)
             return fleet.healthy(gpu, kind, "it paused within the window", busy_lowest)
-        work = [item for item in working_signals if item.of(gpu) is not None]
-        working = [item for item in work if (item.of(gpu) or 0.0) > policy.hung_activity_ratio]
+        work = [item for item in (asked.dram, asked.copy, asked.tensor) if item.of(gpu) is not None]
+        working = [item for item in work if (item.of(gpu) or 0.0) > _ACTIVITY_RATIO]
         if working:
             return fleet.healthy(gpu, kind, "it works", busy_lowest, *working)
         if not enough:
             return fleet.unseen(gpu, kind, window)
-        limit = _limit(gpu, limits)
+        limit = _limit(gpu, asked)
         idle = idle_power(gpu, limit)
         if idle is None or limit is None:
             lacking = ["its power at idle"] if idle is None else []
             lacking += ["its power limit"] if limit is None else []
             return fleet.unknown(gpu, kind, "whether its power is that of an idle card is not known", lacking)
         idle_watts, source = idle
-        bound = idle_watts + policy.hung_power_ratio * (limit - idle_watts)
+        bound = idle_watts + _POWER_RATIO * (limit - idle_watts)
         if watts > bound:
             return fleet.healthy(gpu, kind, "it draws the power of work", power_highest)
         note = f"idle is {idle_watts:.0f} W ({source}), the limit {limit:.0f} W"
         return _Pattern(
             gpu=gpu,
-            watts=power_average.of(gpu) or watts,
+            watts=asked.power_average.of(gpu) or watts,
             evidence=(
-                busy_lowest.evidence(gpu, comparison=">=", bound=policy.hung_busy_ratio),
+                busy_lowest.evidence(gpu, comparison=">=", bound=_BUSY_RATIO),
                 power_highest.evidence(gpu, comparison="<=", bound=bound, note=note),
-                *(item.evidence(gpu, comparison="<=", bound=policy.hung_activity_ratio) for item in work),
+                *(item.evidence(gpu, comparison="<=", bound=_ACTIVITY_RATIO) for item in work),
             ),
             silent_signals=len(work),
         )
@@ -147,33 +161,30 @@ def _patterns(fleet: Fleet) -> Callable[[PhysicalGpu], _Pattern | Conclusion]:
     return look
 
 
-def _limit(gpu: PhysicalGpu, limits: GpuAnswers) -> float | None:
+def _limit(gpu: PhysicalGpu, asked: _Asked) -> float | None:
     """The power limit in watts: as set, else its model's."""
     model = find_gpu(gpu.model)
-    return limits.of(gpu) or (None if model is None else model.power_limit_watts)
+    return asked.limit.of(gpu) or (None if model is None else model.power_limit_watts)
 
 
-def _idle_power(
-    fleet: Fleet, busy_highest: GpuAnswers, power_average: GpuAnswers, power_past: GpuAnswers
-) -> Callable[[PhysicalGpu, float | None], tuple[float, str] | None]:
+def _idle_power(fleet: Fleet, asked: _Asked) -> Callable[[PhysicalGpu, float | None], tuple[float, str] | None]:
     """A card's power at idle in watts, by its limit, and the source: the median of idle allocated cards of its model (a
     context takes some watts), of idle free ones, its own lowest, or the catalog's; the first that is known."""
-    policy = fleet.policy
     held: dict[str, list[float]] = defaultdict(list)
     free: dict[str, list[float]] = defaultdict(list)
     for gpu in fleet.present:
-        busy, watts = busy_highest.of(gpu), power_average.of(gpu)
+        busy, watts = asked.busy_highest.of(gpu), asked.power_average.of(gpu)
         if busy is not None and watts is not None and busy <= _IDLE_BUSY_RATIO and gpu.model:
             (held if gpu.pods else free)[gpu.model].append(watts)
 
     def idle(gpu: PhysicalGpu, limit: float | None) -> tuple[float, str] | None:
         for name, found in (("allocated idle peers", held), ("idle peers", free)):
             watts = found.get(gpu.model, [])
-            if len(watts) >= policy.min_peers:
+            if len(watts) >= fleet.policy.min_peers:
                 return median(watts), f"median of {len(watts)} {name}"
-        past = power_past.of(gpu)
-        if past is not None and limit is not None and past <= policy.idle_power_ratio * limit:
-            return past, f"its lowest in {policy.idle_power_window_seconds // 3600} h"
+        past = asked.power_past.of(gpu)
+        if past is not None and limit is not None and past <= _IDLE_POWER_RATIO * limit:
+            return past, f"its lowest in {_PAST_SECONDS // 3600} h"
         model = find_gpu(gpu.model)
         if model is not None and model.idle_power_watts is not None:
             return model.idle_power_watts, "catalog"
@@ -196,24 +207,18 @@ def _odd_one(fleet: Fleet, waiting: Sequence[_Pattern]) -> _Pattern | None:
     """The only GPU that draws clearly less than those that wait with it; None where there is no such GPU."""
     if len(waiting) <= fleet.policy.min_peers:
         return None
-    peers = peers_of([item.watts for item in waiting], fleet.policy.peer_spread_ratio)
-    low = [item for item in waiting if item.watts < peers.lower(fleet.policy.peer_deviations)]
+    peers = peers_of([item.watts for item in waiting])
+    low = [item for item in waiting if item.watts < peers.lower]
     return low[0] if len(low) == 1 else None
 
 
-def _waiting_job(
-    fleet: Fleet,
-    job: Subject,
-    waiting: Sequence[_Pattern],
-    members: Sequence[PhysicalGpu],
-    others: Mapping[str, Sequence[Finding]],
-) -> Finding:
+def _waiting_job(fleet: Fleet, job: Subject, waiting: Sequence[_Pattern], members: Sequence[PhysicalGpu]) -> Finding:
     names = {item.gpu.uuid for item in waiting}
-    sick = [gpu for gpu in members if others.get(gpu.uuid)]
+    sick = [gpu for gpu in members if fleet.against.get(gpu.uuid)]
     apart = [gpu for gpu in members if gpu.uuid not in names]
     summary = f"{len(waiting)} of its {len(members)} GPUs are busy without power or memory traffic: it hangs or waits"
     if sick:
-        kinds = sorted({finding.kind.replace("_", " ") for gpu in sick for finding in others[gpu.uuid]})
+        kinds = sorted({finding.kind.replace("_", " ") for gpu in sick for finding in fleet.against[gpu.uuid]})
         summary += f"; look first at {', '.join(gpu.uuid for gpu in sick[:3])} ({', '.join(kinds)})"
     elif len(apart) == 1:
         state = "is gone" if not apart[0].present else "does not wait"
@@ -221,7 +226,7 @@ def _waiting_job(
     nodes = {gpu.lead.node for gpu in members}
     return conclude(
         job,
-        FindingKind.HUNG,
+        _TELLS,
         Verdict.UNKNOWN,
         summary,
         severity=Severity.WARNING,
@@ -239,7 +244,7 @@ def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) ->
     seconds = fleet.policy.window_seconds
     return fleet.degraded(
         item.gpu,
-        FindingKind.HUNG,
+        _TELLS,
         f"busy for {seconds // 60} min with the power of an idle card and no sign of work; {why}",
         Grade(Severity.WARNING, Advice.RESET, confidence_ratio),
         item.evidence,
@@ -247,3 +252,6 @@ def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) ->
         missing=[] if item.silent_signals else [Signal.DRAM_ACTIVE_RATIO, Signal.TENSOR_ACTIVE_RATIO],
         gpu_hours=seconds / 3600,
     )
+
+
+HUNG = Rule(tells=(_TELLS,), needs=_Asked, judge=hung)

@@ -7,9 +7,16 @@ from functools import partial
 from itertools import chain
 from statistics import median
 
-from gpuwatch.facts.model.decision import Evidence, Finding, FindingKind, Severity
-from gpuwatch.judge.fleet import Fleet, on_node
+from gpuwatch.facts.model.decision import Evidence, FindingKind, Severity
+from gpuwatch.judge.fleet import Fleet, Tells, on_node
 from gpuwatch.judge.places import slow_places, together_finding
+from gpuwatch.judge.rule import Ask, Judged, Rule
+
+_TELLS = Tells(
+    FindingKind.INFINIBAND,
+    "a port of the Node's InfiniBand or RoCE is down, slow or has many errors",
+    "warning: inspect",
+)
 
 _SECONDS = 6 * 3600
 _STATE, _RATE = "node_infiniband_state_id:max:300", "node_infiniband_rate_bytes_per_second:max:300"
@@ -29,14 +36,19 @@ _BIT_ERROR_RATIO = 1e-12
 """The specification's bound, by NVIDIA's guide to the cabling of data centers. The median of all ports is added."""
 
 
-def infiniband(fleet: Fleet) -> list[Finding]:
+class _Asked:
+    def __init__(self, ask: Ask) -> None:
+        ask.port_stats = STATISTICS
+
+
+def infiniband(fleet: Fleet, _: _Asked) -> Judged:
     """One finding per Node, and one on the fleet for a fault of half a place. UNKNOWN: cable or switch may have it."""
     sick: dict[str, dict[str, list[Evidence]]] = defaultdict(lambda: defaultdict(list))
     for words, node, fact in _signs(fleet):
         sick[words][node].append(fact)
     least = fleet.policy.fleet_wide_ratio * len(fleet.snapshot.infiniband)
     at_fault = ["whether the adapter, the cable or the switch is at fault"]
-    found = partial(together_finding, FindingKind.INFINIBAND, severity=Severity.WARNING, missing=at_fault)
+    found = partial(together_finding, _TELLS, severity=Severity.WARNING, missing=at_fault)
     said: list[str] = []
     shared: dict[str, list[Evidence]] = defaultdict(list)
     alone: dict[str, list[Evidence]] = defaultdict(list)
@@ -52,7 +64,8 @@ def infiniband(fleet: Fleet) -> list[Finding]:
     for node, facts in alone.items():
         notes = [fact.note for fact in facts]
         together += found(notes, fleet.at_home[node], on=on_node(node), node=node, evidence=facts)
-    return together
+    words, missing = "working ports do not prove a GPU healthy", ["failed ports"]
+    return Judged(lambda gpu: fleet.unknown(gpu, _TELLS, words, missing), together)
 
 
 def _signs(fleet: Fleet) -> Iterator[tuple[str, str, Evidence]]:
@@ -86,3 +99,6 @@ def _signs(fleet: Fleet) -> Iterator[tuple[str, str, Evidence]]:
             peers, note = len(cohort) - 1, f"port {name} of {node} {words}"
             held = partial(fact, comparison=comparison, bound=bound, peers_median=usual, peers=peers)
             yield words, node, held(value=value, note=note)
+
+
+INFINIBAND = Rule(tells=(_TELLS,), needs=_Asked, judge=infiniband, assesses=False)

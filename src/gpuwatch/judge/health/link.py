@@ -3,65 +3,94 @@
 from collections.abc import Hashable
 
 from gpuwatch.facts.catalog.pcie import pcie_generations
-from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity
-from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu
+from gpuwatch.facts.model.decision import Advice, Component, Evidence, FindingKind, Severity
+from gpuwatch.facts.model.telemetry import Signal, Statistic
+from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Peers, PhysicalGpu, Tells
 from gpuwatch.judge.health.fabric import by_domain
-from gpuwatch.judge.health.policy import HealthPolicy
-from gpuwatch.judge.needs import stats
+from gpuwatch.judge.rule import Ask, Judged, Rule
 
 _ASSUMED_GENERATION = 5
 _ASSUMED_LANES = 16
 
+NVLINK_CRC_ERRORS_PER_SECOND = 100.0
+"""DCGM fails the link there."""
+NVLINK_ERRORS_PER_MINUTE = 1.0
+"""Replays or recoveries; DCGM fails the link there."""
+
 _CRC = (Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Signal.NVLINK_CRC_DATA_ERRORS_TOTAL)
 _LOST_LINKS = (Signal.NVLINK_FAILED_RECOVERIES_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL)
+_CPU_LINK = (Signal.C2C_ERRORS_TOTAL, Signal.C2C_REPLAYS_TOTAL, Signal.C2C_REPEATED_REPLAYS_TOTAL)
 # What DCGM's MonitorNVLink4Fields and MonitorNVLink5Fields count, and the link to the CPU, for which it has no bound.
 # Without the two bit error rates: the exporter prints 1e-12 as 0.000000, and the counters count the same errors.
-_ERRORS = tuple(
-    signal
-    for signal in Signal
-    if signal.startswith(("nvlink_", "c2c_")) and signal.endswith("_total") and signal not in _CRC + _LOST_LINKS
+COUNTERS = (
+    Signal.NVLINK_REPLAY_ERRORS_TOTAL,
+    Signal.NVLINK_RECOVERY_ERRORS_TOTAL,
+    Signal.NVLINK_RX_SYMBOL_ERRORS_TOTAL,
+    Signal.NVLINK_RX_MALFORMED_PACKETS_TOTAL,
+    Signal.NVLINK_RX_DROPPED_PACKETS_TOTAL,
+    Signal.NVLINK_RX_ERRORS_TOTAL,
+    Signal.NVLINK_RX_REMOTE_ERRORS_TOTAL,
+    Signal.NVLINK_RX_GENERAL_ERRORS_TOTAL,
+    Signal.NVLINK_INTEGRITY_ERRORS_TOTAL,
+    Signal.NVLINK_EFFECTIVE_ERRORS_TOTAL,
+    Signal.NVLINK_LINK_RECOVERIES_TOTAL,
+    Signal.NVLINK_ECC_ERRORS_TOTAL,
+    *_CPU_LINK,
+    *_CRC,
+    *_LOST_LINKS,
 )
-_NEVER_RECORDED = (Signal.NVLINK_ECC_ERRORS_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL, *(s for s in _ERRORS if "c2c" in s))
+"""The counters of errors on a GPU's links to other GPUs and to the CPU."""
+_NEVER_RECORDED = (Signal.NVLINK_ECC_ERRORS_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL, *_CPU_LINK)
 """No recorded page of an exporter has these signals, so alone they cause no action."""
 
-
-def pcie_replay_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    # The highest generation and width of the window: both fall by design while the link is idle.
-    return (
-        WindowStat(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, policy.window_seconds),
-        *stats(Statistic.MAX, policy.window_seconds, Signal.PCIE_LINK_GENERATION, Signal.PCIE_LINK_WIDTH_LANES),
-    )
-
-
-def pcie_width_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    return (
-        WindowStat(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, policy.window_seconds),
-        WindowStat(Signal.PCIE_LINK_WIDTH_MAX_LANES, Statistic.LAST),
-    )
+_REPLAY = Tells(FindingKind.PCIE_REPLAY, "too many replays on the PCIe link", "warning: inspect", (Component.PCIE,))
+_WIDTH = Tells(
+    FindingKind.PCIE_WIDTH, "a link with fewer lanes than it could have", "warning: inspect", (Component.PCIE,)
+)
+_NVLINK = Tells(
+    FindingKind.NVLINK_ERRORS,
+    "too many errors on an NVLink, or on the link to the CPU",
+    "warning: reset_when_idle, inspect; critical: inspect",
+    (Component.NVLINK,),
+)
 
 
-def nvlink_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    window = policy.window_seconds
-    return (
-        *stats(Statistic.INCREASE, window, *_ERRORS, *_CRC, *_LOST_LINKS),
-        WindowStat(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, window),
-        WindowStat(Signal.LINK_UP_STATE, Statistic.LAST),
-    )
+class _ReplayAsked:
+    def __init__(self, ask: Ask) -> None:
+        window = ask.policy.window_seconds
+        self.replays = ask(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, window)
+        # The highest generation and width of the window: both fall by design while the link is idle.
+        self.generation = ask(Signal.PCIE_LINK_GENERATION, Statistic.MAX, window)
+        self.lanes = ask(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, window)
+        self.reporting = ask.reporting(window)
 
 
-def pcie_replay(fleet: Fleet) -> Judge:
+class _WidthAsked:
+    def __init__(self, ask: Ask) -> None:
+        window = ask.policy.window_seconds
+        self.lanes = ask(Signal.PCIE_LINK_WIDTH_LANES, Statistic.MAX, window)
+        self.most = ask(Signal.PCIE_LINK_WIDTH_MAX_LANES)
+        self.reporting = ask.reporting(window)
+
+
+class _NvlinkAsked:
+    def __init__(self, ask: Ask) -> None:
+        window = ask.policy.window_seconds
+        self.counters = [ask(signal, Statistic.INCREASE, window) for signal in COUNTERS]
+        self.traffic = ask(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, window)
+        self.up = ask(Signal.LINK_UP_STATE)
+        self.reporting = ask.reporting(window)
+
+
+def pcie_replay(fleet: Fleet, asked: _ReplayAsked) -> Judged:
     """More replays per minute than the link's speed and width allow, and more than the peers have: replays slow a link,
     but replays on all links of a platform are no card's fault."""
-    kind = FindingKind.PCIE_REPLAY
-    policy = fleet.policy
+    kind, policy = _REPLAY, fleet.policy
     minutes = policy.window_seconds / 60
-    replays, generation, lanes = map(fleet.answers, pcie_replay_needs(policy))
-    reporting = fleet.reporting(policy.window_seconds)
+    replays = asked.replays
 
     def allowed(gpu: PhysicalGpu) -> tuple[float, str]:
-        bound, assumed = _expected_replays(generation.of(gpu), lanes.of(gpu))
-        return bound * policy.pcie_replay_factor, assumed
+        return _expected_replays(asked.generation.of(gpu), asked.lanes.of(gpu))
 
     def excess(gpu: PhysicalGpu) -> float | None:
         increase = replays.of(gpu)
@@ -77,7 +106,7 @@ def pcie_replay(fleet: Fleet) -> Judge:
         rate = increase / minutes
         bound, assumed = allowed(gpu)
         if rate <= bound:
-            if reporting(gpu):
+            if asked.reporting(gpu):
                 return fleet.healthy(gpu, kind, "no more replays than its link allows", replays)
             return fleet.unseen(gpu, kind, policy.window_seconds)
         multiples = peers_of(gpu)
@@ -88,14 +117,14 @@ def pcie_replay(fleet: Fleet) -> Judge:
         if peers is None:
             summary = f"{rate:,.3g} PCIe replays per minute, and too few GPUs to compare with"
             return fleet.undecided(gpu, kind, summary, [fact], f"{policy.min_peers} other GPUs that export replays")
-        if rate <= peers.upper(policy.peer_deviations):
+        if rate <= peers.upper:
             return fleet.healthy(gpu, kind, f"as many replays as {compared} have", replays, confidence_ratio=0.6)
         summary = f"{rate:,.3g} PCIe replays per minute; {bound:.3g} are normal, and {compared} have {peers.median:.3g}"
         # Two independent bounds are exceeded, but replays seldom cost more than speed.
         grade = Grade(Severity.WARNING, Advice.INSPECT, 0.75 if peers.same_model else SUSPECTED)
         return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))
 
-    return judge
+    return Judged(judge)
 
 
 def _expected_replays(generation: float | None, lanes: float | None) -> tuple[float, str]:
@@ -108,16 +137,13 @@ def _expected_replays(generation: float | None, lanes: float | None) -> tuple[fl
     return per_lane * width, f"Gen{built:g} ×{width:g}{assumed}"
 
 
-def pcie_width(fleet: Fleet) -> Judge:
+def pcie_width(fleet: Fleet, asked: _WidthAsked) -> Judged:
     """A link that never had all its lanes in the window, while its peers (same model, same pool) did.
 
     Peers tell a fault from a slot with fewer lanes. The generation falls at idle by design and is not judged.
     """
-    kind = FindingKind.PCIE_WIDTH
-    policy = fleet.policy
-    lanes, most = map(fleet.answers, pcie_width_needs(policy))
+    kind, policy, lanes, most = _WIDTH, fleet.policy, asked.lanes, asked.most
     peers_of = fleet.peers(lanes.of, kin=lambda gpu: _pool(fleet, gpu))
-    reporting = fleet.reporting(policy.window_seconds)
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         width = lanes.of(gpu)
@@ -130,7 +156,7 @@ def pcie_width(fleet: Fleet) -> Judge:
             return fleet.unknown(gpu, kind, "neither the card's widest link nor peers are known", [most.stat.signal])
         if width >= full:
             return fleet.healthy(gpu, kind, "all lanes are in use", lanes, most)
-        if not reporting(gpu):
+        if not asked.reporting(gpu):
             return fleet.unseen(gpu, kind, policy.window_seconds)
         fact = lanes.evidence(gpu, comparison="<", bound=full, peers=peers)
         summary = f"the PCIe link has {width:g} of {full:g} lanes"
@@ -147,7 +173,7 @@ def pcie_width(fleet: Fleet) -> Judge:
         grade = Grade(Severity.WARNING, Advice.INSPECT, 0.85)  # less than 1, as the servers of a pool may differ
         return fleet.degraded(gpu, kind, summary, grade, [fact], since=fleet.before(policy.window_seconds))
 
-    return judge
+    return Judged(judge)
 
 
 def _pool(fleet: Fleet, gpu: PhysicalGpu) -> Hashable:
@@ -155,19 +181,16 @@ def _pool(fleet: Fleet, gpu: PhysicalGpu) -> Hashable:
     return "" if node is None else node.pool
 
 
-def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+def nvlink_errors(fleet: Fleet, asked: _NvlinkAsked) -> Judged:
     """Error rates at which DCGM fails a link. They seldom cost speed (Imbue: 'do not seem to impact training'), so the
     GPU must also exceed its peers or move less than they do. An NVLink domain is one finding."""
-    kind = FindingKind.NVLINK_ERRORS
-    policy = fleet.policy
-    *counters, traffic, up = map(fleet.answers, nvlink_needs(policy))
-    rates = [_rate(answers, policy) for answers in counters]
+    kind, policy, counters, traffic, up = _NVLINK, fleet.policy, asked.counters, asked.traffic, asked.up
+    rates = [_rate(answers, policy.window_seconds) for answers in counters]
     peers_of = [fleet.peers(answers.times(scale)) for answers, scale, _, _ in rates]
     # A machine of four GPUs is too small to compare within: its job's GPUs on all machines are.
     near_traffic = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, fleet.jobs_of(gpu)))
     job_traffic = fleet.peers(traffic.of, among=[gpu for gpu in fleet.present if gpu.pods], kin=fleet.jobs_of)
     up_peers = fleet.peers(up.of, kin=lambda gpu: _pool(fleet, gpu))
-    reporting = fleet.reporting(policy.window_seconds)
 
     def excesses(gpu: PhysicalGpu) -> list[tuple[Evidence, bool]]:
         """What is too much, and whether the peers have less of it."""
@@ -177,7 +200,7 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             if rate >= bound:
                 peers = cohort(gpu)
                 fact = answers.evidence(gpu, rate, unit=unit, comparison=">=", bound=bound, peers=peers)
-                found.append((fact, peers is not None and rate > peers.upper(policy.peer_deviations)))
+                found.append((fact, peers is not None and rate > peers.upper))
         return found
 
     over = {gpu.uuid: excesses(gpu) for gpu in fleet.present}
@@ -197,14 +220,14 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return fleet.unknown(gpu, kind, "NVLink errors are not exported", [each.stat.signal for each in counters])
         found = over.get(gpu.uuid)
         if not found:
-            if reporting(gpu):
+            if asked.reporting(gpu):
                 return fleet.healthy(gpu, kind, "few NVLink errors", *known)
             return fleet.unseen(gpu, kind, policy.window_seconds)
         evidence = [fact for fact, _ in found]
         words = " and ".join(f"{fact.value:,.3g} {fact.unit.replace('/', ' per ')}" for fact in evidence)
         peers = near_traffic(gpu) or job_traffic(gpu)
         carried = traffic.of(gpu)
-        least = None if peers is None else peers.lower(policy.peer_deviations)
+        least = None if peers is None else peers.lower
         slower = least is not None and carried is not None and carried < least
         if slower:
             evidence.append(traffic.evidence(gpu, comparison="<", bound=least, peers=peers))
@@ -223,16 +246,16 @@ def nvlink_errors(fleet: Fleet) -> tuple[Judge, list[Finding]]:
         grade = Grade(Severity.WARNING, advice, 0.85 if sure else SUSPECTED)
         return fleet.degraded(gpu, kind, words, grade, evidence, since=fleet.before(policy.window_seconds))
 
-    return judge, shared
+    return Judged(judge, shared)
 
 
-def _rate(answers: GpuAnswers, policy: HealthPolicy) -> tuple[GpuAnswers, float, float, str]:
+def _rate(answers: GpuAnswers, window: int) -> tuple[GpuAnswers, float, float, str]:
     """The counter, what its increase is multiplied by, the rate from which it is too many, and that rate's unit."""
-    signal, window = answers.stat.signal, policy.window_seconds
+    signal = answers.stat.signal
     name = signal.removesuffix("_total").replace("_", " ").replace("nvlink", "NVLink").replace("c2c", "C2C")
     if signal in _CRC:
-        return answers, 1 / window, policy.nvlink_crc_errors_per_second, f"{name}/second"
-    bound = 60 / window if signal in _LOST_LINKS else policy.nvlink_errors_per_minute
+        return answers, 1 / window, NVLINK_CRC_ERRORS_PER_SECOND, f"{name}/second"
+    bound = 60 / window if signal in _LOST_LINKS else NVLINK_ERRORS_PER_MINUTE
     return answers, 60 / window, bound, f"{name}/minute"
 
 
@@ -243,4 +266,9 @@ def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclus
     summary = "a link to other accelerators or to the CPU is down; its peers' links are up"
     grade = Grade(Severity.WARNING, Advice.INSPECT, 0.75)  # the state names no port, and the port may be unused
     evidence = [up.evidence(gpu, comparison="==", bound=0.0, peers=peers)]
-    return Fleet.degraded(gpu, FindingKind.NVLINK_ERRORS, summary, grade, evidence)
+    return Fleet.degraded(gpu, _NVLINK, summary, grade, evidence)
+
+
+PCIE_REPLAY = Rule(tells=(_REPLAY,), needs=_ReplayAsked, judge=pcie_replay)
+PCIE_WIDTH = Rule(tells=(_WIDTH,), needs=_WidthAsked, judge=pcie_width)
+NVLINK_ERRORS = Rule(tells=(_NVLINK,), needs=_NvlinkAsked, judge=nvlink_errors)

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 from gpuwatch.facts.catalog.node_conditions import NodeCondition, node_conditions
 from gpuwatch.facts.model.cluster import Condition, Node
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
-from gpuwatch.judge.fleet import SUSPECTED, Fleet, conclude, on_node
+from gpuwatch.judge.fleet import SUSPECTED, Fleet, Tells, conclude, on_node
+from gpuwatch.judge.rule import Judged, Nothing, Rule
+
+_TELLS = Tells(
+    FindingKind.NODE_CONDITION,
+    "another detector says by a condition that the Node or its GPUs are broken",
+    "warning: inspect",
+)
 
 
 def broken_conditions(fleet: Fleet) -> Iterable[Finding]:
@@ -30,7 +37,7 @@ def broken_conditions(fleet: Fleet) -> Iterable[Finding]:
 def _finding(fleet: Fleet, node: Node, broken: list[tuple[Condition, NodeCondition]]) -> Finding:
     return conclude(
         on_node(node.name),
-        FindingKind.NODE_CONDITION,
+        _TELLS,
         Verdict.DEGRADED,
         "; ".join(f"{row.detector} says: {row.words} ({row.type}={row.bad_status})" for _, row in broken),
         severity=Severity.WARNING,
@@ -45,3 +52,11 @@ def _finding(fleet: Fleet, node: Node, broken: list[tuple[Condition, NodeConditi
         gpus=fleet.at_home.get(node.name, ()),
         node=node.name,
     )
+
+
+NODE_CONDITION = Rule(
+    tells=(_TELLS,),
+    needs=Nothing,
+    judge=lambda fleet, _: Judged(shared=tuple(broken_conditions(fleet))),
+    assesses=False,
+)

@@ -10,8 +10,12 @@ import numpy as np
 
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.facts.model.telemetry import PodRef, PodRun
-from gpuwatch.judge.fleet import Fleet, conclude, on_node
+from gpuwatch.judge.fleet import Fleet, Tells, conclude, on_node
 from gpuwatch.judge.health.fault_memory import stem
+from gpuwatch.judge.health.xid_events import COMMON_CAUSE_SECONDS
+from gpuwatch.judge.rule import Judged, Nothing, Rule
+
+_TELLS = Tells(FindingKind.POD_FAILURES, "Pods die soon after their start here, and live elsewhere", "warning: inspect")
 
 _EARLY_SECONDS = 600
 """An image's start and the first collective fit into it; most failures of programs that ran well come later."""
@@ -27,7 +31,7 @@ UnexpectedAdmissionError, a fault of the Node."""
 _TAG = re.compile(r"(@.*|:[^/:]*)$")
 
 
-def pod_failures(fleet: Fleet) -> list[Finding]:
+def pod_failures(fleet: Fleet, _: Nothing) -> Judged:
     """Findings on GPUs, and on Nodes where no single GPU explains the deaths. UNKNOWN, so never acted on: an early
     death shows no fault of the machine. On GPUs only where each GPU's history is known, for a fair comparison."""
     runs = [run for run in fleet.snapshot.pod_runs if run.node in fleet.nodes]
@@ -44,7 +48,11 @@ def pod_failures(fleet: Fleet) -> list[Finding]:
     alike = Counter(node_of[uuid] for uuid in of_cards)
     lemons = {uuid: finding for uuid, finding in of_cards.items() if alike[node_of[uuid]] == 1}
     rest = [run for run in runs if lemons.keys().isdisjoint(cards(run))]
-    return [*lemons.values(), *_suspects(fleet, rest, lambda run: {run.node}).values()]
+    words, missing = "running Pods do not prove a GPU healthy", ["failed Pods"]
+    return Judged(
+        lambda gpu: fleet.unknown(gpu, _TELLS, words, missing),
+        [*lemons.values(), *_suspects(fleet, rest, lambda run: {run.node}).values()],
+    )
 
 
 def _suspects(fleet: Fleet, runs: Sequence[PodRun], places: Callable[[PodRun], Iterable[str]]) -> dict[str, Finding]:
@@ -74,7 +82,7 @@ def _suspects(fleet: Fleet, runs: Sequence[PodRun], places: Callable[[PodRun], I
         chance = len(cases) * _chance((here[place][each], mine[each], total[each], died[each]) for each in here[place])
         runs_lost = [run for ends in dead[place].values() for run in ends]
         ends = sorted(end for run in runs_lost if (end := run.ended or run.started))
-        again = ends and (ends[-1] - ends[0]).total_seconds() >= fleet.policy.common_cause_seconds
+        again = ends and (ends[-1] - ends[0]).total_seconds() >= COMMON_CAUSE_SECONDS
         # Deaths at one moment have one cause, such as a drain.
         if len(living) >= _PROGRAMS and chance <= _CHANCE and again:
             others, others_died = (sum(each[program] for program in mine) for each in (away, lost))
@@ -137,7 +145,7 @@ def _finding(fleet: Fleet, place: str, dead: Sequence[PodRun], words: str, chanc
         evidence.append(Evidence(signal="time to failure", value=median(lives), unit="seconds", statistic="median"))
     return conclude(
         gpu or on_node(place),
-        FindingKind.POD_FAILURES,
+        _TELLS,
         Verdict.UNKNOWN,
         words,
         severity=Severity.WARNING,
@@ -147,3 +155,6 @@ def _finding(fleet: Fleet, place: str, dead: Sequence[PodRun], words: str, chanc
         gpus=() if gpu else fleet.at_home.get(place, ()),
         node=place,
     )
+
+
+POD_FAILURES = Rule(tells=(_TELLS,), needs=Nothing, judge=pod_failures, assesses=False)

@@ -7,31 +7,39 @@ while those of its siblings go on. Where an exporter, or most of them, have no s
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
 from gpuwatch.facts.model.cluster import Node
-from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
-from gpuwatch.facts.model.telemetry import Exporter, Signal, Statistic, WindowStat
-from gpuwatch.judge.fleet import FLEET, REPORTING_SIGNALS, SUSPECTED, Fleet, Grade, PhysicalGpu, conclude, on_node
-from gpuwatch.judge.health.policy import HealthPolicy
-from gpuwatch.judge.reclaim import reclaimed
+from gpuwatch.facts.model.decision import Advice, Evidence, Finding, Severity, Verdict
+from gpuwatch.facts.model.faults import FaultMemory
+from gpuwatch.facts.model.telemetry import Exporter, Signal, Statistic
+from gpuwatch.judge.fleet import (
+    FLEET,
+    REPORTING_SIGNALS,
+    SUSPECTED,
+    Conclusion,
+    Fleet,
+    Grade,
+    PhysicalGpu,
+    conclude,
+    on_node,
+)
+from gpuwatch.judge.health.capacity import (
+    EXPORTER_DOWN,
+    GPU_MISSING,
+    TELEMETRY_MISSING,
+    missing_from_telemetry,
+    monitoring_fault,
+    widespread,
+)
+from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, with_failed_reboots
+from gpuwatch.judge.reclaim import being_changed
+from gpuwatch.judge.rule import Ask, Judged, Rule
 
 FELL_OFF_THE_BUS = 79
 
-monitoring_fault = partial(conclude, verdict=Verdict.UNKNOWN, advice=Advice.FIX_MONITORING)
-
-# MIG manager stops the exporter while it works, and gives every instance a new identity.
-_MIG_STATE = "nvidia.com/mig.config.state"
-_MIG_CHANGING = frozenset({"pending", "rebooting"})
-# In every other state the GPU Operator may have unloaded the driver.
-_DRIVER_STATE = "nvidia.com/gpu-driver-upgrade-state"
-_DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-failed"})
-# The GPU Operator gives all GPUs of such a Node to virtual machines.
-_WORKLOADS = "nvidia.com/gpu.workload.config"
-_FOR_VMS = frozenset({"vm-passthrough", "vm-vgpu"})
 # Resources of KubeVirt's and Kata's device plugins, named after the chip in pci.ids (GH100_H100_SXM5_80GB) or `pgpu`.
 _VFIO_RESOURCE = re.compile(r"nvidia\.com/(pgpu|[A-Z]{2}\d{3}[A-Z]*_\w+)")
 # A GPU that the DRA driver offers to virtual machines. Its uuid is not the GPU's, but made of its slot
@@ -39,21 +47,13 @@ _VFIO_RESOURCE = re.compile(r"nvidia\.com/(pgpu|[A-Z]{2}\d{3}[A-Z]*_\w+)")
 _VFIO_DEVICE = "gpu-vfio-"
 
 
-def presence_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    """Sample counts, for the coverage of the other rules; presence itself comes from the inventory."""
-    return tuple(
-        WindowStat(signal, Statistic.COUNT, window)
-        for signal in REPORTING_SIGNALS
-        for window in (policy.window_seconds, 2 * policy.window_seconds, policy.change_window_seconds)
-    )
+class PresenceAsked:
+    """Sample counts, for the evidence; presence itself comes from the inventory."""
 
-
-@dataclass
-class Presence:
-    """explained: UUIDs of GPUs whose absence the findings, or the cluster, account for."""
-
-    findings: list[Finding] = field(default_factory=list)
-    explained: set[str] = field(default_factory=set)
+    def __init__(self, ask: Ask) -> None:
+        self.samples = [ask(signal, Statistic.COUNT, ask.policy.change_window_seconds) for signal in REPORTING_SIGNALS]
+        self.xids = ask.changes(Signal.XID_CODE)
+        self.faults = FaultsAsked(ask)
 
 
 class _Machine(NamedTuple):
@@ -79,38 +79,33 @@ class _Machine(NamedTuple):
         return any(known) if known else None
 
 
-def presence(fleet: Fleet) -> Presence:
-    result = Presence()
+def presence(fleet: Fleet, asked: PresenceAsked) -> Judged:
+    gone, whole = absences(fleet, asked)
+    faults = remembered_missing(fleet, asked.faults, gone.values(), fleet.memory or FaultMemory())
+
+    def judge(gpu: PhysicalGpu) -> Conclusion:
+        if gpu.uuid in gone:
+            return with_failed_reboots(fleet, gone[gpu.uuid], faults)
+        if not gpu.present or not fleet.everything:
+            return Verdict.HEALTHY if gpu.present else Verdict.UNKNOWN
+        return conclude(gpu, GPU_MISSING, Verdict.HEALTHY, "it reports", confidence_ratio=0.95, since=gpu.last_seen)
+
+    fewer = [with_failed_reboots(fleet, finding, faults) for finding in missing_from_telemetry(fleet)]
+    return Judged(judge, [*whole, *fewer])
+
+
+def absences(fleet: Fleet, asked: PresenceAsked) -> tuple[dict[str, Finding], list[Finding]]:
+    """Findings on GPUs that are gone beside others, by UUID, and on machines and the fleet that show none."""
     if not fleet.gpus:
-        result.findings.append(_nothing_at_all(fleet))
-        return result
-    counted = []
-    for machine in _machines(fleet):
-        if machine.silent and _left_the_cluster(fleet, machine):
-            result.explained |= {gpu.uuid for gpu in machine.gpus}
-        else:
-            counted.append(machine)
+        return {}, [_nothing_at_all(fleet)]
+    counted = [machine for machine in _machines(fleet) if not (machine.silent and _left_the_cluster(fleet, machine))]
     silent = [machine for machine in counted if machine.silent]
     if silent and (len(silent) == len(counted) or widespread(fleet, len(silent), len(counted))):
-        result.findings.append(_telemetry_missing(fleet, silent, len(counted)))
+        whole = [_telemetry_missing(fleet, silent, len(counted))]
     else:
-        result.findings += [_exporter_down(fleet, machine) for machine in silent]
-    result.explained |= {gpu.uuid for machine in silent for gpu in machine.gpus}
-    lost = [gpu for gpu in fleet.gpus if not gpu.present and gpu.uuid not in result.explained]
-    _judge_lost(fleet, lost, result)
-    if fleet.everything:
-        kind, sure = FindingKind.GPU_MISSING, 0.95
-        result.findings += [
-            conclude(gpu, kind, Verdict.HEALTHY, "it reports", confidence_ratio=sure, since=gpu.last_seen)
-            for gpu in fleet.present
-        ]
-    return result
-
-
-def widespread(fleet: Fleet, few: int, of: int) -> bool:
-    """Whether so many machines are affected that monitoring is the likelier cause."""
-    policy = fleet.policy
-    return few >= policy.telemetry_missing_exporters and few >= policy.telemetry_missing_ratio * of
+        whole = [_exporter_down(fleet, machine) for machine in silent]
+    lost = [gpu for machine in counted if not machine.silent for gpu in machine.gpus if not gpu.present]
+    return _lost(fleet, asked, lost), whole
 
 
 def _machines(fleet: Fleet) -> list[_Machine]:
@@ -138,7 +133,7 @@ def _nothing_at_all(fleet: Fleet) -> Finding:
     gaps = "; ".join(f"{gap.what}: {gap.detail}" for gap in fleet.snapshot.gaps[:3])
     return monitoring_fault(
         FLEET,
-        FindingKind.TELEMETRY_MISSING,
+        TELEMETRY_MISSING,
         summary="no GPU telemetry at all was read, which says nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
         severity=Severity.CRITICAL,
         evidence=[Evidence(signal="exporters", value=0.0), Evidence(signal="devices", value=0.0)],
@@ -153,7 +148,7 @@ def _telemetry_missing(fleet: Fleet, silent: Sequence[_Machine], total: int) -> 
     fact = Evidence(signal="exporters_down", value=len(silent) / total, unit="ratio", note=names)
     return monitoring_fault(
         FLEET,
-        FindingKind.TELEMETRY_MISSING,
+        TELEMETRY_MISSING,
         summary=f"{len(silent)} of {total} machines' exporters are down: scraping, network or a rollout, rather than "
         "all those machines",
         severity=Severity.CRITICAL,
@@ -184,7 +179,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
     up = "unknown" if machine.up is None else float(machine.up)
     return conclude(
         on_node(machine.name),
-        FindingKind.EXPORTER_DOWN,
+        EXPORTER_DOWN,
         Verdict.UNKNOWN,
         f"the exporter shows none of its {len(gpus)} GPUs, {why}",
         severity=Severity.INFO if calm else Severity.WARNING,
@@ -200,44 +195,23 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
     )
 
 
-def being_changed(node: Node | None) -> str:
-    """The planned change of the Node or its GPUs that is under way; '' for none."""
-    if node is None:
-        return ""
-    if why := reclaimed(node):
-        return f"its provider takes the Node back ({why})"
-    if (given := node.labels.get(_WORKLOADS, "")) in _FOR_VMS:
-        return f"its GPUs are given to virtual machines ({given})"
-    mig = node.labels.get(_MIG_STATE, "")
-    if mig in _MIG_CHANGING:
-        return f"its MIG layout is being changed ({mig})"
-    driver = node.labels.get(_DRIVER_STATE, "")
-    if driver not in _DRIVER_AT_REST:
-        return f"its driver is being upgraded ({driver})"
-    return ""
-
-
-def _judge_lost(fleet: Fleet, lost: Sequence[PhysicalGpu], result: Presence) -> None:
-    """Judges GPUs that are missing while their exporter reports others."""
-    suspects = []
-    for gpu in lost:
-        reason = _excused(fleet, gpu)
-        if reason:
-            result.explained.add(gpu.uuid)
-            if fleet.everything:
-                result.findings.append(_gone_unknown(gpu, reason, Severity.INFO))
-        else:
-            suspects.append(gpu)
-    homes = {gpu.home for gpu in suspects}
+def _lost(fleet: Fleet, asked: PresenceAsked, lost: Sequence[PhysicalGpu]) -> dict[str, Finding]:
+    """Findings on GPUs that are missing while their exporter reports others. Those that something excuses have one only
+    with `everything`."""
+    excuses = {gpu: _excused(fleet, gpu) for gpu in lost}
+    homes = {gpu.home for gpu, excuse in excuses.items() if not excuse}
     wide = widespread(fleet, len(homes), len(homes | set(fleet.at_home)))
     lost_at = Counter(gpu.home for gpu in lost)
-    for gpu in suspects:
-        result.explained.add(gpu.uuid)
-        if wide:
+    found = {}
+    for gpu, excuse in excuses.items():
+        if excuse and fleet.everything:
+            found[gpu.uuid] = _gone_unknown(gpu, excuse, Severity.INFO)
+        elif wide and not excuse:
             reason = f"gone together with GPUs of {len(homes) - 1} other machines: what is exported has changed"
-            result.findings.append(_gone_unknown(gpu, reason, Severity.WARNING))
-        else:
-            result.findings.append(_gone(fleet, gpu, lost_at[gpu.home]))
+            found[gpu.uuid] = _gone_unknown(gpu, reason, Severity.WARNING)
+        elif not excuse:
+            found[gpu.uuid] = _gone(fleet, asked, gpu, lost_at[gpu.home])
+    return found
 
 
 def _excused(fleet: Fleet, gpu: PhysicalGpu) -> str:
@@ -273,7 +247,7 @@ def _passed_through(fleet: Fleet, gpu: PhysicalGpu, node: Node | None) -> bool:
 def _gone_unknown(gpu: PhysicalGpu, reason: str, severity: Severity) -> Finding:
     return conclude(
         gpu,
-        FindingKind.GPU_MISSING,
+        GPU_MISSING,
         Verdict.UNKNOWN,
         f"not reporting; {reason}",
         severity=severity,
@@ -283,22 +257,22 @@ def _gone_unknown(gpu: PhysicalGpu, reason: str, severity: Severity) -> Finding:
     )
 
 
-def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
+def _gone(fleet: Fleet, asked: PresenceAsked, gpu: PhysicalGpu, lost: int) -> Finding:
     """A GPU that is missing beside siblings that report. lost: missing GPUs of its machine, itself included."""
     at, policy = fleet.snapshot.at, fleet.policy
     seen = gpu.last_seen
     silence = None if seen is None else (at - seen).total_seconds()
     siblings = fleet.at_home.get(gpu.home, ())
-    unreported = fleet.answers(WindowStat(REPORTING_SIGNALS[0], Statistic.COUNT, policy.change_window_seconds))
-    fact = unreported.evidence(gpu, comparison=">=", bound=float(policy.missing_seconds), at=seen, unit="seconds")
+    bound = float(policy.missing_seconds)
+    fact = asked.samples[0].evidence(gpu, comparison=">=", bound=bound, at=seen, unit="seconds")
     value, note = "unknown" if silence is None else silence, f"{len(siblings)} siblings report"
     evidence = [replace(fact, signal="unreported_seconds", value=value, statistic="", window_seconds=0, note=note)]
     if silence is None or silence < policy.missing_seconds:
         words, missing = "not reporting beside siblings that do", f"{policy.missing_seconds // 60} min without a sample"
-        return fleet.undecided(gpu, FindingKind.GPU_MISSING, f"{words}, but not for long", evidence, missing)
+        return fleet.undecided(gpu, GPU_MISSING, f"{words}, but not for long", evidence, missing)
     # Where most GPUs of a machine are missing, the exporter's device filter may be the cause, but not after an XID 79.
     confidence = 0.9 if lost <= len(siblings) else SUSPECTED
-    fallen = [change for change in fleet.changes(Signal.XID_CODE).get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
+    fallen = [change for change in asked.xids.get(gpu.uuid, ()) if change.after == FELL_OFF_THE_BUS]
     if fallen:
         confidence = 0.97
         evidence.append(Evidence(signal=Signal.XID_CODE, value=fallen[-1].after, at=fallen[-1].at, note="last XID"))
@@ -314,4 +288,9 @@ def _gone(fleet: Fleet, gpu: PhysicalGpu, lost: int) -> Finding:
     words = f"gone for {silence / 60:.0f} min, while {len(siblings)} siblings report"
     summary = f"index {gpu.lead.index or '?'}{slot}: {words}"
     grade = Grade(Severity.CRITICAL, Advice.REBOOT, confidence)
-    return fleet.degraded(gpu, FindingKind.GPU_MISSING, summary, grade, evidence, since=seen, gpu_hours=silence / 3600)
+    return fleet.degraded(gpu, GPU_MISSING, summary, grade, evidence, since=seen, gpu_hours=silence / 3600)
+
+
+PRESENCE = Rule(
+    tells=(GPU_MISSING, EXPORTER_DOWN, TELEMETRY_MISSING), needs=PresenceAsked, judge=presence, assesses=False
+)

@@ -11,13 +11,12 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
-from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
-from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
-from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu
+from gpuwatch.facts.model.decision import Advice, Component, Evidence, Finding, FindingKind, Severity, Verdict
+from gpuwatch.facts.model.telemetry import Signal, Statistic
+from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu, Tells
 from gpuwatch.judge.health.heat import Excess, excess_heat
-from gpuwatch.judge.health.policy import HealthPolicy
-from gpuwatch.judge.needs import stats
 from gpuwatch.judge.places import SlowPlace, air_of, slow_places, together_finding
+from gpuwatch.judge.rule import Ask, Judged, Rule
 
 THERMAL_BITS = 0x60
 HARDWARE_THERMAL_BITS = 0x40
@@ -28,44 +27,68 @@ _BUSY_RATIO = 0.5
 """Least engine activity in the window at which clocks are compared: they fall at idle by design."""
 
 
-def _now_and_both(
-    policy: HealthPolicy, signal: Signal, statistic: Statistic, bits: float | None = None
-) -> tuple[WindowStat, WindowStat]:
-    """A statistic of the last window, and of the last two together."""
-    seconds = policy.window_seconds
-    return WindowStat(signal, statistic, seconds, bits), WindowStat(signal, statistic, 2 * seconds, bits)
+_HEAT = Tells(
+    FindingKind.THERMAL_THROTTLE,
+    "slowed down by heat",
+    "critical: inspect; warning: watch, inspect",
+    (Component.COOLING,),
+)
+_BRAKE = Tells(
+    FindingKind.POWER_BRAKE,
+    "slowed down by the power brake or the hardware slowdown",
+    "critical: inspect; warning: inspect, watch",
+    (Component.POWER,),
+)
+_REASONS = Signal.CLOCK_EVENT_REASONS_BITS
 
 
-def thermal_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    now, both = policy.window_seconds, 2 * policy.window_seconds
-    bits = Signal.CLOCK_EVENT_REASONS_BITS
-    return (
-        *_now_and_both(policy, Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE),
-        *_now_and_both(policy, bits, Statistic.FRACTION_BITS, THERMAL_BITS),
-        WindowStat(bits, Statistic.COUNT, both),
-        WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
-        *stats(
-            Statistic.AVG, now, Signal.TEMPERATURE_MARGIN_CELSIUS, Signal.GPU_TEMPERATURE_CELSIUS, Signal.SM_CLOCK_HERTZ
-        ),
-        WindowStat(Signal.SM_CLOCK_HERTZ, Statistic.AVG, both),
-        WindowStat(Signal.POWER_WATTS, Statistic.AVG, now),
-        WindowStat(Signal.BUSY_RATIO, Statistic.MIN, now),
-        WindowStat(bits, Statistic.FRACTION_BITS, now, HARDWARE_THERMAL_BITS),
-        WindowStat(Signal.MEMORY_TEMPERATURE_CELSIUS, Statistic.AVG, both),
-    )
+class _Measure:
+    """A statistic of the last window, and of the last two together. enough: whether there are samples of both."""
+
+    def __init__(self, ask: Ask, signal: Signal, statistic: Statistic, bits: float | None = None) -> None:
+        window = ask.policy.window_seconds
+        self.now = ask(signal, statistic, window, bits)
+        self.both = ask(signal, statistic, 2 * window, bits)
+        self.enough = ask.reporting(2 * window) if bits is None else ask.covered(2 * window, signal)
+
+    def duty(self, gpu: PhysicalGpu) -> "_Duty | None":
+        """Duty in the last window and in the one before, which is that of both less that of the last."""
+        late, all_of_it = self.now.of(gpu), self.both.of(gpu)
+        if late is None or all_of_it is None or not self.enough(gpu):
+            return None
+        if self.now.stat.statistic is Statistic.FRACTION_BITS:  # a share of the samples
+            per, whole = 1.0, 2 * all_of_it
+        else:  # seconds of each window
+            per, whole = float(self.now.stat.window_seconds), all_of_it
+        return _Duty(min(late / per, 1.0), min(max(whole - late, 0.0) / per, 1.0), self.now)
 
 
-def power_brake_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    now, both = policy.window_seconds, 2 * policy.window_seconds
-    bits = Signal.CLOCK_EVENT_REASONS_BITS
-    return (
-        *_now_and_both(policy, Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE),
-        *_now_and_both(policy, bits, Statistic.FRACTION_BITS, BRAKE_BITS),
-        *_now_and_both(policy, bits, Statistic.FRACTION_BITS, SLOWDOWN_BITS),
-        WindowStat(bits, Statistic.FRACTION_BITS, now, THERMAL_BITS),
-        WindowStat(bits, Statistic.COUNT, both),
-        WindowStat(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now),
-    )
+class _HeatAsked:
+    def __init__(self, ask: Ask) -> None:
+        now, both = ask.policy.window_seconds, 2 * ask.policy.window_seconds
+        self.seconds = _Measure(ask, Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE)
+        self.bits = _Measure(ask, _REASONS, Statistic.FRACTION_BITS, THERMAL_BITS)
+        self.events = ask(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now)
+        self.margin = ask(Signal.TEMPERATURE_MARGIN_CELSIUS, Statistic.AVG, now)
+        self.temperature = ask(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.AVG, now)
+        self.clock = ask(Signal.SM_CLOCK_HERTZ, Statistic.AVG, now)
+        self.clock_both = ask(Signal.SM_CLOCK_HERTZ, Statistic.AVG, both)
+        self.power = ask(Signal.POWER_WATTS, Statistic.AVG, now)
+        self.busy = ask(Signal.BUSY_RATIO, Statistic.MIN, now)
+        self.hardware = ask(_REASONS, Statistic.FRACTION_BITS, now, HARDWARE_THERMAL_BITS)
+        self.memory = ask(Signal.MEMORY_TEMPERATURE_CELSIUS, Statistic.AVG, both)
+        self.reporting = ask.reporting(now)
+
+
+class _BrakeAsked:
+    def __init__(self, ask: Ask) -> None:
+        now = ask.policy.window_seconds
+        self.seconds = _Measure(ask, Signal.HW_POWER_BRAKE_SECONDS_TOTAL, Statistic.INCREASE)
+        self.bits = _Measure(ask, _REASONS, Statistic.FRACTION_BITS, BRAKE_BITS)
+        self.slowdown = _Measure(ask, _REASONS, Statistic.FRACTION_BITS, SLOWDOWN_BITS)
+        self.thermal = ask(_REASONS, Statistic.FRACTION_BITS, now, THERMAL_BITS)
+        self.events = ask(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now)
+        self.reporting = ask.reporting(now)
 
 
 class _Duty(NamedTuple):
@@ -80,73 +103,44 @@ class _Duty(NamedTuple):
         return min(self.now, self.before)
 
 
-def _duty(gpu: PhysicalGpu, now: GpuAnswers, both: GpuAnswers) -> _Duty | None:
-    """Duty in the last window and in the one before, which is that of both less that of the last."""
-    late, all_of_it = now.of(gpu), both.of(gpu)
-    if late is None or all_of_it is None:
-        return None
-    if now.stat.statistic is Statistic.FRACTION_BITS:  # a share of the samples
-        per, whole = 1.0, 2 * all_of_it
-    else:  # seconds of each window
-        per, whole = float(now.stat.window_seconds), all_of_it
-    return _Duty(min(late / per, 1.0), min(max(whole - late, 0.0) / per, 1.0), now)
+def _highest_duty(gpu: PhysicalGpu, *measures: _Measure) -> _Duty | None:
+    """None without enough samples of all of them."""
+    known = [duty for each in measures if (duty := each.duty(gpu)) is not None]
+    return max(known, key=lambda each: (each.lasting, each.now), default=None)
 
 
-def _duties(fleet: Fleet, *measures: tuple[GpuAnswers, GpuAnswers]) -> Callable[[PhysicalGpu], _Duty | None]:
-    """A GPU's highest duty by any of the measures; None without enough samples of all. A measure is one statistic, of
-    the last window and of the last two."""
-    double = 2 * fleet.policy.window_seconds
-    seen = [
-        fleet.covered(double, [now.stat.signal])
-        if now.stat.statistic is Statistic.FRACTION_BITS
-        else fleet.reporting(double)
-        for now, _ in measures
-    ]
-
-    def duty(gpu: PhysicalGpu) -> _Duty | None:
-        duties = [_duty(gpu, *each) for each, enough in zip(measures, seen, strict=True) if enough(gpu)]
-        known = [each for each in duties if each is not None]
-        return max(known, key=lambda each: (each.lasting, each.now), default=None)
-
-    return duty
-
-
-def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+def thermal_throttle(fleet: Fleet, asked: _HeatAsked) -> Judged:
     """Judges each GPU, and makes one finding on the places and models that are slowed as a whole.
 
     A GPU is slowed by heat in two windows in a row by the violation counter, the reason bits or the exporter's event
     counts; less surely where it is hotter and slower than busy peers. Heat that power does not explain is named too.
     """
-    kind = FindingKind.THERMAL_THROTTLE
-    policy = fleet.policy
-    answers = list(map(fleet.answers, thermal_needs(policy)))
-    seconds, seconds_both, bits, bits_both, _, events, margin, temperature, _, _, power, busy, hardware, memory = (
-        answers
-    )
-    reporting = fleet.reporting(policy.window_seconds)
-    duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
-    proxy = _heat_and_clock(fleet)
-    duties = {gpu: duty for gpu in fleet.present if (duty := duty_of(gpu)) is not None}
+    kind, policy = _HEAT, fleet.policy
+    margin, temperature, power, memory = asked.margin, asked.temperature, asked.power, asked.memory
+    proxy = _heat_and_clock(fleet, asked)
+    duties = {gpu: duty for gpu in fleet.present if (duty := _highest_duty(gpu, asked.seconds, asked.bits)) is not None}
     slowed = {gpu: duty for gpu, duty in duties.items() if duty.lasting >= policy.thermal_duty_ratio}
     memory_limit = policy.memory_temperature_celsius
-    working = [gpu for gpu in fleet.present if (busy.of(gpu) or 0.0) >= _BUSY_RATIO]
-    usual = _usually_slowed(fleet, slowed, working, hardware)
+    working = [gpu for gpu in fleet.present if (asked.busy.of(gpu) or 0.0) >= _BUSY_RATIO]
+    usual = _usually_slowed(fleet, slowed, working, asked.hardware)
     as_its_model = {gpu for gpus in usual.values() for gpu in gpus}
     hot = [gpu for gpu in fleet.present if gpu in slowed or (memory.of(gpu) or 0.0) >= memory_limit]
     places = slow_places(fleet, [gpu for gpu in hot if gpu not in as_its_model], duties.keys() | hot)
     place_of = {gpu: place for place in places for gpu in place.gpus}
-    heat = excess_heat(working, temperature, power, policy.peer_deviations, partial(air_of, fleet), slowed)
+    heat = excess_heat(working, temperature, power, partial(air_of, fleet), slowed)
 
     def seen(gpu: PhysicalGpu) -> Conclusion:
         if gpu in place_of:
             return fleet.unknown(gpu, kind, f"slowed by heat, as {place_of[gpu]}", _ALONE)
         duty, excess = duties.get(gpu), heat.get(gpu)
         excess = excess if excess is not None and excess.stands_out else None
-        if gpu in as_its_model and excess is None and hardware.of(gpu) is None:
+        if gpu in as_its_model and excess is None and asked.hardware.of(gpu) is None:
             missing = [Signal.CLOCK_EVENT_REASONS_BITS]  # without them a site that is too hot looks the same
             return fleet.unknown(gpu, kind, "slowed by heat as most busy GPUs of its model", missing)
         if gpu in as_its_model and excess is None:
-            return fleet.healthy(gpu, kind, "slowed by heat as most busy GPUs of its model", bits, confidence_ratio=0.5)
+            return fleet.healthy(
+                gpu, kind, "slowed by heat as most busy GPUs of its model", asked.bits.now, confidence_ratio=0.5
+            )
         if excess is not None and gpu not in slowed:
             return _hotter(fleet, gpu, excess, temperature)
         if gpu not in slowed and (memory.of(gpu) or 0.0) >= memory_limit:
@@ -163,11 +157,11 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
                 critical = Grade(Severity.CRITICAL, Advice.INSPECT, 0.9)
                 grade = critical if severe else Grade(Severity.WARNING, Advice.WATCH, 0.8)
                 return _slowed(fleet, gpu, kind, duty, "slowed by heat", evidence, grade)
-            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", seconds, bits)
-        if not reporting(gpu):
+            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", asked.seconds.now, asked.bits.now)
+        if not asked.reporting(gpu):
             return fleet.unseen(gpu, kind, policy.window_seconds)
         names = ("sw_thermal", "hw_thermal")
-        return _by_events(fleet, gpu, kind, events, names, "thermal slowdown") or proxy(gpu)
+        return _by_events(fleet, gpu, kind, asked.events, names, "thermal slowdown") or proxy(gpu)
 
     def differs(gpu: PhysicalGpu, found: Finding) -> bool | None:
         excess = heat.get(gpu)
@@ -179,7 +173,7 @@ def thermal_throttle(fleet: Fleet) -> tuple[Judge, list[Finding]]:
 
     judged = {gpu: seen(gpu) for gpu in fleet.present}
     warm = _as_its_place(fleet, judged, differs)
-    return lambda gpu: judged.get(gpu) or seen(gpu), _shared_heat(fleet, places, usual, warm, slowed)
+    return Judged(lambda gpu: judged.get(gpu) or seen(gpu), _shared_heat(fleet, places, usual, warm, slowed))
 
 
 def _shared_heat(
@@ -209,7 +203,7 @@ def _shared_heat(
     severity = Severity.CRITICAL if severe.intersection(of_places) else severity
     shown = [_duty_evidence(gpu, slowed[gpu], policy.thermal_duty_ratio) for gpu in shared if gpu in slowed][:1]
     since = fleet.before(2 * policy.window_seconds)
-    return together_finding(FindingKind.THERMAL_THROTTLE, said, shared, severity, evidence=shown, since=since)
+    return together_finding(_HEAT, said, shared, severity, evidence=shown, since=since)
 
 
 _NOT_SLOWED = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
@@ -232,11 +226,11 @@ def _as_its_place(
             continue
         if own is None:
             words = f"{found.summary}; whether its place is too warm is not known: no GPU near it works as hard"
-            judged[gpu] = fleet.undecided(gpu, found.kind, words, found.evidence, *_ALONE, severity=Severity.WARNING)
+            judged[gpu] = fleet.undecided(gpu, _HEAT, words, found.evidence, *_ALONE, severity=Severity.WARNING)
         else:
             warm.append(gpu)
             judged[gpu] = fleet.unknown(
-                gpu, found.kind, f"{found.summary}; the GPUs near it are about as warm for their power", _ALONE
+                gpu, _HEAT, f"{found.summary}; the GPUs near it are about as warm for their power", _ALONE
             )
     return warm
 
@@ -281,7 +275,7 @@ def _excess_evidence(gpu: PhysicalGpu, excess: Excess, temperature: GpuAnswers) 
 def _hotter(fleet: Fleet, gpu: PhysicalGpu, excess: Excess, temperature: GpuAnswers) -> Finding:
     return fleet.degraded(
         gpu,
-        FindingKind.THERMAL_THROTTLE,
+        _HEAT,
         f"{excess.celsius:.0f} °C hotter than its power explains",
         _NOT_SLOWED,
         [_excess_evidence(gpu, excess, temperature)],
@@ -294,7 +288,7 @@ def _hot_memory(fleet: Fleet, gpu: PhysicalGpu, memory: GpuAnswers) -> Finding:
     limit = fleet.policy.memory_temperature_celsius
     return fleet.degraded(
         gpu,
-        FindingKind.THERMAL_THROTTLE,
+        _HEAT,
         f"its memory is at {memory.of(gpu):.0f} °C, where it is slowed as the core is",
         _NOT_SLOWED,
         [memory.evidence(gpu, comparison=">=", bound=limit)],
@@ -306,7 +300,7 @@ def _hot_memory(fleet: Fleet, gpu: PhysicalGpu, memory: GpuAnswers) -> Finding:
 def _slowed(
     fleet: Fleet,
     gpu: PhysicalGpu,
-    kind: FindingKind,
+    kind: Tells,
     duty: _Duty,
     words: str,
     evidence: Sequence[Evidence],
@@ -331,7 +325,7 @@ def _duty_evidence(gpu: PhysicalGpu, duty: _Duty, bound: float) -> Evidence:
 
 
 def _by_events(
-    fleet: Fleet, gpu: PhysicalGpu, kind: FindingKind, events: GpuAnswers, names: Sequence[str], words: str
+    fleet: Fleet, gpu: PhysicalGpu, kind: Tells, events: GpuAnswers, names: Sequence[str], words: str
 ) -> Conclusion | None:
     """The conclusion from the exporter's counts of clock events; None where it counts none."""
     found = events.by_variant(gpu)
@@ -351,12 +345,11 @@ def _by_events(
     )
 
 
-def _heat_and_clock(fleet: Fleet) -> Judge:
+def _heat_and_clock(fleet: Fleet, asked: _HeatAsked) -> Judge:
     """Without any throttle signal: hotter and slower than busy peers in two windows, and not at the power cap."""
-    kind = FindingKind.THERMAL_THROTTLE
-    policy = fleet.policy
-    deviations = policy.peer_deviations
-    margin, temperature, clock, clock_both, power, busy = map(fleet.answers, thermal_needs(policy)[6:12])
+    kind, policy = _HEAT, fleet.policy
+    margin, temperature, power, busy = asked.margin, asked.temperature, asked.power, asked.busy
+    clock, clock_both = asked.clock, asked.clock_both
     missing = [Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Signal.CLOCK_EVENT_REASONS_BITS]
     working = [gpu for gpu in fleet.present if (busy.of(gpu) or 0.0) >= _BUSY_RATIO]
     clock_peers, clock_both_peers, temperature_peers, power_peers = (
@@ -383,9 +376,9 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
             return fleet.unknown(gpu, kind, "no throttling signal is exported, nor busy peers to compare with", missing)
         low, low_both, hot, drawn = (value for value in measured if value is not None)
         slow_now, slow_before, heat, feed = (peers for peers in cohorts if peers is not None)
-        slow = low < slow_now.lower(deviations) and low_both < slow_before.lower(deviations)
+        slow = low < slow_now.lower and low_both < slow_before.lower
         # A card at its power cap draws as much as its peers; one that is throttled for heat draws less.
-        if slow and hot > heat.upper(deviations) and drawn < feed.median:
+        if slow and hot > heat.upper and drawn < feed.median:
             return fleet.degraded(
                 gpu,
                 kind,
@@ -393,8 +386,8 @@ def _heat_and_clock(fleet: Fleet) -> Judge:
                 # Three measurements agree, but none of them is a throttle signal.
                 Grade(Severity.WARNING, Advice.WATCH, 0.5),
                 [
-                    clock.evidence(gpu, comparison="<", bound=slow_now.lower(deviations), peers=slow_now),
-                    temperature.evidence(gpu, comparison=">", bound=heat.upper(deviations), peers=heat),
+                    clock.evidence(gpu, comparison="<", bound=slow_now.lower, peers=slow_now),
+                    temperature.evidence(gpu, comparison=">", bound=heat.upper, peers=heat),
                     power.evidence(gpu, comparison="<", bound=feed.median, peers=feed),
                 ],
                 since=fleet.before(2 * policy.window_seconds),
@@ -414,21 +407,14 @@ def _of_job_or_model(
     return lambda gpu: in_job(gpu) or of_model(gpu)
 
 
-def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
+def power_brake(fleet: Fleet, asked: _BrakeAsked) -> Judged:
     """Judges each GPU, and makes one finding on the places that are braked as a whole.
 
     What counts is the power brake, or a hardware slowdown without a reason, in two windows in a row.
     """
-    kind = FindingKind.POWER_BRAKE
-    policy = fleet.policy
-    seconds, seconds_both, bits, bits_both, slowdown, slowdown_both, thermal, _, events = map(
-        fleet.answers, power_brake_needs(policy)
-    )
-    reporting = fleet.reporting(policy.window_seconds)
-    duty_of = _duties(fleet, (seconds, seconds_both), (bits, bits_both))
-    unnamed_of = _duties(fleet, (slowdown, slowdown_both))
+    kind, policy, seconds, bits = _BRAKE, fleet.policy, asked.seconds.now, asked.bits.now
     bound = policy.power_brake_duty_ratio
-    duties = {gpu: duty for gpu in fleet.present if (duty := duty_of(gpu)) is not None}
+    duties = {gpu: duty for gpu in fleet.present if (duty := _highest_duty(gpu, asked.seconds, asked.bits)) is not None}
     braked = {gpu: duty for gpu, duty in duties.items() if duty.lasting >= bound}
     # Machines that one supply brakes are sampled at different seconds, so one of them fills both windows first.
     in_part = [gpu for gpu, duty in duties.items() if max(duty.now, duty.before) >= bound]
@@ -438,13 +424,13 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if gpu in place_of:
             return fleet.unknown(gpu, kind, f"under the power brake, as {place_of[gpu]}", _ALONE)
-        duty, unnamed = duties.get(gpu), unnamed_of(gpu)
+        duty, unnamed = duties.get(gpu), asked.slowdown.duty(gpu)
         if duty is not None and gpu in braked:
             # No healthy machine uses the brake; card, cable or power supply may be at fault.
             words, evidence = "under the power brake", [_duty_evidence(gpu, duty, bound)]
             grade = Grade(Severity.CRITICAL, Advice.INSPECT, 0.85)
             return _slowed(fleet, gpu, kind, duty, words, evidence, grade)
-        hot = (thermal.of(gpu) or 0.0) >= bound
+        hot = (asked.thermal.of(gpu) or 0.0) >= bound
         if unnamed is not None and unnamed.lasting >= bound and not hot:
             # 0x8 without a thermal or brake bit: fast power protection, which flickers at state changes.
             words, evidence = "in hardware slowdown of no given reason", [_duty_evidence(gpu, unnamed, bound)]
@@ -452,7 +438,9 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
             return _slowed(fleet, gpu, kind, unnamed, words, evidence, grade)
         if duty is not None:
             return fleet.healthy(gpu, kind, "no lasting power brake", seconds, bits)
-        if reporting(gpu) and (counted := _by_events(fleet, gpu, kind, events, ("hw_power_brake",), "power brake")):
+        if asked.reporting(gpu) and (
+            counted := _by_events(fleet, gpu, kind, asked.events, ("hw_power_brake",), "power brake")
+        ):
             return counted
         missing = [bits.stat.signal, seconds.stat.signal]
         return fleet.unknown(gpu, kind, "the power brake is not exported, or too little was seen", missing)
@@ -460,4 +448,8 @@ def power_brake(fleet: Fleet) -> tuple[Judge, list[Finding]]:
     said = [f"{place} are under the power brake at once: look at their power feed, not at each GPU" for place in places]
     shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of if gpu in braked][:1]
     since = fleet.before(2 * policy.window_seconds)
-    return judge, together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)
+    return Judged(judge, together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since))
+
+
+THERMAL_THROTTLE = Rule(tells=(_HEAT,), needs=_HeatAsked, judge=thermal_throttle)
+POWER_BRAKE = Rule(tells=(_BRAKE,), needs=_BrakeAsked, judge=power_brake)

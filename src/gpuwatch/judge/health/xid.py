@@ -1,6 +1,6 @@
 """XIDs: what each says about the GPU that raised it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.facts.catalog.xids import Xid, XidAction, XidClass, conflicts
@@ -16,21 +16,48 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.faults import FaultMemory, KnownFault, RepairKind
 from gpuwatch.facts.model.telemetry import Signal, Vendor
-from gpuwatch.judge.components import COMPONENTS, XID_COMPONENTS, combined_confidence, independent
-from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, PhysicalGpu, conclude
-from gpuwatch.judge.health.fault_memory import RECOVERY, programs_differ
-from gpuwatch.judge.health.xid_events import CommonCause, XidEvent, applies, common_causes, counts_xids, xid_needs
+from gpuwatch.judge.components import XID_COMPONENTS, combined_confidence, independent
+from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, Grade, PhysicalGpu, Tells, conclude
+from gpuwatch.judge.health.fault_memory import FaultsAsked, programs_differ, remembered_xids, with_memory
+from gpuwatch.judge.health.xid_events import (
+    COMMON_CAUSE_SECONDS,
+    CommonCause,
+    XidEvent,
+    XidsAsked,
+    applies,
+    common_causes,
+    counts_xids,
+    xid_events,
+)
+from gpuwatch.judge.rule import Ask, Judged, Rule
+
+_TELLS = Tells(
+    FindingKind.XID,
+    "an XID: the driver reported a fault",
+    "critical: reset, reboot, inspect, replace; warning: reset_when_idle, inspect; info: fix_application, watch",
+)
 
 _OF_XIDS = {Component.MEMORY, Component.PCIE, Component.NVLINK}
-CORROBORATING = frozenset(
-    {
-        FindingKind.RECOVERY_ACTION,
-        FindingKind.DCGM_HEALTH,
-        FindingKind.VENDOR_HEALTH,
-        *(kind for kind, parts in COMPONENTS.items() if _OF_XIDS & set(parts)),
-    }
-)
-"""Findings on the same GPU that may corroborate an XID: those on its component, and judgements on the whole GPU."""
+_ON_THE_GPU = (FindingKind.RECOVERY_ACTION, FindingKind.DCGM_HEALTH, FindingKind.VENDOR_HEALTH)
+"""Judgements on the whole GPU."""
+
+
+class _Asked(XidsAsked):
+    def __init__(self, ask: Ask) -> None:
+        super().__init__(ask)
+        self.signals = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.XID_EVENTS_TOTAL)
+        self.recovery = ask(Signal.RECOVERY_ACTION_CODE)
+        # Of the memory of faults: without them repairs are not seen.
+        ask(Signal.ENERGY_JOULES_TOTAL)
+        ask(Signal.ECC_DBE_VOLATILE_TOTAL)
+        self.faults = FaultsAsked(ask)
+        self.reporting = ask.reporting(ask.policy.change_window_seconds)
+
+
+def corroborates(finding: Finding) -> bool:
+    """Whether it may corroborate an XID on the same GPU: it is on a component of XIDs, or judges the whole GPU."""
+    return finding.kind in _ON_THE_GPU or not _OF_XIDS.isdisjoint(finding.components)
+
 
 _CONFIRMS_NOTHING = frozenset({45, 154, 162})
 """They follow another event: a process' end, a new recovery action, the end of a fault."""
@@ -61,26 +88,13 @@ _INFOROM = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
 _DAY_SECONDS = 24 * 3600
 
 
-def xid(
-    fleet: Fleet,
-    others: Mapping[str, Sequence[Finding]],
-    events: Mapping[str, Sequence[XidEvent]],
-    memory: FaultMemory | None,
-) -> tuple[Judge, tuple[Finding, ...]]:
-    """The rule, and the findings on what many GPUs' XIDs have in common.
-
-    others: by GPU the DEGRADED findings of the other rules, which corroborate. events: with what is remembered of them.
-    memory: None for a single run, which remembers nothing.
-    """
-    kind = FindingKind.XID
-    stats = xid_needs(fleet.policy)
-    last, *counting = map(fleet.answers, stats)
-    reporting = fleet.reporting(fleet.policy.change_window_seconds)
-    gauge_is_there = (
-        bool(last.values)
-        or bool(fleet.changes(last.stat.signal))
-        or fleet.snapshot.telemetry_schema.has(last.stat.signal)
-    )
+def xid(fleet: Fleet, asked: _Asked) -> Judged:
+    """With findings on what many GPUs' XIDs have in common. It uses the findings of the rules before it."""
+    kind, last, memory = _TELLS, asked.last, fleet.memory
+    raised = xid_events(fleet, asked)
+    faults = remembered_xids(fleet, asked.faults, raised, memory or FaultMemory())
+    events = with_memory(fleet, raised, faults)
+    gauge_is_there = bool(last.values) or bool(asked.latched) or fleet.snapshot.telemetry_schema.has(last.stat.signal)
 
     causes = common_causes(fleet, (event for found in events.values() for event in found if _lasts(event)))
     cause_of = {event: cause for cause in causes for event in cause.events}
@@ -89,7 +103,10 @@ def xid(
     def judge(gpu: PhysicalGpu) -> Conclusion:
         mine = events.get(gpu.uuid, ())
         found = [
-            _of_event(event, _Judged(fleet, event, mine, others.get(gpu.uuid, ()), cause_of.get(event)).conclusion())
+            _of_event(
+                event,
+                _Event(fleet, asked, event, mine, fleet.against.get(gpu.uuid, ()), cause_of.get(event)).conclusion(),
+            )
             for event in mine
         ]
         shown = [item for item in found if isinstance(item, Finding)]
@@ -101,42 +118,43 @@ def xid(
             return fleet.unknown(gpu, kind, "earlier faults may be forgotten", [memory.unread])
         if found:
             return Verdict.HEALTHY
-        if any(counts_xids(answers, gpu) for answers in counting):
+        if any(counts_xids(answers, gpu) for answers in asked.counts):
             return fleet.healthy(gpu, kind, none)
         code = last.of(gpu)
         if code:
-            return _stands(fleet, gpu, code, last)
+            return _stands(fleet, gpu, code, asked)
         # Since DCGM 4.5 the gauge has no series before the first XID, so its absence is no gap if others have it.
-        if code == 0 or (gauge_is_there and gpu.lead.vendor is Vendor.NVIDIA and reporting(gpu)):
+        if code == 0 or (gauge_is_there and gpu.lead.vendor is Vendor.NVIDIA and asked.reporting(gpu)):
             return fleet.healthy(gpu, kind, none, last, confidence_ratio=0.8)
-        return fleet.unknown(gpu, kind, "no XID metric is exported", [stat.signal for stat in stats[:3]])
+        return fleet.unknown(gpu, kind, "no XID metric is exported", asked.signals)
 
-    return judge, tuple(_together(fleet, causes))
+    return Judged(judge, tuple(_together(causes)))
 
 
 def _lasts(event: XidEvent) -> bool:
     return event.fault is None or event.fault.open
 
 
-def _stands(fleet: Fleet, gpu: PhysicalGpu, code: float, last: GpuAnswers) -> Conclusion:
+def _stands(fleet: Fleet, gpu: PhysicalGpu, code: float, asked: _Asked) -> Conclusion:
     """An XID from before the window that is not fatal. A 154 hides the one before it."""
-    if code == _RECOVERY_ACTION_CHANGED and fleet.answers(RECOVERY).of(gpu) is None:
+    if code == _RECOVERY_ACTION_CHANGED and asked.recovery.of(gpu) is None:
         return _hidden(gpu)
     words = f"XID {code:g} is older than the window; the gauge never clears"
-    return fleet.healthy(gpu, FindingKind.XID, words, last, confidence_ratio=0.8)
+    return fleet.healthy(gpu, _TELLS, words, asked.last, confidence_ratio=0.8)
 
 
 def _hidden(gpu: PhysicalGpu) -> Conclusion:
     words = "the driver changed its recovery action (XID 154), which hides the XID before it, and neither is exported"
     missing = (Signal.RECOVERY_ACTION_CODE, "a count of XIDs, which shows the one before")
-    return Fleet.undecided(gpu, FindingKind.XID, words, (), *missing, severity=Severity.WARNING)
+    return Fleet.undecided(gpu, _TELLS, words, (), *missing, severity=Severity.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _Event:
     """One XID of one GPU beside its other XIDs and the findings of other rules on it."""
 
     fleet: Fleet
+    asked: _Asked
     event: XidEvent
     mine: Sequence[XidEvent]
     others: Sequence[Finding]
@@ -155,7 +173,7 @@ class _Judged:
         if known.xid_class is XidClass.IGNORE:
             return self._healthy(title)
         if known.code == _RECOVERY_ACTION_CHANGED:
-            exported = self.fleet.answers(RECOVERY).of(event.gpu) is not None
+            exported = self.asked.recovery.of(event.gpu) is not None
             return self._healthy("its recovery action is judged by itself") if exported else _hidden(event.gpu)
         if event.fault is not None and not event.fault.open:
             return self._healthy(f"{title}; over since {_ended(event.fault)}")
@@ -178,16 +196,16 @@ class _Judged:
         if known.code == _INFOROM_NOT_WRITTEN:
             if "V100" not in event.gpu.model:
                 return self._healthy(title)
-            return Fleet.degraded(event.gpu, FindingKind.XID, title, _INFOROM, (), components=())
+            return Fleet.degraded(event.gpu, _TELLS, title, _INFOROM, (), components=())
         missing = "a second sign: a recovery action, DCGM health, an ECC, remap or link counter"
         return self._undecided(title, missing)
 
     def _signs(self, known: Xid) -> list[Finding]:
         """Findings that show the same event or judge the whole GPU, without those that repeat the XID's number. For a
-        fatal XID all of CORROBORATING count: they make it surer that the GPU is degraded."""
+        fatal XID all that corroborate count: they make it surer that the GPU is degraded."""
         if known.code in _CONFIRMS_NOTHING:
             return []
-        found = [each for each in self.others if each.kind in CORROBORATING and not _derived(known, each.kind)]
+        found = [each for each in self.others if corroborates(each) and not _derived(known, each.kind)]
         part = XID_COMPONENTS.get(known.code)
         if known.xid_class is XidClass.FATAL:
             return found
@@ -217,7 +235,7 @@ class _Judged:
         if again := "" if fault is None else self._again(fault):
             title, advice = f"{title}; {again}: exchange the GPU, or inspect its machine", Advice.REPLACE
         grade = Grade(severity, advice, confidence)
-        own = Fleet.degraded(self.event.gpu, FindingKind.XID, title, grade, (), components=parts)
+        own = Fleet.degraded(self.event.gpu, _TELLS, title, grade, (), components=parts)
         evidence = tuple(evidence for sign in signs for evidence in sign.evidence)
         sure = combined_confidence([own, *signs])
         return replace(own, confidence_ratio=sure, evidence=evidence, missing=tuple(missing))
@@ -237,10 +255,10 @@ class _Judged:
         return f"it came {bursts} times within a day" if bursts >= policy.xid_bursts_per_day else ""
 
     def _healthy(self, summary: str) -> Conclusion:
-        return self.fleet.healthy(self.event.gpu, FindingKind.XID, summary, confidence_ratio=0.8)
+        return self.fleet.healthy(self.event.gpu, _TELLS, summary, confidence_ratio=0.8)
 
     def _undecided(self, summary: str, missing: str, severity: Severity = Severity.INFO) -> Finding:
-        return Fleet.undecided(self.event.gpu, FindingKind.XID, summary, (), missing, severity=severity)
+        return Fleet.undecided(self.event.gpu, _TELLS, summary, (), missing, severity=severity)
 
 
 def _ended(fault: KnownFault) -> str:
@@ -260,11 +278,11 @@ def _application(event: XidEvent, title: str) -> Finding:
     workloads = sorted({each.workload for each in holdings} | {str(subject) for subject in event.all_workloads})
     if programs_differ(holdings):
         words = f"{title}, but {len(workloads)} workloads raised it on this GPU: {', '.join(workloads)}"
-        return Fleet.degraded(event.gpu, FindingKind.XID, words, _TWO_WORKLOADS, ())
+        return Fleet.degraded(event.gpu, _TELLS, words, _TWO_WORKLOADS, ())
     who = f" (allocated to {', '.join(workloads)})" if workloads else ""
     return conclude(
         event.gpu,
-        FindingKind.XID,
+        _TELLS,
         Verdict.UNKNOWN,
         title + who,
         advice=Advice.FIX_APPLICATION,
@@ -320,7 +338,7 @@ def _words(cause: CommonCause) -> str:
     return f"{where}: a job, a rollout, a driver or the site is the likelier cause than each GPU's hardware"
 
 
-def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
+def _together(causes: list[CommonCause]) -> Iterable[Finding]:
     """One finding per subject that GPUs with the same XID share."""
     for subject in dict.fromkeys(cause.subject for cause in causes):
         found = [cause for cause in causes if cause.subject == subject]
@@ -333,7 +351,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
                 signal="xid_code",
                 value=float(len({event.gpu.uuid for event in cause.events})),
                 unit="GPUs",
-                window_seconds=fleet.policy.common_cause_seconds,
+                window_seconds=COMMON_CAUSE_SECONDS,
                 note=f"XID {cause.code} on {cause.homes} machines",
                 promql=next((item.promql for event in cause.events for item in event.evidence if item.promql), ""),
             )
@@ -350,7 +368,7 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
         )
         yield conclude(
             subject,
-            FindingKind.XID,
+            _TELLS,
             Verdict.UNKNOWN,
             "; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
             severity=Severity.INFO if only_application else Severity.CRITICAL if fatal else Severity.WARNING,
@@ -361,3 +379,6 @@ def _together(fleet: Fleet, causes: list[CommonCause]) -> Iterable[Finding]:
             gpus=gpus.values(),
             node=nodes.pop() if len(nodes) == 1 else None,
         )
+
+
+XID = Rule(tells=(_TELLS,), needs=_Asked, judge=xid)

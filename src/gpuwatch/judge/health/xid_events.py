@@ -13,20 +13,34 @@ from datetime import datetime, timedelta
 from gpuwatch.facts.catalog.xids import Xid, XidClass
 from gpuwatch.facts.model.decision import Evidence, Subject
 from gpuwatch.facts.model.faults import KnownFault
-from gpuwatch.facts.model.telemetry import Activity, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.facts.model.telemetry import Activity, Signal, StateChange, Statistic
 from gpuwatch.judge.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu, on_node
-from gpuwatch.judge.health.policy import HealthPolicy
 from gpuwatch.judge.places import shared_place
+from gpuwatch.judge.rule import Ask
+
+COMMON_CAUSE_SECONDS = 300
+"""Time within which events came at once: ten samples, and the exporters' own XID window."""
+_COMMON_CAUSE_GPUS = 2
+"""GPUs of one workload or machine with the same XID at once from which it has one cause: a job that dies on all its
+GPUs is far likelier than two independent faults within minutes."""
 
 
-def xid_needs(policy: HealthPolicy) -> tuple[WindowStat, ...]:
-    window = policy.change_window_seconds
-    return (
-        WindowStat(Signal.XID_CODE, Statistic.LAST),
-        WindowStat(Signal.XID_WINDOW_COUNT, Statistic.MAX, window),
-        WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.INCREASE, window),
-        WindowStat(Signal.XID_EVENTS_TOTAL, Statistic.APPEARED, window),
-    )
+class XidsAsked:
+    """The three metrics of XIDs, and since when the GPU reports."""
+
+    def __init__(self, ask: Ask) -> None:
+        window = ask.policy.change_window_seconds
+        self.last = ask(Signal.XID_CODE)
+        self.counted = ask(Signal.XID_WINDOW_COUNT, Statistic.MAX, window)
+        self.increased = ask(Signal.XID_EVENTS_TOTAL, Statistic.INCREASE, window)
+        self.appeared = ask(Signal.XID_EVENTS_TOTAL, Statistic.APPEARED, window)
+        self.samples = [ask.context(signal, Statistic.COUNT, window) for signal in REPORTING_SIGNALS]
+        self.latched = ask.changes(Signal.XID_CODE)
+        self.occurred = ask.changes(Signal.XID_WINDOW_COUNT)
+
+    @property
+    def counts(self) -> tuple[GpuAnswers, ...]:
+        return self.counted, self.increased, self.appeared
 
 
 # Columns of NVIDIA's catalog by the prefix of a model's name. Every XID applies to other models (Ada, Turing, GH200).
@@ -82,9 +96,9 @@ class XidEvent:
         return frozenset().union(*self.workloads)
 
 
-def xid_events(fleet: Fleet) -> dict[str, list[XidEvent]]:
+def xid_events(fleet: Fleet, asked: XidsAsked) -> dict[str, list[XidEvent]]:
     """The XIDs of each GPU within the change window, one event per code."""
-    seen = _Seen(fleet)
+    seen = _Seen(fleet, asked)
     events: dict[str, list[XidEvent]] = {}
     for gpu in fleet.gpus:
         codes = seen.codes(gpu)
@@ -99,23 +113,23 @@ def counts_xids(answers: GpuAnswers, gpu: PhysicalGpu) -> bool:
 
 
 class _Seen:
-    def __init__(self, fleet: Fleet) -> None:
-        self._last, self._counted, self._increased, self._appeared = map(fleet.answers, xid_needs(fleet.policy))
+    def __init__(self, fleet: Fleet, asked: XidsAsked) -> None:
+        self._asked = asked
         self._catalog = fleet.xids
-        self._began = _telemetry_began(fleet)
+        self._began = _telemetry_began(fleet, asked.samples)
         self._held = _holders(fleet)
         self._latched = {
             uuid: _by_code((_code(change.after), change) for change in changes if change.after > 0)
-            for uuid, changes in fleet.changes(Signal.XID_CODE).items()
+            for uuid, changes in asked.latched.items()
         }
         self._occurred = {
             uuid: _by_code((code, change) for change in changes if (code := _variant(change.variant)))
-            for uuid, changes in fleet.changes(Signal.XID_WINDOW_COUNT).items()
+            for uuid, changes in asked.occurred.items()
         }
 
     def codes(self, gpu: PhysicalGpu) -> set[int | str]:
         found = {*self._latched.get(gpu.uuid, ()), *self._occurred.get(gpu.uuid, ())}
-        for answers in (self._counted, self._increased, self._appeared):
+        for answers in self._asked.counts:
             found.update(_counts(answers, gpu))
         return found
 
@@ -127,13 +141,13 @@ class _Seen:
             newest = latched[-1]
             before = "no XID" if newest.before in (None, 0.0) else f"XID {newest.before:g}"
             note = f"became this value; {before} before"
-            evidence.append(self._last.evidence(gpu, newest.after, at=newest.at, note=note))
+            evidence.append(self._asked.last.evidence(gpu, newest.after, at=newest.at, note=note))
         totals = [0]
-        for answers in (self._increased, self._appeared):
+        for answers in (self._asked.increased, self._asked.appeared):
             if total := _counts(answers, gpu).get(code):
                 totals.append(total)
                 evidence.append(answers.evidence(gpu, float(total), comparison=">", bound=0.0, note=f"XID {code}"))
-        at_once = _counts(self._counted, gpu).get(code, 0)
+        at_once = _counts(self._asked.counted, gpu).get(code, 0)
         times = max((latched, occurred), key=len)
         in_window = round(sum(change.after - (change.before or 0.0) for change in occurred))
         if at_once or occurred:
@@ -142,7 +156,9 @@ class _Seen:
                 note += f"; {in_window} at least, as each is counted no longer than the exporter's window"
             newest_at = occurred[-1].at if occurred else None
             value = float(max(at_once, 1))
-            evidence.append(self._counted.evidence(gpu, value, comparison=">", bound=0.0, at=newest_at, note=note))
+            evidence.append(
+                self._asked.counted.evidence(gpu, value, comparison=">", bound=0.0, at=newest_at, note=note)
+            )
         return XidEvent(
             gpu=gpu,
             code=code,
@@ -186,15 +202,14 @@ def _counts(answers: GpuAnswers, gpu: PhysicalGpu) -> dict[int | str, int]:
     return found
 
 
-def _telemetry_began(fleet: Fleet) -> Callable[[PhysicalGpu], datetime | None]:
+def _telemetry_began(fleet: Fleet, samples: Sequence[GpuAnswers]) -> Callable[[PhysicalGpu], datetime | None]:
     """Until when a GPU's gauge may show an XID from before the window: two samples after its telemetry began within it.
     None where it reported all along, or is missing now."""
     window = fleet.policy.change_window_seconds
     interval = fleet.snapshot.telemetry_schema.interval_seconds
-    counts = [fleet.answers(WindowStat(signal, Statistic.COUNT, window)) for signal in REPORTING_SIGNALS]
 
     def began(gpu: PhysicalGpu) -> datetime | None:
-        seen = max((value for count in counts if (value := count.of(gpu)) is not None), default=None)
+        seen = max((value for count in samples if (value := count.of(gpu)) is not None), default=None)
         if seen is None or interval <= 0 or not gpu.present or (seen + 2) * interval >= window:
             return None
         return fleet.snapshot.at - timedelta(seconds=(seen - 2) * interval)
@@ -259,7 +274,6 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
     A fatal XID has a common cause only on many Nodes. GPUs of one machine share hardware (a board, a power feed, a
     switch), and two Nodes of one workload are two broken GPUs: no program causes it.
     """
-    policy = fleet.policy
     by_code: dict[int | str, list[XidEvent]] = defaultdict(list)
     for event in events:
         if event.known is not None and event.known.xid_class is not XidClass.IGNORE:
@@ -268,19 +282,19 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
     for code, found in by_code.items():
         fatal = any(event.known.xid_class is XidClass.FATAL for event in found if event.known is not None)
         left = list(found)
-        together = _at_once(left, policy.common_cause_seconds, fatal=fatal)
-        if len({event.gpu.home for event in together}) >= policy.common_cause_nodes:
+        together = _at_once(left, fatal=fatal)
+        if len({event.gpu.home for event in together}) >= fleet.policy.common_cause_nodes:
             subject = FLEET if fatal else _one_workload(together) or FLEET
             place = shared_place(fleet, {event.gpu.lead.node for event in together})
             causes.append(CommonCause(code, tuple(together), subject, place))
             widespread = set(together)
             left = [event for event in left if event not in widespread]
         if not fatal:
-            causes += _shared_causes(policy, code, left)
+            causes += _shared_causes(code, left)
     return causes
 
 
-def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) -> Iterable[CommonCause]:
+def _shared_causes(code: int | str, left: list[XidEvent]) -> Iterable[CommonCause]:
     """Causes by workload, and by machine for the events that are left."""
     for sharers in (lambda event: event.all_workloads, lambda event: [on_node(event.gpu.home)]):
         explained: set[XidEvent] = set()
@@ -289,21 +303,21 @@ def _shared_causes(policy: HealthPolicy, code: int | str, left: list[XidEvent]) 
             for subject in sharers(event):
                 groups[subject].append(event)
         for subject, members in groups.items():
-            together = _at_once(members, policy.common_cause_seconds, fatal=False)
-            if len({event.gpu.uuid for event in together}) >= policy.common_cause_gpus:
+            together = _at_once(members, fatal=False)
+            if len({event.gpu.uuid for event in together}) >= _COMMON_CAUSE_GPUS:
                 yield CommonCause(code, tuple(together), subject)
                 explained |= set(together)
         left = [event for event in left if event not in explained]
 
 
-def _at_once(events: Sequence[XidEvent], seconds: int, *, fatal: bool) -> list[XidEvent]:
-    """The events within so many seconds that have the most GPUs, and all of unknown time unless fatal."""
+def _at_once(events: Sequence[XidEvent], *, fatal: bool) -> list[XidEvent]:
+    """The events within COMMON_CAUSE_SECONDS that have the most GPUs, and all of unknown time unless fatal."""
     timed = sorted(((time, event) for event in events for time in event.times), key=lambda item: item[0])
     inside: Counter[str] = Counter()
     most, best, start = 0, range(0), 0
     for end, (time, event) in enumerate(timed):
         inside[event.gpu.uuid] += 1
-        while (time - timed[start][0]).total_seconds() > seconds:
+        while (time - timed[start][0]).total_seconds() > COMMON_CAUSE_SECONDS:
             left = timed[start][1].gpu.uuid
             inside[left] -= 1
             if not inside[left]:
