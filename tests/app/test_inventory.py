@@ -14,8 +14,8 @@ from kubernetes.client import ApiClient, Configuration
 
 from execute.living import Fleet, new_store
 from gpuwatch.act.analysis import Policies, analyse
-from gpuwatch.app.controller import controller as controllers
-from gpuwatch.app.controller.controller import Controller, followed, following, rest
+from gpuwatch.app.controller import look
+from gpuwatch.app.controller.controller import Controller
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sources import Opened
@@ -54,33 +54,33 @@ def listed(server: ApiServer) -> int:
 
 
 def test_a_live_cluster_is_followed_until_it_rests(opened: Opened, server: ApiServer) -> None:
-    mine = following(opened)
+    mine = opened.followed()
     assert mine.cluster is not None
-    assert followed(mine) == ()
+    assert mine.cluster.followed() == ()
     for _ in range(3):
         assert [item.name for item in mine.cluster.read(NOW).pods] == ["train-0"]
     assert (listed(server), watching()) == (1, 1)
-    assert [(item.resource, item.objects, item.lists) for item in followed(mine)] == [("pods", 1, 1)]
-    rest(mine)
-    assert (followed(mine), watching()) == ((), 0)
-    rest(mine)
+    assert [(item.resource, item.objects, item.lists) for item in mine.cluster.followed()] == [("pods", 1, 1)]
+    mine.rest()
+    assert (mine.cluster.followed(), watching()) == ((), 0)
+    mine.rest()
     mine.cluster.read(NOW)
     assert (listed(server), watching()) == (2, 1)
-    rest(mine)
+    mine.rest()
 
 
 def test_other_sources_stay_as_they_are(opened: Opened, tmp_path: Path) -> None:
     for cluster in (None, RecordedCluster(tmp_path)):
         other = replace(opened, cluster=cluster)
-        assert following(other) == other
-        assert followed(other) == ()
-        rest(other)
+        assert other.followed() == other
+        assert cluster is None or cluster.followed() == ()
+        other.rest()
 
 
 def test_the_controller_follows_and_lets_go_when_it_ends(opened: Opened, server: ApiServer) -> None:
     controller = Controller({}, opened, None, None, Metrics(), threading.Event())
     for _ in range(2):
-        controller._opened.cluster.read(NOW)  # type: ignore[union-attr]
+        controller.replica.opened.cluster.read(NOW)  # type: ignore[union-attr]
     assert (listed(server), watching()) == (1, 1)
     controller.close()
     assert watching() == 0
@@ -95,13 +95,13 @@ def test_a_storm_that_only_the_look_of_the_remediation_task_sees_is_remembered(
         found = analyse(*arguments)
         return replace(found, plan=replace(found.plan, last_storm=NOW))
 
-    monkeypatch.setattr(controllers, "analyse", stormy)
-    monkeypatch.setattr(controllers, "take_snapshot", lambda *_: replace(Fleet().view().snapshot, at=NOW))
+    monkeypatch.setattr(look, "analyse", stormy)
+    monkeypatch.setattr(look, "take_snapshot", lambda *_: replace(Fleet().view().snapshot, at=NOW))
     controller = Controller({}, opened, None, None, Metrics(), threading.Event())
     store = new_store()
-    view = controller._fresh(store)
+    view = controller.look.fresh(store)
     controller.close()
-    assert (view.last_storm, controller._storm_at) == (NOW, NOW)
+    assert (view.last_storm, controller.look._storm.at(term=0)) == (NOW, NOW)
 
 
 def test_metrics_tell_the_age_and_count_lists_and_drift_across_new_settings() -> None:

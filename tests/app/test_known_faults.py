@@ -15,8 +15,9 @@ from detect.builders import AT
 from detect.test_fault_memory import HOUR, moved, quiet, raised
 from gpuwatch.act.analysis import Policies, assess
 from gpuwatch.app.cli.main import cli
-from gpuwatch.app.controller.controller import Controller, Writers
 from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.remembered import KnownFaults
+from gpuwatch.app.controller.replica import Replica, Writers
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.app.sources import Opened
@@ -25,6 +26,7 @@ from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.sources.collect.snapshot_file import save_snapshot
 from gpuwatch.sources.kube.writer import ClusterWriter
 from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.checkpoints import FAULTS
 from gpuwatch.sources.store.store import Store
 from kube.memory_cluster import MemoryCluster
 from store.places import InFile, Killed
@@ -32,14 +34,16 @@ from store.places import InFile, Killed
 MINUTE = timedelta(minutes=1)
 
 
-def process(folder: Path, cluster: ClusterWriter | None) -> Controller:
+def process(folder: Path, cluster: ClusterWriter | None) -> KnownFaults:
     opened = Opened(Settings(run=ControllerPolicy(folder=folder)), Policies(), None, None, None, AT, "a test")
     writers = None if cluster is None else Writers(plain=cluster, rehearsal=cluster)
-    return Controller({}, opened, writers, None, Metrics(), threading.Event())
+    replica = Replica({}, opened, writers, None, Metrics(), threading.Event())
+    return KnownFaults(lambda: replica.profiles(FAULTS))
 
 
-def cycle(controller: Controller, snapshot: Snapshot) -> FaultMemory:
-    return controller._remembered(snapshot, controller._opened)
+def cycle(process: KnownFaults, snapshot: Snapshot, term: int = 0) -> FaultMemory:
+    opened = Opened(Settings(), Policies(), None, None, None, AT, "a test")
+    return process.with_snapshot(snapshot, opened, term)
 
 
 def verdict(snapshot: Snapshot, memory: FaultMemory) -> Verdict:
@@ -119,23 +123,23 @@ def test_killed_at_any_line_nothing_is_lost(tmp_path: Path) -> None:
 def test_where_nothing_happens_nothing_is_written(tmp_path: Path) -> None:
     writes: list[str] = []
     cluster = MemoryCluster()
-    controller = process(
+    known_faults = process(
         tmp_path, cluster.writer(interfere=lambda verb, what, done: writes.append(verb) if done else None)
     )
-    cycle(controller, quiet())
+    cycle(known_faults, quiet())
     assert [verb for verb in writes if verb != "get"] == []
-    cycle(controller, moved(raised(79), MINUTE))
+    cycle(known_faults, moved(raised(79), MINUTE))
     assert [verb for verb in writes if verb != "get"]
     writes.clear()
     for minute in range(2, 5):
-        cycle(controller, quiet(by=minute * MINUTE))
+        cycle(known_faults, quiet(by=minute * MINUTE))
     assert writes == []
 
 
 def test_while_the_store_does_not_answer_no_gpu_is_found_healthy(tmp_path: Path) -> None:
     cluster = MemoryCluster()
     cycle(process(tmp_path, cluster), raised(79))
-    controller = process(tmp_path / "missing" / "folder", cluster)
+    known_faults = process(tmp_path / "missing" / "folder", cluster)
     answers = False
 
     def fails(*_: object, **__: object) -> object:
@@ -143,14 +147,14 @@ def test_while_the_store_does_not_answer_no_gpu_is_found_healthy(tmp_path: Path)
             raise StoreError("the API server does not answer")
         return original()
 
-    original = controller._fault_store
-    controller._fault_store = fails  # type: ignore[method-assign, assignment]
+    original = known_faults._store
+    known_faults._store = fails  # type: ignore[method-assign, assignment]
     snapshot = quiet(by=HOUR)
-    unread = cycle(controller, snapshot)
+    unread = cycle(known_faults, snapshot)
     assert "the API server does not answer" in unread.unread
     assert verdict(snapshot, unread) is Verdict.UNKNOWN
     answers = True
-    known = cycle(controller, quiet(by=HOUR + MINUTE))
+    known = cycle(known_faults, quiet(by=HOUR + MINUTE))
     assert known.unread == ""
     assert verdict(quiet(by=HOUR + MINUTE), known) is Verdict.DEGRADED
 
@@ -160,10 +164,10 @@ def test_what_is_damaged_is_said_until_a_restart_goes_on_without_it(tmp_path: Pa
     kept = InFile(tmp_path / "gpuwatch.state")
     (piece,) = (name for name in kept.pieces() if name.startswith("fault-"))
     kept.spoil(piece, lambda body: body[::-1])
-    controller = process(tmp_path, None)
+    known_faults = process(tmp_path, None)
     for minute in range(2):
         snapshot = quiet(by=HOUR + minute * MINUTE)
-        assert verdict(snapshot, cycle(controller, snapshot)) is Verdict.UNKNOWN
+        assert verdict(snapshot, cycle(known_faults, snapshot)) is Verdict.UNKNOWN
     snapshot = quiet(by=2 * HOUR)
     assert verdict(snapshot, cycle(process(tmp_path, None), snapshot)) is Verdict.HEALTHY
 
@@ -174,6 +178,5 @@ def test_another_leader_in_between_is_believed(tmp_path: Path) -> None:
     first = process(tmp_path, cluster)
     cycle(first, quiet())
     cycle(process(tmp_path, cluster), raised(79))
-    first._faults_saved = None  # it becomes the leader again
     later = quiet(by=2 * HOUR)
-    assert verdict(later, cycle(first, later)) is Verdict.DEGRADED
+    assert verdict(later, cycle(first, later, term=1)) is Verdict.DEGRADED

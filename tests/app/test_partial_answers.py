@@ -79,9 +79,9 @@ def running(fleet: Fleet, folder: Path, brake_alerts: tuple[str, ...] = ()) -> I
 
 
 def cycle(controller: Controller) -> Plan:
-    controller.analyse()
-    assert controller.seen.analysis is not None
-    return controller.seen.analysis.plan
+    controller.cycle.run()
+    assert controller.replica.found.analysis is not None
+    return controller.replica.found.analysis.plan
 
 
 @pytest.mark.parametrize("said", [THANOS, VICTORIA_METRICS])

@@ -67,10 +67,10 @@ def test_an_edit_after_the_sources_were_opened_changes_nothing(options: dict[str
     config.write_text("{currency: CHF, plan: {min_score: 4}}")
     assert sized(opened).currency == "EUR"
     controller = Controller(options, opened, None, None, Metrics(), threading.Event())
-    for each in (opened, controller._own_sources()):
+    for each in (opened, controller.replica.own_sources()):
         assert (each.settings.currency, each.settings.plan.min_score, each.policies.plan.min_score) == ("EUR", 3, 3)
     controller.take()
-    assert (controller.settings.currency, controller._own_sources().policies.plan.min_score) == ("CHF", 4)
+    assert (controller.settings.currency, controller.replica.own_sources().policies.plan.min_score) == ("CHF", 4)
 
 
 def test_the_operators_xids_reach_the_profiles(options: dict[str, object], tmp_path: Path) -> None:

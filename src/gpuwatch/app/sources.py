@@ -46,6 +46,15 @@ class Opened:
     description: str
     gaps: tuple[Gap, ...] = ()  # faults of the operator's own files
 
+    def followed(self) -> "Opened":
+        """The same sources; an API server is watched from its first read on, until `rest`."""
+        return replace(self, cluster=self.cluster.following()) if self.cluster is not None else self
+
+    def rest(self) -> None:
+        """Stop watching until the next read."""
+        if self.cluster is not None:
+            self.cluster.close()
+
 
 def open_sources(options: Mapping[str, Any], settings: Settings | None = None) -> Opened:
     """Opens what the options name. Raises SourceError, SettingsError, TelemetryError or ClusterError. settings: default

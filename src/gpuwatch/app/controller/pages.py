@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwatch.facts.model.decision import Analysis
-from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.say.deliver import outbox as box
 from gpuwatch.say.deliver.outbox import OutboxError
 from gpuwatch.say.status_page import ReportFiles, Status, reports_html, status_html
@@ -33,15 +31,6 @@ _FIRST = ("report.html", "report.md", "report.json")
 class WebPage:
     content_type: str
     body: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """The results of the last analysis and of the last steps; replaced as a whole."""
-
-    analysis: Analysis | None = None
-    remediations: tuple[Remediation, ...] | None = None
-    pause: Pause | None = None
 
 
 class Pages:

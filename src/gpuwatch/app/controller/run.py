@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch import __version__
-from gpuwatch.app.controller.controller import Controller, UnreachableError, Writers
+from gpuwatch.app.controller.controller import Controller
 from gpuwatch.app.controller.counted_writer import counted
 from gpuwatch.app.controller.http_server import serving
 from gpuwatch.app.controller.jobs import Jobs
 from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.pages import Pages
+from gpuwatch.app.controller.replica import UnreachableError, Writers
 from gpuwatch.app.errors import EXPECTED, SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.logs import LogFormat, log_to_stderr

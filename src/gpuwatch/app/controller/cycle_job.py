@@ -1,0 +1,94 @@
+"""The cycle: analyse the fleet, store proposals, tell what was found."""
+
+import logging
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from gpuwatch.account.fleet_cost import fleet_cost
+from gpuwatch.act.execute.requests import PROPOSED
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.app.controller.look import Look
+from gpuwatch.app.controller.remediation_job import new_executor
+from gpuwatch.app.controller.replica import Replica, Writers
+from gpuwatch.app.logs import fields
+from gpuwatch.facts.model.decision import Analysis, Mode
+from gpuwatch.facts.model.remediation import Pause, Remediation
+from gpuwatch.facts.model.telemetry import Gap
+from gpuwatch.say.cycle_line import cycle_fields, cycle_line
+from gpuwatch.sources.kube.writer import WriteError
+
+log = logging.getLogger("gpuwatch.run")
+
+
+class CycleJob:
+    def __init__(self, replica: Replica, look: Look) -> None:
+        self._replica = replica
+        self._look = look
+        self._cycles = 0
+
+    def run(self) -> None:
+        """Analyse the fleet and store proposals. A replica that does not lead only checks whether its sources
+        answer."""
+        from gpuwatch.app.sizing import price_list
+
+        replica = self._replica
+        if not replica.leads():
+            self._look.stand_by()
+            assert replica.election is not None
+            holder = replica.election.holder
+            log.info("standing by: %s leads", holder or "no replica", extra=fields(leader=holder))
+            return
+        began = time.monotonic()
+        with replica.remediations() as store:
+            known, pause, unread = (store.all(), store.paused(), store.gaps) if store else ((), Pause(), ())
+            analysis, view = self._look.now(known, pause, unread)
+            proposed, refused = self._propose(store, analysis, view) if store else ((), ())
+            analysis = replace(analysis, gaps=(*analysis.gaps, *refused))
+            if store and proposed:
+                known = store.all()
+        with replica.telling:
+            metrics, before = replica.metrics, replica.found.analysis
+            metrics.leads.set(1)
+            metrics.analysed(analysis)
+            metrics.costs(fleet_cost(analysis, price_list(replica.settings), replica.found.advice))
+            metrics.remembered(known, pause, datetime.now(UTC))
+            replica.found = replace(replica.found, analysis=analysis, remediations=known, pause=pause)
+        self._cycles += 1
+        seconds = time.monotonic() - began
+        log.info(
+            "cycle %d in %.1f s: %s", self._cycles, seconds, cycle_line(analysis, before, proposed, known, pause),
+            extra=fields(cycle=self._cycles, seconds=round(seconds, 3), **cycle_fields(analysis, proposed, pause)),
+        )  # fmt: skip
+
+    def _propose(
+        self, store: RemediationStore, analysis: Analysis, view: PlanFacts
+    ) -> tuple[tuple[Remediation, ...], tuple[Gap, ...]]:
+        """Returns the Remediations proposed now, and what the store refused to keep."""
+        replica = self._replica
+        if replica.writers is None or all(item.mode is Mode.OBSERVE for item in analysis.plan.items):
+            return (), ()
+        now = datetime.now(UTC)
+        executor = new_executor(replica, self._look, store, replica.writers)
+        kept = executor.propose(analysis.plan, view, now)
+        for gap in executor.refused:
+            replica.metrics.job_errors.labels("cycle").inc()
+            log.error("%s: %s", gap.what, gap.detail)
+        # The store returns another replica's proposal of the same moment as it is.
+        proposed = tuple(each for each in kept if each.proposal.created_at == now)
+        for each in proposed:
+            replica.metrics.proposed(each)
+            _say(each, replica.writers)
+        return proposed, tuple(executor.refused)
+
+
+def _say(proposed: Remediation, writers: Writers) -> None:
+    """Writes an Event on the object; a failure changes nothing."""
+    proposal = proposed.proposal
+    wish = "approve or reject it" if proposal.mode is Mode.SUGGEST else "its owners are notified next"
+    note = f"Remediation {proposed.name} ({proposal.action}): {proposal.reason} Mode {proposal.mode}: {wish}."
+    try:
+        writers.plain.event(proposal.objects[0], at=datetime.now(UTC), reason=PROPOSED, action="Propose", note=note)
+    except WriteError as error:
+        log.warning("the proposal %s was not said on its target: %s", proposed.name, error.message)

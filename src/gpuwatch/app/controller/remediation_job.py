@@ -1,0 +1,110 @@
+"""Carries out the open Remediations, and takes back marks that belong to none."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.sweep import Orphan, in_turn, suspects
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.app.controller.history_log import HistoryLog
+from gpuwatch.app.controller.leader import NotLeadingError
+from gpuwatch.app.controller.look import Look
+from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers
+from gpuwatch.app.errors import EXPECTED
+from gpuwatch.facts.model.remediation import ObjectRef, Remediation
+
+log = logging.getLogger("gpuwatch.run")
+
+_STEPS_AT_ONCE = 12
+"""Most steps of one Remediation in one run; the longest course, a device taint with all its steps, has fewer."""
+
+_NAMED_LEFTOVERS = 50
+"""Most objects without a Remediation that the page names one by one."""
+
+
+def new_executor(replica: Replica, look: Look, store: RemediationStore, writers: Writers) -> Executor:
+    settings = replica.settings
+    return Executor(
+        store,
+        writers.plain,
+        writers.rehearsal,
+        lambda: look.fresh(store),
+        lambda remediation: replica.notifications.tell(remediation, settings.delivery),
+        ExecutorPolicies(plan=settings.plan, execute=settings.execute),
+    )
+
+
+class RemediationJob:
+    def __init__(self, replica: Replica, look: Look) -> None:
+        self._replica = replica
+        self._look = look
+        self._histories = HistoryLog(replica.metrics)
+        self._sweeps = 0
+        self._left_since: dict[ObjectRef, datetime] = {}
+
+    def run(self) -> None:
+        """Advance every due Remediation as far as it goes now."""
+        replica = self._replica
+        if not replica.leads():
+            return
+        with replica.remediations() as store:
+            if store is None or replica.writers is None:
+                return
+            executor = new_executor(replica, self._look, store, replica.writers)
+            for name in executor.due(datetime.now(UTC)):
+                if replica.stopping.is_set() or not replica.leads():
+                    return
+                self._carry_on(executor, name)
+            known, pause = store.all(), store.paused()
+            swept = self._swept(executor, known)
+        with replica.telling:
+            replica.metrics.remembered(known, pause, datetime.now(UTC))
+            replica.found = replace(replica.found, remediations=known, pause=pause)
+            if swept is not None:
+                left, unread = swept
+                replica.metrics.left_behind(len(left) + unread)
+                replica.found = replace(replica.found, leftovers=tuple(_leftovers(left, unread)))
+
+    def _swept(self, executor: Executor, known: tuple[Remediation, ...]) -> tuple[tuple[Orphan, ...], int] | None:
+        """What stands without a Remediation, and how many more are read in later sweeps; None before the first look."""
+        if self._look.last is None:
+            return None
+        grace = timedelta(seconds=self._replica.settings.execute.orphan_grace_seconds)
+        turn, later = in_turn(suspects(self._look.last.snapshot.cluster), known, self._sweeps)
+        self._sweeps += 1
+        return executor.sweep(turn, known, self._left_since, datetime.now(UTC), grace, later), len(later)
+
+    def _carry_on(self, executor: Executor, name: str) -> None:
+        """One Remediation, step by step until nothing more is due. An error affects it alone."""
+        before: Remediation | None = None
+        for _ in range(_STEPS_AT_ONCE):
+            if self._replica.stopping.is_set():
+                return
+            try:
+                after = executor.run_once(name, datetime.now(UTC))
+            except NotLeadingError:
+                raise
+            except (*EXPECTED, UnreachableError, OSError) as error:
+                self._replica.metrics.job_errors.labels("remediation").inc()
+                log.error("remediation %s: no step: %s", name, error)  # noqa: TRY400 - the sentence says it all
+                return
+            except Exception:
+                self._replica.metrics.job_errors.labels("remediation").inc()
+                log.exception("remediation %s: a step failed; the others go on", name)
+                return
+            if after is None or (before is not None and after.version == before.version):
+                return
+            self._histories.tell(before, after, datetime.now(UTC))
+            before = after
+
+
+def _leftovers(left: tuple[Orphan, ...], unread: int) -> Iterator[str]:
+    """What stands without a Remediation, as far as a person can read it."""
+    yield from (each.reason for each in left[:_NAMED_LEFTOVERS])
+    if len(left) > _NAMED_LEFTOVERS:
+        yield f"{len(left) - _NAMED_LEFTOVERS} more objects have a mark of gpuwatch and no Remediation."
+    if unread:
+        yield f"{unread} objects with a mark of gpuwatch and no Remediation are read in later sweeps."

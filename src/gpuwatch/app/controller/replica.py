@@ -1,0 +1,143 @@
+"""What all jobs of one process share: its sources and settings, its writers, whether it leads, and what each job found
+last."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.app.controller.leader import Election
+from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.notifications import Notifications
+from gpuwatch.app.settings import Settings
+from gpuwatch.app.sources import Opened, open_sources
+from gpuwatch.facts.model.decision import Analysis
+from gpuwatch.facts.model.remediation import Pause, Remediation
+from gpuwatch.facts.model.sizing import Recommendation
+from gpuwatch.sources.kube.writer import ClusterWriter
+from gpuwatch.sources.store.checkpoints import STATE, Checkpoints
+from gpuwatch.sources.store.store import Store
+
+log = logging.getLogger("gpuwatch.run")
+
+
+class UnreachableError(Exception):
+    """A source did not answer, so nothing was decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Writers of a live cluster. plain: with the lease check; rehearsal: dry runs."""
+
+    plain: ClusterWriter
+    rehearsal: ClusterWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the jobs found last, for each other and for the page.
+
+    analysis: of the last cycle. remediations, pause: as the cycle or the remediation job read them last. leftovers: a
+    sentence for each mark without a Remediation, of the remediation job. advice: of the profiles job.
+    """
+
+    analysis: Analysis | None = None
+    remediations: tuple[Remediation, ...] | None = None
+    pause: Pause | None = None
+    leftovers: tuple[str, ...] = ()
+    advice: tuple[Recommendation, ...] = ()
+
+
+class Replica:
+    """options: the sources from the command line. writers: None without a live cluster. election: None for a single
+    replica.
+
+    reading: held by the job that reads the sources. telling: held by the job that replaces `found`, or the metrics of
+    a leader; no leadership ends meanwhile. term: counts the times that this process began to lead.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        opened: Opened,
+        writers: Writers | None,
+        election: Election | None,
+        metrics: Metrics,
+        stopping: threading.Event,
+    ) -> None:
+        self._options = options
+        self.opened = opened.followed()
+        self.writers = writers
+        self.election = election
+        self.metrics = metrics
+        self.stopping = stopping
+        self.reading = threading.Lock()
+        self.telling = threading.RLock()
+        self.found = Found()
+        self.term = 0
+        self._led = False
+        self.notifications = self._new_notifications()
+
+    @property
+    def settings(self) -> Settings:
+        return self.opened.settings
+
+    def leads(self) -> bool:
+        with self.telling:
+            leads = self.election is None or self.election.leads
+            if self._led and not leads:
+                self.metrics.stood_down()
+                self.found = Found(advice=self.found.advice)
+            if leads and not self._led:
+                self.term += 1
+            self._led = leads
+            self.metrics.leads.set(leads)
+            return leads
+
+    def take(self) -> None:
+        """Reload the settings, and open their sources. If that raises, nothing changes."""
+        opened = open_sources(self._options).followed()
+        with self.reading:
+            self.opened.rest()
+            self.opened = opened
+        if self.notifications.folder != self._notifications_folder:
+            self.notifications = self._new_notifications()
+
+    def own_sources(self) -> Opened:
+        """Separate connections for the long jobs, so that short jobs never wait for them."""
+        opened = self.opened
+        found = open_sources(self._options, opened.settings)
+        return replace(found, at=datetime.now(UTC), policies=opened.policies)
+
+    @contextmanager
+    def remediations(self) -> Iterator[RemediationStore | None]:
+        """None without a live cluster, which can hold neither proposals nor a pause."""
+        if self.writers is None:
+            yield None
+            return
+        store = RemediationStore(self.writers.plain, self.settings.namespace)
+        yield store
+        for gap in store.gaps:
+            log.warning("%s: %s", gap.what, gap.detail)
+
+    def profiles(self, state: str = STATE) -> Path | Callable[[], AbstractContextManager[Store]]:
+        """The store of the profiles: the configured file, else the cluster, else a local file. state: the name of its
+        list in the cluster."""
+        if self.settings.state is not None or self.writers is None:
+            file = self.settings.state or self.settings.run.folder / "gpuwatch.state"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return file
+        writer, namespace = self.writers.plain, self.settings.namespace
+        return lambda: Store(Checkpoints(writer, namespace, state))
+
+    @property
+    def _notifications_folder(self) -> Path:
+        return self.settings.run.folder / "notifications"
+
+    def _new_notifications(self) -> Notifications:
+        return Notifications(self._notifications_folder, self.metrics, self.stopping)

@@ -1,0 +1,68 @@
+"""The two jobs that profile and advise: the hourly update, and the weekly report's."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from gpuwatch.account.fleet_cost import advice_counts
+from gpuwatch.app.controller.look import quiet
+from gpuwatch.app.controller.replica import Replica, UnreachableError
+from gpuwatch.app.logs import fields
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.say.cycle_line import joined
+from gpuwatch.say.words import plural
+from gpuwatch.sources.store.workload_profiles import publish
+
+log = logging.getLogger("gpuwatch.run")
+
+_WEEK = timedelta(days=7)
+
+
+class SizingJob:
+    """One of the two at a time: both update the same store."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._sizing = threading.Lock()
+
+    def profile(self) -> None:
+        replica = self._replica
+        if not replica.leads():
+            return
+        from gpuwatch.app.sizing import size
+
+        with self._sizing:
+            sized = size(replica.own_sources(), replica.profiles(), _WEEK, quiet())
+            if replica.writers is not None:
+                gaps = publish(replica.writers.plain, sized.book, sized.recommendations, sized.abstentions)
+                for gap in gaps:
+                    log.warning("%s: %s", gap.what, gap.detail)
+        counts = advice_counts(sized.recommendations, sized.abstentions, sized.outcomes, datetime.now(UTC))
+        with replica.telling:
+            replica.found = replace(replica.found, advice=sized.recommendations)
+            replica.metrics.advised(counts)
+        log.info(
+            "profiles up to %s: %s, advice for %d, none for %d", f"{sized.book.until:%Y-%m-%dT%H:%MZ}",
+            plural(len(sized.book.profiles), "profile"), len(sized.recommendations), len(sized.abstentions),
+            extra=fields(profiles=len(sized.book.profiles), advised=len(sized.recommendations)),
+        )  # fmt: skip
+
+    def report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
+        """Files and summary of the report of the seven days before `end`. Raises UnreachableError without data."""
+        from gpuwatch.app.sizing import size
+        from gpuwatch.app.weekly_report import Acted, report_files, week_of
+        from gpuwatch.say.weekly_markdown import weekly_summary
+
+        replica = self._replica
+        with self._sizing:
+            opened = replica.own_sources()
+            sized = size(opened, replica.profiles(), 2 * _WEEK, quiet())
+            lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
+            if lost and not sized.snapshot.devices:
+                raise UnreachableError(joined(lost))  # make the report later, with data
+            with replica.remediations() as store:
+                acted = Acted.of(store.all() if store else (), opened.settings.plan)
+            week = week_of(opened, sized, _WEEK, end=end, acted=acted)
+        return report_files(week), weekly_summary(week)
