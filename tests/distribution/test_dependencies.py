@@ -10,15 +10,14 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from datetime import UTC, datetime
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
+from detect.test_fault_memory import quiet
 from gpuwatch import __version__
 from gpuwatch.app.cli import main
-from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.sources.collect.snapshot_file import save_snapshot
 from parts.processes import free_port
 
@@ -133,16 +132,68 @@ def test_a_command_imports_at_its_start_what_the_table_says(module: str) -> None
     assert loaded_after(f"import gpuwatch.app.{module}") == AT_START[module]
 
 
-def test_an_analysis_loads_neither_frames_nor_destinations_nor_solvers(tmp_path: Path) -> None:
-    """pyarrow imports pandas by itself where it reads a recording, so a Prometheus and a capture are looked at."""
+FRAMES_AND_SOLVERS = {"pandas", "pyarrow", "scipy", "scikit-learn"}
+"""Hundreds of MiB and a second each. Other commands do not import them before what needs them runs."""
 
-    def analyzed(*options: str) -> set[str]:
-        command = ["analyze", "--no-cluster", *options]
-        return loaded_after(f"from gpuwatch.app.cli.main import cli\ntry: cli({command})\nexcept SystemExit: pass")
+ON_A_CAPTURE: dict[str, tuple[str, ...]] = {
+    "analyze": (),
+    "explain": ("device/gpu-0",),
+    "plan": (),
+    "doctor": ("--allow-limited",),
+    "capture": ("--output-file", "again.json.gz"),
+}
 
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    file = tmp_path / "capture.json.gz"
+    save_snapshot(quiet(), file)
+    return file
+
+
+def run(*arguments: str) -> set[str]:
+    """The dependencies that a command has loaded when it ends, in a process of its own."""
+    code = f"from gpuwatch.app.cli.main import cli\ntry: cli({[*arguments]})\n"
+    return loaded_after(code + "except SystemExit as end: assert not end.code, end.code")
+
+
+@pytest.mark.parametrize("command", ON_A_CAPTURE)
+def test_a_command_on_a_capture_needs_neither_frames_nor_solvers(command: str, capture: Path) -> None:
+    options = [str(capture.with_name(each)) if each.endswith(".gz") else each for each in ON_A_CAPTURE[command]]
+    assert run(command, "--no-cluster", "--telemetry", str(capture), *options) == CLUSTER | {"click"}
+
+
+def test_parquet_alone_needs_frames(capture: Path) -> None:
+    file = str(capture.with_name("findings.parquet"))
+    loaded = run("analyze", "--no-cluster", "--telemetry", str(capture), "-o", "parquet", "--output-file", file)
+    assert loaded & FRAMES_AND_SOLVERS == {"pandas", "pyarrow"}
+
+
+def test_a_cycle_of_the_controller_needs_neither_frames_nor_solvers(
+    capture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCH_RUN__FOLDER", str(capture.parent))
+    code = f"""
+import threading
+from gpuwatch.app.controller import run  # all that the process loads
+from gpuwatch.app.controller.controller import Controller
+from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.sources import open_sources
+from pathlib import Path
+options = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config", "cluster"))
+opened = open_sources({{**options, "telemetry": (Path({str(capture)!r}),), "no_cluster": True}})
+assert opened.settings.run.folder == Path({str(capture.parent)!r})
+controller = Controller({{}}, opened, None, None, Metrics(), threading.Event())
+controller.cycle.run()
+assert controller.replica.found.analysis.devices
+"""
+    assert loaded_after(code) & FRAMES_AND_SOLVERS == set()
+
+
+def test_a_prometheus_is_asked_without_frames(tmp_path: Path) -> None:
+    """pyarrow imports pandas by itself where it reads a recording, so a Prometheus is looked at."""
     settings = tmp_path / "settings.yaml"
     settings.write_text(f"prometheus: {{url: 'http://127.0.0.1:{free_port()}', retries: 0}}")
-    assert analyzed("--config", str(settings)) == CLUSTER | {"click", "prometheus-api-client"}
-    capture = tmp_path / "capture.json.gz"
-    save_snapshot(Snapshot(at=datetime(2026, 3, 2, tzinfo=UTC)), capture)
-    assert analyzed("--telemetry", str(capture)) == CLUSTER | {"click"}
+    command = ["analyze", "--no-cluster", "--config", str(settings)]
+    code = f"from gpuwatch.app.cli.main import cli\ntry: cli({command})\nexcept SystemExit: pass"
+    assert loaded_after(code) == CLUSTER | {"click", "prometheus-api-client"}
