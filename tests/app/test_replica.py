@@ -10,8 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from detect.test_fault_memory import quiet
 from gpuwatch.act.analysis import Policies
+from gpuwatch.app.controller.cycle_job import CycleJob
 from gpuwatch.app.controller.leader import Election
+from gpuwatch.app.controller.look import Look
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.remembered import LastStorm
 from gpuwatch.app.controller.replica import Found, Replica
@@ -74,6 +77,24 @@ def test_no_leadership_ends_while_a_job_tells_what_it_found(tmp_path: Path) -> N
         replica.found = replace(replica.found, leftovers=("a taint",))
     other.join(10)
     assert (other.is_alive(), replica.found) == (False, Found())
+
+
+def test_a_cycle_that_ends_after_the_leadership_tells_nothing(tmp_path: Path) -> None:
+    """Its metrics would stay beside those of the new leader until the process ends."""
+    lead = Lead()
+    replica = replica_of(lead, tmp_path)
+    snapshot = replace(quiet(), at=datetime.now(UTC))
+
+    class Looking(Look):
+        def now(self, *arguments: Any) -> Any:
+            lead.leads = led
+            return super().now(*arguments)
+
+    replica.opened = replace(replica.opened, snapshot=snapshot)
+    for led in (True, False):
+        CycleJob(replica, Looking(replica)).run()
+        shown = replica.metrics.registry.get_sample_value("gpuwatch_devices", {"state": "known"})
+        assert (replica.found.analysis is not None, bool(shown)) == (led, led)
 
 
 @pytest.mark.parametrize("elected", [True, False])

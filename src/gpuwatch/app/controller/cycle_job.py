@@ -49,8 +49,9 @@ class CycleJob:
             if store and proposed:
                 known = store.all()
         with replica.telling:
+            if not replica.leads():  # no more: the leader tells of the fleet
+                return
             metrics, before = replica.metrics, replica.found.analysis
-            metrics.leads.set(1)
             metrics.analysed(analysis)
             metrics.costs(fleet_cost(analysis, price_list(replica.settings), replica.found.advice))
             metrics.remembered(known, pause, datetime.now(UTC))

@@ -61,6 +61,8 @@ class RemediationJob:
             known, pause = store.all(), store.paused()
             swept = self._swept(executor, known)
         with replica.telling:
+            if not replica.leads():
+                return
             replica.metrics.remembered(known, pause, datetime.now(UTC))
             replica.found = replace(replica.found, remediations=known, pause=pause)
             if swept is not None:

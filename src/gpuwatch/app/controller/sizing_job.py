@@ -42,7 +42,8 @@ class SizingJob:
         counts = advice_counts(sized.recommendations, sized.abstentions, sized.outcomes, datetime.now(UTC))
         with replica.telling:
             replica.found = replace(replica.found, advice=sized.recommendations)
-            replica.metrics.advised(counts)
+            if replica.leads():
+                replica.metrics.advised(counts)
         log.info(
             "profiles up to %s: %s, advice for %d, none for %d", f"{sized.book.until:%Y-%m-%dT%H:%MZ}",
             plural(len(sized.book.profiles), "profile"), len(sized.recommendations), len(sized.abstentions),
