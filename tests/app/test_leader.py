@@ -36,7 +36,7 @@ class Clock:
 def election(cluster: MemoryCluster, identity: str, clock: Clock, **options: Any) -> Election:
     writer = cluster.writer(**options)
     return Election(
-        writer, "gpuwatch", identity, lease_duration_seconds=LEASE_SECONDS, lease_retry_seconds=2,
+        writer, "gpuwatch", identity, lease_duration_seconds=LEASE_SECONDS,
         wall=clock.wall, monotonic=clock.monotonic,
     )  # fmt: skip
 

@@ -48,7 +48,6 @@ class Run(GpuwatchRun):
         draft = self.settings.with_suffix(".new")
         common = {
             "cycle_interval_seconds": 1,
-            "settings_check_interval_seconds": 1,
             "listen_address": "127.0.0.1",
             "listen_port": self.port,
         }

@@ -356,7 +356,7 @@ def test_killed_in_between_and_run_again_it_finishes(
 ) -> None:
     config = tmp_path / "settings.yaml"
     # The next run waits that long for the Lease of the one that was killed, and before it looks what became of a write.
-    config.write_text("{run: {lease_duration_seconds: 3, lease_retry_seconds: 1}, execute: {write_timeout_seconds: 5}}")
+    config.write_text("{run: {lease_duration_seconds: 3}, execute: {write_timeout_seconds: 5}}")
     writes = 0
     for name in ("patch", "delete"):
         real = getattr(LiveWriter, name)

@@ -52,7 +52,6 @@ class Replica:
                 "gpuwatch",
                 name,
                 lease_duration_seconds=15,
-                lease_retry_seconds=2,
                 monotonic=lambda: self.clock,
             )
         self.made: list[datetime] = []

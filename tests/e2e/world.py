@@ -51,8 +51,6 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
         "cycle_interval_seconds": 3,
         "remediation_interval_seconds": 1,
         "lease_duration_seconds": LEASE_SECONDS,
-        "lease_retry_seconds": 1,
-        "settings_check_interval_seconds": 1,
         "report_schedule": "",
         "listen_address": "127.0.0.1",
     },

@@ -71,7 +71,7 @@ def run_uninstall(form: str, dry_run: bool, yes: bool, crds: bool, timeout: int,
     run = settings.run
     election = Election(
         LiveWriter(client), namespace, f"uninstall-{uuid.uuid4()}",
-        lease_duration_seconds=run.lease_duration_seconds, lease_retry_seconds=run.lease_retry_seconds,
+        lease_duration_seconds=run.lease_duration_seconds,
     )  # fmt: skip
     stop = threading.Event()
     renewing = threading.Thread(target=election.run, args=(stop,), name="lease", daemon=True)

@@ -25,6 +25,9 @@ from gpuwatch.say.words import plural
 
 log = logging.getLogger("gpuwatch.run")
 
+_CLEANUP_SECONDS = 86_400
+"""What is removed was final for weeks, so a day sooner or later is the same."""
+
 
 class Controller:
     """The work of one process. Each job runs in a thread of its own, and owns its state; what another job or a page
@@ -60,7 +63,7 @@ class Controller:
         found = [
             every("cycle", self.cycle.run, run.cycle_interval_seconds),
             every("remediation", self._remediation.run, run.remediation_interval_seconds),
-            every("cleanup", self._forget, run.cleanup_interval_seconds),
+            every("cleanup", self._forget, _CLEANUP_SECONDS),
         ]
         if self.replica.opened.store is not None:
             found.append(every("profiles", self._sizing.profile, run.profile_interval_seconds))

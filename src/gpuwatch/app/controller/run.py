@@ -39,6 +39,8 @@ from gpuwatch.sources.kube.transport import Limits
 log = logging.getLogger("gpuwatch.run")
 
 _TICK_SECONDS = 0.5
+_SETTINGS_CHECK_SECONDS = 5
+"""Reads one small file. A mounted ConfigMap changes up to a minute after the object; SIGHUP asks at once."""
 _PULSE_SECONDS = 30
 """The main loop counts as hanging after so long without a turn."""
 
@@ -91,7 +93,7 @@ def run_controller(log_format: LogFormat, **options: Any) -> int:
             thread = threading.Thread(target=election.run, args=(elected,), name="election", daemon=True)
             thread.start()
             # A single replica then leads at its first analysis.
-            _wait(lambda: election.leads or bool(election.holder), stopping, 2 * settings.run.lease_retry_seconds)
+            _wait(lambda: election.leads or bool(election.holder), stopping, 2 * election.retry_seconds)
         jobs.start()
         _watch(controller, jobs, metrics, pulse, stopping, hang_up, options["config"])
         log.info("stopping: no new work is begun")
@@ -143,7 +145,6 @@ def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> 
         settings.namespace,
         identity,
         lease_duration_seconds=run.lease_duration_seconds,
-        lease_retry_seconds=run.lease_retry_seconds,
     )
 
 
@@ -184,7 +185,7 @@ def _watch(
     while not stopping.wait(_TICK_SECONDS):
         pulse.beat()
         now, asked = time.monotonic(), hang_up.is_set()
-        if asked or now - looked >= controller.settings.run.settings_check_interval_seconds:
+        if asked or now - looked >= _SETTINGS_CHECK_SECONDS:
             looked, before, known = now, known, _digest(config)
             if asked or known != before:
                 hang_up.clear()
@@ -204,7 +205,7 @@ def _take(controller: Controller, jobs: Jobs, metrics: Metrics) -> None:
     after = controller.settings
     changed = [name for name in type(after).model_fields if getattr(before, name) != getattr(after, name)]
     log.info("settings taken anew; changed: %s", ", ".join(changed) or "nothing")
-    fixed = ("listen_address", "listen_port", "pages", "lease_duration_seconds", "lease_retry_seconds", "namespace")
+    fixed = ("listen_address", "listen_port", "pages", "lease_duration_seconds", "namespace")
     stale = [f"run.{name}" for name in fixed if getattr(before.run, name) != getattr(after.run, name)]
     if stale:
         log.warning("%s: a change of it takes a restart", ", ".join(stale))
