@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
@@ -19,7 +19,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from lab.evaluation.sizing_learned import LowEnd, learned_low_ends, learned_predictors
 from lab.evaluation.sizing_models import ModelPair, judge_models
 from lab.evaluation.sizing_planted import PlantedQuality, judge_planted, planted
 from lab.evaluation.sizing_quality import (
@@ -43,20 +42,15 @@ TARGETS = (0.95, 0.9, 0.85, 0.8)
 
 @dataclass(frozen=True, kw_only=True)
 class SizingEvaluation:
-    """errors: of predictors that learn nothing here; learned: the same held out by model (empty with one model).
-
-    coverage: of the intervals per evidence. decisions: by the pessimistic end, by the likely speed and by baselines.
-    low_ends: pessimistic ends that others taught. models: pairs of GPU models.
+    """coverage: of the intervals per evidence. decisions: by the pessimistic end, by the likely speed and by baselines.
+    models: pairs of GPU models.
     """
 
     jobs: int
     points: int
     errors: list[Errors]
-    learned: list[Errors]
     coverage: list[Coverage]
     decisions: list[Decisions]
-    low_ends: list[LowEnd]
-    low_end_decisions: list[Decisions]
     models: list[ModelPair]
     predicted: Mapping[str, Mapping[str, Mapping[str, float]]]  # low, likely, high, measured → job → slice → speed
 
@@ -72,9 +66,6 @@ def evaluate_slices(points: Points, models: Sequence[ModelPair] = ()) -> SizingE
         "ceiling of power 10 % too low": predict_points(points, ceiling_ratio=0.9),
         "base taken for a whole card without MIG": predict_points(points, mig_was_off=True),
     }
-    several = len({job.model for job in points.jobs}) > 1
-    lows = learned_low_ends(points) if several else []
-    learned = learned_predictors(points) if several else {}
     ways = {"predict_speed, low": found.low, "predict_speed, likely": found.likely, **baselines}
     return SizingEvaluation(
         jobs=len(points.jobs),
@@ -86,7 +77,6 @@ def evaluate_slices(points: Points, models: Sequence[ModelPair] = ()) -> SizingE
             errors_of("predict_speed, low", found.low, points),
             *(errors_of(name, one, points) for name, one in baselines.items()),
         ],
-        learned=[errors_of(name, one, points) for name, one in learned.items()],
         coverage=[coverage_of(name, one, points) for name, one in variants.items()],
         decisions=[
             *(decide(name, one, points, 0.9) for name, one in ways.items()),
@@ -94,8 +84,6 @@ def evaluate_slices(points: Points, models: Sequence[ModelPair] = ()) -> SizingE
             decide("predict_speed, low, and memory_need", found.low, points, 0.9, by_memory_need=True),
             *(decide(f"low, {name}", one.low, points, 0.9) for name, one in variants.items() if one is not found),
         ],
-        low_ends=lows,
-        low_end_decisions=[decide(end.name, end.low, points, 0.9) for end in lows],
         models=list(models),
         predicted={
             "low": by_job(points, found.low),
@@ -111,15 +99,13 @@ def evaluate_slices(points: Points, models: Sequence[ModelPair] = ()) -> SizingE
 
 def evaluation_json(result: SizingEvaluation) -> dict[str, Any]:
     plain = {
-        name: [_plain(one, leave=("low",) if name == "low_ends" else ()) for one in getattr(result, name)]
-        for name in ("errors", "learned", "coverage", "decisions", "low_ends", "low_end_decisions", "models")
+        name: [_plain(one) for one in getattr(result, name)] for name in ("errors", "coverage", "decisions", "models")
     }
     return {"jobs": result.jobs, "points": result.points, **plain, "predicted": result.predicted}
 
 
-def _plain(value: Any, leave: Iterable[str]) -> dict[str, Any]:
-    names = [one.name for one in dataclasses.fields(value) if one.name not in leave]
-    return {name: _rounded(getattr(value, name)) for name in names}
+def _plain(value: Any) -> dict[str, Any]:
+    return {one.name: _rounded(getattr(value, one.name)) for one in dataclasses.fields(value)}
 
 
 def _rounded(value: object) -> object:
@@ -129,8 +115,6 @@ def _rounded(value: object) -> object:
 def print_evaluation(result: SizingEvaluation, console: Console) -> None:
     console.print(f"{result.jobs} jobs, {result.points} (job, slice) points")
     _errors("Speed on slices", result.errors, console)
-    if result.learned:
-        _errors("Learnt from the other models, judged on the one left out", result.learned, console)
     table = _table("Intervals", "evidence", "tiers", "inside", "truth ≥ low", "worst below", "mean width")
     for one in result.coverage:
         table.add_row(
@@ -139,12 +123,6 @@ def print_evaluation(result: SizingEvaluation, console: Console) -> None:
         )  # fmt: skip
     console.print(table)
     _decisions("The smallest slice that the prediction allows", result.decisions, console)
-    if result.low_ends:
-        table = _table("Pessimistic ends, held out by model", "end", "truth ≥ low", "worst below", "mean gap")
-        for end in result.low_ends:
-            table.add_row(end.name, f"{end.above_ratio:.0%}", f"{end.worst_below:.3f}", f"{end.mean_gap:+.3f}")
-        console.print(table)
-        _decisions("Decisions by them", result.low_end_decisions, console)
 
 
 def _models(pairs: Sequence[ModelPair], console: Console) -> None:
@@ -241,8 +219,8 @@ def main(files: tuple[Path, ...], card: str, gavel: Path | None, shapes: int, ca
     hosts = [judge_planted(planted(cases, seed))] if cases > 0 else []
     result = evaluate_slices(points_of(jobs), models) if jobs else None
     if form == "json":
-        told = evaluation_json(result) if result else {"models": [_plain(one, ()) for one in models]}
-        _dump(told | {"shapes": [_plain(one, ()) for one in shaped], "planted": [_plain(one, ()) for one in hosts]})
+        told = evaluation_json(result) if result else {"models": [_plain(one) for one in models]}
+        _dump(told | {"shapes": [_plain(one) for one in shaped], "planted": [_plain(one) for one in hosts]})
         return
     console = Console()
     if result:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwatch.sources.telemetry.series import is_stale
 from lab.evaluation.distributions import KALOS, QUANTILES, Comparison, compare, read_cdfs
 from lab.simulate.fleet import build_fleet
 from lab.simulate.plan import FleetPlan
@@ -83,19 +82,3 @@ def test_cards_of_one_model_differ_by_some_percent_at_full_load() -> None:
     factors = np.array([c.power_factor for m in build_fleet(plan).machines for c in m.cards])
     assert 0.03 < float(np.mean(np.abs(factors - 1))) < 0.08
     assert float(np.max(np.abs(factors - 1))) <= 0.22
-
-
-def test_hotter_and_hungrier_go_together() -> None:
-    plan = FleetPlan(seed=22, end=datetime(2026, 3, 15, 12, tzinfo=UTC), gpus=16, days=1, faults=())
-    by_metric: dict[str, dict[str, np.ndarray]] = {"DCGM_FI_DEV_GPU_TEMP": {}, "DCGM_FI_DEV_POWER_USAGE": {}}
-    for series in build_fleet(plan).series():
-        if series.metric in by_metric and len(series.values) > 500:
-            key = str(sorted(series.labels.items()))
-            by_metric[series.metric][key] = series.values[~is_stale(series.values)]
-    correlations = [
-        float(np.corrcoef(temperature, by_metric["DCGM_FI_DEV_POWER_USAGE"][key])[0, 1])
-        for key, temperature in by_metric["DCGM_FI_DEV_GPU_TEMP"].items()
-        if temperature.std() > 3
-    ]
-    assert len(correlations) > 3
-    assert min(correlations) > 0.6

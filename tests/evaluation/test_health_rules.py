@@ -139,12 +139,6 @@ def test_every_scene_is_there_once_and_has_a_look_alike_of_its_kind(whole: tuple
             assert fleet.plan.start <= case.start < case.end <= fleet.plan.end
 
 
-def test_the_same_seed_plants_the_same(whole: tuple[HealthFleet, ...]) -> None:
-    for fleet, scenes in zip(whole, FLEETS, strict=True):
-        assert health_fleet(3, scenes).cases == fleet.cases
-        assert health_fleet(4, scenes).cases != fleet.cases
-
-
 def test_nodes_say_where_they_stand_and_when_they_booted(whole: tuple[HealthFleet, ...]) -> None:
     fleet = whole[0]
     rebooted, at = next((name, times[0]) for name, times in fleet.boots.items())

@@ -44,10 +44,6 @@ def wait_hours(activity: WorkKind, born: float, stops: float) -> float:
     return wait_seconds(PLAN, stopped(activity, born, stops)) / HOUR
 
 
-def test_a_job_rests_for_nobody() -> None:
-    assert wait_hours(WorkKind.TRAINING, 9, 15) == REST_SECONDS / HOUR
-
-
 def test_a_service_that_was_seen_for_days_is_waited_for_less_than_a_new_one() -> None:
     """Both fall silent on Thursday evening; the night is explained for the one that nobody knows yet."""
     known, new = wait_hours(WorkKind.SERVING, 1, 3 * 24 + 21), wait_hours(WorkKind.SERVING, 3 * 24 + 20.8, 3 * 24 + 21)
@@ -60,11 +56,6 @@ def test_a_notebook_is_waited_for_over_the_weekend() -> None:
     assert 36 < tuesday < 4 * 24
     assert friday > 2.5 * 24
     assert friday <= 7 * DAY / HOUR
-
-
-def test_the_same_run_has_the_same_wait() -> None:
-    run = stopped(WorkKind.SERVING, 30, 40)
-    assert wait_seconds(PLAN, run) == wait_seconds(PLAN, run)
 
 
 @pytest.fixture(scope="module")

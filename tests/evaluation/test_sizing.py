@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lab.evaluation.sizing import evaluate_slices, main
-from lab.evaluation.sizing_learned import held_out
+from lab.evaluation.sizing import main
 from lab.evaluation.sizing_models import judge_models
 from lab.evaluation.sizing_quality import (
     Intervals,
@@ -134,24 +133,6 @@ def test_decisions_take_the_smallest_slice_that_is_promised(tmp_path: Path) -> N
     assert (nothing.downsized, nothing.worst_speed, nothing.saving_found_ratio) == (0, None, 0.0)
     # A slice that memory_need does not allow is not taken: 3000 MiB, headroom and context into 4.75 of 5 GiB fit.
     assert decide("all", np.ones(11), found, 0.9, by_memory_need=True).downsized == 3
-
-
-def test_a_learner_never_sees_the_model_that_it_is_judged_on(tmp_path: Path) -> None:
-    found = points(tmp_path)
-    seen: list[set[str]] = []
-
-    def learner(some: Points, physics: Intervals, train: np.ndarray) -> np.ndarray:
-        seen.append({some.jobs[index].model for index, used in zip(some.job, train, strict=True) if used})
-        return physics.likely
-
-    held_out(found, learner, predict_points(found))
-    assert seen == [{"full"}, {"light"}]
-
-
-def test_one_model_alone_teaches_nothing(tmp_path: Path) -> None:
-    result = evaluate_slices(points(tmp_path, HEADER + "m,1,50,2,3000,60,0.5,0.6,0.7,0.8,1.0\n"))
-    assert result.learned == []
-    assert result.low_ends == []
 
 
 def test_throughputs_of_one_gpu_where_it_ran(tmp_path: Path) -> None:

@@ -50,12 +50,6 @@ def test_every_life_of_a_pod_has_one_truth(fleet: SimulatedFleet) -> None:
     assert pods == lives
 
 
-def test_each_class_of_idleness_is_planted(fleet: SimulatedFleet) -> None:
-    planted = Counter(truth.kind for truth in fleet.truth if truth.kind in IDLE)
-    assert set(planted) == set(IDLE)
-    assert not any(truth.harmless for truth in fleet.truth if truth.kind in IDLE)
-
-
 def test_the_idle_are_silent_from_the_start_of_their_truth_to_its_end(
     fleet: SimulatedFleet, activity: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
 ) -> None:
@@ -135,12 +129,3 @@ def test_one_of_eight_devices_keeps_its_pod_alive(
         assert len(truth.devices) == 8
         busy = [activity[truth.pods[0], device][1].mean() > 0.3 for device in truth.devices]
         assert busy == [True] + [False] * 7
-
-
-def test_young_pods_are_there_at_the_end_and_harmless(fleet: SimulatedFleet) -> None:
-    young = [truth for truth in fleet.truth if truth.note.startswith("a young Pod")]
-    assert young
-    for truth in young:
-        assert truth.harmless
-        assert truth.end is None
-        assert (END - truth.start).total_seconds() <= 3600

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -67,20 +65,3 @@ def test_openmetrics_has_every_sample_but_no_marker(fleet: SimulatedFleet, tmp_p
         live = ~is_stale(original.values)
         assert series.times_ms.tolist() == original.times_ms[live].tolist()
         assert series.values.tolist() == original.values[live].tolist()
-
-
-@pytest.mark.prometheus
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the PATH")
-def test_promtool_makes_blocks_of_it(tmp_path: Path) -> None:
-    small = build_fleet(FleetPlan(seed=8, end=END, gpus=2, days=0.05))
-    write_openmetrics(small, tmp_path / "fleet.om")
-    command = [
-        "promtool",
-        "tsdb",
-        "create-blocks-from",
-        "openmetrics",
-        str(tmp_path / "fleet.om"),
-        str(tmp_path / "db"),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    assert any((block / "meta.json").exists() for block in (tmp_path / "db").iterdir())
