@@ -2,7 +2,7 @@
 
 GPUs that are alike are one variable, so the program has some dozens of integers whatever the size of the fleet. A
 greedy packing (the best filled GPUs first) needs as few GPUs, but in a fleet that is cut already it cuts twice as many
-of them anew and moves 1.6 times as many Pods (benchmarks/README.md).
+of them anew and moves 1.7 times as many Pods (lab/benchmarks/README.md).
 """
 
 import math

@@ -595,8 +595,9 @@ def _batches(
 def _movers(layout: _Layout, stuck: Collection[int]) -> set[PodRef]:
     """Pods that keep none of their present devices."""
     pod = [demand.pod for demand in layout.pool.demands]
-    moving = {pod[number] for number in layout.stand.placeable if number not in layout.at_home}
-    return moving - {pod[number] for number in (*layout.stand.sitting, *layout.at_home, *stuck)}
+    at_home = layout.at_home
+    moving = {pod[number] for number in layout.stand.placeable if number not in at_home}
+    return moving - {pod[number] for number in (*layout.stand.sitting, *at_home, *stuck)}
 
 
 @dataclass(slots=True)
@@ -632,8 +633,8 @@ def _place(layout: _Layout, stage: Mapping[str, int], hosts: _Hosts, room: Room)
         placed.take(pool.demands[number], [uuid])
     ready = {uuid: stage[pool.gpus[uuid].node] if uuid in layout.recut else 0 for uuid in layout.after}
 
-    def first_ready(uuids: Sequence[str]) -> tuple[float, object]:
-        return (ready[uuids[0]], pool.gpus[uuids[0]].order) if uuids else (math.inf, ())
+    def first_ready(uuids: Sequence[str]) -> tuple[int, object]:
+        return ready[uuids[0]], pool.gpus[uuids[0]].order
 
     # Profile → its free slices on each Node; the ready ones first, of a Node as of all Nodes.
     lines: dict[str, list[list[str]]] = {}
@@ -648,12 +649,15 @@ def _place(layout: _Layout, stage: Mapping[str, int], hosts: _Hosts, room: Room)
         # A Node that refused one Pod of a workload refuses every other one with the same requests.
         alike = demand.pod if pod is None else (pod.workload, pod.cpu_cores, pod.memory_bytes, room.node_of(pod.ref))
         line = lines.get(demand.mig_profile, [])
-        for uuids in line:
+        for at, uuids in enumerate(line):
             if len(uuids) < demand.count or (alike, node := pool.gpus[uuids[0]].node) in refused:
                 continue
             if not hosts.lands(demand, (node,), room):
                 taken, uuids[: demand.count] = uuids[: demand.count], []
-                line.sort(key=first_ready)
+                if not uuids:
+                    del line[at]
+                elif ready[uuids[0]] != ready[taken[0]]:
+                    line.sort(key=first_ready)
                 return taken
             refused.add((alike, node))
         return []
