@@ -171,7 +171,6 @@ class Kind:
     group: str
     kind: str
     versions: tuple[str, ...] = ()
-    irregular_plural: str = ""
     metadata_only: bool = False
     spec: type[OwnerSpec] = OwnerSpec
     replicas: Callable[[Any], int | None] | None = None
@@ -196,7 +195,7 @@ class Kind:
 
     @property
     def plural(self) -> str:
-        return self.irregular_plural or f"{self.kind.lower()}s"
+        return f"{self.kind.lower()}s"
 
     @property
     def api_version(self) -> str:
