@@ -30,6 +30,7 @@ from lab.evaluation.sizing_quality import (
     coverage_of,
     decide,
     errors_of,
+    margin_held_out,
     points_of,
     predict_points,
     published_baselines,
@@ -58,6 +59,7 @@ class SizingEvaluation:
 def evaluate_slices(points: Points, models: Sequence[ModelPair] = ()) -> SizingEvaluation:
     found = predict_points(points)
     baselines = published_baselines(points)
+    several = len({job.model for job in points.jobs}) > 1
     variants = {
         "as measured": found,
         "engine and memory only": predict_points(points, power=False),
@@ -66,6 +68,9 @@ def evaluate_slices(points: Points, models: Sequence[ModelPair] = ()) -> SizingE
         "ceiling of power 10 % too low": predict_points(points, ceiling_ratio=0.9),
         "base taken for a whole card without MIG": predict_points(points, mig_was_off=True),
     }
+    others = {name: one for name, one in variants.items() if one is not found}
+    if several:
+        others["margin of power, fitted on the other models"] = margin_held_out(points)
     ways = {"predict_speed, low": found.low, "predict_speed, likely": found.likely, **baselines}
     return SizingEvaluation(
         jobs=len(points.jobs),
@@ -77,12 +82,12 @@ def evaluate_slices(points: Points, models: Sequence[ModelPair] = ()) -> SizingE
             errors_of("predict_speed, low", found.low, points),
             *(errors_of(name, one, points) for name, one in baselines.items()),
         ],
-        coverage=[coverage_of(name, one, points) for name, one in variants.items()],
+        coverage=[coverage_of(name, one, points) for name, one in ({"as measured": found} | others).items()],
         decisions=[
             *(decide(name, one, points, 0.9) for name, one in ways.items()),
             *(decide("predict_speed, low", found.low, points, target) for target in TARGETS if target != 0.9),
             decide("predict_speed, low, and memory_need", found.low, points, 0.9, by_memory_need=True),
-            *(decide(f"low, {name}", one.low, points, 0.9) for name, one in variants.items() if one is not found),
+            *(decide(f"low, {name}", one.low, points, 0.9) for name, one in others.items()),
         ],
         models=list(models),
         predicted={

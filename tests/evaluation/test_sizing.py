@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from lab.evaluation.sizing_quality import (
     coverage_of,
     decide,
     errors_of,
+    margin_held_out,
     points_of,
     predict_points,
     published_baselines,
@@ -133,6 +135,18 @@ def test_decisions_take_the_smallest_slice_that_is_promised(tmp_path: Path) -> N
     assert (nothing.downsized, nothing.worst_speed, nothing.saving_found_ratio) == (0, None, 0.0)
     # A slice that memory_need does not allow is not taken: 3000 MiB, headroom and context into 4.75 of 5 GiB fit.
     assert decide("all", np.ones(11), found, 0.9, by_memory_need=True).downsized == 3
+
+
+def test_the_margin_of_a_model_is_fitted_on_the_others_alone(tmp_path: Path) -> None:
+    """The speeds of `full` decide about the margin of `light`, and not about its own."""
+    found = points(tmp_path)
+    models = np.array([found.jobs[index].model for index in found.job])
+    ends = [
+        margin_held_out(replace(found, truth=truth)).low
+        for truth in (found.truth, np.where(models == "full", 0.0, found.truth))
+    ]
+    assert np.array_equal(ends[0][models == "full"], ends[1][models == "full"])
+    assert not np.array_equal(ends[0][models == "light"], ends[1][models == "light"])
 
 
 def test_throughputs_of_one_gpu_where_it_ran(tmp_path: Path) -> None:
