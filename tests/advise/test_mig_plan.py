@@ -184,6 +184,16 @@ def test_a_scarce_gpu_goes_to_the_higher_priority() -> None:
     assert plan.unplaced[0].startswith("Job/team/new-0")
 
 
+def test_of_one_priority_the_large_slices_are_placed_first() -> None:
+    fleet = MigFleet()
+    fleet.node("n")
+    fleet.asks("1g.5gb", 3)
+    fleet.asks("7g.40gb")
+    plan = fleet.plan()
+    assert set(plan.placements.values()) == {"GPU-n-0 7g.40gb"}
+    assert len(plan.unplaced) == 3
+
+
 def test_who_finds_no_place_stays_and_keeps_its_gpu() -> None:
     """Two Pods on one Node want slices that need two GPUs; one of the GPUs is to be avoided."""
     fleet = MigFleet()

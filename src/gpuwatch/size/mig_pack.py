@@ -159,14 +159,14 @@ def _spare(supply: Supply) -> int:
 
 def _rows(needed: Mapping[str, int], supply: Supply, columns: Sequence[_Column]) -> list[_Row]:
     rows: list[_Row] = [
-        ([column.offers.count(name) for column in columns], count, math.inf) for name, count in needed.items()
+        ([column.offers.count(name) for column in columns], count, math.inf) for name, count in sorted(needed.items())
     ]
     # GPUs that keep their cut and GPUs that are cut anew share one supply.
     rows.append(([int(column.spare) for column in columns], 0, _spare(supply)))
     for owner, count in supply.uniform.items():
         of_class = [column.node and column.uniform is not None and column.uniform[0] == owner for column in columns]
         rows.append((of_class, 0, count))
-    for key in {column.uniform for column in columns if column.uniform}:
+    for key in dict.fromkeys(column.uniform for column in columns if column.uniform):
         within = [(-key[0].gpus if column.node else 1) if column.uniform == key else 0 for column in columns]
         rows.append((within, -math.inf, 0))
     return rows

@@ -254,7 +254,7 @@ class _Hosts:
 
     def requests(self, demands: Iterable[SliceDemand]) -> list[tuple[float, int]]:
         """CPU cores and memory bytes of their Pods, where the cluster lists them."""
-        refs = {demand.pod for demand in demands}
+        refs = dict.fromkeys(demand.pod for demand in demands)  # in order, so that equal input gives equal sums
         return [(pod.cpu_cores, pod.memory_bytes) for ref in refs if (pod := self.pods.get(ref)) is not None]
 
 
@@ -477,12 +477,20 @@ def _left_over(pool: _Pool, stand: _Stand, supply: Supply) -> dict[int, str]:
     dropped: dict[int, str] = {}
     for level in sorted(levels):
         numbers = sorted(levels[level], key=lambda item: (-pool.demands[item].count, item))
-        asked = [admitted + pool.count(numbers[: count + 1]) for count in range(len(numbers))]
-        fit = bisect_left(asked, True, key=lambda demand: pack(demand, supply) is None)
-        admitted = asked[fit - 1] if fit else admitted
+        fit = _that_fit(pool, numbers, admitted, supply)
+        admitted += pool.count(numbers[:fit])
         dropped |= dict.fromkeys(numbers[fit:], _why_none(pool, level[-1]))
     # Where the solver found no packing of all within its bounds, but one of each part.
     return dropped or dict.fromkeys(stand.placeable, "the solver found no packing within its bounds")
+
+
+def _that_fit(pool: _Pool, numbers: Sequence[int], admitted: Mapping[str, int], supply: Supply) -> int:
+    """How many of these demands, from the first on, have a place beside what is admitted."""
+
+    def too_many(count: int) -> bool:
+        return pack(Counter(admitted) + pool.count(numbers[:count]), supply) is None
+
+    return bisect_left(range(1, len(numbers) + 1), True, key=too_many)
 
 
 def _why_none(pool: _Pool, profile: str) -> str:
