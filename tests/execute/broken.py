@@ -73,7 +73,7 @@ def reservations(patch: pytest.MonkeyPatch) -> None:
 
 def any_telemetry(patch: pytest.MonkeyPatch) -> None:
     """Whoever exports a row is believed."""
-    patch.delitem(guards.GUARDS, "telemetry_trusted")
+    patch.setattr(guards.Guard.TELEMETRY_TRUSTED, "check", None)
 
 
 def units_as_gpus(patch: pytest.MonkeyPatch) -> None:
@@ -116,8 +116,8 @@ def nobody_called(patch: pytest.MonkeyPatch) -> None:
 
 def unknown_alerts(patch: pytest.MonkeyPatch) -> None:
     """Alerts that nobody could read do not brake."""
-    asked = brakes.BRAKES["alert"]
-    patch.setitem(brakes.BRAKES, "alert", lambda facts: asked(facts) if facts.alerts is not None else "")
+    asked = brakes.BRAKES[guards.Guard.ALERT]
+    patch.setitem(brakes.BRAKES, guards.Guard.ALERT, lambda facts: asked(facts) if facts.alerts is not None else "")
 
 
 def no_sweep(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from execute.living import ENFORCE, START, SUGGEST, Fleet, Killed, drive, new_store, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
-from gpuwatch.act.plan.guards import GUARDS, Guard, RefusalNature
+from gpuwatch.act.plan.guards import Guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
@@ -304,19 +304,15 @@ def test_what_stops_everything_stops_it_until_it_passes(store: RemediationStore,
 
 
 @pytest.mark.parametrize(
-    ("nature", "phase"),
-    [
-        (RefusalNature.TRANSIENT, Phase.NOTIFIED),
-        (RefusalNature.LASTING, Phase.REFUSED),
-        (RefusalNature.OBJECTION, Phase.REJECTED),
-    ],
+    ("refusing", "phase"),
+    [(Guard.SNOOZED, Phase.NOTIFIED), (Guard.OWNER, Phase.REFUSED), (Guard.OPTED_OUT, Phase.REJECTED)],
 )
 def test_a_guard_says_by_its_nature_what_becomes_of_what_it_refuses(
-    store: RemediationStore, monkeypatch: pytest.MonkeyPatch, nature: RefusalNature, phase: Phase
+    store: RemediationStore, monkeypatch: pytest.MonkeyPatch, refusing: Guard, phase: Phase
 ) -> None:
     fleet = idle_fleet()
     executor = start(fleet, store)
-    monkeypatch.setitem(GUARDS, "new", Guard(lambda _: "Not now.", nature))
+    monkeypatch.setattr(refusing, "check", lambda _: "Not now.")
     drive(fleet, executor, 1)
     assert only(store).phase is phase
     assert not suspended(fleet)

@@ -7,7 +7,7 @@ import pytest
 
 from gpuwatch.act.plan.completeness import INDIFFERENT
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.guards import GUARDS, GuardCase, RefusalNature
+from gpuwatch.act.plan.guards import Guard, GuardCase, RefusalNature, guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Cluster, DisruptionBudget, FactKind, Namespace, Unread
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Mode, Score, Snapshot, Subject, SubjectKind
@@ -24,7 +24,8 @@ def told(action: ActionKind, *unread: Unread) -> str:
         action=action, target=target, findings=(), devices=(), pods=("ml/x",), nodes=("a",), namespace="ml", gpus=1
     )
     facts = PlanFacts(snapshot=Snapshot(at=NOW, cluster=Cluster(known=True, unread=unread)))
-    return GUARDS["cluster_known"].check(GuardCase(candidate, SCORE, facts)) or ""
+    case = GuardCase(candidate, SCORE, facts)
+    return next((each.reason for each in guard(case) if each.guard == Guard.CLUSTER_KNOWN), "")
 
 
 @pytest.mark.parametrize(("kind", "action"), list(product(FactKind, ActionKind)))
@@ -35,7 +36,7 @@ def test_every_fact_that_is_missing_refuses_or_is_said_not_to_matter(kind: FactK
         assert len(INDIFFERENT[kind, action].split()) > 5
     else:
         assert said.endswith("403: grant the verb list.")
-    assert GUARDS["cluster_known"].nature is RefusalNature.TRANSIENT
+    assert Guard.CLUSTER_KNOWN.nature is RefusalNature.TRANSIENT
 
 
 def test_each_kind_has_a_reason_of_its_own() -> None:

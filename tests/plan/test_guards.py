@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
-import gpuwatch.act.plan
-from gpuwatch.act.plan.guards import GUARDS, RefusalNature, nature_of
-from gpuwatch.facts.model.decision import Refusal
+import gpuwatch.act
+from gpuwatch.act.plan.brakes import BRAKES
+from gpuwatch.act.plan.guards import Guard, RefusalNature
 
 
-def test_every_refusal_that_a_plan_gives_has_a_nature() -> None:
-    named = {
-        keyword.value.value
-        for path in Path(gpuwatch.act.plan.__path__[0]).glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal"
-        for keyword in node.keywords
-        if keyword.arg == "guard" and isinstance(keyword.value, ast.Constant)
-    }
-    assert {"once", "rate", "demand"} <= named
-    natures = {name: nature_of(Refusal(guard=str(name), reason="")) for name in {*named, *GUARDS}}
-    assert {name for name, nature in natures.items() if nature is RefusalNature.OBJECTION} == {"opted_out"}
-    assert {natures[name] for name in ("once", "rate", "budget", "pool_nodes")} == {RefusalNature.SHARED}
+def test_every_refusal_is_made_by_a_guard_and_so_has_a_nature() -> None:
+    files = Path(gpuwatch.act.__path__[0]).glob("**/*.py")
+    assert [path.name for path in files if "Refusal(" in path.read_text()] == ["guards.py"]
+    assert {each for each in Guard if each.nature is RefusalNature.OBJECTION} == {Guard.OPTED_OUT}
+    shared = {Guard.ONCE, Guard.RATE, Guard.BUDGET, Guard.POOL_NODES}
+    assert {each for each in Guard if each.nature is RefusalNature.SHARED} == shared
+    assert all(each.nature is RefusalNature.TRANSIENT for each in BRAKES)
+
+
+def test_what_an_action_that_has_begun_is_not_asked_again() -> None:
+    assert {each for each in Guard if not each.each_step} == {Guard.WORTH_IT, Guard.ALREADY_TAINTED, Guard.RATE}

@@ -18,9 +18,7 @@ import pytest
 
 from detect.builders import AT, device
 from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
-from gpuwatch.act.plan.brakes import BRAKES
-from gpuwatch.act.plan.budget import LEDGER_GUARDS
-from gpuwatch.act.plan.guards import GUARDS
+from gpuwatch.act.plan.guards import Guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.settings import load_settings
 from gpuwatch.facts.catalog.dcgm_errors import dcgm_errors
@@ -57,7 +55,7 @@ POLICIES: dict[str, HealthPolicy | IdlePolicy | MisfitPolicy | PlanPolicy] = {
 RULES = rule_signals(Policies())
 # What is said of what no rule could judge.
 UNTOLD = {f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
-GUARD_NAMES = {*GUARDS, *LEDGER_GUARDS, *BRAKES, "demand"}
+GUARD_NAMES = set(map(str, Guard))
 NEVER_SURE = {"health.pod_failures", "health.infiniband", "health.health_unknown"}
 """Rules that conclude UNKNOWN alone."""
 SHARED = (fleet, capacity, xid_events)

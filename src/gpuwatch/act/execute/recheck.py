@@ -15,7 +15,7 @@ from gpuwatch.act.plan.budget import Ledger
 from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.draw import draw_plan, mode_of
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.guards import GuardCase, RefusalNature, guard, nature_of, taken_back
+from gpuwatch.act.plan.guards import GuardCase, RefusalNature, guard, guard_of, taken_back
 from gpuwatch.act.plan.score import weigh
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
@@ -147,7 +147,7 @@ def recheck(
     # Other items planned now are not in flight: the budget is checked below for this one alone.
     for nature, answer in _ANSWERS.items():
         for refusal in item.refusals:
-            if nature_of(refusal) is nature:
+            if guard_of(refusal).nature is nature:
                 return Check(answer, refusal.reason)
     if item.mode is Mode.OBSERVE:
         return Check(Clearance.REFUSED, f"The mode is observe now. {item.mode_reason}")
@@ -196,8 +196,7 @@ def rung_refused(remediation: Remediation, facts: PlanFacts, effect: str, others
     """Why a taint in effect may not become stricter now; '' if it may."""
     proposal = remediation.proposal
     node = _on_node(proposal)
-    # The rate limit does not apply: it began long ago.
-    full = [refusal.reason for refusal in Ledger(facts).charge(node) if refusal.guard != "rate"]
+    full = [refusal.reason for refusal in Ledger(facts).charge(node) if guard_of(refusal).each_step]
     if full or (busy := occupied(remediation, others)):
         return full[0] if full else busy
     return no_execute_refused(remediation, facts) if effect == "NoExecute" else ""
@@ -234,10 +233,6 @@ def _unseen(proposal: Proposal, view: PlanFacts) -> str:
     return ""
 
 
-_WHOLE_ACTION_GUARDS = ("worth_it", "already_tainted")
-"""Not checked again once the action has begun: what is left of it has a lower score, and its Node has our taint."""
-
-
 def _for_step(item: PlanItem, step: Step, facts: PlanFacts) -> PlanItem:
     """The item with the guards' refusals of this step alone: of an eviction, of its one Pod."""
     candidate = item.candidate
@@ -246,7 +241,7 @@ def _for_step(item: PlanItem, step: Step, facts: PlanFacts) -> PlanItem:
         candidate = replace(candidate, pods=one)
     gone = step.kind is StepKind.EVICT and not candidate.pods
     asked = () if gone else guard(GuardCase(candidate, item.score, facts))
-    refusals = tuple(each for each in asked if each.guard not in _WHOLE_ACTION_GUARDS)
+    refusals = tuple(each for each in asked if guard_of(each).each_step)
     return replace(item, candidate=candidate, refusals=refusals)
 
 

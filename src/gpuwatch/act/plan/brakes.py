@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.guards import Guard
 from gpuwatch.facts.model.decision import Family, FindingKind, Refusal, Severity, SubjectKind, Verdict
 from gpuwatch.facts.model.telemetry import DeviceId, GapKind, partial_answers
 
@@ -13,7 +14,7 @@ _REMEDIATION_GAP = "remediation "
 
 def brakes(facts: PlanFacts) -> tuple[Refusal, ...]:
     """Every reason against doing anything now; empty for none."""
-    return tuple(Refusal(guard=name, reason=reason) for name, check in BRAKES.items() if (reason := check(facts)))
+    return tuple(name.refuses(reason) for name, check in BRAKES.items() if (reason := check(facts)))
 
 
 def brake(facts: PlanFacts) -> str:
@@ -123,15 +124,15 @@ def _freeze(facts: PlanFacts) -> str:
     return ""
 
 
-BRAKES: dict[str, Callable[[PlanFacts], str]] = {
-    "paused": _paused,
-    "memory": _memory,
-    "several_clusters": _clusters,
-    "partial_answer": _partial,
-    "brake": _storm,
-    "cool_down": _cooling,
-    "alert": _alert,
-    "freeze": _freeze,
+BRAKES: dict[Guard, Callable[[PlanFacts], str]] = {
+    Guard.PAUSED: _paused,
+    Guard.MEMORY: _memory,
+    Guard.SEVERAL_CLUSTERS: _clusters,
+    Guard.PARTIAL_ANSWER: _partial,
+    Guard.BRAKE: _storm,
+    Guard.COOL_DOWN: _cooling,
+    Guard.ALERT: _alert,
+    Guard.FREEZE: _freeze,
 }
 
 

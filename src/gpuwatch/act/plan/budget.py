@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.guards import Guard
 from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import ActionKind, BudgetUse, Candidate, Refusal
 from gpuwatch.facts.model.remediation import ENDED, Phase, Proposal, Remediation
-
-LEDGER_GUARDS = ("pool_nodes", "budget", "rate", "once")
-"""Refusals that depend on what else is planned."""
 
 RATE_WINDOW = timedelta(hours=1)
 
@@ -161,7 +159,7 @@ class Ledger:
         more, new = self._more(by_node, self._harmed), self._more(by_node, self._stands)
         scopes = [scope for scope in more if scope in self._budgets]
         if not scopes:
-            yield Refusal(guard="budget", reason="The GPUs of its pool are not known, so it has no budget.")
+            yield Guard.BUDGET.refuses("The GPUs of its pool are not known, so it has no budget.")
         for scope in scopes:
             use = self._budgets[scope]
             after = use.in_flight_gpus + self._spent[scope] + more[scope]
@@ -171,7 +169,7 @@ class Ledger:
                 why = f" ({'; '.join(use.reasons[:3])})" if use.reasons else ""
                 now = f"{use.in_flight_gpus} already are{why} and {self._spent[scope]} are planned"
                 after_it = f"{after} of {use.total_gpus} GPUs would be out of service or disturbed"
-                yield Refusal(guard="budget", reason=f"{scope}: {after_it} ({now}); the limit is {use.limit_gpus}.")
+                yield Guard.BUDGET.refuses(f"{scope}: {after_it} ({now}); the limit is {use.limit_gpus}.")
 
     def _pools(self, candidate: Candidate) -> set[str]:
         nodes = (self._facts.nodes.get(name) for name in candidate.nodes)
@@ -187,7 +185,7 @@ class Ledger:
             left = len(there) - len(there & away)
             if left < must:
                 reason = f"Pool {pool} would have {left} GPU Nodes in service left; {must} must stay."
-                yield Refusal(guard="pool_nodes", reason=reason)
+                yield Guard.POOL_NODES.refuses(reason)
 
     def _too_fast(self, candidate: Candidate) -> Iterable[Refusal]:
         limits = {
@@ -201,7 +199,7 @@ class Ledger:
                 where = f" in {kind} {name}" if name else ""
                 counted = "began in the last 60 min, are planned, or left a taint without a Remediation"
                 reason = f"{begun} actions{where} {counted}; {limits[kind]} may begin in an hour."
-                yield Refusal(guard="rate", reason=reason)
+                yield Guard.RATE.refuses(reason)
 
 
 def _rates(namespace: str, pools: Iterable[str]) -> list[tuple[str, str]]:

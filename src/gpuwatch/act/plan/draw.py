@@ -11,7 +11,17 @@ from gpuwatch.act.plan.budget import Ledger
 from gpuwatch.act.plan.candidates import candidates
 from gpuwatch.act.plan.demand import on_demand, waiters
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.guards import GuardCase, contended, guard, in_flight, left_behind, selected, starved, taken_back
+from gpuwatch.act.plan.guards import (
+    Guard,
+    GuardCase,
+    contended,
+    guard,
+    in_flight,
+    left_behind,
+    selected,
+    starved,
+    taken_back,
+)
 from gpuwatch.act.plan.misfit import place
 from gpuwatch.act.plan.policy import MILDEST_FIRST
 from gpuwatch.act.plan.score import weigh
@@ -124,7 +134,7 @@ def _with_demand(item: PlanItem, waiter: PodRef, facts: PlanFacts) -> PlanItem:
         return replace(item, candidate=replace(item.candidate, waiter=waiter))
     if item.candidate.action is ActionKind.RELEASE_GANG and on_demand(item.candidate.detectors, facts.policy):
         reason = "No pending Pod could be scheduled on the GPUs that it frees, or other releases do less harm."
-        return replace(item, refusals=(*item.refusals, Refusal(guard="demand", reason=reason)))
+        return replace(item, refusals=(*item.refusals, Guard.DEMAND.refuses(reason)))
     return item
 
 
@@ -149,7 +159,7 @@ class _Grants:
             trial = self._room.copy()
             places = place(candidate, trial, self._facts)
             if isinstance(places, Nowhere):
-                refusals = (Refusal(guard="lands", reason=places.reason),)
+                refusals = (Guard.LANDS.refuses(places.reason),)
             else:
                 self.held[candidate.id] = _held(places, self._facts)
         refusals = refusals or ledger.charge(candidate)
@@ -168,14 +178,14 @@ class _Grants:
     def _against(self, candidate: Candidate) -> Iterable[Refusal]:
         if candidate.action is ActionKind.TAINT_NODE:
             if self._tainted and (why := starved(self._facts, {*self._tainted, *candidate.nodes})):
-                yield Refusal(guard="waiting_gangs", reason=f"With the taints that are planned before it: {why}")
+                yield Guard.WAITING_GANGS.refuses(f"With the taints that are planned before it: {why}")
             return
         other = next((self._disturbed[ref] for ref in candidate.pods if ref in self._disturbed), None)
         if other is not None:
-            yield Refusal(guard="once", reason=f"{other} already disturbs its Pods and has a higher score.")
+            yield Guard.ONCE.refuses(f"{other} already disturbs its Pods and has a higher score.")
         for name in contended(candidate, self._facts):
             if name in self._answered:
-                yield Refusal(guard="once", reason=f"{self._answered[name]} resolves {name} and has a higher score.")
+                yield Guard.ONCE.refuses(f"{self._answered[name]} resolves {name} and has a higher score.")
         yield from self._budgets(candidate)
 
     def _returning(self, item: PlanItem) -> Iterable[Refusal]:
@@ -190,7 +200,7 @@ class _Grants:
             if best < MILDEST_FIRST.index(item.mode):
                 but = f"; the mode of its planned taint is {MILDEST_FIRST[best]}" if offers else ""
                 reason = f"{name} has neither NoSchedule nor a cordon: the scheduler may put the Pods back there{but}."
-                yield Refusal(guard="tainted_first", reason=reason)
+                yield Guard.TAINTED_FIRST.refuses(reason)
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
         """PodDisruptionBudgets that do not allow this together with what is granted already."""
@@ -202,7 +212,7 @@ class _Grants:
             if planned and now + planned + in_flight(budget, self._facts) > allowed:
                 name = f"PodDisruptionBudget {budget.namespace}/{budget.name}"
                 reason = f"{name} allows {allowed} disruptions; this needs {now}, and {planned} are planned."
-                yield Refusal(guard="once", reason=reason)
+                yield Guard.ONCE.refuses(reason)
 
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts) -> list[PlanItem]:
@@ -268,7 +278,7 @@ def _together(items: list[PlanItem], facts: PlanFacts) -> tuple[list[PlanItem], 
             return drawn, ledger
         for name in mates[_party(short)]:
             reason = f"Pod {short.candidate.waiter} also needs {short.candidate.id}, which is refused."
-            dropped[name] = found[name].refusals or (Refusal(guard="demand", reason=reason),)
+            dropped[name] = found[name].refusals or (Guard.DEMAND.refuses(reason),)
 
 
 def _party(item: PlanItem) -> tuple[PodRef, bool]:

@@ -1,6 +1,7 @@
 """Guards: each returns the reason against a candidate, or None. All of them run, so the Plan has every reason.
 
-A guard fails closed: unknown is a reason. Names are stable: the Plan and the docs use them.
+A guard fails closed: unknown is a reason. Names are stable: the Plan and the docs use them. A new guard is a
+function and its row in `Guard`.
 """
 
 import math
@@ -12,8 +13,6 @@ from enum import StrEnum
 
 from gpuwatch.act.placement.landing import Nowhere
 from gpuwatch.act.placement.scheduling import tolerates
-from gpuwatch.act.plan.brakes import BRAKES
-from gpuwatch.act.plan.budget import LEDGER_GUARDS
 from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, place
@@ -40,15 +39,7 @@ class RefusalNature(StrEnum):
     SHARED = "shared"  # depends on what else is planned: checked again for this Remediation alone
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """actions: those that it checks."""
-
-    check: Callable[[GuardCase], str | None]
-    nature: RefusalNature
-    actions: Collection[ActionKind] = frozenset(ActionKind)
-
-
+_TRANSIENT, _LASTING = RefusalNature.TRANSIENT, RefusalNature.LASTING
 _TAINT, _MOVE, _RELEASE = ({ActionKind.TAINT_NODE}, {ActionKind.EVICT_GANG}, {ActionKind.RELEASE_GANG})
 
 
@@ -58,9 +49,8 @@ _FOREIGN_OPT_OUTS = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.
 
 def guard(case: GuardCase) -> tuple[Refusal, ...]:
     """All reasons against the candidate, except budgets and rates."""
-    action = case.candidate.action
-    reasons = ((name, each.check(case)) for name, each in GUARDS.items() if action in each.actions)
-    return tuple(Refusal(guard=name, reason=reason) for name, reason in reasons if reason)
+    asked = (each for each in Guard if each.check is not None and case.candidate.action in each.actions)
+    return tuple(each.refuses(reason) for each in asked if each.check is not None and (reason := each.check(case)))
 
 
 def _cluster_known(case: GuardCase) -> str | None:
@@ -384,6 +374,10 @@ def starved(facts: PlanFacts, nodes: Collection[str]) -> str:
     return ""
 
 
+def _waiting_gangs(case: GuardCase) -> str | None:
+    return starved(case.facts, case.candidate.nodes)
+
+
 def contended(candidate: Candidate, facts: PlanFacts) -> list[str]:
     """Its findings of contention; one move resolves each."""
     return [item.id for item in facts.findings_of(candidate) if item.kind in CONTENTION]
@@ -406,36 +400,71 @@ def _already_open(case: GuardCase) -> str | None:
     return None
 
 
-GUARDS: dict[str, Guard] = {
-    "cluster_known": Guard(_cluster_known, RefusalNature.TRANSIENT),
-    "node_known": Guard(_node_known, RefusalNature.TRANSIENT),
-    "telemetry_trusted": Guard(_telemetry_trusted, RefusalNature.TRANSIENT),
-    "evidence": Guard(_evidence, RefusalNature.LASTING),
-    "worth_it": Guard(_worth_it, RefusalNature.LASTING),
-    "opted_out": Guard(_opted_out, RefusalNature.OBJECTION),
-    "snoozed": Guard(_snoozed, RefusalNature.TRANSIENT),
-    "owner": Guard(_owner, RefusalNature.LASTING, set(ActionKind) - _TAINT),  # a NoSchedule taint touches no Pod
-    "framework": Guard(_framework, RefusalNature.LASTING, _MOVE | _RELEASE),
-    "whole_group_idle": Guard(_whole_group_idle, RefusalNature.LASTING, _RELEASE),
-    "attribution": Guard(_attribution, RefusalNature.LASTING, _RELEASE),
-    "priority": Guard(_priority, RefusalNature.LASTING),
-    "disruption_budget": Guard(_disruption_budget, RefusalNature.TRANSIENT),
-    "already_tainted": Guard(_already_tainted, RefusalNature.LASTING, _TAINT),
-    "other_remediator": Guard(_other_remediator, RefusalNature.TRANSIENT, set(ActionKind) - _RELEASE),
-    "already_open": Guard(_already_open, RefusalNature.TRANSIENT),
-    "tainted_first": Guard(_tainted_first, RefusalNature.TRANSIENT),
-    "lands": Guard(_lands, RefusalNature.TRANSIENT, _MOVE),
-    "waiting_gangs": Guard(lambda case: starved(case.facts, case.candidate.nodes), RefusalNature.TRANSIENT, _TAINT),
-}
+class Guard(StrEnum):
+    """The name of every refusal, as the Plan and the docs have it, with what follows from it.
 
-_PLAN_WIDE = {
-    **dict.fromkeys(LEDGER_GUARDS, RefusalNature.SHARED),
-    **dict.fromkeys(BRAKES, RefusalNature.TRANSIENT),
-    "demand": RefusalNature.TRANSIENT,
-}
-"""Refusals by the plan as a whole."""
+    check: the reason against one candidate, or none; None where the plan as a whole refuses. actions: those that it
+    checks. each_step: whether it is asked again once the action has begun.
+    """
+
+    nature: RefusalNature
+    check: Callable[[GuardCase], str | None] | None
+    actions: Collection[ActionKind]
+    each_step: bool
+
+    def __new__(
+        cls,
+        name: str,
+        nature: RefusalNature,
+        check: Callable[[GuardCase], str | None] | None = None,
+        actions: Collection[ActionKind] = frozenset(ActionKind),
+        each_step: bool = True,
+    ) -> "Guard":
+        made = str.__new__(cls, name)
+        made._value_, made.nature, made.check, made.actions, made.each_step = name, nature, check, actions, each_step
+        return made
+
+    def refuses(self, reason: str) -> Refusal:
+        return Refusal(guard=self.value, reason=reason)
+
+    CLUSTER_KNOWN = "cluster_known", _TRANSIENT, _cluster_known
+    NODE_KNOWN = "node_known", _TRANSIENT, _node_known
+    TELEMETRY_TRUSTED = "telemetry_trusted", _TRANSIENT, _telemetry_trusted
+    EVIDENCE = "evidence", _LASTING, _evidence
+    # What is left of an action that has begun has a lower score.
+    WORTH_IT = "worth_it", _LASTING, _worth_it, frozenset(ActionKind), False
+    OPTED_OUT = "opted_out", RefusalNature.OBJECTION, _opted_out
+    SNOOZED = "snoozed", _TRANSIENT, _snoozed
+    OWNER = "owner", _LASTING, _owner, _MOVE | _RELEASE  # a NoSchedule taint touches no Pod
+    FRAMEWORK = "framework", _LASTING, _framework, _MOVE | _RELEASE
+    WHOLE_GROUP_IDLE = "whole_group_idle", _LASTING, _whole_group_idle, _RELEASE
+    ATTRIBUTION = "attribution", _LASTING, _attribution, _RELEASE
+    PRIORITY = "priority", _LASTING, _priority
+    DISRUPTION_BUDGET = "disruption_budget", _TRANSIENT, _disruption_budget
+    # The Node of a taint that has begun has our taint.
+    ALREADY_TAINTED = "already_tainted", _LASTING, _already_tainted, _TAINT, False
+    OTHER_REMEDIATOR = "other_remediator", _TRANSIENT, _other_remediator, _TAINT | _MOVE
+    ALREADY_OPEN = "already_open", _TRANSIENT, _already_open
+    TAINTED_FIRST = "tainted_first", _TRANSIENT, _tainted_first
+    LANDS = "lands", _TRANSIENT, _lands, _MOVE
+    WAITING_GANGS = "waiting_gangs", _TRANSIENT, _waiting_gangs, _TAINT
+    # By what else is planned.
+    POOL_NODES = "pool_nodes", RefusalNature.SHARED
+    BUDGET = "budget", RefusalNature.SHARED
+    RATE = "rate", RefusalNature.SHARED, None, frozenset(ActionKind), False  # it counts when an action begins
+    ONCE = "once", RefusalNature.SHARED
+    DEMAND = "demand", _TRANSIENT
+    # By conditions that stop all actions.
+    PAUSED = "paused", _TRANSIENT
+    MEMORY = "memory", _TRANSIENT
+    SEVERAL_CLUSTERS = "several_clusters", _TRANSIENT
+    PARTIAL_ANSWER = "partial_answer", _TRANSIENT
+    BRAKE = "brake", _TRANSIENT
+    COOL_DOWN = "cool_down", _TRANSIENT
+    ALERT = "alert", _TRANSIENT
+    FREEZE = "freeze", _TRANSIENT
 
 
-def nature_of(refusal: Refusal) -> RefusalNature:
-    own = GUARDS.get(refusal.guard)
-    return own.nature if own is not None else _PLAN_WIDE[refusal.guard]
+def guard_of(refusal: Refusal) -> Guard:
+    """What made it: all refusals are made by `Guard.refuses`."""
+    return next(each for each in Guard if each.value == refusal.guard)
