@@ -41,7 +41,7 @@ SHARED = "n5"
 """A Node of eight GPUs, each of which time-slicing shows as ten."""
 SLICES = 10
 LAG = timedelta(minutes=10)
-"""By how much a stale list lags: `execute.max_facts_age_seconds`, up to which a look may be decided on."""
+"""By how much a stale list lags: `MAX_FACTS_AGE_SECONDS`, up to which a look may be decided on."""
 FAILURES = {
     "refused": GapKind.REFUSED,
     "timed out": GapKind.UNREACHABLE,

@@ -14,6 +14,7 @@ from execute.living import ENFORCE, START, Fleet, quick
 from gpuwatch.act.execute.policy import ExecutePolicy, doubled
 from gpuwatch.act.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision, precision_by_place
 from gpuwatch.act.execute.propose import propose
+from gpuwatch.act.execute.targets import FAILURE_BACKOFF_MAX_SECONDS
 from gpuwatch.facts.model.decision import ActionKind, PlanItem, Refusal
 from gpuwatch.facts.model.remediation import Phase, Remediation
 from plan.fleet import plan_of
@@ -144,7 +145,7 @@ def test_waits_double_up_to_their_cap_without_jitter() -> None:
     policy = ExecutePolicy()
     assert [policy.retry_after(n) for n in (1, 2, 3, 6, 7, 99)] == [60, 120, 240, 1920, 3600, 3600]
     failed, obsolete = policy.failure_backoff_seconds, policy.obsolete_backoff_seconds
-    days = [doubled(failed, n, policy.failure_backoff_max_seconds) // 86_400 for n in (1, 2, 3, 5, 6)]
+    days = [doubled(failed, n, FAILURE_BACKOFF_MAX_SECONDS) // 86_400 for n in (1, 2, 3, 5, 6)]
     assert days == [1, 2, 4, 16, 16]
     hours = [doubled(obsolete, n, policy.rejection_backoff_seconds) // 3_600 for n in (1, 2, 3, 5, 6, 99)]
     assert hours == [1, 2, 4, 16, 24, 24]

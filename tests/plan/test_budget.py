@@ -282,7 +282,7 @@ def test_no_budget_is_exceeded_and_more_harm_in_flight_never_admits_more(
     more_flying: set[int],
 ) -> None:
     """Whatever the candidates: Pods of 1 to 8 GPUs that are idle, Nodes that are sick, cordons and Remediations."""
-    policy = replace(FREE, budget_ratio=0.3, storm_min_gpus=999, idle_storm_ratio=1.0)
+    policy = replace(FREE, budget_ratio=0.3, storm_ratio=1.0, idle_storm_ratio=1.0)
     names = [f"n{i}" for i in range(10)]
     devices = [
         device(name, i, f"t{name}/p" if i < sizes[at] else "") for at, name in enumerate(names) for i in range(8)

@@ -549,7 +549,7 @@ def test_a_score_without_a_pool_is_not_a_number() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("budget_ratio", 1.1), ("min_confidence_ratio", -0.1), ("horizon_hours", 0.0), ("budget_min_gpus", -1)],
+    [("budget_ratio", 1.1), ("min_confidence_ratio", -0.1), ("storm_ratio", -1.0), ("budget_min_gpus", -1)],
 )
 def test_bounds_out_of_range_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"plan\.{field} is"):

@@ -148,7 +148,7 @@ def test_a_release_that_is_only_observed_is_no_part_of_one_that_is_done_on_deman
     state = snapshot(nodes, devices, [*pods, waits])
     findings = (idle("ml/a", devices[:4]), idle("web/b", devices[4:8]), idle("ml/c", devices[8:]))
     everything = PlanPolicy(
-        budget_ratio=1.0, reclaim_only_on_demand=True, storm_min_gpus=99, scopes=(ModeScope(mode=ENFORCE),)
+        budget_ratio=1.0, reclaim_only_on_demand=True, idle_storm_ratio=1.0, scopes=(ModeScope(mode=ENFORCE),)
     )
     partly = replace(everything, scopes=(ModeScope(mode=ENFORCE, namespace="ml"),))
 

@@ -11,6 +11,7 @@ import pytest
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.partial_gangs import explained
 from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.plan.score import HORIZON_HOURS
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import Gang, Node, Placement, Pod
 from gpuwatch.facts.model.decision import (
@@ -31,7 +32,6 @@ from plan.fleet import NOW, device, guards, node, only, plan_of, pod, snapshot, 
 POLICY = PlanPolicy(
     budget_ratio=1.0,
     idle_storm_ratio=1.0,
-    storm_min_gpus=999,
     actions_per_hour=99,
     namespace_actions_per_hour=99,
     pool_actions_per_hour=99,
@@ -154,7 +154,7 @@ def test_work_before_it_stopped_is_lost_with_it() -> None:
     item = only(plan_of(state(worked), findings(state(worked)), POLICY), RELEASE)
     assert item.score.disrupted_gpu_hours == pytest.approx(18)
     assert "12.0 GPU-hours of work before it stopped, since its start (at most 24 h count; " in item.score.harm_basis
-    assert item.score.gained_gpu_hours == pytest.approx(6 * POLICY.horizon_hours)
+    assert item.score.gained_gpu_hours == pytest.approx(6 * HORIZON_HOURS)
     assert item.candidate.gpus == 6  # those that it holds, not those that it waits for
 
 

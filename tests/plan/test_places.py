@@ -254,9 +254,3 @@ def test_a_freeze_with_a_zone_in_its_hours_is_refused_when_it_is_read_and_not_wh
     with pytest.raises(ValueError, match=r"start '18:00\+02:00' has a time zone of its own"):
         Freeze(start="18:00+02:00")
     assert Freeze(start="18:00", end="20:00", time_zone="Etc/GMT-2").holds(NOW.replace(hour=16))
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_bound_of_the_score_that_holds_nothing_back_is_refused(value: float) -> None:
-    with pytest.raises(ValueError, match=r"plan\.min_score"):
-        PlanPolicy(min_score=value)

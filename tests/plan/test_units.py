@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwatch.act.plan import brakes
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Node, Pod, Sharing
@@ -116,13 +117,16 @@ def test_the_score_of_a_release_counts_the_slice_that_it_frees() -> None:
 
 
 @pytest.mark.parametrize(("sick_gpus", "stopped"), [(4, False), (5, True)])
-def test_a_storm_counts_gpus_and_not_their_slices(sick_gpus: int, stopped: bool) -> None:
+def test_a_storm_counts_gpus_and_not_their_slices(
+    sick_gpus: int, stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fifth of 20 GPUs is four, cut in seven slices or not."""
+    monkeypatch.setattr(brakes, "_STORM_MIN_GPUS", 2)
     nodes = [cut(f"m{at}", 2) for at in range(5)] + [node(f"w{at}", 2) for at in range(5)]
     whole = [device(f"w{at}", index) for at in range(5) for index in range(2)]
     parts = [part for at in range(5) for index in range(2) for part in instances(f"m{at}", index)]
     state = snapshot(nodes, [*whole, *parts])
-    policy = PlanPolicy(storm_ratio=0.2, storm_min_gpus=2)
+    policy = PlanPolicy(storm_ratio=0.2)
     plan = plan_of(state, tuple(sick(item) for item in whole[:sick_gpus]), policy)
     assert bool(plan.brake) is stopped
     of_one_gpu = plan_of(state, tuple(sick(item) for item in parts[:7]), policy)

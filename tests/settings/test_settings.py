@@ -54,10 +54,10 @@ plan:
 def test_a_variable_wins_over_the_file_and_leaves_its_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = written(tmp_path, "plan: {budget_ratio: 0.05, horizon_hours: 12}")
+    file = written(tmp_path, "plan: {budget_ratio: 0.05, checkpoint_interval_hours: 12}")
     monkeypatch.setenv("GPUWATCH_PLAN__BUDGET_RATIO", "0.2")
     plan = load_settings(file).plan
-    assert (plan.budget_ratio, plan.horizon_hours) == (0.2, 12)
+    assert (plan.budget_ratio, plan.checkpoint_interval_hours) == (0.2, 12)
 
 
 @pytest.mark.parametrize(

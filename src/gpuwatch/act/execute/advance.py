@@ -13,6 +13,7 @@ from gpuwatch.act.execute import steps as acts
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.precision import Place, Precision, distrusted
 from gpuwatch.act.execute.recheck import (
+    MAX_FACTS_AGE_SECONDS,
     Check,
     Clearance,
     Health,
@@ -29,7 +30,7 @@ from gpuwatch.act.execute.targets import TAKEN_BACK
 from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.demand import on_demand
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO, PlanPolicy
 from gpuwatch.facts.frameworks.fights import who_wrote
 from gpuwatch.facts.frameworks.json_patch import ABSENT, value_at
 from gpuwatch.facts.frameworks.move import move
@@ -257,7 +258,7 @@ class Advance:
         if self.now >= proposal.expires_at:
             return self._undo(Phase.EXPIRED, "It was not approved in time.")
         if not remediation.approved:
-            doubt = distrusted(remediation, self.inputs.measured, self.policies.plan.min_precision_ratio)
+            doubt = distrusted(remediation, self.inputs.measured, MIN_PRECISION_RATIO)
             if proposal.mode is not Mode.ENFORCE or doubt or remediation.history:
                 # A history means that it was returned to a person for a decision.
                 if doubt and not remediation.history:
@@ -606,7 +607,7 @@ class Advance:
         known = tuple(each for each in self.inputs.others if not each.announced)
         facts = replace(self._facts(view), history=known)
         # Stale facts are no proof of health. The brake does not stop the removal of a taint.
-        old = self.now - view.snapshot.at > timedelta(seconds=policy.max_facts_age_seconds)
+        old = self.now - view.snapshot.at > timedelta(seconds=MAX_FACTS_AGE_SECONDS)
         state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
         interval = timedelta(seconds=policy.check_interval_seconds)
         looked = replace(remediation, clean_since=None, next_at=self.now + interval)
@@ -622,9 +623,9 @@ class Advance:
         handed = _to_hand_off(remediation, facts, taints, policy)
         if state is not Health.SICK or self.inputs.pause.paused or not (handed or (rung is not None and stood)):
             return Transition(looked)
-        if stopped_by(facts, self.now, policy):
+        if stopped_by(facts, self.now):
             return Transition(looked)
-        soon = self.after(policy.max_facts_age_seconds)
+        soon = self.after(MAX_FACTS_AGE_SECONDS)
         if handed:
             going = replace(looked, steps=(*remediation.steps, *handed), next_at=None, deadline_at=soon)
             return self._turn(Phase.ACTING, f"The Node is still degraded ({why}) and empty: it is handed off.", going)

@@ -56,7 +56,7 @@ class Executor:
     """Carries out Remediations, one write at a time.
 
     rehearsal: the same cluster as `writer`, with every write as a dry run. fresh: returns an assessed Snapshot that is
-    at most `execute.max_facts_age_seconds` old. notify: called at least once per notification.
+    at most `MAX_FACTS_AGE_SECONDS` old. notify: called at least once per notification.
 
     Several executors may share one store: only the one that stored the intent writes.
     """

@@ -27,8 +27,6 @@ class ExecutePolicy:
         notification, condition, metric). After half of it a gang is resumed beside Pods that still end, where its
         framework allows that. A quarter of an hour: most Pods end within 30 s, and most images are cached.
     release_observation_seconds: time after a release in which its owner may take the GPUs back. A week.
-    orphan_grace_seconds: a taint or another mark without a Remediation is removed after it, or at its own expiry. A
-        quarter of an hour: a store that lags shows the Remediation by then.
     taint_expiry_seconds: gpuwatch removes its taint after it, with or without proof of health, so that no Node stays
         tainted because a controller forgot it. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
     healthy_for_seconds: every check in this time must find proof of health before a taint is removed. An hour, the
@@ -45,15 +43,14 @@ class ExecutePolicy:
     condition: whether the Node condition GPUDegraded is written.
     device_taints: taint the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
     retry_seconds, retry_max_seconds: first wait after a passing obstacle, such as a conflict; doubled up to the second.
-    failure_backoff_seconds, failure_backoff_max_seconds: how long a target is left alone after a failed Remediation;
-        doubled with each failure in a row, up to the second.
+    failure_backoff_seconds: how long a target is left alone after a failed Remediation; doubled with each failure in a
+        row, up to 16 days.
     obsolete_backoff_seconds: the same after an obsolete, refused or expired one, up to rejection_backoff_seconds, so
         that owners are not notified every hour of a finding that comes and goes.
     rejection_backoff_seconds: how long a target is left alone after a rejection, or after people undid the action. A
         day: a colleague can be asked at work, and a fault that persists is not forgotten by then.
     write_timeout_seconds: the result of a write is read no sooner after its start; above the writer's own timeout, so
         that the write cannot still be under way in another process.
-    max_facts_age_seconds: nothing is decided on older facts.
     """
 
     approval_timeout_seconds: int = 259_200
@@ -62,7 +59,6 @@ class ExecutePolicy:
     verification_timeout_seconds: int = 1_800
     stopped_gang_seconds: int = 900
     release_observation_seconds: int = 604_800
-    orphan_grace_seconds: int = 900
     taint_expiry_seconds: int = 259_200
     healthy_for_seconds: int = 3_600
     check_interval_seconds: int = 300
@@ -77,11 +73,9 @@ class ExecutePolicy:
     retry_seconds: int = 60
     retry_max_seconds: int = 3_600
     failure_backoff_seconds: int = 86_400
-    failure_backoff_max_seconds: int = 1_382_400
     obsolete_backoff_seconds: int = 3_600
     rejection_backoff_seconds: int = 86_400
     write_timeout_seconds: int = 120
-    max_facts_age_seconds: int = 600
 
     def __post_init__(self) -> None:
         notice = ("notice_period_seconds",)

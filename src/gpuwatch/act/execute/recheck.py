@@ -16,6 +16,7 @@ from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.draw import draw_plan, mode_of
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import GuardCase, RefusalNature, guard, guard_of, taken_back
+from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO
 from gpuwatch.act.plan.score import weigh
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
@@ -33,6 +34,9 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.remediation import Phase, Proposal, Remediation, Step, StepKind
 from gpuwatch.facts.model.telemetry import PodRef, partial_answers
+
+MAX_FACTS_AGE_SECONDS = 600
+"""Nothing is decided on older facts. Ten minutes: two cycles of five may fail before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,10 @@ def recheck(
     # that make room for one Pod together.
     known = tuple(each for each in others if not each.announced)
     facts = replace(view, history=known)
-    stopped = stopped_by(facts, now, policy)
+    stopped = stopped_by(facts, now)
     if stopped:
         return Check(Clearance.WAIT, stopped)
-    plan = draw_plan(replace(facts, precision=poor(measured, facts.policy.min_precision_ratio)))
+    plan = draw_plan(replace(facts, precision=poor(measured, MIN_PRECISION_RATIO)))
     asked = (proposal.action, proposal.target)
     item = next((each for each in plan.items if (each.candidate.action, str(each.candidate.target)) == asked), None)
     if item is None:
@@ -183,12 +187,11 @@ def _until_shut(name: str, others: tuple[Remediation, ...], now: datetime, polic
     return Check(Clearance.WAIT, f"{back}{when}.", due=due)
 
 
-def stopped_by(facts: PlanFacts, now: datetime, policy: ExecutePolicy) -> str:
+def stopped_by(facts: PlanFacts, now: datetime) -> str:
     """Why nothing may be decided on these facts; '' if it may."""
     age = now - facts.snapshot.at
-    if age > timedelta(seconds=policy.max_facts_age_seconds):
-        most = policy.max_facts_age_seconds
-        return f"The facts are {age.total_seconds():.0f} s old; execute.max_facts_age_seconds is {most}."
+    if age > timedelta(seconds=MAX_FACTS_AGE_SECONDS):
+        return f"The facts are {age.total_seconds():.0f} s old; {MAX_FACTS_AGE_SECONDS} s is the most."
     return brake(facts)
 
 

@@ -21,6 +21,10 @@ _AT_ONCE = 100
 _NOT_OURS = (ValueError, TypeError, KeyError, RecursionError)
 """Errors that may follow from decoding an annotation that gpuwatch did not write."""
 
+ORPHAN_GRACE_SECONDS = 900
+"""A taint or another mark without a Remediation is removed after it, or at its own expiry. A quarter of an hour: a
+store that lags shows the Remediation by then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Orphan:

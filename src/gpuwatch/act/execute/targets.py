@@ -11,6 +11,10 @@ from gpuwatch.facts.model.remediation import Phase, Proposal, Remediation
 TAKEN_BACK = "taken_back"
 """In `Remediation.verified`: its owner, or a person who works on the Node, undid the action."""
 
+FAILURE_BACKOFF_MAX_SECONDS = 16 * 86_400
+"""A target whose Remediations fail is left alone for a day, then two, and at most for so long: five failures in a row
+are no chance, and one try in two weeks is no burden."""
+
 
 def left_alone(
     proposal: Proposal, known: Iterable[Remediation], seen_at: datetime, now: datetime, policy: ExecutePolicy
@@ -42,7 +46,7 @@ def _quiet_seconds(ended: list[Remediation], proposal: Proposal, policy: Execute
         return 0 if _about_more(proposal, last.proposal) else policy.rejection_backoff_seconds
     match last.phase:
         case Phase.FAILED:
-            return doubled(policy.failure_backoff_seconds, in_a_row, policy.failure_backoff_max_seconds)
+            return doubled(policy.failure_backoff_seconds, in_a_row, FAILURE_BACKOFF_MAX_SECONDS)
         case Phase.OBSOLETE | Phase.REFUSED | Phase.EXPIRED:
             return doubled(policy.obsolete_backoff_seconds, in_a_row, policy.rejection_backoff_seconds)
         case _:

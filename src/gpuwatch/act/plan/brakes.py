@@ -8,6 +8,11 @@ from gpuwatch.act.plan.guards import Guard
 from gpuwatch.facts.model.decision import Family, FindingKind, Refusal, Severity, SubjectKind, Verdict
 from gpuwatch.facts.model.telemetry import DeviceId, GapKind, partial_answers
 
+# Share of the known devices that report now, and of the ready Nodes with accelerators that telemetry shows. Below half,
+# what is missing could turn every other number round.
+_MIN_COVERAGE_RATIO = 0.5
+# Two Nodes of 8 GPUs: so many may fail at once by one cause, and are a large share of a small fleet only.
+_STORM_MIN_GPUS = 16
 _REMEDIATION_GAP = "remediation "
 """Prefix of the gaps that stores report for Remediations they cannot read."""
 
@@ -73,18 +78,18 @@ def _storm(facts: PlanFacts) -> str:
     grave = [finding for finding in facts.findings if finding.severity is Severity.CRITICAL]
     if any(finding.kind is FindingKind.TELEMETRY_MISSING for finding in grave):
         return "Telemetry of the fleet as a whole is missing or stale."
-    if reporting < policy.min_coverage_ratio * known:
+    if reporting < _MIN_COVERAGE_RATIO * known:
         return f"Only {reporting} of {known} known GPUs report."
     # A Prometheus that lost a part of the fleet and its history shows no missing device. Compare with the cluster's
     # Nodes, if the hosts in telemetry are Nodes.
     holding = [node for node in facts.nodes.values() if node.ready is True and any(node.accelerators.values())]
     seen = sum(any(item.present for item in facts.devices_of_node.get(node.name, ())) for node in holding)
-    if seen < policy.min_coverage_ratio * len(holding) and all(device.node is not None for device in present):
+    if seen < _MIN_COVERAGE_RATIO * len(holding) and all(device.node is not None for device in present):
         return f"Telemetry shows devices of only {seen} of {len(holding)} Nodes that have any."
     # One cause for a rack leaves its GPUs UNKNOWN; they count as well.
     together = {device for finding in grave if finding.subject.kind is SubjectKind.FLEET for device in finding.devices}
     sick = facts.physical(_devices(facts, Family.HEALTH, Verdict.DEGRADED) | together)
-    if sick >= policy.storm_min_gpus and sick > policy.storm_ratio * known:
+    if sick >= _STORM_MIN_GPUS and sick > policy.storm_ratio * known:
         return f"{sick} of {known} GPUs look degraded at once, more than {policy.storm_ratio:.0%}."
     looks_idle = _devices(facts, Family.IDLE, Verdict.IDLE)
     # Allocated instances of a GPU count as equal parts of it.
@@ -93,7 +98,7 @@ def _storm(facts: PlanFacts) -> str:
         if device.pods:
             held.setdefault(device.uuid, []).append(device.id in looks_idle)
     idle = sum(sum(parts) / len(parts) for parts in held.values())
-    if idle >= policy.storm_min_gpus and idle > policy.idle_storm_ratio * len(held):
+    if idle >= _STORM_MIN_GPUS and idle > policy.idle_storm_ratio * len(held):
         return f"{idle:.0f} of {len(held)} allocated GPUs look idle at once, more than {policy.idle_storm_ratio:.0%}."
     return ""
 

@@ -23,7 +23,7 @@ from gpuwatch.act.plan.guards import (
     taken_back,
 )
 from gpuwatch.act.plan.misfit import place
-from gpuwatch.act.plan.policy import MILDEST_FIRST
+from gpuwatch.act.plan.policy import MILDEST_FIRST, MIN_PRECISION_RATIO
 from gpuwatch.act.plan.score import weigh
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import FactKind, Pod
@@ -110,10 +110,10 @@ def _imprecise(candidate: Candidate, facts: PlanFacts) -> str:
     # Only outcomes of this Namespace and of Nodes count: people of other Namespaces decide nothing here.
     places = [(place, name) for name in grounds for place in {candidate.namespace, ""}]
     known = [(name, facts.precision[place, name]) for place, name in places if (place, name) in facts.precision]
-    poor = {name: value for name, value in sorted(known, reverse=True) if not value >= facts.policy.min_precision_ratio}
+    poor = {name: value for name, value in sorted(known, reverse=True) if not value >= MIN_PRECISION_RATIO}
     if not poor or set(poor) != grounds:
         return ""
-    name, needed = min(poor, key=lambda key: (-poor[key], key)), f"{facts.policy.min_precision_ratio:.2f}"
+    name, needed = min(poor, key=lambda key: (-poor[key], key)), f"{MIN_PRECISION_RATIO:.2f}"
     return f"The precision of {name} was measured to be {poor[name]:.2f} or better; {needed} is needed to enforce."
 
 

@@ -87,7 +87,7 @@ def _evidence(case: GuardCase) -> str | None:
 def _worth_it(case: GuardCase) -> str | None:
     if not math.isfinite(case.score.value):
         return "The score is not a finite number."
-    if case.score.value <= case.facts.policy.min_score:
+    if case.score.value <= 0:
         findings = case.facts.findings_of(case.candidate)
         if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):
             missing = dict.fromkeys(text for item in findings for text in item.missing)

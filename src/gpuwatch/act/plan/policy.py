@@ -1,6 +1,5 @@
 """The bounds of planning, each with its unit and the reason for its default."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -11,6 +10,10 @@ from gpuwatch.facts.model.bounds import named, require
 from gpuwatch.facts.model.decision import ActionKind, Mode
 
 MILDEST_FIRST = (Mode.OBSERVE, Mode.SUGGEST, Mode.ENFORCE)
+MIN_PRECISION_RATIO = 0.8
+"""Where a detector's measured precision (its lower bound) is below it, an action that rests on this detector alone is
+suggested and not enforced. The same as `min_confidence_ratio`."""
+
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -119,12 +122,7 @@ class PlanPolicy:
     modes: what may be done with an admitted action, per kind. Everything starts at `observe`.
     scopes: the same for an action kind, a Namespace and a pool together; the scope that names most things
         wins, and of equals the mildest. The keys of `modes` are scopes that name an action kind.
-    horizon_hours: over which gain and disruption are added up. A day: long enough that a repair pays, short
-        enough to need no forecast.
     min_confidence_ratio: findings below it are shown, never planned. 0.8 leaves out single weak signals.
-    min_precision_ratio: where a detector's measured precision (its lower bound) is below it, an action that rests on
-        this detector alone is suggested and not enforced. 0.8, the same as min_confidence_ratio.
-    min_score: of the pool; 0 means that the expected gain has to exceed the expected disruption.
     budget_ratio and budget_min_gpus: share of a pool and of a GPU model that may be out of service or disturbed at
         once, by gpuwatch or not; the absolute floor (one node of 8) because a share alone blocks small pools for ever
         (karpenter #2134), the share because a count that suits small pools is too low for large ones.
@@ -132,19 +130,15 @@ class PlanPolicy:
     actions_per_hour, namespace_actions_per_hour, pool_actions_per_hour: Remediations that may begin in any 60 minutes,
         in all, of one Namespace and of one pool, counted from the stored Remediations. Four: one per quarter of an hour
         is what a person can follow; three of a pool allow a taint, its move and one more; two are half of them.
-    storm_ratio and storm_min_gpus: when more GPUs than both look degraded at once, the monitoring is more likely at
-        fault than the GPUs (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything is refused.
+    storm_ratio: when a larger share of the GPUs looks degraded at once, and at least 16 of them, the monitoring is more
+        likely at fault than the GPUs (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything
+        is refused.
     idle_storm_ratio: the same for idle GPUs, as a share of the held ones; a broken exporter looks like idleness.
-    min_coverage_ratio: share of the known devices that report now, and of the ready Nodes with accelerators that
-        telemetry shows, below which everything is refused.
     storm_cooldown_seconds: how long a storm is remembered. Half an hour: twice the 15 minutes over which levels are
         judged, so that no sample of the storm decides anything.
     brake_alerts: names of alerts that stop everything while they fire.
     freezes: times in which nothing is done.
-    restart_cost_cap_hours: most hours of work per GPU that a move, or the release of a job, counts as lost. Up to it
-        the time since the last checkpoint counts, or since the start, since without one all work is lost.
     checkpoint_interval_hours: time between checkpoints of jobs that report them; 0: unknown, and none is awaited.
-    repair_hours: how long a tainted Node stays away: 20 h, the median of 584 repairs (InfiniteHBD trace).
     protected_priority: Pods at or above it are never disturbed (2,000,000,000: the system-critical classes).
     reclaim_only_on_demand: release idle GPUs only when a pending Pod could be scheduled with them.
     topology_labels: Node labels whose value names an NVLink domain or a rack: of GPU Feature Discovery, and of
@@ -156,10 +150,7 @@ class PlanPolicy:
 
     modes: Mapping[ActionKind, Mode] = field(default_factory=dict)
     scopes: tuple[ModeScope, ...] = ()
-    horizon_hours: float = 24.0
     min_confidence_ratio: float = 0.8
-    min_precision_ratio: float = 0.8
-    min_score: float = 0.0
     budget_ratio: float = 0.1
     budget_min_gpus: int = 8
     min_pool_nodes_left: int = 1
@@ -167,15 +158,11 @@ class PlanPolicy:
     namespace_actions_per_hour: int = 2
     pool_actions_per_hour: int = 3
     storm_ratio: float = 0.2
-    storm_min_gpus: int = 16
     idle_storm_ratio: float = 0.8
-    min_coverage_ratio: float = 0.5
     storm_cooldown_seconds: int = 1800
     brake_alerts: tuple[str, ...] = ()
     freezes: tuple[Freeze, ...] = ()
-    restart_cost_cap_hours: float = 24.0
     checkpoint_interval_hours: float = 0.0
-    repair_hours: float = 20.0
     protected_priority: int = 2_000_000_000
     reclaim_only_on_demand: bool = False
     topology_labels: tuple[str, ...] = (
@@ -187,12 +174,9 @@ class PlanPolicy:
 
     def __post_init__(self) -> None:
         require(self, "plan.", named(self, "_ratio"), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
-        hours = ("horizon_hours", "restart_cost_cap_hours", "repair_hours")
-        require(self, "plan.", hours, lambda value: 0 < value < float("inf"), "a number of hours above 0")
         interval = ("checkpoint_interval_hours",)
         require(self, "plan.", interval, lambda value: 0 <= value < float("inf"), "0 or more hours")
-        require(self, "plan.", ("min_score",), math.isfinite, "a finite number")
-        counts = ("budget_min_gpus", "storm_min_gpus", "min_pool_nodes_left", "storm_cooldown_seconds")
+        counts = ("budget_min_gpus", "min_pool_nodes_left", "storm_cooldown_seconds")
         require(self, "plan.", (*counts, *named(self, "_per_hour")), lambda value: value >= 0, "0 or more")
 
     @property

@@ -10,6 +10,11 @@ from gpuwatch.act.plan.timing import Moment, chosen
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, Score, Severity, Timing
 
+HORIZON_HOURS = 24.0
+"""Over which gain and disruption are added up. A day: long enough that a repair pays, short enough to need no
+forecast."""
+# How long a tainted Node stays away: the median of 584 repairs (InfiniteHBD trace).
+_REPAIR_HOURS = 20.0
 # Share of a degraded GPU's hours that is lost without action. CRITICAL: it cannot be used, or computes wrongly.
 # WARNING: it works, slower or at risk: the worst same-model outlier of SC22 (2208.11035) is 1.5× slower than the
 # median, which loses a third.
@@ -18,7 +23,7 @@ _LOSS_IS = "the share of a slower GPU's hours that counts as lost"
 
 
 def weigh(candidate: Candidate, facts: PlanFacts) -> tuple[Score, Timing]:
-    """The score of a candidate at its cheapest moment, in GPU-hours over the policy's horizon; and that moment.
+    """The score of a candidate at its cheapest moment, in GPU-hours over the horizon; and that moment.
 
     Worked example (a test): a pool of eight 8-GPU Nodes. Pods of one GPU hold seven of them; the last one has a GPU off
     the bus (CRITICAL, confidence 0.9) and seven free GPUs. Its taint gains 1 × 24 h × 0.9 and takes away 7 GPUs without
@@ -35,7 +40,7 @@ def weigh(candidate: Candidate, facts: PlanFacts) -> tuple[Score, Timing]:
     else:
         rate = facts.gpu_shares(pods) * loss
     moment, timing = chosen(candidate, facts, rate * confidence)
-    horizon = facts.policy.horizon_hours
+    horizon = HORIZON_HOURS
     if candidate.action is ActionKind.RELEASE_GANG:
         freed = facts.gpu_shares(pod for pod in pods if pod.node) if pods else candidate.gpus
         gain = _Term(freed, horizon, "GPUs that the release frees")
@@ -138,7 +143,7 @@ def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float
 
 def _missed(candidate: Candidate, facts: PlanFacts) -> _Term:
     missed = _missed_gpus(candidate, facts)
-    hours = min(facts.policy.repair_hours, facts.policy.horizon_hours)
+    hours = min(_REPAIR_HOURS, HORIZON_HOURS)
     if missed:
         what = "free healthy GPUs of the Node, which no others of the pool replace until it is repaired"
         return _Term(float(missed), hours, what)

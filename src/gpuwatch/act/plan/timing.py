@@ -15,6 +15,9 @@ from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Finding, FindingKind, Timing, TimingKind
 from gpuwatch.facts.model.telemetry import Activity
 
+# Most hours of work per GPU that a move, or the release of a job, counts as lost: as many as the score looks ahead. Up
+# to it the time since the last checkpoint counts, or since the start, since without one all work is lost.
+_RESTART_COST_CAP_HOURS = 24.0
 # Enough time for a move.
 _QUIET_SECONDS = 1800
 # So many days idle at the same time of day make a habit.
@@ -119,7 +122,7 @@ def _unsaved(held: Iterable[Pod], facts: PlanFacts) -> str:
     known = [at for at in saved if at is not None]
     if len(known) == len(saved):
         return f"since its checkpoint at {min(known):%Y-%m-%d %H:%M %Z}"
-    most = f"at most {facts.policy.restart_cost_cap_hours:g} h count"
+    most = f"at most {_RESTART_COST_CAP_HOURS:g} h count"
     return f"since its start ({most}; the annotation {keys.LAST_CHECKPOINT} can name a later checkpoint)"
 
 
@@ -127,9 +130,9 @@ def restart_hours(pod: Pod, facts: PlanFacts, until: datetime | None = None) -> 
     """Hours of work that a restart of this Pod loses, capped: from its last checkpoint or start to `until` or now."""
     started = _saved(pod, facts) or pod.started or pod.created
     if started is None:
-        return facts.policy.restart_cost_cap_hours
+        return _RESTART_COST_CAP_HOURS
     age_hours = ((until or facts.snapshot.at) - started).total_seconds() / 3600
-    return min(max(age_hours, 0.0), facts.policy.restart_cost_cap_hours)
+    return min(max(age_hours, 0.0), _RESTART_COST_CAP_HOURS)
 
 
 def _saved(pod: Pod, facts: PlanFacts) -> datetime | None:

@@ -14,6 +14,7 @@ from gpuwatch.account.weekly_actions import actions_in
 from gpuwatch.act.analysis import analyse
 from gpuwatch.act.execute.precision import poor, precision_by_place
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
 from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write_table
@@ -101,7 +102,7 @@ def plan_facts(opened: Opened, options: Mapping[str, Any], snapshot: Snapshot) -
     if kept is None:
         return facts, (*gaps, *more)
     known, pause = kept
-    doubtful = poor(precision_by_place(known), opened.policies.plan.min_precision_ratio)
+    doubtful = poor(precision_by_place(known), MIN_PRECISION_RATIO)
     return replace(facts, history=known, pause=pause, precision=doubtful), (*gaps, *more)
 
 

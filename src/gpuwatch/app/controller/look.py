@@ -10,6 +10,7 @@ from rich.console import Console
 from gpuwatch.act.analysis import analyse, proofs
 from gpuwatch.act.execute.precision import poor, precision_by_place
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.controller.remembered import KnownFaults, LastStorm
 from gpuwatch.app.controller.replica import Replica, UnreachableError
@@ -95,13 +96,12 @@ class Look:
             raise UnreachableError(self.health.wrong)
         alerts, gaps = _alerts(opened, snapshot.telemetry_schema)
         snapshot = replace(snapshot, gaps=(*snapshot.gaps, *gaps, *unread))
-        bound = opened.policies.plan.min_precision_ratio
         facts = PlanFacts(
             snapshot=snapshot,
             history=known,
             alerts=alerts,
             pause=pause,
-            precision=poor(precision_by_place(known), bound),
+            precision=poor(precision_by_place(known), MIN_PRECISION_RATIO),
             last_storm=self._storm.at(term),
         )
         faults = self._faults.with_snapshot(snapshot, opened, term)

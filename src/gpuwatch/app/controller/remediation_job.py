@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
-from gpuwatch.act.execute.sweep import Orphan, in_turn, suspects
+from gpuwatch.act.execute.sweep import ORPHAN_GRACE_SECONDS, Orphan, in_turn, suspects
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.controller.history_log import HistoryLog
 from gpuwatch.app.controller.leader import NotLeadingError
@@ -74,7 +74,7 @@ class RemediationJob:
         """What stands without a Remediation, and how many more are read in later sweeps; None before the first look."""
         if self._look.last is None:
             return None
-        grace = timedelta(seconds=self._replica.settings.execute.orphan_grace_seconds)
+        grace = timedelta(seconds=ORPHAN_GRACE_SECONDS)
         turn, later = in_turn(suspects(self._look.last.snapshot.cluster), known, self._sweeps)
         self._sweeps += 1
         return executor.sweep(turn, known, self._left_since, datetime.now(UTC), grace, later), len(later)
