@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import Analysis, Finding, Mode, Verdict
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
 from gpuwatch.facts.model.telemetry import Device
@@ -139,27 +140,39 @@ def fleet_rows(analysis: Analysis) -> list[NodeRow]:
     devices: dict[str, list[Device]] = {name: [] for name, node in nodes.items() if node.accelerators}
     for device in analysis.devices:
         devices.setdefault(device.node or device.node_label or "Node unknown", []).append(device)
-    anchored = [
-        *_anchored("finding", _concluded(analysis.findings)),
-        *_anchored("unknown", _unknown(analysis.findings)),
-    ]
-    named: dict[str, tuple[Finding | None, str]] = {}
+    deciding = _deciding(analysis.findings)
+    rows = [_node_row(name, nodes.get(name), found, deciding) for name, found in devices.items()]
+    return sorted(rows, key=lambda row: (_urgency(row), row.name))
+
+
+def _deciding(findings: Sequence[Finding]) -> dict[str, tuple[Finding, str]]:
+    """Device → the finding that decides its state, with its anchor."""
+    anchored = [*_anchored("finding", _concluded(findings)), *_anchored("unknown", _unknown(findings))]
+    decided: dict[str, tuple[Finding, str]] = {}
     for item, anchor in sorted(anchored, key=lambda pair: _VERDICTS.index(pair[0].verdict)):
-        for device_id in item.devices:
-            named.setdefault(device_id, (item, anchor))
-    rows = []
-    for name, found in devices.items():
-        node = nodes.get(name)
-        barred = [taint.key for taint in node.taints if taint.key.startswith(_OWN_TAINTS)] if node else []
-        barred += ["cordoned"] if node is not None and node.unschedulable else []
-        found.sort(key=lambda each: (each.index.zfill(4), each.id))
-        cells = [_cell(each, *named.get(each.id, (None, "")), barred) for each in found]
-        if not cells and node is not None:
-            silent = Cell(name="", state="unknown", reason="No telemetry shows this GPU.")
-            cells = [silent] * sum(node.accelerators.values())
-        models = sorted({each.model for each in found if each.model})
-        rows.append(NodeRow(name=name, notes=", ".join((*models, *barred)), cells=tuple(cells)))
-    return sorted(rows, key=lambda row: (min([STATES.index(each.state) for each in row.cells] + [3]), row.name))
+        for device in item.devices:
+            decided.setdefault(device, (item, anchor))
+    return decided
+
+
+def _node_row(
+    name: str, node: Node | None, devices: Sequence[Device], deciding: Mapping[str, tuple[Finding | None, str]]
+) -> NodeRow:
+    barred = [taint.key for taint in node.taints if taint.key.startswith(_OWN_TAINTS)] if node is not None else []
+    barred += ["cordoned"] if node is not None and node.unschedulable else []
+    in_order = sorted(devices, key=lambda each: (each.index.zfill(4), each.id))  # 2 before 10
+    cells = [_cell(each, *deciding.get(each.id, (None, "")), barred) for each in in_order]
+    if not cells and node is not None:
+        silent = Cell(name="", state="unknown", reason="No telemetry shows this GPU.")
+        cells = [silent] * sum(node.accelerators.values())
+    models = sorted({each.model for each in devices if each.model})
+    return NodeRow(name=name, notes=", ".join((*models, *barred)), cells=tuple(cells))
+
+
+def _urgency(row: NodeRow) -> int:
+    """Of its worst GPU; 'busy' and what comes after it are alike."""
+    alike = STATES.index("busy")
+    return min((STATES.index(each.state) for each in row.cells if STATES.index(each.state) < alike), default=alike)
 
 
 def _anchored(kind: str, findings: Sequence[Finding]) -> list[tuple[Finding, str]]:
