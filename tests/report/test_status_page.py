@@ -97,7 +97,7 @@ def full() -> Status:
     drive(fleet, executor, 1.0)
     known = store.all()
     view, now = fleet.view(), fleet.now
-    plan = view.plan(ENFORCE, known, {})
+    plan = fleet.plan(executor)
     refused = next(item for item in plan.items if not item.admitted)
     hostile = replace(refused, candidate=replace(refused.candidate, target=Subject(SubjectKind.GANG, HOSTILE)))
     budget = BudgetUse(
