@@ -179,7 +179,7 @@ def plan_mig(
         freed=tuple(freed),
         freed_without_host=tuple(hostless),
         moved=tuple(
-            sorted({layout.pool.demands[number].pod for layout, _ in results for number in layout.moved_tenants})
+            sorted({layout.pool.demands[number].pod for layout, _ in results for number in layout.tenants(stay=False)})
         ),
         waiting=tuple(sorted({ref for _, found in results for ref in found.waiting})),
         mig_parted=mig_config,
@@ -374,20 +374,11 @@ class _Layout:
     recut: Mapping[str, Cut]
     lower_bound: int
 
-    @property
-    def kept(self) -> set[str]:
-        return set(self.after) - set(self.recut)
-
-    @property
-    def at_home(self) -> dict[int, str]:
-        """Tenant → the GPU that it stays on."""
-        kept = self.kept
-        return {number: uuid for uuid, numbers in self.stand.tenants.items() if uuid in kept for number in numbers}
-
-    @property
-    def moved_tenants(self) -> list[int]:
-        kept = self.kept
-        return [number for uuid, numbers in self.stand.tenants.items() if uuid not in kept for number in numbers]
+    def tenants(self, *, stay: bool) -> dict[int, str]:
+        """Those that keep their slice, or those that are moved for others; with the GPU that each has now."""
+        kept = self.after.keys() - self.recut.keys()
+        tenants = self.stand.tenants
+        return {number: uuid for uuid, numbers in tenants.items() if (uuid in kept) is stay for number in numbers}
 
 
 def _lay_out(pool: _Pool, repairs: _Repairs, hosts: _Hosts) -> _Layout:
@@ -603,7 +594,7 @@ def _batches(
 def _movers(layout: _Layout, stuck: Collection[int]) -> set[PodRef]:
     """Pods that keep none of their present devices."""
     pod = [demand.pod for demand in layout.pool.demands]
-    at_home = layout.at_home
+    at_home = layout.tenants(stay=True)
     moving = {pod[number] for number in layout.stand.placeable if number not in at_home}
     return moving - {pod[number] for number in (*layout.stand.sitting, *at_home, *stuck)}
 
@@ -628,7 +619,7 @@ def _place(layout: _Layout, stage: Mapping[str, int], hosts: _Hosts, room: Room)
     """Gives each demand its slices on Nodes that would take its Pod, and places the Pod there in `room`. Pods on GPUs
     that are drained first get the slices that are ready first. A Pod whose slice is ready only after it must leave is
     in `waiting`."""
-    pool, placed, at_home = layout.pool, _Placements(), layout.at_home
+    pool, placed, at_home = layout.pool, _Placements(), layout.tenants(stay=True)
     left = {uuid: Counter(cut) for uuid, cut in layout.after.items()}
     for number in sorted(layout.stand.sitting):
         demand = pool.demands[number]
