@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, find_control_plane, running
+from cluster.real_node import missing as missing_of_a_node
 from dashboards import rendering
 from parts.alertmanager_server import AlertmanagerBuild, find_alertmanager
 from parts.appwrapper_controller import AppWrapperBuild, find_appwrapper
@@ -139,6 +140,15 @@ def control_plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPla
     """A Kubernetes API server that all tests of the run share: tests make Namespaces of their own."""
     with running(control_plane_build) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def node_build(control_plane_build: ControlPlaneBuild) -> ControlPlaneBuild:
+    """The same with the programs of a real Node, for tests that start their own."""
+    lacks = missing_of_a_node(control_plane_build)
+    if lacks:
+        _not_to_be_had(f"A real Node (without {', '.join(lacks)})", "tests/parts/install does it as root on Debian")
+    return control_plane_build
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ there is no scheduler and no controller: what is created stays as it is, so that
 only what has no finalizer, and gets no default ServiceAccounts. With `alive=True` the scheduler and the controllers
 run, and kwok plays the kubelets: Nodes become Ready, Pods are scheduled, run, and end when they are deleted. DRA device
 taints are on then, and the scheduler's own gangs: Pods that name a PodGroup are placed together. A Job's Pods go on
-running until something ends them.
+running until something ends them. `cluster.real_node` has kubelets in kwok's place.
 
 `parts/install` builds the programs of `cluster/kubernetes/go.mod` and kwok; nothing here builds or downloads.
 """
@@ -45,6 +45,7 @@ _VERSION_FLAGS = (
 )
 KUBERNETES_TOOLS = GoTools(Path(__file__).parent / "kubernetes", ("-trimpath", f"-ldflags=-s -w {_VERSION_FLAGS}"))
 
+_LOOPBACK = "127.0.0.1"
 ADMINISTRATOR = "administrator"
 AUDIT_LOG = "audit.log"
 # Without the administrator, so that the log shows what the users under test asked for.
@@ -75,6 +76,11 @@ class ControlPlaneBuild:
     controllers: Path
     kwok: Path
     stages: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where the programs of a Node lie too."""
+        return self.etcd.parent
 
 
 def find_control_plane() -> ControlPlaneBuild | None:
@@ -219,26 +225,38 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool = False) -> Iterator[ControlPlane]:
-    """A fresh, empty control plane on free loopback ports, ready. `flags` are added to kube-apiserver's; `alive` starts
-    the scheduler, the controllers and the simulated kubelets too."""
+def running(
+    build: ControlPlaneBuild,
+    *,
+    flags: Sequence[str] = (),
+    alive: bool = False,
+    address: str = _LOOPBACK,
+    kubelets: Mapping[str, str] | None = None,
+) -> Iterator[ControlPlane]:
+    """A fresh, empty control plane, ready. `flags` are added to kube-apiserver's; `alive` starts the scheduler, the
+    controllers and the simulated kubelets too.
+
+    address: that the API server listens on. kubelets: users with their groups, as in `USERS`, that log in from real
+    Nodes; the simulated kubelets are left out then, and a Node that falls silent is lost as soon as it is in a cluster.
+    """
     with tempfile.TemporaryDirectory(prefix="control-plane-") as temporary, contextlib.ExitStack() as stack:
         folder = Path(temporary)
         etcd_url = stack.enter_context(_etcd(build, folder))
-        tokens = {name: secrets.token_hex(16) for name in USERS}
+        users = {**USERS, **(kubelets or {})}
+        tokens = {name: secrets.token_hex(16) for name in users}
         token_file = folder / "tokens.csv"
-        lines = (f'{tokens[name]},{name},{name},"{group}"' for name, group in USERS.items())
+        lines = (f'{tokens[name]},{name},{name},"{group}"' for name, group in users.items())
         token_file.write_text("".join(f"{line}\n" for line in lines))
         audit_policy = folder / "audit-policy.json"
         audit_policy.write_text(json.dumps(_AUDIT_POLICY))
         port = free_port()
-        url = f"https://127.0.0.1:{port}"
+        url = f"https://{address}:{port}"
         certificates = folder / "certificates"
         command: list[str | Path] = [
             build.apiserver,
             f"--etcd-servers={etcd_url}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
+            f"--bind-address={address}",
+            f"--advertise-address={address}",
             f"--secure-port={port}",
             f"--cert-dir={certificates}",  # where it writes a certificate that it signs itself
             f"--client-ca-file={_key(folder).with_name('cert.pem')}",
@@ -250,7 +268,8 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool 
             f"--service-account-signing-key-file={_key(folder)}",
             f"--service-account-key-file={_key(folder)}",
             "--service-cluster-ip-range=10.0.0.0/24",
-            "--endpoint-reconciler-type=none",  # it would refuse a loopback address
+            # One would refuse a loopback address.
+            *(["--endpoint-reconciler-type=none"] if address == _LOOPBACK else []),
             *(_GATES_SERVED if alive else _NO_ACCOUNTS),
             *flags,
         ]
@@ -258,14 +277,20 @@ def running(build: ControlPlaneBuild, *, flags: Sequence[str] = (), alive: bool 
         started = stack.enter_context(contextlib.ExitStack())
         cluster = ControlPlane(url, certificates / "apiserver.crt", folder, tokens, programs, started)
         if alive:
-            programs.update(_living(build, cluster))
+            living = dict(_living(build, cluster))
+            if kubelets is not None:
+                del living["kwok"]
+                living["kube-controller-manager"].remove(_PATIENCE)
+            programs.update(living)
         cluster.start()
         yield cluster
 
 
 # It refuses Pods of a Namespace whose default account no controller has made yet.
 _NO_ACCOUNTS = ("--disable-admission-plugins=ServiceAccount",)
-_GATES = "--feature-gates=DRADeviceTaints=true,DRADeviceTaintRules=true,GenericWorkload=true,GangScheduling=true"
+_PATIENCE = "--node-monitor-grace-period=5m"  # no simulated Node dies, but a busy machine's heartbeats are late
+_ON = ("DRADeviceTaints", "DRADeviceTaintRules", "GenericWorkload", "GangScheduling", "ResourceHealthStatus")
+_GATES = "--feature-gates=" + ",".join(f"{name}=true" for name in _ON)
 _GATES_SERVED = (_GATES, "--runtime-config=resource.k8s.io/v1beta2=true,scheduling.k8s.io/v1alpha2=true")
 
 
@@ -286,7 +311,7 @@ def _living(build: ControlPlaneBuild, cluster: ControlPlane) -> Iterator[tuple[s
             "--leader-elect=false",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
-            "--node-monitor-grace-period=5m",  # no Node dies in a test, but a busy machine's heartbeats are late
+            _PATIENCE,
             _GATES,
         ],
     )

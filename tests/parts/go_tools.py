@@ -48,8 +48,9 @@ class GoTools:
 
     @property
     def folder(self) -> Path:
-        """Where they are built to: one folder per go.mod, go.sum and flags."""
-        locked = b"".join((self.module / name).read_bytes() for name in ("go.mod", "go.sum"))
+        """Where they are built to: one folder for each go.mod, go.sum, code of our own and flags."""
+        ours = sorted(self.module.rglob("*.go"))
+        locked = b"".join(file.read_bytes() for file in (self.module / "go.mod", self.module / "go.sum", *ours))
         built_from = locked + " ".join(self.flags).encode()
         return cache_root() / self.name / hashlib.sha256(built_from).hexdigest()[:16]
 
