@@ -100,11 +100,15 @@ class Replica(GpuwatchRun):
 
 
 @dataclass(frozen=True)
-class World:
+class Installed:
+    """A cluster with gpuwatch's base manifests, and a Prometheus that scrapes its Nodes.
+
+    folder: for files of gpuwatch.
+    """
+
     cluster: Cluster
     api: Api
     prometheus: str
-    fleet: LiveFleet
     folder: Path
 
     def settings(self, name: str, **groups: Mapping[str, Any]) -> Path:
@@ -117,18 +121,6 @@ class World:
         new.write_text(yaml.safe_dump(merged))
         new.replace(file)  # at once, for a replica that watches it
         return file
-
-    def started(self, app: str, kind: str, pool: str, gpus: int, copies: int = 1) -> set[str]:
-        """The workload runs on the first Node of its pool, which then has a second one; uids of its Pods."""
-        self.api.create(workload(kind, app, pool=pool, gpus=gpus, copies=copies))
-        self.until(lambda: len(self.running(app)) == copies)
-        self.node(f"{pool}-1", pool)
-        return {item["metadata"]["uid"] for item in self.running(app)}
-
-    def node(self, name: str, pool: str) -> None:
-        """One more Node, that has been free for a while."""
-        self.api.create(marked(node(name, pool)))
-        self.fleet.history(time.time(), 600, name)
 
     @contextmanager
     def gpuwatch(self, name: str, settings: Path, version: str = "") -> Iterator[Replica]:
@@ -276,6 +268,25 @@ class World:
         wait_until(condition, complaint, seconds)
 
 
+@dataclass(frozen=True)
+class World(Installed):
+    """With a simulated fleet."""
+
+    fleet: LiveFleet
+
+    def started(self, app: str, kind: str, pool: str, gpus: int, copies: int = 1) -> set[str]:
+        """The workload runs on the first Node of its pool, which then has a second one; uids of its Pods."""
+        self.api.create(workload(kind, app, pool=pool, gpus=gpus, copies=copies))
+        self.until(lambda: len(self.running(app)) == copies)
+        self.node(f"{pool}-1", pool)
+        return {item["metadata"]["uid"] for item in self.running(app)}
+
+    def node(self, name: str, pool: str) -> None:
+        """One more Node, that has been free for a while."""
+        self.api.create(marked(node(name, pool)))
+        self.fleet.history(time.time(), 600, name)
+
+
 def _course(remediation: Object) -> str:
     """What became of it so far, in a few lines."""
     status = remediation.get("status") or {}
@@ -292,6 +303,11 @@ def told(asked: Asked) -> str:
     return f"{asked.verb} {asked.resource} {asked.uri.partition('?')[0].rpartition('/')[2]} {asked.status}"
 
 
+def base() -> list[Object]:
+    """deploy/base without gpuwatch itself."""
+    return [item for item in documents(DEPLOY / "base") if item["kind"] not in ("Deployment", "PodDisruptionBudget")]
+
+
 @contextmanager
 def world(
     cluster: Cluster, prometheus_build: ServerBuild, folder: Path, nodes: list[Object], *, installed: bool = True
@@ -303,15 +319,12 @@ def world(
         scraping = [pages.scrape_config(JOB), pages.scrape_config(TENANTS_JOB)]
         prometheus = stack.enter_context(running_prometheus(prometheus_build, scrape_configs=scraping))
         api = Api(cluster.administrator)
-        base = [
-            item for item in documents(DEPLOY / "base") if item["kind"] not in ("Deployment", "PodDisruptionBudget")
-        ]
         if installed:
-            apply(api, map(marked, base))
+            apply(api, map(marked, base()))
         api.create(marked({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
         for item in nodes:
             api.create(marked(item))
         fleet = LiveFleet(Api(cluster.administrator), pages, prometheus)
         fleet.history(time.time(), HISTORY_SECONDS)
         stack.enter_context(reporting(fleet))
-        yield World(cluster, api, prometheus, fleet, folder)
+        yield World(cluster, api, prometheus, folder, fleet)

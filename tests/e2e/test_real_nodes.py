@@ -1,0 +1,199 @@
+"""gpuwatch on real Nodes: gangs whose Pods really end, devices that a kubelet hands out, volumes that stay."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from cluster.api import Api, Object
+from cluster.control_plane import ControlPlaneBuild
+from cluster.real_node import EXPORTER_PORT, RealNode, RealNodes, running_nodes
+from deploy.manifests import DEPLOY, apply, documents
+from e2e.clusters import Cluster
+from e2e.exporters import INTERVAL_SECONDS, JOB, target
+from e2e.world import HISTORY_SECONDS, Installed, base
+from parts import remote_write
+from parts.prometheus_server import ServerBuild
+from parts.prometheus_server import running as running_prometheus
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+MOVE = {"taint_node": "enforce", "evict_gang": "enforce"}
+RELEASE = {"release_gang": "enforce"}
+TEAM = "/api/v1/namespaces/team-a"
+_ROW = re.compile(r"(\w+)\{(.*)\} (\S+)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@pytest.fixture(scope="module")
+def nodes(node_build: ControlPlaneBuild) -> Iterator[RealNodes]:
+    with running_nodes(node_build, count=2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def installed(
+    nodes: RealNodes, newest_prometheus: ServerBuild, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installed]:
+    """With the roles of every mode. All GPUs have been free for a while."""
+    scraped = [
+        {"targets": [f"{node.address}:{EXPORTER_PORT}"], "labels": {**target(node.name), "instance": node.name}}
+        for node in nodes.nodes
+    ]
+    seconds = f"{INTERVAL_SECONDS}s"
+    scraping = {"job_name": JOB, "scrape_interval": seconds, "scrape_timeout": "4s", "static_configs": scraped}
+    with running_prometheus(newest_prometheus, scrape_configs=[scraping]) as prometheus:
+        for node in nodes.nodes:
+            write_history(prometheus, node)
+        control_plane = nodes.cluster
+        cluster = Cluster(
+            str(control_plane.administrator),
+            lambda name: control_plane.service_account("gpuwatch", "gpuwatch", name),
+            control_plane,
+        )
+        api = Api(control_plane.administrator)
+        apply(api, base())
+        for file in sorted((DEPLOY / "roles").glob("*.yaml")):
+            apply(api, documents(file))
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}})
+        yield Installed(cluster, api, prometheus, tmp_path_factory.mktemp("real"))
+
+
+def write_history(prometheus: str, node: RealNode) -> None:
+    """As if its page had been scraped for a while as it is now."""
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(node.page_url) as answer:
+        rows = [found for line in answer.read().decode().splitlines() if (found := _ROW.match(line))]
+    labels = {**target(node.name), "instance": node.name}
+    series = [({"__name__": row[1], **labels, **dict(_LABEL.findall(row[2]))}, float(row[3])) for row in rows]
+    now = time.time()
+    moments = [now - HISTORY_SECONDS + step for step in range(0, HISTORY_SECONDS, INTERVAL_SECONDS)]
+    every = [*series, ({"__name__": "up", **labels}, 1.0)]
+    remote_write.write(prometheus, ((name, [(at, value) for at in moments]) for name, value in every))
+
+
+def gang(name: str, *, end_seconds: float) -> Object:
+    """A Job of two Pods with two GPUs each, that share a volume and a ConfigMap."""
+    container = {
+        "name": "main",
+        "image": "workload:1",
+        "args": ["work", f"--end-seconds={end_seconds}"],
+        "resources": {"limits": {"nvidia.com/gpu": "2"}, "requests": {"cpu": "10m", "memory": "16Mi"}},
+        "volumeMounts": [{"name": "options", "mountPath": "/options"}],
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 20,
+        "containers": [container],
+        "volumes": [{"name": "options", "configMap": {"name": name}}],
+    }
+    body = {"parallelism": 2, "completions": 2, "backoffLimit": 1}
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    metadata = {"name": name, "namespace": "team-a"}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {**body, "template": template}}
+
+
+def options(name: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "team-a"},
+        "data": {"a": "b"},
+    }
+
+
+@contextmanager
+def cordoned(api: Api, node: RealNode) -> Iterator[None]:
+    def schedulable(value: bool) -> None:
+        patch = {"spec": {"unschedulable": not value}}
+        path = f"/api/v1/nodes/{node.name}"
+        assert api.answer("PATCH", path, patch, content_type="application/merge-patch+json").ok
+
+    schedulable(False)
+    try:
+        yield
+    finally:
+        schedulable(True)
+
+
+def started(found: Installed, job: Object) -> dict[str, str]:
+    """Pod → Node, when the gang runs."""
+    name = job["metadata"]["name"]
+    found.api.create(options(name))
+    found.api.create(job)
+    found.until(lambda: len(found.running(name)) == 2)
+    return placed(found, name)
+
+
+def placed(found: Installed, name: str) -> dict[str, str]:
+    return {item["metadata"]["uid"]: item["spec"]["nodeName"] for item in found.running(name)}
+
+
+def job_of(found: Installed, name: str) -> Object:
+    answer: Object = found.api.get(f"/apis/batch/v1/namespaces/team-a/jobs/{name}")
+    return answer
+
+
+def kept(found: Installed, name: str) -> Any:
+    """What has to outlive an action: the ConfigMap and the Job themselves."""
+    return [item["metadata"]["uid"] for item in (found.api.get(f"{TEAM}/configmaps/{name}"), job_of(found, name))]
+
+
+def test_a_gang_moves_off_a_broken_gpu_and_restarted_kubelets_are_no_reason_for_anything(
+    nodes: RealNodes, installed: Installed
+) -> None:
+    api = installed.api
+    with cordoned(api, nodes[1]):
+        before = started(installed, gang("train", end_seconds=3))
+    assert set(before.values()) == {"gpu-0"}
+    stays = kept(installed, "train")
+    with installed.gpuwatch("moving", installed.settings("moving", plan={"modes": MOVE})) as replica:
+        for _ in range(2):  # its GPUs are gone for a moment each time, while the Node is Ready
+            nodes[0].restart("kubelet")
+            time.sleep(3)
+        installed.until(lambda: api.get("/api/v1/nodes/gpu-0")["status"]["allocatable"]["nvidia.com/gpu"] == "4")
+        assert installed.remediations() == []
+        nodes[0].set_gpu(1, DCGM_FI_DEV_ROW_REMAP_FAILURE=1)
+        installed.until(lambda: installed.phase("evict_gang", "train") == "Succeeded", replica, seconds=180)
+    after = placed(installed, "train")
+    assert set(after.values()) == {"gpu-1"} and not set(after) & set(before)
+    assert kept(installed, "train") == stays
+    job = job_of(installed, "train")
+    assert job["status"].get("failed", 0) == 0, "a suspension costs no backoffLimit"
+    assert not job["spec"]["suspend"]
+    (taint,) = installed.taints("gpu-0")
+    assert (taint["value"], taint["effect"]) == ("row_remap", "NoSchedule")
+
+
+def test_the_taint_goes_when_the_gpu_is_well(nodes: RealNodes, installed: Installed) -> None:
+    nodes[0].set_gpu(1, DCGM_FI_DEV_ROW_REMAP_FAILURE=0)
+    with installed.gpuwatch("healing", installed.settings("healing", plan={"modes": MOVE})) as replica:
+        installed.until(lambda: not installed.taints("gpu-0"), replica)
+        installed.until(lambda: installed.phase("taint_node", "gpu-0") == "Succeeded", replica)
+
+
+def test_an_idle_gang_is_released_and_undo_gives_it_back_with_all_it_had(
+    nodes: RealNodes, installed: Installed
+) -> None:
+    before = started(installed, gang("forgotten", end_seconds=1))
+    stays, spec = kept(installed, "forgotten"), job_of(installed, "forgotten")["spec"]
+    names = set(before.values())
+    for node in nodes.nodes:
+        if node.name in names:
+            for index in range(node.gpus):
+                node.set_gpu(index, busy=False)
+    with installed.gpuwatch("releasing", installed.settings("releasing", plan={"modes": RELEASE})) as replica:
+        installed.until(lambda: installed.phase("release_gang", "forgotten") == "InEffect", replica, seconds=180)
+        assert installed.pods("forgotten") == []
+        (held,) = installed.remediations("release_gang", "forgotten")
+        undone = installed.command("undo", held["metadata"]["name"], "-n", "team-a")
+        assert undone.returncode == 0, undone.stderr
+        installed.until(lambda: installed.phase("release_gang", "forgotten") == "Undone", replica)
+        installed.until(lambda: len(installed.running("forgotten")) == 2, replica)
+    assert kept(installed, "forgotten") == stays
+    assert job_of(installed, "forgotten")["spec"] == spec
