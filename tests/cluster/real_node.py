@@ -49,6 +49,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 HOST = "10.77.0.1"
 """This machine, as the Nodes see it. Addresses of 10.77 and 10.78 exist on the bridge and inside the Nodes only."""
 _BRIDGE = "gwbr"
+_DNS = "10.77.0.2"  # where the first Node is
 PAUSE, WORKLOAD = "localhost/pause:1", "docker.io/library/workload:1"
 EXPORTER_PORT = 9400
 GPU_PRODUCT = "NVIDIA-A100-SXM4-80GB"
@@ -111,7 +112,7 @@ class RealNode:
     gpus: int
     pid: int
     inside: Sequence[str]
-    programs: Mapping[str, Program] = field(default_factory=dict)
+    programs: dict[str, Program] = field(default_factory=dict)
 
     @property
     def page_url(self) -> str:
@@ -162,12 +163,13 @@ def running_nodes(
     images: Sequence[Path] = (),
     kubelet: Mapping[str, Any] | None = None,
     plugin: Sequence[str] = (),
+    dns: Path | None = None,
 ) -> Iterator[RealNodes]:
     """A living control plane with so many Nodes `gpu-0`, `gpu-1`, …, Ready and with their GPUs.
 
     images: further ones for all Nodes, as `image_of_layout` writes them. kubelet: over its configuration. plugin:
-    further flags of the device plugin. Raises RuntimeError with the ends of the logs where a Node does not become
-    ready.
+    further flags of the device plugin. dns: CoreDNS, where Pods are to find Services by their names. Raises
+    RuntimeError with the ends of the logs where a Node does not become ready.
     """
     names = [f"gpu-{number}" for number in range(count)]
     users = {**{f"system:node:{name}": "system:nodes" for name in names}, "system:kube-proxy": "system:node-proxier"}
@@ -194,9 +196,23 @@ def running_nodes(
         for node in nodes:
             for name in ("kubelet", "kube-proxy", "gpu-plugin"):
                 node.programs[name].start()
+        if dns is not None:
+            _start_dns(dns, cluster, nodes[0])
         api = Api(cluster.administrator)
         wait_until(lambda: all(_has_gpus(api, node) for node in nodes), lambda: _logs(nodes), 90)
         yield RealNodes(cluster, nodes)
+
+
+def _start_dns(program: Path, cluster: ControlPlane, node: RealNode) -> None:
+    """On this Node, at `_DNS`, until the Node ends."""
+    file = node.folder / "Corefile"
+    served = (
+        f"kubernetes cluster.local in-addr.arpa {{\n kubeconfig {cluster.administrator}\n pods insecure\n ttl 5\n}}"
+    )
+    file.write_text(f".:53 {{\nbind {_DNS}\nerrors\nready 127.0.0.1:8181\n{served}\n}}\n")
+    running = Program([*node.inside, program, f"-conf={file}"], node.folder / "dns.log")
+    running.start()
+    node.programs["dns"] = running
 
 
 _PROXIER = {
@@ -397,6 +413,7 @@ def _kubelet(node: RealNode) -> dict[str, Any]:
         "address": node.address,
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
+        "clusterDNS": [_DNS],
         "clusterDomain": "cluster.local",
         "resolvConf": "",
         # Nothing is evicted because the disk of this machine is full.

@@ -97,3 +97,6 @@ THANOS = GoTools(
 
 HELM_3 = GoTools(_HERE / "helm3", ("-trimpath", f"{_SMALL} -X helm.sh/helm/v3/internal/version.version=v3.22.0"))
 """Helm 3, for `make verify`."""
+
+DNS = GoTools(_HERE / "dns", ("-trimpath", _SMALL))
+"""CoreDNS, for the image on a real Node: `make image`."""
