@@ -12,7 +12,8 @@ metrics (`page_url`) is dcgm-exporter's, and whose a GPU is comes from the kubel
 Each Node is a network, PID and mount namespace below one process. When that process ends, programs, containers, mounts,
 links and iptables rules end with it; `cgroups` and the bridge to this machine are taken away by name. The machine
 forwards nothing, so what is on a Node reaches this machine only. It needs root on Linux and what `DEBIAN_PACKAGES`
-names; the rest is built by `parts/install`. One process at a time has Nodes; others wait.
+names; the rest is built by `parts/install`. One process at a time has Nodes; others wait. The code for cgroup version 2
+was not run yet.
 """
 
 from __future__ import annotations

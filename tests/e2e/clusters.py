@@ -50,6 +50,11 @@ class Cluster:
     own: ControlPlane | None = None
 
 
+def on_existing() -> bool:
+    """Do the tests run on the cluster that $KUBECONFIG names?"""
+    return os.environ.get("E2E_EXISTING", "") not in ("", "0")
+
+
 def marked(object_: Object) -> Object:
     """The object with the mark of the tests, and for kwok that simulated kubelets are its own."""
     found = copy.deepcopy(object_)

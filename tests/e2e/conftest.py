@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.manifests import DEPLOY, apply, documents
-from e2e.clusters import Cluster, NotToBeUsedError, existing, marked, own
+from e2e.clusters import Cluster, NotToBeUsedError, existing, marked, on_existing, own
 from e2e.live_fleet import node
 from e2e.world import UNSEEN, World, world
 from gpuwatch.facts.model.remediation import Phase
@@ -26,10 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """The marker `cluster` comes with a fixture elsewhere; here the cluster may be another one."""
     item.add_marker(pytest.mark.cluster)
-
-
-def on_existing() -> bool:
-    return os.environ.get("E2E_EXISTING", "") not in ("", "0")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild
 from cluster.real_node import EXPORTER_PORT, RealNode, RealNodes, running_nodes
 from deploy.manifests import DEPLOY, apply, documents
-from e2e.clusters import Cluster
+from e2e.clusters import Cluster, on_existing
 from e2e.exporters import INTERVAL_SECONDS, JOB, target
 from e2e.world import HISTORY_SECONDS, Installed, base
 from parts import remote_write
@@ -33,6 +33,8 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @pytest.fixture(scope="module")
 def nodes(node_build: ControlPlaneBuild) -> Iterator[RealNodes]:
+    if on_existing():
+        pytest.skip("on a cluster that is there its own Nodes are used")
     with running_nodes(node_build, count=2) as found:
         yield found
 
