@@ -1,7 +1,8 @@
 """Writes docs/names.md and docs/settings.md: every public word of gpuwatch, taken from where the product itself has it.
+In docs/rules.md it writes the health rules' rows of the table on top.
 
-python -m tools.names [names|settings] prints a page (names without an argument); --check compares both with docs/ and
-exits with 1 where one differs.
+python -m tools.names [names|settings|rules] prints a page (names without an argument); --check compares them with docs/
+and exits with 1 where one differs.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.act.execute import requests
 from gpuwatch.app.controller.metric_table import METRICS
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.settings import Settings
+from gpuwatch.facts.catalog.metrics import metric_rows, rows_for
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.decision import ActionKind, Advice, Component, Family, FindingKind, Mode, Severity, Verdict
 from gpuwatch.facts.model.remediation import Phase, StepKind
 from gpuwatch.facts.model.sizing import AbstentionKind, OutcomeVerdict, TargetKind
-from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.facts.model.telemetry import GapKind, Schema, SignalFound
+from gpuwatch.judge.health.assess import RULES
 from tools.crds import CONDITIONS, definitions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -385,7 +389,58 @@ def settings_page() -> str:
     return "\n".join(settings()).rstrip() + "\n"
 
 
-WRITTEN = {"names": names_page, "settings": settings_page}
+def overview() -> Iterator[str]:
+    """The rows of the health rules in the table on top of docs/rules.md. On the default list: by what `gpuwatch doctor`
+    says where dcgm-exporter exports that alone."""
+    rows = [row for row in metric_rows() if row.vocabulary == "dcgm"]
+    found = tuple(
+        SignalFound(signal=row.signal, vocabulary="dcgm", metric=row.metric, scale=row.scale, devices=1)
+        for row in rows
+        if row.default_exported
+    )
+    exported, spoken = {each.signal for each in found}, {row.signal for row in rows}
+    missing = missing_signals(Schema(vocabularies=("dcgm",), signals=found), Policies())
+    signals_of = rule_signals(Policies())
+    for rule in RULES:
+        signals = set(signals_of[rule.name])
+        state = "limited" if signals & exported else "blind"
+        state = "complete" if rule.name not in missing else state
+        state = "not NVIDIA" if signals and not signals & spoken else state
+        name = rule.name
+        for told in rule.tells:
+            advice = told.advice.replace(":", " →")
+            anchor = f"#{rule.name.replace('.', '')}" + (f"-{told.kind}" if len(rule.tells) > 1 else "")
+            kind = f"[`{told.kind}`]({anchor})" if len(rule.tells) > 1 else f"`{told.kind}`"
+            yield f"| {f'[{name}]({anchor})' if name else ''} | {kind} | {advice} | {state} |".replace("|  |", "| |")
+            name = ""
+
+
+def metric_names() -> Iterator[str]:
+    """The rows of the table of metric names: of each signal that a rule rests on, by dcgm-exporter up to 4.8 and since."""
+    for signal in sorted({signal for signals in rule_signals(Policies()).values() for signal in signals}):
+        old = [row for row in rows_for(signal) if row.vocabulary == "dcgm"]
+        new = [row for row in rows_for(signal) if row.vocabulary == "dcgm49"]
+        if old:
+            named = (
+                ", ".join(f"`{name}`" for name in dict.fromkeys(row.metric for row in rows)) for rows in (old, new)
+            )
+            shown = "yes" if any(row.default_exported for row in old) else "no"
+            yield f"| `{signal}` | {' | '.join(named)} | {shown} |".replace("|  |", "| |")
+
+
+def rules_page() -> str:
+    """docs/rules.md with those rows; the rest of the page is written by hand."""
+    lines = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| [health."))
+    last = next(number for number, line in enumerate(lines) if line.startswith("| [idle."))
+    lines[first:last] = overview()
+    first = 2 + next(number for number, line in enumerate(lines) if line.startswith("| signal |"))
+    last = next((number for number, line in enumerate(lines) if number > first and line[:1] != "|"), len(lines))
+    lines[first:last] = metric_names()
+    return "\n".join(lines) + "\n"
+
+
+WRITTEN = {"names": names_page, "settings": settings_page, "rules": rules_page}
 
 
 def main() -> None:

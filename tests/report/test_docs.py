@@ -385,7 +385,7 @@ def _query(section: str) -> str:
 
 
 def test_queries_show_the_sick_and_nobody_else(prometheus_build: ServerBuild) -> None:
-    assert set(SHOWN) == set(SECTIONS)
+    assert set(SHOWN) <= set(SECTIONS)
     shown = {}
     with running(prometheus_build, openmetrics()) as url:
         for section in SECTIONS:
@@ -393,7 +393,8 @@ def test_queries_show_the_sick_and_nobody_else(prometheus_build: ServerBuild) ->
             with urllib.request.urlopen(f"{url}/api/v1/query?{asked}") as answer:
                 rows = json.load(answer)["data"]["result"]
             shown[section] = {_name(row["metric"]) for row in rows}
-    assert shown == SHOWN
+    # The query of a rule that has no series of its own shows nobody of the others'.
+    assert shown == {section: SHOWN.get(section, set()) for section in SECTIONS}
 
 
 def _name(labels: dict[str, str]) -> str:
