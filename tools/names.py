@@ -416,7 +416,7 @@ def overview() -> Iterator[str]:
 
 
 def metric_names() -> Iterator[str]:
-    """The rows of the table of metric names: of each signal that a rule rests on, by dcgm-exporter up to 4.8 and since."""
+    """The rows of the table of metric names: of each signal that a rule rests on, as dcgm-exporter names it."""
     for signal in sorted({signal for signals in rule_signals(Policies()).values() for signal in signals}):
         old = [row for row in rows_for(signal) if row.vocabulary == "dcgm"]
         new = [row for row in rows_for(signal) if row.vocabulary == "dcgm49"]
