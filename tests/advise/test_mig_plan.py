@@ -206,6 +206,17 @@ def test_who_finds_no_place_stays_and_keeps_its_gpu() -> None:
     assert "it stays where it is" in plan.unplaced[0]
 
 
+@pytest.mark.parametrize("degraded", [True, False], ids=["degraded", "cordoned"])
+def test_free_slices_of_a_gpu_out_of_service_get_nothing_new(degraded: bool) -> None:
+    fleet = MigFleet()
+    fleet.node("n", cuts={0: ("3g.20gb", "3g.20gb")}, unschedulable=not degraded)
+    fleet.holds("stays", "GPU-n-0/1", "3g.20gb")
+    fleet.asks("3g.20gb")
+    plan = fleet.plan(avoid={"GPU-n-0"} if degraded else ())
+    assert list(plan.placements.values()) == ["GPU-n-0 3g.20gb"]
+    assert "no place is left for 3g.20gb" in plan.unplaced[0]
+
+
 def test_slices_of_one_pod_are_on_one_node() -> None:
     fleet = MigFleet()
     fleet.node("one", cuts={0: ("3g.20gb", "3g.20gb")})
