@@ -228,6 +228,7 @@ def undisturbed(course: Course) -> tuple[Remediation, Lives, int]:
     return lives.run(), lives, points
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COURSES)
 def test_a_kill_at_any_point_is_made_good(name: str) -> None:
     """Before and after each write to the store and to the cluster: the same end, and every write happened once."""
@@ -257,6 +258,7 @@ def test_a_kill_at_any_point_is_made_good(name: str) -> None:
 FAILS = [*((failure, False) for failure in Failure), (Failure.UNSURE, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["writer", "rehearsal"])
 @pytest.mark.parametrize(("failure", "happened"), FAILS, ids=str)
 @pytest.mark.parametrize("name", COURSES)
@@ -299,6 +301,7 @@ def test_every_failure_of_every_write(name: str, failure: Failure, happened: boo
             assert f"injected {failure}" in str(found) or name == "taint_device", at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COURSES)
 def test_two_executors_at_once_never_act_twice(name: str) -> None:
     """One runs wherever the other is about to keep or to write something."""
