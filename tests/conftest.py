@@ -193,7 +193,7 @@ def image() -> Image:
 _PARTS = {
     *("prometheus", "cluster", "browser", "e2e", "helm3", "image", "npm"),  # marks; the rest are fixtures
     *("prometheus_builds", "alertmanager_build", "thanos", "appwrapper_build", "operator_build"),
-    *("helm_build", "helm_3", "kube_score", "actionlint", "renderer"),
+    *("helm_build", "helm_3", "kube_score", "actionlint", "renderer", "in_cluster"),
 }
 
 

@@ -130,6 +130,8 @@ CONTAINERS = {
     "chart/default": ["gpuwatch", "doctor", "report", "uninstall"],
     "chart/everything": ["gpuwatch", "doctor", "report", "uninstall"],
 }
+# The chart's Pods are rendered by Helm.
+PLACES = [place if place.startswith("deploy") else pytest.param(place, marks=pytest.mark.parts) for place in CONTAINERS]
 EVERY = [(place, name) for place, names in CONTAINERS.items() for name in names]
 
 
@@ -138,7 +140,7 @@ def objects_of(place: str, request: pytest.FixtureRequest) -> list[Object]:
     return in_deploy(name) if origin == "deploy" else in_chart(request.getfixturevalue("helm_chart"), CHARTS[name])
 
 
-@pytest.mark.parametrize("place", CONTAINERS)
+@pytest.mark.parametrize("place", PLACES)
 def test_every_container_is_known_here(place: str, request: pytest.FixtureRequest) -> None:
     found = [
         container["name"]
@@ -156,7 +158,7 @@ def test_no_other_manifest_has_a_pod() -> None:
     assert having == here | in_the_chart
 
 
-@pytest.mark.parametrize("place", CONTAINERS)
+@pytest.mark.parametrize("place", PLACES)
 def test_no_pod_gets_variables_of_services(place: str, request: pytest.FixtureRequest) -> None:
     for pod in pods(objects_of(place, request)):
         assert pod["spec"]["enableServiceLinks"] is False, pod["metadata"]["name"]
@@ -169,7 +171,7 @@ def own_taint_holds(pod: Object) -> bool:
     return not all(tolerates(found, taint) and stays(found, taint) for taint in taints)
 
 
-@pytest.mark.parametrize("place", CONTAINERS)
+@pytest.mark.parametrize("place", PLACES)
 def test_every_pod_may_run_where_gpuwatch_has_tainted_the_node(place: str, request: pytest.FixtureRequest) -> None:
     made = list(pods(objects_of(place, request)))
     assert [pod["metadata"]["name"] for pod in made if own_taint_holds(pod)] == []
@@ -185,7 +187,7 @@ def test_a_persons_tolerations_leave_gpuwatchs_own(given: list[dict[str, str]], 
         assert pod["spec"]["tolerations"] == [*given, {"key": keys.DEGRADED, "operator": "Exists"}]
 
 
-@pytest.mark.parametrize("place", CONTAINERS)
+@pytest.mark.parametrize("place", PLACES)
 def test_the_first_probe_comes_when_the_controller_listens(place: str, request: pytest.FixtureRequest) -> None:
     """A kubelet writes a Warning event for each probe that fails. The others wait for the startup probe's success."""
     for pod in pods(objects_of(place, request)):
