@@ -603,39 +603,49 @@ class Advance:
         return None if self.inputs.view is None else self._look_at_health(self.inputs.view, taints)
 
     def _look_at_health(self, view: PlanFacts, taints: list[Step]) -> Transition | None:
-        remediation, policy = self.remediation, self.policy
+        """Takes the taint back on lasting proof of health; hands off what is still degraded, or raises its taint."""
+        remediation = self.remediation
         known = tuple(each for each in self.inputs.others if not each.announced)
         facts = replace(self._facts(view), history=known)
         # Stale facts are no proof of health. The brake does not stop the removal of a taint.
         old = self.now - view.snapshot.at > timedelta(seconds=MAX_FACTS_AGE_SECONDS)
         state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
-        interval = timedelta(seconds=policy.check_interval_seconds)
-        looked = replace(remediation, clean_since=None, next_at=self.now + interval)
+        looked = replace(remediation, clean_since=None, next_at=self.after(self.policy.check_interval_seconds))
         if state is Health.PROVEN:
-            gap = remediation.next_at is not None and self.now - remediation.next_at > interval
-            since = self.now if remediation.clean_since is None or gap else remediation.clean_since
-            if self._older(since, policy.healthy_for_seconds):
-                proven = replace(remediation, verified={**remediation.verified, "healthy": True})
-                return self._undo(Phase.SUCCEEDED, "The Node is proven healthy.", proven)
-            return Transition(replace(looked, clean_since=since))
-        rung = _next_rung(taints, policy)
-        stood = bool(taints) and self._older(taints[-1].done_at, policy.taint_escalation_seconds)
-        handed = _to_hand_off(remediation, facts, taints, policy)
-        if state is not Health.SICK or self.inputs.pause.paused or not (handed or (rung is not None and stood)):
+            return self._proven(looked)
+        if state is Health.SICK and not self.inputs.pause.paused and not stopped_by(facts, self.now):
+            handed = _to_hand_off(remediation, facts, taints, self.policy)
+            return self._handed_off(looked, handed, why) if handed else self._raised(looked, facts, taints, why)
+        return Transition(looked)
+
+    def _proven(self, looked: Remediation) -> Transition:
+        """Since when every check found it healthy; a check that came late begins anew."""
+        remediation, late = self.remediation, timedelta(seconds=self.policy.check_interval_seconds)
+        gap = remediation.next_at is not None and self.now - remediation.next_at > late
+        since = self.now if remediation.clean_since is None or gap else remediation.clean_since
+        if self._older(since, self.policy.healthy_for_seconds):
+            proven = replace(remediation, verified={**remediation.verified, "healthy": True})
+            return self._undo(Phase.SUCCEEDED, "The Node is proven healthy.", proven)
+        return Transition(replace(looked, clean_since=since))
+
+    def _handed_off(self, looked: Remediation, handed: tuple[Step, ...], why: str) -> Transition:
+        return self._more(looked, handed, f"The Node is still degraded ({why}) and empty: it is handed off.")
+
+    def _raised(self, looked: Remediation, facts: PlanFacts, taints: list[Step], why: str) -> Transition:
+        """The next effect, once the last one stood long enough; the taint expires when the first one would have."""
+        rung = _next_rung(taints, self.policy)
+        stood = bool(taints) and self._older(taints[-1].done_at, self.policy.taint_escalation_seconds)
+        if rung is None or not stood or rung_refused(self.remediation, facts, rung, self.inputs.others):
             return Transition(looked)
-        if stopped_by(facts, self.now):
-            return Transition(looked)
-        soon = self.after(MAX_FACTS_AGE_SECONDS)
-        if handed:
-            going = replace(looked, steps=(*remediation.steps, *handed), next_at=None, deadline_at=soon)
-            return self._turn(Phase.ACTING, f"The Node is still degraded ({why}) and empty: it is handed off.", going)
-        if rung is None or rung_refused(remediation, facts, rung, self.inputs.others):
-            return Transition(looked)
-        first = min(step.parameters["expires"] for step in taints)
-        step = acts.taint_step(remediation, rung, self.now, policy)
+        step = acts.taint_step(self.remediation, rung, self.now, self.policy)
+        first = min(each.parameters["expires"] for each in taints)
         step = replace(step, parameters={**step.parameters, "expires": first})
-        raised = replace(looked, steps=(*remediation.steps, step), next_at=None, deadline_at=soon)
-        return self._turn(Phase.ACTING, f"The Node is still degraded ({why}): {rung} follows.", raised)
+        return self._more(looked, (step,), f"The Node is still degraded ({why}): {rung} follows.")
+
+    def _more(self, looked: Remediation, steps: tuple[Step, ...], why: str) -> Transition:
+        soon = self.after(MAX_FACTS_AGE_SECONDS)
+        going = replace(looked, steps=(*looked.steps, *steps), next_at=None, deadline_at=soon)
+        return self._turn(Phase.ACTING, why, going)
 
     def _older(self, at: datetime | None, seconds: int) -> bool:
         return at is not None and self.now - at >= timedelta(seconds=seconds)
