@@ -122,6 +122,10 @@ def test_a_new_gpu_is_unknown_until_enough_was_seen(coverage: float) -> None:
     assert list(found) == ["health_unknown:device/gpu-0"]
 
 
+def test_seven_tenths_of_the_samples_are_enough() -> None:
+    assert findings(scene(answers={ECC.dbe: 0.0}, coverage=0.7)) == {}
+
+
 def test_an_empty_answer_never_makes_a_gpu_healthy() -> None:
     fleet = machines(2, 8)
     silent = replace(scene(fleet), readings=Readings())

@@ -104,9 +104,9 @@ def test_a_limit_of_zero_is_none_and_the_models_serves() -> None:
 
 
 def test_a_low_but_steady_load_is_not_taken_for_idle_power() -> None:
-    """Its own lowest in hours was 350 W of 700: no idle level, and none is invented."""
+    """Its own lowest in hours was 281 W of 700: no idle level, and none is invented."""
     unknown = [replace(ONE[0], model="Some new GPU")]
-    answers = stuck(unknown, ["gpu-0"], 360.0, power_past=350.0)
+    answers = stuck(unknown, ["gpu-0"], 360.0, power_past=281.0)
     shown = findings(scene(unknown, answers), everything=True)["hung:device/gpu-0"]
     assert (shown.verdict, shown.missing) == (Verdict.UNKNOWN, ("its power at idle",))
     shown = findings(scene(unknown, answers | {HUNG.power_past: 280.0, HUNG.power_highest: 300.0}), everything=True)[
