@@ -73,7 +73,7 @@ def main() -> None:
     book = ProfileBook(until=T0, step_seconds=300, profiles=profiles, usage=tuple(usage))
     odd = {key: replace(each, observed_seconds=1.0) for key, each in list(profiles.items())[::2]}
     half = replace(book, until=T0 + HOUR, profiles={**profiles, **odd})
-    mark = Sending(id="x", title="X", at=T0)
+    mark = Sending(id="x", title="X", text="", at=T0)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "state"
         for what, work in (

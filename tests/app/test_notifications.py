@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,13 @@ from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.notifications import KEPT, Notifications
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.facts.model.remediation import Phase, Remediation, Step, StepKind
+from gpuwatch.say.deliver import deliver as turns
 from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.say.deliver.sent import Sent
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.checkpoints import DELIVERIES
+from gpuwatch.sources.store.store import Store
+from store.places import InCluster
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
@@ -32,6 +38,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:Deprecati
 @pytest.fixture
 def store() -> RemediationStore:
     return new_store()
+
+
+@pytest.fixture(autouse=True)
+def one_attempt_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "ATTEMPTS", 1)
 
 
 class World:
@@ -44,17 +55,21 @@ class World:
         self.fleet.owner("Job", "chat", 2)
         self.store = store
         self.metrics = Metrics()
-        self.policy = DeliveryPolicy(
-            urls=urls, attempts=1, backoff_seconds=0.001, timeout_seconds=5.0, folder=folder / "inbox", **delivery
-        )
-        self.notifications = Notifications(folder / "box", self.metrics, threading.Event())
+        self.policy = DeliveryPolicy(urls=urls, timeout_seconds=5.0, folder=folder / "inbox", **delivery)
+        self.state = InCluster(state=DELIVERIES)
+        self.restarted()
 
         def tell(remediation: Remediation) -> None:
-            self.notifications.tell(remediation, self.policy)
+            self.notifications.tell(remediation, self.policy, self.fleet.now)
 
         self.executor = Executor(
             store, self.fleet.cluster, self.fleet.rehearsal, self.fleet.view, tell, ExecutorPolicies(plan, quick())
         )
+
+    def restarted(self) -> None:
+        """As another process has it."""
+        self.sent = Sent(self.state.opened)
+        self.notifications = Notifications(self.sent, self.metrics, threading.Event())
 
     def propose(self) -> None:
         self.fleet.propose(self.executor)
@@ -248,8 +263,7 @@ def test_a_leader_that_is_killed_before_it_was_sent_leaves_it_to_the_next(
         for _ in range(6):
             for name in world.executor.due(world.fleet.now):
                 world.executor.run_once(name, world.fleet.now)
-        # Another process, with an outbox of its own.
-        world.notifications = Notifications(tmp_path / "another box", world.metrics, threading.Event())
+        world.restarted()
         world.run(30, until=lambda: world.suspended)
         assert world.suspended
         assert len(server.taken) == 1
@@ -275,7 +289,7 @@ def test_names_make_neither_markup_nor_mentions(tmp_path: Path, store: Remediati
         step = {"by": "notice", "text": f"{found.name}: gpuwatch will. `@here` <b>*x*</b>"}
         hostile = replace(found, name="hostile", proposal=bad, steps=(_notice(found, step),))
         with pytest.raises(Exception, match="on its way"):
-            world.notifications.tell(hostile, world.policy)
+            world.notifications.tell(hostile, world.policy, world.fleet.now)
         world.notifications.send(world.policy, world.fleet.now)
         (message,) = [json.loads(body)["message"] for body in server.bodies]
     assert "<b>" not in message
@@ -287,13 +301,49 @@ def _notice(found: Remediation, parameters: dict[str, str]) -> Step:
     return Step(kind=StepKind.NOTIFY, target=found.proposal.objects[0], parameters=parameters)
 
 
+def test_a_restart_sends_to_those_that_lack_it_and_to_no_other_again(tmp_path: Path, store: RemediationStore) -> None:
+    with webhook() as good, webhook(503) as bad:
+        world = World(tmp_path, store, url(good), url(bad), plan=RELEASE)
+        world.propose()
+        world.run(3, until=lambda: bool(bad.bodies))
+        assert (len(good.taken), len(bad.taken)) == (1, 0)
+        world.restarted()
+        world.run(5, until=lambda: bool(bad.taken))
+        world.restarted()
+        world.run(30, until=lambda: world.suspended)
+        assert world.suspended
+        assert (len(good.taken), len(bad.taken)) == (1, 1)
+        assert good.taken == bad.taken
+
+
+def test_while_the_state_cannot_be_read_nothing_is_sent_and_nothing_goes_on(
+    tmp_path: Path, store: RemediationStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unread() -> Store:
+        raise StoreError("the API server does not answer")
+
+    with webhook() as server:
+        world = World(tmp_path, store, url(server), plan=RELEASE)
+        world.notifications = Notifications(Sent(unread), world.metrics, threading.Event())
+        world.propose()
+        with pytest.raises(StoreError):
+            world.run(3)
+        for _ in range(3):
+            assert not world.notifications.send(world.policy, world.fleet.now)
+        assert caplog.text.count("what was sent is not known, so nothing is sent") == 1
+        world.restarted()
+        world.run(30, until=lambda: world.suspended)
+        assert world.suspended
+        assert len(server.taken) == 1
+
+
 def test_old_notifications_go(tmp_path: Path, store: RemediationStore) -> None:
     world = World(tmp_path, store, plan=RELEASE)
     world.propose()
     world.run(5)
-    (folder,) = [item for item in (tmp_path / "box").iterdir() if item.is_dir()]
-    kept = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+    (kept,) = world.sent.all().values()
     second = timedelta(seconds=1)
-    assert world.notifications.forget(kept + KEPT - second) == 0
-    assert world.notifications.forget(kept + KEPT + second) == 1
-    assert not folder.exists()
+    assert world.notifications.forget(kept.at + KEPT - second) == 0
+    assert world.notifications.forget(kept.at + KEPT + second) == 1
+    world.sent.read_again()
+    assert world.sent.all() == {}

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from deliver.receivers import webhook
 from gpuwatch.app.cli.main import cli
+from gpuwatch.say.deliver import deliver as turns
 from gpuwatch.sources.store.store import Store
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import FleetPlan
@@ -175,11 +176,12 @@ def test_the_report_is_written_in_all_its_forms(sources: tuple[str, ...], state:
 @pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 @pytest.mark.slow
 def test_a_destination_that_fails_is_told_and_gets_the_report_from_the_next_run(
-    sources: tuple[str, ...], state: Path, tmp_path: Path
+    sources: tuple[str, ...], state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "gpuwatch.yaml"
+    monkeypatch.setattr(turns, "ATTEMPTS", 1)
     with webhook(503) as receiver:
-        delivery = {"folder": str(tmp_path / "kept"), "urls": [f"json://{receiver.address}/hook"], "attempts": 1}
+        delivery = {"folder": str(tmp_path / "kept"), "urls": [f"json://{receiver.address}/hook"]}
         config.write_text(yaml.safe_dump({"delivery": delivery}))
         arguments = ("report", *sources, "--state", state, "--config", config, "--output-dir", tmp_path / "out")
         failed = gpuwatch(*arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -15,22 +14,30 @@ from typing import Any
 import pytest
 
 from deliver.receivers import Webhook, webhook
-from gpuwatch.app.controller.leader import LEASE, Election, NotLeadingError
+from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.weekly_job import WeeklyJob
 from gpuwatch.app.settings.run_policy import ControllerPolicy
-from gpuwatch.facts.model.remediation import ObjectRef
+from gpuwatch.facts.model.delivery import DeliveryState, Sending
+from gpuwatch.say.deliver import deliver as turns
 from gpuwatch.say.deliver.policy import DeliveryPolicy
-from gpuwatch.sources.kube.writer import Failure, WriteError
+from gpuwatch.say.deliver.sent import Sent
 from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.checkpoints import DELIVERIES
+from gpuwatch.sources.store.store import Store
 from kube.memory_cluster import MemoryCluster
+from store.places import InCluster
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 
 DUE = datetime(2026, 3, 9, 6, tzinfo=UTC)
 LATE = timedelta(hours=36)
-NOTE = "gpuwatch.dev/last-report"
+
+
+@pytest.fixture(autouse=True)
+def one_attempt_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "ATTEMPTS", 1)
 
 
 class Replica:
@@ -39,9 +46,8 @@ class Replica:
     def __init__(self, folder: Path, name: str, cluster: MemoryCluster | None = None, **policy: Any) -> None:
         self.folder = folder / name
         self.run = ControllerPolicy(folder=self.folder)
-        self.policy = DeliveryPolicy(
-            attempts=1, backoff_seconds=0.001, timeout_seconds=5.0, folder=folder / "shared", **policy
-        )
+        self.policy = DeliveryPolicy(timeout_seconds=5.0, folder=folder / "shared", **policy)
+        self.cluster = cluster
         self.metrics = Metrics()
         self.stopping = threading.Event()
         self.clock = time.monotonic()
@@ -56,7 +62,7 @@ class Replica:
             )
         self.made: list[datetime] = []
         self.fault: Exception | None = None
-        self.job = WeeklyJob(self.election, self.metrics, self.stopping)
+        self.restarted(self.metrics)
 
     def make(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
         if self.fault is not None:
@@ -68,8 +74,16 @@ class Replica:
     def look(self, now: datetime) -> bool:
         return self.job.look(now, self.run, self.policy, self.make)
 
-    def restarted(self) -> None:
-        self.job = WeeklyJob(self.election, Metrics(), self.stopping)
+    def opened(self) -> Store:
+        if self.cluster is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return Store.open(self.folder / "state")
+        return InCluster(self.cluster, DELIVERIES).opened()
+
+    def restarted(self, metrics: Metrics | None = None) -> None:
+        self.sent = Sent(self.opened)
+        check = self.election.check_lease if self.election is not None else lambda: None
+        self.job = WeeklyJob(self.sent, metrics or Metrics(), self.stopping, check)
 
     def leads(self) -> None:
         assert self.election is not None
@@ -77,17 +91,11 @@ class Replica:
         self.election.attempt()
         self.clock += 16
         assert self.election.attempt()
+        self.sent.read_again()
 
 
 def shared(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "shared").iterdir()) if (folder / "shared").exists() else []
-
-
-def noted(cluster: MemoryCluster) -> dict[str, Any]:
-    lease = cluster.get(ObjectRef("coordination.k8s.io/v1", "Lease", LEASE, "gpuwatch"))
-    assert lease is not None
-    document: dict[str, Any] = json.loads(lease["metadata"]["annotations"][NOTE])
-    return document
 
 
 def urls(server: Webhook) -> tuple[str, ...]:
@@ -180,8 +188,8 @@ class TestReplicas:
             assert not two.look(DUE + timedelta(minutes=2))
         assert (one.made, two.made) == ([DUE], [])
         assert len(server.taken) == 1
-        assert noted(cluster) == {"due": DUE.isoformat(), "done": True, "sent": noted(cluster)["sent"]}
-        assert len(noted(cluster)["sent"]) == 2
+        (known,) = two.sent.all().values()
+        assert (known.at, [item.state for item in known.deliveries]) == (DUE, [DeliveryState.SENT] * 2)
 
     def test_a_new_leader_sends_it_to_those_that_lack_it(self, tmp_path: Path) -> None:
         cluster = MemoryCluster()
@@ -191,7 +199,7 @@ class TestReplicas:
             one.look(DUE)
             two.leads()
             assert two.look(DUE + timedelta(minutes=1))
-            # The first leads again, and its outbox still says that one has it not.
+            # The first leads again, and it has read before that one has it not.
             one.leads()
             one.look(DUE + timedelta(hours=2))
             one.look(DUE + timedelta(hours=3))
@@ -222,33 +230,43 @@ class TestReplicas:
     def test_what_was_sent_and_not_noted_is_noted_and_not_sent_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        cluster = MemoryCluster()
+        answers = True
+        cluster = MemoryCluster(may=lambda verb, _: answers or verb != "patch")
         with webhook() as server:
             one = Replica(tmp_path, "a", cluster, urls=urls(server))
             one.leads()
-            assert one.election is not None
-            with monkeypatch.context() as away:
+            note = one.sent.note
 
-                def unanswered(key: str, value: str) -> None:
-                    raise WriteError(Failure.UNSURE, "no answer")
+            def lost(sending: Sending, *, later: bool = False) -> Sending:
+                """The API server is away from the moment on at which the webhook has answered."""
+                nonlocal answers
+                answers = not server.taken
+                return note(sending, later=later)
 
-                away.setattr(one.election, "note", unanswered)
-                for minute in range(3):
-                    with pytest.raises(StoreError, match="not noted"):
-                        one.look(DUE + timedelta(minutes=minute))
+            with monkeypatch.context() as away, pytest.raises(StoreError, match="writing the state"):
+                away.setattr(one.sent, "note", lost)
+                one.look(DUE)
+            answers = True
             one.look(DUE + timedelta(minutes=5))
             assert len(server.taken) == 1
-        assert noted(cluster)["done"] is True
+        one.sent.read_again()
+        (known,) = one.sent.all().values()
+        assert {item.state for item in known.deliveries} == {DeliveryState.SENT}
 
-    @pytest.mark.parametrize("note", ["{", '{"due": 3}', '{"due": "x", "sent": [], "done": true}', "[]"])
-    def test_a_note_that_is_none_of_ours_is_written_anew(self, tmp_path: Path, note: str) -> None:
+    def test_a_new_leader_makes_what_it_lacks_again_and_sends_it_to_those_that_lack_it(self, tmp_path: Path) -> None:
+        """Its folder is its own; the state says who has it."""
         cluster = MemoryCluster()
-        one = Replica(tmp_path, "a", cluster)
-        one.leads()
-        assert one.election is not None
-        one.election.note(NOTE, note)
-        assert one.look(DUE)
-        assert noted(cluster)["done"] is True
+        with webhook(500) as bad, webhook() as good:
+            one, two = (Replica(tmp_path, name, cluster, urls=(*urls(good), *urls(bad))) for name in "ab")
+            one.leads()
+            one.look(DUE)
+            one.restarted()
+            one.look(DUE + timedelta(seconds=30))  # not due yet, after a restart too
+            assert (len(good.taken), len(bad.bodies)) == (1, 1)
+            two.leads()
+            assert two.look(DUE + timedelta(minutes=1))
+            assert (one.made, two.made) == ([DUE], [DUE])
+            assert (len(good.taken), len(bad.taken)) == (1, 1)
 
     def test_two_clusters_do_not_write_over_each_others_reports(self, tmp_path: Path) -> None:
         for name in ("a", "b"):

@@ -1,6 +1,6 @@
 """Delivers in a child that is killed at its n-th line of gpuwatch, then again in one that is not; for each n.
 
-    python kill_at_every_line.py OUTBOXES WEBHOOK_ADDRESS STRIDE
+    python kill_at_every_line.py FOLDER WEBHOOK_ADDRESS STRIDE
 
 Prints one JSON line per n: what the second run says. Ends after the first n that the child outlives. A process of its
 own, without threads, because it forks.
@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,16 +24,24 @@ warnings.simplefilter("ignore")
 
 import apprise  # noqa: E402
 
-from gpuwatch.say.deliver.deliver import deliver, deliver_pending  # noqa: E402
+from gpuwatch.facts.model.delivery import Sending  # noqa: E402
+from gpuwatch.say.deliver import deliver as turns  # noqa: E402
+from gpuwatch.say.deliver.deliver import deliver, with_new_destinations  # noqa: E402
 from gpuwatch.say.deliver.policy import DeliveryPolicy  # noqa: E402
+from gpuwatch.say.deliver.sent import Sent  # noqa: E402
+from gpuwatch.sources.store.store import Store  # noqa: E402
 
 KILLED = 77
 
 
-def run(outbox: Path, policy: DeliveryPolicy, title: str) -> list[dict[str, Any]]:
+def run(state: Path, policy: DeliveryPolicy, title: str) -> list[dict[str, Any]]:
     files = {"report.html": b"<p>" * 1000, "report.json": b"{}"}
-    deliver_pending(policy, outbox, lambda _: None)
-    return [asdict(item) for item in deliver(files, title, "summary", policy, outbox, lambda _: None)]
+    sent = Sent(lambda: Store.open(state))
+    new = Sending(
+        id=title.replace(" ", "-"), title=title, text="summary", at=datetime(2026, 3, 9, tzinfo=UTC), report=True
+    )
+    sending = sent.note(with_new_destinations(sent.get(new.id) or new, policy))
+    return [asdict(item) for item in deliver(sending, files, policy, sent, lambda _: None)]
 
 
 def kill_after(lines: int) -> Callable[..., Any]:
@@ -64,20 +73,20 @@ def forked(work: Callable[[], object]) -> int:
 
 def killed_at(number: int, base: Path, address: str) -> bool:
     """Delivers twice, the first time killed at the line; False where the first came to its end."""
-    outbox, folder = base / f"box-{number}", base / f"out-{number}"
-    policy = DeliveryPolicy(folder=folder, urls=(f"json://{address}/",), attempts=1)
+    state, folder = base / f"state-{number}", base / f"out-{number}"
+    policy = DeliveryPolicy(folder=folder, urls=(f"json://{address}/",))
 
     def killed() -> None:
         sys.settrace(kill_after(number))
-        run(outbox, policy, f"report {number}")
+        run(state, policy, f"report {number}")
 
     def files() -> list[str]:
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
     def again() -> None:
         seen = files()
-        result = run(outbox, policy, f"report {number}")
-        print(json.dumps({"after_kill": seen, "result": result, "files": files()}), flush=True)
+        result = run(state, policy, f"report {number}")
+        print(json.dumps({"after_kill": seen, "result": result, "files": files()}, default=str), flush=True)
 
     status = forked(killed)
     if forked(again) != 0:
@@ -86,6 +95,7 @@ def killed_at(number: int, base: Path, address: str) -> bool:
 
 
 def main() -> None:
+    turns.ATTEMPTS = 1
     base, address, stride = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     # Import what is imported on first use, so that children start quickly.
     apprise.Apprise.instantiate(f"json://{address}/")

@@ -16,11 +16,21 @@ from typing import Any
 import pytest
 
 from deliver.receivers import mail_server, s3_server, webhook
-from gpuwatch.say.deliver import outbox as box
-from gpuwatch.say.deliver.deliver import DeliveryContext, deliver, deliver_again, deliver_pending, enqueue
+from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
+from gpuwatch.say.deliver import deliver as turns
+from gpuwatch.say.deliver.deliver import (
+    DeliveryContext,
+    deliver,
+    read_report,
+    report_id,
+    with_new_destinations,
+    write_report,
+)
 from gpuwatch.say.deliver.destinations import names_of
-from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, OutboxBusyError, OutboxError, locked
 from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.say.deliver.sent import Sent
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.store import Store
 
 # Apprise's mail plug-in imports it on Pythons that still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
@@ -28,92 +38,114 @@ pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:Deprecati
 FILES = {"report.html": b"<h1>GPUs</h1>", "report.json": b'{"gpus": 3}', "idle.csv": b"pod,hours\n"}
 TITLE = "GPU report, week 40 of 2026"
 SUMMARY = "**3 GPUs** idle\n\n- team/a"
-QUICK = DeliveryPolicy(attempts=3, backoff_seconds=0.001, backoff_max_seconds=0.002, timeout_seconds=5.0)
+QUICK = DeliveryPolicy(timeout_seconds=5.0)
+NOW = datetime(2026, 3, 9, 6, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three attempts a turn, without waits."""
+    monkeypatch.setattr(turns, "ATTEMPTS", 3)
+    monkeypatch.setattr(turns, "BACKOFF_SECONDS", 0.001)
 
 
 class Run:
+    """One process after the other, with the same state."""
+
     def __init__(self, tmp_path: Path, **changes: Any) -> None:
         self.policy = replace(QUICK, **changes)
-        self.outbox = tmp_path / "outbox"
+        self.state = tmp_path / "state"
         self.lines: list[str] = []
 
-    def deliver(self, files: dict[str, bytes] | None = None, title: str = TITLE) -> tuple[Delivery, ...]:
-        return deliver(FILES if files is None else files, title, SUMMARY, self.policy, self.outbox, self.lines.append)
-
-    def pending(self) -> tuple[Delivery, ...]:
-        return deliver_pending(self.policy, self.outbox, self.lines.append)
+    def deliver(
+        self, title: str = TITLE, text: str = SUMMARY, context: DeliveryContext | None = None
+    ) -> tuple[Delivery, ...]:
+        """As a process does that knows what is in the state, and no more."""
+        sent = Sent(lambda: Store.open(self.state))
+        sending = Sending(id=report_id(FILES, title, ""), title=title, text=text, at=NOW, report=True)
+        sending = with_new_destinations(sent.get(sending.id) or sending, self.policy)
+        return deliver(sent.note(sending), FILES, self.policy, sent, self.lines.append, context)
 
     @property
-    def report(self) -> Path:
-        (found,) = (item for item in self.outbox.iterdir() if item.is_dir())
-        return found
+    def id(self) -> str:
+        return report_id(FILES, TITLE, "")
 
     @property
     def shown(self) -> str:
         """All that a person may come to see, or that is kept."""
-        states = [path.read_text() for path in self.outbox.glob("*/state.json")]
-        return "\n".join([*self.lines, *states])
+        return "\n".join([*self.lines, repr(Store.open(self.state).deliveries())])
 
 
-class TestOutbox:
-    def test_the_report_is_in_the_outbox_whatever_becomes_of_it(self, tmp_path: Path) -> None:
-        run = Run(tmp_path)
-        assert run.deliver() == ()
-        assert {path.name: path.read_bytes() for path in run.report.iterdir() if path.name != "state.json"} == FILES
+class TestReportFolder:
+    def test_it_is_whole_or_absent_and_stays(self, tmp_path: Path) -> None:
+        folder = tmp_path / "reports" / "one"
+        (tmp_path / "reports" / ".draft-one").mkdir(parents=True)
+        (tmp_path / "reports" / ".draft-one" / "rest").write_text("of a process that was killed")
+        write_report(folder, FILES)
+        assert read_report(folder) == FILES
+        write_report(folder, {"other.txt": b"x"})
+        assert read_report(folder) == FILES
+        assert [item.name for item in folder.parent.iterdir()] == ["one"]
+        assert read_report(tmp_path / "none") == {}
 
-    def test_the_same_report_is_the_same_folder_and_another_is_not(self, tmp_path: Path) -> None:
-        run = Run(tmp_path)
-        run.deliver()
-        run.deliver()
-        assert run.report.name.startswith("gpu-report-week-40-of-2026-")
-        run.deliver({**FILES, "report.json": b"{}"})
-        assert len([item for item in run.outbox.iterdir() if item.is_dir()]) == 2
+    def test_its_name_is_that_of_its_content(self) -> None:
+        one = report_id(FILES, TITLE, SUMMARY)
+        assert one.startswith("gpu-report-week-40-of-2026-")
+        assert one == report_id(dict(reversed(FILES.items())), TITLE, SUMMARY)
+        assert one != report_id({**FILES, "report.json": b"{}"}, TITLE, SUMMARY)
 
-    @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "state.json", "", "x" * 129])
+    @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "", "x" * 129])
     def test_names_that_could_leave_the_folder_are_refused(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(ValueError, match="not a valid name for a report's file"):
-            Run(tmp_path).deliver({name: b""})
-        Run(tmp_path).deliver({"x" * 128: b""})
+            write_report(tmp_path / "one", {name: b""})
+        write_report(tmp_path / "one", {"x" * 128: b""})
 
-    def test_a_draft_of_a_killed_run_is_replaced(self, tmp_path: Path) -> None:
-        run = Run(tmp_path)
-        run.deliver()
-        run.report.rename(run.outbox / f".draft-{run.report.name}")
-        draft = next(run.outbox.glob(".draft-*"))
-        (draft / "rest").write_text("x")
-        run.deliver()
-        assert not (run.report / "rest").exists()
-        assert not draft.exists()
 
-    def test_an_outbox_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "outbox").write_text("a file")
-        with pytest.raises(OutboxError, match="outbox"):
-            Run(tmp_path).deliver()
+class TestSent:
+    def test_what_is_noted_later_is_saved_with_the_next(self, tmp_path: Path) -> None:
+        one = Sending(id="one", title="One", text="", at=NOW)
+        sent, other = (Sent(lambda: Store.open(tmp_path / "state")) for _ in range(2))
+        sent.note(one, later=True)
+        assert (sent.get("one"), other.all()) == (one, {})
+        sent.note(replace(one, id="two"))
+        assert other.all() == {}  # read once
+        other.read_again()
+        assert other.all().keys() == {"one", "two"}
+        assert other.forget(["one", "none"]) == 1
+        assert Store.open(tmp_path / "state").deliveries().keys() == {"two"}
+        assert sent.token() == other.token()
 
-    def test_a_second_process_leaves_it_to_the_first(self, tmp_path: Path) -> None:
-        run = Run(tmp_path, folder=tmp_path / "out")
-        run.deliver()
-        with locked(run.outbox):
-            with pytest.raises(OutboxBusyError):
-                run.deliver()
-            assert run.pending() == ()
-            assert "another process" in run.lines[-1]
+    def test_what_could_not_be_saved_counts_and_is_saved_with_the_next(self, tmp_path: Path) -> None:
+        full = False
 
-    @pytest.mark.parametrize("content", ["{", "[]", '{"format": 2}', '{"format": 1}'])
-    def test_a_state_that_is_none_costs_its_report(self, tmp_path: Path, content: str) -> None:
-        run = Run(tmp_path, urls=("json://127.0.0.1:1/",), attempts=1)
-        run.deliver()
-        bad = run.report / "state.json"
-        run.deliver(title="Another")
-        bad.write_text(content)
-        done = run.pending()
-        assert [item.state for item in done] == [DeliveryState.FAILED, DeliveryState.FAILED]
-        assert [str(bad) in item.error for item in done] == [False, True]
+        def opened() -> Store:
+            if full:
+                raise StoreError("the disk is full")
+            return Store.open(tmp_path / "state")
 
-    def test_nothing_is_pending_where_there_is_no_outbox(self, tmp_path: Path) -> None:
-        run = Run(tmp_path)
-        assert run.pending() == ()
-        assert not run.outbox.exists()
+        sent = Sent(opened)
+        assert sent.all() == {}
+        full = True
+        one = Sending(id="one", title="One", text="", at=NOW)
+        with pytest.raises(StoreError):
+            sent.note(one)
+        assert sent.get("one") == one
+        full = False
+        sent.note(replace(one, id="two"))
+        assert Store.open(tmp_path / "state").deliveries().keys() == {"one", "two"}
+
+    def test_a_state_that_cannot_be_read_is_not_asked_all_the_time(self) -> None:
+        asked = []
+
+        def opened() -> Store:
+            asked.append(1)
+            raise StoreError("no answer")
+
+        sent = Sent(opened)
+        for _ in range(3):
+            with pytest.raises(StoreError, match="no answer"):
+                sent.all()
+        assert len(asked) == 1
 
 
 class TestFolder:
@@ -121,7 +153,7 @@ class TestFolder:
         run = Run(tmp_path, folder=tmp_path / "out")
         (done,) = run.deliver()
         assert (done.state, done.attempts, done.error) == (DeliveryState.SENT, 1, "")
-        assert {path.name: path.read_bytes() for path in (tmp_path / "out" / run.report.name).iterdir()} == FILES
+        assert {path.name: path.read_bytes() for path in (tmp_path / "out" / run.id).iterdir()} == FILES
 
     def test_failure_is_told_and_made_good_by_the_next_run(self, tmp_path: Path) -> None:
         blocker = tmp_path / "out"
@@ -132,9 +164,9 @@ class TestFolder:
         assert done.attempts == 3
         assert str(blocker) in done.error
         blocker.unlink()
-        (done,) = run.pending()
+        (done,) = run.deliver()
         assert (done.state, done.attempts) == (DeliveryState.SENT, 4)
-        assert run.pending() == ()
+        assert run.deliver() == (done,)
 
 
 class TestWebhook:
@@ -146,15 +178,15 @@ class TestWebhook:
             body = json.loads(server.bodies[0])
             assert (body["title"], body["message"]) == (TITLE, SUMMARY)
             assert body["attachments"] == []
-            assert server.taken == [run.report.name]
+            assert server.taken == [run.id]
             run.deliver()
-            run.pending()
+            run.deliver()
             assert len(server.bodies) == 1
 
     def test_what_is_too_long_is_cut(self, tmp_path: Path) -> None:
         with webhook() as server:
             run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
-            deliver(FILES, TITLE, "x" * 100_000, run.policy, run.outbox, run.lines.append)
+            run.deliver(text="x" * 100_000)
             assert 1000 < len(json.loads(server.bodies[0])["message"]) < 100_000
 
     @pytest.mark.parametrize("status", [500, 429, 404])
@@ -172,7 +204,7 @@ class TestWebhook:
             (done,) = run.deliver()
             assert (done.state, done.attempts) == (DeliveryState.FAILED, 3)
             assert "error=500" in done.error
-            (done,) = run.pending()
+            (done,) = run.deliver()
             assert (done.state, done.attempts, done.error) == (DeliveryState.SENT, 4, "")
             assert len(server.taken) == 1
 
@@ -193,8 +225,8 @@ class TestWebhook:
         with webhook(*[500] * 5) as server:
             run = Run(tmp_path, urls=(f"json://{server.address}/hook",), max_attempts=5)
             assert run.deliver()[0].attempts == 3
-            assert run.pending()[0].attempts == 5
-            assert run.pending()[0].attempts == 5
+            assert run.deliver()[0].attempts == 5
+            assert run.deliver()[0].attempts == 5
             assert "given up" in run.lines[-1]
             assert len(server.bodies) == 5
 
@@ -216,7 +248,8 @@ class TestWebhook:
             run = Run(tmp_path, urls=(f"json://{server.address}/",))
             run.deliver()
             run.policy = replace(run.policy, urls=(), folder=tmp_path / "out")
-            (done,) = run.pending()
+            sent = Sent(lambda: Store.open(run.state))
+            (done,) = deliver(sent.all()[run.id], FILES, run.policy, sent, run.lines.append)
             assert "no longer name this destination" in done.error
             assert len(server.bodies) == 3
             assert not (tmp_path / "out").exists()  # nor are old reports sent where they were not meant for
@@ -234,7 +267,7 @@ class TestMail:
             (message,) = messages
         assert message["Subject"] == TITLE
         assert message["To"] == "team@corp.example"
-        assert message["Idempotency-Key"] == run.report.name
+        assert message["Idempotency-Key"] == run.id
         parts = {part.get_filename(): part.get_payload(decode=True) for part in message.walk()}
         assert {name: parts[name] for name in FILES} == FILES
         html = next(part.get_payload(decode=True) for part in message.walk() if part.get_content_type() == "text/html")
@@ -279,13 +312,12 @@ class TestS3:
         assert done.state is DeliveryState.SENT, done.error
         assert done.destination == f"s3://{name}/gpu/weekly at {s3}"
         keys = [item["Key"] for item in client.list_objects_v2(Bucket=name)["Contents"]]
-        assert sorted(keys) == sorted(f"gpu/weekly/{run.report.name}/{file}" for file in FILES)
-        got = client.get_object(Bucket=name, Key=f"gpu/weekly/{run.report.name}/report.html")
+        assert sorted(keys) == sorted(f"gpu/weekly/{run.id}/{file}" for file in FILES)
+        got = client.get_object(Bucket=name, Key=f"gpu/weekly/{run.id}/report.html")
         assert (got["Body"].read(), got["ContentType"]) == (FILES["report.html"], "text/html")
-        # A run that was killed before it noted the success: the same objects again, and no others.
-        state = run.report / "state.json"
-        state.write_text(state.read_text().replace('"sent"', '"pending"'))
-        assert run.pending()[0].state is DeliveryState.SENT
+        # A process that was killed before it noted the success: the same objects again, and no others.
+        run.state.unlink()
+        assert run.deliver()[0].state is DeliveryState.SENT
         assert [item["Key"] for item in client.list_objects_v2(Bucket=name)["Contents"]] == keys
 
     def test_a_missing_bucket_is_not_tried_again_at_once(
@@ -297,7 +329,7 @@ class TestS3:
         assert (done.state, done.attempts) == (DeliveryState.FAILED, 1)
         assert "NoSuchBucket" in done.error
         client.create_bucket(Bucket=f"{name}-2")
-        assert run.pending()[0].state is DeliveryState.SENT
+        assert run.deliver()[0].state is DeliveryState.SENT
 
     def test_a_store_that_is_away(self, tmp_path: Path, bucket: tuple[Any, str]) -> None:
         run = Run(tmp_path, s3_bucket="b", s3_endpoint="http://127.0.0.1:1", s3_region="us-east-1")
@@ -377,7 +409,7 @@ class TestSecrets:
             run = Run(tmp_path, urls=("env:TEAM_HOOK",))
             assert run.deliver()[0].state is DeliveryState.FAILED
             monkeypatch.setenv("TEAM_HOOK", f"json://{server.address}/new")
-            assert run.pending()[0].state is DeliveryState.SENT
+            assert run.deliver()[0].state is DeliveryState.SENT
 
     def test_variables_and_files_that_hold_nothing_of_use(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -392,94 +424,77 @@ class TestSecrets:
         assert "one Apprise URL and nothing else" in done[2].error
 
 
-NOW = datetime(2026, 3, 9, 6, tzinfo=UTC)
-
-
 class TestProcessThatStays:
     """`gpuwatch run`: tries again by itself, and does not wait when it is to end."""
 
-    def test_what_failed_waits_for_its_time_and_longer_each_time(self, tmp_path: Path) -> None:
+    def test_what_failed_waits_for_its_time_and_longer_each_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(turns, "ATTEMPTS", 1)
         with webhook(500, 500, 500) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",), attempts=1, retry_seconds=60.0)
-            run.outbox.mkdir()
-            box.register(run.outbox, FILES, TITLE, SUMMARY, "weekly")
-            folder = run.report
+            run = Run(tmp_path, urls=(f"json://{server.address}/",), retry_seconds=60.0)
 
             def tried(seconds: float) -> int:
+                """By a process of its own each time: a restart changes nothing."""
                 before = len(server.bodies)
-                context = DeliveryContext(now=NOW + timedelta(seconds=seconds))
-                deliver_again(folder, run.policy, run.lines.append, context)
+                run.deliver(context=DeliveryContext(now=NOW + timedelta(seconds=seconds)))
                 return len(server.bodies) - before
 
             assert [tried(at) for at in (0, 59, 60, 179, 180, 419, 420, 10_000)] == [1, 0, 1, 0, 1, 0, 1, 0]
             assert len(server.taken) == 1
 
-    def test_a_wait_is_cut_short_when_the_process_is_to_end(self, tmp_path: Path) -> None:
+    def test_a_wait_is_cut_short_when_the_process_is_to_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(turns, "BACKOFF_SECONDS", 60.0)
         stopping = threading.Event()
         with webhook(500, 500) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",), backoff_seconds=60.0, backoff_max_seconds=60.0)
-            context = DeliveryContext(now=NOW, stopping=stopping)
+            run = Run(tmp_path, urls=(f"json://{server.address}/",))
 
-            def asked_to_end(_: str) -> None:
-                stopping.set()
+            class AskedToEnd(list[str]):
+                def append(self, _: str) -> None:
+                    stopping.set()
 
+            run.lines = AskedToEnd()
             began = time.monotonic()
-            (done,) = deliver(FILES, TITLE, SUMMARY, run.policy, run.outbox, asked_to_end, "", context)
+            (done,) = run.deliver(context=DeliveryContext(now=NOW, stopping=stopping))
             assert time.monotonic() - began < 20
             assert (done.state, done.attempts, len(server.bodies)) == (DeliveryState.FAILED, 1, 1)
-            deliver_again(run.report, run.policy, run.lines.append, context)
+            run.deliver(context=DeliveryContext(now=NOW, stopping=stopping))
             assert len(server.bodies) == 1  # nothing new is begun
 
-    def test_a_report_with_an_identity_is_the_same_whatever_is_in_it(self, tmp_path: Path) -> None:
+    def test_what_is_said_of_each_success(self, tmp_path: Path) -> None:
         with webhook() as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",))
-            for content in (b"one", b"two"):
-                deliver({"a.txt": content}, TITLE, SUMMARY, run.policy, run.outbox, run.lines.append, "week 40")
-            assert (run.report / "a.txt").read_bytes() == b"one"
-            assert server.taken == [run.report.name]
-            deliver({"a.txt": b"two"}, TITLE, SUMMARY, run.policy, run.outbox, run.lines.append, "week 41")
-            assert len(set(server.taken)) == 2
-
-    def test_a_destination_that_somebody_else_served_is_left_out(self, tmp_path: Path) -> None:
-        with webhook() as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",))
-            told: list[str] = []
-            (name,) = names_of(run.policy)
-            context = DeliveryContext(already={name}, on_sent=told.append)
-            (done,) = deliver(FILES, TITLE, SUMMARY, run.policy, run.outbox, run.lines.append, "", context)
-            assert (done.state, server.bodies, told) == (DeliveryState.SENT, [], [])
+            run, told = Run(tmp_path, urls=(f"json://{server.address}/",)), list[str]()
+            (done,) = run.deliver(context=DeliveryContext(on_sent=told.append))
+            assert told == [done.destination]
+            run.deliver(context=DeliveryContext(on_sent=told.append))
+            assert told == [done.destination]
 
     def test_a_receiver_that_is_silent_holds_up_the_others_once(self, tmp_path: Path) -> None:
         with webhook(*[500] * 9) as bad, webhook() as good:
-            run = Run(tmp_path, urls=(f"json://{bad.address}/", f"json://{good.address}/"), attempts=1)
+            run = Run(tmp_path, urls=(f"json://{bad.address}/", f"json://{good.address}/"))
+            context = DeliveryContext(now=NOW)
             for number in range(3):
-                enqueue(FILES, f"{TITLE} {number}", SUMMARY, run.policy, run.outbox, f"{number}")
-            assert good.taken == []
-            deliver_pending(run.policy, run.outbox, run.lines.append, DeliveryContext(now=NOW))
-            assert (len(bad.bodies), len(good.taken)) == (1, 3)
+                run.deliver(f"{TITLE} {number}", context=context)
+            assert (len(bad.bodies), len(good.taken)) == (3, 3)  # one turn of three attempts
 
-    def test_what_is_put_in_while_another_sends_waits_for_nobody(self, tmp_path: Path) -> None:
-        run = Run(tmp_path, folder=tmp_path / "out")
-        with locked(run.outbox):
-            (queued,) = enqueue(FILES, TITLE, SUMMARY, run.policy, run.outbox, "x")
-            assert queued.state is DeliveryState.PENDING
-        (sent,) = run.pending()
-        assert sent.state is DeliveryState.SENT
-        (known,) = enqueue(FILES, TITLE, SUMMARY, run.policy, run.outbox, "x")
-        assert known.state is DeliveryState.SENT
-
-    def test_outboxes_have_words_of_their_own(self, tmp_path: Path) -> None:
-        assert box.token(tmp_path / "a") == box.token(tmp_path / "a") != box.token(tmp_path / "b")
+    def test_what_cannot_be_noted_is_not_sent(self, tmp_path: Path) -> None:
+        """At least once, and not over and over: an attempt counts before it is made."""
+        with webhook() as server:
+            run = Run(tmp_path, urls=(f"json://{server.address}/",))
+            run.state.mkdir()
+            with pytest.raises(StoreError, match="this is a folder"):
+                run.deliver()
+            assert server.bodies == []
 
 
 class TestPolicy:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"attempts": 0}, "delivery.attempts is 0"),
             ({"max_attempts": 0}, "delivery.max_attempts is 0"),
-            ({"backoff_seconds": -0.1}, "delivery.backoff_seconds"),
-            ({"backoff_max_seconds": float("nan")}, "delivery.backoff_max_seconds"),
+            ({"retry_seconds": -0.1}, "delivery.retry_seconds"),
             ({"timeout_seconds": 0.0}, "delivery.timeout_seconds"),
             ({"s3_prefix": "x"}, "name the bucket"),
             ({"s3_bucket": "b", "s3_endpoint": "minio:9000"}, "has to be a URL"),
@@ -497,7 +512,7 @@ class TestPolicy:
 
     def test_what_is_just_right(self) -> None:
         policy = DeliveryPolicy(
-            attempts=1, max_attempts=1, backoff_seconds=0, timeout_seconds=0.1, s3_bucket="b", s3_prefix="p",
+            max_attempts=1, retry_seconds=0, timeout_seconds=0.1, s3_bucket="b", s3_prefix="p",
             s3_endpoint="http://minio:9000", urls=("env:A", "file:/b", "jsons://c/d"),
         )  # fmt: skip
         assert len(names_of(policy)) == 4

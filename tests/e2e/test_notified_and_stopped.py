@@ -3,7 +3,6 @@ that outlives its replica."""
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from deliver.receivers import webhook
-from e2e.world import LEASE, World
+from e2e.world import World
 from kube.forwarding import Forwarding, Spoilt, forwarding
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
@@ -37,7 +36,7 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
         held.set()
         return Spoilt(pause_seconds=60)
 
-    with webhook(503, 503) as receiver, forwarding(living.cluster.account("told-proxy"), spoil) as proxy:
+    with webhook(*[503] * 4) as receiver, forwarding(living.cluster.account("told-proxy"), spoil) as proxy:
         seen.append(proxy)
         through = living.folder / "told-proxy.yaml"
         through.write_text(
@@ -50,7 +49,7 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
             "told",
             plan={"modes": {"release_gang": "enforce"}},
             run={"shutdown_timeout_seconds": 3},
-            delivery={"urls": [f"json://{receiver.address}/"], "attempts": 1, "retry_seconds": 6},
+            delivery={"urls": [f"json://{receiver.address}/"], "retry_seconds": 30},
         )
         with proxied.gpuwatch("told-a", settings) as first:
             living.until(lambda: "waits. No receiver took the notification: json 127.0.0.1" in first.said(), first)
@@ -85,31 +84,23 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
 
 
 def test_a_report_that_was_missed_is_made_by_whoever_leads_and_not_again_by_the_next(living: World) -> None:
-    """Under deploy/base alone: the Lease remembers it."""
+    """Under deploy/base alone: the state in the cluster remembers it."""
     due = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=1)
     inbox = living.folder / "reports-inbox"
     cron = f"{due.minute} {due.hour} * * {due:%a}"
     settings = living.settings("reporting", run={"report_schedule": cron}, delivery={"folder": str(inbox)})
 
-    def noted() -> dict[str, Any]:
-        annotations = living.api.get(LEASE)["metadata"].get("annotations", {})
-        document: dict[str, Any] = json.loads(annotations.get("gpuwatch.dev/last-report", "{}"))
-        return document
+    def done(process: Any) -> list[float]:
+        lines = process.asked("/metrics")[1].splitlines()
+        return [float(line.split()[1]) for line in lines if line.startswith("gpuwatch_report_done")]
 
     with living.gpuwatch("reporting-a", settings) as first:
-        living.until(lambda: noted().get("done") is True, first)
+        living.until(lambda: done(first) == [due.timestamp()], first)
         first.kill()
-    assert datetime.fromisoformat(noted()["due"]) == due
-    assert noted()["sent"] == [f"folder {inbox}"]
     assert "was missed, and is made now" in first.said()
     again = living.settings("reporting-again", run={"report_schedule": cron}, delivery={"folder": str(inbox)})
     with living.gpuwatch("reporting-b", again) as second:
-
-        def done() -> list[float]:
-            lines = second.asked("/metrics")[1].splitlines()
-            return [float(line.split()[1]) for line in lines if line.startswith("gpuwatch_report_done")]
-
-        living.until(lambda: done() == [due.timestamp()], second)
+        living.until(lambda: done(second) == [due.timestamp()], second)
         assert "was missed" not in second.said()
         assert "Nothing was proposed: mode observe." in "".join(path.read_text() for path in inbox.glob("*/report.md"))
     assert len(list(inbox.iterdir())) == 1

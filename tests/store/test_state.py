@@ -353,7 +353,7 @@ class TestSeveral:
         profiles, faults, sent = kept.opened(), kept.opened(), kept.opened()
         profiles.save_book(book(count=5))
         faults.save_faults(memory())
-        sent.save_deliveries([Sending(id="x", title="X", at=T0)])
+        sent.save_deliveries([Sending(id="x", title="X", text="", at=T0)])
         profiles.save_book(book(count=6))
         assert loaded(kept) == book(count=6)
         assert by_key(kept.opened().load_faults()) == memory()

@@ -1,7 +1,6 @@
 """Errors of the sources and the options, and all errors that are no fault of the program."""
 
 from gpuwatch.app.settings import SettingsError
-from gpuwatch.say.deliver.outbox import OutboxError
 from gpuwatch.say.explain import UnknownSubject
 from gpuwatch.sources.collect.snapshot_file import SnapshotFileError
 from gpuwatch.sources.kube.reader import ClusterError
@@ -26,7 +25,6 @@ EXPECTED = (
     ClusterError,
     UnknownSubject,
     StoreError,
-    OutboxError,
     WriteError,
 )
 """Errors of the input or the environment; their messages are for people."""

@@ -20,16 +20,27 @@ from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, checked_sources
 from gpuwatch.app.weekly_report import Acted, report_files, week_of
 from gpuwatch.facts.model.decision import Verdict
+from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
 from gpuwatch.facts.model.sizing import Abstention, MigPlan, Outcome, Recommendation
 from gpuwatch.facts.model.telemetry import Gap
-from gpuwatch.say.deliver.deliver import deliver, deliver_pending
-from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, report_id
+from gpuwatch.say.deliver.deliver import (
+    DeliveryContext,
+    Progress,
+    deliver,
+    over,
+    read_report,
+    report_id,
+    with_new_destinations,
+    write_report,
+)
 from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.say.deliver.sent import Sent
 from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.say.tables import gap_tables
 from gpuwatch.say.weekly_machine import advice_columns, weekly_json, weekly_tables
 from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
 from gpuwatch.size.mig_plan import plan_mig, slice_demands
+from gpuwatch.sources.store.store import Store
 
 VERSION = 1
 """Version of the JSON of `recommend`. Fields may be added; a removal or a change of meaning raises it."""
@@ -164,14 +175,15 @@ def run_report(
         files |= {f"{name}.parquet": to_parquet(*table) for name, table in weekly_tables(report).items()}
 
     tell = partial(remark, style="dim")
-    policy = settings.delivery if send else DeliveryPolicy()
-    if send:
-        _complain(deliver_pending(policy, output_dir, tell))
     title = f"GPUs from {report.start:%Y-%m-%d} to {report.end:%Y-%m-%d}"
     summary = weekly_summary(report)
-    sent = deliver(files, title, summary, policy, output_dir, tell)
-    written = output_dir / report_id(files, title, summary) / "report.html"
-    _complain(sent)
+    name = report_id(files, title, summary)
+    written = output_dir / name / "report.html"
+    write_report(written.parent, files)
+    sent: tuple[Delivery, ...] = ()
+    if send:
+        sending = Sending(id=name, title=title, text=summary, at=opened.at, report=True)
+        sent = _sent(sending, files, settings.delivery, state or settings.state, output_dir, tell)
     if form == "json":
         write(weekly_json(report) + "\n")
     elif form == "markdown":
@@ -182,6 +194,30 @@ def run_report(
         out.print(f"\nThe report: {written}", markup=False, soft_wrap=True)
     failed = any(item.state is not DeliveryState.SENT for item in sent)
     return ExitCode.FAILED if failed else _code(sized)
+
+
+def _sent(
+    sending: Sending,
+    files: Mapping[str, bytes],
+    policy: DeliveryPolicy,
+    state: Path | None,
+    output_dir: Path,
+    tell: Progress,
+) -> tuple[Delivery, ...]:
+    """Sends the report, after those in the folder that earlier runs could not send. What was sent is noted in the
+    state, or without one in a file in the folder."""
+    sent = Sent(lambda: Store.open(state or output_dir / ".sent"))
+    context = DeliveryContext()
+    for each in sent.all().values():
+        earlier = read_report(output_dir / each.id) if each.report and each.id != sending.id else {}
+        waits = {item.destination for item in each.deliveries if not over(item, policy)}
+        if earlier and waits:
+            done = deliver(each, earlier, policy, sent, tell, context)
+            _complain([item for item in done if item.destination in waits])
+    known = with_new_destinations(sent.get(sending.id) or sending, policy)
+    deliveries = deliver(sent.note(known), files, policy, sent, tell)
+    _complain(deliveries)
+    return deliveries
 
 
 def _complain(deliveries: Sequence[Delivery]) -> None:

@@ -47,7 +47,8 @@ class Controller:
         self.cycle = CycleJob(self.replica, self.look)
         self._remediation = RemediationJob(self.replica, self.look)
         self._sizing = SizingJob(self.replica)
-        self._weekly = WeeklyJob(election, metrics, stopping)
+        check_lease = election.check_lease if election is not None else lambda: None
+        self._weekly = WeeklyJob(self.replica.sent, metrics, stopping, check_lease)
 
     @property
     def settings(self) -> Settings:

@@ -1,28 +1,36 @@
-"""Notifications: written to the outbox when made, and sent by a job of their own, so that a slow receiver delays
-nothing else."""
+"""Notifications: kept in memory when made, and sent by a job of their own, so that a slow receiver delays nothing else.
+The Remediation makes one again until a receiver has it. The state has it from the first attempt on, for the other
+destinations and for the next leader."""
 
 import logging
-import shutil
 import threading
+from collections.abc import Collection
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
 from gpuwatch.facts.model.remediation import Remediation
-from gpuwatch.say.deliver import outbox as box
-from gpuwatch.say.deliver.deliver import DeliveryContext, deliver_pending, due, enqueue, over
+from gpuwatch.say.deliver.deliver import (
+    DeliveryContext,
+    deliver,
+    due,
+    identified,
+    over,
+    with_new_destinations,
+)
 from gpuwatch.say.deliver.destinations import names_of, of_people
-from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, OutboxError
 from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.say.deliver.sent import Sent
 from gpuwatch.say.notification import notification
 from gpuwatch.say.remediation_tables import as_argument
 from gpuwatch.sources.kube.writer import Failure, WriteError
+from gpuwatch.sources.store import StoreError
 
 log = logging.getLogger("gpuwatch.notifications")
 
 LOOK_SECONDS = 2
-"""Interval of the outbox checks; each reads small files and sends no request."""
+"""Interval of the checks; each looks into memory and sends no request."""
 
 KEPT = timedelta(days=30)
 """Longer than any notified action stays undecided."""
@@ -42,26 +50,29 @@ def must_be_told(remediation: Remediation) -> bool:
 
 
 class Notifications:
-    """folder: of the outbox. `tell` is for the executor's thread, `send` for the job's."""
+    """`tell` is for the executor's thread, `send` for the job's."""
 
-    def __init__(self, folder: Path, metrics: Metrics, stopping: threading.Event) -> None:
-        self.folder = folder
+    def __init__(self, sent: Sent, metrics: Metrics, stopping: threading.Event) -> None:
+        self._sent = sent
         self._metrics = metrics
         self._stopping = stopping
+        self._unread = ""
         self.undelivered = 0  # notifications that no receiver accepted
-        self._over: set[str] = set()  # folders that are delivered or given up
 
-    def tell(self, remediation: Remediation, policy: DeliveryPolicy) -> None:
+    def tell(self, remediation: Remediation, policy: DeliveryPolicy, now: datetime) -> None:
         """Queue it, once per destination. Returns once a recipient accepted it, or if none is configured.
 
         Otherwise raises WriteError: THROTTLED while that may change, INVALID if the action continues without. Raises
-        OutboxError.
+        StoreError.
         """
         title, text = notification(remediation)
         calls = any("call" in step.parameters for step in remediation.steps[remediation.step :][:1])
-        identity = f"{'call' if calls else 'notification'} {remediation.name}"
-        files = {_FILE: f"# {title}\n\n{text}".encode()}
-        deliveries = enqueue(files, title, text, policy, self.folder, identity)
+        name = identified(title, f"{'call' if calls else 'notification'} {remediation.name}")
+        known = self._sent.get(name)
+        if known is None:
+            new = with_new_destinations(Sending(id=name, title=title, text=text, at=now), policy)
+            known = self._sent.note(new, later=True)
+        deliveries = known.deliveries
         people = [item for item in deliveries if item.destination in of_people(policy)]
         if not people or any(item.state is DeliveryState.SENT for item in people):
             return
@@ -82,50 +93,48 @@ class Notifications:
         raise WriteError(Failure.INVALID, why)
 
     def send(self, policy: DeliveryPolicy, now: datetime) -> bool:
-        """Send what is due; False if nothing was. Raises OutboxError."""
-        waiting = self._waiting(policy)
-        tries = any(due(item, policy, now) for found in waiting for item in found)
-        if tries:
-            context = DeliveryContext(
-                now=now, stopping=self._stopping, on_sent=lambda _: self._metrics.delivered("notification", True)
-            )
-            for item in deliver_pending(policy, self.folder, log.info, context):
+        """Send what is due; False if nothing was. Raises StoreError where the state cannot be written."""
+        try:
+            waiting = self._waiting(policy)
+        except StoreError as error:
+            if str(error) != self._unread:
+                log.warning("what was sent is not known, so nothing is sent: %s", error)
+            self._unread = str(error)
+            return False
+        self._unread = ""
+        wanted = names_of(policy)
+        tries = [each for each in waiting if any(due(item, policy, now) for item in _to(wanted, each))]
+        context = DeliveryContext(
+            now=now, stopping=self._stopping, on_sent=lambda _: self._metrics.delivered("notification", True)
+        )
+        # What was never tried goes first; a destination that fails delays the others only once.
+        for each in sorted(tries, key=lambda each: any(item.attempts for item in each.deliveries)):
+            files = {_FILE: f"# {each.title}\n\n{each.text}".encode()}
+            for item in deliver(each, files, policy, self._sent, log.info, context):
                 if item.state is not DeliveryState.SENT and item.tried_at == now:
                     self._metrics.delivered("notification", False)
-            waiting = self._waiting(policy)
-        self._metrics.pending("notification", sum(not over(item, policy) for found in waiting for item in found))
-        self.undelivered = sum(_untold(found, policy) for found in waiting)
+        found = [_to(wanted, each) for each in (self._waiting(policy) if tries else waiting)]
+        self._metrics.pending("notification", sum(not over(item, policy) for items in found for item in items))
+        self.undelivered = sum(_untold(items, policy) for items in found)
         self._metrics.untold(self.undelivered)
-        return tries
+        return bool(tries)
 
-    def _waiting(self, policy: DeliveryPolicy) -> list[tuple[Delivery, ...]]:
-        """Deliveries of each notification that has not reached all destinations."""
-        found = []
-        known = names_of(policy)
-        for folder in box.reports(self.folder) if self.folder.is_dir() else ():
-            if folder.name in self._over:
-                continue
-            try:
-                deliveries = tuple(item for item in box.load(folder).deliveries if item.destination in known)
-            except OutboxError as error:
-                log.warning("%s", error)
-                self._over.add(folder.name)
-                continue
-            if any(item.state is not DeliveryState.SENT for item in deliveries):
-                found.append(deliveries)
-            elif deliveries:
-                self._over.add(folder.name)
-        return found
+    def _waiting(self, policy: DeliveryPolicy) -> list[Sending]:
+        """Each notification that has not reached all destinations."""
+        wanted = names_of(policy)
+        return [
+            each
+            for each in self._sent.all().values()
+            if not each.report and any(item.state is not DeliveryState.SENT for item in _to(wanted, each))
+        ]
 
     def forget(self, now: datetime) -> int:
-        """Remove notifications older than `KEPT`; returns how many."""
-        gone = 0
-        for folder in box.reports(self.folder) if self.folder.is_dir() else ():
-            if now.timestamp() - folder.stat().st_mtime > KEPT.total_seconds():
-                shutil.rmtree(folder)
-                self._over.discard(folder.name)
-                gone += 1
-        return gone
+        """Remove what was sent or made before `KEPT`; returns how many."""
+        return self._sent.forget([name for name, each in self._sent.all().items() if now - each.at > KEPT])
+
+
+def _to(wanted: Collection[str], sending: Sending) -> tuple[Delivery, ...]:
+    return tuple(item for item in sending.deliveries if item.destination in wanted)
 
 
 def _untold(deliveries: tuple[Delivery, ...], policy: DeliveryPolicy) -> bool:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwatch.say.deliver import outbox as box
-from gpuwatch.say.deliver.outbox import OutboxError
 from gpuwatch.say.status_page import ReportFiles, Status, reports_html, status_html
 
 REPORTS_SHOWN = 52
@@ -55,26 +53,38 @@ class Pages:
         found.sort(key=lambda item: (item.stat().st_mtime, item.name), reverse=True)
         shown = []
         for item in found[:REPORTS_SHOWN]:
-            try:
-                report = box.load(item)
-            except OutboxError:
-                continue  # the delivery reports this error
-            names = sorted(filter(_FILE.fullmatch, report.files), key=lambda name: (name not in _FIRST, name))
-            shown.append(ReportFiles(id=item.name, title=report.title, files=tuple(names)))
+            names = sorted(filter(_FILE.fullmatch, _files(item)), key=lambda name: (name not in _FIRST, name))
+            shown.append(ReportFiles(id=item.name, title=_title(item), files=tuple(names)))
         return reports_html(shown, len(found))
 
     def _file(self, report: str, name: str) -> WebPage | None:
-        """Serves only files that a report lists, by their plain names; no path is built from the request otherwise."""
+        """Serves only files that lie in a report's folder, by their plain names; links are not followed."""
         match = _FILE.fullmatch(name)
         if not _REPORT.fullmatch(report) or match is None:
             return None
         folder = self._folder() / report
         try:
-            if folder.is_symlink() or name not in box.load(folder).files or (folder / name).is_symlink():
+            if folder.is_symlink() or name not in _files(folder):
                 return None
             return WebPage(_TYPES[match[1]], (folder / name).read_bytes())
-        except (OutboxError, OSError):
+        except OSError:
             return None
+
+
+def _files(folder: Path) -> list[str]:
+    try:
+        return [item.name for item in folder.iterdir() if item.is_file() and not item.is_symlink()]
+    except OSError:
+        return []
+
+
+def _title(folder: Path) -> str:
+    """The heading of its Markdown, otherwise the folder's name."""
+    try:
+        with (folder / "report.md").open(encoding="utf-8") as file:
+            return file.readline().lstrip("# ").strip() or folder.name
+    except (OSError, UnicodeDecodeError):
+        return folder.name
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -32,7 +32,7 @@ def new_executor(replica: Replica, look: Look, store: RemediationStore, writers:
         writers.plain,
         writers.rehearsal,
         lambda: look.fresh(store),
-        lambda remediation: replica.notifications.tell(remediation, settings.delivery),
+        lambda remediation: replica.notifications.tell(remediation, settings.delivery, datetime.now(UTC)),
         ExecutorPolicies(plan=settings.plan, execute=settings.execute),
     )
 

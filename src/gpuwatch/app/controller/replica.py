@@ -19,8 +19,9 @@ from gpuwatch.app.sources import Opened, open_sources
 from gpuwatch.facts.model.decision import Analysis
 from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.facts.model.sizing import Recommendation
+from gpuwatch.say.deliver.sent import Sent
 from gpuwatch.sources.kube.writer import ClusterWriter
-from gpuwatch.sources.store.checkpoints import STATE, Checkpoints
+from gpuwatch.sources.store.checkpoints import DELIVERIES, STATE, Checkpoints
 from gpuwatch.sources.store.store import Store
 
 log = logging.getLogger("gpuwatch.run")
@@ -81,7 +82,8 @@ class Replica:
         self.found = Found()
         self.term = 0
         self._led = False
-        self.notifications = self._new_notifications()
+        self.sent = Sent(lambda: self.store(DELIVERIES))
+        self.notifications = Notifications(self.sent, metrics, stopping)
 
     @property
     def settings(self) -> Settings:
@@ -95,6 +97,7 @@ class Replica:
                 self.found = Found(advice=self.found.advice)
             if leads and not self._led:
                 self.term += 1
+                self.sent.read_again()
             self._led = leads
             self.metrics.leads.set(leads)
             return leads
@@ -105,8 +108,6 @@ class Replica:
         with self.reading:
             self.opened.rest()
             self.opened = opened
-        if self.notifications.folder != self._notifications_folder:
-            self.notifications = self._new_notifications()
 
     def own_sources(self) -> Opened:
         """Separate connections for the long jobs, so that short jobs never wait for them."""
@@ -135,9 +136,7 @@ class Replica:
         writer, namespace = self.writers.plain, self.settings.namespace
         return lambda: Store(Checkpoints(writer, namespace, state))
 
-    @property
-    def _notifications_folder(self) -> Path:
-        return self.settings.run.folder / "notifications"
-
-    def _new_notifications(self) -> Notifications:
-        return Notifications(self._notifications_folder, self.metrics, self.stopping)
+    def store(self, state: str) -> AbstractContextManager[Store]:
+        """The same, opened. Raises StoreError."""
+        profiles = self.profiles(state)
+        return Store.open(profiles) if isinstance(profiles, Path) else profiles()

@@ -27,7 +27,7 @@ class ControllerPolicy:
         fails. Half an hour: the first profiles of a large fleet take minutes.
     shutdown_timeout_seconds: how long the current step may take after SIGTERM; below the 30 s after which Kubernetes
         kills.
-    folder: of reports, pending notifications and, without `state`, the profiles. It need not survive a restart.
+    folder: of reports and, without `state` and a cluster, the state. It need not survive a restart.
     """
 
     cycle_interval_seconds: int = 60

@@ -27,13 +27,14 @@ class Delivery:
 class Sending:
     """The row of a report or notification: how far it has come.
 
-    id: derived from its content or identity; name of a report's folder, and the Idempotency-Key. text: the
-    notification in Markdown, so that another leader can send it; '' of a report, which is made again. at: when it was
-    made, or was due.
+    id: derived from its content or identity; name of a report's folder, and the Idempotency-Key. text: its summary in
+    Markdown; of a notification all of it, so that another leader can send it. at: when it was made, or was due.
+    report: whether it has files, which are in a folder or made again.
     """
 
     id: str
     title: str
+    text: str
     at: datetime
-    text: str = ""
+    report: bool = False
     deliveries: tuple[Delivery, ...] = ()

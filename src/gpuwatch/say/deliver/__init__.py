@@ -1,1 +1,1 @@
-"""Delivers reports to a folder, S3-compatible storage and notification services. A failed delivery loses nothing."""
+"""Delivers reports and notifications to a folder, S3-compatible storage and notification services."""

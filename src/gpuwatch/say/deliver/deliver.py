@@ -1,15 +1,35 @@
-"""Delivers reports: into the outbox first, then to each destination; later runs retry what failed."""
+"""Sends reports and notifications, and notes each attempt in the state; later turns try again what failed.
 
+Folders and S3 hold a report once, since its name derives from its content or identity. Chats, mail and webhooks get it
+at least once: a process that is killed before it has noted their answer sends it again, with the same Idempotency-Key.
+"""
+
+import hashlib
+import re
+import shutil
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gpuwatch.say.deliver import outbox as box
-from gpuwatch.say.deliver.destinations import Destination, SendError, destinations
-from gpuwatch.say.deliver.outbox import Delivery, DeliveryState, OutboxBusyError, OutboxError, Report
+from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
+from gpuwatch.say.deliver.destinations import Destination, Message, SendError, destinations
 from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.say.deliver.sent import Sent, noted
+from gpuwatch.sources.store.state_file import replace_file
+
+ATTEMPTS = 4
+"""In one turn, each after a wait."""
+
+BACKOFF_SECONDS, BACKOFF_MAX_SECONDS = 2.0, 60.0
+"""First wait within a turn, and its maximum; it doubles each time, with jitter. A receiver's restart takes seconds."""
+
+AGAIN_MAX_SECONDS = 14_400.0
+"""Longest wait between two turns. With 4 attempts a turn and 40 in all, turns outlast an outage of eight hours."""
+
+# No leading dot: neither hidden files nor the parent folder.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 Progress = Callable[[str], None]
 
@@ -18,95 +38,61 @@ Progress = Callable[[str], None]
 class DeliveryContext:
     """How a long-running process delivers.
 
-    now: a failed delivery waits for the policy's `retry_seconds`; None tries at once. stopping: once set, no attempt
-    begins and every wait ends. before_each: called before each attempt; its exceptions end the delivery.
-    already: destinations to which another process has delivered. on_sent: called with each destination on success.
+    now: a failed delivery waits for `again_after`; None tries at once. stopping: once set, no attempt begins and every
+    wait ends. before_each: called before each attempt; its exceptions end the delivery. on_sent: called with each
+    destination on success. silent: destinations that failed in this turn, and are skipped; those that fail now are
+    added.
     """
 
     now: datetime | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     before_each: Callable[[], None] = lambda: None
-    already: Collection[str] = ()
     on_sent: Callable[[str], None] = lambda _: None
+    silent: set[str] = field(default_factory=set)
 
 
 def deliver(
-    report_files: Mapping[str, bytes],
-    summary_title: str,
-    summary_markdown: str,
+    sending: Sending,
+    files: Mapping[str, bytes],
     policy: DeliveryPolicy,
-    outbox: Path,
+    sent: Sent,
     progress: Progress,
-    identity: str = "",
-    context: DeliveryContext = DeliveryContext(),
+    context: DeliveryContext | None = None,
 ) -> tuple[Delivery, ...]:
-    """Writes the report into the outbox, then sends it to every destination that does not have it yet.
-
-    A destination's failure is in its Delivery and does not stop the others; `deliver_pending` retries. Folders and S3
-    hold a report once, since its name derives from its content or `identity`. Chats, mail and webhooks get it at least
-    once: a process that is killed before it records their answer sends it again, with the same Idempotency-Key.
-    OutboxError where the outbox cannot be written, OutboxBusyError where another process delivers.
-    """
-    with box.locked(outbox):
-        report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
-        return _send(_with_new_destinations(report, policy), policy, progress, context).deliveries
-
-
-def enqueue(
-    report_files: Mapping[str, bytes],
-    summary_title: str,
-    summary_markdown: str,
-    policy: DeliveryPolicy,
-    outbox: Path,
-    identity: str,
-) -> tuple[Delivery, ...]:
-    """Writes the report into the outbox for `deliver_pending`, unless it is there; returns its deliveries so far.
-    Sends nothing and does not wait for a process that is sending. Raises OutboxError."""
-    with box.locked(outbox, ".enqueue"):
-        report = box.register(outbox, report_files, summary_title, summary_markdown, identity)
-        # A process that was killed here may have left the report without deliveries.
-        return report.deliveries or _with_new_destinations(report, policy).deliveries
-
-
-def deliver_again(
-    folder: Path, policy: DeliveryPolicy, progress: Progress, context: DeliveryContext = DeliveryContext()
-) -> tuple[Delivery, ...]:
-    """Sends one report of an outbox to every destination that does not have it yet. Raises as `deliver` does."""
-    with box.locked(folder.parent):
-        return _send(_with_new_destinations(box.load(folder), policy), policy, progress, context).deliveries
+    """Sends to every destination of `sending` that does not have it yet and is due. A destination's failure is in its
+    Delivery and does not stop the others. Raises StoreError where the state cannot be written."""
+    context = context or DeliveryContext()
+    message = Message(id=sending.id, title=sending.title, summary_markdown=sending.text, files=files)
+    by_name = {target.name: target for target in destinations(policy)}
+    for delivery in sending.deliveries:
+        target = by_name.get(delivery.destination)
+        if context.stopping.is_set():
+            break
+        if delivery.state is DeliveryState.SENT:
+            continue
+        if target is None:
+            gone = replace(delivery, state=DeliveryState.FAILED, error="the settings no longer name this destination")
+            if gone != delivery:
+                sending = sent.note(noted(sending, gone))
+        elif delivery.attempts >= policy.max_attempts:
+            if context.now is None:
+                progress(f"{sending.title}: given up for {delivery.destination} after {delivery.attempts} attempts")
+        elif target.name not in context.silent and (context.now is None or due(delivery, policy, context.now)):
+            now = _send_to(message, sending, delivery, target, policy, sent, progress, context)
+            sending = sent.note(noted(sending, now))
+            if now.state is DeliveryState.SENT:
+                context.on_sent(target.name)
+            else:
+                context.silent.add(target.name)
+                if context.now is not None and over(now, policy):
+                    progress(f"{sending.title}: given up for {target.name} after {now.attempts} attempts")
+    return sending.deliveries
 
 
-def deliver_pending(
-    policy: DeliveryPolicy, outbox: Path, progress: Progress, context: DeliveryContext = DeliveryContext()
-) -> tuple[Delivery, ...]:
-    """Sends reports that earlier runs could not, to the destinations configured when each was written. Reports that
-    were never tried go first. A destination that fails is skipped for the rest of this run, so that it delays the
-    others only once."""
-    found: list[Delivery] = []
-    if not outbox.is_dir():
-        return ()
-    try:
-        with box.locked(outbox):
-            reports, unreadable = [], []
-            for folder in box.reports(outbox):
-                try:
-                    report = box.load(folder)
-                except OutboxError as error:
-                    progress(str(error))
-                    unreadable.append(Delivery(destination=str(folder), state=DeliveryState.FAILED, error=str(error)))
-                    continue
-                if any(item.state is not DeliveryState.SENT for item in report.deliveries):
-                    reports.append(report)
-            reports.sort(key=lambda report: any(item.attempts for item in report.deliveries))
-            silent: set[str] = set()
-            for report in reports:
-                open_ = {item.destination for item in report.deliveries if item.state is not DeliveryState.SENT}
-                done = _send(report, policy, progress, context, silent)
-                found += [item for item in done.deliveries if item.destination in open_]
-            found += unreadable
-    except OutboxBusyError as error:
-        progress(str(error))
-    return tuple(found)
+def with_new_destinations(sending: Sending, policy: DeliveryPolicy) -> Sending:
+    known = {item.destination for item in sending.deliveries}
+    new = tuple(Delivery(destination=target.name) for target in destinations(policy) if target.name not in known)
+    return replace(sending, deliveries=(*sending.deliveries, *new))
 
 
 def over(delivery: Delivery, policy: DeliveryPolicy) -> bool:
@@ -119,56 +105,31 @@ def due(delivery: Delivery, policy: DeliveryPolicy, now: datetime) -> bool:
         return False
     if delivery.state is DeliveryState.PENDING or delivery.tried_at is None:
         return True  # not tried yet, or cut short
-    wait = timedelta(seconds=policy.again_after(delivery.attempts))
+    wait = timedelta(seconds=again_after(delivery.attempts, policy))
     return not timedelta(0) <= now - delivery.tried_at < wait
 
 
-def _with_new_destinations(report: Report, policy: DeliveryPolicy) -> Report:
-    known = {item.destination for item in report.deliveries}
-    new = tuple(Delivery(destination=target.name) for target in destinations(policy) if target.name not in known)
-    if not new:
-        return report
-    report = replace(report, deliveries=(*report.deliveries, *new))
-    box.save(report)
-    return report
+def again_after(attempts: int, policy: DeliveryPolicy) -> float:
+    """Seconds from the last turn to the next one, after so many failed attempts in all.
 
-
-def _send(
-    report: Report, policy: DeliveryPolicy, progress: Progress, context: DeliveryContext, silent: set[str] | None = None
-) -> Report:
-    """silent: destinations that failed in this run; those that fail now are added."""
-    by_name = {target.name: target for target in destinations(policy)}
-    silent = set() if silent is None else silent
-    for delivery in report.deliveries:
-        target = by_name.get(delivery.destination)
-        if context.stopping.is_set():
-            return report
-        if delivery.state is DeliveryState.SENT:
-            continue
-        if delivery.destination in context.already:
-            report = _noted(report, replace(delivery, state=DeliveryState.SENT, error=""))
-        elif target is None:
-            gone = replace(delivery, state=DeliveryState.FAILED, error="the settings no longer name this destination")
-            if gone != delivery:
-                report = _noted(report, gone)
-        elif delivery.attempts >= policy.max_attempts:
-            if context.now is None:
-                progress(f"{report.title}: given up for {delivery.destination} after {delivery.attempts} attempts")
-        elif target.name not in silent and (context.now is None or due(delivery, policy, context.now)):
-            report = _send_to(report, target, policy, progress, context)
-            now = next(item for item in report.deliveries if item.destination == target.name)
-            if now.state is DeliveryState.SENT:
-                context.on_sent(target.name)
-            else:
-                silent.add(target.name)
-                if context.now is not None and over(now, policy):
-                    progress(f"{report.title}: given up for {target.name} after {now.attempts} attempts")
-    return report
+    >>> [again_after(attempts, DeliveryPolicy()) for attempts in (0, 1, 4, 5, 8, 40)]
+    [0.0, 60.0, 60.0, 120.0, 120.0, 14400.0]
+    """
+    turns = -(-attempts // ATTEMPTS)
+    return min(policy.retry_seconds * 2.0 ** (turns - 1), AGAIN_MAX_SECONDS) if turns else 0.0
 
 
 def _send_to(
-    report: Report, target: Destination, policy: DeliveryPolicy, progress: Progress, context: DeliveryContext
-) -> Report:
+    message: Message,
+    sending: Sending,
+    delivery: Delivery,
+    target: Destination,
+    policy: DeliveryPolicy,
+    sent: Sent,
+    progress: Progress,
+    context: DeliveryContext,
+) -> Delivery:
+    """The delivery after this turn."""
     from tenacity import (
         RetryError,
         Retrying,
@@ -179,45 +140,78 @@ def _send_to(
         wait_random_exponential,
     )
 
-    delivery = next(item for item in report.deliveries if item.destination == target.name)
-    left = stop_after_attempt(min(policy.attempts, policy.max_attempts - delivery.attempts))
+    left = stop_after_attempt(min(ATTEMPTS, policy.max_attempts - delivery.attempts))
     tries = Retrying(
         stop=left | stop_when_event_set(context.stopping),
         sleep=sleep_using_event(context.stopping),
-        wait=wait_random_exponential(multiplier=policy.backoff_seconds, max=policy.backoff_max_seconds),
+        wait=wait_random_exponential(multiplier=BACKOFF_SECONDS, max=BACKOFF_MAX_SECONDS),
         retry=retry_if_exception(lambda error: isinstance(error, SendError) and not error.final),
         reraise=True,
     )
     try:
         for attempt in tries:
             if attempt.retry_state.attempt_number > 1 and context.stopping.is_set():
-                return _noted(report, replace(delivery, state=DeliveryState.FAILED))  # the wait was cut short
+                return replace(delivery, state=DeliveryState.FAILED)  # the wait was cut short
             with attempt:
                 context.before_each()
                 # Counted before the attempt, so that a receiver that crashes this process does not do so for ever.
                 delivery = replace(
                     delivery, state=DeliveryState.PENDING, attempts=delivery.attempts + 1, tried_at=context.now
                 )
-                report = _noted(report, delivery)
+                sent.note(noted(sending, delivery))
                 try:
-                    target.send(report)
+                    target.send(message)
                 except SendError as error:
                     delivery = replace(delivery, error=str(error))
-                    progress(f"{report.title}: {target.name}, attempt {delivery.attempts}: {error}")
+                    progress(f"{message.title}: {target.name}, attempt {delivery.attempts}: {error}")
                     raise
                 except Exception as error:  # noqa: BLE001 - a plug-in's fault fails its destination only
                     # The text may contain secrets, so only the type is recorded.
                     delivery = replace(delivery, error=f"unexpected {type(error).__name__}")
-                    progress(f"{report.title}: {target.name}, attempt {delivery.attempts}: {delivery.error}")
+                    progress(f"{message.title}: {target.name}, attempt {delivery.attempts}: {delivery.error}")
                     raise SendError(delivery.error) from None
     except (SendError, RetryError):
-        return _noted(report, replace(delivery, state=DeliveryState.FAILED))
-    progress(f"{report.title}: sent to {target.name}")
-    return _noted(report, replace(delivery, state=DeliveryState.SENT, error=""))
+        return replace(delivery, state=DeliveryState.FAILED)
+    progress(f"{message.title}: sent to {target.name}")
+    return replace(delivery, state=DeliveryState.SENT, error="")
 
 
-def _noted(report: Report, delivery: Delivery) -> Report:
-    all_ = (delivery if item.destination == delivery.destination else item for item in report.deliveries)
-    noted = replace(report, deliveries=tuple(all_))
-    box.save(noted)
-    return noted
+def report_id(files: Mapping[str, bytes], title: str, summary_markdown: str) -> str:
+    """Name of a report: its title and a hash of its content."""
+    digest = hashlib.sha256()
+    named = (part for name in sorted(files) for part in (name.encode(), files[name]))
+    for part in (title.encode(), summary_markdown.encode(), *named):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return _named(title, digest.hexdigest())
+
+
+def identified(title: str, identity: str) -> str:
+    """Name of a report or notification that has an identity, with any content."""
+    return _named(title, hashlib.sha256(identity.encode()).hexdigest())
+
+
+def _named(title: str, digest: str) -> str:
+    words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "report"
+    return f"{words}-{digest[:12]}"
+
+
+def write_report(folder: Path, files: Mapping[str, bytes]) -> None:
+    """The report's own folder, by one rename, unless it is there. Raises OSError; ValueError for an invalid name."""
+    for name in files:
+        if not _FILE_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a valid name for a report's file; use letters, digits, dots and dashes")
+    if folder.exists():
+        return
+    draft = folder.with_name(f".draft-{folder.name}")
+    shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+    draft.mkdir(parents=True)
+    for name, content in files.items():
+        replace_file(draft / name, [content])
+    draft.rename(folder)
+
+
+def read_report(folder: Path) -> dict[str, bytes]:
+    """The files of a report; none if it has no folder. Raises OSError."""
+    if not folder.is_dir():
+        return {}
+    return {item.name: item.read_bytes() for item in sorted(folder.iterdir()) if item.is_file()}

@@ -5,20 +5,21 @@ import logging
 import mimetypes
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from gpuwatch.say.deliver.outbox import Report, write_file
 from gpuwatch.say.deliver.policy import DeliveryPolicy
+from gpuwatch.sources.store.state_file import replace_file
 
 # In these schemes the host is an address; elsewhere (slack://token/…) it can be a secret.
 _HOST_IS_NO_SECRET = frozenset({"json", "jsons", "form", "forms", "xml", "xmls", "mailto", "mailtos", "workflows"})
 _TRY_AGAIN = frozenset({408, 425, 429})
 _ERROR_CHARS = 400
+_BINARY = "application/octet-stream"
 
 
 class SendError(Exception):
@@ -30,11 +31,21 @@ class SendError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A report or notification as it is sent. id: see `Sending`."""
+
+    id: str
+    title: str
+    summary_markdown: str
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
     """name: without secrets, and the same in every run."""
 
     name: str
-    send: Callable[[Report], None]
+    send: Callable[[Message], None]
 
 
 def destinations(policy: DeliveryPolicy) -> tuple[Destination, ...]:
@@ -59,17 +70,17 @@ def of_people(policy: DeliveryPolicy) -> frozenset[str]:
     return frozenset(_notification(entry, policy).name for entry in policy.urls)
 
 
-def _to_folder(report: Report, folder: Path) -> None:
+def _to_folder(report: Message, folder: Path) -> None:
     try:
         target = folder / report.id
         target.mkdir(parents=True, exist_ok=True)
-        for name in report.files:
-            write_file(target / name, (report.folder / name).read_bytes())
+        for name, content in report.files.items():
+            replace_file(target / name, [content])
     except OSError as error:
         raise SendError(f"{error.filename or folder}: {error.strerror}") from error
 
 
-def _to_s3(report: Report, policy: DeliveryPolicy) -> None:
+def _to_s3(report: Message, policy: DeliveryPolicy) -> None:
     """Keys derive from the report's content, so a retry overwrites objects with the same content."""
     import boto3
     from botocore.config import Config
@@ -91,12 +102,12 @@ def _to_s3(report: Report, policy: DeliveryPolicy) -> None:
             ),
         )
         prefix = policy.s3_prefix.strip("/")
-        for name in report.files:
+        for name, content in report.files.items():
             client.put_object(
                 Bucket=policy.s3_bucket,
                 Key="/".join(filter(None, (prefix, report.id, name))),
-                Body=(report.folder / name).read_bytes(),
-                ContentType=mimetypes.guess_type(name)[0] or "application/octet-stream",
+                Body=content,
+                ContentType=mimetypes.guess_type(name)[0] or _BINARY,
             )
     except ClientError as error:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -138,10 +149,11 @@ def _resolve(entry: str) -> str:
     return lines[0]
 
 
-def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
+def _notify(report: Message, url: str, policy: DeliveryPolicy) -> None:
     """At least once: a process killed during the call sends the report again, with the same Idempotency-Key where there
     are headers."""
     import apprise
+    from apprise.attachment.memory import AttachMemory
 
     asset = apprise.AppriseAsset(async_mode=False, app_id="gpuwatch", app_desc="gpuwatch", app_url="")
     with _captured_log() as lines:
@@ -155,7 +167,12 @@ def _notify(report: Report, url: str, policy: DeliveryPolicy) -> None:
             headers.setdefault("Idempotency-Key", report.id)
         attach = None
         if url.lower().startswith(("mailto:", "mailtos:")) and policy.attach_files:
-            attach = [str(report.folder / name) for name in report.files]
+            attach = [
+                AttachMemory(  # type: ignore[no-untyped-call]
+                    content=content, name=name, mimetype=mimetypes.guess_type(name)[0] or _BINARY
+                )
+                for name, content in report.files.items()
+            ]
         else:
             # Too long a message is cut, not refused. Apprise would keep only the first attachment.
             plugin.overflow_mode = apprise.OverflowMode.TRUNCATE

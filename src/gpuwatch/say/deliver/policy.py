@@ -21,12 +21,9 @@ class DeliveryPolicy:
     s3_endpoint: of an S3-compatible store, '' for AWS.
     urls: of Apprise, for Slack (slack://), Teams (workflows://), e-mail (mailtos://) and any webhook (jsons://). Each
         is the URL itself, or `env:NAME` or `file:PATH` that contains it; keep secrets in a variable or a file.
-    attempts: in one run, each after a wait.
-    backoff_seconds, backoff_max_seconds: first wait after a failed attempt, and its maximum; it doubles each time, with
-        jitter. A minute in all outlasts a restart of the receiver and does not delay the next report.
-    retry_seconds, retry_max_seconds: first wait of a long-running process after a failed run, and its maximum; it
-        doubles each time. With 4 attempts a run and 40 in all, retries outlast an outage of eight hours.
-    max_attempts: over all runs; then gpuwatch gives the report up for a destination. Its files stay in the outbox.
+    retry_seconds: first wait of a long-running process after a turn of four attempts that failed; it doubles each time,
+        up to four hours.
+    max_attempts: over all turns; then gpuwatch gives it up for a destination.
     timeout_seconds: for a connection, and for a response.
     attach_files: to e-mails.
     """
@@ -37,19 +34,14 @@ class DeliveryPolicy:
     s3_endpoint: str = ""
     s3_region: str = ""
     urls: tuple[str, ...] = field(default=(), repr=False)
-    attempts: int = 4
     max_attempts: int = 40
     retry_seconds: float = 60.0
-    retry_max_seconds: float = 14_400.0
-    backoff_seconds: float = 2.0
-    backoff_max_seconds: float = 60.0
     timeout_seconds: float = 15.0
     attach_files: bool = True
 
     def __post_init__(self) -> None:
-        require(self, "delivery.", ("attempts", "max_attempts"), lambda value: value >= 1, "1 or more")
-        waits = ("backoff_seconds", "backoff_max_seconds", "retry_seconds", "retry_max_seconds")
-        require(self, "delivery.", waits, lambda value: 0 <= value < float("inf"), "a number of seconds")
+        require(self, "delivery.", ("max_attempts",), lambda value: value >= 1, "1 or more")
+        require(self, "delivery.", ("retry_seconds",), lambda value: 0 <= value < float("inf"), "a number of seconds")
         require(self, "delivery.", ("timeout_seconds",), lambda value: 0 < value < float("inf"), "above 0")
         if not self.s3_bucket and (self.s3_prefix or self.s3_endpoint or self.s3_region):
             raise ValueError("delivery.s3_bucket is empty, but other settings of S3 are not; name the bucket")
@@ -68,13 +60,3 @@ class DeliveryPolicy:
                 )
         if len(set(self.urls)) < len(self.urls):
             raise ValueError("delivery.urls names one destination twice")
-
-    def again_after(self, attempts: int) -> float:
-        """Seconds from the last run to the next one, after so many failed attempts in all.
-
-        >>> policy = DeliveryPolicy()
-        >>> [policy.again_after(attempts) for attempts in (0, 1, 4, 5, 8, 40)]
-        [0.0, 60.0, 60.0, 120.0, 120.0, 14400.0]
-        """
-        runs = -(-attempts // self.attempts)
-        return min(self.retry_seconds * 2.0 ** (runs - 1), self.retry_max_seconds) if runs else 0.0
