@@ -338,7 +338,7 @@ def capture() -> None:
 )
 @_runs("cli.demo.run_demo")
 def demo() -> None:
-    """Show a packaged recording of a simulated fleet; no cluster is needed.
+    """Show a recorded simulated fleet; no cluster is needed.
 
     What gpuwatch finds of the planted faults and idle allocations, and what it misses.
     """
