@@ -434,8 +434,7 @@ def _events() -> list[Policy]:
 
 
 def _leases() -> list[Policy]:
-    notes = (f"/metadata/annotations/{_escaped(key)}" for key in (keys.LAST_STORM, keys.LAST_REPORT))
-    fields = Fields(*notes, "/spec")
+    fields = Fields(f"/metadata/annotations/{_escaped(keys.LAST_STORM)}", "/spec")
     return [
         Policy(
             "gpuwatch-lease",

@@ -667,7 +667,7 @@ def meant(api: Api) -> list[Case]:
     series = {"series": {"count": 2, "lastObservedTime": own_event()["eventTime"]}}
     finalizers = {"metadata": {"finalizers": ["gpuwatch.dev/marks"]}}
     noted = {
-        "metadata": {"annotations": {keys.LAST_STORM: "x", keys.LAST_REPORT: "{}"}},
+        "metadata": {"annotations": {keys.LAST_STORM: "x"}},
         "spec": {"holderIdentity": "gpuwatch-1"},
     }
     return [

@@ -60,7 +60,6 @@ class Election:
         self._observed: tuple[str, float] | None = None
         self._leads_until = float("-inf")
         self._answered_at = float("-inf")
-        self._uid = ""
         self.holder = ""
 
     @property
@@ -112,13 +111,6 @@ class Election:
         if self.holder and self._monotonic() - self._observed[1] < duration:
             return False
         return self._taken(asked, lambda: self._take(found))
-
-    def uid(self) -> str:
-        """Uid of the Lease, unique to this cluster; '' before it exists. Raises WriteError."""
-        if not self._uid:
-            found = self._writer.get(self.lease)
-            self._uid = str((found or {}).get("metadata", {}).get("uid", ""))
-        return self._uid
 
     def recall(self, key: str) -> str:
         """A leader's note on the Lease; '' if there is none. Raises WriteError."""

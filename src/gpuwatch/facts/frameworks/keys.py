@@ -39,9 +39,6 @@ ACCOUNT = f"{PREFIX}account"
 LAST_STORM = f"{PREFIX}last-storm"
 """Annotation on gpuwatch's Lease: time of the last storm (much degraded or idle at once), for the cool-down."""
 
-LAST_REPORT = f"{PREFIX}last-report"
-"""Annotation on gpuwatch's Lease: the last weekly report, and the destinations that have it, as JSON."""
-
 CONDITION = "GPUDegraded"
 """Type of the Node condition that gpuwatch writes beside its taint, for other controllers."""
 
