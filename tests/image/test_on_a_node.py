@@ -129,8 +129,8 @@ def leader(api: Api) -> str:
 
 def processes(node: RealNode) -> list[int]:
     """Ids, in the Node's own numbering, of the replicas that run there."""
-    said = node.run("sh", "-c", "grep -lza 'gpuwatch' /proc/[0-9]*/cmdline 2>/dev/null || true").split()
-    return [int(each.split("/")[2]) for each in said if "run" in node.run("cat", each).split("\0")]
+    each = "tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q '[g]puwatch run' && echo ${p#/proc/}"
+    return [int(pid) for pid in node.run("sh", "-c", f"for p in /proc/[0-9]*; do {each}; done; true").split()]
 
 
 def test_it_is_ready_and_shows_its_first_finding_within_a_minute(api: Api, helm: Helm) -> None:
@@ -143,10 +143,9 @@ def test_it_is_ready_and_shows_its_first_finding_within_a_minute(api: Api, helm:
     print(f"helm install: both replicas ready after {available:.0f} s, first finding on the page after {shown:.0f} s")
     assert shown < 60
     events = api.get(f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
-    # Where the machine is slow at the moment, the startup and the readiness probe may ask too early.
-    warnings = [f"{item['reason']} {item['message']}" for item in events if item["type"] == "Warning"]
-    early = ("Unhealthy Startup probe failed", "Unhealthy Readiness probe failed")
-    assert [each for each in warnings if not each.startswith(early)] == []
+    # On a slow machine a probe may ask too early, and the kubelet may have to try again to mount what is new.
+    usual = {"Unhealthy", "FailedMount"}
+    assert {item["reason"] for item in events if item["type"] == "Warning"} <= usual
     assert all(item["status"]["containerStatuses"][0]["restartCount"] == 0 for item in pods(api))
 
 
@@ -183,19 +182,13 @@ def test_helm_test_runs_the_doctor(api: Api, helm: Helm) -> None:
 
 
 @pytest.mark.parametrize("mode", ["suggest", "enforce"])
-def test_an_upgrade_to_another_mode_is_ready_again(mode: str, api: Api, helm: Helm) -> None:
-    before = {item["metadata"]["uid"] for item in pods(api)}
+def test_an_upgrade_to_another_mode_is_in_force_on_every_replica(mode: str, api: Api, helm: Helm) -> None:
+    """Where the Pods stay, the kubelet brings them the new settings."""
     begun = time.monotonic()
-    helm(
-        "upgrade",
-        "gpuwatch",
-        CHART,
-        "-n",
-        NAMESPACE,
-        "--set",
-        f"mode={mode},enforce.taint={str(mode == 'enforce').lower()}",
-    )
-    until(api, lambda: both_ready(api) and not before & {item["metadata"]["uid"] for item in pods(api)})
+    values = f"mode={mode},enforce.taint={str(mode == 'enforce').lower()}"
+    helm("upgrade", "gpuwatch", CHART, "-n", NAMESPACE, "--set", values)
+    shown = f"<dt>Mode of taint node</dt><dd>{mode}</dd>"
+    until(api, lambda: both_ready(api) and all(shown in page(item, "/") for item in pods(api)), 150)
     print(f"helm upgrade to {mode}: {time.monotonic() - begun:.0f} s")
 
 
