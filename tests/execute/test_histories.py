@@ -50,7 +50,7 @@ from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.sweep import Orphan, suspects
 from gpuwatch.act.remediations import PAUSE
 from gpuwatch.facts.frameworks import keys
-from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.frameworks.objects import KindKey, Object, ref_of
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind
 from gpuwatch.facts.model.telemetry import Device, Vendor
@@ -682,7 +682,11 @@ class Hostile(History):
         foreign = [ref for ref in by.proposal.pods if not ref.startswith("ml/")]
         holds("namespace", not foreign or by.proposal.action is ActionKind.TAINT_NODE, f"{about} for {foreign}")
         needed = NEEDED_TO_END if ended or step.kind is StepKind.EVICT else NEEDED_TO_TAINT
-        unread = [f"{kind[1]} {how}" for kind, how in fleet.reads.items() if kind in needed and how != "stale"]
+        unread = [
+            f"{kind[1]} {how}"
+            for kind, how in fleet.reads.items()
+            if kind in needed and how != "stale" and self.is_asked(kind)
+        ]
         unread = [each for each in unread if self.matters(each)]
         holds("unread", not unread, f"{about} and {unread}")
         again = NEEDED_AGAIN if step.kind is not StepKind.TAINT else ("nodes", *NEEDED_AGAIN[-1:])
@@ -699,6 +703,13 @@ class Hostile(History):
             beside = [pod["metadata"]["name"] for pod in ended if is_side(pod)]
             holds("whole", not beside, f"{about} and ends {beside}")
         super().may_disrupt(by, step)
+
+    def is_asked(self, kind: KindKey) -> bool:
+        """A kind of owners is listed only where a Pod has such an owner."""
+        refs = [ref for pod in self.fleet.pods() for ref in pod["metadata"].get("ownerReferences", ())]
+        return kind not in KINDS_OF_OWNERS or kind in {
+            (ref["apiVersion"].rpartition("/")[0], ref["kind"]) for ref in refs
+        }
 
     def matters(self, failed: str) -> bool:
         """One Namespace's object that was not understood says nothing of others."""
@@ -1033,6 +1044,7 @@ class Hostile(History):
 
 NEEDED_TO_TAINT = {("", "Node"), ("", "Pod")}
 NEEDED_TO_END = {*LISTS}
+KINDS_OF_OWNERS = {("apps", "Deployment"), ("batch", "Job"), ("batch.volcano.sh", "Job")}
 NEEDED_AGAIN = ("pods", "nodes", "namespaces", "poddisruptionbudgets.policy")
 """What is read again right before a Pod ends."""
 
