@@ -21,9 +21,6 @@ from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.sources.kube.live_writer import event_of
 from gpuwatch.sources.store.custom_resources import GROUP
 
-"""Label of the ClusterRoleBindings whose ServiceAccounts are held: they are named there and nowhere else. Its value
-`controller` marks the one whose ServiceAccount alone makes Remediations."""
-
 MARKS = (keys.NOTICE, keys.REMEDIATION, keys.SAVED_STATE)
 """The annotations that gpuwatch writes on owners."""
 

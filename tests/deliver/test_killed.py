@@ -12,7 +12,7 @@ import pytest
 
 from deliver.receivers import webhook
 
-# A prime: not the same statement of each loop every time. All of the some 280 lines were tried with a stride of 1.
+# A prime: not the same statement of each loop every time.
 STRIDE = "5"
 
 

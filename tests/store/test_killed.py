@@ -28,7 +28,7 @@ def _lines(*arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-# A prime: not the same line of each loop every time. All lines were tried with a stride of 1.
+# A prime: not the same line of each loop every time.
 STRIDE = "31"
 
 
