@@ -227,7 +227,7 @@ def test_a_drained_replica_runs_beside_gpuwatchs_own_taint(api: Api, nodes: Real
     try:
         for item in pods(api):
             if item["spec"]["nodeName"] == nodes[1].name:
-                api.delete(item)
+                assert api.answer("DELETE", f"{PODS}/{item['metadata']['name']}").ok
         until(api, lambda: both_ready(api) and {item["spec"]["nodeName"] for item in pods(api)} == {nodes[0].name})
     finally:
         change(nodes[0], taints=None)
