@@ -136,7 +136,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
 def test_other_times_than_a_week_are_named() -> None:
     report = full_report()
     assert "GPUs in the day of" in weekly_summary(replace(report, start=report.end - timedelta(days=1)))
-    assert "GPUs in the 2 d 12 h of" in weekly_summary(replace(report, start=report.end - timedelta(hours=60)))
+    assert "GPUs in the period of" in weekly_summary(replace(report, start=report.end - timedelta(hours=60)))
 
 
 def test_long_names_are_whole() -> None:

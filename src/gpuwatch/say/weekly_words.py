@@ -22,7 +22,7 @@ from gpuwatch.facts.model.sizing import (
 )
 from gpuwatch.facts.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
 from gpuwatch.facts.model.workload_profile import WorkloadKey
-from gpuwatch.say.words import duration, plural, quantity
+from gpuwatch.say.words import plural, quantity
 
 UNKNOWN = "unknown"
 
@@ -155,11 +155,8 @@ def _parts(key: WorkloadKey | str) -> list[str]:
 
 
 def period(report: WeeklyReport) -> str:
-    """'week' for seven days, else the length: '2 d 4 h'."""
-    length = report.end - report.start
-    if length == timedelta(days=7):
-        return "week"
-    return "day" if length == timedelta(days=1) else duration(length / timedelta(seconds=1))
+    """What the report calls its time: 'week', 'day', or 'period' for another length, beside which stands its span."""
+    return {timedelta(days=7): "week", timedelta(days=1): "day"}.get(report.end - report.start, "period")
 
 
 def span(start: datetime, end: datetime) -> str:
