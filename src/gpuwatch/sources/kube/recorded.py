@@ -73,16 +73,6 @@ class _RecordedObject:
     file: str
 
 
-class _Loader(yaml.CSafeLoader):
-    """Leaves timestamps as text, because JSON has none."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 class _BadFileError(Exception):
     """A file, or the rest of one, cannot be read. The message has the place and the reason."""
 
@@ -214,7 +204,7 @@ _validate = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def _yaml_documents(data: bytes) -> Iterator[bytes]:
-    documents: Iterator[Any] = yaml.load_all(data, _Loader)
+    documents: Iterator[Any] = yaml.load_all(data, yaml.CSafeLoader)
     while True:
         try:
             document = next(documents)

@@ -102,7 +102,7 @@ class Lists:
                 if error.kind is GapKind.UNREACHABLE or error.status == 401:
                     self._failure = error
             else:
-                self._served = {group.name: [item.version for item in group.versions] for group in groups}
+                self._served = {group.name: [item.get("version", "") for item in group.versions] for group in groups}
         if self._failure is not None:
             raise self._failure
 
@@ -115,17 +115,14 @@ class Lists:
         return [*(item for item in known if item in served), *(item for item in served if item not in known)]
 
     def _whole(self, kind: Kind, version: str, take: Take[T]) -> Listing[T]:
-        for _ in range(self._limits.restarts + 1):
+        """Again from its first page where it expires between two (410)."""
+        for _ in range(self._limits.restarts):
             try:
                 return self._pages(kind, version, take)
             except ListError as error:
                 if error.status != 410:
                     raise
-        detail = (
-            f"The list expired {self._limits.restarts + 1} times while it was read (410): the API server keeps "
-            "it for too short a time."
-        )
-        raise ListError(GapKind.QUERY_FAILED, detail)
+        return self._pages(kind, version, take)
 
     def _pages(self, kind: Kind, version: str, take: Take[T], moment: Mapping[str, str] | None = None) -> Listing[T]:
         accept = _METADATA if kind.metadata_only else JSON
