@@ -51,8 +51,7 @@ MERGE = "application/merge-patch+json"
 
 def contend(how: str, kubeconfig: Path) -> None:
     """A look for each line on stdin; a line of JSON for each look, with the CPU time since the one before."""
-    from gpuwatch.sources.kube.followed import FollowedCluster
-    from gpuwatch.sources.kube.live import LiveCluster, api_client
+    from gpuwatch.sources.kube.live import FollowedCluster, LiveCluster, api_client
 
     with api_client(kubeconfig) as client:
         reader = LiveCluster(client) if how == "list" else FollowedCluster(client)

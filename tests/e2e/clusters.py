@@ -20,7 +20,7 @@ import yaml
 
 from cluster.api import Api, Object, Resource, settings_of
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
-from gpuwatch.sources.kube.accelerators import is_accelerator
+from gpuwatch.sources.kube.resources import is_accelerator
 from parts.processes import wait_until
 
 MARK = "e2e.gpuwatch.dev/suite"

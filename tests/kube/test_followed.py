@@ -18,10 +18,9 @@ from kubernetes.client import ApiClient, Configuration
 
 from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.facts.model.telemetry import Gap, GapKind
-from gpuwatch.sources.kube import watch as watch_module
+from gpuwatch.sources.kube import follow
 from gpuwatch.sources.kube.follow import Patience
-from gpuwatch.sources.kube.followed import FollowedCluster
-from gpuwatch.sources.kube.live import LiveCluster
+from gpuwatch.sources.kube.live import FollowedCluster, LiveCluster
 from gpuwatch.sources.kube.reader import ClusterError, Followed
 from gpuwatch.sources.kube.transport import Limits
 from kube.api_server import Answer, ApiServer, Request, Trouble, quiet, serving, status
@@ -423,7 +422,7 @@ def test_what_cannot_go_on_is_listed_anew_once(answer: Answer, said: str, caplog
 
 
 def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(watch_module, "_LONGEST_LINE_BYTES", 10_000)
+    monkeypatch.setattr(follow, "_LONGEST_LINE_BYTES", 10_000)
     endless = (b"x" * 1000 for _ in range(1000))
     with world(
         pods=[Answer(stream=endless), lines(event("ADDED", pod("long", meta={"labels": {"a": "b" * 9000}}), 5))]
@@ -578,25 +577,6 @@ def test_owners_are_followed_from_when_they_are_needed() -> None:
         assert here.lists(REPLICA_SETS) == 1 + 2
         feed.put(b"")
         sets.put(b"")
-
-
-def test_what_nobody_asks_for_is_followed_no_more() -> None:
-    pods = [pod("a", meta=controlled_by("Job", "j", "batch/v1"))]
-    lists = found(**{PODS: pods, JOBS: [owner("Job", "j", "batch/v1")]})
-    feed: queue.Queue[bytes] = queue.Queue()
-    with world(lists, patience=replace(PATIENCE, idle_seconds=60), pods=[Answer(stream=iter(feed.get, b""))]) as here:
-        here.reader.read(NOW)
-        feed.put(event("DELETED", pods[0], 5))
-        here.until(lambda: not here.pods())
-        here.reader.read(NOW)
-        assert "jobs.batch" in {item.resource for item in here.reader.followed()}
-        for follow in here.reader._follows.values():
-            follow._used -= 60  # a minute passes
-        here.reader.read(NOW)  # which asks for Pods before it looks what is idle
-        assert {item.resource for item in here.reader.followed()} == {
-            "namespaces", "nodes", "poddisruptionbudgets.policy", "pods", "resourcequotas",
-        }  # fmt: skip
-        feed.put(b"")
 
 
 # The safety net

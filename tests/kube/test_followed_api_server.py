@@ -22,8 +22,7 @@ from deploy.manifests import DEPLOY, documents
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.telemetry import GapKind
 from gpuwatch.sources.kube.follow import Patience
-from gpuwatch.sources.kube.followed import FollowedCluster
-from gpuwatch.sources.kube.live import LiveCluster, api_client
+from gpuwatch.sources.kube.live import FollowedCluster, LiveCluster, api_client
 from gpuwatch.sources.kube.reader import ClusterError
 from gpuwatch.sources.kube.transport import Limits
 from kube.history import NAMESPACES, History

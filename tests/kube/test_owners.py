@@ -9,9 +9,8 @@ from gpuwatch.facts.frameworks.recognise import GangObjects
 from gpuwatch.facts.model.cluster import OwnerStatus, Workload
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube.decode import Listing
-from gpuwatch.sources.kube.owners import Owner, OwnerIndex, TakeOwner, read_owners
+from gpuwatch.sources.kube.owners import Owner, OwnerIndex, TakeOwner, assign_workloads, climb_all, read_owners
 from gpuwatch.sources.kube.pods import HeldPod, take_pod
-from gpuwatch.sources.kube.workloads import assign_workloads, climb_all
 from kube.cluster_json import controlled_by, owner, pod, raw
 
 

@@ -13,7 +13,7 @@ from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from gpuwatch.act.placement.landing import Nowhere, Room
 from gpuwatch.facts.model.cluster import Node, Pod, Taint
-from gpuwatch.sources.kube.pod_fields import _RULES, TABLE, _Refused
+from gpuwatch.sources.kube.placement import _RULES, TABLE, _Refused
 from gpuwatch.sources.kube.pods import take_pod
 from kube.cluster_json import container, pod, raw
 from plan.fleet import GPU, node

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from gpuwatch.sources.kube.quantity import quantity, whole
+from gpuwatch.sources.kube.resources import quantity, whole
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from gpuwatch.facts.frameworks.json_patch import difference
 from gpuwatch.facts.model.decision import ActionKind, Evidence, HeldRoom, Mode, Score
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Proposal, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.facts.model.sizing import AbstentionKind
-from gpuwatch.sources.kube.quantity import quantity
+from gpuwatch.sources.kube.resources import quantity
 from gpuwatch.sources.store.api_form import (
     NAMES,
     QUANTITY,

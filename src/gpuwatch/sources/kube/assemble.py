@@ -19,10 +19,9 @@ from gpuwatch.sources.kube import kinds
 from gpuwatch.sources.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
 from gpuwatch.sources.kube.decode import Listing, Take, take_budget, take_namespace, take_quota
 from gpuwatch.sources.kube.nodes import TakenNode, node_names, take_node
-from gpuwatch.sources.kube.owners import TakeOwner, read_owners
+from gpuwatch.sources.kube.owners import TakeOwner, assign_companions, assign_workloads, climb_all, read_owners
 from gpuwatch.sources.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
 from gpuwatch.sources.kube.reader import ClusterError
-from gpuwatch.sources.kube.workloads import assign_companions, assign_workloads, climb_all
 
 T = TypeVar("T")
 

@@ -1,15 +1,20 @@
-"""The objects of one resource, kept up to date by a thread that watches it."""
+"""The objects of one resource, kept up to date by a thread that watches it: one request after another, each a stream of
+JSON events, one per line, until the server ends it."""
 
+import contextlib
 import logging
+import math
 import random
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
-from kubernetes.client import ApiClient
+import urllib3
+from kubernetes.client import ApiClient, ApiException
 
 from gpuwatch.facts.frameworks.framework import Kind
 from gpuwatch.sources.kube import wire
@@ -24,11 +29,30 @@ from gpuwatch.sources.kube.decode import (
 )
 from gpuwatch.sources.kube.kinds import LISTED_OWNERS, POD
 from gpuwatch.sources.kube.owners import TakeOwner
-from gpuwatch.sources.kube.transport import Limits
-from gpuwatch.sources.kube.watch import BrokenError, LostError, Position, Watch
+from gpuwatch.sources.kube.transport import JSON, Limits, address, ask, cause_of, decoded_status, explained, retry_after
 
 T = TypeVar("T")
 log = logging.getLogger("gpuwatch.sources.kube")
+
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_event = msgspec.json.Decoder(wire.Event)
+
+_READ_BYTES = 65536
+
+_LONGEST_LINE_BYTES = 32 * 2**20
+"""etcd limits a stored object to about 1.5 MiB of protobuf; as JSON it is a few times larger."""
+
+
+class BrokenError(Exception):
+    """The watch broke; another can continue from where it was. pause_seconds: the server's Retry-After."""
+
+    def __init__(self, detail: str, pause_seconds: float | None = None) -> None:
+        super().__init__(detail)
+        self.pause_seconds = pause_seconds
+
+
+class LostError(Exception):
+    """No watch can continue from there; a new list is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +65,12 @@ class Patience:
     stale_seconds: without an event, a bookmark or an orderly end for longer, the resource is listed again. Longer than
     one whole watch and half of the next.
     verification_timeout_seconds: time between two comparisons of the objects with a new list.
-    idle_seconds: a resource that no read has used for so long is no longer watched.
     """
 
     watch_seconds: float = 60.0
     grace_seconds: float = 15.0
     stale_seconds: float = 120.0
     verification_timeout_seconds: float = 3600.0
-    idle_seconds: float = 600.0
 
 
 DEFAULT_PATIENCE = Patience()
@@ -108,18 +130,18 @@ class Follow:
         began: float,
     ) -> None:
         """began: time of the list request, on the monotonic clock."""
-        self.keep = keep
+        self.keep, self.kind = keep, kind
         self.name = name_of(kind)
         self._client, self._limits, self._patience = client, limits, patience
         self._lock = threading.Lock()
         self._objects = {uid: held for uid, held in listed.items if held is not None}
         self._nameless, self._nameless_places = listed.bad, listed.bad_places
-        self._position = Position(kind, listed.version, listed.resource_version)
-        self._began = self._heard = self._used = began
+        self.version = listed.version  # of the API
+        self._reached = listed.resource_version  # all changes up to it are known
+        self._began = self._heard = began
         self.verify_later()
-        self._trouble = ""
-        self._lost = ""
-        self._watch: Watch | None = None
+        self._trouble = self._lost = ""
+        self._answer: Any = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch {self.name}", daemon=True)
         self.start, self.join = self._thread.start, self._thread.join
@@ -132,8 +154,7 @@ class Follow:
         return time.monotonic() - self._heard
 
     def trouble(self) -> str:
-        """Why the objects can no longer be used, or ''. The call counts as a use (see `idle`)."""
-        self._used = time.monotonic()
+        """Why the objects can no longer be used, or ''."""
         if self._lost or self.age_seconds() <= self._patience.stale_seconds:
             return self._lost
         silence = self._trouble or "the watch is silent"
@@ -143,12 +164,10 @@ class Follow:
         """Whether the watch has delivered anything."""
         return self._heard > self._began
 
-    def idle(self) -> bool:
-        return time.monotonic() - self._used > self._patience.idle_seconds
-
-    def moment(self) -> tuple[Position, dict[str, CachedObject]]:
+    def moment(self) -> tuple[str, dict[str, CachedObject]]:
+        """The resourceVersion up to which all changes are known, and the objects by uid."""
         with self._lock:
-            return self._position, dict(self._objects)
+            return self._reached, dict(self._objects)
 
     def listing(self, take: Take[T]) -> Listing[T]:
         """What a list would return, in the same order."""
@@ -165,14 +184,15 @@ class Follow:
         values = [item.value for item in held if not item.error]
         if self.keep.chosen:
             values = [value for value in map(take, map(msgspec.Raw, values)) if value is not None]
-        gaps = (*self._nameless, *bad.gaps(self._position.kind.resource))
+        gaps = (*self._nameless, *bad.gaps(self.kind.resource))
         return Listing(values, bad=gaps, bad_places=self._nameless_places | bad.places)
 
     def stop(self) -> None:
         self._stopping.set()
-        watch = self._watch
-        if watch is not None:
-            watch.stop()
+        answer = self._answer
+        if answer is not None:
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # it may just have ended
+                answer.response.shutdown()
 
     def verify_later(self) -> None:
         self.verify_at = time.monotonic() + self._patience.verification_timeout_seconds * _random(0.8)
@@ -183,13 +203,8 @@ class Follow:
             seconds = self._patience.watch_seconds * _random(0.8)
             began = time.monotonic()
             wanted: float | None = None
-            self._watch = watch = Watch(self._client, self._limits)
-            if self._stopping.is_set():
-                return  # `stop` came before the watch that it has to end
             try:
-                for event in watch.events(self._position, seconds, self._patience.grace_seconds):
-                    if self._stopping.is_set():
-                        return
+                for event in self._events(seconds):
                     self._apply(event)
             except LostError as error:
                 self._lost = str(error)
@@ -210,6 +225,53 @@ class Follow:
             failures = 0 if self._heard > began else failures + 1
             self._stopping.wait(self._pause(failures, wanted))
 
+    def _events(self, seconds: float) -> Iterator[wire.Event]:
+        """Of one watch of so many seconds, until the server ends it in order. Raises BrokenError and LostError. Event
+        types and objects are not validated."""
+        parameters = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._reached,
+            "timeoutSeconds": str(math.ceil(seconds)),
+        }
+        patience = seconds + self._patience.grace_seconds
+        end = time.monotonic() + patience
+        accept = _METADATA if self.kind.metadata_only else JSON
+        timeout = (self._limits.connect_timeout_seconds, patience)
+        try:
+            self._answer = ask(self._client, self.kind.path(self.version), parameters, timeout, accept=accept)
+            if not self._stopping.is_set():  # `stop` may have come before there was an answer to end
+                yield from self._lines(end)
+        except ApiException as error:
+            raise _refused(error, self.kind) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise BrokenError(f"no answer from {address(self._client)}: {cause_of(error)}") from error
+        finally:
+            # Returns a fully read connection to the pool, and closes any other.
+            answer, self._answer = self._answer, None
+            if answer is not None:
+                answer.response.close()
+
+    def _lines(self, end: float) -> Iterator[wire.Event]:
+        begun: list[bytes] = []
+        length = 0
+        while chunk := self._answer.response.read1(_READ_BYTES):
+            *whole, rest = chunk.split(b"\n")
+            if whole:
+                whole[0] = b"".join((*begun, whole[0]))
+                begun, length = [], 0
+            for line in whole:
+                if line.strip():
+                    yield _decoded(line)
+            begun.append(rest)
+            length += len(rest)
+            if length > _LONGEST_LINE_BYTES:
+                raise LostError(f"a line of the watch has more than {_LONGEST_LINE_BYTES} bytes")
+            if time.monotonic() > end:
+                raise BrokenError("the server did not end it in time")
+        if length:
+            raise BrokenError("it ended in the middle of an event")
+
     def _pause(self, failures: int, wanted: float | None) -> float:
         """Seconds. wanted: the server's Retry-After, a lower bound."""
         backoff = self._limits.backoff_seconds * 2.0 ** min(failures, 16) * _random(0.5)
@@ -225,7 +287,7 @@ class Follow:
         except (*UNDECODABLE, ValueError) as error:
             raise LostError(f"the watch brought an event without a valid object ({error})") from error
         reached = meta.resource_version if meta is not None else ""
-        before = self._position.resource_version
+        before = self._reached
         if not reached.strip("0"):
             raise LostError("the watch brought an event without a resourceVersion")
         if reached.isdecimal() and before.isdecimal() and int(reached) < int(before):
@@ -238,8 +300,26 @@ class Follow:
                     self._objects.pop(uid, None)
                 else:
                     self._objects[uid] = held
-            self._position = Position(self._position.kind, self._position.version, reached)
-            self._heard = time.monotonic()
+            self._reached, self._heard = reached, time.monotonic()
+
+
+def _decoded(line: bytes) -> wire.Event:
+    try:
+        event = _event.decode(line)
+    except UNDECODABLE as error:
+        raise LostError(f"a line of the watch is no event in JSON ({error})") from error
+    if event.type == "ERROR":
+        said = decoded_status(event.object)
+        raise LostError(f"the server ended it with an error ({said.code or 'no code'}: {said.message or said.reason})")
+    return event
+
+
+def _refused(error: ApiException, kind: Kind) -> Exception:
+    status = int(error.status or 0)
+    detail = explained(error, kind, "watch").detail.rstrip(".")
+    if status in {401, 429} or status >= 500:
+        return BrokenError(detail, retry_after(error))
+    return LostError(detail)
 
 
 def _random(least: float) -> float:

@@ -10,9 +10,8 @@ from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import Condition, Node, Sharing, Taint
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import wire
-from gpuwatch.sources.kube.accelerators import LABELS, accelerator_counts
 from gpuwatch.sources.kube.decode import own_annotations
-from gpuwatch.sources.kube.quantity import quantity, whole
+from gpuwatch.sources.kube.resources import LABELS, accelerator_counts, quantity, whole
 
 _SHARED_SUFFIX = "-SHARED"
 _MIG_SUFFIX = re.compile(r"-MIG-(?P<profile>INVALID|(?:\d+c\.)?\d+g\.\d+gb\S*)$")

@@ -15,11 +15,9 @@ from gpuwatch.facts.frameworks.owner import OwnerRef, WorkloadRef
 from gpuwatch.facts.model.cluster import Node, Placement, Pod, Toleration
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.sources.kube import wire
-from gpuwatch.sources.kube.accelerators import accelerator_counts, names_accelerator, pod_requests
 from gpuwatch.sources.kube.decode import own_annotations
-from gpuwatch.sources.kube.placement import placement, tolerations
-from gpuwatch.sources.kube.pod_fields import unmodelled_fields
-from gpuwatch.sources.kube.quantity import quantity
+from gpuwatch.sources.kube.placement import placement, tolerations, unmodelled_fields
+from gpuwatch.sources.kube.resources import accelerator_counts, names_accelerator, pod_requests
 
 MIRROR = "kubernetes.io/config.mirror"
 """The kubelet's annotation on the mirror of a static Pod."""
@@ -103,13 +101,13 @@ def _other(found: wire.WirePod) -> OtherPod | None:
     meta, spec = found.metadata, found.spec
     if found.status.phase in ("Succeeded", "Failed"):
         return None
-    cpu, memory = _plain_requests(spec)
+    requests = pod_requests(spec)
     labels = meta.labels or {}
     refs = meta.owner_references or ()
     return OtherPod(
         node=_once(spec.node_name or ""),
-        cpu_cores=_once(float(cpu)),
-        memory_bytes=_once(int(memory)),
+        cpu_cores=_once(float(requests.get("cpu", 0))),
+        memory_bytes=_once(int(requests.get("memory", 0))),
         namespace=_once(meta.namespace),
         name=meta.name,
         phase=_once(found.status.phase),
@@ -121,22 +119,6 @@ def _other(found: wire.WirePod) -> OtherPod | None:
         tolerations=tolerations(spec),
         scheduling_group=(spec.scheduling_group.pod_group_name if spec.scheduling_group else None) or "",
     )
-
-
-def _plain_requests(spec: wire.PodSpec) -> tuple[Decimal, Decimal]:
-    """CPU cores and bytes of memory."""
-    if spec.init_containers or spec.overhead or spec.resources:
-        requests = pod_requests(spec)
-        return requests.get("cpu", Decimal(0)), requests.get("memory", Decimal(0))
-    # A faster `pod_requests` for the plain Pods that are most of a cluster.
-    cpu = memory = Decimal(0)
-    for container in spec.containers or ():
-        asked = container.resources
-        if asked is not None:
-            limits, requested = asked.limits or {}, asked.requests or {}
-            cpu += quantity(requested.get("cpu", limits.get("cpu", 0)))
-            memory += quantity(requested.get("memory", limits.get("memory", 0)))
-    return cpu, memory
 
 
 def companion(item: OtherPod) -> HeldPod:
@@ -221,8 +203,8 @@ def _started(status: wire.PodStatus) -> datetime | None:
     statuses = status.container_statuses or ()
     if any(item.restart_count for item in statuses):
         return status.start_time
-    parts = [part for item in statuses if item.state for part in (item.state.running, item.state.terminated)]
-    return min((part.started_at for part in parts if part and part.started_at), default=status.start_time)
+    states = [state for item in statuses for state in (item.state or {}).values() if state is not None]
+    return min((state.started_at for state in states if state.started_at), default=status.start_time)
 
 
 def _claims(found: wire.WirePod) -> tuple[str, ...]:
@@ -255,10 +237,10 @@ def _exporter(found: wire.WirePod) -> ExporterPod | None:
         or any(_names_exporter(item.name) or _names_exporter(item.image or "") for item in containers)
     ):
         return None
-    mounted = (item.host_path.path for item in _volumes.decode(found.spec.volumes) or () if item.host_path)
+    mounted = (item.host_path.get("path") or "" for item in _volumes.decode(found.spec.volumes) or () if item.host_path)
     if not any(map(_POD_RESOURCES.search, mounted)):
         return None
-    addresses = [item.ip for item in found.status.pod_ips or ()] or [found.status.pod_ip or ""]
+    addresses = [item.get("ip", "") for item in found.status.pod_ips or ()] or [found.status.pod_ip or ""]
     meta = found.metadata
     names = tuple(name for name in (meta.name, *addresses) if name)
     return ExporterPod(names, node, f"{meta.namespace}/{meta.name}")

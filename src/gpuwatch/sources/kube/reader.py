@@ -1,4 +1,4 @@
-"""The interface of `live.LiveCluster`, `followed.FollowedCluster` and `recorded.RecordedCluster`."""
+"""The interface of `live.LiveCluster`, `live.FollowedCluster` and `recorded.RecordedCluster`."""
 
 from dataclasses import dataclass
 from datetime import datetime

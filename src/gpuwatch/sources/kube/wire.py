@@ -81,13 +81,9 @@ class Event(Wire, frozen=True):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class ApiGroupVersion(Wire, frozen=True):
-    version: str = ""
-
-
 class ApiGroup(Wire, frozen=True):
     name: str = ""
-    versions: list[ApiGroupVersion] = msgspec.field(default_factory=list)
+    versions: list[dict[str, str]] = msgspec.field(default_factory=list)  # groupVersion, version
 
 
 class ApiGroups(Wire, frozen=True):
@@ -232,37 +228,26 @@ class PodSpec(Wire, frozen=True):
     volumes: msgspec.Raw = msgspec.Raw(b"null")  # as list[Volume] | None; decoded of exporters alone
 
 
-class HostPath(Wire, frozen=True):
-    path: str = ""
-
-
 class Volume(Wire, frozen=True):
-    host_path: HostPath | None = None
+    host_path: dict[str, str | None] | None = None  # path, type
 
 
 class StartedAt(Wire, frozen=True):
     started_at: datetime | None = None
 
 
-class ContainerState(Wire, frozen=True):
-    running: StartedAt | None = None
-    terminated: StartedAt | None = None
-
-
 class ContainerStatus(Wire, frozen=True):
+    """state: of running, terminated and waiting, the one that it is in; waiting has no start."""
+
     restart_count: int = 0
-    state: ContainerState | None = None
-
-
-class PodIp(Wire, frozen=True):
-    ip: str = ""
+    state: dict[str, StartedAt | None] | None = None
 
 
 class PodStatus(Wire, frozen=True):
     phase: str = ""
     start_time: datetime | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
-    pod_ips: list[PodIp] | None = msgspec.field(default=None, name="podIPs")
+    pod_ips: list[dict[str, str]] | None = msgspec.field(default=None, name="podIPs")
     conditions: list[WireCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaim] | None = None
