@@ -15,8 +15,7 @@ import yaml
 
 from gpuwatch.facts.frameworks import FRAMEWORKS, WRITTEN, keys
 from gpuwatch.facts.frameworks.framework import Commands, Kind, MoveRule, ReleaseRule
-from gpuwatch.facts.frameworks.json_patch import parts
-from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.frameworks.objects import Object, parts
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.sources.kube.live_writer import event_of
 from gpuwatch.sources.store.custom_resources import GROUP

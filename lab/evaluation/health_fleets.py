@@ -21,7 +21,7 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from gpuwatch.facts.catalog.node_conditions import node_conditions
+from gpuwatch.facts.catalog.detectors import node_conditions
 from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.facts.model.telemetry import DeviceId
 from gpuwatch.sources.telemetry.series import FloatArray, RecordedSeries, mark_stale

@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from gpuwatch.facts.catalog.dcgm_errors import dcgm_error, dcgm_errors
+from gpuwatch.facts.catalog.detectors import dcgm_error, dcgm_errors
 from gpuwatch.facts.model.decision import Advice, Severity
 
 

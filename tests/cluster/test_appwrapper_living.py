@@ -21,10 +21,8 @@ from cluster.test_frameworks_living import (
     with_claims,
 )
 from gpuwatch.facts.frameworks.framework import CYCLE
-from gpuwatch.facts.frameworks.json_patch import value_at
-from gpuwatch.facts.frameworks.move import move
-from gpuwatch.facts.frameworks.objects import Object, Refused, ref_of
-from gpuwatch.facts.frameworks.release import release, released
+from gpuwatch.facts.frameworks.objects import Object, Refused, ref_of, value_at
+from gpuwatch.facts.frameworks.release import move, release, released
 from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.writer import ClusterWriter

@@ -19,9 +19,8 @@ from gpuwatch.act.execute.requests import write
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.fights import Surroundings, fights
 from gpuwatch.facts.frameworks.framework import How, MovePlan
-from gpuwatch.facts.frameworks.move import move, rollout
 from gpuwatch.facts.frameworks.objects import Object, Refused, Write, ref_of
-from gpuwatch.facts.frameworks.release import Release, Restoration, release, released, restore
+from gpuwatch.facts.frameworks.release import Release, Restoration, move, release, released, restore, rollout
 from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError

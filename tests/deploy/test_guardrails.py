@@ -16,7 +16,7 @@ from deploy.test_roles import rights
 from frameworks.samples import SAMPLES
 from gpuwatch.facts.frameworks import FRAMEWORKS, WRITTEN, keys
 from gpuwatch.facts.frameworks.framework import How, Kind, MovePlan, MoveRule, ReleaseRule
-from gpuwatch.facts.frameworks.move import move
+from gpuwatch.facts.frameworks.release import move
 from tools.guardrails import BY_GPUWATCH, LEFT_TO_RBAC, MARKS, NODE_MARKS, ROLLED_OUT, policies, shapes
 
 GUARDRAILS, ADMISSION = DEPLOY / "base" / "guardrails.yaml", DEPLOY / "base" / "admission.yaml"

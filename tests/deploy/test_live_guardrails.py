@@ -24,10 +24,8 @@ from gpuwatch.act.execute.requests import write
 from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.frameworks import WRITTEN, keys
 from gpuwatch.facts.frameworks.framework import ReleaseRule
-from gpuwatch.facts.frameworks.json_patch import ABSENT, parts, put, value_at
-from gpuwatch.facts.frameworks.move import rollout
-from gpuwatch.facts.frameworks.objects import key_of, ref_of
-from gpuwatch.facts.frameworks.release import Release, Restoration, release, restore
+from gpuwatch.facts.frameworks.objects import ABSENT, key_of, parts, put, ref_of, value_at
+from gpuwatch.facts.frameworks.release import Release, Restoration, release, restore, rollout
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter, event_of

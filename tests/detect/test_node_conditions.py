@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detect.builders import AT, ago, cluster, findings, machines, scene
-from gpuwatch.facts.catalog.node_conditions import node_conditions
+from gpuwatch.facts.catalog.detectors import node_conditions
 from gpuwatch.facts.model.cluster import Condition, Node, Taint
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, SubjectKind, Verdict
 from gpuwatch.facts.model.telemetry import Device

@@ -10,9 +10,8 @@ from frameworks.samples import SAMPLES, VOLCANO
 from gpuwatch.facts.frameworks import BY_NAME, FRAMEWORKS, OWNERS, WRITTEN, kueue
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.facts.frameworks.framework import Framework, Kind, MoveRule, Never, ReleaseRule
-from gpuwatch.facts.frameworks.move import move
 from gpuwatch.facts.frameworks.objects import Object, Refused, key_of
-from gpuwatch.facts.frameworks.release import Release, release
+from gpuwatch.facts.frameworks.release import Release, move, release
 from gpuwatch.facts.model.cluster import Gang, Pod, Workload
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

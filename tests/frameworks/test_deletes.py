@@ -15,10 +15,8 @@ from frameworks.test_allowed import KINDS, POD, gang_of, members, owner, written
 from gpuwatch.facts.frameworks import BY_NAME, OWNERS, WRITTEN, kueue
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.facts.frameworks.framework import WHOLE, Deletes, Kind, MoveRule, Never, ReleaseRule, place_lost, untried
-from gpuwatch.facts.frameworks.json_patch import put
-from gpuwatch.facts.frameworks.move import move
-from gpuwatch.facts.frameworks.objects import Object, Refused, key_of
-from gpuwatch.facts.frameworks.release import Release, loses, release
+from gpuwatch.facts.frameworks.objects import Object, Refused, key_of, put
+from gpuwatch.facts.frameworks.release import Release, loses, move, release
 from gpuwatch.facts.model.cluster import Workload
 from gpuwatch.sources.kube.owners import TakeOwner
 

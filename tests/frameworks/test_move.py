@@ -11,8 +11,8 @@ import pytest
 from gpuwatch.act.execute.requests import write
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.framework import How, MovePlan
-from gpuwatch.facts.frameworks.move import move, rollout
 from gpuwatch.facts.frameworks.objects import Object, Refused, ref_of
+from gpuwatch.facts.frameworks.release import move, rollout
 from kube.memory_cluster import MemoryCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.facts.frameworks.allowed import move_refusal
-from gpuwatch.facts.frameworks.fights import Surroundings
+from gpuwatch.facts.frameworks.fights import Surroundings, loses_place
 from gpuwatch.facts.frameworks.objects import Object
-from gpuwatch.facts.frameworks.queues import loses_place
 from gpuwatch.facts.model.cluster import Pod, Workload
 
 KINDS = {

@@ -16,8 +16,20 @@ from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample, told_state
 from gpuwatch.act.execute.requests import write
 from gpuwatch.facts.frameworks import WRITTEN, keys
 from gpuwatch.facts.frameworks.framework import ReleaseRule
-from gpuwatch.facts.frameworks.json_patch import ABSENT, difference, put, removed, value_at
-from gpuwatch.facts.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of
+from gpuwatch.facts.frameworks.objects import (
+    ABSENT,
+    Creation,
+    Object,
+    Patch,
+    Refused,
+    Write,
+    difference,
+    key_of,
+    put,
+    ref_of,
+    removed,
+    value_at,
+)
 from gpuwatch.facts.frameworks.release import Release, Restoration, release, released, restore, still_holds
 from gpuwatch.facts.model.remediation import ObjectRef, Saved
 from gpuwatch.sources.kube.writer import Failure, WriteError

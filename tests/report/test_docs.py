@@ -21,7 +21,7 @@ from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.act.plan.guards import Guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.settings import load_settings
-from gpuwatch.facts.catalog.dcgm_errors import dcgm_errors
+from gpuwatch.facts.catalog.detectors import dcgm_errors
 from gpuwatch.facts.catalog.metrics import metric_rows, rows_for
 from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
 from gpuwatch.facts.catalog.xids import XidClass, xids

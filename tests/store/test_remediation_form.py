@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.facts.frameworks.json_patch import difference
+from gpuwatch.facts.frameworks.objects import difference
 from gpuwatch.facts.model.decision import ActionKind, Evidence, HeldRoom, Mode, Score
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Proposal, Remediation, Saved, Step, StepKind, Turn
 from gpuwatch.facts.model.sizing import AbstentionKind

@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwatch.facts.frameworks import keys
-from gpuwatch.facts.frameworks.json_patch import difference
-from gpuwatch.facts.frameworks.objects import Object, ref_of, version_of
+from gpuwatch.facts.frameworks.objects import Object, difference, ref_of, version_of
 from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Remediation, RemediationId, misplaced
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpuwatch.facts.catalog.dcgm_errors import DcgmError, dcgm_error
+from gpuwatch.facts.catalog.detectors import DcgmError, dcgm_error
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity
 from gpuwatch.facts.model.telemetry import Signal, Statistic
 from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, PhysicalGpu, Tells

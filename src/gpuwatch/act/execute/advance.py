@@ -31,13 +31,21 @@ from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.demand import on_demand
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO, PlanPolicy
-from gpuwatch.facts.frameworks.fights import who_wrote
-from gpuwatch.facts.frameworks.json_patch import ABSENT, value_at
-from gpuwatch.facts.frameworks.move import move
-from gpuwatch.facts.frameworks.objects import Object, Refused, condition
-from gpuwatch.facts.frameworks.queues import loses_place
-from gpuwatch.facts.frameworks.release import as_json, held_by, loses, released, resumes_early, still_holds
-from gpuwatch.facts.frameworks.runs import changed_since, count_running, ended, most_wanted, waits_for
+from gpuwatch.facts.frameworks.fights import loses_place, waits_for, who_wrote
+from gpuwatch.facts.frameworks.objects import ABSENT, Object, Refused, condition, value_at
+from gpuwatch.facts.frameworks.release import (
+    as_json,
+    changed_since,
+    count_running,
+    ended,
+    held_by,
+    loses,
+    most_wanted,
+    move,
+    released,
+    resumes_early,
+    still_holds,
+)
 from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.facts.model.remediation import (
     ASKED_BACK,

@@ -18,11 +18,29 @@ from gpuwatch.act.execute.requests import CALLED, SCHEDULED, Deletion, EventNote
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.fights import Surroundings, fights, kueue_workload
 from gpuwatch.facts.frameworks.framework import How
-from gpuwatch.facts.frameworks.json_patch import ABSENT, pointer, value_at
-from gpuwatch.facts.frameworks.move import move, rollout
-from gpuwatch.facts.frameworks.objects import Creation, Object, Patch, Refused, ref_of, stamp, version_of
-from gpuwatch.facts.frameworks.release import held_by, loses, obeyed, release, restore, saved_state
-from gpuwatch.facts.frameworks.runs import count_running
+from gpuwatch.facts.frameworks.objects import (
+    ABSENT,
+    Creation,
+    Object,
+    Patch,
+    Refused,
+    pointer,
+    ref_of,
+    stamp,
+    value_at,
+    version_of,
+)
+from gpuwatch.facts.frameworks.release import (
+    count_running,
+    held_by,
+    loses,
+    move,
+    obeyed,
+    release,
+    restore,
+    rollout,
+    saved_state,
+)
 from gpuwatch.facts.model.cluster import ClaimedDevice
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind

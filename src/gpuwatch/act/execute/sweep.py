@@ -8,8 +8,7 @@ from itertools import zip_longest
 
 from gpuwatch.act.execute.requests import Deletion, StatusPatch
 from gpuwatch.facts.frameworks import keys, kueue
-from gpuwatch.facts.frameworks.json_patch import pointer
-from gpuwatch.facts.frameworks.objects import Object, Patch, key_of, ref_of, version_of
+from gpuwatch.facts.frameworks.objects import Object, Patch, key_of, pointer, ref_of, version_of
 from gpuwatch.facts.frameworks.release import MARKS, held_by
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.grouping import grouped

@@ -106,10 +106,12 @@ def instance_types_with_overrides(
     for '*' replaces all of that name. The host's size defaults to that of the catalog's type with the same name and
     GPUs. A row in another currency than `currency` is left out with a Gap; the catalog's prices keep theirs.
     """
-    rows, gaps = _read(path)
+    gaps = []
     own: dict[tuple[str, str], InstanceType] = {}
-    for row in rows:
+    for row in _read(path):
         try:
+            if isinstance(row, CatalogError):
+                raise row
             one = _with_host(_instance(_completed(row, str(path)), currency))
             if _place(one) in own:
                 raise row.error(f"{one.name} in region {one.region} has a row already; keep one (the first counts)")
@@ -123,7 +125,7 @@ def instance_types_with_overrides(
 
 def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
     """Raises CatalogError that names file and line."""
-    return tuple(keyed(text, file, _COLUMNS, lambda row: _instance(row, CURRENCY), _place).values())
+    return tuple(keyed(text, file, InstanceType, _place, lambda row: _instance(row, CURRENCY)).values())
 
 
 def _place(one: InstanceType) -> tuple[str, str]:
@@ -191,16 +193,17 @@ def _completed(row: Row, file: str) -> Row:
     return Row(row.place, {"vendor": "", "region": ANY_REGION, "source": file} | dict.fromkeys(_HOST, "") | given)
 
 
-def _read(path: Path) -> tuple[list[Row], list[Gap]]:
+def _read(path: Path) -> list[Row | CatalogError]:
+    """The operator's rows, and what is wrong with each entry that is none."""
     rows_of = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
     try:
         return operators_file(path, lambda text: rows_of(text, str(path)))
     except CatalogError as refused:
-        return [], [bad_input(refused.place, f"{refused.problem}. The catalog's own prices apply")]
+        return [CatalogError(refused.place, f"{refused.problem}. The catalog's own prices apply")]
 
 
-def _csv_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
-    rows, gaps = [], []
+def _csv_rows(text: str, file: str) -> list[Row | CatalogError]:
+    rows: list[Row | CatalogError] = []
     lines = csv.reader(text.splitlines())
     header = [cell.strip() for cell in next(lines, [])]
     for cells in lines:
@@ -208,21 +211,18 @@ def _csv_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
             try:
                 rows.append(csv_row(f"{file}, line {lines.line_num}", header, cells))
             except CatalogError as refused:
-                gaps.append(bad_input(refused.place, refused.problem))
-    return rows, gaps
+                rows.append(refused)
+    return rows
 
 
-def _yaml_rows(text: str, file: str) -> tuple[list[Row], list[Gap]]:
-    rows, gaps = [], []
+def _yaml_rows(text: str, file: str) -> list[Row | CatalogError]:
     entries = yaml.safe_load(text)
+    keys = ", ".join(_COLUMNS)
     if not isinstance(entries, list):
-        detail = f"expected a list of mappings with the keys {', '.join(_COLUMNS)}. The catalog's own prices apply"
-        return [], [bad_input(file, detail)]
-    for number, entry in enumerate(entries, 1):
-        place = f"{file}, entry {number}"
-        if isinstance(entry, dict):
-            cells = {str(key): "" if value is None else str(value) for key, value in entry.items()}
-            rows.append(Row(place, cells))
-        else:
-            gaps.append(bad_input(place, f"expected a mapping with the keys {', '.join(_COLUMNS)}; it is {entry!r}"))
-    return rows, gaps
+        raise CatalogError(file, f"expected a list of mappings with the keys {keys}")
+    return [
+        Row(place, {str(key): "" if value is None else str(value) for key, value in entry.items()})
+        if isinstance(entry, dict)
+        else CatalogError(place, f"expected a mapping with the keys {keys}; it is {entry!r}")
+        for place, entry in ((f"{file}, entry {number}", entry) for number, entry in enumerate(entries, 1))
+    ]

@@ -15,7 +15,7 @@ from datetime import date
 from functools import cache
 from typing import Literal
 
-from gpuwatch.facts.catalog.tables import CatalogError, Row, columns_of, keyed, packaged, read_csv
+from gpuwatch.facts.catalog.tables import CatalogError, Row, keyed, packaged, read_csv
 from gpuwatch.facts.model.telemetry import Scope, Signal, Vendor
 
 
@@ -63,8 +63,7 @@ class MetricRow:
 
 def parse_metrics(text: str, file: str) -> tuple[MetricRow, ...]:
     """Raises CatalogError that names file and line."""
-    rows = keyed(text, file, columns_of(MetricRow), _metric_row, _identity)
-    return tuple(rows.values())
+    return tuple(keyed(text, file, MetricRow, _identity, _metric_row).values())
 
 
 def _identity(row: MetricRow) -> str:

@@ -1,12 +1,25 @@
-"""Processors of each GPU model: `processors.csv`, by the names of `gpus.csv`."""
+"""Processors of each GPU model (`processors.csv`, by the names of `gpus.csv`), and what a PCIe link can carry, by its
+generation (`pcie.csv`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from operator import attrgetter
 
-from gpuwatch.facts.catalog.pcie import pcie_generations
 from gpuwatch.facts.catalog.tables import Row, columns_of, keyed, packaged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieGeneration:
+    """lane_bytes_per_second: of one lane, one way, after its encoding. replays_per_minute_per_lane: DCGM's bound for a
+    healthy link, from the bit error rate that PCIe allows."""
+
+    generation: int
+    lane_bytes_per_second: float
+    replays_per_minute_per_lane: float
+    source: str
+    checked: date
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +40,11 @@ class Processor:
 
 
 @cache
+def pcie_generations() -> Mapping[int, PcieGeneration]:
+    return keyed(packaged("pcie.csv"), "pcie.csv", PcieGeneration, attrgetter("generation"))
+
+
+@cache
 def processors() -> Mapping[str, Processor]:
     """By Gpu.name; a model without a source is missing."""
     return parse_processors(packaged("processors.csv"), "processors.csv")
@@ -35,8 +53,8 @@ def processors() -> Mapping[str, Processor]:
 def parse_processors(text: str, file: str) -> dict[str, Processor]:
     """Raises CatalogError that names file and line."""
     cells = {"pcie_bytes_per_second": "pcie_generation"}  # the other columns are the fields
-    columns = tuple(cells.get(name, name) for name in columns_of(Processor))
-    return keyed(text, file, columns, _processor, lambda one: one.name)
+    columns = (cells.get(name, name) for name in columns_of(Processor))
+    return keyed(text, file, Processor, attrgetter("name"), _processor, columns)
 
 
 def _processor(row: Row) -> Processor:

@@ -7,7 +7,7 @@ import csv
 import json
 import math
 import textwrap
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import cache
@@ -111,12 +111,18 @@ def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
 
 
 def keyed(
-    text: str, file: str, columns: tuple[str, ...], make: Callable[[Row], T], key: Callable[[T], Hashable]
+    text: str,
+    file: str,
+    kind: type[T],
+    key: Callable[[T], Any],
+    make: Callable[[Row], T] | None = None,
+    columns: Iterable[str] = (),
 ) -> dict[Any, T]:
-    """The rows of a table by their key. Raises CatalogError as `read_csv` and `make` do, and for a repeated key."""
+    """The rows of a table as this dataclass, by their key. make, columns: by themselves `Row.as_` and its fields.
+    Raises CatalogError as `read_csv` and `make` do, and for a repeated key."""
     found: dict[Any, T] = {}
-    for row in read_csv(text, file, columns):
-        one = make(row)
+    for row in read_csv(text, file, tuple(columns) or columns_of(kind)):
+        one = row.as_(kind) if make is None else make(row)
         if found.setdefault(key(one), one) is not one:
             raise row.error(f"{key(one)} has a row already; keep one")
     if not found:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from gpuwatch.facts.frameworks import BY_NAME, OWNERS
+from gpuwatch.facts.frameworks.fights import admitted_by
 from gpuwatch.facts.frameworks.framework import Framework, Kind, Never, place_lost
-from gpuwatch.facts.frameworks.queues import admitted_by
 from gpuwatch.facts.model.cluster import Gang, Pod, Workload
 
 _UNKNOWN = "gpuwatch does not know how {} brings its Pods back."

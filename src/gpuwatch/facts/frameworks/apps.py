@@ -17,8 +17,7 @@ from gpuwatch.facts.frameworks.framework import (
     Template,
     reported,
 )
-from gpuwatch.facts.frameworks.json_patch import value_at
-from gpuwatch.facts.frameworks.objects import Object, Refused, number
+from gpuwatch.facts.frameworks.objects import Object, Refused, number, value_at
 from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec
 
 

@@ -2,8 +2,7 @@
 
 from gpuwatch.facts.frameworks import common, ray
 from gpuwatch.facts.frameworks.framework import WHOLE, Deletes, Framework, GangRule, Kind, Nature, ReleaseRule, Template
-from gpuwatch.facts.frameworks.json_patch import ABSENT, pointer, value_at
-from gpuwatch.facts.frameworks.objects import KindKey, Object, key_of, number
+from gpuwatch.facts.frameworks.objects import ABSENT, KindKey, Object, key_of, number, pointer, value_at
 
 _CONTROLLER = "workload.codeflare.dev/appwrapper-controller"
 _RETRY_LIMIT = pointer("metadata", "annotations", "workload.codeflare.dev.appwrapper/retryLimit")

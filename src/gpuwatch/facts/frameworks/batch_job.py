@@ -15,8 +15,7 @@ from gpuwatch.facts.frameworks.framework import (
     ReleaseRule,
     Template,
 )
-from gpuwatch.facts.frameworks.json_patch import value_at
-from gpuwatch.facts.frameworks.objects import Object, number
+from gpuwatch.facts.frameworks.objects import Object, number, value_at
 from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec
 
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from gpuwatch.facts.frameworks.framework import Deletes, Fields, How, Labels, MovePlan, ReleaseRule, Tree
-from gpuwatch.facts.frameworks.json_patch import value_at
-from gpuwatch.facts.frameworks.objects import Object, condition, number, ref_of
+from gpuwatch.facts.frameworks.objects import Object, condition, number, ref_of, value_at
 from gpuwatch.facts.frameworks.owner import OwnerSpec
 from gpuwatch.facts.model.cluster import Pod
 

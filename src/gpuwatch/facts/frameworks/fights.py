@@ -1,19 +1,37 @@
-"""Which other controllers would undo a release; checked before it is written. Pure.
+"""What other controllers do about an owner: which would undo a release (checked before it is written), whose queue
+admits it, and what one that was stopped waits for. Pure.
 
 An autoscaler does not always undo it (a HorizontalPodAutoscaler of at least one replica is switched off while its
 target has none), but a release would contradict the replicas that the owner asked the autoscaler for.
+
+A move gives the quota in a queue up, and the next in the queue may take it. An eviction may give up a part of it: Kueue
+admits each Pod of a Deployment by itself, and the queues of schedulers count the Pods that run. Of none of them is it
+known that it keeps the place for the new Pod.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwatch.facts.frameworks import WRITTEN, kueue, volcano
-from gpuwatch.facts.frameworks.framework import ReleaseRule
-from gpuwatch.facts.frameworks.json_patch import ABSENT, parts, pointer, value_at
-from gpuwatch.facts.frameworks.objects import MANAGER, KindKey, Object, Refused, condition, key_of
-from gpuwatch.facts.frameworks.release import owned_paths
+import msgspec
+
+from gpuwatch.facts.frameworks import FRAMEWORKS, kueue, volcano
+from gpuwatch.facts.frameworks.framework import place_lost
+from gpuwatch.facts.frameworks.objects import (
+    ABSENT,
+    MANAGER,
+    KindKey,
+    Object,
+    Refused,
+    condition,
+    key_of,
+    parts,
+    pointer,
+    value_at,
+)
+from gpuwatch.facts.frameworks.owner import OwnerState
+from gpuwatch.facts.frameworks.release import owned_paths, rule_of
 
 HORIZONTAL = ("autoscaling/v2", "HorizontalPodAutoscaler")
 KEDA = ("keda.sh/v1alpha1", "ScaledObject")
@@ -31,6 +49,9 @@ _DEPLOYERS = (
 )
 # Controllers that create an object and never change its spec.
 _HANDS_OFF = frozenset({("batch", "CronJob")})
+# Queues that admit workloads by quota.
+_MARKS = {mark: item.name for item in FRAMEWORKS for mark in (*item.queues, *item.queued)}
+_SCHEDULERS = {scheduler: item.name for item in FRAMEWORKS for scheduler in item.schedulers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +67,8 @@ class Surroundings:
 
 def is_scaled(object_: Object) -> bool:
     """Whether autoscalers may set the fields that a release sets."""
-    kind = WRITTEN.get(key_of(object_))
-    return kind is not None and isinstance(kind.release, ReleaseRule) and kind.release.scaled
+    rule = rule_of(object_)
+    return rule is not None and rule.scaled
 
 
 def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refused | None:
@@ -181,3 +202,45 @@ def _manages(entry: Mapping[str, Any], path: str) -> bool:
             return False
         here = here[f"f:{name}"]
     return True
+
+
+def admitted_by(marks: Iterable[Mapping[str, str]], schedulers: Iterable[str]) -> str:
+    """Whose queue admits it, by labels and annotations of the owner and its Pods, and by their schedulerName; '' if
+    none is known to."""
+    found = (_MARKS[key] for each in marks for key in each if key in _MARKS)
+    return next(found, "") or next((_SCHEDULERS[name] for name in schedulers if name in _SCHEDULERS), "")
+
+
+def loses_place(owner: Object, pods: Sequence[Object], surroundings: Surroundings) -> str:
+    """Why a move would lose its place in a queue, by these objects as just read; '' where none is known to admit it."""
+    metadata = [item["metadata"] for item in (owner, *pods)]
+    uids = {item.get("uid", "") for item in metadata}
+    uids |= {ref.get("uid", "") for item in metadata for ref in item.get("ownerReferences") or ()}
+    for workload in surroundings.of(kueue.WORKLOAD.key):
+        mine = any(ref.get("uid") in uids for ref in workload["metadata"].get("ownerReferences") or ())
+        if mine and condition(workload, "Finished") is not True:
+            return place_lost(kueue.ADMITTED.name)
+    marks = (item.get(key) or {} for item in metadata for key in ("labels", "annotations"))
+    name = admitted_by(marks, (pod["spec"].get("schedulerName", "") for pod in pods))
+    return place_lost(name) if name else ""
+
+
+def waits_for(pods: Sequence[Object], owner: Object, surroundings: Surroundings) -> str:
+    """What its Kueue Workload, its PodGroup or the scheduler says; '' where none says anything."""
+    for kind in (kueue.WORKLOAD, volcano.POD_GROUP):
+        for item in surroundings.of(kind.key):
+            refs = item["metadata"].get("ownerReferences") or ()
+            if any(ref.get("uid") == owner["metadata"].get("uid") for ref in refs) and kind.unscheduled is not None:
+                said = kind.unscheduled(msgspec.convert({"conditions": _conditions(item)}, OwnerState))
+                if said:
+                    return f"{kind.kind} {item['metadata']['name']}: {said}"
+    for pod in pods:
+        for each in _conditions(pod):
+            if each.get("type") == "PodScheduled" and each.get("status") == "False":
+                return f"Pod {pod['metadata']['name']}: {each.get('reason', '')}: {each.get('message', '')}"
+    return "" if pods else "It has no Pods."
+
+
+def _conditions(object_: Object) -> list[Object]:
+    found = value_at(object_, "/status/conditions")
+    return found if isinstance(found, list) else []

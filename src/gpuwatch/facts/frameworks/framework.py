@@ -6,8 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from gpuwatch.facts.frameworks.json_patch import ABSENT
-from gpuwatch.facts.frameworks.objects import KindKey, Object, Refused
+from gpuwatch.facts.frameworks.objects import ABSENT, KindKey, Object, Refused
 from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec, OwnerState
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.remediation import ObjectRef

@@ -15,8 +15,7 @@ from gpuwatch.facts.frameworks.framework import (
     Tree,
     reported,
 )
-from gpuwatch.facts.frameworks.json_patch import ABSENT, pointer, value_at
-from gpuwatch.facts.frameworks.objects import Object, Refused
+from gpuwatch.facts.frameworks.objects import ABSENT, Object, Refused, pointer, value_at
 from gpuwatch.facts.frameworks.owner import OwnerSpec, Scaled
 from gpuwatch.facts.model.cluster import Pod
 

@@ -20,8 +20,7 @@ from gpuwatch.facts.frameworks.framework import (
     Tree,
     untried,
 )
-from gpuwatch.facts.frameworks.json_patch import ABSENT, value_at
-from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.frameworks.objects import ABSENT, Object, value_at
 from gpuwatch.facts.frameworks.owner import OwnerSpec, Scaled, Wire
 from gpuwatch.facts.model.cluster import Pod
 

@@ -2,8 +2,7 @@
 
 from gpuwatch.facts.frameworks import common
 from gpuwatch.facts.frameworks.framework import Deletes, Framework, Kind, Never, ReleaseRule, place_lost
-from gpuwatch.facts.frameworks.json_patch import value_at
-from gpuwatch.facts.frameworks.objects import Object, condition
+from gpuwatch.facts.frameworks.objects import Object, condition, value_at
 from gpuwatch.facts.frameworks.owner import OwnerSpec, Wire
 
 QUEUE = "kueue.x-k8s.io/queue-name"

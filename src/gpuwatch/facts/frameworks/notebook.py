@@ -2,8 +2,7 @@
 
 from gpuwatch.facts.frameworks import common
 from gpuwatch.facts.frameworks.framework import Deletes, Framework, Kind, Nature, Never, ReleaseRule, Template, untried
-from gpuwatch.facts.frameworks.json_patch import pointer
-from gpuwatch.facts.frameworks.objects import stamp
+from gpuwatch.facts.frameworks.objects import pointer, stamp
 from gpuwatch.facts.frameworks.owner import OwnerSpec
 
 _STOPPED = "kubeflow-resource-stopped"

@@ -18,8 +18,7 @@ from gpuwatch.facts.frameworks.framework import (
     Tree,
     reported,
 )
-from gpuwatch.facts.frameworks.json_patch import ABSENT, pointer, value_at
-from gpuwatch.facts.frameworks.objects import Object, condition
+from gpuwatch.facts.frameworks.objects import ABSENT, Object, condition, pointer, value_at
 from gpuwatch.facts.frameworks.owner import OwnerSpec, Scaled, Wire
 from gpuwatch.facts.model.cluster import Pod
 

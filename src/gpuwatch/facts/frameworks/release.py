@@ -1,14 +1,34 @@
-"""A release is one patch: the released fields, their former values, and the name of the Remediation. Pure."""
+"""Releases and moves of owners, and whether an owner runs again. Pure.
+
+A release is one patch: the released fields, their former values, and the name of the Remediation. Some owners' Pods are
+moved one by one, some only as a whole, some never.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpuwatch.facts.frameworks import WRITTEN, keys
-from gpuwatch.facts.frameworks.framework import Fields, Never, ReleaseRule
-from gpuwatch.facts.frameworks.json_patch import ABSENT, difference, parts, pointer, put, removed, value_at
-from gpuwatch.facts.frameworks.objects import Creation, Object, Patch, Refused, Write, key_of, ref_of, version_of
+from gpuwatch.facts.frameworks.framework import Fields, MovePlan, Never, ReleaseRule
+from gpuwatch.facts.frameworks.objects import (
+    ABSENT,
+    Creation,
+    Object,
+    Patch,
+    Refused,
+    Write,
+    difference,
+    key_of,
+    parts,
+    pointer,
+    put,
+    ref_of,
+    removed,
+    stamp,
+    value_at,
+    version_of,
+)
 from gpuwatch.facts.model.remediation import Saved
 
 MARKS = (keys.REMEDIATION, keys.TAINT, keys.SAVED_STATE, keys.NOTICE)
@@ -29,6 +49,12 @@ class Restoration:
 
     writes: tuple[Write, ...]
     left: tuple[str, ...] = ()
+
+
+def rule_of(object_: Object | None) -> ReleaseRule | None:
+    """That of its kind, in any version of it; None where the kind has none."""
+    kind = WRITTEN.get(key_of(object_)) if object_ is not None else None
+    return kind.release if kind is not None and isinstance(kind.release, ReleaseRule) else None
 
 
 def _rule_of(object_: Object) -> ReleaseRule | Refused:
@@ -234,3 +260,64 @@ def _keeps_room(group: Object, uid: str) -> bool:
 
 def as_json(value: object) -> str:
     return "" if value is ABSENT else json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def move(object_: Object, pods: Sequence[Object], wanted: Sequence[str]) -> MovePlan | Refused:
+    """How to move the Pods with the uids `wanted`. pods: all of the owner. object_: the top owner or Kueue Workload."""
+    there = [pod for pod in pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]
+    chosen = [pod for pod in there if pod["metadata"].get("uid") in wanted]
+    if not chosen:
+        return Refused("None of the Pods to move exists any more.")
+    kind = WRITTEN.get(key_of(object_))
+    if kind is None:
+        return Refused(f"gpuwatch does not move the Pods of a {object_['kind']} of {object_['apiVersion']}.")
+    if isinstance(kind.move, Never):
+        return Refused(kind.move.reason)
+    if lost := loses(object_):
+        return Refused(lost)
+    staying = (kind.move.stays(pod["metadata"].get("labels") or {}) for pod in chosen)
+    reason = next((told for told in staying if told), "")
+    return Refused(reason) if reason else kind.move.choose(object_, there, chosen)
+
+
+def rollout(object_: Object, *, remediation: str, at: datetime) -> Patch:
+    """A restart of a Deployment's Pods, as by `kubectl rollout restart`. Nothing has to be restored."""
+    template = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": stamp(at)}}}
+    body = {"metadata": {"annotations": {keys.REMEDIATION: remediation}}, "spec": {"template": template}}
+    return Patch(ref_of(object_), body, version_of(object_))
+
+
+def count_running(pods: Iterable[Object], known: Collection[str] = (), since: datetime | None = None) -> int:
+    """Pods that run and are not being deleted. With `since`, also those that succeeded and were created later or have a
+    uid of `known`: a job's Pods may end before they are looked at."""
+
+    def counts(pod: Object) -> bool:
+        metadata, phase = pod["metadata"], value_at(pod, "/status/phase")
+        made = metadata.get("creationTimestamp")
+        new = since is not None and bool(made) and datetime.fromisoformat(made) >= since
+        done = since is not None and phase == "Succeeded" and (new or metadata.get("uid") in known)
+        return "deletionTimestamp" not in metadata and (phase == "Running" or done)
+
+    return sum(map(counts, pods))
+
+
+def most_wanted(owner: Object, pods: int) -> int:
+    """So many Pods, or fewer if a Deployment or StatefulSet asks for fewer by now, as when an autoscaler shrank it."""
+    asked = value_at(owner, "/spec/replicas") if key_of(owner)[0] == "apps" else pods
+    return min(pods, asked) if isinstance(asked, int) else pods
+
+
+def ended(object_: Object | None) -> bool:
+    """Whether it has run to its end."""
+    rule = rule_of(object_)
+    return object_ is not None and rule is not None and rule.ended(object_)
+
+
+def changed_since(object_: Object | None, saved: Sequence[Saved]) -> str:
+    """The field that a release had set, if others have set it anew since it was restored; '' otherwise."""
+    rule = rule_of(object_)
+    if object_ is None or rule is None or rule.commands is not None:
+        return ""  # a Command's result shows in a status, which changes by itself
+    mine = [item for item in saved if item.target.uid == object_["metadata"].get("uid")]
+    restored = {item.before or as_json(rule.unset) for item in mine[:1]}
+    return mine[0].path if mine and as_json(value_at(object_, mine[0].path)) not in restored else ""

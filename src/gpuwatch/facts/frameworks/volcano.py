@@ -17,8 +17,7 @@ from gpuwatch.facts.frameworks.framework import (
     Tree,
     place_lost,
 )
-from gpuwatch.facts.frameworks.json_patch import value_at
-from gpuwatch.facts.frameworks.objects import Object, number
+from gpuwatch.facts.frameworks.objects import Object, number, value_at
 from gpuwatch.facts.frameworks.owner import OwnerSpec
 from gpuwatch.facts.model.cluster import Pod
 

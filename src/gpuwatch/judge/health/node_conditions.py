@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpuwatch.facts.catalog.node_conditions import NodeCondition, node_conditions
+from gpuwatch.facts.catalog.detectors import NodeCondition, node_conditions
 from gpuwatch.facts.model.cluster import Condition, Node
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.judge.fleet import SUSPECTED, Fleet, Tells, conclude, on_node

@@ -9,8 +9,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from gpuwatch.facts.frameworks.json_patch import difference
-from gpuwatch.facts.frameworks.objects import Object, ref_of
+from gpuwatch.facts.frameworks.objects import Object, difference, ref_of
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile

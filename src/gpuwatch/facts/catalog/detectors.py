@@ -1,0 +1,64 @@
+"""What other detectors say: DCGM's health watches (`dcgm_errors.csv`), and those that write conditions of Nodes
+(`node_conditions.csv`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from operator import attrgetter
+from typing import Literal
+
+from gpuwatch.facts.catalog.tables import Row, keyed, packaged
+from gpuwatch.facts.model.decision import Advice, Component, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcgmError:
+    """Meaning of an incident, by its error code or by its watch. remembered: DCGM shows it even after the advised
+    repair, until its host engine restarts. shown_from: the lowest status that is a finding: 20 (fail); 10 for an error
+    that only warns; 255 for one that is never a finding."""
+
+    code: str
+    components: tuple[Component, ...]
+    severity: Severity
+    advice: Advice
+    remembered: bool
+    shown_from: int
+    words: str
+    source: str
+    checked: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCondition:
+    """A condition that marks a Node or its GPUs as broken. bad_status: the status that means broken. words: the
+    meaning, as a clause."""
+
+    type: str
+    bad_status: Literal["True", "False"]
+    detector: str
+    words: str
+    source: str
+    checked: date
+
+
+def dcgm_error(watch: str, code: str) -> DcgmError:
+    known = dcgm_errors()
+    return known.get(code) or known.get(watch) or known["OTHER"]
+
+
+@cache
+def dcgm_errors() -> Mapping[str, DcgmError]:
+    file = "dcgm_errors.csv"
+    return keyed(packaged(file), file, DcgmError, attrgetter("code"), _dcgm_error)
+
+
+def _dcgm_error(row: Row) -> DcgmError:
+    return row.as_(DcgmError, components=tuple(map(Component, row.optional("components").split())))
+
+
+@cache
+def node_conditions() -> Mapping[str, NodeCondition]:
+    """By type."""
+    file = "node_conditions.csv"
+    return keyed(packaged(file), file, NodeCondition, attrgetter("type"))
