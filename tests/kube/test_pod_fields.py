@@ -26,7 +26,6 @@ Schema = Callable[[str], Fields | None]
 
 REFUSED = {path: each for each in TABLE.refused for path in each.fields}
 IRRELEVANT = {path: each.why for each in TABLE.irrelevant for path in each.fields}
-OLDER = {"workloadRef": "The API had it until Kubernetes 1.35."}
 
 
 def of_client(kind: str) -> Fields | None:
@@ -83,7 +82,7 @@ def test_each_field_of_the_clients_models_is_decided() -> None:
 
 
 def test_the_table_names_only_fields_that_exist_and_each_once() -> None:
-    assert {path for path in NAMED if not known(of_client, path)} == set(OLDER)
+    assert {path for path in NAMED if not known(of_client, path)} == set()
     assert len(set(NAMED)) == len(NAMED)
     assert all(len(each.why.split()) > 4 for each in (*TABLE.irrelevant, *TABLE.refused))
 
@@ -165,7 +164,7 @@ def test_a_field_that_is_not_modelled_refuses_by_its_name(path: str) -> None:
         assert rule.why not in landed(with_field(path, harmless)), "the value restricts nothing"
 
 
-@pytest.mark.parametrize("path", sorted(IRRELEVANT.keys() - OLDER.keys()))
+@pytest.mark.parametrize("path", sorted(IRRELEVANT))
 def test_a_field_that_is_irrelevant_refuses_nothing(path: str) -> None:
     assert not taken(with_field(path, sample(path))).placement.unmodelled
 

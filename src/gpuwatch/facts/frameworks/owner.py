@@ -30,14 +30,6 @@ class OwnerRef(Wire, frozen=True):
         return self.api_version.rpartition("/")[2]
 
 
-class WorkloadRef(Wire, frozen=True):
-    """`pod.spec.workloadRef`, the form before Kubernetes 1.36."""
-
-    name: str = ""
-    pod_group: str = ""
-    pod_group_replica_key: str | None = None
-
-
 class Scaled(Wire, frozen=True):
     """A part of an object with a number of replicas of its own."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from gpuwatch.facts.frameworks import FRAMEWORK_OF, FRAMEWORKS, kueue, schedulers
 from gpuwatch.facts.frameworks.framework import Framework, GangRule, Kind
 from gpuwatch.facts.frameworks.objects import KindKey
-from gpuwatch.facts.frameworks.owner import Owner, WorkloadRef
+from gpuwatch.facts.frameworks.owner import Owner
 from gpuwatch.facts.model.cluster import OwnerStatus
 
 _KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
@@ -32,7 +32,6 @@ class Member:
     status: OwnerStatus = OwnerStatus.FOUND
     chain: tuple[Owner, ...] = ()
     scheduling_group: str = ""
-    workload_ref: WorkloadRef | None = None
 
     def mark(self, names: Iterable[str]) -> tuple[str, str] | None:
         """The first of these labels or annotations on the Pod, as ('label NAME' or 'annotation NAME', value)."""
@@ -52,9 +51,9 @@ class Membership:
     framework: str
     namespace: str
     name: str
-    part: str = ""
+    recognised_by: str
     min_available: int | None = None
-    recognised_by: str = ""
+    part: str = ""
 
     @property
     def id(self) -> str:
@@ -84,7 +83,6 @@ def group_kinds(members: Iterable[Member]) -> tuple[Kind, ...]:
         for kind in (
             *(groups.kind for _, groups in _GROUPS if member.mark(groups.named_by)),
             *((schedulers.NATIVE_GROUP,) if member.scheduling_group else ()),
-            *((schedulers.NATIVE_WORKLOAD,) if member.workload_ref else ()),
         )
     )
     return tuple(found)
@@ -127,7 +125,7 @@ def _kueue(member: Member, objects: GangObjects) -> Membership | None:
         framework = (kueue.ADMITTED if member.chain else kueue.POD_GROUP).name
         total = member.annotations.get(_KUEUE_TOTAL, "")
         needed = int(total) if total.isdecimal() else None
-        return Membership(framework, member.namespace, group, "", needed, f"label {_KUEUE_GROUP}")
+        return Membership(framework, member.namespace, group, f"label {_KUEUE_GROUP}", needed)
     admitted = kueue_workload(member, objects)
     if admitted is not None:
         sets = admitted.spec.pod_sets or ()
@@ -135,14 +133,14 @@ def _kueue(member: Member, objects: GangObjects) -> Membership | None:
         known = [count for count in counts if count is not None]
         needed = sum(known) if known and len(known) == len(counts) else None
         by = f"Kueue Workload {admitted.namespace}/{admitted.name}"
-        return Membership(kueue.ADMITTED.name, member.namespace, admitted.name, "", needed, by)
+        return Membership(kueue.ADMITTED.name, member.namespace, admitted.name, by, needed)
     top = member.chain[-1] if member.chain else None
     own = member.mark(_KUEUE_MARKS)
     queued = next((owner for owner in reversed(member.chain) if owner.labels.get(kueue.QUEUE)), None)
     if own is None and queued is None:
         return None
     by = own[0] if own else f"label {kueue.QUEUE} of {queued.kind}" if queued else ""
-    return Membership(kueue.ADMITTED.name, member.namespace, top.name if top else member.name, "", None, by)
+    return Membership(kueue.ADMITTED.name, member.namespace, top.name if top else member.name, by)
 
 
 def _by_owner(member: Member, objects: GangObjects) -> Membership | None:
@@ -172,7 +170,7 @@ def _membership(
     if part is not None:
         by = part[0]
     needed = rule.minimum(owner.spec if owner is not None else None, member.annotations)
-    return Membership(framework.name, member.namespace, name, part[1] if part else "", needed, by)
+    return Membership(framework.name, member.namespace, name, by, needed, part[1] if part else "")
 
 
 def _own_group_minimum(member: Member, owner: Owner, objects: GangObjects) -> int | None:
@@ -192,16 +190,8 @@ def _by_group(member: Member, objects: GangObjects) -> Membership | None:
         gang = policy.gang if policy else None
         if group is not None and gang is None:
             return None  # the basic policy schedules Pod by Pod
-        return Membership(
-            schedulers.NATIVE.name,
-            member.namespace,
-            member.scheduling_group,
-            "",
-            gang.min_count if gang else None,
-            "spec.schedulingGroup.podGroupName",
-        )
-    if member.workload_ref is not None:
-        return _by_workload_ref(member, member.workload_ref, objects)
+        needed, by = gang.min_count if gang else None, "spec.schedulingGroup.podGroupName"
+        return Membership(schedulers.NATIVE.name, member.namespace, member.scheduling_group, by, needed)
     for framework, groups in _GROUPS:
         named = member.mark(groups.named_by)
         if named is None:
@@ -210,20 +200,8 @@ def _by_group(member: Member, objects: GangObjects) -> Membership | None:
         needed = groups.minimum(found.spec) if found is not None else None
         if needed is not None and needed <= 1:
             continue  # a scheduler's own group of a single Pod, or Pods that do not need each other
-        return Membership(framework, member.namespace, named[1], "", needed, named[0])
+        return Membership(framework, member.namespace, named[1], named[0], needed)
     return None
-
-
-def _by_workload_ref(member: Member, ref: WorkloadRef, objects: GangObjects) -> Membership | None:
-    found = objects.by_name.get((schedulers.NATIVE_WORKLOAD.key, member.namespace, ref.name))
-    groups = found.spec.pod_groups or () if found is not None else ()
-    policy = next((group.policy for group in groups if group.name == ref.pod_group), None)
-    gang = policy.gang if policy else None
-    if policy is not None and gang is None:
-        return None
-    part = f"{ref.pod_group}/{ref.pod_group_replica_key}" if ref.pod_group_replica_key else ref.pod_group
-    needed = gang.min_count if gang else None
-    return Membership(schedulers.NATIVE.name, member.namespace, ref.name, part, needed, "spec.workloadRef")
 
 
 def _by_label(member: Member) -> Membership | None:
@@ -242,5 +220,5 @@ def _by_convention(member: Member) -> Membership | None:
         framework = FRAMEWORK_OF.get(owner.key)
         by = framework.by_convention(owner) if framework is not None and framework.by_convention is not None else ""
         if by:
-            return Membership(owner.kind, member.namespace, owner.name, "", owner.replicas, by)
+            return Membership(owner.kind, member.namespace, owner.name, by, owner.replicas)
     return None

@@ -17,17 +17,7 @@ class NativeGroupSpec(OwnerSpec, frozen=True):
     scheduling_policy: _Policy | None = None
 
 
-class _NamedGroup(Wire, frozen=True):
-    name: str = ""
-    policy: _Policy | None = None
-
-
-class NativeWorkloadSpec(OwnerSpec, frozen=True):
-    pod_groups: list[_NamedGroup] | None = None
-
-
 NATIVE_GROUP = Kind("scheduling.k8s.io", "PodGroup", ("v1beta1", "v1alpha3", "v1alpha2"), spec=NativeGroupSpec)
-NATIVE_WORKLOAD = Kind("scheduling.k8s.io", "Workload", ("v1alpha1",), spec=NativeWorkloadSpec)
 
 NATIVE = Framework(name="Kubernetes gang")
 COSCHEDULING = Framework(

@@ -26,7 +26,6 @@ LISTED = (
     *LISTED_OWNERS.values(),
     kueue.WORKLOAD,
     schedulers.NATIVE_GROUP,
-    schedulers.NATIVE_WORKLOAD,
     *(item.groups.kind for item in FRAMEWORKS if item.groups is not None),
 )
 READ = frozenset(kind.key for kind in LISTED)

@@ -212,7 +212,6 @@ def climb_all(pods: Sequence[HeldPod], index: OwnerIndex) -> list[Climbed]:
             status=reached.status,
             chain=reached.chain,
             scheduling_group=held.scheduling_group,
-            workload_ref=held.workload_ref,
         )
         climbed.append(Climbed(held, member, reached))
     return climbed

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpuwatch.facts.frameworks.owner import OwnerRef, WorkloadRef
+from gpuwatch.facts.frameworks.owner import OwnerRef
 from gpuwatch.facts.model.cluster import Node, Placement, Pod, Toleration
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.sources.kube import wire
@@ -44,7 +44,6 @@ class HeldPod:
     controller: OwnerRef | None
     static: bool
     scheduling_group: str  # pod.spec.schedulingGroup.podGroupName
-    workload_ref: WorkloadRef | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ def companion(item: OtherPod) -> HeldPod:
         priority=item.priority,
         placement=Placement(tolerations=item.tolerations),
     )
-    return HeldPod(pod, item.controller, static=False, scheduling_group=item.scheduling_group, workload_ref=None)
+    return HeldPod(pod, item.controller, static=False, scheduling_group=item.scheduling_group)
 
 
 def with_others(nodes: Iterable[Node], others: Iterable[OtherPod]) -> tuple[Node, ...]:
@@ -188,7 +187,6 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
         controller=meta.controller,
         static=MIRROR in (meta.annotations or {}),
         scheduling_group=(group.pod_group_name if group else None) or "",
-        workload_ref=spec.workload_ref,
     )
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from gpuwatch.facts.frameworks.owner import OwnerRef, Wire, WorkloadRef
+from gpuwatch.facts.frameworks.owner import OwnerRef, Wire
 from gpuwatch.facts.model.cluster import Requirement
 
 Quantities = dict[str, str | int | float]
@@ -219,7 +219,6 @@ class PodSpec(Wire, frozen=True):
     scheduler_name: str | None = None
     resource_claims: list[PodClaim] | None = None
     scheduling_group: SchedulingGroup | None = None
-    workload_ref: WorkloadRef | None = None
     tolerations: list[WireToleration] | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
