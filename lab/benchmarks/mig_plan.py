@@ -104,7 +104,7 @@ def main() -> None:
             print(
                 f"{name:7} seed {seed}: {seconds:.2f} s CPU ({wall:.2f} s), {plan.gpus_before} → {plan.gpus_after} GPUs"
                 f", bound {plan.lower_bound_gpus} (÷ {ratio:.4f}), {len(plan.changes)} cut, {len(plan.moved)} moved, "
-                f"{len(plan.waiting)} wait, {len(plan.unplaced)} lines unplaced"
+                f"{len(plan.unplaced)} lines unplaced"
             )
     print(f"goal: under {GOAL_SECONDS:g} s CPU and at most {GOAL_RATIO:g} of the bound")
     if failed:

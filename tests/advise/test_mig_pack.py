@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.facts.catalog.mig import families, geometry, placement_sets
-from gpuwatch.size.mig_pack import KeptClass, Packing, Supply, UniformClass, pack, patterns
+from gpuwatch.size.mig_pack import KeptClass, Packing, pack, patterns
 from gpuwatch.size.mig_parted import standard_name
 
 A100 = "A100-40GB"
@@ -45,7 +45,7 @@ def fewest(demand: tuple[int, ...], profiles: tuple[str, ...]) -> int:
 def packed(demand: Mapping[str, int], family: str = A100, **supply: Any) -> Packing | None:
     shape = geometry(family)
     assert shape is not None
-    return pack(demand, Supply(shape=shape, **supply))
+    return pack(demand, shape, **supply)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -93,14 +93,6 @@ def test_free_instances_of_gpus_in_use_come_first() -> None:
     found = packed({"1g.5gb": 8}, held={"1g.5gb": 1, "7g.40gb": 1}, blank=1)
     assert found is not None
     assert (found.gpus, found.lower_bound) == (1, 1)
-
-
-def test_uniform_nodes_are_set_as_a_whole_and_used_by_gpu() -> None:
-    now = UniformClass(4, "1g.5gb")
-    found = packed({"1g.5gb": 8, "3g.20gb": 1}, uniform={now: 2})
-    assert found is not None
-    assert found.uniform == {(now, "1g.5gb"): (1, 2), (now, "3g.20gb"): (1, 1)}
-    assert packed({"1g.5gb": 8, "3g.20gb": 1}, uniform={now: 1}) is None
 
 
 @pytest.mark.parametrize("family", families())

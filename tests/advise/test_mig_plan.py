@@ -22,7 +22,8 @@ from gpuwatch.facts.model.sizing import (
 )
 from gpuwatch.facts.model.telemetry import Vendor
 from gpuwatch.facts.model.workload_profile import WorkloadKey
-from gpuwatch.size.mig_plan import MigPlanPolicy, plan_mig, slice_demands
+from gpuwatch.size.mig_fleet import slice_demands
+from gpuwatch.size.mig_plan import MigPlanPolicy, plan_mig
 
 
 def whole_fleet(pods: int, wants: str | None) -> MigFleet:
@@ -96,19 +97,19 @@ def test_an_empty_gpu_is_cut_rather_than_one_that_must_be_emptied() -> None:
     assert [change.device for change in plan.changes] == ["GPU-b-empty-0"]
     assert plan.changes[0].displaced == ()
     assert plan.freed == ("GPU-a-held-0",)
-    assert plan.waiting == ()
 
 
-def test_where_all_gpus_are_held_the_pods_in_the_way_are_named_and_wait() -> None:
-    plan = whole_fleet(1, "2g.10gb").plan()
-    assert plan.changes[0].displaced == ("team/pod-0",)
-    assert plan.waiting == ("team/pod-0",)
+def test_where_all_gpus_are_held_the_pods_in_the_way_are_named() -> None:
+    assert whole_fleet(1, "2g.10gb").plan().changes[0].displaced == ("team/pod-0",)
 
 
-def test_only_the_first_node_makes_pods_wait() -> None:
-    plan = whole_fleet(14, "1g.5gb").plan()
-    assert len(plan.batches) == 2
-    assert len(plan.waiting) == 1  # the second Node's Pod moves to the first's slices
+def test_pods_that_leave_later_get_the_slices_that_are_ready_later() -> None:
+    fleet = whole_fleet(14, "1g.5gb")
+    plan = fleet.plan()
+    assert len(plan.order) == 2
+    there = nodes_after(plan, fleet)
+    of_drained = [there[f"team/pod-{name.removeprefix('node-')}"] for name in plan.order]
+    assert of_drained == [plan.order[0]] * 2  # the second Node's Pod moves to the first's slices
 
 
 def test_whole_gpus_that_nobody_advised_stay_whole() -> None:
@@ -263,15 +264,9 @@ def test_random_fleets_in_use_give_valid_plans(seed: int) -> None:
     fleet = MigFleet()
     cuts = [("1g.5gb",) * 7, ("3g.20gb", "3g.20gb"), ("2g.10gb", "2g.10gb", "3g.20gb"), ("4g.20gb", "1g.5gb"), ()]
     for number in range(20):
-        single = chance.random() < 0.2
         cut = {index: chance.choice(cuts) for index in range(4)}
-        if single:
-            cut = dict.fromkeys(range(4), chance.choice([cuts[0], cuts[1]]))
-        fleet.node(
-            f"n{number:02}", gpus=4, cuts=cut,
-            mig_strategy="single" if single else chance.choice(["mixed"] * 6 + ["none", ""]),
-            unschedulable=chance.random() < 0.1,
-        )  # fmt: skip
+        strategy = chance.choice(["mixed"] * 6 + ["none", "single"])
+        fleet.node(f"n{number:02}", gpus=4, cuts=cut, mig_strategy=strategy, unschedulable=chance.random() < 0.1)
     for device in list(fleet.devices):
         if chance.random() < 0.6:
             profile = device.mig_profile or ""
@@ -280,9 +275,9 @@ def test_random_fleets_in_use_give_valid_plans(seed: int) -> None:
             fleet.holds(device.id.removeprefix("GPU-").replace("/", "-"), device.id, known, wants=wants)
     fleet.asks("2g.10gb", 5)
     fleet.asks("4g.20gb", 3, priority=chance.choice([0, 10]))
-    plan = fleet.plan(MigPlanPolicy(nodes_per_batch=3))
+    plan = fleet.plan()
     assert plan.gpus_after <= plan.gpus_before + 5 + 3
-    assert plan == fleet.plan(MigPlanPolicy(nodes_per_batch=3))
+    assert plan == fleet.plan()
 
 
 def test_the_order_of_demands_and_devices_does_not_matter_for_the_gpus() -> None:
@@ -292,35 +287,6 @@ def test_the_order_of_demands_and_devices_does_not_matter_for_the_gpus() -> None
     random.Random(2).shuffle(fleet.demands)
     again = fleet.plan()
     assert (again.gpus_after, again.changes, again.mig_parted) == (plan.gpus_after, plan.changes, plan.mig_parted)
-
-
-class TestSingleStrategy:
-    def test_all_gpus_of_the_node_are_cut_alike(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n", gpus=2, mig_strategy="single")
-        fleet.asks("3g.20gb", 2)
-        plan = fleet.plan()
-        assert [change.after for change in plan.changes] == [("3g.20gb", "3g.20gb")] * 2
-        assert plan.node_labels == {"n": "all-3g.20gb"}
-        assert plan.gpus_after == 1
-
-    def test_two_profiles_need_two_nodes(self) -> None:
-        fleet = MigFleet()
-        for name in ("a", "b"):
-            fleet.node(name, gpus=2, mig_strategy="single")
-        fleet.asks("3g.20gb")
-        fleet.asks("1g.5gb")
-        plan = fleet.plan()
-        assert sorted(plan.node_labels.values()) == ["all-1g.5gb", "all-3g.20gb"]
-
-    def test_a_whole_gpu_beside_keeps_the_node_whole(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n", gpus=2, mig_strategy="single")
-        fleet.holds("whole", "GPU-n-0", "")
-        fleet.asks("3g.20gb")
-        plan = fleet.plan()
-        assert plan.changes == ()
-        assert len(plan.unplaced) == 1
 
 
 class TestMigParted:
@@ -386,7 +352,7 @@ class TestMigParted:
         fleet.node("a", cuts={0: ("3g.39gb", "3g.39gb")})
         fleet.node("b", gpus=2, cuts={0: ("3g.40gb", "1g.10gb")})
         fleet.holds("there", "GPU-b-0/1", "3g.40gb", priority=2_000_000_000)
-        fleet.asks("3g.39gb", 4)
+        fleet.asks("3g.40gb", 4)
         plan = fleet.plan()
         assert plan.changes[0].after == ("3g.40gb", "3g.40gb")
 
@@ -399,37 +365,25 @@ class TestBadInput:
         fleet.asks("1g.5gb", gpu_model="Z900")
         fleet.asks("9g.99gb")
         fleet.asks("1g.5gb", gpu_model="T4")
-        fleet.asks("1g.5gb", count=0)
         plan = fleet.plan()
         assert len(plan.placements) == 1
-        assert "does not know the GPU model 'Z900'" in plan.unplaced[0]
-        assert "no MIG profile '9g.99gb' that the catalog knows" in plan.unplaced[1]
-        assert "T4 has no MIG" in plan.unplaced[2]
-        assert "0 slices" in plan.unplaced[3]
-
-    @pytest.mark.parametrize(
-        ("strategy", "words"),
-        [("none", "MIG strategy is none"), ("", "is not known"), ("auto", "'auto', which is none of")],
-    )
-    def test_strategies_that_allow_nothing(self, strategy: str, words: str) -> None:
-        fleet = MigFleet()
-        fleet.node("n", mig_strategy=strategy)
-        fleet.asks("1g.5gb")
-        plan = fleet.plan()
-        assert plan.changes == ()
-        assert any(words in line for line in plan.unplaced)
-        assert any("no place is left for 1g.5gb" in line for line in plan.unplaced)
+        assert "no MIG profile '1g.5gb' of the GPU model 'Z900'" in plan.unplaced[0]
+        assert "no MIG profile '9g.99gb'" in plan.unplaced[1]
+        assert "of the GPU model 'T4'" in plan.unplaced[2]
 
     @pytest.mark.parametrize(
         ("change", "words"),
         [
+            ({"mig_strategy": "none"}, "its MIG strategy is none"),
+            ({"mig_strategy": "single"}, "its MIG strategy is single, not mixed"),
+            ({"mig_strategy": ""}, "its MIG strategy is unknown"),
             ({"unschedulable": True}, "cordoned"),
             ({"conditions": ()}, "not known to be ready"),
-            ({"gpu_count": 2}, "1 of its 2 GPUs"),
+            ({"gpu_count": 2}, "telemetry shows its GPUs 0 alone, of 2"),
             ({"mig_layout": {"1c.3g.20gb": 3}}, "1c.3g.20gb"),
             ({"taints": (Taint("node.kubernetes.io/unreachable", "", "NoExecute"),)}, "out of service"),
         ],
-        ids=["cordon", "not-ready", "gpus-missing", "compute-instances", "tainted"],
+        ids=["none", "single", "no-strategy", "cordon", "not-ready", "gpus-missing", "compute-instances", "tainted"],
     )
     def test_nodes_that_nothing_is_done_to(self, change: dict[str, object], words: str) -> None:
         fleet = MigFleet()
@@ -438,6 +392,7 @@ class TestBadInput:
         plan = fleet.plan()
         assert plan.changes == ()
         assert any(words in line for line in plan.unplaced)
+        assert any("no place is left for 1g.5gb" in line for line in plan.unplaced)
 
     def test_a_pod_that_nobody_can_attribute_keeps_its_node_as_it_is(self) -> None:
         fleet = MigFleet()
@@ -461,45 +416,20 @@ class TestBadInput:
     def test_nothing_at_all(self) -> None:
         plan = plan_mig((), Cluster(), (), MigPlanPolicy(), AT)
         assert (plan.gpus_before, plan.gpus_after, plan.lower_bound_gpus, plan.unplaced) == (0, 0, 0, ())
-        assert plan.fragmentation_before_ratio is None
-
-    def test_policy_bounds(self) -> None:
-        with pytest.raises(ValueError, match=r"mig_plan.nodes_per_batch is 0"):
-            MigPlanPolicy(nodes_per_batch=0)
 
 
-def test_emptiest_first_and_no_more_pods_than_a_batch_may_displace() -> None:
+def test_the_emptiest_node_is_drained_first() -> None:
     fleet = MigFleet()
     for name, pods in (("busy", 17), ("calm", 16), ("empty", 0)):
         fleet.node(name, gpus=17)
         for number in range(pods):
             fleet.holds(f"{name}-{number}", f"GPU-{name}-{number}", "", wants="7g.40gb")
     fleet.asks("7g.40gb", 18)
-    plan = fleet.plan(MigPlanPolicy(nodes_per_batch=3))
+    plan = fleet.plan()
     assert plan.order == ("empty", "calm", "busy")
-    assert plan.batches == (("empty", "calm"), ("busy",))  # all three would displace 33 Pods
-    assert fleet.plan(MigPlanPolicy(nodes_per_batch=1)).batches == (("empty",), ("calm",), ("busy",))
-
-
-class TestFragmentation:
-    def test_free_slices_of_the_wrong_kind_are_fragments(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n", cuts={0: ("4g.20gb", "3g.20gb")})
-        fleet.holds("pod", "GPU-n-0/1", "4g.20gb", priority=2_000_000_000)
-        plan = fleet.plan()
-        assert plan.fragmentation_before_ratio == 1.0  # 3g.20gb is free, and only 4g.20gb is asked for
-        fleet.demands.append(replace(fleet.demands[0], mig_profile="3g.20gb", pod="", devices=(), priority=0))
-        plan = fleet.plan()
-        assert plan.fragmentation_before_ratio == 0.5  # of the mix, one in two can use it
-        assert plan.fragmentation_after_ratio is None  # nothing is free
-
-    def test_an_empty_gpu_is_no_fragment_but_for_who_cannot_have_it(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n")
-        fleet.asks("1g.5gb")
-        assert fleet.plan().fragmentation_before_ratio == 0.0
-        fleet.nodes[0] = replace(fleet.nodes[0], unschedulable=True)
-        assert fleet.plan().fragmentation_before_ratio == 1.0
+    assert [change.node for change in plan.changes] == sorted(
+        (change.node for change in plan.changes), key=plan.order.index
+    )
 
 
 class TestDemandsFromAdvice:

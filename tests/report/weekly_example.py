@@ -254,9 +254,15 @@ def mig_plan() -> MigPlan:
         gpus_before=14,
         gpus_after=5,
         lower_bound_gpus=4,
-        fragmentation_before_ratio=0.31,
-        fragmentation_after_ratio=None,
         changes=(
+            NodeMigChange(
+                node="gpu-node-04",
+                device="GPU-0f1e2d3c-1b1f-4b0e-9d53-0d1d3a0f9f11",
+                index=2,
+                gpu_model="A100-SXM4-80GB",
+                before=("7g.80gb",),
+                after=("1g.10gb",) * 7,
+            ),
             NodeMigChange(
                 node="gpu-node-03.eu-west-1.compute.internal",
                 device="GPU-755b4166-1b1f-4b0e-9d53-0d1d3a0f9f11",
@@ -266,20 +272,10 @@ def mig_plan() -> MigPlan:
                 after=("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"),
                 displaced=("vision/perception-train-0", "nlp/reranker-6c9f7d5b5c-x2x7k"),
             ),
-            NodeMigChange(
-                node="gpu-node-04",
-                device="GPU-0f1e2d3c-1b1f-4b0e-9d53-0d1d3a0f9f11",
-                index=2,
-                gpu_model="A100-SXM4-80GB",
-                before=("7g.80gb",),
-                after=("1g.10gb",) * 7,
-            ),
         ),
         order=("gpu-node-04", "gpu-node-03.eu-west-1.compute.internal"),
-        batches=(("gpu-node-04",), ("gpu-node-03.eu-west-1.compute.internal",)),
         freed=("GPU-11111111-1b1f-4b0e-9d53-0d1d3a0f9f11", "GPU-22222222-1b1f-4b0e-9d53-0d1d3a0f9f11"),
         moved=("fraud/backtest-0",),
-        waiting=("vision/perception-train-0",),
         mig_parted={
             "version": "v1",
             "mig-configs": {

@@ -84,15 +84,10 @@ def workload_detail(item: Recommendation | Abstention) -> RenderableType:
 
 
 def mig_plan_tables(plan: MigPlan, *, rows: int = 30, wide: bool = True) -> RenderableType:
-    """GPUs needed before and after, the new partitions in order, and their files."""
+    """GPUs needed before and after, the new partitions in the order of draining, and their files."""
     grid = new_grid()
     grid.add_row(
         "GPUs", f"{plan.gpus_before} now → {plan.gpus_after} after; no packing needs fewer than {plan.lower_bound_gpus}"
-    )
-    grid.add_row(
-        "Fragmentation",
-        f"{_fragmentation(plan.fragmentation_before_ratio)} now → {_fragmentation(plan.fragmentation_after_ratio)} "
-        "after: the share of free capacity that what is asked for does not fit",
     )
     if plan.freed:
         grid.add_row("Freed", escape(listed([short_uuid(name) for name in plan.freed], rows)))
@@ -102,25 +97,23 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30, wide: bool = True) -> Rend
     parts: list[RenderableType] = [grid, Text()]
     if plan.changes:
         table = new_table(
-            f"GPUs to cut anew ({len(plan.changes)})", "Node", "GPU", "now", "after", "Pods that leave first"
-        )
-        place = {node: index for index, node in enumerate(plan.order)}
-        # In the order of draining; other Nodes last.
-        drained = sorted(plan.changes, key=lambda item: (place.get(item.node, len(place)), item.node, item.index))
-        for change in drained[:rows]:
+            f"GPUs to cut anew ({len(plan.changes)}), Nodes in the order of draining",
+            "Node", "GPU", "now", "after", "Pods that leave first",
+        )  # fmt: skip
+        for change in plan.changes[:rows]:
             table.add_row(
                 FoldedName(change.node),
                 FoldedName(f"{change.index} {short_uuid(change.device)}"),
                 _slices(change.before) if change.before else Text("MIG off or unknown", style="dim"),
                 _slices(change.after),
-                Group(*(FoldedName(pod) for pod in change.displaced))
-                if change.displaced
-                else Text("none", style="dim"),
+                Group(*map(FoldedName, change.displaced)) if change.displaced else Text("none", style="dim"),
             )
         parts += [table, *cut(len(plan.changes), rows), Text()]
     else:
         parts.append(Text("No GPU has to be cut anew.\n"))
-    parts += _mig_order(plan, rows)
+    if plan.moved:
+        names = listed(plan.moved, rows)
+        parts += [Text(f"Move although they need no change ({len(plan.moved)}): {names}", overflow="fold"), Text()]
     if plan.unplaced:
         parts.append(Text(f"Left out ({len(plan.unplaced)})", style="bold"))
         parts += [Text(f"  {line}", style="yellow", overflow="fold") for line in plan.unplaced[:rows]]
@@ -264,25 +257,7 @@ def _verdict(option: Option, item: Recommendation | Abstention) -> RenderableTyp
     return Text("as now" if option == item.current else "allowed", style="dim")
 
 
-def _fragmentation(ratio: float | None) -> str:
-    return "nothing free" if ratio is None else percent(ratio)
-
-
 def _slices(profiles: Sequence[str]) -> FoldedName:
     """'3g.40gb 2g.20gb 2 × 1g.10gb'."""
     counted = {name: profiles.count(name) for name in profiles}
     return FoldedName(" ".join(name if count == 1 else f"{count} × {name}" for name, count in counted.items()))
-
-
-def _mig_order(plan: MigPlan, rows: int) -> list[RenderableType]:
-    if not plan.order:
-        return []
-    grid = new_grid()
-    batches = plan.batches or tuple((node,) for node in plan.order)
-    for index, batch in enumerate(batches[:rows], 1):
-        grid.add_row(f"{index}.", escape(", ".join(batch)))
-    parts: list[RenderableType] = [Text("Nodes to drain, in this order", style="bold"), grid, *cut(len(batches), rows)]
-    for title, pods in (("Move although they need no change", plan.moved), ("Wait without a slice", plan.waiting)):
-        if pods:
-            parts.append(Text(f"{title} ({len(pods)}): {listed(pods, rows)}", overflow="fold"))
-    return [*parts, Text()]

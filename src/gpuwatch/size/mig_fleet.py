@@ -1,7 +1,7 @@
-"""Input of a fleet MIG plan: how GPUs are cut now, which Pods hold what, and what may change."""
+"""Input of a fleet MIG plan: how GPUs are cut now, which Pods hold what and need what, and what may change."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,8 +9,9 @@ from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, profile_name
 from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.model.cluster import Cluster, Node
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.sizing import SliceDemand
+from gpuwatch.facts.model.sizing import Recommendation, SliceDemand, TargetKind
 from gpuwatch.facts.model.telemetry import Device, DeviceId, PodRef
+from gpuwatch.facts.model.workload_profile import WorkloadKey
 from gpuwatch.size.mig_pack import Cut
 
 
@@ -25,7 +26,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetGpu:
-    """A physical GPU. cut: its instances, () with MIG off. closed: why nothing new may be placed here; '' if it may."""
+    """A physical GPU. cut: its instances, () with MIG off. closed: nothing new may be placed here."""
 
     uuid: str
     node: str
@@ -33,8 +34,7 @@ class FleetGpu:
     model: str  # Gpu.name
     cut: Cut
     rows: tuple[DeviceRow, ...]
-    strategy: str  # mixed or single
-    closed: str = ""
+    closed: bool = False
 
     @property
     def pods(self) -> tuple[PodRef, ...]:
@@ -47,17 +47,17 @@ class FleetGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigFleet:
-    """gpus: by UUID. bystanders: Node → index → instances of the GPUs of other models there. spellings: (Node or
-    'model …', the catalog's profile) → the driver's spelling. left_out: sentences about what stays unchanged."""
+    """gpus: by UUID, all of the Nodes that have a model with demand. spellings: (Node or 'model …', the catalog's
+    profile) → the driver's spelling. left_out: sentences about what stays unchanged."""
 
     gpus: Mapping[str, FleetGpu]
-    bystanders: Mapping[str, Mapping[int, Cut]]
     spellings: Mapping[tuple[str, str], str]
     left_out: tuple[str, ...]
 
-    def spelled(self, node: str, model: str, profile: str) -> str:
-        """The profile's name on this Node; else on other Nodes of the model; else in the catalog."""
-        return self.spellings.get((node, profile)) or self.spellings.get((f"model {model}", profile)) or profile
+    def spelled(self, gpu: FleetGpu, cut: Cut) -> Cut:
+        """The profiles' names on this GPU's Node; else on other Nodes of the model; else in the catalog."""
+        known, model = self.spellings, f"model {gpu.model}"
+        return tuple(known.get((gpu.node, name)) or known.get((model, name)) or name for name in cut)
 
 
 def gpu_of(device: Device, node: Node | None) -> Gpu | None:
@@ -87,150 +87,142 @@ def holders_of(cluster: Cluster, devices: Sequence[Device]) -> dict[DeviceId, tu
     return {device_id: tuple(sorted(refs)) for device_id, refs in holders.items()}
 
 
+def slice_demands(
+    recommendations: Iterable[Recommendation], cluster: Cluster, devices: Sequence[Device]
+) -> tuple[SliceDemand, ...]:
+    """What every Pod on a MIG-capable NVIDIA GPU needs: the advised slice, else what it holds now. The plan ignores
+    recommendations for other kinds of targets. A Pod on several models or profiles has one demand for each."""
+    advised = {
+        item.key: item.chosen.target
+        for item in recommendations
+        if item.chosen.target.kind is TargetKind.MIG and item.chosen.target.gpu_model == item.key.gpu_model
+    }
+    nodes = {node.name: node for node in cluster.nodes}
+    holders = holders_of(cluster, devices)
+    pods = {pod.ref: pod for pod in cluster.pods}
+    held: dict[tuple[PodRef, WorkloadKey], list[DeviceId]] = defaultdict(list)
+    for device in sorted(devices, key=lambda item: item.id):
+        found = gpu_of(device, nodes.get(device.node or ""))
+        if found is None or geometry(found.mig_family) is None:
+            continue
+        profile = profile_name(found.name, device.mig_profile or "") if device.mig_instance is not None else ""
+        for ref in holders.get(device.id, ()):
+            pod = pods.get(ref)
+            workload = pod.workload if pod is not None and pod.workload else f"Pod/{ref}"
+            containers = dict(zip(device.pods, device.containers, strict=False))
+            held[ref, WorkloadKey(workload, containers.get(ref, ""), found.name, profile)].append(device.id)
+    return tuple(
+        SliceDemand(
+            key=key,
+            gpu_model=key.gpu_model,
+            mig_profile=(advised[key].mig_profile if key in advised else key.mig_profile) or "",
+            count=advised[key].gpus_per_pod if key in advised else len(ids),
+            pod=ref,
+            devices=tuple(ids),
+            priority=pods[ref].priority if ref in pods else 0,
+        )
+        for (ref, key), ids in sorted(held.items())
+    )
+
+
 def read_fleet(
-    demands: Sequence[SliceDemand], cluster: Cluster, devices: Sequence[Device], avoid: Collection[DeviceId] = ()
+    models: Collection[str], cluster: Cluster, devices: Sequence[Device], avoid: Collection[DeviceId]
 ) -> MigFleet:
-    """The GPUs of the models with demand for slices. `avoid`: devices or UUIDs that get nothing new."""
-    models = {demand.gpu_model for demand in demands if demand.mig_profile}
-    return _FleetReader(cluster, devices, frozenset(avoid)).fleet(models)
+    """The GPUs of all Nodes with one of these models. `avoid`: devices or UUIDs that get nothing new."""
+    nodes = {node.name: node for node in cluster.nodes}
+    holders = holders_of(cluster, devices)
+    unattributed = _unattributed(cluster, holders)
+    gpus: dict[str, FleetGpu] = {}
+    spellings: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    left_out = []
+    for name, here in sorted(grouped(devices, lambda device: device.node or "").items()):
+        node = nodes.get(name)
+        known = {device.uuid: gpu_of(device, node) for device in here}
+        if not any(found is not None and found.name in models for found in known.values()):
+            continue
+        if node is None:
+            hosts = ", ".join(sorted({device.node_label or "a host without a name" for device in here}))
+            left_out.append(f"{len(known)} GPUs on {hosts}: this host is no Node of the cluster, so nothing is planned there.")
+            continue
+        closed = _closed(node, here, known, unattributed.get(name, ()))
+        if closed:
+            left_out.append(f"Node {name}: nothing changes there, because {closed}.")
+        for uuid, rows in grouped(here, lambda device: device.uuid).items():
+            found = known[uuid]
+            if found is None:
+                continue
+            unsafe = bool(closed) or any(name in avoid for name in (uuid, *(row.id for row in rows)))
+            gpus[uuid] = gpu = _gpu(name, rows, found, holders, unsafe)
+            for row in rows if gpu.cut else ():
+                for key in (name, f"model {found.name}"):
+                    spellings[key, profile_name(found.name, row.mig_profile or "")][row.mig_profile or ""] += 1
+    return MigFleet(
+        gpus=gpus,
+        spellings={key: min(found, key=lambda text: (-found[text], text)) for key, found in spellings.items()},
+        left_out=tuple(left_out),
+    )
 
 
-class _FleetReader:
-    def __init__(self, cluster: Cluster, devices: Sequence[Device], avoid: frozenset[str]) -> None:
-        self.cluster = cluster
-        self.nodes = {node.name: node for node in cluster.nodes}
-        self.avoid = avoid
-        self.holders = holders_of(cluster, devices)
-        self.by_uuid = grouped(devices, lambda device: device.uuid)
-        self.left_out: list[str] = []
-        self.spellings: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self.unattributed = self._unattributed()
-
-    def fleet(self, models: Collection[str]) -> MigFleet:
-        strays: Counter[tuple[str, str]] = Counter()
-        by_node: dict[str, list[list[Device]]] = defaultdict(list)
-        wanted: set[str] = set()
-        for rows in self.by_uuid.values():
-            node = self.nodes.get(rows[0].node or "")
-            found = gpu_of(rows[0], node)
-            asked = found is not None and found.name in models
-            if node is not None:
-                by_node[node.name].append(rows)
-                wanted |= {node.name} if asked else set()
-            elif found is not None and asked:
-                strays[rows[0].node_label or "a host that telemetry does not name", found.name] += 1
-        self.left_out += [
-            f"{count} × {model} on {host}: the host is not a Node of this cluster, so nothing is planned there."
-            for (host, model), count in sorted(strays.items())
-        ]
-        gpus: dict[str, FleetGpu] = {}
-        bystanders: dict[str, dict[int, Cut]] = defaultdict(dict)
-        for name in sorted(wanted):
-            node = self.nodes[name]
-            strategy = _strategy(node)
-            closed = _no_strategy(strategy) or self._closed(node, by_node[name])
-            closed = closed or self._unknown_layout(node, by_node[name])
-            if closed:
-                self.left_out.append(f"Node {name}: nothing changes there, because {closed}.")
-            for rows in by_node[name]:
-                found = gpu_of(rows[0], node)
-                if found is not None and found.name in models:
-                    gpus[rows[0].uuid] = self._gpu(node, rows, found, strategy, closed)
-                else:
-                    cut = tuple(sorted(row.mig_profile or "" for row in rows if row.mig_instance is not None))
-                    bystanders[name][_index(rows[0])] = cut
-        return MigFleet(
-            gpus=gpus,
-            bystanders=bystanders,
-            spellings={key: min(found, key=lambda text: (-found[text], text)) for key, found in self.spellings.items()},
-            left_out=tuple(self.left_out),
+def _gpu(
+    node: str, rows: Sequence[Device], found: Gpu, holders: Mapping[DeviceId, tuple[PodRef, ...]], closed: bool
+) -> FleetGpu:
+    instances = [row for row in rows if row.mig_instance is not None]
+    held = [
+        DeviceRow(
+            device=row.id,
+            profile=profile_name(found.name, row.mig_profile) if instances and row.mig_profile else "",
+            pods=holders.get(row.id, ()),
         )
-
-    def _closed(self, node: Node, all_rows: Sequence[Sequence[Device]]) -> str:
-        if node.unschedulable:
-            return "the Node is cordoned"
-        if node.ready is not True:
-            return "the Node is not known to be ready"
-        if any(taint.effect in ("NoSchedule", "NoExecute") and taint.key.startswith("node.") for taint in node.taints):
-            return "the Node is tainted as out of service"
-        if self.unattributed.get(node.name):
-            return f"it is not known which of its GPUs Pod {self.unattributed[node.name][0]} has"
-        if any(gpu_of(rows[0], node) is None for rows in all_rows):
-            return "the catalog does not know all of its GPUs"
-        # mig-parted's assert fails unless the config covers every GPU of the Node.
-        indices = [rows[0].index for rows in all_rows]
-        if sorted(indices) != [str(number) for number in sorted(range(len(indices)), key=str)]:
-            return f"telemetry shows only its GPUs {', '.join(sorted(indices))}"
-        if node.gpu_count and node.gpu_count != len(indices):
-            return f"telemetry shows {len(indices)} of its {node.gpu_count} GPUs"
-        if not all(row.present for rows in all_rows for row in rows):
-            return "some of its GPUs do not report now"
-        return ""
-
-    def _unknown_layout(self, node: Node, all_rows: Sequence[Sequence[Device]]) -> str:
-        """Which instances the catalog does not know, such as compute instances (1c.3g.20gb); '' for none."""
-        models = {found for rows in all_rows if (found := gpu_of(rows[0], node)) is not None}
-        shapes = [shape for found in models if (shape := geometry(found.mig_family)) is not None]
-        reported = {row.mig_profile or "" for rows in all_rows for row in rows if row.mig_instance is not None}
-        for spelling in sorted({*node.mig_layout, *reported}):
-            names = {profile.name for shape in shapes if (profile := shape.profile(spelling)) is not None}
-            if not names:
-                return f"it has instances {spelling!r}, which the catalog does not know"
-            for name in names:
-                self.spellings[node.name, name][spelling] += 1
-        return ""
-
-    def _gpu(self, node: Node, rows: Sequence[Device], found: Gpu, strategy: str, closed: str) -> FleetGpu:
-        held = []
-        instances = [row for row in rows if row.mig_instance is not None]
-        for row in instances or rows:
-            profile = ""
-            if row.mig_instance is not None and row.mig_profile:
-                profile = profile_name(found.name, row.mig_profile)
-                self.spellings[f"model {found.name}", profile][row.mig_profile] += 1
-            held.append(DeviceRow(device=row.id, profile=profile, pods=self.holders.get(row.id, ())))
-        # A claim may name the parent GPU; which instance the Pod holds is then unknown.
-        parent = self.holders.get(rows[0].uuid, ())
-        if instances and parent:
-            closed = closed or f"Pod {parent[0]} has the whole GPU {rows[0].index}, which is cut into instances"
-        if rows[0].uuid in self.avoid or any(row.id in self.avoid for row in rows):
-            closed = closed or "the GPU is degraded"
-        return FleetGpu(
-            uuid=rows[0].uuid,
-            node=node.name,
-            index=_index(rows[0]),
-            model=found.name,
-            cut=tuple(sorted(row.profile for row in held)) if instances else (),
-            rows=tuple(sorted(held, key=lambda item: item.device)),
-            strategy=strategy,
-            closed=closed,
-        )
-
-    def _unattributed(self) -> dict[str, list[PodRef]]:
-        """Node → its Pods with NVIDIA accelerators whose devices are unknown."""
-        known = {ref for refs in self.holders.values() for ref in refs}
-        found: dict[str, list[PodRef]] = defaultdict(list)
-        for pod in self.cluster.pods:
-            asks = any(name.startswith("nvidia.com/") for name in pod.accelerators)
-            if pod.node and asks and pod.phase not in ("Succeeded", "Failed") and pod.ref not in known:
-                found[pod.node].append(pod.ref)
-        return {node: sorted(refs) for node, refs in found.items()}
+        for row in sorted(instances or rows, key=lambda row: row.id)
+    ]
+    return FleetGpu(
+        uuid=rows[0].uuid,
+        node=node,
+        index=int(rows[0].index) if rows[0].index.isdecimal() else -1,
+        model=found.name,
+        cut=tuple(sorted(row.profile for row in held)) if instances else (),
+        rows=tuple(held),
+        # A claim may name the GPU that instances lie on; which of them the Pod holds is then unknown.
+        closed=closed or bool(instances and holders.get(rows[0].uuid)),
+    )
 
 
-def _index(device: Device) -> int:
-    return int(device.index) if device.index.isdecimal() else -1
+def _closed(node: Node, here: Sequence[Device], known: Mapping[str, Gpu | None], unattributed: Sequence[PodRef]) -> str:
+    """Why nothing on the Node may change; '' if it may. here: its devices. known: UUID → model in the catalog."""
+    # From the label of gpu-feature-discovery; without it, resources named after slices mean `mixed`.
+    strategy = node.mig_strategy or ("mixed" if any("/mig-" in name for name in node.accelerators) else "unknown")
+    if strategy != "mixed":
+        return f"its MIG strategy is {strategy}, not mixed (label nvidia.com/mig.strategy)"
+    if node.unschedulable:
+        return "the Node is cordoned"
+    if node.ready is not True:
+        return "the Node is not known to be ready"
+    if any(taint.effect in ("NoSchedule", "NoExecute") and taint.key.startswith("node.") for taint in node.taints):
+        return "the Node is tainted as out of service"
+    if unattributed:
+        return f"it is not known which of its GPUs Pod {min(unattributed)} has"
+    if None in known.values():
+        return "the catalog does not know all of its GPUs"
+    # mig-parted's assert fails unless the config covers every GPU of the Node.
+    indices = sorted({device.uuid: device.index for device in here}.values())
+    if indices != sorted(str(number) for number in range(node.gpu_count or len(indices))):
+        return f"telemetry shows its GPUs {', '.join(indices)} alone, of {node.gpu_count or 'an unknown number'}"
+    if not all(device.present for device in here):
+        return "some of its GPUs do not report now"
+    shapes = [shape for found in known.values() if found is not None and (shape := geometry(found.mig_family))]
+    reported = {device.mig_profile or "" for device in here if device.mig_instance is not None}
+    for spelling in sorted({*node.mig_layout, *reported}):  # compute instances, such as 1c.3g.20gb, are among them
+        if not any(shape.profile(spelling) for shape in shapes):
+            return f"it has instances {spelling!r}, which the catalog does not know"
+    return ""
 
 
-def _strategy(node: Node) -> str:
-    """From GFD's label; without it, resources named after slices mean `mixed`."""
-    return node.mig_strategy or ("mixed" if any("/mig-" in name for name in node.accelerators) else "")
-
-
-def _no_strategy(strategy: str) -> str:
-    if strategy in ("mixed", "single"):
-        return ""
-    if strategy == "none":
-        return "its MIG strategy is none; set mig.strategy to mixed or single to have its GPUs cut"
-    if strategy:
-        return f"its MIG strategy is {strategy!r}, which is none of mixed, single and none"
-    return "its MIG strategy is not known (no label nvidia.com/mig.strategy)"
+def _unattributed(cluster: Cluster, holders: Mapping[DeviceId, Sequence[PodRef]]) -> Mapping[str, Sequence[PodRef]]:
+    """Node → its Pods with NVIDIA accelerators whose devices are unknown."""
+    known = {ref for refs in holders.values() for ref in refs}
+    found: dict[str, list[PodRef]] = defaultdict(list)
+    for pod in cluster.pods:
+        asks = any(name.startswith("nvidia.com/") for name in pod.accelerators)
+        if pod.node and asks and pod.phase not in ("Succeeded", "Failed") and pod.ref not in known:
+            found[pod.node].append(pod.ref)
+    return found

@@ -8,9 +8,9 @@ of them anew and moves 1.7 times as many Pods (lab/benchmarks/README.md).
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,9 +24,6 @@ _ROUND = 1e-6
 # A bound by work, not by time, so that equal input gives an equal plan. Real mixes need some tens.
 _NODE_LIMIT = 20_000
 
-_Row: TypeAlias = tuple[Sequence[int], float, float]
-"""Factors of the columns; their sum has to be from, to."""
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeptClass:
@@ -38,36 +35,15 @@ class KeptClass:
     cuttable: bool
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class UniformClass:
-    """Empty Nodes of strategy `single`: `gpus` each, all now with the instances `profile` ('' for MIG off)."""
-
-    gpus: int
-    profile: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
-    """GPUs of one model. held: profile → free instances of GPUs that stay in use in any case. kept: GPUs by class.
-    uniform: Nodes by class. blank: uncut GPUs that may be cut."""
-
-    shape: MigGeometry
-    held: Mapping[str, int] = field(default_factory=dict)
-    kept: Mapping[KeptClass, int] = field(default_factory=dict)
-    uniform: Mapping[UniformClass, int] = field(default_factory=dict)
-    blank: int = 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """gpus: in use, those of `Supply.held` aside. lower_bound: no packing uses fewer. keep: GPUs of each class that
-    stay in use as they are. cut: pattern → GPUs to cut. uniform: (class, profile) → (Nodes, GPUs in use)."""
+    """gpus: in use, those of the free instances aside. lower_bound: no packing uses fewer. keep: GPUs of each class
+    that stay in use as they are. cut: pattern → GPUs to cut."""
 
     gpus: int
     lower_bound: int
     keep: Mapping[KeptClass, int]
     cut: Mapping[Cut, int]
-    uniform: Mapping[tuple[UniformClass, str], tuple[int, int]]
 
 
 @lru_cache(maxsize=256)
@@ -83,102 +59,52 @@ def patterns(family: str, profiles: tuple[str, ...]) -> tuple[Cut, ...]:
     return tuple(sorted(best, key=lambda cut: (-len(cut), cut)))
 
 
-class _Column(NamedTuple):
-    """One variable: GPUs of a class that keep their cut, GPUs to cut in one way, or of the empty Nodes of a class those
-    cut alike to a profile (`node`) and the GPUs in use on them.
-
-    offers: instances of a unit. used: GPUs in use. disturbance: GPUs to cut, less tenants that stay. spare: GPUs that
-    could be cut anew."""
-
-    most: int
-    offers: Cut
-    used: int = 1
-    disturbance: int = 0
-    spare: bool = False
-    kept: KeptClass | None = None
-    uniform: tuple[UniformClass, str] | None = None
-
-    @property
-    def node(self) -> bool:
-        return self.uniform is not None and not self.used
-
-
-def pack(demand: Mapping[str, int], supply: Supply) -> Packing | None:
+def pack(
+    demand: Mapping[str, int],
+    shape: MigGeometry,
+    *,
+    held: Mapping[str, int] | None = None,
+    kept: Mapping[KeptClass, int] | None = None,
+    blank: int = 0,
+) -> Packing | None:
     """The packing with the fewest GPUs for this demand (profile → slices), and of those the fewest cuts and moves; None
-    where not everything fits."""
-    needed = Counter(demand) - Counter(supply.held)
-    columns = _columns(needed, supply)
-    if not needed or not columns:
-        return None if needed else Packing(gpus=0, lower_bound=0, keep={}, cut={}, uniform={})
-    rows = _rows(needed, supply, columns)
-    most = [column.most for column in columns]
-    used = [column.used for column in columns]
-    fewest = _solve(used, most, rows)
+    where not everything fits. held: free instances of GPUs that stay in use in any case. kept: GPUs by class. blank:
+    uncut GPUs that may be cut."""
+    needed = Counter(demand) - Counter(held)
+    if not needed:
+        return Packing(gpus=0, lower_bound=0, keep={}, cut={})
+    classes = sorted((kept or {}).items())
+    cuts = patterns(shape.family, tuple(sorted(needed)))
+    offers = [each.offers for each, _ in classes] + list(cuts)
+    # GPUs that keep their cut and GPUs that are cut anew share one supply.
+    spare = blank + sum(count for each, count in classes if each.cuttable)
+    of_spare = [int(each.cuttable) for each, _ in classes] + [1] * len(cuts)
+    most = [count for _, count in classes] + [spare] * len(cuts)
+    rows: list[_Row] = [([cut.count(name) for cut in offers], count, math.inf) for name, count in needed.items()]
+    rows.append((of_spare, 0, spare))
+    each_gpu = [1] * len(offers)
+    fewest = _solve(each_gpu, most, rows)
     if fewest is None:
         return None
-    gpus = round(float(np.dot(used, fewest)))
-    relaxed = _solve(used, most, rows, whole=False)
+    gpus = round(float(fewest.sum()))
+    relaxed = _solve(each_gpu, most, rows, whole=False)
     # One moved Pod weighs as much as one cut GPU.
-    gentlest = _solve([column.disturbance for column in columns], most, [*rows, (used, 0, gpus)])
-    values = fewest if gentlest is None else gentlest
-    chosen = [(column, count) for column, value in zip(columns, values, strict=True) if (count := round(float(value)))]
-    in_use = {column.uniform: count for column, count in chosen if column.uniform and not column.node}
+    disturbance = [-each.tenants for each, _ in classes] + [1] * len(cuts)
+    gentlest = _solve(disturbance, most, [*rows, (each_gpu, 0, gpus)])
+    counts = [round(float(value)) for value in (fewest if gentlest is None else gentlest)]
     return Packing(
         gpus=gpus,
-        lower_bound=gpus if relaxed is None else math.ceil(float(np.dot(used, relaxed)) - _ROUND),
-        keep={column.kept: count for column, count in chosen if column.kept},
-        cut={column.offers: count for column, count in chosen if not column.kept and not column.uniform},
-        uniform={
-            column.uniform: (count, in_use.get(column.uniform, 0))
-            for column, count in chosen
-            if column.uniform and column.node
-        },
+        lower_bound=gpus if relaxed is None else math.ceil(float(relaxed.sum()) - _ROUND),
+        keep={each: count for (each, _), count in zip(classes, counts, strict=False) if count},
+        cut={cut: count for cut, count in zip(cuts, counts[len(classes) :], strict=True) if count},
     )
 
 
-def _columns(needed: Mapping[str, int], supply: Supply) -> list[_Column]:
-    columns = [
-        _Column(count, each.offers, disturbance=-each.tenants, spare=each.cuttable, kept=each)
-        for each, count in sorted(supply.kept.items())
-    ]
-    cuts = patterns(supply.shape.family, tuple(sorted(needed)))
-    columns += [_Column(_spare(supply), cut, disturbance=1, spare=True) for cut in cuts]
-    for owner, nodes in sorted(supply.uniform.items()):
-        for profile in supply.shape.profiles:
-            if profile.name in needed:
-                alike, key = (profile.name,) * profile.max_instances, (owner, profile.name)
-                recut = 0 if profile.name == owner.profile else owner.gpus
-                columns.append(_Column(nodes, (), used=0, disturbance=recut, uniform=key))
-                columns.append(_Column(nodes * owner.gpus, alike, uniform=key))
-    return columns
+_Row: TypeAlias = tuple[Sequence[int], float, float]
+"""Factors of the columns; their sum has to be from, to."""
 
 
-def _spare(supply: Supply) -> int:
-    return supply.blank + sum(count for each, count in supply.kept.items() if each.cuttable)
-
-
-def _rows(needed: Mapping[str, int], supply: Supply, columns: Sequence[_Column]) -> list[_Row]:
-    rows: list[_Row] = [
-        ([column.offers.count(name) for column in columns], count, math.inf) for name, count in sorted(needed.items())
-    ]
-    # GPUs that keep their cut and GPUs that are cut anew share one supply.
-    rows.append(([int(column.spare) for column in columns], 0, _spare(supply)))
-    for owner, count in supply.uniform.items():
-        of_class = [column.node and column.uniform is not None and column.uniform[0] == owner for column in columns]
-        rows.append((of_class, 0, count))
-    for key in dict.fromkeys(column.uniform for column in columns if column.uniform):
-        within = [(-key[0].gpus if column.node else 1) if column.uniform == key else 0 for column in columns]
-        rows.append((within, -math.inf, 0))
-    return rows
-
-
-def _solve(
-    cost: Sequence[int],
-    most: Sequence[int],
-    rows: Sequence[_Row],
-    *,
-    whole: bool = True,
-) -> np.ndarray | None:
+def _solve(cost: Sequence[int], most: Sequence[int], rows: Sequence[_Row], *, whole: bool = True) -> np.ndarray | None:
     """The cheapest values of the columns within their rows; None where no solution was found."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 

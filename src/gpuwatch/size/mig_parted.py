@@ -7,14 +7,14 @@ mig-parted tries the orders of creation until the instances fit.
 
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.catalog.mig import MigGeometry, geometry
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.sizing import NodeMigChange
 from gpuwatch.size.mig_fleet import MigFleet
-from gpuwatch.size.mig_pack import Cut
 
 
 def layout(cuts: Mapping[int, tuple[str, ...]]) -> list[dict[str, object]]:
@@ -56,17 +56,13 @@ def configuration(changes: Sequence[NodeMigChange], fleet: MigFleet) -> tuple[di
     on different models, one keeps it and the others get their own. {} without changes: a file without configs is not
     valid."""
     after = {change.device: change.after for change in changes}
-    on_node: dict[str, list[tuple[int, str, Cut]]] = defaultdict(list)  # index, model, cut
-    for gpu in fleet.gpus.values():
-        now = tuple(fleet.spelled(gpu.node, gpu.model, name) for name in gpu.cut)
-        on_node[gpu.node].append((gpu.index, gpu.model, after.get(gpu.uuid, now)))
-    for node, others in fleet.bystanders.items():
-        on_node[node] += [(index, "", cut) for index, cut in others.items()]
+    on_node = grouped(fleet.gpus.values(), lambda gpu: gpu.node)
     configs: dict[str, object] = {}
     labels = {}
     for node in sorted({change.node for change in changes}):
-        entries = layout({index: cut for index, _, cut in on_node[node]})
-        alike = {(model, cut) for _, model, cut in on_node[node]}
+        cuts = {gpu.index: after.get(gpu.uuid, fleet.spelled(gpu, gpu.cut)) for gpu in on_node[node]}
+        entries = layout(cuts)
+        alike = {(gpu.model, cuts[gpu.index]) for gpu in on_node[node]}
         model, cut = next(iter(alike))
         found = find_gpu(model) if len(alike) == 1 else None
         shape = geometry(found.mig_family) if found is not None else None

@@ -39,7 +39,8 @@ from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_ta
 from gpuwatch.say.tables import gap_tables
 from gpuwatch.say.weekly_machine import advice_columns, weekly_json, weekly_tables
 from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
-from gpuwatch.size.mig_plan import plan_mig, slice_demands
+from gpuwatch.size.mig_fleet import slice_demands
+from gpuwatch.size.mig_plan import plan_mig
 from gpuwatch.sources.store.store import Store
 
 VERSION = 1

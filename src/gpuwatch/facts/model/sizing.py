@@ -261,25 +261,19 @@ class MigPlan:
 
     gpus_before, gpus_after: allocated GPUs. freed: UUIDs of those that the plan frees for others; freed_without_host:
     of those that it empties on Nodes without CPU or memory for a further Pod. lower_bound_gpus: no packing needs fewer.
-    fragmentation_*_ratio: the share of free capacity that the demand mix cannot use (FGD); None where nothing is free.
-    order: Nodes in the order of draining; batches: the same in groups drained together.
-    moved: Pods that have what they need, yet must move. waiting: Pods without a slice from leaving their GPU to the end
-    of a later batch. mig_parted: config for mig-parted. node_labels: Node → new value of nvidia.com/mig.config.
+    order: Nodes in the order of draining. moved: Pods that have what they need, yet must move. mig_parted: config for
+    mig-parted. node_labels: Node → new value of nvidia.com/mig.config.
     """
 
     at: datetime
     gpus_before: int
     gpus_after: int
     lower_bound_gpus: int
-    fragmentation_before_ratio: float | None
-    fragmentation_after_ratio: float | None
     changes: tuple[NodeMigChange, ...]
     order: tuple[str, ...]
-    batches: tuple[tuple[str, ...], ...] = ()
     freed: tuple[str, ...] = ()
     freed_without_host: tuple[str, ...] = ()
     moved: tuple[PodRef, ...] = ()
-    waiting: tuple[PodRef, ...] = ()
     mig_parted: Mapping[str, object]
     node_labels: Mapping[str, str]
     placements: Mapping[str, str] = field(default_factory=dict)  # `WorkloadKey` and replica → device and profile
