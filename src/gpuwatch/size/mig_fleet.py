@@ -142,7 +142,7 @@ def read_fleet(
             continue
         if node is None:
             hosts = ", ".join(sorted({device.node_label or "a host without a name" for device in here}))
-            left_out.append(f"{len(known)} GPUs on {hosts}: this host is no Node of the cluster, so nothing is planned there.")
+            left_out.append(f"{len(known)} GPUs on {hosts}: no Node of this cluster, so nothing is planned there.")
             continue
         closed = _closed(node, here, known, unattributed.get(name, ()))
         if closed:
