@@ -198,8 +198,8 @@ def test_each_kind_of_step_says_whether_it_disrupts_and_all_that_do_are_asked(st
         assert kind.disrupts is (kind not in harmless)
         assert not (kind.disrupts and kind.gives_back)
         acting = replace(only(store), phase=Phase.ACTING, steps=(Step(kind=kind, target=main),))
-        wanted = needs(acting, fleet.now)
-        assert (wanted.view, wanted.others, wanted.latest) == (kind.disrupts,) * 3
+        wanted = needs(acting)
+        assert (wanted.view, wanted.latest) == (kind.disrupts,) * 2
         assert wanted.around or not kind.disrupts
 
 

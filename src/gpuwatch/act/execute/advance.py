@@ -4,14 +4,13 @@ A Transition has at most one write. Its `intent` is stored before the write and 
 killed in between leaves a step that was begun and is not done; the next process checks the object itself.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 
 from gpuwatch.act.execute import steps as acts
 from gpuwatch.act.execute.policy import ExecutePolicy
-from gpuwatch.act.execute.precision import Place, Precision, distrusted
+from gpuwatch.act.execute.precision import distrusted, precision_by_place
 from gpuwatch.act.execute.recheck import (
     MAX_FACTS_AGE_SECONDS,
     Check,
@@ -69,9 +68,9 @@ WAITER_STARTED = "waiter_started"
 
 @dataclass(frozen=True, slots=True)
 class WantedInputs:
-    """What `advance` needs. target: the object to read, with its surroundings if `around`. sent: the step's Command.
-    waiter: the Pod that the release is for. view: fresh facts. budgets: PodDisruptionBudgets, with `around`. others:
-    all other Remediations; latest: as they are now, else as they were when the run began."""
+    """What `Advance` needs. target: the object to read, with its surroundings if `around`. sent: the step's Command.
+    waiter: the Pod that the release is for. view: fresh facts. budgets: PodDisruptionBudgets, with `around`. latest:
+    all other Remediations as they are now, else as they were when the run began."""
 
     target: ObjectRef | None = None
     around: bool = False
@@ -79,7 +78,6 @@ class WantedInputs:
     waiter: ObjectRef | None = None
     view: bool = False
     budgets: bool = False
-    others: bool = False
     latest: bool = False
 
 
@@ -92,7 +90,6 @@ class StepInputs:
     view: PlanFacts | None = None
     waiter: Object | None = None
     others: tuple[Remediation, ...] = ()
-    measured: Mapping[Place, Precision] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +100,11 @@ class ExecutorPolicies:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """intent: stored first. request: written next; `then` is stored after it. Both are None if nothing is written.
-    under_pause: the write is allowed during an ordinary pause; under_any_pause: during any."""
+    """intent: stored first. request: written next; `then` is stored after it. Both are None if nothing is written."""
 
     intent: Remediation
     request: Request | None = None
     then: Remediation | None = None
-    under_pause: bool = False
-    under_any_pause: bool = False
 
 
 def idle(remediation: Remediation, now: datetime) -> bool:
@@ -123,21 +117,18 @@ def idle(remediation: Remediation, now: datetime) -> bool:
     return remediation.next_at is not None and now < remediation.next_at
 
 
-def needs(remediation: Remediation, now: datetime) -> WantedInputs:
-    if idle(remediation, now):
-        return WantedInputs()
-    main = remediation.proposal.objects[0]
-    step = _next(remediation)
+def held_up(remediation: Remediation, step: Step, pause: Pause) -> bool:
+    """Whether the pause stops this step. No pause stops the call of a person."""
+    gives_back = remediation.phase is Phase.UNDOING or step.kind.gives_back or "touch" in step.parameters
+    return "call" not in step.parameters and pause.stops(gives_back=gives_back)
+
+
+def needs(remediation: Remediation) -> WantedInputs:
+    main, step = remediation.proposal.objects[0], _next(remediation)
     match remediation.phase:
-        case Phase.PROPOSED:
-            return WantedInputs(others=True)
-        case Phase.NOTIFIED:
-            if step:
-                return WantedInputs(step.target)
-            return WantedInputs(main, around=True, view=True, budgets=main.kind != "Node", others=True)
-        case Phase.ACTING:
-            if step is None:
-                return WantedInputs()
+        case Phase.NOTIFIED if step is None:
+            return WantedInputs(main, around=True, view=True, budgets=main.kind != "Node")
+        case Phase.ACTING if step is not None:
             asks = step.kind.disrupts
             return WantedInputs(
                 step.target,
@@ -145,38 +136,22 @@ def needs(remediation: Remediation, now: datetime) -> WantedInputs:
                 sent=acts.command_of(step),
                 view=asks,
                 budgets=main.kind != "Node" or step.parameters.get("effect") == "NoExecute",
-                others=asks,
                 latest=asks,
             )
-        case Phase.VERIFYING if step is not None:
-            return WantedInputs(step.target)
+        case Phase.NOTIFIED | Phase.VERIFYING | Phase.UNDOING if step is not None:
+            return WantedInputs(step.target, sent=acts.command_of(step))
         case Phase.VERIFYING:
             waiter = _waiter(remediation)
             namespace, _, name = waiter.partition("/")
             pod = ObjectRef("v1", "Pod", name, namespace) if waiter else None
-            return WantedInputs(_verified_on(remediation), around=True, waiter=pod, others=bool(waiter))
+            return WantedInputs(_verified_on(remediation), around=True, waiter=pod)
         case Phase.IN_EFFECT:
             tainted = remediation.proposal.action is ActionKind.TAINT_NODE
-            return WantedInputs(_verified_on(remediation), view=tainted, others=tainted)
-        case Phase.UNDOING:
-            if step:
-                return WantedInputs(step.target, sent=acts.command_of(step))
-            watched = remediation.stopped_since is not None
-            return WantedInputs(_verified_on(remediation), around=True) if watched else WantedInputs()
+            return WantedInputs(_verified_on(remediation), view=tainted)
+        case Phase.UNDOING if remediation.stopped_since is not None:
+            return WantedInputs(_verified_on(remediation), around=True)
         case _:
             return WantedInputs()
-
-
-def advance(
-    remediation: Remediation, inputs: StepInputs, now: datetime, policies: ExecutorPolicies
-) -> Transition | None:
-    """The next Transition; None if there is nothing to do now."""
-    return None if idle(remediation, now) else Advance(remediation, inputs, now, policies).transition()
-
-
-def failed(intent: Remediation, error: WriteError, now: datetime, policies: ExecutorPolicies) -> Remediation:
-    """The Remediation after the write of its next step, or the dry run of that write, failed with `error`."""
-    return Advance(intent, StepInputs(), now, policies).failed(error)
 
 
 _ENDS = {Clearance.OBJECTED: Phase.REJECTED, Clearance.GONE: Phase.OBSOLETE}
@@ -185,7 +160,8 @@ _ENDS = {Clearance.OBJECTED: Phase.REJECTED, Clearance.GONE: Phase.OBSOLETE}
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """One Remediation and what its next Transition depends on. of: the Remediation to go on with, if it changed."""
+    """One Remediation, at which something is due (`idle`), and what its next Transition depends on. of: the Remediation
+    to go on with, if it changed."""
 
     remediation: Remediation
     inputs: StepInputs
@@ -206,6 +182,7 @@ class Advance:
         return self.now + timedelta(seconds=seconds)
 
     def transition(self) -> Transition | None:
+        """None if there is nothing to do now."""
         remediation = self.remediation
         if not remediation.phase.open:
             return self._undo(Phase.UNDONE, "A person asked for the undo.")
@@ -233,6 +210,7 @@ class Advance:
                 return self._undoing()
 
     def failed(self, error: WriteError) -> Remediation:
+        """The Remediation after the write of its next step, or the dry run of that write, failed."""
         intent, policy = self.remediation, self.policy
         step = intent.steps[intent.step]
         tried = replace(step, attempts=step.attempts + 1, error=error.message)
@@ -266,7 +244,7 @@ class Advance:
         if self.now >= proposal.expires_at:
             return self._undo(Phase.EXPIRED, "It was not approved in time.")
         if not remediation.approved:
-            doubt = distrusted(remediation, self.inputs.measured, MIN_PRECISION_RATIO)
+            doubt = distrusted(remediation, precision_by_place(self.inputs.others), MIN_PRECISION_RATIO)
             if proposal.mode is not Mode.ENFORCE or doubt or remediation.history:
                 # A history means that it was returned to a person for a decision.
                 if doubt and not remediation.history:
@@ -353,7 +331,7 @@ class Advance:
         if step.begun_at is None:
             if self.overdue and not step.kind.only_notes:
                 return self._late()
-            if self._held_up(step):
+            if held_up(remediation, step, self.inputs.pause):
                 return None
         # A Command that was begun is sent again. Any other begun step is begun again, unless its effect is there.
         again = step.begun_at is None or step.kind is StepKind.COMMAND
@@ -388,12 +366,15 @@ class Advance:
                 return Check(Clearance.REFUSED, lost)
         if self.remediation.proposal.action is ActionKind.EVICT_GANG and (queued := self._queued()):
             return queued
-        again, others, measured = read_again(self._facts(view), live), self.inputs.others, self.inputs.measured
-        return recheck(self.remediation, again, others, self.now, self.policy, measured, step)
+        again = read_again(self._facts(view), live)
+        return recheck(self.remediation, again, self.inputs.others, self.now, self.policy, step)
 
     def _facts(self, view: PlanFacts) -> PlanFacts:
-        """Under these policies. Precision is measured anew, and the pause read anew and asked before."""
-        return replace(view, policy=self.policies.plan, pause=Pause(), precision={})
+        """Under these policies. Precision is measured anew, and the pause read anew and asked before. Without the
+        Remediations that have not begun: two that wait for one place would wait for each other, and so would releases
+        that make room for one Pod together."""
+        known = tuple(each for each in self.inputs.others if not each.announced)
+        return replace(view, policy=self.policies.plan, pause=Pause(), precision={}, history=known)
 
     def _queued(self) -> Check | None:
         """Why a move would lose its place in a queue, as just read; None where no queue admits it."""
@@ -440,13 +421,6 @@ class Advance:
         called = replace(remediation, steps=steps, next_at=None)
         return Transition(self._noted(f"A person is called: {why}", called))
 
-    def _held_up(self, step: Step) -> bool:
-        """Whether a pause stops this step. No pause stops the call of a person."""
-        return "call" not in step.parameters and self.inputs.pause.stops(gives_back=self._gives_back(step))
-
-    def _gives_back(self, step: Step) -> bool:
-        return self.remediation.phase is Phase.UNDOING or step.kind.gives_back or "touch" in step.parameters
-
     def _late(self) -> Transition:
         if _has_taint(self.remediation):
             return self._rung_given_up("The next step was not written in time.")
@@ -479,7 +453,7 @@ class Advance:
     def _step(self) -> Transition | None:
         remediation, state = self.remediation, self.inputs.state
         step, acting = remediation.steps[remediation.step], remediation.phase is Phase.ACTING
-        held = self._held_up(step)
+        held = held_up(remediation, step, self.inputs.pause)
         if step.begun_at is None and held:
             return None
         built = acts.build(step, state, remediation, self.now)
@@ -522,9 +496,7 @@ class Advance:
         following = tuple(item for item in built.following if item not in behind)
         whole = (*remediation.steps[: remediation.step], begun, *following, *behind)
         intent = _saving(replace(remediation, steps=whole, next_at=settled), built.saved)
-        then = replace(self._passed("", intent), next_at=None)
-        gives_back, calls = self._gives_back(step), "call" in step.parameters
-        return Transition(intent, built.request, then, under_pause=gives_back, under_any_pause=calls)
+        return Transition(intent, built.request, self._passed("", intent))
 
     # VERIFYING and IN_EFFECT
 
@@ -613,8 +585,7 @@ class Advance:
     def _look_at_health(self, view: PlanFacts, taints: list[Step]) -> Transition | None:
         """Takes the taint back on lasting proof of health; hands off what is still degraded, or raises its taint."""
         remediation = self.remediation
-        known = tuple(each for each in self.inputs.others if not each.announced)
-        facts = replace(self._facts(view), history=known)
+        facts = self._facts(view)
         # Stale facts are no proof of health. The brake does not stop the removal of a taint.
         old = self.now - view.snapshot.at > timedelta(seconds=MAX_FACTS_AGE_SECONDS)
         state, why = (Health.UNKNOWN, "The facts are old.") if old else health(remediation.proposal, facts)
@@ -622,8 +593,9 @@ class Advance:
         if state is Health.PROVEN:
             return self._proven(looked)
         if state is Health.SICK and not self.inputs.pause.paused and not stopped_by(facts, self.now):
-            handed = _to_hand_off(remediation, facts, taints, self.policy)
-            return self._handed_off(looked, handed, why) if handed else self._raised(looked, facts, taints, why)
+            if handed := _to_hand_off(remediation, facts, taints, self.policy):
+                return self._more(looked, handed, f"The Node is still degraded ({why}) and empty: it is handed off.")
+            return self._raised(looked, facts, taints, why)
         return Transition(looked)
 
     def _proven(self, looked: Remediation) -> Transition:
@@ -635,9 +607,6 @@ class Advance:
             proven = replace(remediation, verified={**remediation.verified, "healthy": True})
             return self._undo(Phase.SUCCEEDED, "The Node is proven healthy.", proven)
         return Transition(replace(looked, clean_since=since))
-
-    def _handed_off(self, looked: Remediation, handed: tuple[Step, ...], why: str) -> Transition:
-        return self._more(looked, handed, f"The Node is still degraded ({why}) and empty: it is handed off.")
 
     def _raised(self, looked: Remediation, facts: PlanFacts, taints: list[Step], why: str) -> Transition:
         """The next effect, once the last one stood long enough; the taint expires when the first one would have."""

@@ -1,7 +1,7 @@
 """Reads what a Transition needs, stores its intent, writes once, stores the result. It neither sleeps nor retries."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -9,17 +9,16 @@ from datetime import datetime, timedelta
 import msgspec
 
 from gpuwatch.act.execute.advance import (
+    Advance,
     ExecutorPolicies,
     StepInputs,
     Transition,
     WantedInputs,
-    advance,
-    failed,
+    held_up,
     idle,
     needs,
 )
 from gpuwatch.act.execute.policy import ExecutePolicy
-from gpuwatch.act.execute.precision import Place, Precision, precision_by_place
 from gpuwatch.act.execute.propose import propose
 from gpuwatch.act.execute.recheck import LiveFacts
 from gpuwatch.act.execute.requests import SWEPT, Notify, rehearse, send, write
@@ -165,11 +164,11 @@ class Executor:
             return remediation
         self.failures.pop(at, None)
         try:
-            inputs = self._inputs(remediation, needs(remediation, now))
+            inputs = self._inputs(remediation, needs(remediation))
         except WriteError as error:
             self.failures[at] = error
             return remediation  # unknown state: do nothing
-        move = advance(remediation, inputs, now, self.policies)
+        move = Advance(remediation, inputs, now, self.policies).transition()
         if move is None:
             return remediation
         try:
@@ -183,37 +182,33 @@ class Executor:
         try:
             rehearse(self.rehearsal, move.request)
         except WriteError as error:
-            self.failures[remediation.id] = error
             index = move.intent.step
             step = replace(move.intent.steps[index], begun_at=remediation.steps[index].begun_at)
             unbegun = (*move.intent.steps[:index], step, *move.intent.steps[index + 1 :])
-            return self.store.save(failed(replace(move.intent, steps=unbegun), error, now, self.policies))
+            return self.store.save(self._failed(replace(move.intent, steps=unbegun), error, now))
         kept = self.store.save(move.intent)
-        if not move.under_any_pause and self.store.paused().stops(gives_back=move.under_pause):
+        if held_up(kept, kept.steps[kept.step], self.store.paused()):
             return self.store.save(replace(remediation, version=kept.version))
         try:
             send(self.writer, move.request, kept, self.notify, now)
         except WriteError as error:
-            self.failures[remediation.id] = error
-            return self.store.save(failed(kept, error, now, self.policies))
+            return self.store.save(self._failed(kept, error, now))
         return self.store.save(replace(move.then, version=kept.version))
 
+    def _failed(self, intent: Remediation, error: WriteError, now: datetime) -> Remediation:
+        self.failures[intent.id] = error
+        return Advance(intent, StepInputs(), now, self.policies).failed(error)
+
     def _inputs(self, remediation: Remediation, wanted: WantedInputs) -> StepInputs:
-        others: tuple[Remediation, ...] = ()
-        measured: Mapping[Place, Precision] = {}
-        if wanted.others:
-            if wanted.latest or not self._known:
-                self._read()
-            others = tuple(each for each in self._known.values() if each.id != remediation.id)
-            measured = precision_by_place(others)
+        if wanted.latest or not self._known:
+            self._read()
         view = self.fresh() if wanted.view else None  # before what is read right before a step
         return StepInputs(
             pause=self.store.paused(),
             state=self._state(remediation, wanted, view) if wanted.target is not None else TargetState(),
             waiter=self.writer.get(wanted.waiter) if wanted.waiter else None,
             view=view,
-            others=others,
-            measured=measured,
+            others=tuple(each for each in self._known.values() if each.id != remediation.id),
         )
 
     def _state(self, remediation: Remediation, wanted: WantedInputs, view: PlanFacts | None) -> TargetState:

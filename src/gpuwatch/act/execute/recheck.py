@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpuwatch.act.execute.policy import ExecutePolicy
-from gpuwatch.act.execute.precision import BUSY_AGAIN, Place, Precision, poor
+from gpuwatch.act.execute.precision import BUSY_AGAIN, poor, precision_by_place
 from gpuwatch.act.execute.targets import occupied
 from gpuwatch.act.placement.scheduling import stays
 from gpuwatch.act.plan.brakes import brake
@@ -116,11 +116,10 @@ _ANSWERS = {
 
 def recheck(
     remediation: Remediation,
-    view: PlanFacts,
+    facts: PlanFacts,
     others: tuple[Remediation, ...],
     now: datetime,
     policy: ExecutePolicy,
-    measured: Mapping[Place, Precision],
     step: Step | None = None,
 ) -> Check:
     """Checks what must hold before a step that disrupts. others: other Remediations. step: None before the first
@@ -128,18 +127,13 @@ def recheck(
     proposal, begun = remediation.proposal, remediation.began_at is not None
     if remediation.rejected:
         return Check(Clearance.OBJECTED, "A person rejected it.")
-    # Without those that have not begun: two that wait for one place would wait for each other, and so would releases
-    # that make room for one Pod together.
-    known = tuple(each for each in others if not each.announced)
-    facts = replace(view, history=known)
-    stopped = stopped_by(facts, now)
-    if stopped:
+    if stopped := stopped_by(facts, now):
         return Check(Clearance.WAIT, stopped)
-    plan = draw_plan(replace(facts, precision=poor(measured, MIN_PRECISION_RATIO)))
+    plan = draw_plan(replace(facts, precision=poor(precision_by_place(others), MIN_PRECISION_RATIO)))
     asked = (proposal.action, proposal.target)
     item = next((each for each in plan.items if (each.candidate.action, str(each.candidate.target)) == asked), None)
     if item is None:
-        return _gone(proposal, view)
+        return _gone(proposal, facts)
     if begun and step is not None:
         item = _for_step(item, step, facts)
     changed = _changed(proposal, item.candidate, facts, begun)

@@ -7,10 +7,10 @@ selector and affinity, Pod affinity and anti-affinity, topology spread. A Pod wi
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from gpuwatch.act.placement.scheduling import counts, label_of, means, selected, unfit
+from gpuwatch.act.placement.scheduling import counts, label_of, means, unfit, unselected
 from gpuwatch.facts.model.cluster import Node, Pod, PodTerm, Spread
 from gpuwatch.facts.model.telemetry import PodRef
 
@@ -45,34 +45,22 @@ class FreeResources:
         if self.pods is not None:
             self.pods -= sign
 
-    def fits(self, pod: Pod) -> bool:
-        for name, count in pod.accelerators.items():
-            if self.accelerators.get(name, 0) < count:
-                return False
-        # CPU sums have rounding errors: tolerate a thousandth of a millicore.
-        return (
-            (not pod.cpu_cores or self.cpu_cores + 1e-6 >= pod.cpu_cores)
-            and (not pod.memory_bytes or self.memory_bytes >= pod.memory_bytes)
-            and (self.pods is None or self.pods >= 1)
-        )
-
-    def lacks(self, pod: Pod) -> list[tuple[float, str]]:
-        """(missing share of the need, description) of each resource that is short."""
-        found = []
+    def lacks(self, pod: Pod) -> Iterator[tuple[float, str]]:
+        """(missing share of the need, description) of each resource that is short; nothing where the Pod fits."""
         for name, count in sorted(pod.accelerators.items()):
             free = max(self.accelerators.get(name, 0), 0)
             if free < count:
-                found.append(((count - free) / count, f"{free} of {count} {name} are free"))
+                yield (count - free) / count, f"{free} of {count} {name} are free"
+        # CPU sums have rounding errors: tolerate a thousandth of a millicore.
         if pod.cpu_cores and self.cpu_cores + 1e-6 < pod.cpu_cores:
             free_cores = max(self.cpu_cores, 0.0)
-            found.append((1 - free_cores / pod.cpu_cores, f"{free_cores:g} of {pod.cpu_cores:g} CPU cores are free"))
+            yield 1 - free_cores / pod.cpu_cores, f"{free_cores:g} of {pod.cpu_cores:g} CPU cores are free"
         if pod.memory_bytes and self.memory_bytes < pod.memory_bytes:
             room = max(self.memory_bytes, 0)
             words = f"{room / _GIB:.1f} of {pod.memory_bytes / _GIB:.1f} GiB memory are free"
-            found.append((1 - room / pod.memory_bytes, words))
+            yield 1 - room / pod.memory_bytes, words
         if self.pods is not None and self.pods < 1:
-            found.append((1.0, "it takes no more Pods"))
-        return found
+            yield 1.0, "it takes no more Pods"
 
     def times(self, cpu_cores: float, memory_bytes: float) -> float:
         """How many Pods with these requests fit, accelerators aside; inf where nothing bounds them."""
@@ -142,7 +130,7 @@ class PlacedPods:
         found: Counter[str] = Counter()
         for node in nodes.values():
             name = label_of(node, spread.topology_key)
-            if name is not None and selected(self._pod, node):
+            if name is not None and not unselected(self._pod, node):
                 found[name] += 0
         for other, at in placed:
             name = label_of(nodes[at], spread.topology_key)
@@ -230,9 +218,7 @@ class Room:
     def _mine(self, node: str) -> FreeResources:
         if node not in self._own:
             shared = self._free[node]
-            self._free[node] = FreeResources(
-                dict(shared.accelerators), shared.cpu_cores, shared.memory_bytes, shared.pods
-            )
+            self._free[node] = replace(shared, accelerators=dict(shared.accelerators))
             self._own.add(node)
         return self._free[node]
 
@@ -306,7 +292,7 @@ class Room:
         """Nodes with room for the Pod, the fullest first. uniform: all Pods of the group may run on the same Nodes, so
         of Nodes with equal room one is enough. first_only: only the first is needed."""
         free = self._free
-        fitting = [name for name in names if free[name].fits(pod) and not self._never(pod, self._nodes[name])]
+        fitting = [name for name in names if not any(free[name].lacks(pod)) and not self._never(pod, self._nodes[name])]
         if self._choosy(pod):
             others = self._placed_pods(pod)
             fitting = [name for name in fitting if not others.quarrel(self._nodes[name])]
@@ -336,7 +322,7 @@ class Room:
         for name, node in self._nodes.items():
             if within is not None and name not in within:
                 continue
-            lacks = self._free[name].lacks(pod)
+            lacks = list(self._free[name].lacks(pod))
             words = [text for _, text in lacks]
             if name in self._out:
                 words.insert(0, self._out[name])

@@ -13,20 +13,18 @@ def unfit(pod: Pod, node: Node) -> str:
     for taint in node.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(place.tolerations, taint):
             return f"its taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
+    return unselected(pod, node)
+
+
+def unselected(pod: Pod, node: Node) -> str:
+    """Why the Pod's node selector or node affinity does not match the Node; '' where they do. Taints do not count."""
+    place = pod.placement
     for key, value in place.node_selector.items():
         if label_of(node, key) != value:
             return f"it has no label {key}={value}"
     if place.node_terms and not any(_term_holds(term, node) for term in place.node_terms):
         return "the required node affinity does not hold"
     return ""
-
-
-def selected(pod: Pod, node: Node) -> bool:
-    """Do the Pod's node selector and node affinity match the Node? Taints do not count."""
-    place = pod.placement
-    return all(label_of(node, key) == value for key, value in place.node_selector.items()) and (
-        not place.node_terms or any(_term_holds(term, node) for term in place.node_terms)
-    )
 
 
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
@@ -47,17 +45,17 @@ def means(term: PodTerm, pod: Pod) -> bool:
     """Does the term select this Pod?"""
     if term.selects_none or not (term.any_namespace or pod.namespace in term.namespaces):
         return False
-    return _labels_match(pod.labels, term.match_labels, term.match_expressions)
+    return labels_match(pod.labels, term.match_labels, term.match_expressions)
 
 
 def counts(spread: Spread, own: Pod, pod: Pod) -> bool:
     """Is this Pod spread together with `own`?"""
     if spread.selects_none or pod.namespace != own.namespace:
         return False
-    return _labels_match(pod.labels, spread.match_labels, spread.match_expressions)
+    return labels_match(pod.labels, spread.match_labels, spread.match_expressions)
 
 
-def _labels_match(labels: Mapping[str, str], equal: Mapping[str, str], expressions: Iterable[Requirement]) -> bool:
+def labels_match(labels: Mapping[str, str], equal: Mapping[str, str], expressions: Iterable[Requirement]) -> bool:
     return all(labels.get(key) == value for key, value in equal.items()) and all(
         _holds(item, labels.get(item.key)) for item in expressions
     )

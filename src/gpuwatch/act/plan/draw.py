@@ -192,7 +192,7 @@ class _Grants:
         """Without a taint the scheduler may put Pods that move off degraded GPUs back on the same Node."""
         for name in taken_back(item.candidate, self._facts):
             offers = [self._tainted[name]] if name in self._tainted else []
-            open_ = self._facts.open.get((ActionKind.TAINT_NODE, str(Subject(SubjectKind.NODE, name))))
+            open_ = self._facts.open_on(ActionKind.TAINT_NODE, str(Subject(SubjectKind.NODE, name)))
             if open_ is not None and open_.phase is not Phase.UNDOING:
                 waits = open_.phase is Phase.PROPOSED and not open_.approved
                 offers.append(Mode.SUGGEST if waits else Mode.ENFORCE)

@@ -381,31 +381,12 @@ class PlanFacts:
         return found
 
     @cached_property
-    def open(self) -> dict[tuple[ActionKind, str], Remediation]:
-        """Open Remediations by action and target."""
-        return {
-            (item.proposal.action, item.proposal.target): item for item in reversed(self.history) if item.phase.open
-        }
+    def open(self) -> tuple[Remediation, ...]:
+        return tuple(item for item in self.history if item.phase.open)
 
-    @cached_property
-    def open_on_pods(self) -> dict[PodRef, Remediation]:
-        """Open moves and releases, by the Pods that they disturb."""
-        return {
-            ref: item
-            for item in self.history
-            if item.phase.open and item.proposal.action in (ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG)
-            for ref in item.proposal.pods
-        }
-
-    @cached_property
-    def open_on_findings(self) -> dict[str, Remediation]:
-        """Open moves, by their findings."""
-        return {
-            name: item
-            for item in self.history
-            if item.phase.open and item.proposal.action is ActionKind.EVICT_GANG
-            for name in item.proposal.findings
-        }
+    def open_on(self, action: ActionKind, target: str) -> Remediation | None:
+        of_target = (item for item in self.open if (item.proposal.action, item.proposal.target) == (action, target))
+        return next(of_target, None)
 
     @cached_property
     def _claimed(self) -> Counter[str]:

@@ -12,13 +12,13 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpuwatch.act.placement.landing import Nowhere
-from gpuwatch.act.placement.scheduling import tolerates
+from gpuwatch.act.placement.scheduling import labels_match, tolerates
 from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, place
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
-from gpuwatch.facts.model.cluster import DisruptionBudget, Node, OwnerStatus, Pod, Taint
+from gpuwatch.facts.model.cluster import DisruptionBudget, Node, OwnerStatus, Pod, Requirement, Taint
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.judge.reclaim import remediated
 
@@ -217,23 +217,17 @@ def _priority(case: GuardCase) -> str | None:
     return None
 
 
+_SELECTING = ("In", "NotIn", "Exists", "DoesNotExist")
+"""Operators of a label selector. Another one counts as matching: it protects the Pod."""
+
+
 def selected(budget: DisruptionBudget, pod: Pod) -> bool:
     if budget.namespace != pod.namespace:
         return False
-    if budget.selects_all:
-        return True
-    for key, operator, values in budget.match_expressions:
-        present = key in pod.labels
-        held = {
-            "In": present and pod.labels.get(key) in values,
-            "NotIn": not present or pod.labels.get(key) not in values,
-            "Exists": present,
-            "DoesNotExist": not present,
-        }.get(operator, True)  # an unknown operator protects the Pod
-        if not held:
-            return False
-    has_selector = bool(budget.match_labels or budget.match_expressions)
-    return has_selector and all(pod.labels.get(key) == value for key, value in budget.match_labels.items())
+    if budget.selects_all or not (budget.match_labels or budget.match_expressions):
+        return budget.selects_all
+    known = (Requirement(*each) for each in budget.match_expressions if each[1] in _SELECTING)
+    return labels_match(pod.labels, budget.match_labels, known)
 
 
 def _disruption_budget(case: GuardCase) -> str | None:
@@ -385,17 +379,18 @@ def contended(candidate: Candidate, facts: PlanFacts) -> list[str]:
 
 def _already_open(case: GuardCase) -> str | None:
     candidate, facts = case.candidate, case.facts
-    same = facts.open.get((candidate.action, str(candidate.target)))
-    if same is not None:
+    if same := facts.open_on(candidate.action, str(candidate.target)):
         why = f": {same.history[-1].message}" if same.history else "."
         return f"Remediation {same.name} of the same target is in phase {same.phase}{why}"
-    if candidate.action in (ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG):
-        for ref in candidate.pods:
-            if (other := facts.open_on_pods.get(ref)) is not None:
-                return f"Remediation {other.name}, which disturbs Pod {ref}, is in phase {other.phase}."
-    for name in contended(candidate, facts):
-        if (other := facts.open_on_findings.get(name)) is not None:
-            moves = f"which moves {other.proposal.target} away from it"
+    if candidate.action is ActionKind.TAINT_NODE:
+        return None
+    answered = set(contended(candidate, facts))
+    for other in facts.open:
+        mine, theirs = set(candidate.pods), other.proposal
+        if theirs.action is not ActionKind.TAINT_NODE and (shared := sorted(mine.intersection(theirs.pods))):
+            return f"Remediation {other.name}, which disturbs Pod {shared[0]}, is in phase {other.phase}."
+        if theirs.action is ActionKind.EVICT_GANG and answered.intersection(theirs.findings):
+            moves = f"which moves {theirs.target} away from it"
             return f"Remediation {other.name}, {moves}, is in phase {other.phase}."
     return None
 

@@ -178,23 +178,15 @@ def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
             if states.get(at) != Activity.ACTIVE and (state != Activity.SILENT or at not in states):
                 states[at] = state
     length = max(_QUIET_SECONDS // step, 1)
-    if _quiet(states, now - length, length):
+
+    def seen(first: int) -> set[str]:
+        return {states.get(at, Activity.UNKNOWN) for at in range(first, first + length)}
+
+    if seen(now - length) == {Activity.SILENT}:
         return 0.0
     day = _DAY_SECONDS // step
     for ahead in range(1, day + 1):
-        seen = [
-            _quiet(states, now + ahead - days * day, length)
-            for days in range(1, 8)
-            if _known(states, now + ahead - days * day, length)
-        ]
-        if len(seen) >= _DAYS_SEEN and all(seen):
+        known = [each for days in range(1, 8) if Activity.UNKNOWN not in (each := seen(now + ahead - days * day))]
+        if len(known) >= _DAYS_SEEN and set().union(*known) == {Activity.SILENT}:
             return ahead * step / 3600
     return None
-
-
-def _quiet(states: dict[int, str], first: int, length: int) -> bool:
-    return all(states.get(at) == Activity.SILENT for at in range(first, first + length))
-
-
-def _known(states: dict[int, str], first: int, length: int) -> bool:
-    return all(states.get(at, Activity.UNKNOWN) != Activity.UNKNOWN for at in range(first, first + length))
