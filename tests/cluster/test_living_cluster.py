@@ -11,7 +11,7 @@ import pytest
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild, running
-from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.sources.kube.nodes import take_node
 from gpuwatch.sources.kube.pods import take_pod
 from parts.processes import wait_until

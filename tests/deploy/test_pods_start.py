@@ -20,7 +20,7 @@ from deploy.manifests import DEPLOY, documents
 from deploy.pod_environment import expanded, pod_environment, service_variables
 from deploy.test_chart import EVERYTHING, Chart, helm_chart, pod_specs
 from gpuwatch.act.execute.policy import EFFECTS
-from gpuwatch.act.placement.scheduling import stays, tolerates
+from gpuwatch.act.placement import stays, tolerates
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import Taint

@@ -13,8 +13,7 @@ from scipy.stats import binomtest
 from execute.living import ENFORCE, START, Fleet, quick
 from gpuwatch.act.execute.policy import ExecutePolicy, doubled
 from gpuwatch.act.execute.precision import BUSY_AGAIN, Precision, distrusted, poor, precision, precision_by_place
-from gpuwatch.act.execute.propose import propose
-from gpuwatch.act.execute.targets import FAILURE_BACKOFF_MAX_SECONDS
+from gpuwatch.act.execute.propose import FAILURE_BACKOFF_MAX_SECONDS, propose
 from gpuwatch.facts.model.decision import ActionKind, PlanItem, Refusal
 from gpuwatch.facts.model.remediation import Phase, Remediation
 from plan.fleet import plan_of

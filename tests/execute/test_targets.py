@@ -12,8 +12,7 @@ from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, new_store, qui
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.policy import ExecutePolicy
-from gpuwatch.act.execute.propose import propose
-from gpuwatch.act.execute.targets import TAKEN_BACK, left_alone
+from gpuwatch.act.execute.propose import TAKEN_BACK, left_alone, propose
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.facts.model.remediation import Phase, Remediation, Turn

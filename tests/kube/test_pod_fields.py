@@ -11,7 +11,7 @@ import pytest
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
-from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.facts.model.cluster import Node, Pod, Taint
 from gpuwatch.sources.kube.placement import _RULES, TABLE, _Refused
 from gpuwatch.sources.kube.pods import take_pod

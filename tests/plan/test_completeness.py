@@ -5,9 +5,8 @@ from itertools import product
 
 import pytest
 
-from gpuwatch.act.plan.completeness import INDIFFERENT
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.guards import Guard, GuardCase, RefusalNature, guard
+from gpuwatch.act.plan.guards import INDIFFERENT, Guard, GuardCase, RefusalNature, guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Cluster, DisruptionBudget, FactKind, Namespace, Unread
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Mode, Score, Snapshot, Subject, SubjectKind

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Gang, Node, Placement, Pod
 from gpuwatch.facts.model.decision import ActionKind, Finding, Plan, Snapshot

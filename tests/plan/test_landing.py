@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.act.placement.landing import Nowhere, Room, waiting_groups
+from gpuwatch.act.placement import Nowhere, Room, waiting_groups
 from gpuwatch.facts.model.cluster import Node, NodeTerm, Placement, Pod, PodTerm, Requirement, Spread, Taint, Toleration
 from plan.fleet import GPU, NOW, node, pod
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from gpuwatch.act.plan.demand import explained
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.partial_gangs import explained
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.plan.score import HORIZON_HOURS
 from gpuwatch.facts.frameworks import keys

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpuwatch.act.plan.demand import explained
 from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.partial_gangs import explained
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.catalog.metrics import metric_rows
 from gpuwatch.facts.catalog.xids import Xid

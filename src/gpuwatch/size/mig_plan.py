@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.catalog.mig import MigGeometry, geometry
 from gpuwatch.facts.model.cluster import Cluster, Pod

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuwatch.account.money import instance_type_of
-from gpuwatch.act.placement.landing import unallocated
+from gpuwatch.act.placement import unallocated
 from gpuwatch.facts.catalog.gpus import Gpu
 from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.frameworks import keys, kind_name

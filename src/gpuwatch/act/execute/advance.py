@@ -11,6 +11,7 @@ from itertools import takewhile
 from gpuwatch.act.execute import steps as acts
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.precision import distrusted, precision_by_place
+from gpuwatch.act.execute.propose import TAKEN_BACK
 from gpuwatch.act.execute.recheck import (
     MAX_FACTS_AGE_SECONDS,
     Check,
@@ -25,10 +26,9 @@ from gpuwatch.act.execute.recheck import (
 )
 from gpuwatch.act.execute.requests import Request
 from gpuwatch.act.execute.steps import Blocked, Done, TargetState
-from gpuwatch.act.execute.targets import TAKEN_BACK
-from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.demand import on_demand
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.guards import unread
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO, PlanPolicy
 from gpuwatch.facts.frameworks.fights import loses_place, waits_for, who_wrote
 from gpuwatch.facts.frameworks.objects import ABSENT, Object, Refused, condition, value_at

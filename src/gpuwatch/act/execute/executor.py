@@ -19,12 +19,11 @@ from gpuwatch.act.execute.advance import (
     needs,
 )
 from gpuwatch.act.execute.policy import ExecutePolicy
-from gpuwatch.act.execute.propose import propose
+from gpuwatch.act.execute.propose import left_alone, propose
 from gpuwatch.act.execute.recheck import LiveFacts
 from gpuwatch.act.execute.requests import SWEPT, Notify, rehearse, send, write
 from gpuwatch.act.execute.steps import DEVICE_TAINT_VERSIONS, TargetState
 from gpuwatch.act.execute.sweep import Orphan, held_objects, made, orphan
-from gpuwatch.act.execute.targets import left_alone
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import ConflictError, RefusedError, RemediationStore
 from gpuwatch.facts.frameworks import WRITTEN, kueue, volcano

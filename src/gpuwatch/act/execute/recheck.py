@@ -8,14 +8,13 @@ from typing import Any
 
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.precision import BUSY_AGAIN, poor, precision_by_place
-from gpuwatch.act.execute.targets import occupied
-from gpuwatch.act.placement.scheduling import stays
+from gpuwatch.act.execute.propose import occupied
+from gpuwatch.act.placement import stays
 from gpuwatch.act.plan.brakes import brake
 from gpuwatch.act.plan.budget import Ledger
-from gpuwatch.act.plan.completeness import unread
 from gpuwatch.act.plan.draw import draw_plan, mode_of
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.guards import GuardCase, RefusalNature, guard, guard_of, taken_back
+from gpuwatch.act.plan.guards import GuardCase, RefusalNature, guard, guard_of, taken_back, unread
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO
 from gpuwatch.act.plan.score import weigh
 from gpuwatch.facts.frameworks import keys

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.act.plan.brakes import brakes, last_storm
 from gpuwatch.act.plan.budget import Ledger
 from gpuwatch.act.plan.candidates import candidates

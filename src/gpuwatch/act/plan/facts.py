@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import chain
 
-from gpuwatch.act.placement.landing import Nowhere, Room, waiting_groups
+from gpuwatch.act.placement import Nowhere, Room, waiting_groups
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.frameworks import OWNERS, keys

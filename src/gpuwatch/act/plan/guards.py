@@ -6,19 +6,17 @@ function and its row in `Guard`.
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpuwatch.act.placement.landing import Nowhere
-from gpuwatch.act.placement.scheduling import labels_match, tolerates
-from gpuwatch.act.plan.completeness import unread
+from gpuwatch.act.placement import Nowhere, labels_match, tolerates
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, place
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
-from gpuwatch.facts.model.cluster import DisruptionBudget, Node, OwnerStatus, Pod, Requirement, Taint
+from gpuwatch.facts.model.cluster import DisruptionBudget, FactKind, Node, OwnerStatus, Pod, Requirement, Taint
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
 from gpuwatch.judge.reclaim import remediated
 
@@ -463,3 +461,45 @@ class Guard(StrEnum):
 def guard_of(refusal: Refusal) -> Guard:
     """What made it: all refusals are made by `Guard.refuses`."""
     return next(each for each in Guard if each.value == refusal.guard)
+
+
+_NO_POD_ENDS = "A taint below NoExecute ends no Pod, and NoExecute is checked like a move."
+INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
+    (FactKind.OWNERS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
+    (FactKind.BUDGETS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
+    (FactKind.QUOTAS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
+    (FactKind.QUOTAS, ActionKind.RELEASE_GANG): "A release ends Pods and lets others have their place and their quota.",
+    (
+        FactKind.NAMESPACES,
+        ActionKind.TAINT_NODE,
+    ): "A Node is in no Namespace, so no such settings apply to its taint.",
+    (FactKind.CLAIMS, ActionKind.TAINT_NODE): "A Node's GPUs are counted by its capacity, with claims or without.",
+}
+"""Why an action does not depend on a kind of facts. It depends on every kind that is not here, and is refused if one of
+them was not wholly read."""
+
+_NOUNS: Mapping[FactKind, tuple[str, str]] = {
+    FactKind.NODES: ("Nodes", "which are in service"),
+    FactKind.PODS: ("Pods", "which would end"),
+    FactKind.OWNERS: ("owners of Pods", "which Pods would end with them"),
+    FactKind.GANGS: ("Kueue Workloads and PodGroups", "which Pods need each other"),
+    FactKind.BUDGETS: ("PodDisruptionBudgets", "how many disruptions they allow"),
+    FactKind.QUOTAS: ("ResourceQuotas", "whether the Pods may be created again"),
+    FactKind.NAMESPACES: ("Namespaces", "which modes and opt-outs they have"),
+    FactKind.CLAIMS: ("ResourceClaims", "which Pods have which devices"),
+}
+
+
+def unread(facts: PlanFacts, action: ActionKind, namespaces: Collection[str] | None = None) -> str:
+    """Which facts that this action depends on were not wholly read, a sentence for each kind; '' for none.
+
+    namespaces: those of the Pods that it touches; None for all.
+    """
+    reasons: dict[FactKind, str] = {}
+    for item in facts.snapshot.cluster.unread:
+        touched = not item.namespace or namespaces is None or item.namespace in namespaces
+        if touched and (item.kind, action) not in INDIFFERENT:
+            noun, what = _NOUNS[item.kind]
+            where = f" of Namespace {item.namespace}" if item.namespace else ""
+            reasons.setdefault(item.kind, f"Not all {noun}{where} were read, so it is not known {what}: {item.why}")
+    return " ".join(reasons.values())

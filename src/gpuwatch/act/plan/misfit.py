@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from gpuwatch.act.placement.landing import Nowhere, Room
+from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.model.cluster import Pod, Sharing
 from gpuwatch.facts.model.decision import Candidate, Finding, FindingKind, Verdict

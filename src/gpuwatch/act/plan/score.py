@@ -1,14 +1,208 @@
-"""The score of an action: expected GPU-hours gained × confidence, less GPU-hours disrupted.
+"""The score of an action: expected GPU-hours gained × confidence, less GPU-hours disrupted; and when it costs least.
 
-Both are fractions of the pool's GPU-hours over the horizon, so that scores of pools of 16 and of 10,000 GPUs compare.
+Gain and loss are fractions of the pool's GPU-hours over the horizon, so that scores of pools of 16 and of 10,000 GPUs
+compare. An action is for now, for when the workload is next idle, after a checkpoint, or when the job ends. The cost of
+a moment is what waiting for it loses (times confidence), plus the work that the restart then loses. Only moves have a
+choice: a taint touches no Pod, and a release takes idle GPUs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.timing import Moment, chosen
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.framework import Nature
 from gpuwatch.facts.model.cluster import Pod
-from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, Score, Severity, Timing
+from gpuwatch.facts.model.decision import (
+    ActionKind,
+    Candidate,
+    Family,
+    Finding,
+    FindingKind,
+    Score,
+    Severity,
+    Timing,
+    TimingKind,
+)
+from gpuwatch.facts.model.telemetry import Activity
+
+# Most hours of work per GPU that a move, or the release of a job, counts as lost: as many as the score looks ahead. Up
+# to it the time since the last checkpoint counts, or since the start, since without one all work is lost.
+_RESTART_COST_CAP_HOURS = 24.0
+# Enough time for a move.
+_QUIET_SECONDS = 1800
+# So many days idle at the same time of day make a habit.
+_DAYS_SEEN = 3
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One choice. lost_gpu_hours: work that the restart loses. also: what else it contains, ending the sentence."""
+
+    kind: TimingKind
+    wait_hours: float
+    lost_gpu_hours: float
+    words: str
+    also: str = ""
+
+
+def chosen(candidate: Candidate, facts: PlanFacts, lost_per_hour: float) -> tuple[Moment, Timing]:
+    """The cheapest moment; the earliest of equals. lost_per_hour: GPU-hours lost per hour of waiting."""
+    moments = _moments(candidate, facts)
+    costs = [
+        (lost_per_hour * item.wait_hours + item.lost_gpu_hours, item.wait_hours, index)
+        for index, item in enumerate(moments)
+    ]
+    cost, wait, index = min(costs)
+    best = moments[index]
+    others = [f"{item.words} {costs[at][0]:.1f}" for at, item in enumerate(moments) if at != index]
+    costs_it = f"it costs {cost:.1f} GPU-hours" if cost else "no work is lost"
+    reason = f"{best.words[:1].upper()}{best.words[1:]} {costs_it}"
+    return best, Timing(
+        kind=best.kind,
+        at=None if best.kind is TimingKind.NOW else facts.snapshot.at + timedelta(hours=wait),
+        cost_gpu_hours=cost,
+        reason=f"{reason}{'; ' if others else ''}{', '.join(others)}.",
+    )
+
+
+def _moments(candidate: Candidate, facts: PlanFacts) -> list[Moment]:
+    if candidate.action is ActionKind.TAINT_NODE:
+        return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as no Pod is touched,")]
+    if candidate.action is ActionKind.RELEASE_GANG:
+        # The start-up counts as an hour per GPU, although a model is loaded again in well under one.
+        held = [pod for pod in facts.pods_of(candidate) if pod.node]
+        gpus = facts.gpu_shares(held) or float(candidate.gpus)
+        work = stopped_work(held, facts.findings_of(candidate), facts)
+        also = f", and {work:.1f} GPU-hours of work before it stopped, {_unsaved(held, facts)}" if work else ""
+        return [Moment(TimingKind.NOW, 0.0, gpus + work, "now, as it is idle,", also)]
+    pods = facts.pods_of(candidate)
+    now = facts.snapshot.at
+    lost = sum(restart_hours(pod, facts) * facts.gpu_shares([pod]) for pod in pods)
+    moments = []
+    saved = [_annotated_time(pod, keys.LAST_CHECKPOINT, facts) for pod in pods]
+    known = [at for at in saved if at is not None and at <= now]
+    whole = bool(pods) and len(known) == len(pods)
+    since = f" (work since the checkpoint at {min(known):%Y-%m-%d %H:%M %Z})" if whole else ""
+    if _all_serve(pods, facts):
+        quiet = _next_quiet(pods, facts)
+        if quiet == 0.0:
+            return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as it is idle,")]
+        if quiet is not None:
+            at = now + timedelta(hours=quiet)
+            moments.append(Moment(TimingKind.WHEN_IDLE, quiet, 0.0, f"at {at:%a %H:%M %Z}, when it is usually idle,"))
+    moments.append(Moment(TimingKind.NOW, 0.0, lost, f"now{since}"))
+    if whole and facts.policy.checkpoint_interval_hours:
+        interval = timedelta(hours=facts.policy.checkpoint_interval_hours)
+        # Ranks save together, so the oldest checkpoint decides. An overdue one may come at any time, or never.
+        wait = (min(known) + interval - now).total_seconds() / 3600
+        if wait > 0:
+            words = f"after the checkpoint expected at {min(known) + interval:%Y-%m-%d %H:%M %Z}"
+            moments.append(Moment(TimingKind.AFTER_CHECKPOINT, wait, 0.0, words))
+    ends = [_annotated_time(pod, keys.EXPECTED_END, facts) for pod in pods]
+    coming = [at for at in ends if at is not None and at > now]
+    if coming and len(coming) == len(pods):
+        wait = (max(coming) - now).total_seconds() / 3600
+        moments.append(Moment(TimingKind.AT_JOB_END, wait, 0.0, f"at its end at {max(coming):%Y-%m-%d %H:%M %Z}"))
+    return moments
+
+
+def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFacts) -> float:
+    """GPU-hours of unsaved work from before these Pods stopped, as of a move, for kinds that end or are not known.
+
+    0 for services and sessions, which have no result to work for again, unless their gang is placed in part; 0 for what
+    never worked.
+    """
+    every = [item for item in findings if item.kind is not FindingKind.NEVER_USED]
+    lost = 0.0
+    for pod in held:
+        kind = facts.kind_of(pod.workload)
+        ends = kind is None or kind.nature in (None, Nature.ENDS)
+        found = [item for item in every if ends or item.kind is FindingKind.PARTIAL_GANG]
+        found = [item for item in found if pod.ref in item.pods] or found
+        if found:
+            stopped = min((item.since for item in found if item.since is not None), default=None)
+            lost += restart_hours(pod, facts, stopped) * facts.gpu_shares([pod])
+    return lost
+
+
+def _unsaved(held: Iterable[Pod], facts: PlanFacts) -> str:
+    """From when on the work of these Pods counts as lost, and what would change that."""
+    saved = [_saved(pod, facts) for pod in held]
+    known = [at for at in saved if at is not None]
+    if len(known) == len(saved):
+        return f"since its checkpoint at {min(known):%Y-%m-%d %H:%M %Z}"
+    most = f"at most {_RESTART_COST_CAP_HOURS:g} h count"
+    return f"since its start ({most}; the annotation {keys.LAST_CHECKPOINT} can name a later checkpoint)"
+
+
+def restart_hours(pod: Pod, facts: PlanFacts, until: datetime | None = None) -> float:
+    """Hours of work that a restart of this Pod loses, capped: from its last checkpoint or start to `until` or now."""
+    started = _saved(pod, facts) or pod.started or pod.created
+    if started is None:
+        return _RESTART_COST_CAP_HOURS
+    age_hours = ((until or facts.snapshot.at) - started).total_seconds() / 3600
+    return min(max(age_hours, 0.0), _RESTART_COST_CAP_HOURS)
+
+
+def _saved(pod: Pod, facts: PlanFacts) -> datetime | None:
+    """When this Pod last saved its work, since it started; None where that is not known."""
+    started, told = pod.started or pod.created, _annotated_time(pod, keys.LAST_CHECKPOINT, facts)
+    if told is None or told > facts.snapshot.at or (started is not None and told < started):
+        return None
+    return told
+
+
+def _annotated_time(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
+    """A time from an annotation of the Pod or its owner; None where it is missing or invalid."""
+    owner = facts.workloads.get(pod.workload)
+    text = pod.annotations.get(key) or (owner.annotations.get(key) if owner is not None else None)
+    try:
+        at = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
+
+
+def _all_serve(pods: list[Pod], facts: PlanFacts) -> bool:
+    kinds = [facts.kind_of(pod.workload) for pod in pods]
+    return bool(kinds) and all(kind is not None and kind.nature is Nature.SERVES for kind in kinds)
+
+
+def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
+    """Hours until these Pods are next idle for half an hour: 0 where they are now, None where unknown. By habit: a time
+    of day at which they were idle on all known days of the last seven, at least three."""
+    refs = {pod.ref for pod in pods}
+    histories = [item for item in facts.snapshot.activity if item.pod in refs]
+    steps = {item.step_seconds for item in histories}
+    if len(steps) != 1:
+        return None
+    step = steps.pop()
+    states: dict[int, str] = {}
+    now = int(facts.snapshot.at.timestamp()) // step
+    for item in histories:
+        first = int(item.start.timestamp()) // step
+        for index, state in enumerate(item.steps):
+            at = first + index
+            # Silent only where all known devices were.
+            if states.get(at) != Activity.ACTIVE and (state != Activity.SILENT or at not in states):
+                states[at] = state
+    length = max(_QUIET_SECONDS // step, 1)
+
+    def seen(first: int) -> set[str]:
+        return {states.get(at, Activity.UNKNOWN) for at in range(first, first + length)}
+
+    if seen(now - length) == {Activity.SILENT}:
+        return 0.0
+    day = _DAY_SECONDS // step
+    for ahead in range(1, day + 1):
+        known = [each for days in range(1, 8) if Activity.UNKNOWN not in (each := seen(now + ahead - days * day))]
+        if len(known) >= _DAYS_SEEN and set().union(*known) == {Activity.SILENT}:
+            return ahead * step / 3600
+    return None
+
 
 HORIZON_HOURS = 24.0
 """Over which gain and disruption are added up. A day: long enough that a repair pays, short enough to need no
