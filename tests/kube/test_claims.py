@@ -2,29 +2,30 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from gpuwatch.facts.model.cluster import ClaimedDevice
-from gpuwatch.sources.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
+from gpuwatch.sources.kube.claims import Claim, SliceSpec, claimed_devices, device_uuids, take_claim, take_slice
 from kube.cluster_json import metadata, raw
 
 DRIVER = "gpu.nvidia.com"
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
 
 
-def devices(*found: dict[str, Any], generation: int = 1, pool: str = "gpu-0") -> ResourceSlice:
+def devices(*found: dict[str, Any], generation: int = 1, pool: str = "gpu-0") -> SliceSpec:
     spec = {"driver": DRIVER, "pool": {"name": pool, "generation": generation}, "devices": list(found)}
-    return msgspec.json.decode(raw({"metadata": metadata("slice"), "spec": spec}), type=ResourceSlice)
+    found = take_slice(raw({"metadata": metadata("slice"), "spec": spec}))
+    assert found is not None
+    return found
 
 
 def device(name: str, /, **attributes: str) -> dict[str, Any]:
     return {"name": name, "attributes": {key: {"string": value} for key, value in attributes.items()}}
 
 
-def claim(*results: dict[str, Any]) -> ResourceClaim:
+def claim(*results: dict[str, Any]) -> Claim:
     status = {"allocation": {"devices": {"results": list(results)}}} if results else {}
-    return msgspec.json.decode(raw({"metadata": metadata("claim", "ml"), "status": status}), type=ResourceClaim)
+    return take_claim(raw({"metadata": metadata("claim", "ml"), "status": status}))
 
 
 def result(name: str, **more: Any) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
-import msgspec
-
 from gpuwatch.facts.frameworks import WRITTEN, kueue
 from gpuwatch.facts.frameworks.framework import Kind
 from gpuwatch.facts.frameworks.objects import KindKey
@@ -16,7 +14,7 @@ from gpuwatch.facts.frameworks.release import MARKS
 from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread, Workload
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import kinds
-from gpuwatch.sources.kube.claims import ResourceClaim, ResourceSlice, claimed_devices, device_uuids
+from gpuwatch.sources.kube.claims import claimed_devices, device_uuids, take_claim, take_slice
 from gpuwatch.sources.kube.decode import Listing, Take, take_budget, take_namespace, take_quota
 from gpuwatch.sources.kube.nodes import TakenNode, node_names, take_node
 from gpuwatch.sources.kube.owners import TakeOwner, assign_companions, assign_workloads, climb_all, read_owners
@@ -166,9 +164,8 @@ def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Se
 def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
     # A cluster that does not serve claims is a gap only if its Pods have claims.
     optional = not any(item.pod.claims for item in held)
-    take = msgspec.json.Decoder(ResourceClaim).decode
-    claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take, optional=optional)
+    claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take_claim, optional=optional)
     if not claims.items:
         return ()
-    slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, msgspec.json.Decoder(ResourceSlice).decode)
+    slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, take_slice)
     return claimed_devices(claims.items, device_uuids(slices.items))

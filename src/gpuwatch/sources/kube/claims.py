@@ -1,10 +1,13 @@
 """Dynamic resource allocation (DRA): which device each ResourceClaim holds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from gpuwatch.facts.frameworks.owner import Wire
 from gpuwatch.facts.model.cluster import ClaimedDevice
-from gpuwatch.sources.kube.wire import Metadata
+from gpuwatch.sources.kube.decode import part, place_of
 
 
 class AllocatedDevice(Wire, frozen=True):
@@ -14,30 +17,9 @@ class AllocatedDevice(Wire, frozen=True):
     admin_access: bool | None = None
 
 
-class DeviceAllocation(Wire, frozen=True):
-    results: list[AllocatedDevice] | None = None
-
-
-class WireAllocation(Wire, frozen=True):
-    devices: DeviceAllocation | None = None
-
-
-class ClaimStatus(Wire, frozen=True):
-    allocation: WireAllocation | None = None
-
-
-class ResourceClaim(Wire, frozen=True):
-    metadata: Metadata
-    status: ClaimStatus = ClaimStatus()
-
-
-class Attribute(Wire, frozen=True):
-    string: str | None = None
-
-
 class SliceDevice(Wire, frozen=True):
     name: str = ""
-    attributes: dict[str, Attribute] | None = None
+    attributes: dict[str, dict[str, Any]] | None = None  # by type: {"string": "GPU-…"}
     basic: "SliceDevice | None" = None  # holds the attributes in resource.k8s.io/v1beta1
 
 
@@ -52,26 +34,30 @@ class SliceSpec(Wire, frozen=True):
     devices: list[SliceDevice] | None = None
 
 
-class ResourceSlice(Wire, frozen=True):
-    metadata: Metadata
-    spec: SliceSpec = SliceSpec()
-
+Claim = tuple[str, Sequence[AllocatedDevice]]
+"""namespace/name of a ResourceClaim, and what it holds."""
 
 DeviceKey = tuple[str, str, str]
 """Driver, pool and device name."""
 
 
-def device_uuids(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, str]:
+def take_claim(raw: msgspec.Raw) -> Claim:
+    return place_of(raw), part(raw, "/status/allocation/devices/results", list[AllocatedDevice]) or ()
+
+
+def take_slice(raw: msgspec.Raw) -> SliceSpec | None:
+    return part(raw, "/spec", SliceSpec)
+
+
+def device_uuids(slices: Sequence[SliceSpec]) -> dict[DeviceKey, str]:
     """UUID of each device whose driver publishes one; for a MIG device, the UUID of its GPU. Slices of a pool's older
     generations are outdated and ignored."""
-    found = list(slices)
     newest: dict[tuple[str, str], int] = {}
-    for item in found:
-        pool = (item.spec.driver, item.spec.pool.name)
-        newest[pool] = max(newest.get(pool, 0), item.spec.pool.generation)
+    for spec in slices:
+        pool = (spec.driver, spec.pool.name)
+        newest[pool] = max(newest.get(pool, 0), spec.pool.generation)
     uuids = {}
-    for item in found:
-        spec = item.spec
+    for spec in slices:
         if spec.pool.generation < newest[spec.driver, spec.pool.name]:
             continue
         for device in spec.devices or ():
@@ -83,23 +69,22 @@ def device_uuids(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, str]:
     return uuids
 
 
-def _text(attributes: Mapping[str, Attribute], name: str, driver: str) -> str:
+def _text(attributes: Mapping[str, Mapping[str, Any]], name: str, driver: str) -> str:
     # Drivers write an attribute with or without their domain.
     found = attributes.get(name) or attributes.get(f"{driver}/{name}")
-    return (found.string if found else None) or ""
+    return (found or {}).get("string") or ""
 
 
-def claimed_devices(claims: Iterable[ResourceClaim], uuids: Mapping[DeviceKey, str]) -> tuple[ClaimedDevice, ...]:
+def claimed_devices(claims: Iterable[Claim], uuids: Mapping[DeviceKey, str]) -> tuple[ClaimedDevice, ...]:
     return tuple(
         ClaimedDevice(
-            claim=f"{claim.metadata.namespace}/{claim.metadata.name}",
+            claim=claim,
             driver=held.driver,
             pool=held.pool,
             name=held.device,
             device=uuids.get((held.driver, held.pool, held.device), ""),
         )
-        for claim in claims
-        if claim.status.allocation is not None and claim.status.allocation.devices is not None
-        for held in claim.status.allocation.devices.results or ()
+        for claim, devices in claims
+        for held in devices
         if not held.admin_access  # admin access does not reserve the device
     )

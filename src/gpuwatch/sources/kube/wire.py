@@ -259,29 +259,6 @@ class WirePod(Wire, frozen=True):
     status: PodStatus = PodStatus()
 
 
-class BudgetSpec(Wire, frozen=True):
-    selector: LabelSelector | None = None
-
-
-class BudgetStatus(Wire, frozen=True):
-    disruptions_allowed: int = 0
-
-
-class Budget(Wire, frozen=True):
-    metadata: Metadata
-    spec: BudgetSpec = BudgetSpec()
-    status: BudgetStatus = BudgetStatus()
-
-
-class QuotaSpec(Wire, frozen=True):
-    hard: Quantities | None = None
-
-
-class Quota(Wire, frozen=True):
-    metadata: Metadata
-    spec: QuotaSpec = QuotaSpec()
-
-
 class Bare(Wire, frozen=True):
     """An object of which only the metadata is read."""
 
