@@ -153,7 +153,7 @@ def test_the_taint_stands_where_no_order_can_be_made(store: RemediationStore) ->
         if verb == "create" and "gpuwatch-n0" in what and not done:
             from gpuwatch.sources.kube.writer import Failure, WriteError
 
-            raise WriteError(Failure.FORBIDDEN, "Grant the verb `create`.", verb=verb)
+            raise WriteError(Failure.FORBIDDEN, f"Grant the verb `{verb}`.")
 
     fleet.before_write = refuse
     drive(fleet, executor, 1)

@@ -15,7 +15,7 @@ from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.sources.kube.kinds import LISTED_OWNERS
 from gpuwatch.sources.kube.live_writer import event_of
-from gpuwatch.sources.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
+from gpuwatch.sources.kube.writer import Failure, LeaseCheck, PatchKind, WriteError, grant
 
 _Place = tuple[str, str, str, str]
 """API group, kind, Namespace and name."""
@@ -304,8 +304,6 @@ def _strategic(document: Any, patch: Any, name: str = "") -> Any:
     return result
 
 
-def _refused(
-    failure: Failure, verb: str, what: str, resource: str, said: str, status: int, *, budget: str = ""
-) -> WriteError:
-    message = f"Could not {verb} {what}: {said.rstrip('.')}."
-    return WriteError(failure, message, verb=verb, resource=resource, status=status)
+def _refused(failure: Failure, verb: str, what: str, resource: str, said: str, status: int) -> WriteError:
+    advice = f" {grant(verb, resource)}." if failure is Failure.FORBIDDEN else ""
+    return WriteError(failure, f"Could not {verb} {what}: {said.rstrip('.')}.{advice}", status=status)

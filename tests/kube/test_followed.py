@@ -456,7 +456,7 @@ def test_what_may_not_be_watched_is_listed_each_time_and_told_once(
         assert len(told) == 1
         assert "no watch here" in told[0]
         if refusal == 403:
-            assert "grant the verb `watch` on `pods` of API group 'core'" in told[0]
+            assert "Grant the verb `watch` on `pods` of API group 'core'" in told[0]
         allowed.set()
         here.reader.read(NOW)
         here.until(lambda: len(here.watches(PODS)) == 4)

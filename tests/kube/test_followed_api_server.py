@@ -276,4 +276,4 @@ def test_without_the_verb_watch_it_lists_each_time_and_says_so_once(
         reader.close()
     told = [record.message for record in caplog.records if record.message.startswith("pods are listed again")]
     assert len(told) == 1
-    assert "grant the verb `watch` on `pods` of API group 'core'" in told[0]
+    assert "Grant the verb `watch` on `pods` of API group 'core'" in told[0]

@@ -254,7 +254,7 @@ def test_a_refused_list_says_what_to_grant() -> None:
         cluster = reader.read(NOW)
         assert len(server.asked(PODS)) == 1
     assert gap(cluster, "pods").kind is GapKind.REFUSED
-    assert "grant the verb `list` on `pods` of API group 'core'" in gap(cluster, "pods").detail
+    assert "Grant the verb `list` on `pods` of API group 'core'" in gap(cluster, "pods").detail
     assert forbidden in gap(cluster, "pods").detail
     assert not cluster.known
 

@@ -228,7 +228,7 @@ def test_a_list_that_is_refused_costs_only_itself(
     group = LISTED[resource]
     (refused,) = (gap for gap in cluster.gaps if gap.kind is GapKind.REFUSED)
     assert refused.what == (f"{resource}.{group}" if group else resource)
-    assert f"grant the verb `list` on `{resource}` of API group {group or 'core'!r}" in refused.detail
+    assert f"Grant the verb `list` on `{resource}` of API group {group or 'core'!r}" in refused.detail
     assert cluster.known == (resource != "pods")
     facts = {
         "nodes": FactKind.NODES,
@@ -286,7 +286,7 @@ def test_without_any_right_there_is_an_error_that_names_all_of_them(live: Cluste
         LiveCluster(api_client(control_plane.user("stranger"))).read(_now())
     message = str(error.value)
     for resource in ("nodes", "pods", "namespaces", "resourcequotas", "poddisruptionbudgets"):
-        assert f"grant the verb `list` on `{resource}`" in message
+        assert f"Grant the verb `list` on `{resource}`" in message
     assert control_plane.url in message
     assert control_plane.tokens["stranger"] not in message
 

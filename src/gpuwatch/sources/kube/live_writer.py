@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import urllib3
@@ -26,7 +26,7 @@ from gpuwatch.sources.kube.transport import (
     decoded_status,
     retry_after,
 )
-from gpuwatch.sources.kube.writer import Failure, LeaseCheck, PatchKind, WriteError
+from gpuwatch.sources.kube.writer import Failure, LeaseCheck, PatchKind, WriteError, grant
 
 _CONTROLLER = "gpuwatch.dev/controller"
 # Unknown fields are errors. An older CRD would drop them: a Job would seem to be suspended and is not.
@@ -35,6 +35,19 @@ _NOTE_BYTES = 1000  # the API accepts 1,024 bytes as an Event's note
 _REASON_CHARACTERS = 600
 # Strict decoding errors quote the whole object, and a Pod's environment may hold secrets.
 _LONG_QUOTE = re.compile(r'"(?:[^"\\]|\\.){80,}"')
+
+
+_METHODS = {"get": "GET", "list": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
+
+
+class _Request(NamedTuple):
+    """verb, resource: as in RBAC rules. what: for people, 'Job/team-a/train'. on: None for a list or a new object."""
+
+    verb: str
+    what: str
+    resource: str
+    path: str
+    on: ObjectRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +72,9 @@ class _Resource:
         whole = f"{self.name}/{subresource}" if subresource else self.name
         return f"{whole}.{self.group}" if self.group else whole
 
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """verb, what, resource: words of its error: 'patch Job/team-a/train'. on: None for a list or a new object."""
-
-    method: str
-    path: str
-    verb: str
-    what: str
-    resource: str
-    on: ObjectRef | None = None
+    def on(self, verb: str, ref: ObjectRef, subresource: str = "", what: str = "") -> _Request:
+        path = self.path(ref.namespace, ref.name, subresource)
+        return _Request(verb, what or f"{ref}", self.named(subresource), path, ref)
 
 
 @dataclass(eq=False)
@@ -96,8 +101,7 @@ class LiveWriter:
         resource = self._resource(ref.api_version, ref.kind)
         if resource is None:
             return None
-        path = resource.path(ref.namespace, ref.name)
-        found = self._found(_Request("GET", path, "get", f"{ref}", resource.named()))
+        found = self._found(resource.on("get", ref))
         return None if found is None or (ref.uid and found["metadata"].get("uid") != ref.uid) else found
 
     def objects(self, api_version: str, kind: str, namespace: str = "", labels: str = "") -> tuple[Object, ...]:
@@ -105,24 +109,22 @@ class LiveWriter:
         if resource is None:
             return ()
         what = f"{resource.named()} in {namespace or 'all Namespaces'}"
-        request = _Request("GET", resource.path(namespace), "list", what, resource.named())
-        asked = {"limit": str(self.limits.page_size), **({"labelSelector": labels} if labels else {})}
+        request = _Request("list", what, resource.named(), resource.path(namespace))
+        params = {"limit": str(self.limits.page_size), **({"labelSelector": labels} if labels else {})}
         found: list[Object] = []
-        token = ""
         while True:
-            params = {**asked, **({"continue": token} if token else {})}
             page = self._ask(request, params)
             # The items of a typed list have neither.
             found += ({**item, "apiVersion": api_version, "kind": kind} for item in page.get("items") or ())
-            token = page.get("metadata", {}).get("continue", "")
-            if not token:
+            params["continue"] = page.get("metadata", {}).get("continue", "")
+            if not params["continue"]:
                 return tuple(found)
 
     def create(self, object_: Object) -> Object:
         metadata = object_["metadata"]
         resource = self._known(object_["apiVersion"], object_["kind"])
         name = f"{object_['kind']} {metadata.get('namespace', '')}/{metadata['name']}".replace(" /", " ")
-        request = _Request("POST", resource.path(metadata.get("namespace", "")), "create", name, resource.named())
+        request = _Request("create", name, resource.named(), resource.path(metadata.get("namespace", "")))
         return self._write(request, object_, params=_STRICT)
 
     def patch(
@@ -137,9 +139,7 @@ class LiveWriter:
         resource = self._known(ref.api_version, ref.kind)
         named = _preconditions(ref, version)
         body = {**patch, "metadata": {**patch.get("metadata", {}), **named}} if named else dict(patch)
-        path = resource.path(ref.namespace, ref.name, subresource)
-        request = _Request("PATCH", path, "patch", f"{ref}", resource.named(subresource), ref)
-        return self._write(request, body, kind, _STRICT)
+        return self._write(resource.on("patch", ref, subresource), body, kind, _STRICT)
 
     def evict(self, pod: ObjectRef, *, version: str = "") -> None:
         resource = self._known("v1", "Pod")
@@ -150,10 +150,7 @@ class LiveWriter:
         }
         if named := _preconditions(pod, version):
             eviction["deleteOptions"] = {"preconditions": named}
-        path = resource.path(pod.namespace, pod.name, "eviction")
-        self._write(
-            _Request("POST", path, "create", f"an eviction of {pod}", resource.named("eviction"), pod), eviction
-        )
+        self._write(resource.on("create", pod, "eviction", f"an eviction of {pod}"), eviction)
 
     def delete(self, ref: ObjectRef) -> None:
         resource = self._known(ref.api_version, ref.kind)
@@ -162,8 +159,7 @@ class LiveWriter:
             options["dryRun"] = ["All"]  # for a DELETE with a body the server ignores query parameters
         if ref.uid:
             options["preconditions"] = {"uid": ref.uid}
-        path = resource.path(ref.namespace, ref.name)
-        self._write(_Request("DELETE", path, "delete", f"{ref}", resource.named(), ref), options)
+        self._write(resource.on("delete", ref), options)
 
     def event(
         self, regarding: ObjectRef, *, at: datetime, reason: str, action: str, note: str, warning: bool = False
@@ -193,7 +189,7 @@ class LiveWriter:
         if known is not None:
             return known
         base = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        answer = self._found(_Request("GET", base, "get", f"the kinds of {api_version}", base))
+        answer = self._found(_Request("get", f"the kinds of {api_version}", base, base))
         if answer is None:
             return None
         self._served[api_version] = {
@@ -237,14 +233,14 @@ class LiveWriter:
             return error
         reason = "there is no such object any more" if now is None else "another object has its name now"
         message = f"Could not {request.verb} {request.what}: {reason}."
-        return WriteError(Failure.NOT_FOUND, message, verb=error.verb, resource=error.resource, status=error.status)
+        return WriteError(Failure.NOT_FOUND, message, status=error.status)
 
     def _ask(
         self, request: _Request, params: Mapping[str, str] = {}, body: object = None, media_type: str = JSON
     ) -> Object:
         timeout = (self.limits.connect_timeout_seconds, self.limits.read_timeout_seconds)
         try:
-            method, kind = request.method, str(media_type)
+            method, kind = _METHODS[request.verb], str(media_type)
             answer = ask(self.api_client, request.path, params, timeout, method=method, body=body, media_type=kind)
             content: bytes = answer.read()
         except ApiException as error:
@@ -262,8 +258,7 @@ class LiveWriter:
         return found
 
     def _unsure(self, request: _Request, why: str) -> WriteError:
-        message = f"Could not {request.verb} {request.what}: {why.rstrip('.')}."
-        return WriteError(Failure.UNSURE, message, verb=request.verb, resource=request.resource)
+        return WriteError(Failure.UNSURE, f"Could not {request.verb} {request.what}: {why.rstrip('.')}.")
 
 
 def _preconditions(ref: ObjectRef, version: str) -> Object:
@@ -316,16 +311,9 @@ def _explained(request: _Request, error: ApiException) -> WriteError:
     elif status == 401:
         advice = " Renew the token, or check the kubeconfig's user."
     elif failure is Failure.FORBIDDEN and " cannot " in reason:  # otherwise a quota or webhook refused, not RBAC
-        resource, _, group = request.resource.partition(".")
-        advice = f" Grant the verb `{request.verb}` on `{resource}` of API group {group or 'core'!r}."
-    return WriteError(
-        failure,
-        f"Could not {request.verb} {request.what}: the API server answered {status} ({reason}).{advice}",
-        verb=request.verb,
-        resource=request.resource,
-        retry_after_seconds=wait,
-        status=status,
-    )
+        advice = f" {grant(request.verb, request.resource)}."
+    message = f"Could not {request.verb} {request.what}: the API server answered {status} ({reason}).{advice}"
+    return WriteError(failure, message, retry_after_seconds=wait, status=status)
 
 
 def _failure(status: int, budget: bool, reason: str) -> Failure:

@@ -14,6 +14,7 @@ from gpuwatch.facts.frameworks.framework import Kind
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
+from gpuwatch.sources.kube.writer import grant
 
 T = TypeVar("T")
 
@@ -257,7 +258,6 @@ def explained(error: ApiException, kind: Kind | None, verb: str = "list") -> Lis
         detail = f"The credentials are not accepted ({said}): renew the token, or check the kubeconfig's user."
         return ListError(GapKind.REFUSED, detail, status)
     if status == 403:
-        where = f"`{kind.plural}` of API group {kind.group or 'core'!r}" if kind is not None else ""
-        advice = f": grant the verb `{verb}` on {where} in all Namespaces with a ClusterRole" if where else ""
-        return ListError(GapKind.REFUSED, f"Not allowed ({said}){advice}.", status)
+        advice = f" {grant(verb, kind.resource)} in all Namespaces with a ClusterRole." if kind is not None else ""
+        return ListError(GapKind.REFUSED, f"Not allowed ({said}).{advice}", status)
     return ListError(GapKind.QUERY_FAILED, f"The API server answered {status} ({said}).", status)

@@ -37,7 +37,6 @@ class Failure(StrEnum):
 class WriteError(Exception):
     """One request failed. The message has the request, the reason and what to do, and no secret.
 
-    verb, resource: as in RBAC rules (`patch`, `jobs.batch`); what to grant after FORBIDDEN.
     retry_after_seconds: if the server gave a time.
     status: HTTP status, 0 without an answer.
     """
@@ -45,13 +44,17 @@ class WriteError(Exception):
     failure: Failure
     message: str
     _: KW_ONLY
-    verb: str = ""
-    resource: str = ""
     retry_after_seconds: float | None = None
     status: int = 0
 
     def __str__(self) -> str:
         return self.message
+
+
+def grant(verb: str, resource: str) -> str:
+    """What to do after FORBIDDEN. resource: as in RBAC rules, `jobs.batch`."""
+    name, _, group = resource.partition(".")
+    return f"Grant the verb `{verb}` on `{name}` of API group {group or 'core'!r}"
 
 
 class ClusterWriter(Protocol):
