@@ -116,7 +116,7 @@ def test_state_and_scheduling_fields() -> None:
         )
     )
     assert (found.ref, found.node, found.phase) == ("ml/train-0", "gpu-0", "Running")
-    assert (found.ready, found.deleting) == (True, True)
+    assert (found.ready, found.deleting) == (False, True)
     assert (found.priority, found.scheduler) == (1000, "kai-scheduler")
     assert (found.labels, found.images) == ({"app": "x"}, ("registry.example/app:1",))
 

@@ -166,7 +166,9 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
         phase=status.phase,
         created=meta.creation_timestamp,
         started=_started(status),
-        ready=any(item.type == "Ready" and item.status == "True" for item in status.conditions or ()),
+        # A kubelet leaves Ready at True until the containers of a deleted Pod have ended.
+        ready=meta.deletion_timestamp is None
+        and any(item.type == "Ready" and item.status == "True" for item in status.conditions or ()),
         deleting=meta.deletion_timestamp is not None,
         labels=meta.labels or {},
         annotations=own_annotations(meta.annotations),
