@@ -324,37 +324,6 @@ def test_claims_that_a_scale_deletes_are_left_alone(writer: ClusterWriter) -> No
     writer.delete(ref_of(before))
 
 
-def test_a_lone_pod_of_a_job_that_forgives_disruptions_is_evicted_without_a_failure(writer: ClusterWriter) -> None:
-    forgives = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
-    job = writer.create(owner("Job", "forgiving", backoffLimit=0, podFailurePolicy=forgives))
-    (pod,) = wait_for_running(writer, "forgiving", 1)
-    put_beside(writer, "forgiving")
-    kept = below(writer)
-    plan = move(now(writer, job), pods(writer, "forgiving"), [pod["metadata"]["uid"]])
-    assert plan == MovePlan(How.EVICT, (ref_of(pod),))
-    writer.evict(ref_of(pod))
-    # The simulated kubelet ends no container, and such a Job waits for what its Pod ended with.
-    state = {"terminated": {"exitCode": 143, "reason": "Error"}}
-    ended = {
-        "name": "main",
-        "image": "example.org/main:1",
-        "imageID": "",
-        "ready": False,
-        "restartCount": 0,
-        "state": state,
-    }
-    writer.patch(ref_of(pod), {"status": {"phase": "Failed", "containerStatuses": [ended]}}, subresource="status")
-    wait_until(
-        lambda: [item["metadata"]["uid"] for item in pods(writer, "forgiving")] not in ([], [pod["metadata"]["uid"]]),
-        lambda: str(now(writer, job)["status"]),
-    )
-    wait_for_running(writer, "forgiving", 1)
-    assert below(writer) == kept
-    status = now(writer, job)["status"]
-    assert not [item for item in status.get("conditions", ()) if item["type"] in ("Failed", "FailureTarget")]
-    writer.delete(ref_of(job))
-
-
 def test_a_lone_pod_of_a_deployment_gets_its_successor_first(writer: ClusterWriter) -> None:
     deployment = writer.create(owner("Deployment", "lone", replicas=1))
     (pod,) = wait_for_running(writer, "lone", 1)

@@ -15,13 +15,18 @@ import pytest
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild
 from cluster.real_node import RealNode, RealNodes, running_nodes
+from gpuwatch.facts.frameworks import OWNERS
+from gpuwatch.facts.frameworks.framework import CYCLE
+from gpuwatch.facts.frameworks.release import move
 from gpuwatch.sources.kube.nodes import take_node
+from gpuwatch.sources.kube.owners import TakeOwner
 from gpuwatch.sources.kube.pods import take_pod
 from parts.processes import wait_until
 
 pytestmark = pytest.mark.slow
 TEAM = "team-a"
 GPU = "nvidia.com/gpu"
+JOBS = f"/apis/batch/v1/namespaces/{TEAM}/jobs"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +41,7 @@ def api(nodes: RealNodes) -> Iterator[Api]:
     """The API server; what a test has made in the Namespace is gone afterwards."""
     found = Api(nodes.cluster.administrator)
     yield found
-    for path in ("/apis/batch/v1/namespaces/team-a/jobs", "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets"):
+    for path in (JOBS, "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets"):
         found.answer("DELETE", path, {"propagationPolicy": "Background"})
     found.answer("DELETE", f"/api/v1/namespaces/{TEAM}/pods", {"gracePeriodSeconds": 0})
     wait_until(lambda: not pods(found), lambda: f"Pods are left: {[item['metadata']['name'] for item in pods(found)]}")
@@ -185,36 +190,66 @@ def test_a_pod_past_the_scheduler_is_refused_by_the_kubelet_without_a_container_
     assert read(found).phase == "Failed" and not read(found).ready
 
 
+def job_runs(api: Api, name: str, **spec: Any) -> Object:
+    """Its Pod, which ends with exit code 0 a moment after SIGTERM."""
+    api.create(job(name, pod_spec("--end-seconds=2", terminationGracePeriodSeconds=20), **spec))
+    until(api, lambda: bool(pods(api, name)) and condition(only(api, name), "Ready") == "True")
+    return only(api, name)
+
+
+def job_status(api: Api, name: str) -> Object:
+    found: Object = api.get(f"{JOBS}/{name}")
+    return found["status"]
+
+
+FORGIVES = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
+
+
+def retries(api: Api, name: str) -> int | None:
+    """As gpuwatch reads it."""
+    taken = TakeOwner(OWNERS["batch", "Job"])(msgspec.Raw(json.dumps(api.get(f"{JOBS}/{name}")).encode()))
+    assert taken is not None
+    return taken.retries
+
+
 def test_an_evicted_pod_is_ready_while_it_ends_and_its_job_counts_a_failure(nodes: RealNodes, api: Api) -> None:
-    spec = pod_spec("--end-seconds=4", terminationGracePeriodSeconds=20)
-    api.create(job("trains", spec, backoffLimit=6))
-    until(api, lambda: bool(pods(api, "trains")) and condition(only(api, "trains"), "Ready") == "True")
-    first = only(api, "trains")
+    first = job_runs(api, "trains", backoffLimit=1)
+    assert retries(api, "trains") == 1
     assert evict(api, first) == 201
     ending = api.get(f"/api/v1/namespaces/{TEAM}/pods/{first['metadata']['name']}")
     assert "deletionTimestamp" in ending["metadata"] and condition(ending, "Ready") == "True"
-
-    def failures() -> int:
-        return int(api.get(f"/apis/batch/v1/namespaces/{TEAM}/jobs/trains")["status"].get("failed", 0))
-
+    assert not read(ending).ready, "gpuwatch does not count it as running well"
     # The process ended with 0. Each eviction costs one of backoffLimit all the same.
-    until(api, lambda: failures() == 1)
+    until(api, lambda: job_status(api, "trains").get("failed", 0) == 1)
+    assert retries(api, "trains") == 0
 
 
-def test_a_suspended_job_counts_no_failure_and_runs_again(nodes: RealNodes, api: Api) -> None:
-    api.create(job("trains", pod_spec("--end-seconds=1"), backoffLimit=1))
-    until(api, lambda: bool(pods(api, "trains")) and condition(only(api, "trains"), "Ready") == "True")
-    path = f"/apis/batch/v1/namespaces/{TEAM}/jobs/trains"
+def test_a_job_that_ignores_disruptions_counts_an_evicted_pod_as_done(nodes: RealNodes, api: Api) -> None:
+    """Such a Job waits for its Pod's end, and 0 is success: it is complete without having done its work."""
+    first = job_runs(api, "forgives", podFailurePolicy=FORGIVES)
+    assert retries(api, "forgives") == 0
+    assert evict(api, first) == 201
+    until(api, lambda: condition({"status": job_status(api, "forgives")}, "Complete") == "True")
+
+
+@pytest.mark.parametrize("policy", [{}, {"podFailurePolicy": FORGIVES}], ids=["counts", "forgives"])
+def test_a_suspended_job_counts_its_pod_as_neither_failed_nor_done_and_runs_again(
+    policy: Object, nodes: RealNodes, api: Api
+) -> None:
+    first = job_runs(api, "trains", backoffLimit=0, **policy)
+    current = api.get(f"{JOBS}/trains")
+    assert move(current, [first], [first["metadata"]["uid"]]) == CYCLE
 
     def suspend(value: bool) -> None:
         patch = {"spec": {"suspend": value}}
-        assert api.answer("PATCH", path, patch, content_type="application/merge-patch+json").ok
+        assert api.answer("PATCH", f"{JOBS}/trains", patch, content_type="application/merge-patch+json").ok
 
     suspend(True)
     until(api, lambda: not pods(api, "trains"))
-    assert api.get(path)["status"].get("failed", 0) == 0
     suspend(False)
     until(api, lambda: bool(pods(api, "trains")) and condition(only(api, "trains"), "Ready") == "True")
+    status = job_status(api, "trains")
+    assert (status.get("failed", 0), status.get("succeeded", 0)) == (0, 0)
 
 
 def test_a_pod_that_ignores_the_end_is_killed_after_its_grace_period(nodes: RealNodes, api: Api) -> None:

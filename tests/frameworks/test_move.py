@@ -16,8 +16,6 @@ from gpuwatch.facts.frameworks.release import move, rollout
 from kube.memory_cluster import MemoryCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-EXITS = {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [42]}}
 
 
 def owner(kind: str, api_version: str, **spec: Any) -> Object:
@@ -50,24 +48,9 @@ def moved(plan: MovePlan | Refused) -> object:
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ({"podFailurePolicy": {"rules": [IGNORES]}}, ["p0"]),
-        ({"parallelism": 1, "podFailurePolicy": {"rules": [IGNORES, EXITS]}}, ["p0"]),
-        ({"podFailurePolicy": {"rules": [EXITS, IGNORES]}}, "cycle"),
-        ({"podFailurePolicy": {"rules": [{**IGNORES, "action": "Count"}]}}, "cycle"),
-        ({"parallelism": 2, "podFailurePolicy": {"rules": [IGNORES]}}, "cycle"),
-        ({}, "cycle"),
-    ],
-    ids=["forgives", "forgives-first", "exit-code-first", "counts", "two", "no-policy"],
-)
-def test_the_pod_of_a_job(spec: Object, expected: object) -> None:
-    assert moved(move(owner("Job", "batch/v1", **spec), pods(1), ["p0"])) == expected
-
-
-@pytest.mark.parametrize(
     ("kind", "api_version"),
     [
+        ("Job", "batch/v1"),
         ("JobSet", "jobset.x-k8s.io/v1alpha2"),
         ("TFJob", "kubeflow.org/v1"),
         ("MPIJob", "kubeflow.org/v2beta1"),

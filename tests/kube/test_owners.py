@@ -80,6 +80,26 @@ def test_the_reader_judges_what_data_an_owner_would_lose() -> None:
     assert gone[0].loses is None
 
 
+@pytest.mark.parametrize(
+    ("spec", "failed", "left"),
+    [
+        ({}, None, 6),
+        ({"backoffLimit": 3}, 1, 2),
+        ({"backoffLimit": 1}, 4, 0),
+        ({"backoffLimit": 9, "podReplacementPolicy": "TerminatingOrFailed"}, 0, 9),
+        ({"backoffLimit": 9, "podReplacementPolicy": "Failed"}, 0, 0),
+        ({"backoffLimit": 9, "podFailurePolicy": {"rules": []}}, 0, 0),
+        ({"backoffLimit": 9, "backoffLimitPerIndex": 3}, 0, 0),
+    ],
+    ids=["default", "failed-once", "used-up", "replaces-at-once", "waits-for-the-end", "policy", "per-index"],
+)
+def test_the_reader_counts_the_evictions_that_a_job_outlives(spec: object, failed: int | None, left: int) -> None:
+    job = owner("Job", "x", "batch/v1", spec=spec)
+    job["status"] = {"failed": failed}
+    found, _ = workloads(Owners(job), pod(meta=controlled_by("Job", "x", "batch/v1")))
+    assert found[0].retries == left
+
+
 def test_a_pod_without_a_controller_is_bare_even_where_something_owns_it() -> None:
     ref = controlled_by("ConfigMap", "settings", "v1")
     ref["ownerReferences"][0]["controller"] = False

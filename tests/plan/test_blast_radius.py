@@ -9,7 +9,7 @@ from gpuwatch.act.execute.recheck import no_execute_refused, others_of_owner
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Placement, Pod, Toleration
-from gpuwatch.facts.model.decision import ActionKind, Snapshot
+from gpuwatch.facts.model.decision import ActionKind, Mode, Snapshot
 from gpuwatch.sources.kube.placement import tolerations
 from gpuwatch.sources.kube.wire import PodSpec
 from plan.fleet import device, guards, idle, node, only, plan_of, pod, reason, remediation, sick, snapshot, workload
@@ -93,6 +93,19 @@ def test_no_execute_counts_every_pod_on_the_node_that_does_not_tolerate_it() -> 
     assert no_execute_refused(taint, _facts(beside("agent", "", placement=ALL))) == ""
     assert "Pod ml/agent" in no_execute_refused(taint, _facts(beside("agent", "")))
     assert no_execute_refused(taint, _facts(replace(beside("agent", ""), node="a"))) == ""
+
+
+@pytest.mark.parametrize(("retries", "refused"), [(None, False), (2, False), (1, True)])
+def test_no_execute_leaves_a_job_alone_that_would_have_no_retry_left(retries: int | None, refused: bool) -> None:
+    gang = job = "Job/ml/train"
+    pods = [pod(f"ml/gpu-{number}", name, owner=job, gang=gang) for number, name in enumerate("cca")]
+    groups = [Gang(id=gang, framework="Job", workload=job, namespace="ml", pods=tuple(each.ref for each in pods))]
+    nodes = [node(name) for name in "abcd"]
+    state = snapshot(nodes, [], pods, [replace(workload(job), retries=retries)], groups)
+    taint = remediation(ActionKind.TAINT_NODE, "node/c", ["c"], detectors=("xid",))
+    allowed = PlanPolicy(modes=dict.fromkeys(ActionKind, Mode.ENFORCE))
+    said = no_execute_refused(taint, PlanFacts(snapshot=state, policy=allowed))
+    assert ("2 would be, and 1 may be" in said) is refused, said
 
 
 def test_a_pod_that_tolerates_the_taint_for_a_time_ends_after_it() -> None:

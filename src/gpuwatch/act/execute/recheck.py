@@ -1,5 +1,6 @@
 """Rechecks a proposal on fresh facts: all guards, the same targets, and the budgets. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -323,9 +324,24 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts) -> str:
         mode, why = mode_of(candidate, facts)
         if mode is not Mode.ENFORCE and not (mode is Mode.SUGGEST and remediation.approved):
             return f"{candidate.target} may not be moved in the mode {mode}: {why}"
+        if given_up := _given_up(candidate, facts, proposal.nodes):
+            return given_up
         case = GuardCase(candidate, weigh(candidate, facts)[0], facts)
         if refusals := (*guard(case), *ledger.charge(candidate)):
             return f"{candidate.target}: {refusals[0].reason}"
+    return ""
+
+
+def _given_up(candidate: Candidate, facts: PlanFacts, nodes: tuple[str, ...]) -> str:
+    """Why the owner of these Pods would have failed for good if all of them on the Nodes were evicted; '' for none."""
+    ended = Counter(pod.workload for pod in facts.pods_of(candidate) if pod.node in nodes)
+    for name, count in ended.items():
+        retries = facts.workloads[name].retries if name in facts.workloads else None
+        if retries is not None and count > retries:
+            return (
+                f"{name} counts each Pod that is evicted. {count} would be, and {retries} may be before it has failed "
+                "for good. A move (evict_gang) suspends it instead, which costs nothing."
+            )
     return ""
 
 

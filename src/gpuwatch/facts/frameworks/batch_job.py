@@ -1,22 +1,11 @@
 """Kubernetes' own Jobs. An Indexed Job is treated as a gang."""
 
-from collections.abc import Sequence
+from typing import Any
 
 from gpuwatch.facts.frameworks import common
-from gpuwatch.facts.frameworks.framework import (
-    CYCLE,
-    Deletes,
-    Framework,
-    Kind,
-    MovePlan,
-    MoveRule,
-    Nature,
-    Never,
-    ReleaseRule,
-    Template,
-)
-from gpuwatch.facts.frameworks.objects import Object, number, value_at
-from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec
+from gpuwatch.facts.frameworks.framework import WHOLE, Deletes, Framework, Kind, Nature, Never, ReleaseRule, Template
+from gpuwatch.facts.frameworks.objects import Object, value_at
+from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec, OwnerState
 
 
 class JobSpec(OwnerSpec, frozen=True):
@@ -25,6 +14,10 @@ class JobSpec(OwnerSpec, frozen=True):
     parallelism: int | None = None
     completions: int | None = None
     completion_mode: str | None = None
+    backoff_limit: int | None = None
+    backoff_limit_per_index: int | None = None
+    pod_failure_policy: dict[str, Any] | None = None
+    pod_replacement_policy: str | None = None
 
     @property
     def pods(self) -> int:
@@ -35,16 +28,15 @@ class JobSpec(OwnerSpec, frozen=True):
 _NEW_JOBS_ONLY = Never("A CronJob's suspension holds back new Jobs only.")
 
 
-def _move(job: Object, _there: Sequence[Object], chosen: Sequence[Object]) -> MovePlan:
-    """A single Pod may be evicted if the Job ignores that failure. Only the first rule is considered: the first match
-    applies, and an earlier rule could match the Pod's exit code."""
-    rules = value_at(job, "/spec/podFailurePolicy/rules")
-    first = rules[0] if rules else {}
-    ignored = first.get("action") == "Ignore" and any(
-        item.get("type") == "DisruptionTarget" and item.get("status", "True") == "True"
-        for item in first.get("onPodConditions") or ()
-    )
-    return common.evict(chosen) if ignored and number(job, "/spec/parallelism", 1) == 1 else CYCLE
+def _retries(spec: JobSpec, state: OwnerState) -> int:
+    """Each Pod that is evicted counts as a failure, also where its process ends with 0. A Job that waits for the end of
+    its Pods (with a podFailurePolicy that is the default) takes such a Pod for done, and so none may be evicted. None
+    may of an index either: the status does not show how often each has failed. A suspension costs nothing."""
+    waits = spec.pod_failure_policy is not None or spec.pod_replacement_policy == "Failed"
+    if waits or spec.backoff_limit_per_index is not None:
+        return 0
+    limit = 6 if spec.backoff_limit is None else spec.backoff_limit  # the API's default
+    return max(limit - (state.failed or 0), 0)
 
 
 def _replaces_terminating(job: Object) -> bool:
@@ -78,7 +70,8 @@ BATCH = Framework(
                 ended=common.ends("Complete", "Failed"),
                 resumes_early=_replaces_terminating,
             ),
-            move=MoveRule(choose=_move),
+            move=WHOLE,
+            retries=_retries,
             template=Template(common.under("template", "spec"), frozen=True),
         ),
         Kind(

@@ -163,8 +163,9 @@ class Kind:
 
     metadata_only: only the metadata is read. spec: the fields that are read of its spec. replicas, suspended: by the
     spec, the latter also by annotations; None where the kind has neither. unscheduled: why its Pods are not placed, by
-    its status. independent: its Pods do not need each other, unless its framework makes them a gang. pod_suffix:
-    pattern of what the controller appends to its own name in its Pods' names.
+    its status. retries: `Workload.retries`, by spec and status. independent: its Pods do not need each other, unless
+    its framework makes them a gang. pod_suffix: pattern of what the controller appends to its own name in its Pods'
+    names.
     """
 
     group: str
@@ -175,6 +176,7 @@ class Kind:
     replicas: Callable[[Any], int | None] | None = None
     suspended: Callable[[Any, Labels], bool] | None = None
     unscheduled: Callable[[OwnerState], str] | None = None
+    retries: Callable[[Any, OwnerState], int] | None = None
     nature: Nature | None = None
     independent: bool = False
     pod_suffix: str = ""

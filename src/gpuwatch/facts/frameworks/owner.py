@@ -45,9 +45,10 @@ class Condition(Wire, frozen=True):
 
 
 class OwnerState(Wire, frozen=True):
-    """`status` of kinds that say why their Pods are not placed."""
+    """`status` of kinds that say why their Pods are not placed. failed: Pods that a Job counts as failed."""
 
     conditions: list[Condition] | None = None
+    failed: int | None = None
 
     def matching(self, **wanted: str) -> str:
         """Type, reason and message of the first condition that has the wanted status; '' for none."""
@@ -83,6 +84,7 @@ class Owner:
     suspended: bool | None = None
     unscheduled: str = ""  # why its Pods are not placed, as its status says
     loses: str | None = None  # see Workload
+    retries: int | None = None  # see Workload
 
     @property
     def key(self) -> KindKey:

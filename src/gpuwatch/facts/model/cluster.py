@@ -163,7 +163,8 @@ class Workload:
     """The top controller of some Pods. `id` is `Kind/namespace/name`; a bare Pod is its own workload.
 
     loses: why a release or a move of it would delete data that outlives a Pod; '' where it would not, None where its
-    own fields were not read.
+    own fields were not read. retries: how many of its Pods may be evicted before its controller gives it up; None where
+    it counts none, or gpuwatch does not know how.
     """
 
     id: str
@@ -180,6 +181,7 @@ class Workload:
     suspended: bool | None = None
     queue: str = ""  # Kueue or Volcano queue, where one manages it
     loses: str | None = None
+    retries: int | None = None
 
     @property
     def key(self) -> tuple[str, str]:

@@ -82,6 +82,7 @@ class TakeOwner:
             suspended=kind.suspended(spec, meta.annotations or {}) if kind.suspended else None,
             unscheduled=kind.unscheduled(found.status) if kind.unscheduled else "",
             loses=_loses(kind, raw),
+            retries=kind.retries(spec, found.status) if kind.retries else None,
         )
 
 
@@ -331,6 +332,7 @@ def _workload(id_: str, item: Climbed, objects: GangObjects) -> Workload:
         replicas=top.replicas,
         suspended=True if inactive else top.suspended,
         loses=top.loses,
+        retries=top.retries,
     )
 
 
