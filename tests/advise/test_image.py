@@ -3,7 +3,7 @@
 import pytest
 
 from gpuwatch.facts.catalog.gpus import find_gpu
-from gpuwatch.size.image import condition
+from gpuwatch.size.capability import condition
 from gpuwatch.size.policy import AdvicePolicy
 
 PTX = "or PTX that the driver can compile for it"

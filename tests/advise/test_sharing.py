@@ -24,9 +24,9 @@ from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import Sharing
 from gpuwatch.facts.model.sizing import EvidenceTier, MemoryNeed, Recommendation, TargetKind
 from gpuwatch.facts.model.workload_profile import WorkloadKey
+from gpuwatch.size.options import Sharer, fits, groups, shared_speed, sharer
 from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.recommend import advise
-from gpuwatch.size.sharing import Sharer, fits, groups, shared_speed, sharer
 
 POLICY = AdvicePolicy()
 FULL = 40 * GIB

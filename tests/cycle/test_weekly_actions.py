@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from execute.living import ENFORCE, START, Fleet, drive, new_store, quick
-from gpuwatch.account.weekly_actions import NOTHING, OBSERVED, actions_in
+from gpuwatch.account.weekly import NOTHING, OBSERVED, actions_in
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.remediations import RemediationStore

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 import yaml
 
-from gpuwatch.account.weekly_actions import NOT_READ
+from gpuwatch.account.weekly import NOT_READ
 from gpuwatch.facts.catalog.tables import checked, packaged
 from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.facts.model.sizing import (

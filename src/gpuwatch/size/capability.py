@@ -1,4 +1,9 @@
-"""What a GPU or a MIG slice offers, by the catalog and by GPU Feature Discovery's labels, and relative to another."""
+"""What a GPU or a MIG slice offers, by the catalog and by GPU Feature Discovery's labels, and relative to another; and
+under which condition an image that runs on one GPU model runs on another.
+
+NVIDIA's "Blackwell Compatibility Guide": binary code runs on the same major version and an equal or higher minor one;
+the driver compiles PTX for newer GPUs. What an image carries is not in telemetry.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,6 +13,7 @@ from math import sqrt
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, profile_name
 from gpuwatch.facts.catalog.mig import MigGeometry, MigProfile, geometry
 from gpuwatch.facts.catalog.processors import processors
+from gpuwatch.facts.frameworks.keys import COMPUTE_CAPABILITIES
 from gpuwatch.facts.model.cluster import Node
 
 _PRODUCT = "nvidia.com/gpu.product"
@@ -244,3 +250,36 @@ def times(value: float | None, factor: float) -> float | None:
 
 def _ratio(now: float | None, target: float | None) -> float | None:
     return target / now if now is not None and target is not None else None
+
+
+# The first whose tensor cores have the format: NVIDIA's CUDA Programming Guide, "Compute Capabilities".
+_FORMATS = {"BF16": 8.0, "FP8": 8.9, "FP4": 10.0}
+
+
+def lost_formats(now: Gpu, target: Gpu) -> list[str]:
+    """Number formats of the tensor cores of `now` that `target` lacks; none where either is not NVIDIA's."""
+    have, need = now.compute_capability, target.compute_capability
+    return [name for name, first in _FORMATS.items() if have and need and need < first <= have]
+
+
+def built_for(gpu: Gpu) -> str:
+    """What an image has to be built for: NVIDIA's compute capability, others' architecture."""
+    return str(gpu.compute_capability or gpu.architecture)
+
+
+def condition(now: Gpu, target: Gpu, allowed: Iterable[str], annotated: Iterable[tuple[str, Mapping[str, str]]]) -> str:
+    """A sentence; '' where the image runs on `target`, or where `allowed` or the first annotation names it."""
+    annotated_for = next((texts[COMPUTE_CAPABILITIES] for _, texts in annotated if COMPUTE_CAPABILITIES in texts), "")
+    have, need = now.compute_capability, target.compute_capability
+    if built_for(target) in {built_for(now), *allowed, *(name.strip() for name in annotated_for.split(","))}:
+        return ""
+    if have is None or need is None:
+        return f"Only if the image is built for {target.architecture}."
+    if int(have) == int(need) and have <= need:
+        return ""
+    now_sm, target_sm = (f"sm_{capability}".replace(".", "") for capability in (have, need))
+    found = [f"Only if the image carries {target_sm}, or PTX that the driver can compile for it"]
+    found += [f"{name} is not available" for name in lost_formats(now, target)]
+    # From sm_90 on there are targets for one compute capability alone, such as sm_90a.
+    found += [f"kernels for {now_sm}a do not run"] if have >= 9.0 else []
+    return f"{'; '.join(found)}."

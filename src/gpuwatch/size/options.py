@@ -1,19 +1,27 @@
-"""The options of one workload: every target with its speed, its price and its vetoes."""
+"""The options of one workload: every target with its speed, its price and its vetoes.
+
+Sharing a GPU by time-slicing or MPS is an option for partners of one namespace. Profiles do not show which workloads
+work at the same time, so their demands are added up. Memory is not isolated, and one process's fault ends all of them:
+sharing is never advised across Namespaces, to gangs, to services, or to Pods with several GPUs.
+"""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
+from typing import TypeAlias
 
 from gpuwatch.account.money import run_time_ratio
 from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.model.cluster import Sharing
-from gpuwatch.facts.model.sizing import EvidenceTier, Option, SpeedEstimate, Target, TargetKind
+from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.sizing import EvidenceTier, MemoryNeed, Option, SpeedEstimate, Target, TargetKind
 from gpuwatch.facts.model.telemetry import Vendor
 from gpuwatch.facts.model.workload_profile import WorkloadKey, WorkloadProfile
 from gpuwatch.size.capability import Capability, ratios
 from gpuwatch.size.facts import Facts
+from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.ready import Ready, usable_bytes, widened
-from gpuwatch.size.sharing import SHARED_CONTEXT_BYTES, SHARED_MEMORY_RATIO, Sharer, groups, shared_speed, sharer
 from gpuwatch.size.speed import predict_speeds
 from gpuwatch.size.targets import candidates, gpu_of, shared
 from gpuwatch.size.vetoes import VetoCase, host_share, veto
@@ -23,9 +31,110 @@ _FEWER_BUSY_RATIO = 0.8
 # Widens the predicted slowdown of young profiles by 1 + multiplier / days of samples, as the Vertical Pod Autoscaler
 # widens its upper bound.
 _CONFIDENCE_MULTIPLIER = 1.0
+# What partners on one device may need together: 0.9 of the framebuffer, with one more CUDA context each; 0.8 of the
+# time when they take turns (time-slicing); 0.8 of the bandwidth, its practical peak, and all SMs when they run side by
+# side (MPS).
+_SHARED_MEMORY_RATIO, _SHARED_CONTEXT_BYTES = 0.9, 1.0 * 2**30
+_SHARED_BUSY_RATIO, _SHARED_DRAM_RATIO = 0.8, 0.8
 
 
-def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple["SharingGroup", ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharer:
+    """A workload that could share: mean activity from 0 to 1, and peak framebuffer. None: not measured."""
+
+    key: WorkloadKey
+    busy_ratio: float
+    sm_active_ratio: float | None
+    dram_active_ratio: float | None
+    peak_bytes: float
+    tier: EvidenceTier
+
+
+SharingGroup: TypeAlias = tuple[Sharing, Sharer, Sequence[Sharer]]
+"""How a workload could share a GPU, the workload, and the others."""
+
+
+def sharer(profile: WorkloadProfile, memory: MemoryNeed, tier: EvidenceTier) -> Sharer | None:
+    """None where it cannot share: a slice, several GPUs or Pods, elastic memory, or GPU_UTIL as the only activity."""
+    busy = profile.mean("busy_ratio")
+    alone = not profile.key.mig_profile and profile.gpus_per_pod == 1 and ceil(profile.pods - 1e-6) <= 1
+    if not alone or busy is None or memory.elastic or tier is EvidenceTier.UTILISATION:
+        return None
+    return Sharer(
+        key=profile.key,
+        busy_ratio=busy,
+        sm_active_ratio=profile.mean("sm_active_ratio"),
+        dram_active_ratio=profile.mean("dram_active_ratio"),
+        peak_bytes=memory.peak_bytes,
+        tier=tier,
+    )
+
+
+def groups(
+    sharers: Iterable[Sharer], capacity_bytes: float, sharing: Sharing, policy: AdvicePolicy
+) -> tuple[tuple[Sharer, ...], ...]:
+    """Groups of two or more that fit on one device, each sharer in at most one; the busiest are placed first.
+
+    sharers: of one GPU model. capacity_bytes: the device's nominal framebuffer.
+    """
+    by_namespace = grouped(sharers, lambda one: one.key.namespace)
+    found: list[tuple[Sharer, ...]] = []
+    for namespace in sorted(by_namespace):
+        bins: list[list[Sharer]] = []
+        for one in sorted(by_namespace[namespace], key=lambda item: (-item.busy_ratio, item.key)):
+            fitting = (group for group in bins if fits((*group, one), capacity_bytes, sharing, policy))
+            group = next(fitting, None)
+            if group is None:
+                bins.append([one])
+            else:
+                group.append(one)
+        found += [tuple(group) for group in bins if len(group) > 1]
+    return tuple(found)
+
+
+def fits(group: Sequence[Sharer], capacity_bytes: float, sharing: Sharing, policy: AdvicePolicy) -> bool:
+    """Whether they fit on one device together. An unmeasured need does not fit."""
+    if len(group) > policy.max_partners:
+        return False
+    memory = sum(one.peak_bytes + _SHARED_CONTEXT_BYTES for one in group)
+    if memory > _SHARED_MEMORY_RATIO * capacity_bytes:
+        return False
+    if sharing is Sharing.TIME_SLICING:
+        return sum(one.busy_ratio for one in group) <= _SHARED_BUSY_RATIO
+    sm = [one.sm_active_ratio for one in group]
+    dram = [one.dram_active_ratio for one in group]
+    return (
+        all(value is not None for value in (*sm, *dram))
+        and sum(value or 0.0 for value in sm) <= 1.0
+        and sum(value or 0.0 for value in dram) <= _SHARED_DRAM_RATIO
+    )
+
+
+def shared_speed(one: Sharer, partners: Sequence[Sharer], sharing: Sharing) -> SpeedEstimate:
+    """Its speed beside them, relative to alone.
+
+    At worst, all partners work whenever it does: each of its turns waits for one turn of each partner that still has
+    work. Likely, they work independently, and it waits for g × Σ of the others. At best, they never work at the same
+    time. MPS runs them side by side where SMs are free; no measurement shows how far, so the bounds stay.
+    """
+    g, others = one.busy_ratio, [partner.busy_ratio for partner in partners]
+    worst = 1.0 + sum(min(g, busy) for busy in others)
+    likely = 1.0 + g * sum(others)
+    tier = max([one.tier, *(partner.tier for partner in partners)], key=list(EvidenceTier).index)
+    how = "taking turns" if sharing is Sharing.TIME_SLICING else "side by side"
+    return SpeedEstimate(
+        low_ratio=1.0 / worst,
+        likely_ratio=1.0 / likely,
+        high_ratio=1.0,
+        tier=tier,
+        basis=(
+            f"Its engine is busy {g:.0%} of the time and its partners' {sum(others):.0%} in all, {how}; the low end "
+            "assumes that all work at the same time, because profiles do not show when they work."
+        ),
+    )
+
+
+def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> Mapping[WorkloadKey, Sequence[SharingGroup]]:
     by_model: dict[str, list[Sharer]] = defaultdict(list)
     for key, item in ready.items():
         one = sharer(item.profile, item.memory, item.tier)
@@ -38,18 +147,8 @@ def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadK
         for sharing in (Sharing.MPS, Sharing.TIME_SLICING):
             for group in groups(sharers, gpu.memory_bytes if gpu is not None else 0.0, sharing, facts.policy):
                 for one in group:
-                    others = tuple(other for other in group if other is not one)
-                    found[one.key].append(SharingGroup(one, others, sharing))
-    return {key: tuple(items) for key, items in found.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class SharingGroup:
-    """A workload and the others with which it could share a GPU."""
-
-    member: Sharer
-    others: tuple[Sharer, ...]
-    sharing: Sharing
+                    found[one.key].append((sharing, one, [other for other in group if other is not one]))
+    return found
 
 
 def options_of(item: Ready, sharings: Sequence[SharingGroup], facts: Facts) -> tuple[Option, ...]:
@@ -58,11 +157,11 @@ def options_of(item: Ready, sharings: Sequence[SharingGroup], facts: Facts) -> t
     found = [item.current]
     for target, (speed, unknown) in zip(targets, _speeds(item, targets, facts), strict=True):
         found.append(_option(item, target, speed, usable_bytes(target, facts), facts, unknown))
-    for group in sharings:
-        target = shared(item.now, group.sharing, [other.key for other in group.others], facts)
-        taken = sum(other.peak_bytes + SHARED_CONTEXT_BYTES for other in group.others)
-        left = SHARED_MEMORY_RATIO * item.gpu.memory_bytes - taken
-        found.append(_option(item, target, shared_speed(group.member, group.others, group.sharing), left, facts))
+    for sharing, one, others in sharings:
+        target = shared(item.now, sharing, [other.key for other in others], facts)
+        taken = sum(other.peak_bytes + _SHARED_CONTEXT_BYTES for other in others)
+        left = _SHARED_MEMORY_RATIO * item.gpu.memory_bytes - taken
+        found.append(_option(item, target, shared_speed(one, others, sharing), left, facts))
     return tuple(found)
 
 

@@ -16,8 +16,7 @@ from gpuwatch.facts.frameworks import ends, kind_name
 from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.sizing import Outcome, OutcomeVerdict, Recommendation, Target, TargetKind
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
-from gpuwatch.size.policy import AdvicePolicy
-from gpuwatch.size.rounding import rounded_apart
+from gpuwatch.size.policy import AdvicePolicy, rounded_apart
 
 # Below this share of idle time before, measurement noise hides the change: 0.2 ± 0.01 is already 5 %.
 _MIN_IDLE_RATIO = 0.2

@@ -23,15 +23,14 @@ from gpuwatch.facts.model.sizing import (
     by_worth,
 )
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
+from gpuwatch.size.capability import built_for, condition
 from gpuwatch.size.change import change
-from gpuwatch.size.choice import abstention, best_of, ranked, worth_it
+from gpuwatch.size.choice import abstention, best_of, ranked, together, worth_it
 from gpuwatch.size.facts import Facts, gather
-from gpuwatch.size.image import built_for, condition
 from gpuwatch.size.options import options_of, partners
 from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.ready import Ready, prepare
 from gpuwatch.size.targets import gpu_of
-from gpuwatch.size.together import together
 from gpuwatch.size.vetoes import host_share
 
 

@@ -15,9 +15,9 @@ from gpuwatch.facts.frameworks import keys, kind_name
 from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind, Veto
 from gpuwatch.facts.model.workload_profile import WorkloadProfile
+from gpuwatch.size.capability import lost_formats
 from gpuwatch.size.facts import Facts, in_service
-from gpuwatch.size.image import lost_formats
-from gpuwatch.size.rounding import rounded_apart
+from gpuwatch.size.policy import rounded_apart
 
 _GIB = 2**30
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gpuwatch.account.weekly_actions import actions_in
+from gpuwatch.account.weekly import actions_in
 from gpuwatch.act.analysis import analyse
 from gpuwatch.act.execute.precision import poor, precision_by_place
 from gpuwatch.act.plan.facts import PlanFacts

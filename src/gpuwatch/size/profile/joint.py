@@ -26,9 +26,8 @@ from gpuwatch.facts.model.workload_profile import (
 )
 from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint_cells import FINEST, Floats, Ints, Weighted, cells_of, merged
-from gpuwatch.size.profile.joint_power import envelope, update_power
+from gpuwatch.size.profile.joint_fleet import envelope, merge_usage, update_power, usage_hours
 from gpuwatch.size.profile.joint_table import Mask, Table, numbered, split_at_creation, tabulate
-from gpuwatch.size.profile.joint_usage import merge_usage, usage_hours
 
 _AT_START_SECONDS = 600.0
 """After start-up; by then a framework that fills the card has filled it."""
