@@ -21,15 +21,18 @@ from gpuwatch.facts.catalog.tables import checked
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.facts.model.remediation import OF_NODES, OF_WORKLOADS, ObjectRef, Phase
 from gpuwatch.sources.store.api_form import QUANTITY, TEXT_SUFFIX, NumberOrText, camel_enum, enum_members, form_fields
-from gpuwatch.sources.store.conditions import MEANINGS, PENDING, TYPES, ConditionStatus
 from gpuwatch.sources.store.custom_resources import (
     ADVISED,
     CHECKPOINT_KIND,
     GROUP,
     KIND,
+    MEANINGS,
     NODE_KIND,
+    PENDING,
     PROFILE_KIND,
+    TYPES,
     VERSION,
+    ConditionStatus,
     RemediationSpec,
     RemediationStatus,
     WorkloadProfileSpec,

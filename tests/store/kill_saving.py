@@ -1,21 +1,19 @@
 """Saves in a child that is killed, then looks what is in the file; again and again.
 
-    python kill_saving.py FOLDER line|moment SEED ROUNDS
+    python kill_saving.py FOLDER STRIDE
 
-line: at the n-th line of gpuwatch's store, for n = SEED, 2·SEED, …, each on a copy of the same file, until the child
-outlives it; in the first rounds there is no file yet. moment: by SIGKILL at a random moment, always on the same file.
-Prints one JSON line per round. A process of its own, without threads, because it forks.
+By SIGKILL at the n-th line of gpuwatch's store, for n = STRIDE, 2·STRIDE, …, each on a copy of the same file, until the
+child outlives it; in the first rounds there is no file yet. Prints one JSON line per round. A process of its own,
+without threads, because it forks.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -66,17 +64,13 @@ def look(path: Path) -> dict[str, object]:
     }
 
 
-def forked(path: Path, new: ProfileBook, tag: int, kill_at: int | None = None, after: float | None = None) -> bool:
+def forked(path: Path, new: ProfileBook, tag: int, kill_at: int) -> bool:
     """Whether the child was killed."""
     child = os.fork()
     if child == 0:
-        if kill_at is not None:
-            sys.settrace(kill_after(kill_at))
+        sys.settrace(kill_after(kill_at))
         whole_run(path, new, tag)
         os._exit(0)
-    if after is not None:
-        time.sleep(after)
-        os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in {0, -signal.SIGKILL}, code
     return code != 0
@@ -99,23 +93,5 @@ def at_lines(folder: Path, stride: int) -> None:
             number += stride
 
 
-def at_moments(folder: Path, seed: int, rounds: int) -> None:
-    random_ = random.Random(seed)
-    path = folder / "state"
-    began = time.monotonic()
-    whole_run(path, book(count=300, tag=0.0), 0)
-    reach = time.monotonic() - began
-    for tag in range(1, rounds + 1):
-        killed = forked(path, book(count=300 + tag % 3, tag=tag), tag, after=random_.uniform(0, reach))
-        found = look(path)
-        print(json.dumps({"tag": tag, "killed": killed, "found": found}), flush=True)
-        # However busy the machine is, about every other save is reached.
-        reach *= 0.7 if found["tags"] == [float(tag)] else 1.5
-
-
 if __name__ == "__main__":
-    base = Path(sys.argv[1])
-    if sys.argv[2] == "line":
-        at_lines(base, int(sys.argv[3]))
-    else:
-        at_moments(base, int(sys.argv[3]), int(sys.argv[4]))
+    at_lines(Path(sys.argv[1]), int(sys.argv[2]))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-from unittest import mock
+from typing import Any
 
 from gpuwatch.facts.model.remediation import ObjectRef
-from gpuwatch.sources.store import state_file
 from gpuwatch.sources.store.checkpoints import STATE, Checkpoints
 from gpuwatch.sources.store.custom_resources import API_VERSION, CHECKPOINT_KIND
 from gpuwatch.sources.store.state_file import StateFile
@@ -25,58 +23,22 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class Kept(Protocol):
-    """One state, which outlives the processes that open it."""
-
-    def opened(self) -> Store:
-        """As a new process has it."""
-
-    def pieces(self) -> dict[str, bytes]: ...
-
-    def spoil(self, name: str, harm: Callable[[bytes], bytes]) -> None:
-        """Another program changes a piece behind gpuwatch's back."""
-
-    def killed_at(self, step: int, work: Callable[[Store], None]) -> bool:
-        """Does the work in a process that is killed at its n-th step of writing. False where it ended before."""
-
-
 @dataclass
 class InFile:
     path: Path
 
     def opened(self) -> Store:
+        """As a new process has it."""
         return Store.open(self.path)
 
     def pieces(self) -> dict[str, bytes]:
         return dict(StateFile(self.path).read() or {})
 
     def spoil(self, name: str, harm: Callable[[bytes], bytes]) -> None:
+        """Another program changes a piece behind gpuwatch's back."""
         content, piece = self.path.read_bytes(), self.pieces()[name]
         assert content.count(piece) == 1
         self.path.write_bytes(content.replace(piece, harm(piece).ljust(len(piece), b"?")[: len(piece)]))
-
-    def killed_at(self, step: int, work: Callable[[Store], None]) -> bool:
-        """Steps: before and in the middle of the draft, and before and after it is renamed. test_killed tries lines."""
-        left, real = step, state_file.replace_file
-
-        def end() -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Killed
-
-        def ending(path: Path, content: Iterable[bytes]) -> None:
-            whole = b"".join(content)
-            for draft in (b"", whole[: len(whole) // 2], whole):
-                end()
-                path.with_name(f".{path.name}.part").write_bytes(draft)
-            end()
-            real(path, [whole])
-            end()
-
-        with contextlib.suppress(Killed), mock.patch.object(state_file, "replace_file", ending):
-            work(self.opened())
-        return left < 0
 
 
 @dataclass
@@ -108,7 +70,8 @@ class InCluster:
         self.cluster.put(piece)
 
     def killed_at(self, step: int, work: Callable[[Store], None]) -> bool:
-        """Steps: before and after each request."""
+        """Does the work in a process that is killed at its n-th step of writing, before and after each request. False
+        where it ended before."""
         left = step
 
         def end(verb: str, what: str, after: bool) -> None:
@@ -120,6 +83,9 @@ class InCluster:
         with contextlib.suppress(Killed):
             work(Store(Checkpoints(self.cluster.writer(interfere=end), NAMESPACE, self.state)))
         return left < 0
+
+
+Kept = InFile | InCluster
 
 
 def ref(name: str) -> ObjectRef:

@@ -1,4 +1,5 @@
-"""Places to keep Remediations, each opened as often as wanted, with a way to look under the store and to break it."""
+"""Places to keep Remediations, each opened as often as wanted, with a way to look under the store and to break it. What
+one of them says of its methods holds for both."""
 
 from __future__ import annotations
 
@@ -7,10 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cluster.api import Api, Object
-from deploy.manifests import CRDS, apply, documents
 from gpuwatch.act.remediations import PAUSE, RemediationStore
 from gpuwatch.facts.frameworks.objects import ref_of
 from gpuwatch.facts.model.decision import ActionKind, Evidence, Mode, Score
@@ -29,7 +29,6 @@ from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from kube.memory_cluster import MemoryCluster
-from parts.processes import wait_until
 
 T0 = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -49,32 +48,6 @@ class Killed(Exception):
     """The process ends here."""
 
 
-class Place(Protocol):
-    def opened(self) -> contextlib.AbstractContextManager[RemediationStore]:
-        """A store of its own, as another process would have it."""
-
-    def raw(self, at: RemediationId) -> dict[str, Any]:
-        """What stands there: 'spec' and 'status'."""
-
-    def of_a_later_version(self) -> contextlib.AbstractContextManager[None]:
-        """Meanwhile the place takes whatever status is written there, as one that a later version made may."""
-
-    def write_raw(self, at: RemediationId, status: dict[str, Any]) -> None:
-        """This status, past the store."""
-
-    def killed_at(self, request: int) -> contextlib.AbstractContextManager[RemediationStore]:
-        """A store that ends with Killed where it would make this write, counted from 0."""
-
-    def delete(self, at: RemediationId) -> None:
-        """As a person does with kubectl."""
-
-    def hold(self, at: RemediationId, finalizers: list[str]) -> None:
-        """These finalizers and no other."""
-
-    def set_pause(self, data: dict[str, str] | None) -> None:
-        """What somebody wrote into the ConfigMap; None: it is gone."""
-
-
 class InMemory:
     """Custom resources in a MemoryCluster, which knows no definitions: it takes whatever is written."""
 
@@ -83,31 +56,35 @@ class InMemory:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[RemediationStore]:
+        """A store of its own, as another process would have it."""
         yield RemediationStore(self.cluster.writer(), NAMESPACE)
 
     def raw(self, at: RemediationId) -> dict[str, Any]:
+        """What stands there: 'spec' and 'status'."""
         namespace, _, name = at.rpartition("/")
         found = self.cluster.get(ObjectRef(API_VERSION, KIND if namespace else NODE_KIND, name, namespace))
         assert found is not None
         return found
 
-    def of_a_later_version(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     def write_raw(self, at: RemediationId, status: dict[str, Any]) -> None:
+        """This status, past the store."""
         self.cluster.put({**self.raw(at), "status": status})
 
     def delete(self, at: RemediationId) -> None:
+        """As a person does with kubectl."""
         self.cluster.delete(ref_of(self.raw(at)))
 
     def hold(self, at: RemediationId, finalizers: list[str]) -> None:
+        """These finalizers and no other."""
         self.cluster.patch(ref_of(self.raw(at)), {"metadata": {"finalizers": finalizers}})
 
     @contextlib.contextmanager
     def killed_at(self, request: int) -> Iterator[RemediationStore]:
+        """A store that ends with Killed where it would make this write, counted from 0."""
         yield RemediationStore(self.cluster.writer(lease_check=_ends_after(request)), NAMESPACE)
 
     def set_pause(self, data: dict[str, str] | None) -> None:
+        """What somebody wrote into the ConfigMap; None: it is gone."""
         ref = ObjectRef("v1", "ConfigMap", PAUSE, NAMESPACE)
         self.cluster.remove(ref) if data is None else self.cluster.put(_pause(data))
 
@@ -145,45 +122,6 @@ class InCluster:
     def raw(self, at: RemediationId) -> dict[str, Any]:
         return self.api.get(path_of(at))
 
-    @contextlib.contextmanager
-    def of_a_later_version(self) -> Iterator[None]:
-        """The definitions take anything as status."""
-        shipped, loose = _definitions(), _definitions()
-        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        for each in loose:
-            each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] = anything
-        probes = (remediation("probe"), of_team("probe"))
-
-        def take_anything(expected: bool) -> bool:
-            """A changed definition counts a moment later, and lists are refused (429) until its new storage has read
-            what there is."""
-            paths = (f"{path_of(each.id)}/status?dryRun=All" for each in probes)
-            answers = [
-                self.api.answer("PATCH", path, {"status": {"phase": "Resting"}}, content_type=MERGE).ok
-                for path in paths
-            ]
-            lists = [self.api.answer("GET", path).ok for path in (REMEDIATIONS, NODE_REMEDIATIONS)]
-            return answers == [expected] * len(probes) and all(lists)
-
-        def put(definitions: list[Object], expected: bool) -> None:
-            with self.opened() as store:
-                for each in probes:
-                    store.create(each)
-            apply(self.api, definitions)
-            wait_until(lambda: take_anything(expected), lambda: "the other definition does not count")
-            self.clear()
-
-        put(loose, True)
-        try:
-            yield
-        finally:
-            self.clear()
-            put(shipped, False)
-
-    def write_raw(self, at: RemediationId, status: dict[str, Any]) -> None:
-        answer = self.api.answer("PUT", f"{path_of(at)}/status", {**self.raw(at), "status": status})
-        assert answer.ok, answer.text
-
     def delete(self, at: RemediationId) -> None:
         assert self.api.answer("DELETE", path_of(at)).ok
 
@@ -208,6 +146,9 @@ class InCluster:
         self.set_pause({})
 
 
+Place = InMemory | InCluster
+
+
 def let_go(api: Api, path: str) -> None:
     """All of them are gone, though no gpuwatch runs that would take its finalizer off."""
     for each in api.get(path)["items"]:
@@ -219,10 +160,6 @@ def let_go(api: Api, path: str) -> None:
 
 def namespace(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-
-
-def _definitions() -> list[Object]:
-    return [each for each in documents(CRDS) if each["spec"]["names"]["kind"] in (KIND, NODE_KIND)]
 
 
 def path_of(at: RemediationId) -> str:

@@ -35,19 +35,28 @@ def test_a_piece_is_written_before_the_list_that_names_it() -> None:
     assert changes[3:] == ["patch", "create", "patch", "delete"]
 
 
-def test_nothing_is_left_over_of_a_process_that_was_killed() -> None:
-    for step in range(200):
+def test_killed_at_any_step_the_state_is_the_old_or_the_new_and_nothing_is_left_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows, "PIECE_BYTES", 4096)
+    old, new, last = book(count=6), book(count=25, tag=2.0), book(count=4, tag=3.0)
+    seen = set()
+    for step in range(500):
         kept = InCluster()
-        kept.opened().save_book(book(count=6))
-        killed = kept.killed_at(step, lambda store: store.save_book(book(count=5, tag=2.0)))
+        kept.opened().save_book(old)
+        killed = kept.killed_at(step, lambda store: store.save_book(new))
+        found = loaded(kept)
+        assert found in (old, new)
+        seen.add((killed, found == new))
         # Who goes on leaves what it needs, and no more.
-        kept.opened().save_book(book(count=4, tag=3.0))
+        kept.opened().save_book(last)
+        assert loaded(kept) == last
         state = kept.cluster.get(ref(STATE))
         assert state is not None
         assert set(kept.pieces()) == set(state["spec"]["pieces"])
         if not killed:
             break
-    assert step > 10
+    assert seen == {(True, False), (True, True), (False, True)}
 
 
 def test_of_two_replicas_the_second_is_told() -> None:

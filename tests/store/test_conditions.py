@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from gpuwatch.facts.model.decision import Mode
 from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
 from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
-from gpuwatch.sources.store.conditions import TYPES, conditions
+from gpuwatch.sources.store.custom_resources import TYPES, conditions
 from store.remediation_stores import (
     MERGE,
     MINUTE,
@@ -46,113 +48,18 @@ def told(remediation: Remediation) -> dict[str, tuple[str, str, int]]:
     return {each.type: (str(each.status), each.reason, (each.last_transition_time - T0) // MINUTE) for each in found}
 
 
-@pytest.mark.parametrize(
-    ("remediation", "approved", "applied", "verified", "finished"),
-    [
-        (
-            course(mode=Mode.SUGGEST),
-            ("False", "AwaitingApproval", 0),
-            ("False", "Pending", 0),
-            ("Unknown", "Pending", 0),
-            ("False", "Proposed", 0),
-        ),
-        (
-            course(),
-            ("Unknown", "Pending", 0),
-            ("False", "Pending", 0),
-            ("Unknown", "Pending", 0),
-            ("False", "Proposed", 0),
-        ),
-        (
-            course(mode=Mode.SUGGEST, approved=True, approved_by="ana"),
-            ("True", "Approved", 0),
-            ("False", "Pending", 0),
-            ("Unknown", "Pending", 0),
-            ("False", "Proposed", 0),
-        ),
-        (
-            course(Phase.NOTIFIED, Phase.ACTING, mode=Mode.SUGGEST, approved=True),
-            ("True", "Approved", 1),
-            ("False", "Acting", 0),
-            ("Unknown", "Pending", 0),
-            ("False", "Acting", 0),
-        ),
-        (
-            course(Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING),
-            ("True", "Enforced", 1),
-            ("True", "Applied", 3),
-            ("Unknown", "Verifying", 0),
-            ("False", "Verifying", 0),
-        ),
-        (
-            course(Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT, Phase.IN_EFFECT),
-            ("True", "Enforced", 1),
-            ("True", "Applied", 3),
-            ("True", "Verified", 4),
-            ("False", str(Phase.IN_EFFECT), 0),
-        ),
-        (
-            course(Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT, Phase.UNDOING),
-            ("True", "Enforced", 1),
-            ("True", "Applied", 3),
-            ("True", "Verified", 4),
-            ("False", "Undoing", 0),
-        ),
-        (
-            course(Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT, Phase.UNDOING, Phase.UNDONE),
-            ("True", "Enforced", 1),
-            ("False", "Undone", 6),
-            ("False", "Undone", 6),
-            ("True", "Undone", 6),
-        ),
-        (
-            course(Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING, Phase.IN_EFFECT, Phase.UNDOING, Phase.SUCCEEDED),
-            ("True", "Enforced", 1),
-            ("True", "Applied", 3),
-            ("True", "Verified", 4),
-            ("True", "Succeeded", 6),
-        ),
-        (  # put back to a person
-            course(Phase.NOTIFIED, Phase.PROPOSED),
-            ("False", "AwaitingApproval", 2),
-            ("False", "Pending", 0),
-            ("Unknown", "Pending", 0),
-            ("False", "Proposed", 0),
-        ),
-        (
-            course(Phase.REJECTED, mode=Mode.SUGGEST, rejected=True),
-            ("False", "Rejected", 0),
-            ("False", "Rejected", 0),
-            ("False", "Rejected", 1),
-            ("True", "Rejected", 1),
-        ),
-        (  # evictions that did not come back: nothing to undo
-            course(Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING, Phase.FAILED),
-            ("True", "Enforced", 1),
-            ("True", "Applied", 3),
-            ("False", "Failed", 4),
-            ("True", "Failed", 4),
-        ),
-        (
-            course(Phase.NOTIFIED, Phase.ACTING, Phase.UNDOING, Phase.FAILED),
-            ("True", "Enforced", 1),
-            ("False", "Failed", 0),
-            ("False", "Failed", 4),
-            ("True", "Failed", 4),
-        ),
-    ],
-)
-def test_each_phase_has_its_conditions(
-    remediation: Remediation,
-    approved: tuple[str, str, int],
-    applied: tuple[str, str, int],
-    verified: tuple[str, str, int],
-    finished: tuple[str, str, int],
-) -> None:
-    expected = dict(zip(TYPES[:-1], (approved, applied, verified, finished), strict=True))
-    found = told(remediation)
+CASES = list(csv.DictReader(Path(__file__).with_name("conditions.csv").read_text().splitlines()))
+"""The phases that were taken, one a minute; then status, reason and minutes of each condition."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['mode']} {case['decision']} {case['phases']}")
+def test_each_phase_has_its_conditions(case: dict[str, str]) -> None:
+    decided = {case["decision"]: True} if case["decision"] else {}
+    found = told(course(*map(Phase, case["phases"].split()), mode=Mode(case["mode"]), **decided))
     assert found.pop("Overdue")[:2] == ("False", "InTime")
-    assert found == expected
+    assert {name: f"{status} {reason} {minutes}" for name, (status, reason, minutes) in found.items()} == {
+        name: case[name] for name in TYPES if name != "Overdue"
+    }
 
 
 @pytest.mark.parametrize("phase", list(Phase))

@@ -33,7 +33,7 @@ STRIDE = "31"
 
 
 def test_killed_at_any_line(tmp_path: Path) -> None:
-    lines = _lines(str(tmp_path), "line", STRIDE, "0")
+    lines = _lines(str(tmp_path), STRIDE)
     assert sum(line["killed"] for line in lines) > 40
     seen: set[tuple[int, ...]] = set()
     for line in lines:
@@ -61,23 +61,6 @@ def test_killed_at_any_line(tmp_path: Path) -> None:
         }
     # Without a file and with one: nothing yet, the book alone, the advice too, all.
     assert len(seen) == 8
-
-
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    lines = _lines(str(tmp_path), "moment", "3", "40")
-    last: list[float] = [0.0]
-    kept = 0
-    for line in lines:
-        found, tag = line["found"], line["tag"]
-        assert found["tags"] in (last, [float(tag)]), line
-        assert found["gaps"] == []
-        assert found["advice_rows"] == 3 * len(found["advice"])
-        if found["tags"] == [float(tag)]:
-            assert found["profiles"] == 300 + tag % 3
-            kept += 1
-        last = found["tags"]
-    assert sum(line["killed"] for line in lines) > 10
-    assert 0 < kept < len(lines)
 
 
 SAVE_OFTEN = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier, Event
@@ -43,7 +43,7 @@ from store.remediation_stores import (
 
 
 @pytest.fixture
-def memory() -> Place:
+def memory() -> InMemory:
     return InMemory()
 
 
@@ -323,53 +323,39 @@ def test_what_is_not_there_cannot_be_decided(store: RemediationStore, decision: 
 # Killed
 
 
-def test_killed_anywhere_while_it_is_created(place: Place) -> None:
-    given = remediation(**course())
+def killed_at_each_write(place: Place, work: Callable[[RemediationStore, int], object]) -> Iterator[tuple[int, bool]]:
+    """Does the work in processes that are killed at each write in turn: at which, and whether the work came to its
+    end, as the last one does."""
     for request in range(10):
-        name = f"rem-{request}"
-        wanted = replace(given, name=name)
         with place.killed_at(request) as dying:
             try:
-                dying.create(wanted)
+                work(dying, request)
             except Killed:
-                ended = False
+                yield request, False
             else:
-                ended = True
+                assert request > 0  # it was killed at least once
+                yield request, True
+                return
+    pytest.fail("it never came to its end")
+
+
+def test_killed_anywhere_while_it_is_created(place: Place) -> None:
+    wanted = [remediation(f"rem-{request}", **course()) for request in range(10)]
+    for request, _ in killed_at_each_write(place, lambda store, request: store.create(wanted[request])):
         with place.opened() as store:
-            found = store.get(name)
-            bare = replace(remediation(), name=name)
-            assert found is None or same(found, bare) or same(found, wanted)
-            if found is None:
-                assert same(store.create(wanted), wanted)  # begun anew
-            else:
-                assert store.create(wanted) == found  # gone on from
-        if ended:
-            break
-    else:
-        pytest.fail("it never came to its end")
-    assert request > 0  # it was killed at least once
+            found = store.get(wanted[request].name)
+            assert found is None or same(found, remediation(found.name)) or same(found, wanted[request])
+            again = store.create(wanted[request])
+            assert same(again, wanted[request]) if found is None else again == found  # begun anew, or gone on from
 
 
 def test_killed_anywhere_while_it_is_saved(place: Place) -> None:
     with place.opened() as store:
         before = store.create(remediation())
-    for request in range(10):
-        wanted = replace(before, **course())
-        with place.killed_at(request) as dying:
-            try:
-                dying.save(wanted)
-            except Killed:
-                ended = False
-            else:
-                ended = True
+    wanted = replace(before, **course())
+    for _, ended in killed_at_each_write(place, lambda store, _: store.save(wanted)):
         with place.opened() as store:
-            found = read(store, before.name)
-        assert same(found, wanted if ended else before)
-        if ended:
-            break
-    else:
-        pytest.fail("it never came to its end")
-    assert request > 0
+            assert same(read(store, before.name), wanted if ended else before)
 
 
 # For workloads and for Nodes
@@ -453,29 +439,13 @@ def test_what_somebody_forged_is_a_gap_and_is_never_given(in_cluster: InCluster,
                 store.get(at)
 
 
-# Later versions, and nonsense
+# Nonsense
 
 
-def test_what_a_later_version_wrote_is_kept(place: Place, store: RemediationStore) -> None:
-    with place.of_a_later_version():
-        created = store.create(remediation(**course()))
-        status = place.raw(created.id)["status"]
-        status["mood"] = {"calm": True}
-        status["steps"][1]["weather"] = "rain"
-        place.write_raw(created.id, status)
-        found = read(store, created.name)
-        assert same(found, created)
-        stored = store.save(replace(found, attempts=9, steps=(*found.steps, found.steps[0])))
-        raw = place.raw(created.id)["status"]
-        assert (raw["mood"], raw["attempts"]) == ({"calm": True}, 9)
-        assert [step.get("weather") for step in raw["steps"]] == [None, "rain", None]
-        assert store.get(created.name) == stored
-
-
-def test_nonsense_is_a_gap_and_the_rest_goes_on(place: Place, store: RemediationStore) -> None:
-    with place.of_a_later_version():
+def test_nonsense_is_a_gap_and_the_rest_goes_on(memory: InMemory) -> None:
+    with memory.opened() as store:
         good, bad = store.create(remediation("good", **course())), store.create(remediation("bad", **course()))
-        place.write_raw(bad.id, {**place.raw(bad.id)["status"], "phase": "Resting"})
+        memory.write_raw(bad.id, {**memory.raw(bad.id)["status"], "phase": "Resting"})
         assert store.all() == (read(store, good.name),)
         (gap,) = store.gaps
         assert (gap.kind, gap.what) == (GapKind.BAD_INPUT, "remediation bad")
@@ -565,17 +535,15 @@ def test_one_that_was_made_without_the_finalizer_gets_it(place: Place, store: Re
     assert place.raw(kept.id)["metadata"]["finalizers"] == ["example.com/theirs"]
 
 
-def test_one_that_nobody_understands_goes_when_it_is_deleted_as_its_gap_advises(
-    place: Place, store: RemediationStore
-) -> None:
-    with place.of_a_later_version():
+def test_one_that_nobody_understands_goes_when_it_is_deleted_as_its_gap_advises(memory: InMemory) -> None:
+    with memory.opened() as store:
         kept = store.create(remediation())
-        place.write_raw(kept.id, {"phase": "Resting"})
+        memory.write_raw(kept.id, {"phase": "Resting"})
         store.all()
         store.catch_up()
         assert "removes its taint from the Node once the object is deleted" in store.gaps[0].detail
-        assert FINALIZER in place.raw(kept.id)["metadata"]["finalizers"]
-        place.delete(kept.id)
+        assert FINALIZER in memory.raw(kept.id)["metadata"]["finalizers"]
+        memory.delete(kept.id)
         store.all()
         store.catch_up()
         store.all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,8 +21,6 @@ from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import GapKind
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 from gpuwatch.sources.store import rows
-from gpuwatch.sources.store.rows import State
-from gpuwatch.sources.store.state_file import StateFile
 from gpuwatch.sources.store.store import KEPT
 from store.places import InCluster, InFile, Kept
 from store.values import (
@@ -440,39 +438,3 @@ class TestDamage:
         kept.spoil(of(kept, "fault")[0], HARMS["cut"])
         kept.opened().save_book(book(tag=2.0))
         assert loaded(kept) == book(tag=2.0)
-
-
-@pytest.mark.usefixtures("in_small_pieces")
-def test_killed_at_any_step_the_state_is_the_old_or_the_new(kept: Kept) -> None:
-    old, new, last = book(count=6), book(count=25, tag=2.0), book(count=4, tag=3.0)
-    seen = set()
-    for step in range(500):
-        kept.opened().save_book(old)
-        killed = kept.killed_at(step, lambda store: store.save_book(new))
-        found = loaded(kept)
-        assert found in (old, new)
-        seen.add((killed, found == new))
-        kept.opened().save_book(last)
-        assert loaded(kept) == last
-        if not killed:
-            break
-    assert seen == {(True, False), (True, True), (False, True)}
-
-
-def test_a_ledger_by_hour_would_rewrite_one_piece_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interface as its docstring says that a ledger would use it; `usage` stands in for the table."""
-    monkeypatch.setattr(rows, "PIECE_BYTES", 1024)
-    kept = InFile(tmp_path / "state")
-    state = State(StateFile(kept.path))
-    for hour in range(400):
-        values: dict[str, object] = {f"{T0 + hour * HOUR:%Y-%m-%dT%H}": [use(T0 + hour * HOUR)]}
-        if hour >= 300:
-            values[f"{T0 + (hour - 300) * HOUR:%Y-%m-%dT%H}"] = None
-        before = set(kept.pieces())
-        with state.writing():
-            state.change("usage", values)
-        if hour > 300:
-            assert len(set(kept.pieces()) - before) <= 2
-    assert len(dict(state.rows("usage", object))) == 300
-    assert len(of(kept, "usage")) > 4
-    assert timedelta(days=366) < KEPT

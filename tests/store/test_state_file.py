@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import sqlite3
 import stat
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,26 +43,20 @@ def loaded(path: Path) -> ProfileBook | None:
 
 
 class TestWhere:
-    def test_a_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError, match="this is a folder; name a file"):
-            Store.open(tmp_path)
-
-    def test_no_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError, match=r"no-such/state: there is no folder .*no-such; make it"):
-            Store.open(tmp_path / "no-such" / "state")
-
-    def test_below_a_file(self, path: Path) -> None:
-        with pytest.raises(StoreError, match="name another file"):
-            Store.open(path / "state")
-
-    def test_no_regular_file(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(StoreError, match="not a regular file"):
-            Store.open(tmp_path / "pipe")
-
-    def test_no_name(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError, match="cannot be opened"):
-            Store.open(tmp_path / "a\x00b")
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            (".", "has to be a regular file, and this is none; name a file"),
+            ("pipe", "has to be a regular file"),
+            ("no-such/state", r"no-such/state: there is no folder .*no-such; make it"),
+            ("gpuwatch.state/state", "name another file"),
+            ("a\x00b", "cannot be opened"),
+        ],
+    )
+    def test_no_place_for_a_file(self, path: Path, name: str, said: str) -> None:
+        os.mkfifo(path.with_name("pipe"))
+        with pytest.raises(StoreError, match=said):
+            Store.open(path.parent / name)
 
     def test_an_empty_file_is_a_new_one(self, tmp_path: Path) -> None:
         (tmp_path / "state").touch()
@@ -81,18 +74,8 @@ class TestWhere:
         assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def sqlite_of(path: Path, application: int) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE precious (thing)")
-        db.execute(f"PRAGMA application_id = {application}")
-
-
 FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "an older gpuwatch's": (
-        lambda path: sqlite_of(path, 0x47505557),
-        r"written by an older gpuwatch \(a SQLite file\), left as it is; .* learned anew from Prometheus",
-    ),
-    "another program's database": (lambda path: sqlite_of(path, 0), "a database of another program, left as it is"),
+    "SQLite, of an older gpuwatch": (lambda path: path.write_bytes(b"SQLite format 3\0"), "no state of gpuwatch, left"),
     "settings": (lambda path: path.write_text("plan: {}\n"), "no state of gpuwatch, left as it is; name another file"),
     "a newer schema": (
         lambda path: path.write_text(f"gpuwatch state {SCHEMA + 1} 10 {'0' * 32}\n"),

@@ -18,7 +18,7 @@ from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Remediatio
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError
 from gpuwatch.sources.store import StoreError
-from gpuwatch.sources.store.api_form import FormError, camel_enum, from_api, to_api, with_unknown
+from gpuwatch.sources.store.api_form import FormError, camel_enum, from_api, to_api
 from gpuwatch.sources.store.custom_resources import (
     API_VERSION,
     KIND,
@@ -168,9 +168,7 @@ class RemediationStore:
 
     def _write(self, found: Object, remediation: Remediation) -> Remediation:
         _, status = parts_of(remediation, _generation(found))
-        new = _form(remediation.id, status)
-        old = found.get("status") or {}
-        patch = difference(old, with_unknown(old, new, RemediationStatus))
+        patch = difference(found.get("status") or {}, _form(remediation.id, status))
         if not patch:
             return remediation
         with _store_errors():

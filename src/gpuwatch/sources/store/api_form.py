@@ -10,8 +10,8 @@ it is left out.
 import math
 import re
 import types
-from collections.abc import Hashable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
@@ -48,22 +48,18 @@ class FormError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A dataclass field. api_name: its name in the API. kind: its type without None."""
+    """A dataclass field. api_name: its name in the API. kind: its type without None. default: MISSING where it has
+    none."""
 
     name: str
     api_name: str
     kind: Any
     optional: bool
-    field: Field[Any]
+    default: object
 
     @property
     def required(self) -> bool:
-        return self.field.default is MISSING and self.field.default_factory is MISSING
-
-    def default(self) -> object:
-        if self.field.default is not MISSING:
-            return self.field.default
-        return self.field.default_factory() if self.field.default_factory is not MISSING else MISSING
+        return self.default is MISSING
 
 
 def to_api(value: object, where: str = "") -> dict[str, Any]:
@@ -71,7 +67,7 @@ def to_api(value: object, where: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in form_fields(cast("Hashable", type(value))):
         held = getattr(value, each.name)
-        if held is None or (not each.required and held == each.default()):
+        if held is None or held == each.default:
             continue
         place = f"{where}.{each.api_name}".removeprefix(".")
         if each.kind is NumberOrText:
@@ -93,43 +89,18 @@ def from_api(data: object, kind: type[T], where: str = "") -> T:
     values: dict[str, Any] = {}
     for each in form_fields(cast("Hashable", kind)):
         place = f"{where}.{each.api_name}".removeprefix(".")
-        held = data.get(each.api_name)
-        if each.kind is NumberOrText and held is None:
-            text = data.get(each.api_name + TEXT_SUFFIX)
-            if text is not None:
-                values[each.name] = _scalar(text, str, place + TEXT_SUFFIX)
-                continue
-        if held is None:
-            if each.required and not each.optional:
+        held, of = data.get(each.api_name), each.kind
+        if of is NumberOrText:
+            of = float
+            if held is None and (text := data.get(each.api_name + TEXT_SUFFIX)) is not None:
+                held, of, place = text, str, place + TEXT_SUFFIX
+        if held is not None:
+            values[each.name] = _read(held, of, place)
+        elif each.required:
+            if not each.optional:
                 raise FormError(f"{place} is missing")
-            if each.required:
-                values[each.name] = None
-            continue
-        values[each.name] = _read(held, each.kind, place)
+            values[each.name] = None
     return kind(**values)
-
-
-def with_unknown(old: object, new: Any, kind: Any) -> Any:
-    """`new`, and the fields of `old` that only a later version knows. List items are matched by index."""
-    if get_origin(kind) is tuple and isinstance(old, list):
-        (item, _) = get_args(kind)
-        return [with_unknown(was, each, item) for was, each in zip(old, new, strict=False)] + new[len(old) :]
-    if not is_dataclass(kind) or not isinstance(old, Mapping):
-        return new
-    known = form_fields(cast("Hashable", kind))
-    names = {each.api_name for each in known} | {
-        each.api_name + TEXT_SUFFIX for each in known if each.kind is NumberOrText
-    }
-    kept = {name: value for name, value in old.items() if name not in names}
-    return {
-        **kept,
-        **new,
-        **{
-            each.api_name: with_unknown(old.get(each.api_name), new[each.api_name], each.kind)
-            for each in known
-            if each.api_name in new
-        },
-    }
 
 
 def camel_enum(member: Enum) -> str:
@@ -154,7 +125,8 @@ def form_fields(kind: Hashable) -> tuple[FormField, ...]:
     found = []
     for each in fields(kind):
         bare, optional = _without_none(hints[each.name])
-        found.append(FormField(each.name, NAMES.get(each.name) or camel(each.name), bare, optional, each))
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        found.append(FormField(each.name, NAMES.get(each.name) or camel(each.name), bare, optional, default))
     return tuple(found)
 
 
@@ -203,34 +175,37 @@ def _quantity(value: float) -> str:
 def _read(data: Any, kind: Any, where: str) -> Any:
     if is_dataclass(kind):
         return from_api(data, cast(type[Any], kind), where)
-    origin = get_origin(kind)
+    origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
-        (item, _) = get_args(kind)
-        if not isinstance(data, list):
-            raise FormError(f"{where} is not a list")
-        return tuple(_read(each, item, f"{where}[{index}]") for index, each in enumerate(data))
+        return tuple(_read(each, inner[0], f"{where}[{at}]") for at, each in enumerate(_scalar(data, list, where)))
     if origin is not None:
-        (_, item) = get_args(kind)
-        if not isinstance(data, Mapping):
-            raise FormError(f"{where} is not an object")
-        return {key: _read(each, item, f"{where}[{key}]") for key, each in data.items()}
-    if kind is NumberOrText or kind is float:
-        if isinstance(data, str) and _QUANTITY.fullmatch(data):
-            return float(data)
-        raise FormError(f"{where} is {data!r}, which is not a number as text, such as '0.5'")
+        return {key: _read(each, inner[1], f"{where}[{key}]") for key, each in _scalar(data, dict, where).items()}
     return _scalar(data, kind, where)
 
 
-def _scalar(data: Any, kind: Any, where: str) -> Any:
+def _scalar(data: Any, kind: type, where: str) -> Any:
+    found: Any = None
+    if issubclass(kind, Enum) or kind in _OF_TEXT:
+        if isinstance(data, str):
+            found = enum_members(kind).get(data) if issubclass(kind, Enum) else _OF_TEXT[kind](data)
+    elif type(data) is kind:
+        found = data
+    if found is None:
+        raise FormError(f"{where} is {data!r}, which is no {_CALLED.get(kind, kind.__name__)}")
+    return found
+
+
+def _time(text: str) -> datetime | None:
     try:
-        if issubclass(kind, Enum):
-            return enum_members(kind)[data]
-        if kind is datetime and (at := datetime.fromisoformat(data)).tzinfo is not None:
-            return at.astimezone(UTC)
-    except (KeyError, TypeError, ValueError) as error:
-        raise FormError(f"{where} is {data!r}, which is no {kind.__name__}") from error
-    if kind is datetime:
-        raise FormError(f"{where} is {data!r}, a time without a zone")
-    if type(data) is not kind:
-        raise FormError(f"{where} is {data!r}, which is no {kind.__name__}")
-    return data
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at.astimezone(UTC) if at.tzinfo is not None else None
+
+
+def _number(text: str) -> float | None:
+    return float(text) if _QUANTITY.fullmatch(text) else None
+
+
+_OF_TEXT: Mapping[type, Callable[[str], object]] = {datetime: _time, float: _number}
+_CALLED = {datetime: "time with a zone", float: "number as text, such as '0.5'", dict: "object"}

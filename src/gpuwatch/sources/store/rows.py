@@ -3,9 +3,6 @@
 A piece has the rows of one table whose keys hash to one bucket. Its name is `table-bucket-buckets-digest`: by the
 digest, an unchanged piece is not written again and a damaged one is found. The number of buckets is a power of two that
 grows with the table, so that a save of a few changed rows writes a few pieces.
-
-A ledger by hour would be a table of its own, with the hour as the key of a row (or hour and Namespace, if a row had
-more than some kilobytes). `State.change` adds an hour by rewriting one piece, and removes the oldest one with None.
 """
 
 import zlib

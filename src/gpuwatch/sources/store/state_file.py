@@ -31,7 +31,6 @@ _RETRY_SECONDS = 0.02
 
 _MAGIC = b"gpuwatch state "
 _HEADER = re.compile(rb"gpuwatch state (\d{1,4}) (\d{1,10}) ([0-9a-f]{32})\n")
-_SQLITE, _SQLITE_APPLICATION = b"SQLite format 3\0", b"GPUW"  # of schema 4 and older
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; the state of the last save is whole. Make room and run again",
@@ -153,14 +152,6 @@ class _DamagedError(Exception):
 
 
 def _whole(path: Path, header: bytes, rest: bytes) -> Mapping[str, bytes]:
-    if header.startswith(_SQLITE):
-        if (header + rest)[68:72] == _SQLITE_APPLICATION:
-            raise StoreError(
-                f"{path}: written by an older gpuwatch (a SQLite file), left as it is; name another file or move this "
-                "one away: profiles and advice are learned anew from Prometheus, and faults that it no longer shows "
-                "are forgotten"
-            )
-        raise StoreError(f"{path}: a database of another program, left as it is; name another file")
     if not header.startswith(_MAGIC) and (header + rest).strip(b"\0"):
         raise StoreError(f"{path}: no state of gpuwatch, left as it is; name another file, or move this one away")
     found = _HEADER.fullmatch(header)
@@ -220,13 +211,13 @@ def _usable(path: Path) -> Path:
     """The path without links. Raises StoreError."""
     try:
         path = path.expanduser().resolve()
-        if path.exists() and not path.is_file():
-            kind = "a folder" if path.is_dir() else "not a regular file"
-            raise StoreError(f"{path}: the state has to be a file, and this is {kind}; name a file")
-        if not path.parent.is_dir():
-            raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
+        other, placed = path.exists() and not path.is_file(), path.parent.is_dir()
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
+    if other:
+        raise StoreError(f"{path}: the state has to be a regular file, and this is none; name a file")
+    if not placed:
+        raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another file")
     for each in (path, path.parent):
         # Another process may move the file aside between two of these calls.
         if each.exists() and not os.access(each, os.W_OK, effective_ids=True) and each.exists():

@@ -16,11 +16,12 @@ from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, Work
 from gpuwatch.sources.kube.writer import ClusterWriter, WriteError
 from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.api_form import FormError, camel_enum, from_api, to_api
-from gpuwatch.sources.store.conditions import ApiCondition, ConditionStatus
 from gpuwatch.sources.store.custom_resources import (
     ADVISED,
     API_VERSION,
     PROFILE_KIND,
+    ApiCondition,
+    ConditionStatus,
     NotRecommended,
     Recommended,
     WorkloadProfileSpec,
