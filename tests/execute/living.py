@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore, needs_attention
+from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object, ref_of
 from gpuwatch.facts.frameworks.release import loses
 from gpuwatch.facts.model.cluster import (
@@ -46,7 +47,8 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Vendor
-from kube.memory_cluster import MemoryCluster
+from gpuwatch.sources.store.custom_resources import API_VERSION, KIND, NODE_KIND
+from kube.memory_cluster import MemoryCluster, merged
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -638,3 +640,160 @@ def quick(**changes: Any) -> ExecutePolicy:
         retry_max_seconds=600,
     )
     return replace(base, **changes)
+
+
+class Scene:
+    """A fleet, its Remediations and an executor. The methods after `sees` are what a row of courses.yaml may see."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        plan: PlanPolicy = ENFORCE,
+        of: ActionKind | None = None,
+        propose: bool = True,
+        **execute: Any,
+    ) -> None:
+        """of: the action that is looked at, where there are several."""
+        self.fleet, self.store, self.of = fleet, new_store(), of
+        self.executor = fleet.executor(self.store, ExecutorPolicies(plan, quick(**execute)))
+        self.before = {name: fleet.find(name)["spec"] for name in fleet.size}
+        self.proposed = fleet.propose(self.executor) if propose else ()
+
+    def only(self) -> Remediation:
+        (found,) = [each for each in self.store.all() if self.of in (None, each.proposal.action)]
+        return found
+
+    def drive(self, hours: float, least_seconds: int = 60) -> None:
+        drive(self.fleet, self.executor, hours, least_seconds)
+
+    def until(self, wanted: Mapping[str, Any]) -> None:
+        for _ in range(400):
+            if self.sees(wanted) == wanted:
+                return
+            tick(self.fleet, self.executor)
+            self.fleet.now += timedelta(seconds=60)
+        raise AssertionError(f"It was never {wanted}: {self.sees(wanted)}")
+
+    def stored(self, name: str) -> Object:
+        """Of 'KIND/NAME' or of an owner's name."""
+        kind, _, short = name.rpartition("/")
+        if not kind:
+            return self.fleet.find(name)
+        (found,) = [
+            item for place, item in self.fleet.cluster._objects.items() if (place[1], place[3]) == (kind, short)
+        ]
+        return copy.deepcopy(found)
+
+    def change(self, name: str, patch: Object) -> None:
+        self.fleet.cluster.put(merged(self.stored(name), patch))
+
+    def remove(self, name: str) -> None:
+        self.fleet.cluster.remove(ref_of(self.stored(name)))
+
+    def become(self, name: str, value: Any) -> None:
+        """Sets an attribute of the fleet; seconds where it is a time."""
+        kind = type(getattr(self.fleet, name))
+        setattr(self.fleet, name, timedelta(seconds=value) if kind is timedelta else kind(value))
+
+    def people(self, decision: str) -> None:
+        name = self.only().id
+        match decision:
+            case "approve":
+                self.store.approve(name, "ann")
+            case "reject":
+                self.store.reject(name)
+            case "undo":
+                self.store.ask_undo(name)
+            case "delete":  # as with kubectl
+                namespace, _, short = name.rpartition("/")
+                kind = KIND if namespace else NODE_KIND
+                self.store._writer.delete(ObjectRef(API_VERSION, kind, short, namespace))
+            case "pause" | "pause everything":
+                self.store.pause("ann", "a demo", self.fleet.now, everything=decision != "pause")
+            case "resume":
+                self.store.resume()
+            case _:
+                raise ValueError(decision)
+
+    def sees(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """What is so of what is wanted. said: the texts of it that some message contains."""
+        said = [turn.message for each in self.store.all() for turn in each.history]
+        return {
+            key: [text for text in value if any(text in each for each in said)]
+            if key == "said"
+            else getattr(self, key)()
+            for key, value in wanted.items()
+        }
+
+    def phase(self) -> str:
+        return self.only().phase
+
+    def phases(self) -> list[str]:
+        return sorted(each.phase for each in self.store.all())
+
+    def last(self) -> str:
+        return self.only().history[-1].message
+
+    def verified(self) -> dict[str, bool]:
+        return dict(self.only().verified)
+
+    def overdue(self) -> bool:
+        return self.only().overdue
+
+    def began(self) -> bool:
+        return self.only().began_at is not None
+
+    def clean(self) -> bool:
+        return self.only().clean_since is not None
+
+    def effects(self) -> list[str]:
+        """Of gpuwatch's taints on the first Node."""
+        return [each["effect"] for each in self.taints() if each["key"] == keys.DEGRADED]
+
+    def taints(self) -> list[Object]:
+        return self.fleet.node("n0")["spec"].get("taints") or []
+
+    def labels(self) -> Object:
+        return self.fleet.node("n0")["metadata"].get("labels") or {}
+
+    def suspended(self) -> list[str]:
+        return [name for name in self.before if self.fleet.find(name)["spec"].get("suspend")]
+
+    def changed(self) -> list[str]:
+        """Owners of which the spec is not as it was."""
+        return [name for name, spec in self.before.items() if self.fleet.find(name)["spec"] != spec]
+
+    def marked(self) -> list[str]:
+        """Owners, and the first Node, with an annotation of gpuwatch."""
+        found = {name: self.fleet.find(name) for name in self.before} | {"n0": self.fleet.node("n0")}
+        return [name for name, each in found.items() if any(key.startswith(keys.PREFIX) for key in annotated(each))]
+
+    def running(self) -> dict[str, int]:
+        counts = {name: self.fleet.pods(name) for name in self.fleet.size}
+        return {name: sum(pod["status"]["phase"] == "Running" for pod in pods) for name, pods in counts.items()}
+
+    def evictions(self) -> int:
+        return sum("eviction" in line for line in self.fleet.log)
+
+    def writes(self) -> int:
+        return len(self.fleet.log)
+
+    def calls(self) -> int:
+        """Events that call a person."""
+        events = self.fleet.cluster.objects("events.k8s.io/v1", "Event")
+        return sum(event["reason"] == "RemediationNeedsPerson" for event in events)
+
+    def orders(self) -> list[str]:
+        """Objects for a repair system."""
+        made = self.fleet.cluster.objects("nodemaintenance.medik8s.io/v1beta1", "NodeMaintenance")
+        return [item["metadata"]["name"] for item in made]
+
+    def commands(self) -> int:
+        return len(self.fleet.cluster.objects("bus.volcano.sh/v1alpha1", "Command"))
+
+    def aborted(self) -> list[str]:
+        return self.fleet.aborted
+
+
+def annotated(found: Object) -> dict[str, str]:
+    return found["metadata"].get("annotations") or {}

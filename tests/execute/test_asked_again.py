@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from execute.hostile import HostileFleet
-from execute.living import ENFORCE, GPUS, SUGGEST, Fleet, drive, new_store, quick, tick
+from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies, needs
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.plan.policy import PlanPolicy
@@ -203,51 +203,6 @@ def test_each_kind_of_step_says_whether_it_disrupts_and_all_that_do_are_asked(st
         assert wanted.around or not kind.disrupts
 
 
-STOPS: dict[str, tuple[Callable[[Fleet, RemediationStore], object], Phase]] = {
-    "alert": (lambda fleet, _: setattr(fleet, "alerts", ("EtcdDown",)), Phase.ACTING),
-    "storm": (
-        lambda fleet, _: fleet.sick.update(f"GPU-n{node}-{index}" for node in range(8) for index in range(GPUS)),
-        Phase.ACTING,
-    ),
-    "pause": (lambda fleet, store: store.pause("ann", "a demo", fleet.now), Phase.ACTING),
-    "snooze": (
-        lambda fleet, _: annotate(fleet, fleet.find("web"), snooze_until="2026-03-03T13:00:00Z"),
-        Phase.ACTING,
-    ),
-    "blind": (lambda fleet, _: fleet.dark.update(fleet.sick), Phase.ACTING),
-    "objection": (lambda fleet, _: annotate(fleet, fleet.find("web"), objection="mine"), Phase.REJECTED),
-    "opt-out of the Node": (lambda fleet, _: annotate(fleet, fleet.node("n0"), opt_out="true"), Phase.REJECTED),
-    "healthy again": (lambda fleet, _: fleet.sick.clear(), Phase.OBSOLETE),
-    "rejected": (lambda _, store: store.reject(only(store).id), Phase.REJECTED),
-}
-
-
-@pytest.mark.parametrize("why", STOPS)
-def test_what_comes_up_after_the_first_eviction_stops_the_others(store: RemediationStore, why: str) -> None:
-    fleet = web()
-    executor = start(fleet, store)
-    until(fleet, executor, lambda: evictions(fleet))
-    stop, end = STOPS[why]
-    stop(fleet, store)
-    drive(fleet, executor, 0.5)
-    assert len(evictions(fleet)) == 1
-    assert only(store).phase is end
-    if end is not Phase.ACTING:
-        assert any("It stops after 1 of 4 disruptive steps." in turn.message for turn in only(store).history)
-    drive(fleet, executor, 3)
-    assert len(evictions(fleet)) == 1
-    assert not only(store).phase.open
-    assert len(fleet.pods("web")) == 4
-
-
-def test_a_mode_that_became_observe_stops_the_rest(store: RemediationStore) -> None:
-    fleet = web()
-    executor = start(fleet, store)
-    until(fleet, executor, lambda: evictions(fleet))
-    drive(fleet, replace(executor, policies=replace(executor.policies, plan=PlanPolicy())), 1)
-    assert (len(evictions(fleet)), only(store).phase) == (1, Phase.REFUSED)
-
-
 def test_what_an_owner_says_is_read_from_the_object_and_not_from_older_facts(store: RemediationStore) -> None:
     fleet = web()
     executor = start(fleet, store)
@@ -315,15 +270,6 @@ def test_a_person_is_called_once_for_a_gang_that_may_not_be_resumed_yet(store: R
     drive(fleet, executor, 0.2)
     assert not fleet.find("a")["spec"]["suspend"]
     assert not only(store).overdue
-
-
-def test_an_ordinary_pause_lets_a_gang_that_was_stopped_run_again(store: RemediationStore) -> None:
-    fleet = two_gangs()
-    executor = start(fleet, store)
-    until(fleet, executor, lambda: fleet.find("a")["spec"]["suspend"])
-    store.pause("ann", "a demo", fleet.now)
-    drive(fleet, executor, 0.3)
-    assert not fleet.find("a")["spec"]["suspend"]
 
 
 def test_a_pause_of_everything_stops_both_and_calls_a_person(
@@ -401,19 +347,6 @@ def tainted(store: RemediationStore) -> tuple[Fleet, Executor]:
     drive(fleet, executor, 1)
     assert fleet.node("n0")["spec"]["taints"]
     return fleet, executor
-
-
-def test_a_taint_is_ours_without_our_annotation(store: RemediationStore) -> None:
-    fleet, executor = tainted(store)
-    node = copy.deepcopy(fleet.node("n0"))
-    node["metadata"].pop("annotations")
-    fleet.cluster.put(node)
-    drive(fleet, executor, 0.5)
-    assert only(store).phase is Phase.IN_EFFECT
-    store.ask_undo(only(store).id)
-    drive(fleet, executor, 0.2)
-    assert only(store).phase is Phase.UNDONE
-    assert not fleet.node("n0")["spec"].get("taints")
 
 
 def no_execute(store: RemediationStore, **plan: Any) -> tuple[HostileFleet, Executor]:
@@ -503,19 +436,3 @@ def test_a_device_that_left_telemetry_is_no_proof_of_health(store: RemediationSt
     drive(fleet, executor, 3)
     assert only(store).phase is Phase.IN_EFFECT
     assert fleet.node("n0")["spec"]["taints"]
-
-
-@pytest.mark.parametrize("empty", [False, True], ids=["with Pods", "empty"])
-def test_an_objection_after_the_first_rung_keeps_the_taint_from_getting_stricter(
-    store: RemediationStore, empty: bool
-) -> None:
-    fleet = Fleet(sick={"GPU-n0-0"})
-    if not empty:
-        fleet.owner("Job", "train", 8)
-    executor = start(fleet, store, TAINTS)
-    until(fleet, executor, lambda: fleet.node("n0")["spec"].get("taints"))
-    annotate(fleet, fleet.node("n0"), objection="a demo")
-    drive(fleet, executor, 1)
-    assert [taint["effect"] for taint in fleet.node("n0")["spec"]["taints"]] == ["PreferNoSchedule"]
-    assert only(store).phase is Phase.IN_EFFECT
-    assert fleet.cluster.get(ObjectRef("v1", "Node", "n0")) is not None

@@ -116,20 +116,6 @@ def test_a_room_that_a_pod_group_keeps_is_not_free(store: RemediationStore) -> N
     assert only(store).phase is Phase.IN_EFFECT
 
 
-def test_an_undo_withdraws_a_command_that_was_not_taken_up(store: RemediationStore) -> None:
-    fleet = volcano(takes_up=2 * timedelta(hours=1))
-    executor = begun(fleet, store)
-    until(fleet, executor, StepKind.COMMAND)
-    assert len(fleet.cluster.objects(*COMMANDS)) == 1
-    store.ask_undo(only(store).id)
-    drive(fleet, executor, 0.3)
-    assert only(store).phase is Phase.UNDONE
-    assert fleet.cluster.objects(*COMMANDS) == ()
-    drive(fleet, executor, 4)
-    assert fleet.aborted == []
-    assert as_before(fleet)
-
-
 @pytest.mark.parametrize("minutes", [1, 10, 25])
 def test_an_undo_waits_for_a_command_that_was_taken_up_and_resumes_then(store: RemediationStore, minutes: int) -> None:
     """The Job would be left aborted, were the mark removed before the Command had its effect."""
@@ -161,16 +147,6 @@ def test_a_command_that_volcano_lost_is_not_waited_for_for_ever(store: Remediati
     drive(fleet, executor, 0.6)
     assert only(store).phase is Phase.UNDONE
     assert "The Command is gone, and was not carried out." in [step.error for step in only(store).steps]
-    assert as_before(fleet)
-
-
-def test_a_release_that_is_not_carried_out_in_time_fails_and_never_is(store: RemediationStore) -> None:
-    fleet = volcano(takes_up=timedelta(hours=2))
-    executor = begun(fleet, store)
-    drive(fleet, executor, 4)
-    assert only(store).phase is Phase.FAILED
-    assert any("(/status/state/phase is Running)" in turn.message for turn in only(store).history)
-    assert fleet.aborted == []
     assert as_before(fleet)
 
 
@@ -221,27 +197,6 @@ def test_a_job_of_kueue_is_released_through_its_workload(store: RemediationStore
     assert not workload["metadata"].get("annotations")
     assert {line for line in fleet.log if "Job/" in line} == {"patch Job/ml/chat"}
     assert [step.target.kind for step in only(store).steps if not step.kind.only_notes] == ["Workload", "Workload"]
-
-
-def test_quota_that_kueue_keeps_is_a_failure_that_says_so(store: RemediationStore) -> None:
-    fleet = kueue(frees=timedelta(days=1))
-    executor = begun(fleet, store)
-    drive(fleet, executor, 2)
-    assert (only(store).phase, only(store).verified) == (Phase.FAILED, {"released": False})
-    assert any("Kueue still reserves its quota" in turn.message for turn in only(store).history)
-    assert as_before(fleet)
-
-
-def test_a_workload_that_somebody_activates_again_is_theirs(store: RemediationStore) -> None:
-    fleet = kueue()
-    executor = begun(fleet, store)
-    drive(fleet, executor, 0.5)
-    assert only(store).phase is Phase.IN_EFFECT
-    (workload,) = fleet.cluster.objects(KUEUE, "Workload")
-    fleet.cluster.put({**workload, "spec": {**workload["spec"], "active": True}})
-    drive(fleet, executor, 0.5)
-    assert (only(store).phase, only(store).verified["taken_back"]) == (Phase.UNDONE, True)
-    assert as_before(fleet)
 
 
 # An undo at any moment, with any fault at any write

@@ -19,7 +19,7 @@ from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.cluster import ClaimedDevice
 from gpuwatch.facts.model.decision import ActionKind, Mode
-from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.facts.model.remediation import Phase, Remediation, StepKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
 
@@ -67,13 +67,6 @@ def suspended(fleet: Fleet) -> bool:
 # Proposals
 
 
-def test_observe_writes_nothing_at_all(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    start(fleet, store, PlanPolicy())
-    assert store.all() == ()
-    assert fleet.log == []
-
-
 def test_two_replicas_propose_the_same_object(store: RemediationStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = idle_fleet()
     start(fleet, store)
@@ -85,33 +78,6 @@ def test_two_replicas_propose_the_same_object(store: RemediationStore, monkeypat
         (again,) = fleet.propose(fleet.executor(store, ExecutorPolicies(ENFORCE, quick())))
     assert again == kept == only(store)
     assert kept.name.endswith("-20260302")
-
-
-def test_what_is_open_is_not_proposed_again_on_another_day(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store, SUGGEST)
-    fleet.now += timedelta(days=1)
-    assert fleet.propose(executor) == ()
-
-
-def test_a_suggestion_waits_for_a_person_and_expires(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store, SUGGEST, approval_timeout_seconds=86_400)
-    drive(fleet, executor, 23.9, least_seconds=1800)
-    assert only(store).phase is Phase.PROPOSED
-    drive(fleet, executor, 1, least_seconds=1800)
-    assert only(store).phase is Phase.EXPIRED
-    assert fleet.log == []
-
-
-def test_an_approved_suggestion_is_notified_and_done(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store, SUGGEST)
-    store.approve(only(store).id, "ann")
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.IN_EFFECT
-    assert only(store).history[0].message == "Approved by ann."
-    assert suspended(fleet)
 
 
 def test_what_an_owner_in_between_left_behind_still_holds_its_gpus(
@@ -134,15 +100,6 @@ def test_what_an_owner_in_between_left_behind_still_holds_its_gpus(
     drive(fleet, executor, 0.2)
     assert fleet.pods("chat") == []
     assert only(store).phase is Phase.IN_EFFECT
-
-
-def test_a_rejected_suggestion_is_never_done(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store, SUGGEST)
-    store.reject(only(store).id)
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.REJECTED
-    assert fleet.log == []
 
 
 # Notifications
@@ -195,112 +152,7 @@ def test_an_event_has_the_time_at_which_it_is_written_and_is_one_however_often_i
     assert datetime.fromisoformat(again["series"]["lastObservedTime"]) > written
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "end"),
-    [
-        (keys.OBJECTION, "demo at four", Phase.REJECTED),
-        (keys.OPT_OUT, "true", Phase.REJECTED),
-        (keys.SNOOZE_UNTIL, "2026-03-02T13:00:00Z", Phase.IN_EFFECT),
-        (keys.SNOOZE_UNTIL, "2026-03-03T13:00:00Z", Phase.EXPIRED),
-    ],
-)
-def test_an_owner_can_object_or_snooze(store: RemediationStore, key: str, value: str, end: Phase) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store)
-    drive(fleet, executor, 0.1)
-    owner = fleet.find("chat")
-    owner["metadata"].setdefault("annotations", {})[key] = value
-    fleet.cluster.put(owner)
-    drive(fleet, executor, 2.5)  # after the snooze, before the release's time to be taken back is over
-    assert only(store).phase is end
-    assert suspended(fleet) is (end is Phase.IN_EFFECT)
-    assert keys.NOTICE not in fleet.find("chat")["metadata"]["annotations"]
-
-
 # The check before the first write
-
-
-def test_work_that_began_again_lapses_and_counts_against_the_detector(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store)
-    fleet.idle, fleet.busy = set(), {"chat"}
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.OBSOLETE
-    assert only(store).verified == {"busy_again": True}
-    assert not suspended(fleet)
-
-
-def test_a_finding_that_is_gone_lapses_and_counts_for_nobody(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store)
-    fleet.idle = set()
-    drive(fleet, executor, 1)
-    assert (only(store).phase, only(store).verified) == (Phase.OBSOLETE, {})
-
-
-def test_what_telemetry_shows_no_more_is_waited_for(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    drive(fleet, executor, 0.1)
-    fleet.dark = {"GPU-n0-0"}
-    drive(fleet, executor, 1)
-    assert (only(store).phase, effects(fleet)) == (Phase.NOTIFIED, [])
-    assert only(store).history[-1].message == "Telemetry does not show GPU-n0-0 now."
-    fleet.dark = set()
-    drive(fleet, executor, 0.5)
-    assert effects(fleet) != []
-
-
-def test_what_telemetry_shows_no_more_lapses_with_its_node(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    drive(fleet, executor, 0.1)
-    fleet.dark = {"GPU-n0-0"}
-    fleet.cluster.remove(ObjectRef("v1", "Node", "n0"))
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.OBSOLETE
-
-
-def test_other_pods_than_those_notified_are_left_alone(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store)
-    fleet._end(fleet.pods("chat")[0])
-    fleet.settle()
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.OBSOLETE
-    assert not suspended(fleet)
-
-
-def test_another_node_of_the_name_is_left_alone(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    drive(fleet, executor, 0.1)
-    node = fleet.node("n0")
-    node["metadata"] = {"name": "n0", "uid": "uid-other"}
-    fleet.cluster.put(node)
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.OBSOLETE
-    assert effects(fleet) == []
-
-
-@pytest.mark.parametrize("why", ["brake", "stale", "pause"])
-def test_what_stops_everything_stops_it_until_it_passes(store: RemediationStore, why: str) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store)
-    drive(fleet, executor, 0.1)
-    if why == "brake":
-        fleet.alerts = ("EtcdDown",)
-    elif why == "stale":
-        fleet.stale = timedelta(seconds=601)
-    else:
-        store.pause("ann", "a demo", fleet.now)
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.NOTIFIED
-    assert not suspended(fleet)
-    fleet.alerts, fleet.stale = (), timedelta(seconds=600)
-    store.resume()
-    drive(fleet, executor, 1.1)
-    assert only(store).phase is Phase.IN_EFFECT
 
 
 @pytest.mark.parametrize(
@@ -315,19 +167,6 @@ def test_a_guard_says_by_its_nature_what_becomes_of_what_it_refuses(
     monkeypatch.setattr(refusing, "check", lambda _: "Not now.")
     drive(fleet, executor, 1)
     assert only(store).phase is phase
-    assert not suspended(fleet)
-
-
-def test_a_mode_that_became_milder_is_asked_or_refused(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store)
-    milder = replace(executor, policies=replace(executor.policies, plan=SUGGEST))
-    drive(fleet, milder, 1)
-    assert only(store).phase is Phase.PROPOSED
-    assert not suspended(fleet)
-    store.approve(only(store).id, "ann")
-    drive(fleet, replace(executor, policies=replace(executor.policies, plan=PlanPolicy())), 1)
-    assert only(store).phase is Phase.REFUSED
     assert not suspended(fleet)
 
 
@@ -479,102 +318,6 @@ def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(sto
     assert told["status"] == "False"
 
 
-def test_silence_is_no_proof_of_health(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    drive(fleet, executor, 1)
-    fleet.sick, fleet.blind = set(), True
-    drive(fleet, executor, 5)
-    assert effects(fleet) == ["NoSchedule"]
-    fleet.blind = False
-    drive(fleet, executor, 1)
-    assert effects(fleet) == []
-
-
-def test_an_answer_in_part_is_no_proof_of_health(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    drive(fleet, executor, 1)
-    fleet.sick, fleet.partial = set(), True
-    drive(fleet, executor, 5)
-    assert effects(fleet) == ["NoSchedule"]
-    fleet.partial = False
-    drive(fleet, executor, 1)
-    assert effects(fleet) == []
-
-
-def test_what_a_device_told_before_it_fell_silent_is_no_proof_of_health(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    drive(fleet, executor, 1)
-    fleet.sick, fleet.silent = set(), {"GPU-n0-0"}
-    drive(fleet, executor, 5)
-    assert effects(fleet) == ["NoSchedule"]
-    fleet.silent = set()
-    drive(fleet, executor, 1)
-    assert effects(fleet) == []
-
-
-def test_a_proof_of_health_begins_anew_after_a_relapse_and_after_a_gap(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only(), healthy_for_seconds=3600)
-    drive(fleet, executor, 1)
-    sick, fleet.sick = fleet.sick, set()
-    drive(fleet, executor, 0.9)
-    assert only(store).clean_since is not None
-    fleet.sick = sick
-    drive(fleet, executor, 0.2)
-    assert only(store).clean_since is None
-    fleet.sick = set()
-    drive(fleet, executor, 0.5)
-    fleet.now += timedelta(hours=1)  # nobody looked
-    drive(fleet, executor, 0.2)
-    assert only(store).phase is Phase.IN_EFFECT
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.SUCCEEDED
-
-
-def test_a_taint_expires(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only(), taint_expiry_seconds=7200)
-    drive(fleet, executor, 2.2)
-    assert effects(fleet) == ["NoSchedule"]
-    drive(fleet, executor, 0.5)
-    assert effects(fleet) == []
-    assert only(store).phase is Phase.UNDONE
-
-
-@pytest.mark.parametrize("key", [keys.DEGRADED, "example.com/other"])
-def test_taints_of_others_are_never_touched(store: RemediationStore, key: str) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    theirs = {"key": key, "value": "theirs", "effect": "PreferNoSchedule"}
-    node = fleet.node("n0")
-    node["spec"]["taints"] = [theirs]
-    fleet.cluster.put(node)
-    drive(fleet, executor, 1.5)
-    assert theirs in fleet.node("n0")["spec"]["taints"]
-    foreign = key == keys.DEGRADED
-    assert only(store).phase is (Phase.REFUSED if foreign else Phase.IN_EFFECT)
-    store.ask_undo(only(store).id)
-    drive(fleet, executor, 0.5)
-    assert fleet.node("n0")["spec"]["taints"] == [theirs]
-    assert only(store).phase is Phase.UNDONE
-
-
-def test_a_taint_of_which_somebody_changed_the_value_is_theirs(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    drive(fleet, executor, 1)
-    node = fleet.node("n0")
-    node["spec"]["taints"][0]["value"] = "kept-by-ops"
-    fleet.cluster.put(node)
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.UNDONE
-    assert fleet.node("n0")["spec"]["taints"] == node["spec"]["taints"]
-    assert not fleet.node("n0")["metadata"].get("annotations")
-
-
 def test_what_gives_back_goes_on_under_the_pause_and_the_brake(store: RemediationStore) -> None:
     fleet = taint_fleet()
     executor = start(fleet, store, taints_only())
@@ -587,27 +330,6 @@ def test_what_gives_back_goes_on_under_the_pause_and_the_brake(store: Remediatio
     assert effects(fleet) == []
     assert fleet.log[written:] == ["patch Node/n0"] * 2  # the taint, and the condition
     assert only(store).phase is Phase.SUCCEEDED
-
-
-@pytest.mark.parametrize(
-    ("allowed", "evicting", "end"),
-    [
-        (1, Mode.ENFORCE, "NoExecute"),
-        (0, Mode.ENFORCE, "NoSchedule"),
-        (1, Mode.SUGGEST, "NoSchedule"),
-        (1, Mode.OBSERVE, "NoSchedule"),
-    ],
-)
-def test_no_execute_is_reached_only_where_asked_and_where_modes_and_budgets_allow_an_eviction(
-    store: RemediationStore, allowed: int, evicting: Mode, end: str
-) -> None:
-    fleet = taint_fleet()
-    fleet.budget("train", allowed)
-    executor = start(fleet, store, taints_only(), last_taint_effect="NoExecute")
-    modes = {ActionKind.TAINT_NODE: Mode.ENFORCE, ActionKind.EVICT_GANG: evicting}
-    policies = replace(executor.policies, plan=replace(executor.policies.plan, modes=modes))
-    drive(fleet, replace(executor, policies=policies), 1.5)
-    assert effects(fleet) == [end]
 
 
 @pytest.mark.parametrize("served", [True, False])
@@ -633,50 +355,6 @@ def test_a_device_of_a_claim_is_tainted_alone_where_that_is_served(store: Remedi
 
 
 # Releases
-
-
-def test_a_release_is_held_and_undone_exactly(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    before = fleet.find("chat")["spec"]
-    executor = start(fleet, store)
-    drive(fleet, executor, 1)
-    assert only(store).verified == {"released": True}
-    assert fleet.pods("chat") == []
-    store.ask_undo(only(store).id)
-    drive(fleet, executor, 0.5)
-    assert only(store).phase is Phase.UNDONE
-    assert fleet.find("chat")["spec"] == before
-    assert not fleet.find("chat")["metadata"].get("annotations")
-
-
-def test_a_release_can_be_undone_after_it_succeeded(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    before = fleet.find("chat")["spec"]
-    executor = start(fleet, store)
-    drive(fleet, executor, 3)
-    assert only(store).phase is Phase.SUCCEEDED
-    assert suspended(fleet)
-    store.ask_undo(only(store).id)
-    drive(fleet, executor, 0.5)
-    assert fleet.find("chat")["spec"] == before
-    assert only(store).phase is Phase.UNDONE
-
-
-def test_what_an_owner_took_back_stays_as_they_have_it(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    executor = start(fleet, store)
-    drive(fleet, executor, 1)
-    owner = fleet.find("chat")
-    owner["spec"]["suspend"] = False
-    owner["metadata"]["managedFields"] = [
-        {"manager": "argocd-controller", "operation": "Apply", "fieldsV1": {"f:spec": {"f:suspend": {}}}}
-    ]
-    fleet.cluster.put(owner)
-    drive(fleet, executor, 0.5)
-    assert only(store).phase is Phase.UNDONE
-    assert "Argo CD undid the release." in [turn.message for turn in only(store).history]
-    assert not suspended(fleet)
-    assert not fleet.find("chat")["metadata"].get("annotations")
 
 
 def test_a_suspend_without_released_pods_is_a_failure_and_taken_back(store: RemediationStore) -> None:
@@ -831,18 +509,6 @@ def test_a_lone_replica_gets_its_new_pod_by_a_rollout(store: RemediationStore) -
     assert moved.phase is Phase.SUCCEEDED
     assert [step.kind for step in moved.steps[3:]] == [StepKind.RESTART, StepKind.CLEAR]
     assert not fleet.find("web")["metadata"].get("annotations")
-
-
-def test_what_would_be_undone_by_others_is_not_begun(store: RemediationStore) -> None:
-    fleet = idle_fleet()
-    owner = fleet.find("chat")
-    owner["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    fleet.cluster.put(owner)
-    executor = start(fleet, store)
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.REFUSED
-    assert "Kueue" in " ".join(turn.message for turn in only(store).history)
-    assert not suspended(fleet)
 
 
 # Learning

@@ -83,14 +83,6 @@ def test_the_plan_proposes_nothing_that_deletes_data(store: RemediationStore, ac
 
 
 @ACTIONS
-def test_what_keeps_its_data_is_released_and_moved(store: RemediationStore, action: ActionKind) -> None:
-    fleet = fleet_of(action, RETAIN)
-    drive(fleet, start(fleet, store, action), 1)
-    assert disrupted(fleet)
-    assert only(store).phase is (Phase.IN_EFFECT if action is ActionKind.RELEASE_GANG else Phase.SUCCEEDED)
-
-
-@ACTIONS
 @pytest.mark.parametrize("at", [Phase.NOTIFIED, Phase.ACTING])
 def test_a_policy_that_changes_before_the_write_stops_it(
     store: RemediationStore, monkeypatch: pytest.MonkeyPatch, action: ActionKind, at: Phase

@@ -82,38 +82,6 @@ def test_a_node_is_handed_off_once_it_is_empty_and_taken_back_when_it_is_healthy
     assert len([line for line in fleet.log if "NodeMaintenance" in line]) == 2  # made and deleted once
 
 
-def test_a_node_that_may_take_new_pods_is_not_handed_off(store: RemediationStore) -> None:
-    fleet, executor = begun(store, first_taint_effect="PreferNoSchedule", last_taint_effect="PreferNoSchedule")
-    empty(fleet)
-    drive(fleet, executor, 2)
-    assert only(store).phase is Phase.IN_EFFECT
-    assert handed(fleet) == []
-
-
-def test_a_node_is_handed_off_with_its_taint_where_that_is_asked_for(store: RemediationStore) -> None:
-    fleet, executor = begun(store, hand_off_when_empty=False)
-    drive(fleet, executor, 0.5)
-    assert len(handed(fleet)) == 1
-    assert fleet.pods("train")
-
-
-def test_a_pause_and_old_facts_hold_a_hand_off_back(store: RemediationStore) -> None:
-    fleet, executor = begun(store)
-    drive(fleet, executor, 0.5)
-    empty(fleet)
-    store.pause("ana", "lunch", fleet.now)
-    drive(fleet, executor, 1)
-    assert handed(fleet) == []
-    store.resume()
-    fleet.alerts = ("Maintenance",)
-    braked = replace(executor.policies.plan, brake_alerts=("Maintenance",))
-    drive(fleet, replace(executor, policies=replace(executor.policies, plan=braked)), 1)
-    assert handed(fleet) == []
-    fleet.alerts = ()
-    drive(fleet, executor, 0.5)
-    assert len(handed(fleet)) == 1
-
-
 def test_what_another_asked_of_the_repair_system_is_theirs(store: RemediationStore) -> None:
     fleet, executor = begun(store)
     theirs = {**MAINTENANCE, "metadata": {"name": "gpuwatch-n0"}, "spec": {"nodeName": "n0"}}
@@ -128,19 +96,6 @@ def test_what_another_asked_of_the_repair_system_is_theirs(store: RemediationSto
     drive(fleet, executor, 1)
     assert only(store).phase is Phase.SUCCEEDED
     assert [item["spec"] for item in handed(fleet)] == [{"nodeName": "n0"}]
-
-
-def test_a_repair_system_that_is_done_deletes_its_order_and_gets_no_other(store: RemediationStore) -> None:
-    fleet, executor = begun(store)
-    drive(fleet, executor, 0.5)
-    empty(fleet)
-    drive(fleet, executor, 0.5)
-    fleet.cluster.remove(ref_of(handed(fleet)[0]))
-    drive(fleet, executor, 1)
-    assert handed(fleet) == []
-    fleet.sick = set()
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.SUCCEEDED
 
 
 def test_the_taint_stands_where_no_order_can_be_made(store: RemediationStore) -> None:

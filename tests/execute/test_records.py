@@ -41,64 +41,6 @@ def in_effect(fleet: Fleet) -> tuple[RemediationStore, Executor, Remediation]:
     return store, executor, found
 
 
-@pytest.mark.parametrize("paused", [False, True])
-def test_a_deleted_fence_is_taken_off_its_node_and_then_its_record_goes(*, paused: bool) -> None:
-    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
-    store, executor, found = in_effect(fleet)
-    assert [taint["key"] for taint in fleet.node("n0")["spec"]["taints"]] == [keys.DEGRADED]
-    if paused:
-        store.pause("ana", "maintenance", fleet.now)
-    delete(store, found)
-    drive(fleet, executor, 0.2)
-    assert store.all() == ()
-    node = fleet.node("n0")
-    assert not node["spec"].get("taints")
-    assert not [key for key in node["metadata"].get("annotations", {}) if key.startswith(keys.PREFIX)]
-    assert {item["type"]: item["status"] for item in node["status"]["conditions"]}.get(keys.CONDITION) in (
-        None,
-        "False",
-    )
-
-
-def test_a_deleted_release_is_restored_and_then_its_record_goes() -> None:
-    fleet = Fleet(nodes=3, idle={"chat"})
-    fleet.owner("Job", "chat", 4)
-    before = fleet.find("chat")
-    store, executor, found = in_effect(fleet)
-    assert fleet.find("chat")["spec"]["suspend"] is True
-    delete(store, found)
-    drive(fleet, executor, 0.5)
-    assert store.all() == ()
-    after = fleet.find("chat")
-    assert after["spec"] == before["spec"]
-    assert not [key for key in after["metadata"].get("annotations", {}) if key.startswith(keys.PREFIX)]
-
-
-def test_a_release_of_which_the_workload_is_gone_lets_its_record_go() -> None:
-    """As in a Namespace that is deleted: all of it goes, in any order, and nothing may hold it up."""
-    fleet = Fleet(nodes=3, idle={"chat"})
-    fleet.owner("Job", "chat", 4)
-    store, executor, found = in_effect(fleet)
-    delete(store, found)
-    fleet.cluster.remove(ObjectRef("batch/v1", "Job", "chat", found.namespace))
-    drive(fleet, executor, 0.5)
-    assert store.all() == ()
-
-
-def test_under_a_pause_of_everything_a_deleted_one_stays_with_what_it_did() -> None:
-    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
-    store, executor, found = in_effect(fleet)
-    store.pause("ana", "a fire", fleet.now, everything=True)
-    delete(store, found)
-    drive(fleet, executor, 0.2)
-    assert [each.id for each in store.all()] == [found.id]
-    assert fleet.node("n0")["spec"]["taints"]
-    store.resume()
-    drive(fleet, executor, 0.2)
-    assert store.all() == ()
-    assert not fleet.node("n0")["spec"].get("taints")
-
-
 def gone(fleet: Fleet) -> tuple[RemediationStore, Executor, Remediation]:
     """The record is lost without having been undone: a backup came back, or somebody took its finalizer off."""
     store, executor, found = in_effect(fleet)
