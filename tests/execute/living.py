@@ -81,6 +81,7 @@ class Fleet:
     sick: set[str] = field(default_factory=set)
     idle: set[str] = field(default_factory=set)
     idle_kind: FindingKind = FindingKind.ABANDONED
+    sick_kind: FindingKind = FindingKind.XID
     busy: set[str] = field(default_factory=set)
     blind: bool = False  # telemetry gives no verdict on healthy devices
     dark: set[str] = field(default_factory=set)
@@ -515,7 +516,7 @@ class Fleet:
                 Finding(
                     rule="health.xid",
                     family=Family.HEALTH,
-                    kind=FindingKind.XID,
+                    kind=self.sick_kind,
                     subject=Subject(SubjectKind.DEVICE, device.id),
                     verdict=Verdict.DEGRADED if sick else Verdict.HEALTHY,
                     summary="fell off the bus" if sick else "no XID",

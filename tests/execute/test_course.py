@@ -18,7 +18,7 @@ from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.cluster import ClaimedDevice
-from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.decision import ActionKind, FindingKind, Mode
 from gpuwatch.facts.model.remediation import Phase, Remediation, StepKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
@@ -316,6 +316,18 @@ def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(sto
     assert not node["metadata"].get("labels")
     (told,) = [c for c in node["status"]["conditions"] if c["type"] == keys.CONDITION]
     assert told["status"] == "False"
+
+
+@pytest.mark.parametrize("last", ["NoSchedule", "PreferNoSchedule"])
+def test_a_node_that_refuses_pods_is_closed_at_once_as_far_as_settings_allow(
+    store: RemediationStore, last: str
+) -> None:
+    """Each minute costs Pods, and a preference keeps none off. Owners have nothing to object to: no Pod ends."""
+    fleet = taint_fleet()
+    fleet.sick_kind = FindingKind.POD_ADMISSION
+    executor = start(fleet, store, taints_only(), notice_period_seconds=3600, last_taint_effect=last)
+    drive(fleet, executor, 0.25)
+    assert effects(fleet) == [last]
 
 
 def test_what_gives_back_goes_on_under_the_pause_and_the_brake(store: RemediationStore) -> None:

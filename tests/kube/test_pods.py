@@ -47,6 +47,44 @@ def test_what_the_scheduler_says_of_a_pod_that_it_did_not_place() -> None:
     assert held(pod(nodeName="", status=bare)).unscheduled == "SchedulingGated: "
 
 
+_SET = {"f:spec": {"f:containers": {'k:{"name":"main"}': {".": {}}}, "f:schedulerName": {}}}
+_KUBELET = {"manager": "kubelet", "subresource": "status", "fieldsV1": {"f:status": {"f:phase": {}, "f:reason": {}}}}
+_REFUSED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "startTime": "2026-11-24T04:48:57Z"}
+
+
+def refused(*, spec: dict[str, Any] | None = None, managed: bool = True, **status: Any) -> Pod:
+    """A Pod that asks for a GPU, as a real kubelet 1.36 refuses it. spec: fields that its client set besides."""
+    found = pod(containers=[container(**gpus(1))], status={**_REFUSED, **status})
+    client = {"manager": "kubectl", "fieldsV1": {"f:spec": {**_SET["f:spec"], **(spec or {})}}}
+    found["metadata"]["managedFields"] = [client, _KUBELET] if managed else None
+    return held(found)
+
+
+def test_a_pod_that_its_kubelet_refused() -> None:
+    found = refused()
+    assert (found.refused, found.scheduled) == ("UnexpectedAdmissionError", True)
+    assert found.started == datetime(2026, 11, 24, 4, 48, 57, tzinfo=UTC), "the time of the refusal"
+    restarted = {"state": {"terminated": {"reason": "ContainerStatusUnknown", "startedAt": None}}}
+    assert refused(containerStatuses=[restarted]).refused, "what a later kubelet says of it"
+    assert refused(reason="TopologyAffinityError").refused == "TopologyAffinityError"
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "NodeShutdown", "NodeAffinity", "OutOfcpu", "OutOfnvidia.com/gpu", None])
+def test_refusals_that_are_no_fault_of_the_node(reason: str | None) -> None:
+    assert refused(reason=reason).refused == ""
+
+
+def test_a_pod_that_ran_was_not_refused() -> None:
+    ended = {"state": {"terminated": {"exitCode": 1, "startedAt": "2026-11-24T04:48:50Z"}}}
+    assert refused(containerStatuses=[ended]).refused == ""
+    assert refused(phase="Running").refused == ""
+
+
+def test_no_scheduler_chose_the_node_of_a_refused_pod_where_a_client_did_or_nothing_is_known() -> None:
+    assert not refused(spec={"f:nodeName": {}}).scheduled
+    assert not refused(managed=False).scheduled, "as kubectl prints Pods"
+
+
 @pytest.mark.parametrize("where", ["requests", "limits"])
 def test_requests_and_limits_both_keep_a_pod(where: str) -> None:
     assert held(pod(containers=[container(**{where: {"amd.com/gpu": "2"}})])).accelerators == {"amd.com/gpu": 2}

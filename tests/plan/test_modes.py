@@ -159,3 +159,15 @@ def test_a_release_that_is_only_observed_is_no_part_of_one_that_is_done_on_deman
     assert done(everything, findings[:2]) == {"Deployment/ml/a", "Deployment/web/b"}
     assert done(partly, findings[:2]) == set()
     assert done(partly, findings) == {"Deployment/ml/c"}
+
+
+def test_a_finding_that_asks_for_approval_only_suggests_unless_another_one_is_sure() -> None:
+    state, (found,) = state_of("train")
+    policy = PlanPolicy(modes={RELEASE: ENFORCE})
+    asks = replace(found, approval="A person has to approve it: why.")
+    item = only(plan_of(state, (asks,), policy), RELEASE)
+    assert (item.mode, item.mode_reason) == (SUGGEST, "A person has to approve it: why.")
+    for confidence, mode in ((0.8, ENFORCE), (0.79, SUGGEST)):
+        second = replace(found, kind=FindingKind.NEVER_USED, confidence_ratio=confidence)
+        assert only(plan_of(state, (asks, second), policy), RELEASE).mode is mode
+    assert only(plan_of(state, (asks,), PlanPolicy()), RELEASE).mode is OBSERVE

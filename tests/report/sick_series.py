@@ -36,6 +36,7 @@ SHOWN: dict[str, set[str]] = {
     "health.presence: telemetry_missing": {""},
     "health.hung": {"stuck"},
     "health.pod_failures": {"died"},
+    "health.pod_admission": {"refused"},
     "health.infiniband": {"went down"},
     "health.health_unknown": {"mute"},
     "idle.never_used": {"never"},
@@ -218,6 +219,10 @@ def _shared_series() -> list[tuple[str, dict[str, str], Value]]:
         series.append(("kube_pod_info", {"namespace": "ml", "pod": pod, "node": node}, always(1)))
         phase = {"namespace": "ml", "pod": pod, "phase": "Failed"}
         series.append(("kube_pod_status_phase", phase, lambda age, failed=failed: failed if age > HOUR else None))
+    for pod, node in (("refused", "gpu-1"), ("refused elsewhere", "gpu-2")):
+        series.append(("kube_pod_info", {"namespace": "ml", "pod": pod, "node": node}, always(1)))
+        reason = {"namespace": "ml", "pod": pod, "reason": "UnexpectedAdmissionError"}
+        series.append(("kube_pod_status_reason", reason, always(1)))
     for port, state in (("went down", lambda age: 1 if age < HOUR else 4), ("up", always(4)), ("unused", always(1))):
         series.append(("node_infiniband_state_id", {"node": port, "device": "mlx5_0", "port": "1"}, state))
     return series

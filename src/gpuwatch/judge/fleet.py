@@ -423,6 +423,7 @@ def conclude(
     gpus: Iterable[PhysicalGpu] = (),
     node: str | None = None,
     components: Iterable[Component] | None = None,
+    approval: str = "",
 ) -> Finding:
     """A finding on one GPU or device, or on a subject that these `gpus` share, with their devices, Pods and Node.
 
@@ -454,6 +455,7 @@ def conclude(
         gpu_hours=gpu_hours,
         relief_gpus=relief_gpus or {},
         components=told.components if components is None else tuple(components),
+        approval=approval,
     )
 
 

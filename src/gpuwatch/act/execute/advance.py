@@ -268,7 +268,7 @@ class Advance:
                 return self._undo(Phase.EXPIRED, f"Its owners could not be notified in time: {untold.error}")
             return self._step()
         if remediation.deadline_at is None:
-            due = self.after(policy.notice_period_seconds)
+            due = self.after(0 if acts.at_once(remediation.proposal) else policy.notice_period_seconds)
             end = due + timedelta(seconds=policy.action_timeout_seconds)
             return Transition(self._noted("Owners may object.", replace(remediation, next_at=due, deadline_at=end)))
         if self.inputs.pause.paused or view is None:
@@ -736,7 +736,7 @@ class Advance:
                 replace(each, target=replace(each.target, api_version=later[0]), begun_at=None) for each in devices
             ]
             return replace(remediation, steps=(*before, *taints, *rest), next_at=None)
-        taint = acts.taint_step(remediation, self.policy.first_taint_effect, self.now, self.policy)
+        taint = acts.first_taint(remediation, self.now, self.policy)
         whole = replace(remediation, steps=(*before, taint, *rest), next_at=None)
         return self._noted("The cluster serves no DeviceTaintRule: the Node is tainted.", whole)
 

@@ -42,8 +42,8 @@ from gpuwatch.facts.frameworks.release import (
     saved_state,
 )
 from gpuwatch.facts.model.cluster import ClaimedDevice
-from gpuwatch.facts.model.decision import ActionKind
-from gpuwatch.facts.model.remediation import ObjectRef, Remediation, Saved, Step, StepKind
+from gpuwatch.facts.model.decision import ActionKind, FindingKind
+from gpuwatch.facts.model.remediation import ObjectRef, Proposal, Remediation, Saved, Step, StepKind
 
 DEVICE_TAINT_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
 """API versions of DeviceTaintRule, tried in this order, newest first."""
@@ -207,10 +207,11 @@ def _tainting(
     held = {claim.device: claim for claim in claims if claim.device}
     node = proposal.objects[0]
     steps: list[Step] = []
-    if policy.device_taints and policy.last_taint_effect != "PreferNoSchedule" and set(proposal.devices) <= set(held):
+    single = policy.device_taints and policy.last_taint_effect != "PreferNoSchedule" and not at_once(proposal)
+    if single and set(proposal.devices) <= set(held):
         steps += [_device_taint(remediation, held[device]) for device in proposal.devices]
     if not steps:
-        steps.append(taint_step(remediation, policy.first_taint_effect, now, policy))
+        steps.append(first_taint(remediation, now, policy))
     if policy.condition:
         message = f"Remediation {remediation.name}: {proposal.reason}"
         reason = "".join(part.capitalize() for part in cause(remediation).split("_"))
@@ -250,6 +251,22 @@ def _filled_in(value: Any, told: Mapping[str, str]) -> Any:
         # In one pass, so that a name within a filled-in value is not replaced.
         return re.sub(r"\{(\w+)\}", lambda found: told.get(found[1], found[0]), value)
     return value
+
+
+_AT_ONCE = frozenset({FindingKind.POD_ADMISSION})
+"""Detectors of Nodes on which each minute costs Pods. The first taint has to keep them off; it ends none that run."""
+
+
+def at_once(proposal: Proposal) -> bool:
+    """Whether its Node is tainted without notice, with NoSchedule where the settings allow it, whatever comes first."""
+    return proposal.action is ActionKind.TAINT_NODE and not _AT_ONCE.isdisjoint(proposal.detectors)
+
+
+def first_taint(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Step:
+    """The Node's first taint: of the ladder, the first effect, or the first that keeps Pods off."""
+    barring = [effect for effect in policy.ladder if effect != "PreferNoSchedule"]
+    skips = at_once(remediation.proposal) and barring
+    return taint_step(remediation, barring[0] if skips else policy.first_taint_effect, now, policy)
 
 
 def taint_step(remediation: Remediation, effect: str, now: datetime, policy: ExecutePolicy) -> Step:

@@ -93,10 +93,16 @@ def mode_of(candidate: Candidate, facts: PlanFacts) -> tuple[Mode, str]:
         # An invalid value counts as observe.
         wanted = Mode(asked) if asked in set(Mode) else Mode.OBSERVE
         offers.append((wanted, f"Namespace {candidate.namespace} has {keys.MODE}={asked}."))
-    doubt = _imprecise(candidate, facts)
-    if doubt:
-        offers.append((Mode.SUGGEST, doubt))
+    for doubt in (_imprecise(candidate, facts), _to_approve(candidate, facts)):
+        if doubt:
+            offers.append((Mode.SUGGEST, doubt))
     return min(offers, key=lambda offer: MILDEST_FIRST.index(offer[0]))
+
+
+def _to_approve(candidate: Candidate, facts: PlanFacts) -> str:
+    """Why a person has to approve it: each sufficiently confident finding asks for that."""
+    sure = [each for each in facts.findings_of(candidate) if each.confidence_ratio >= facts.policy.min_confidence_ratio]
+    return sure[0].approval if sure and all(each.approval for each in sure) else ""
 
 
 def _imprecise(candidate: Candidate, facts: PlanFacts) -> str:

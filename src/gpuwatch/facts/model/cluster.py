@@ -194,6 +194,8 @@ class Pod:
     """A Pod that requests accelerators or has a claim for one. `accelerators` sums its containers' requests.
 
     unscheduled: reason and message of the condition PodScheduled, where the scheduler has not placed it.
+    refused: why its kubelet did not admit it, where that is a fault of the Node; such a Pod ran nowhere, and `started`
+    is the time of the refusal. scheduled: of a refused Pod: no client chose its Node, so a scheduler did.
     """
 
     namespace: str
@@ -219,6 +221,8 @@ class Pod:
     restarts: int = 0
     placement: Placement = Placement()
     unscheduled: str = ""
+    refused: str = ""
+    scheduled: bool = False
 
     @property
     def ref(self) -> PodRef:

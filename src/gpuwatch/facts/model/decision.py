@@ -94,6 +94,7 @@ class FindingKind(StrEnum):
     PAGE_RETIREMENT = "page_retirement"  # memory pages were retired (before Ampere)
     PCIE_REPLAY = "pcie_replay"  # too many replays on the PCIe link
     PCIE_WIDTH = "pcie_width"  # a link with fewer lanes than it could have
+    POD_ADMISSION = "pod_admission"  # the kubelet refuses Pods that other Nodes admit
     POD_FAILURES = "pod_failures"  # Pods die soon after their start here, and live elsewhere
     POWER_BRAKE = "power_brake"  # slowed down by the power brake or the hardware slowdown
     RECOVERY_ACTION = "recovery_action"  # the driver asks for a reset, a drain or a reboot
@@ -191,7 +192,8 @@ class Finding:
     confidence_ratio: 0 to 1, how sure the rule is of `verdict`; UNKNOWN carries 0.
     missing: the data (signals, coverage) that a better verdict needs.
     components: the parts of the GPU that it is about; () for the whole GPU. Findings on one component may show one
-    event. relief_gpus: of a misfit: Gang.id or Workload.id that could move → gain of the move in GPUs, where known.
+    event. approval: why a person has to approve what follows from it, in any mode; '' where none has to.
+    relief_gpus: of a misfit: Gang.id or Workload.id that could move → gain of the move in GPUs, where known.
     """
 
     rule: str  # the rule's file and section in the docs, e.g. 'health.xid'
@@ -212,6 +214,7 @@ class Finding:
     gpu_hours: float = 0.0  # GPU-hours lost or wasted so far in this condition; 0 where unknown
     relief_gpus: Mapping[str, float] = field(default_factory=dict)
     components: tuple[Component, ...] = ()
+    approval: str = ""
 
     @property
     def id(self) -> str:

@@ -20,6 +20,7 @@ from gpuwatch.judge.health.infiniband import INFINIBAND
 from gpuwatch.judge.health.link import NVLINK_ERRORS, PCIE_REPLAY, PCIE_WIDTH
 from gpuwatch.judge.health.memory import ECC, PAGE_RETIREMENT, ROW_REMAP
 from gpuwatch.judge.health.node_conditions import NODE_CONDITION
+from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.pod_failures import POD_FAILURES
 from gpuwatch.judge.health.policy import HealthPolicy
 from gpuwatch.judge.health.presence import PRESENCE, PresenceAsked, absences
@@ -61,6 +62,7 @@ RULES: tuple[Rule[Any], ...] = (
     XID,  # it and the rules after it use what those before them concluded
     HUNG,
     POD_FAILURES,
+    POD_ADMISSION,
     INFINIBAND,
     HEALTH_UNKNOWN,
 )

@@ -42,6 +42,9 @@ class HealthPolicy:
         Prometheus; less may be a failed scrape.
     telemetry_missing_ratio, telemetry_missing_exporters: share and number of exporters that are down at once from which
         monitoring is at fault, not the machines; so it is when all are down. 0.2 and 3: two machines may fail alone.
+
+    team_label: the Namespaces' label that names the team. Where it is '', or a Namespace lacks it, a person approves
+        the taint of a Node that refuses Pods, since one team could cause the refusals.
     """
 
     window_seconds: int = 900
@@ -60,10 +63,11 @@ class HealthPolicy:
     missing_seconds: int = 300
     telemetry_missing_ratio: float = 0.2
     telemetry_missing_exporters: int = 3
+    team_label: str = ""
 
     def __post_init__(self) -> None:
         celsius, ratios, seconds = named(self, "_celsius"), named(self, "_ratio"), named(self, "_seconds")
-        others = [item.name for item in fields(self) if item.name not in (*celsius, *ratios, *seconds)]
+        others = [item.name for item in fields(self) if item.name not in (*celsius, *ratios, *seconds, "team_label")]
         margin, memory = "temperature_margin_celsius", "memory_temperature_celsius"
         require(self, "health.", (margin,), lambda value: -20 <= value <= 50, "a distance from -20 to 50 °C")
         require(self, "health.", (memory,), lambda value: 60 <= value <= 130, "a temperature from 60 to 130 °C")

@@ -30,7 +30,12 @@ _EXPORTER = re.compile(
 )
 _EXPORTER_LABELS = ("app", "app.kubernetes.io/name", "k8s-app", "name")
 _POD_RESOURCES = re.compile(r"/kubelet/?$|/pod-resources/?$")
+_REFUSALS = frozenset({"UnexpectedAdmissionError", "TopologyAffinityError"})
+"""A kubelet's reasons (pkg/kubelet/lifecycle, pkg/kubelet/cm/topologymanager) for a Pod that fits by what the Node
+reports: its devices cannot be allocated, or not at one NUMA node. Others are no fault of it: Evicted, NodeShutdown,
+NodeAffinity, and OutOfcpu with its like, which two schedulers or a late status cause."""
 _decoder = msgspec.json.Decoder(wire.WirePod)
+_managed = msgspec.json.Decoder(wire.ManagedPod)
 _volumes = msgspec.json.Decoder(list[wire.Volume] | None)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _Shared = TypeVar("_Shared", bound=Hashable)
@@ -85,6 +90,8 @@ def take_pod(raw: msgspec.Raw) -> TakenPod | None:
     found = _decoder.decode(raw)
     asks = names_accelerator(found.spec) or found.spec.resource_claims
     held = _held(found, _once(unmodelled_fields(raw))) if asks else None
+    if held is not None and (reason := _refused(found)):
+        held = replace(held, pod=replace(held.pod, refused=reason, scheduled=_scheduled(raw)))
     exporter = _exporter(found)
     other = None if held else _other(found)
     return TakenPod(held, exporter, other) if held or exporter or other else None
@@ -197,14 +204,31 @@ def _unscheduled(status: wire.PodStatus) -> str:
     return next((f"{item.reason}: {item.message or ''}" for item in said), "")
 
 
+def _refused(found: wire.WirePod) -> str:
+    status, reason = found.status, found.status.reason or ""
+    return reason if status.phase == "Failed" and reason in _REFUSALS and not _starts(status) else ""
+
+
+def _scheduled(raw: msgspec.Raw) -> bool:
+    """Whether a client set its containers, and none its nodeName. A scheduler's binding is in no managedFields, and the
+    kubelet takes the condition PodScheduled out of the Pods that it refuses (seen with 1.36)."""
+    entries = _managed.decode(raw).metadata.managed_fields or ()
+    specs = [item.fields.spec or {} for item in entries if item.fields and not item.subresource]
+    return any("f:containers" in spec for spec in specs) and not any("f:nodeName" in spec for spec in specs)
+
+
 def _started(status: wire.PodStatus) -> datetime | None:
     """Start of the first container, or status.startTime if unknown, and after a restart: then a container's start is
     that of its latest run."""
-    statuses = status.container_statuses or ()
-    if any(item.restart_count for item in statuses):
+    if any(item.restart_count for item in status.container_statuses or ()):
         return status.start_time
-    states = [state for item in statuses for state in (item.state or {}).values() if state is not None]
-    return min((state.started_at for state in states if state.started_at), default=status.start_time)
+    return min(_starts(status), default=status.start_time)
+
+
+def _starts(status: wire.PodStatus) -> list[datetime]:
+    """Of its containers that run or have ended."""
+    states = [state for item in status.container_statuses or () for state in (item.state or {}).values()]
+    return [state.started_at for state in states if state is not None and state.started_at]
 
 
 def _claims(found: wire.WirePod) -> tuple[str, ...]:

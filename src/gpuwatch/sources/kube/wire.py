@@ -244,6 +244,7 @@ class ContainerStatus(Wire, frozen=True):
 
 class PodStatus(Wire, frozen=True):
     phase: str = ""
+    reason: str | None = None
     start_time: datetime | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     pod_ips: list[dict[str, str]] | None = msgspec.field(default=None, name="podIPs")
@@ -257,6 +258,25 @@ class WirePod(Wire, frozen=True):
     metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+class FieldsV1(Wire, frozen=True):
+    spec: dict[str, msgspec.Raw] | None = msgspec.field(default=None, name="f:spec")
+
+
+class ManagedFields(Wire, frozen=True):
+    subresource: str | None = None
+    fields: FieldsV1 | None = msgspec.field(default=None, name="fieldsV1")
+
+
+class Managed(Wire, frozen=True):
+    managed_fields: list[ManagedFields] | None = None
+
+
+class ManagedPod(Wire, frozen=True):
+    """Who set which of a Pod's fields. Large, so decoded of refused Pods alone."""
+
+    metadata: Managed = Managed()
 
 
 class Bare(Wire, frozen=True):

@@ -46,6 +46,7 @@ type node struct {
 	name    string
 	lock    sync.Mutex
 	gpus    []*gpu
+	refuses bool          // it gives no Pod a GPU, and says that all are well
 	changed chan struct{} // closed at each change
 }
 
@@ -74,6 +75,11 @@ func (n *node) ListAndWatch(_ *plugin.Empty, stream grpc.ServerStreamingServer[p
 }
 
 func (n *node) Allocate(_ context.Context, asked *plugin.AllocateRequest) (*plugin.AllocateResponse, error) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	if n.refuses {
+		return nil, fmt.Errorf("the driver does not answer")
+	}
 	answer := &plugin.AllocateResponse{}
 	for _, each := range asked.ContainerRequests {
 		visible := map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(each.DevicesIds, ",")}
@@ -187,6 +193,8 @@ func (n *node) set(w http.ResponseWriter, asked *http.Request) {
 	for name := range values {
 		switch name {
 		case "index":
+		case "refuses":
+			n.refuses = values.Get(name) == "true"
 		case "health":
 			each.health = values.Get(name)
 		case "busy":
