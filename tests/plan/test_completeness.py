@@ -1,10 +1,14 @@
-"""What was not read, or not wholly, refuses every action that depends on it: an empty list proves nothing."""
+"""What was not read, or not wholly, refuses every action that depends on it: an empty list proves nothing. And what
+becomes of a Remediation that the plan refuses follows from the guard."""
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+import gpuwatch.act
+from gpuwatch.act.plan.brakes import BRAKES
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import INDIFFERENT, Guard, GuardCase, RefusalNature, guard
 from gpuwatch.act.plan.policy import PlanPolicy
@@ -73,3 +77,16 @@ def test_what_a_list_would_have_refused_is_refused_while_the_list_is_missing() -
     assert lost.mode_reason == "The mode of Namespace ml was not read: 403"
     whole = only(plan_of(_abandoned(), findings, ENFORCED), ActionKind.RELEASE_GANG)
     assert (guards(whole), whole.mode) == (set(), Mode.ENFORCE)
+
+
+def test_every_refusal_is_made_by_a_guard_and_so_has_a_nature() -> None:
+    files = Path(gpuwatch.act.__path__[0]).glob("**/*.py")
+    assert [path.name for path in files if "Refusal(" in path.read_text()] == ["guards.py"]
+    assert {each for each in Guard if each.nature is RefusalNature.OBJECTION} == {Guard.OPTED_OUT}
+    shared = {Guard.ONCE, Guard.RATE, Guard.BUDGET, Guard.POOL_NODES}
+    assert {each for each in Guard if each.nature is RefusalNature.SHARED} == shared
+    assert all(each.nature is RefusalNature.TRANSIENT for each in BRAKES)
+
+
+def test_what_an_action_that_has_begun_is_not_asked_again() -> None:
+    assert {each for each in Guard if not each.each_step} == {Guard.WORTH_IT, Guard.ALREADY_TAINTED, Guard.RATE}

@@ -53,37 +53,6 @@ def released(plan: Plan) -> dict[str, str]:
     }
 
 
-def test_without_demand_nothing_is_released_where_that_is_asked_for() -> None:
-    state, findings = idle_fleet({"a": ("n0", 8)})
-    assert released(plan_of(state, findings, OPEN)) == {"a": ""}
-    assert guards(only(plan_of(state, findings, ON_DEMAND), RELEASE)) == {"demand"}
-
-
-def test_a_pod_that_fits_now_waits_for_nobody() -> None:
-    state, findings = idle_fleet({"a": ("n0", 4)}, waiting("w", 4))
-    assert released(plan_of(state, findings, ON_DEMAND)) == {}
-    state, findings = idle_fleet({"a": ("n0", 4)}, waiting("w", 5))
-    assert released(plan_of(state, findings, ON_DEMAND)) == {"a": "ml/w"}
-    assert released(plan_of(state, findings, OPEN)) == {"a": "ml/w"}
-
-
-def test_a_release_that_helps_nobody_is_refused() -> None:
-    for pending in (
-        waiting("w", 9),
-        waiting("w", 5, placement=Placement(node_selector={"gpu": "h100"})),
-        waiting("w", 5, placement=Placement(gated=True)),
-        waiting("w", 5, placement=Placement(unmodelled=("spec.volumes[v].csi: why",))),
-        waiting("w", 5, accelerators={"nvidia.com/mig-1g.10gb": 1}),
-    ):
-        state, findings = idle_fleet({"a": ("n0", 4)}, pending)
-        assert released(plan_of(state, findings, ON_DEMAND)) == {}
-
-
-def test_the_least_harm_is_done() -> None:
-    state, findings = idle_fleet({"big": ("n0", 8), "small": ("n1", 2), "busy": ("n1", 6)}, waiting("w", 2))
-    assert released(plan_of(state, findings[:2], ON_DEMAND)) == {"small": "ml/w"}
-
-
 def test_several_releases_on_one_node_make_room_together() -> None:
     sizes = {"a": ("n0", 3), "b": ("n0", 3), "c": ("n0", 2), "d": ("n1", 4), "busy": ("n1", 4)}
     state, findings = idle_fleet(sizes, waiting("w", 6))
@@ -106,25 +75,6 @@ def test_what_a_group_that_is_refused_would_have_taken_goes_to_others() -> None:
     for limit, expected in ((2, {"c": "ml/second"}), (1, {"c": "ml/second"}), (0, {})):
         policy = replace(ON_DEMAND, budget_ratio=0.0, budget_min_gpus=4 if limit == 2 else 8, actions_per_hour=limit)
         assert released(plan_of(state, findings[:3], policy)) == expected
-
-
-def test_what_is_left_of_one_release_serves_the_next_that_waits() -> None:
-    state, findings = idle_fleet(
-        {"a": ("n0", 8), "b": ("n1", 8)}, waiting("first", 4, priority=9), waiting("second", 4)
-    )
-    assert list(released(plan_of(state, findings, ON_DEMAND)).values()) == ["ml/first"]
-    state, findings = idle_fleet(
-        {"a": ("n0", 8), "b": ("n1", 8)}, waiting("first", 5, priority=9), waiting("second", 4)
-    )
-    assert sorted(released(plan_of(state, findings, ON_DEMAND)).values()) == ["ml/first", "ml/second"]
-
-
-def test_a_gang_waits_as_a_whole() -> None:
-    members = [waiting(f"g{i}", 8, gang="G") for i in range(2)]
-    state, findings = idle_fleet({"a": ("n0", 8)}, *members)
-    assert released(plan_of(state, findings, ON_DEMAND)) == {}
-    state, findings = idle_fleet({"a": ("n0", 8), "b": ("n1", 8)}, *members)
-    assert released(plan_of(state, findings, ON_DEMAND)) == {"a": "ml/g0", "b": "ml/g0"}
 
 
 @given(
@@ -204,3 +154,22 @@ def test_a_taint_leaves_an_admitted_gang_its_last_place(gpus: int, others: int, 
     assert ("waiting_gangs" in guards(item)) is refused
     if refused:
         assert reason(item, "waiting_gangs").startswith("G waits to be placed and would have no place left.")
+
+
+def test_two_fences_of_one_plan_do_not_take_the_last_place_of_a_gang_that_waits() -> None:
+    """Either of the Nodes could go; the gang needs one of them."""
+    nodes = [node("n0", 8), node("n1", 8), *(node(f"b{i}", 8) for i in range(4))]
+    busy = [pod(f"ml/x{i}", f"b{i}", 8, "Job/ml/x") for i in range(4)]
+    waits = pod("ml/w", "", 7, phase="Pending", started=None)
+    devices = [device(name, i) for name in ("n0", "n1") for i in range(8)]
+    devices += [device(f"b{i}", j, f"ml/x{i}") for i in range(4) for j in range(8)]
+    both = snapshot(nodes, devices, [*busy, waits])
+    findings = (sick(devices[0]), sick(devices[8]))
+    policy = replace(OPEN, min_pool_nodes_left=0)
+    for alone in findings:
+        assert "waiting_gangs" not in guards(only(plan_of(both, (alone,), policy), ActionKind.TAINT_NODE))
+    items = [item for item in plan_of(both, findings, policy).items if item.candidate.action is ActionKind.TAINT_NODE]
+    refused = [item for item in items if not item.admitted]
+    assert [item.admitted for item in items] == [True, False]
+    assert guards(refused[0]) == {"waiting_gangs"}
+    assert reason(refused[0], "waiting_gangs").startswith("With the taints that are planned before it: ml/w waits")

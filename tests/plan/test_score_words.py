@@ -12,8 +12,7 @@ from gpuwatch.facts.model.decision import ActionKind, PlanItem, Score, Severity
 from gpuwatch.say.notification import notification
 from plan.fleet import node, only, plan_of, remediation, sick
 from plan.test_draw import full_node_with_gang, one_idle, one_lost_of_eight
-from plan.test_misfit import TWO_RACKS, drawn, spread_gang
-from plan.test_rebalance import contention, crowded, moves
+from plan.test_rebalance import TWO_RACKS, contention, crowded, drawn, moves, spread_gang
 
 POLICY = PlanPolicy()
 
