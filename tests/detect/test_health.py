@@ -21,12 +21,14 @@ from gpuwatch.judge.health.assess import (
     state_signals,
 )
 from gpuwatch.judge.health.node_conditions import NODE_CONDITION
+from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.unknown import HEALTH_UNKNOWN
 from gpuwatch.judge.needs import statistics
 from gpuwatch.judge.rule import Ask, Judged, Rule
 from tools.kinds import MODEL, model
 
-ON_EACH = len(RULES) - len((NODE_CONDITION, HEALTH_UNKNOWN))
+ON_NODES = (NODE_CONDITION, POD_ADMISSION, HEALTH_UNKNOWN)
+ON_EACH = len(RULES) - len(ON_NODES)
 """Rules that say something about each GPU."""
 
 
@@ -74,7 +76,7 @@ def test_every_signal_that_a_rule_uses_is_exported_by_somebody() -> None:
 def test_rules_and_findings_have_the_same_names() -> None:
     fleet = machines(1, 2)
     shown = assess_health(scene(fleet, healthy(fleet)), POLICY, everything=True)
-    named = {rule.name for rule in RULES if rule not in (NODE_CONDITION, HEALTH_UNKNOWN)}
+    named = {rule.name for rule in RULES if rule not in ON_NODES}
     assert {item.rule for item in shown} == named
     assert set(state_signals(POLICY)) <= {stat.signal for stats in needs_of_rules(POLICY).values() for stat in stats}
 
