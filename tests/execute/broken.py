@@ -11,9 +11,10 @@ import pytest
 
 from gpuwatch.act.execute import advance, recheck, steps
 from gpuwatch.act.execute.executor import Executor
-from gpuwatch.act.execute.recheck import Check, Clearance
+from gpuwatch.act.execute.recheck import Check
 from gpuwatch.act.plan import brakes, draw, guards
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.guards import Clearance
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys, release
 from gpuwatch.facts.frameworks.objects import Object, ref_of

@@ -126,7 +126,7 @@ def test_the_taint_stands_where_no_order_can_be_made(store: RemediationStore) ->
         ({"apiVersion": "a/v1", "kind": "A", "metadata": {"name": "one"}}, "the same for every Node"),
         (
             {**MAINTENANCE, "spec": {"x": [{"y": "of {nod}"}]}},
-            "{nod} in 'of {nod}' is not one of {node}, {remediation}",
+            "{nod} is not one of {node}, {remediation}",
         ),
     ],
 )

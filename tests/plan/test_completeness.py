@@ -10,7 +10,7 @@ import pytest
 import gpuwatch.act
 from gpuwatch.act.plan.brakes import BRAKES
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.guards import INDIFFERENT, Guard, GuardCase, RefusalNature, guard
+from gpuwatch.act.plan.guards import INDIFFERENT, Clearance, Guard, GuardCase, guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Cluster, DisruptionBudget, FactKind, Namespace, Unread
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Mode, Score, Snapshot, Subject, SubjectKind
@@ -39,7 +39,7 @@ def test_every_fact_that_is_missing_refuses_or_is_said_not_to_matter(kind: FactK
         assert len(INDIFFERENT[kind, action].split()) > 5
     else:
         assert said.endswith("403: grant the verb list.")
-    assert Guard.CLUSTER_KNOWN.nature is RefusalNature.TRANSIENT
+    assert Guard.CLUSTER_KNOWN.nature is Clearance.WAIT
 
 
 def test_each_kind_has_a_reason_of_its_own() -> None:
@@ -82,10 +82,10 @@ def test_what_a_list_would_have_refused_is_refused_while_the_list_is_missing() -
 def test_every_refusal_is_made_by_a_guard_and_so_has_a_nature() -> None:
     files = Path(gpuwatch.act.__path__[0]).glob("**/*.py")
     assert [path.name for path in files if "Refusal(" in path.read_text()] == ["guards.py"]
-    assert {each for each in Guard if each.nature is RefusalNature.OBJECTION} == {Guard.OPTED_OUT}
+    assert {each for each in Guard if each.nature is Clearance.OBJECTED} == {Guard.OPTED_OUT}
     shared = {Guard.ONCE, Guard.RATE, Guard.BUDGET, Guard.POOL_NODES}
-    assert {each for each in Guard if each.nature is RefusalNature.SHARED} == shared
-    assert all(each.nature is RefusalNature.TRANSIENT for each in BRAKES)
+    assert {each for each in Guard if each.nature is None} == shared
+    assert all(each.nature is Clearance.WAIT for each in BRAKES)
 
 
 def test_what_an_action_that_has_begun_is_not_asked_again() -> None:

@@ -26,7 +26,7 @@ class Scene(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ''; other keys are fields of the model, beside the defaults of plan/fleet.py. devices: changes, by NODE/INDEX. sick:
     findings by NODE/INDEX; idle: by Pod. guards: those that refuse the only candidate of each action; of no other
     action there is a candidate. reasons: a part of what a guard says. waiters: for whom each workload is released.
-    pods: those that the action disturbs. brake: how it begins."""
+    disturbs, gpus: the Pods and GPUs that the action disturbs. brake: how it begins."""
 
     nodes: dict[str, dict[str, Any]]
     pods: dict[str, dict[str, Any]] = {}
@@ -43,6 +43,7 @@ class Scene(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reasons: dict[str, str] = {}
     waiters: dict[str, str] | None = None
     disturbs: dict[ActionKind, list[str]] = {}
+    gpus: dict[ActionKind, int] = {}
     brake: str = ""
 
 
@@ -103,6 +104,8 @@ def test_scene(name: str) -> None:
         assert any(said in reason(item, guard) for item in refused), [item.refusals for item in plan.items]
     for action, pods in scene.disturbs.items():
         assert list(only(plan, action).candidate.pods) == pods
+    for action, gpus in scene.gpus.items():
+        assert only(plan, action).candidate.gpus == gpus
     if scene.waiters is not None:
         released = [item.candidate for item in plan.items if item.admitted]
         assert {each.target.name.rpartition("/")[2]: each.waiter for each in released} == scene.waiters

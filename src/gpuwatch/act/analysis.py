@@ -96,10 +96,12 @@ def analyse(known: PlanFacts, policies: Policies, faults: FaultMemory | None = N
     run."""
     snapshot = known.snapshot
     findings = tuple(sorted(assess(snapshot, policies, faults=faults), key=_order))
+    missing = missing_signals(snapshot.telemetry_schema, policies).items()
+    limited = {rule: tuple(map(str, signals)) for rule, signals in missing}
     return Analysis(
         version=VERSION,
         at=snapshot.at,
-        coverage=coverage_of(snapshot.devices, findings, _limited(snapshot.telemetry_schema, policies)),
+        coverage=coverage_of(snapshot.devices, findings, limited),
         devices=snapshot.devices,
         cluster=snapshot.cluster,
         findings=findings,
@@ -167,10 +169,6 @@ _VERDICT = {Verdict.DEGRADED: 0, Verdict.IDLE: 1, Verdict.MISFIT: 2, Verdict.UNK
 
 def _order(finding: Finding) -> tuple[int, int, float, str]:
     return (_VERDICT.get(finding.verdict, 4), SEVERITY_RANK[finding.severity], -finding.gpu_hours, finding.id)
-
-
-def _limited(schema: Schema, policies: Policies) -> dict[str, tuple[str, ...]]:
-    return {rule: tuple(map(str, signals)) for rule, signals in missing_signals(schema, policies).items()}
 
 
 def coverage_of(

@@ -15,7 +15,6 @@ from gpuwatch.act.execute.propose import TAKEN_BACK
 from gpuwatch.act.execute.recheck import (
     MAX_FACTS_AGE_SECONDS,
     Check,
-    Clearance,
     Health,
     health,
     others_of_owner,
@@ -28,7 +27,7 @@ from gpuwatch.act.execute.requests import Request
 from gpuwatch.act.execute.steps import Blocked, Done, TargetState
 from gpuwatch.act.plan.demand import on_demand
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.guards import unread
+from gpuwatch.act.plan.guards import Clearance, unread
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO, PlanPolicy
 from gpuwatch.facts.frameworks.fights import loses_place, waits_for, who_wrote
 from gpuwatch.facts.frameworks.objects import ABSENT, Object, Refused, condition, value_at

@@ -1,7 +1,8 @@
 """The bounds of remediation, each with its unit and the reason for its default."""
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,10 +111,9 @@ class ExecutePolicy:
             raise ValueError(
                 f"execute.hand_off_object: metadata.name {name!r} is the same for every Node; put {{node}} into it"
             )
-        for text in _texts(wanted):
-            for unknown in set(re.findall(r"\{([a-z_]+)\}", text)) - set(FILLED_IN):
-                known = ", ".join(f"{{{each}}}" for each in FILLED_IN)
-                raise ValueError(f"execute.hand_off_object: {{{unknown}}} in {text!r} is not one of {known}")
+        for unknown in sorted(set(re.findall(r"\{([a-z_]+)\}", json.dumps(wanted))) - set(FILLED_IN)):
+            known = ", ".join(f"{{{each}}}" for each in FILLED_IN)
+            raise ValueError(f"execute.hand_off_object: {{{unknown}}} is not one of {known}")
 
     @property
     def ladder(self) -> tuple[str, ...]:
@@ -126,14 +126,3 @@ class ExecutePolicy:
 
 def doubled(first: int, times: int, cap: int) -> int:
     return int(min(first * 2 ** min(max(times - 1, 0), 32), cap))
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)

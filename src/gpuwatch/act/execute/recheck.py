@@ -11,11 +11,11 @@ from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.precision import BUSY_AGAIN, poor, precision_by_place
 from gpuwatch.act.execute.propose import occupied
 from gpuwatch.act.placement import stays
-from gpuwatch.act.plan.brakes import brake
+from gpuwatch.act.plan.brakes import brakes
 from gpuwatch.act.plan.budget import Ledger
 from gpuwatch.act.plan.draw import draw_plan, mode_of
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.guards import GuardCase, RefusalNature, guard, guard_of, taken_back, unread
+from gpuwatch.act.plan.guards import Clearance, GuardCase, guard, guard_of, taken_back, unread
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO
 from gpuwatch.act.plan.score import weigh
 from gpuwatch.facts.frameworks import keys
@@ -84,15 +84,6 @@ def _named(kind: str, metadata: Object) -> tuple[str, str, str]:
     return kind, metadata.get("namespace", ""), metadata["name"]
 
 
-class Clearance(StrEnum):
-    GO = "go"
-    WAIT = "wait"  # may pass by itself
-    ASK = "ask"  # a person has to approve first
-    OBJECTED = "objected"
-    REFUSED = "refused"
-    GONE = "gone"  # its reason or its target no longer exists
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """waiter: the Pod that would now get the freed GPUs. ended: the Namespace of each gang that NoExecute ends. due:
@@ -104,14 +95,6 @@ class Check:
     waiter: PodRef = ""
     ended: tuple[str, ...] = ()
     due: datetime | None = None
-
-
-_ANSWERS = {
-    RefusalNature.OBJECTION: Clearance.OBJECTED,
-    RefusalNature.LASTING: Clearance.REFUSED,
-    RefusalNature.TRANSIENT: Clearance.WAIT,
-}
-"""The answer to each kind of refusal, most severe first."""
 
 
 def recheck(
@@ -143,9 +126,9 @@ def recheck(
     if whole and (beside := others_of_owner(proposal, facts)):
         return Check(Clearance.REFUSED, beside)
     # Other items planned now are not in flight: the budget is checked below for this one alone.
-    for nature, answer in _ANSWERS.items():
+    for answer in (Clearance.OBJECTED, Clearance.REFUSED, Clearance.WAIT):  # the most severe first
         for refusal in item.refusals:
-            if guard_of(refusal).nature is nature:
+            if guard_of(refusal).nature is answer:
                 return Check(answer, refusal.reason)
     if item.mode is Mode.OBSERVE:
         return Check(Clearance.REFUSED, f"The mode is observe now. {item.mode_reason}")
@@ -186,7 +169,7 @@ def stopped_by(facts: PlanFacts, now: datetime) -> str:
     age = now - facts.snapshot.at
     if age > timedelta(seconds=MAX_FACTS_AGE_SECONDS):
         return f"The facts are {age.total_seconds():.0f} s old; {MAX_FACTS_AGE_SECONDS} s is the most."
-    return brake(facts)
+    return " ".join(each.reason for each in brakes(facts))
 
 
 def rung_refused(remediation: Remediation, facts: PlanFacts, effect: str, others: tuple[Remediation, ...]) -> str:

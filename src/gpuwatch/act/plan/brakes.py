@@ -22,11 +22,6 @@ def brakes(facts: PlanFacts) -> tuple[Refusal, ...]:
     return tuple(name.refuses(reason) for name, check in BRAKES.items() if (reason := check(facts)))
 
 
-def brake(facts: PlanFacts) -> str:
-    """All of `brakes` in one line; '' for none."""
-    return " ".join(item.reason for item in brakes(facts))
-
-
 def last_storm(facts: PlanFacts) -> datetime | None:
     """Time of the last storm within its cool-down, as input of the next plan; else None."""
     if _storm(facts):

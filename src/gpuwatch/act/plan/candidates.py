@@ -18,6 +18,8 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
+from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.telemetry import PodRef
 
 # Advice that needs the Node to be kept free of new Pods.
 _TAINTING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
@@ -79,10 +81,9 @@ def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
 
 
 def _group_candidate(
-    facts: PlanFacts, action: ActionKind, key: str, found: Iterable[Finding], pods: list[Pod] | None = None
+    facts: PlanFacts, action: ActionKind, key: str, findings: list[Finding], pods: list[Pod] | None = None
 ) -> Candidate:
     """pods: None for those that move off the devices of the findings."""
-    findings = list({item.id: item for item in found}.values())
     devices = {device for item in findings for device in item.devices}
     pods = _pods_to_move(key, devices, facts) if pods is None else pods
     nodes = tuple(sorted({pod.node for pod in pods if pod.node}))
@@ -102,14 +103,18 @@ def _group_candidate(
     )
 
 
+def _by_group(found: Iterable[tuple[Finding, PodRef]], facts: PlanFacts) -> list[tuple[str, list[Finding]]]:
+    """The findings on live Pods by gang, or by workload where there is none; each once for a group."""
+    groups: defaultdict[str, dict[str, Finding]] = defaultdict(dict)
+    for finding, ref in found:
+        if pod := facts.live.get(ref):
+            groups[pod.gang or pod.workload][finding.id] = finding
+    return [(key, list(groups[key].values())) for key in sorted(groups)]
+
+
 def _moving(facts: PlanFacts) -> Iterable[Candidate]:
-    by_group: dict[str, list[Finding]] = defaultdict(list)
-    for finding in _degraded(facts):
-        if finding.advice in _MOVING and finding.severity is Severity.CRITICAL:
-            for pod in facts.pods_on(finding.devices):
-                if pod.ref in facts.live:
-                    by_group[pod.gang or pod.workload].append(finding)
-    for key, findings in sorted(by_group.items()):
+    grave = [item for item in _degraded(facts) if item.advice in _MOVING and item.severity is Severity.CRITICAL]
+    for key, findings in _by_group(((item, pod.ref) for item in grave for pod in facts.pods_on(item.devices)), facts):
         yield _group_candidate(facts, ActionKind.EVICT_GANG, key, findings)
 
 
@@ -124,11 +129,7 @@ def _pods_to_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Po
 
 def _rebalancing(facts: PlanFacts) -> Iterable[Candidate]:
     """One for each contending workload; the score decides later which of them moves."""
-    by_group: dict[str, list[Finding]] = defaultdict(list)
-    for finding in misfits(facts, CONTENTION):
-        for key in sorted({pod.gang or pod.workload for ref in finding.pods if (pod := facts.live.get(ref))}):
-            by_group[key].append(finding)
-    for key, findings in sorted(by_group.items()):
+    for key, findings in _by_group(((item, ref) for item in misfits(facts, CONTENTION) for ref in item.pods), facts):
         known = [finding.relief_gpus[key] for finding in findings if key in finding.relief_gpus]
         yield replace(
             _group_candidate(facts, ActionKind.EVICT_GANG, key, findings),
@@ -149,20 +150,13 @@ def _gathering(facts: PlanFacts) -> Iterable[Candidate]:
 
 
 def _releasing(facts: PlanFacts) -> Iterable[Candidate]:
-    by_group: dict[str, list[Finding]] = defaultdict(list)
-    unknown: dict[str, list[Finding]] = defaultdict(list)
-    for finding in facts.findings:
-        if finding.family is not Family.IDLE or finding.verdict is not Verdict.IDLE:
-            continue
-        for ref in finding.pods:
-            pod = facts.live.get(ref)
-            if pod is None:
-                unknown[ref].append(finding)
-            else:
-                by_group[pod.gang or pod.workload].append(finding)
-    for key, findings in sorted(by_group.items()):
+    idle = [item for item in facts.findings if item.family is Family.IDLE and item.verdict is Verdict.IDLE]
+    held = [(item, ref) for item in idle for ref in item.pods]
+    for key, findings in _by_group(held, facts):
         yield _group_candidate(facts, ActionKind.RELEASE_GANG, key, findings, facts.members[key])
-    for ref, findings in sorted(unknown.items()):
+    unknown = grouped((each for each in held if each[1] not in facts.live), lambda each: each[1])
+    for ref, found in sorted(unknown.items(), key=lambda item: item[0]):
+        findings = [finding for finding, _ in found]
         yield Candidate(
             action=ActionKind.RELEASE_GANG,
             target=Subject(SubjectKind.POD, ref),

@@ -28,16 +28,17 @@ class GuardCase:
     facts: PlanFacts
 
 
-class RefusalNature(StrEnum):
-    """What happens to a Remediation that the plan refuses just before its first write."""
+class Clearance(StrEnum):
+    """Whether a Remediation may go on, just before a write that disrupts."""
 
-    TRANSIENT = "transient"  # it may pass within hours: the Remediation waits
-    LASTING = "lasting"  # the Remediation ends as refused
-    OBJECTION = "objection"  # an owner objects: the Remediation ends as rejected
-    SHARED = "shared"  # depends on what else is planned: checked again for this Remediation alone
+    GO = "go"
+    WAIT = "wait"  # may pass by itself, within hours
+    ASK = "ask"  # a person has to approve first
+    OBJECTED = "objected"  # by an owner: it ends as rejected
+    REFUSED = "refused"
+    GONE = "gone"  # its reason or its target no longer exists
 
 
-_TRANSIENT, _LASTING = RefusalNature.TRANSIENT, RefusalNature.LASTING
 _TAINT, _MOVE, _RELEASE = ({ActionKind.TAINT_NODE}, {ActionKind.EVICT_GANG}, {ActionKind.RELEASE_GANG})
 
 
@@ -400,7 +401,7 @@ class Guard(StrEnum):
     checks. each_step: whether it is asked again once the action has begun.
     """
 
-    nature: RefusalNature
+    nature: Clearance | None
     check: Callable[[GuardCase], str | None] | None
     actions: Collection[ActionKind]
     each_step: bool
@@ -408,7 +409,7 @@ class Guard(StrEnum):
     def __new__(
         cls,
         name: str,
-        nature: RefusalNature,
+        nature: Clearance | None,
         check: Callable[[GuardCase], str | None] | None = None,
         actions: Collection[ActionKind] = frozenset(ActionKind),
         each_step: bool = True,
@@ -420,42 +421,42 @@ class Guard(StrEnum):
     def refuses(self, reason: str) -> Refusal:
         return Refusal(guard=self.value, reason=reason)
 
-    CLUSTER_KNOWN = "cluster_known", _TRANSIENT, _cluster_known
-    NODE_KNOWN = "node_known", _TRANSIENT, _node_known
-    TELEMETRY_TRUSTED = "telemetry_trusted", _TRANSIENT, _telemetry_trusted
-    EVIDENCE = "evidence", _LASTING, _evidence
+    CLUSTER_KNOWN = "cluster_known", Clearance.WAIT, _cluster_known
+    NODE_KNOWN = "node_known", Clearance.WAIT, _node_known
+    TELEMETRY_TRUSTED = "telemetry_trusted", Clearance.WAIT, _telemetry_trusted
+    EVIDENCE = "evidence", Clearance.REFUSED, _evidence
     # What is left of an action that has begun has a lower score.
-    WORTH_IT = "worth_it", _LASTING, _worth_it, frozenset(ActionKind), False
-    OPTED_OUT = "opted_out", RefusalNature.OBJECTION, _opted_out
-    SNOOZED = "snoozed", _TRANSIENT, _snoozed
-    OWNER = "owner", _LASTING, _owner, _MOVE | _RELEASE  # a NoSchedule taint touches no Pod
-    FRAMEWORK = "framework", _LASTING, _framework, _MOVE | _RELEASE
-    WHOLE_GROUP_IDLE = "whole_group_idle", _LASTING, _whole_group_idle, _RELEASE
-    ATTRIBUTION = "attribution", _LASTING, _attribution, _RELEASE
-    PRIORITY = "priority", _LASTING, _priority
-    DISRUPTION_BUDGET = "disruption_budget", _TRANSIENT, _disruption_budget
+    WORTH_IT = "worth_it", Clearance.REFUSED, _worth_it, frozenset(ActionKind), False
+    OPTED_OUT = "opted_out", Clearance.OBJECTED, _opted_out
+    SNOOZED = "snoozed", Clearance.WAIT, _snoozed
+    OWNER = "owner", Clearance.REFUSED, _owner, _MOVE | _RELEASE  # a NoSchedule taint touches no Pod
+    FRAMEWORK = "framework", Clearance.REFUSED, _framework, _MOVE | _RELEASE
+    WHOLE_GROUP_IDLE = "whole_group_idle", Clearance.REFUSED, _whole_group_idle, _RELEASE
+    ATTRIBUTION = "attribution", Clearance.REFUSED, _attribution, _RELEASE
+    PRIORITY = "priority", Clearance.REFUSED, _priority
+    DISRUPTION_BUDGET = "disruption_budget", Clearance.WAIT, _disruption_budget
     # The Node of a taint that has begun has our taint.
-    ALREADY_TAINTED = "already_tainted", _LASTING, _already_tainted, _TAINT, False
-    OTHER_REMEDIATOR = "other_remediator", _TRANSIENT, _other_remediator, _TAINT | _MOVE
-    ALREADY_OPEN = "already_open", _TRANSIENT, _already_open
-    TAINTED_FIRST = "tainted_first", _TRANSIENT, _tainted_first
-    LANDS = "lands", _TRANSIENT, _lands, _MOVE
-    WAITING_GANGS = "waiting_gangs", _TRANSIENT, _waiting_gangs, _TAINT
+    ALREADY_TAINTED = "already_tainted", Clearance.REFUSED, _already_tainted, _TAINT, False
+    OTHER_REMEDIATOR = "other_remediator", Clearance.WAIT, _other_remediator, _TAINT | _MOVE
+    ALREADY_OPEN = "already_open", Clearance.WAIT, _already_open
+    TAINTED_FIRST = "tainted_first", Clearance.WAIT, _tainted_first
+    LANDS = "lands", Clearance.WAIT, _lands, _MOVE
+    WAITING_GANGS = "waiting_gangs", Clearance.WAIT, _waiting_gangs, _TAINT
     # By what else is planned.
-    POOL_NODES = "pool_nodes", RefusalNature.SHARED
-    BUDGET = "budget", RefusalNature.SHARED
-    RATE = "rate", RefusalNature.SHARED, None, frozenset(ActionKind), False  # it counts when an action begins
-    ONCE = "once", RefusalNature.SHARED
-    DEMAND = "demand", _TRANSIENT
+    POOL_NODES = "pool_nodes", None
+    BUDGET = "budget", None
+    RATE = "rate", None, None, frozenset(ActionKind), False  # it counts when an action begins
+    ONCE = "once", None
+    DEMAND = "demand", Clearance.WAIT
     # By conditions that stop all actions.
-    PAUSED = "paused", _TRANSIENT
-    MEMORY = "memory", _TRANSIENT
-    SEVERAL_CLUSTERS = "several_clusters", _TRANSIENT
-    PARTIAL_ANSWER = "partial_answer", _TRANSIENT
-    BRAKE = "brake", _TRANSIENT
-    COOL_DOWN = "cool_down", _TRANSIENT
-    ALERT = "alert", _TRANSIENT
-    FREEZE = "freeze", _TRANSIENT
+    PAUSED = "paused", Clearance.WAIT
+    MEMORY = "memory", Clearance.WAIT
+    SEVERAL_CLUSTERS = "several_clusters", Clearance.WAIT
+    PARTIAL_ANSWER = "partial_answer", Clearance.WAIT
+    BRAKE = "brake", Clearance.WAIT
+    COOL_DOWN = "cool_down", Clearance.WAIT
+    ALERT = "alert", Clearance.WAIT
+    FREEZE = "freeze", Clearance.WAIT
 
 
 def guard_of(refusal: Refusal) -> Guard:

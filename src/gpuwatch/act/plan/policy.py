@@ -29,10 +29,6 @@ class ModeScope:
     namespace: str = ""
     pool: str = ""
 
-    @property
-    def specificity(self) -> int:
-        return (self.action is not None) + bool(self.namespace) + bool(self.pool)
-
     def covers(self, action: ActionKind, namespace: str, pool: str) -> bool:
         return (
             self.action in (None, action) and self.namespace in ("", namespace) and self.pool in ("", pool or "default")
@@ -190,8 +186,9 @@ class PlanPolicy:
         """The scope that decides the mode."""
         named = (ModeScope(mode=mode, action=kind) for kind, mode in self.modes.items())
         covering = [scope for scope in (*self.scopes, *named) if scope.covers(action, namespace, pool)]
-        return min(
-            covering,
-            key=lambda scope: (-scope.specificity, MILDEST_FIRST.index(scope.mode)),
-            default=ModeScope(mode=Mode.OBSERVE),
-        )
+
+        def rank(scope: ModeScope) -> tuple[int, int]:
+            named = (scope.action is not None) + bool(scope.namespace) + bool(scope.pool)
+            return -named, MILDEST_FIRST.index(scope.mode)
+
+        return min(covering, key=rank, default=ModeScope(mode=Mode.OBSERVE))
