@@ -47,6 +47,7 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Vendor
+from gpuwatch.sources.kube.writer import Failure, WriteError
 from gpuwatch.sources.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from kube.memory_cluster import MemoryCluster, merged
 
@@ -550,6 +551,21 @@ class Fleet:
 
     # Driving
 
+    def become(self, name: str, value: Any) -> None:
+        """Sets an attribute; seconds where it is a time."""
+        kind = type(getattr(self, name))
+        setattr(self, name, timedelta(seconds=value) if kind is timedelta else kind(value))
+
+    def fail(self, failures: Mapping[str, str]) -> None:
+        """From now on, dry runs of writes of which the name has such a part fail in this way."""
+
+        def interfere(_verb: str, what: str, _done: bool) -> None:
+            for part, failure in failures.items():
+                if part in what:
+                    raise WriteError(Failure(failure), f"injected {failure}")
+
+        self.rehearsal.interfere = interfere
+
     def executor(self, store: Any, policies: ExecutorPolicies) -> Executor:
         return Executor(store, self.cluster, self.rehearsal, self.view, self._notify, policies)
 
@@ -646,19 +662,11 @@ def quick(**changes: Any) -> ExecutePolicy:
 class Scene:
     """A fleet, its Remediations and an executor. The methods after `sees` are what a row of courses.yaml may see."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        plan: PlanPolicy = ENFORCE,
-        of: ActionKind | None = None,
-        propose: bool = True,
-        **execute: Any,
-    ) -> None:
+    def __init__(self, fleet: Fleet, plan: PlanPolicy, of: ActionKind | None, **execute: Any) -> None:
         """of: the action that is looked at, where there are several."""
         self.fleet, self.store, self.of = fleet, new_store(), of
         self.executor = fleet.executor(self.store, ExecutorPolicies(plan, quick(**execute)))
         self.before = {name: fleet.find(name)["spec"] for name in fleet.size}
-        self.proposed = fleet.propose(self.executor) if propose else ()
 
     def only(self) -> Remediation:
         (found,) = [each for each in self.store.all() if self.of in (None, each.proposal.action)]
@@ -691,11 +699,6 @@ class Scene:
     def remove(self, name: str) -> None:
         self.fleet.cluster.remove(ref_of(self.stored(name)))
 
-    def become(self, name: str, value: Any) -> None:
-        """Sets an attribute of the fleet; seconds where it is a time."""
-        kind = type(getattr(self.fleet, name))
-        setattr(self.fleet, name, timedelta(seconds=value) if kind is timedelta else kind(value))
-
     def people(self, decision: str) -> None:
         name = self.only().id
         match decision:
@@ -718,13 +721,11 @@ class Scene:
 
     def sees(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """What is so of what is wanted. said: the texts of it that some message contains."""
-        said = [turn.message for each in self.store.all() for turn in each.history]
-        return {
-            key: [text for text in value if any(text in each for each in said)]
-            if key == "said"
-            else getattr(self, key)()
-            for key, value in wanted.items()
-        }
+        told = [turn.message for each in self.store.all() for turn in each.history]
+        found = {key: getattr(self, key)() for key in wanted if key != "said"}
+        if "said" in wanted:
+            found["said"] = [text for text in wanted["said"] if any(text in each for each in told)]
+        return found
 
     def phase(self) -> str:
         return self.only().phase
@@ -737,6 +738,13 @@ class Scene:
 
     def verified(self) -> dict[str, bool]:
         return dict(self.only().verified)
+
+    def waiter(self) -> str:
+        return self.only().proposal.waiter
+
+    def steps(self) -> list[str]:
+        """Those that change more than notes."""
+        return [step.kind for step in self.only().steps if not step.kind.only_notes]
 
     def overdue(self) -> bool:
         return self.only().overdue

@@ -20,7 +20,6 @@ from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.cluster import ClaimedDevice
 from gpuwatch.facts.model.decision import ActionKind, FindingKind, Mode
 from gpuwatch.facts.model.remediation import Phase, Remediation, StepKind
-from gpuwatch.sources.kube.writer import Failure, WriteError
 
 
 @pytest.fixture
@@ -330,20 +329,6 @@ def test_a_node_that_refuses_pods_is_closed_at_once_as_far_as_settings_allow(
     assert effects(fleet) == [last]
 
 
-def test_what_gives_back_goes_on_under_the_pause_and_the_brake(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    executor = start(fleet, store, taints_only())
-    drive(fleet, executor, 1)
-    store.pause("ann", "a demo", fleet.now)
-    fleet.alerts = ("EtcdDown",)
-    fleet.sick = set()
-    written = len(fleet.log)
-    drive(fleet, executor, 1)
-    assert effects(fleet) == []
-    assert fleet.log[written:] == ["patch Node/n0"] * 2  # the taint, and the condition
-    assert only(store).phase is Phase.SUCCEEDED
-
-
 @pytest.mark.parametrize("served", [True, False])
 def test_a_device_of_a_claim_is_tainted_alone_where_that_is_served(store: RemediationStore, served: bool) -> None:
     claim = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="n0", name="gpu-0", device="GPU-n0-0")
@@ -423,42 +408,6 @@ def test_what_was_begun_and_did_not_happen_is_checked_again(store: RemediationSt
 # Moves
 
 
-def test_a_job_is_moved_whole_by_its_own_suspend(store: RemediationStore) -> None:
-    fleet = taint_fleet()
-    before = fleet.find("train")["spec"]
-    executor = start(fleet, store)
-    drive(fleet, executor, 1)
-    moved = only(store, ActionKind.EVICT_GANG)
-    assert moved.phase is Phase.SUCCEEDED
-    assert moved.verified == {"old_pods_gone": True, "running_elsewhere": True}
-    assert [pod["spec"]["nodeName"] for pod in fleet.pods("train")] == ["n7"]
-    assert fleet.find("train")["spec"] == before
-    assert [step.kind for step in moved.steps[3:]] == [StepKind.RELEASE, StepKind.RESTORE, StepKind.CLEAR]
-
-
-def test_a_gang_is_moved_once_its_node_is_tainted(store: RemediationStore) -> None:
-    """The taint is put off by the API server; without it the scheduler would put the gang back."""
-    fleet = taint_fleet()
-    executor = start(fleet, store)
-
-    def refuse(verb: str, what: str, done: bool) -> None:
-        if what.endswith("Node/n0"):
-            raise WriteError(Failure.THROTTLED, "too many requests", status=429)
-
-    fleet.rehearsal.interfere = refuse
-    drive(fleet, executor, 0.5)
-    move = only(store, ActionKind.EVICT_GANG)
-    assert (move.phase, move.began_at) == (Phase.NOTIFIED, None)
-    waits = "It waits for NoSchedule on Node n0: the scheduler may put the Pods back there, once "
-    assert move.history[-1].message == f"{waits}{only(store, ActionKind.TAINT_NODE).name} has tainted it."
-    assert effects(fleet) == []
-    fleet.rehearsal.interfere = lambda verb, what, done: None
-    drive(fleet, executor, 1)
-    taint, move = only(store, ActionKind.TAINT_NODE), only(store, ActionKind.EVICT_GANG)
-    assert move.phase is Phase.SUCCEEDED
-    assert taint.began_at is not None and move.began_at is not None and taint.began_at < move.began_at
-
-
 def evictable() -> Fleet:
     """Each of two replicas holds a sick GPU."""
     fleet = Fleet(sick={"GPU-n0-0", "GPU-n0-4"})
@@ -492,35 +441,6 @@ def test_pods_are_evicted_one_after_the_other_as_their_budget_allows(store: Reme
     assert len([line for line in fleet.log if "eviction" in line]) == 2
     assert only(store).phase is Phase.SUCCEEDED
     assert {pod["spec"]["nodeName"] for pod in fleet.pods("web")} == {"n7"}
-
-
-def test_evictions_that_find_no_opening_end_at_the_deadline(store: RemediationStore) -> None:
-    fleet = evictable()
-    fleet.budget("web", 2)
-    executor = start(fleet, store, evictions_only(), action_timeout_seconds=3600)
-    drive(fleet, executor, 0.2)
-
-    def refuse(verb: str, what: str, done: bool) -> None:
-        if "eviction" in what:
-            raise WriteError(Failure.BUDGET, "no")
-
-    fleet.rehearsal.interfere = refuse
-    drive(fleet, executor, 3)
-    assert only(store).phase is Phase.FAILED
-    assert not [line for line in fleet.log if "eviction" in line]
-    waits = [step.attempts for step in only(store).steps if step.kind is StepKind.EVICT]
-    assert waits == []  # what was never begun is not kept
-
-
-def test_a_lone_replica_gets_its_new_pod_by_a_rollout(store: RemediationStore) -> None:
-    fleet = Fleet(sick={"GPU-n0-0"})
-    fleet.owner("Deployment", "web", 8)
-    executor = start(fleet, store)
-    drive(fleet, executor, 1)
-    moved = only(store, ActionKind.EVICT_GANG)
-    assert moved.phase is Phase.SUCCEEDED
-    assert [step.kind for step in moved.steps[3:]] == [StepKind.RESTART, StepKind.CLEAR]
-    assert not fleet.find("web")["metadata"].get("annotations")
 
 
 # Learning

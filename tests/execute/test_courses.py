@@ -17,15 +17,19 @@ from gpuwatch.facts.model.decision import ActionKind, Mode
 
 
 class Row(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What happens, in this order, and what is so then (methods of `Scene`). fleet: attributes of the fleet. change:
-    merge patches by object. end: owners whose Pods end. finish: Jobs of Kueue that end. plan: other settings from now
-    on. propose: how many are proposed now. skip_hours: nobody looks. until: the first minute at which it is so."""
+    """What happens, in this order, and what is so then (methods of `Scene`).
+
+    fleet: attributes of the fleet. change: merge patches by object. end: owners whose Pods end. finish: Jobs of Kueue
+    that end. fails: how writes fail from now on, by a part of their names. plan: other settings from now on. propose:
+    how many are proposed now. skip_hours: nobody looks. until: the first minute at which it is so.
+    """
 
     fleet: dict[str, Any] = {}
     change: dict[str, dict[str, Any]] = {}
     remove: list[str] = []
     end: list[str] = []
     finish: list[str] = []
+    fails: dict[str, str] | None = None
     budgets: dict[str, int] = {}
     people: str = ""
     plan: dict[str, Any] | None = None
@@ -75,7 +79,9 @@ FILE = msgspec.convert(yaml.safe_load(Path(__file__).with_name("courses.yaml").r
 
 
 def started(start: Start) -> Fleet:
-    fleet = Fleet(quota=start.settings.get("quota", 1_000))
+    fleet = Fleet(nodes=start.settings.get("nodes", 8))
+    for attribute, value in start.settings.items():
+        fleet.become(attribute, value)
     for name, owner in start.owners.items():
         fleet.owner(owner.kind, name, owner.gpus, owner.pods, owner.node, **owner.spec)
     for name in start.queued:
@@ -96,7 +102,7 @@ def policy(changes: dict[str, Any]) -> PlanPolicy:
 def happens(scene: Scene, row: Row) -> None:
     fleet = scene.fleet
     for name, value in row.fleet.items():
-        scene.become(name, value)
+        fleet.become(name, value)
     for name, patch in row.change.items():
         scene.change(name, patch)
     for name in row.remove:
@@ -108,6 +114,8 @@ def happens(scene: Scene, row: Row) -> None:
         fleet.finish(name)
     for name, allowed in row.budgets.items():
         fleet.budget(name, allowed)
+    if row.fails is not None:
+        fleet.fail(row.fails)
     if row.people:
         scene.people(row.people)
     if row.plan is not None:
@@ -125,8 +133,6 @@ def test_course(name: str) -> None:
     course = FILE.courses[name]
     start = FILE.fleets[course.fleet]
     scene = Scene(started(start), policy(course.plan), course.of, **course.execute)
-    for attribute, value in start.settings.items():
-        scene.become(attribute, value)
     if course.first:
         happens(scene, course.first)
     scene.fleet.propose(scene.executor)

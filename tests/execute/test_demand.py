@@ -10,10 +10,8 @@ import pytest
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
-from gpuwatch.act.execute.precision import BUSY_AGAIN
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
-from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, StepKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
@@ -52,96 +50,6 @@ def until_released(fleet: Fleet, store: RemediationStore, executor: Executor) ->
         drive(fleet, executor, 1 / 60)
 
 
-def test_the_waiter_that_starts_is_told(store: RemediationStore) -> None:
-    fleet = crowded(chat=8)
-    executor = begun(fleet, store)
-    assert only(store).proposal.waiter == WAITER
-    drive(fleet, executor, 0.5)
-    assert only(store).phase is Phase.IN_EFFECT
-    assert only(store).verified == {"released": True, "waiter_started": True}
-    assert only(store).history[-1].message == f"Its GPUs are free, and {WAITER} started."
-    assert fleet.pods("late")[0]["spec"]["nodeName"] == "n0"
-
-
-@pytest.mark.parametrize(
-    ("settings_ask", "kind", "on_demand"),
-    [
-        (True, FindingKind.ABANDONED, True),
-        (False, FindingKind.ABANDONED, False),
-        (False, FindingKind.PARTIAL_GANG, True),  # such a gang is never released but for another
-    ],
-)
-def test_gpus_that_nobody_took_go_back_where_they_were_freed_for_nothing_else(
-    store: RemediationStore, settings_ask: bool, kind: FindingKind, on_demand: bool
-) -> None:
-    fleet = crowded(chat=8)
-    fleet.idle_kind = kind
-    before = fleet.find("chat")["spec"]
-    executor = begun(fleet, store, replace(ON_DEMAND, reclaim_only_on_demand=settings_ask))
-    fleet.stuck = {"late"}  # its volume is somewhere else
-    until_released(fleet, store, executor)
-    freed = fleet.now
-    drive(fleet, executor, 0.45)
-    assert only(store).verified == {"released": True, "waiter_started": False}
-    assert (
-        only(store).phase is Phase.VERIFYING
-    )  # it has verification_timeout_seconds from when its GPUs were seen to be free
-    drive(fleet, executor, 0.3)
-    assert only(store).verified == {"released": True, "waiter_started": False}
-    turn = next(turn for turn in only(store).history if "did not take" in turn.message)
-    assert timedelta(minutes=30) <= turn.at - freed <= timedelta(minutes=45)
-    if not on_demand:
-        assert only(store).phase is Phase.IN_EFFECT
-        assert fleet.find("chat")["spec"]["suspend"] is True
-        return
-    assert only(store).phase is Phase.FAILED
-    assert f"{WAITER} did not take the GPUs that were freed for it alone." in [
-        turn.message for turn in only(store).history
-    ]
-    assert fleet.find("chat")["spec"] == before
-    assert not fleet.find("chat")["metadata"].get("annotations")
-    assert fleet.propose(executor) == ()  # it is left alone
-    fleet.now += timedelta(days=1)
-    assert len(fleet.propose(executor)) == 1
-
-
-@pytest.mark.parametrize("kind", [FindingKind.ABANDONED, FindingKind.PARTIAL_GANG])
-def test_a_gang_in_part_that_is_complete_by_now_was_not_named_wrongly(
-    store: RemediationStore, kind: FindingKind
-) -> None:
-    fleet = crowded(chat=8)
-    fleet.idle_kind = kind
-    executor = begun(fleet, store)
-    fleet.idle, fleet.busy = set(), {"chat"}
-    drive(fleet, executor, 0.5)
-    assert only(store).phase is Phase.OBSOLETE
-    assert any(turn.message.startswith("It works again") for turn in only(store).history)
-    assert only(store).verified == ({BUSY_AGAIN: True} if kind is FindingKind.ABANDONED else {})
-
-
-@pytest.mark.parametrize("gone", ["deleted", "ending", "ended", "elsewhere"])
-def test_a_waiter_that_waits_no_more_is_no_failure_of_ours(store: RemediationStore, gone: str) -> None:
-    fleet = crowded(chat=8)
-    executor = begun(fleet, store)
-    fleet.stuck = {"late"}
-    until_released(fleet, store, executor)
-    late = fleet.pods("late")[0]
-    if gone == "deleted":
-        fleet.cluster.remove(ObjectRef("apps/v1", "Deployment", "late", "ml"))
-    elif gone == "elsewhere":
-        fleet.cluster.put({**late, "spec": {"nodeName": "n9"}})
-    elif gone == "ended":
-        fleet.cluster.put({**late, "status": {"phase": "Failed"}})
-    else:
-        fleet.cluster.put({**late, "metadata": {**late["metadata"], "deletionTimestamp": "2026-03-02T12:30:00Z"}})
-    if gone == "elsewhere":
-        fleet.settle = lambda: None  # type: ignore[method-assign]
-    drive(fleet, executor, 2 / 60 if gone == "elsewhere" else 1)
-    assert only(store).phase is Phase.IN_EFFECT
-    told = {"released": True, "waiter_started": True} if gone == "elsewhere" else {"released": True}
-    assert only(store).verified == told
-
-
 def test_it_is_looked_for_whom_it_was_released_and_not_for_whom_it_was_proposed(store: RemediationStore) -> None:
     """The first one found a place while owners could object, and another waits."""
     fleet = crowded(chat=8)
@@ -155,15 +63,6 @@ def test_it_is_looked_for_whom_it_was_released_and_not_for_whom_it_was_proposed(
     assert release.parameters["waiter"] == "ml/later-0"
     drive(fleet, executor, 1)
     assert (only(store).phase, only(store).verified["waiter_started"]) == (Phase.FAILED, False)
-
-
-def test_without_a_waiter_nothing_is_looked_for(store: RemediationStore) -> None:
-    fleet = crowded(chat=8)
-    fleet.cluster.remove(ObjectRef("apps/v1", "Deployment", "late", "ml"))
-    executor = begun(fleet, store, replace(ON_DEMAND, reclaim_only_on_demand=False))
-    drive(fleet, executor, 0.5)
-    assert only(store).verified == {"released": True}
-    assert only(store).history[-1].message == "Its GPUs are free."
 
 
 def test_a_waiter_that_cannot_be_read_is_neither(store: RemediationStore, monkeypatch: pytest.MonkeyPatch) -> None:
