@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -81,3 +83,15 @@ def test_a_node_that_eats_pods_is_named_and_one_that_has_no_room_is_not(nodes: R
     wait_until(lambda: sum(each["status"].get("phase") == "Failed" for each in pods(api)) == 6, lambda: phases(api))
     wait_until(lambda: any(each["status"].get("phase") == "Running" for each in pods(api)), lambda: phases(api), 60)
     assert findings(api, datetime.now(UTC)) == []
+
+
+def test_the_kubelet_tells_who_has_which_device_as_the_exporter_does(nodes: RealNodes) -> None:
+    api, node = Api(nodes.cluster.administrator), nodes[1]
+    api.create(pod("holds-two", pod_spec(gpus=2, nodeName=node.name)))
+    path = "/api/v1/namespaces/team-a/pods/holds-two"
+    wait_until(lambda: api.get(path)["status"].get("phase") == "Running", lambda: phases(api), 60)
+    told = {device.id: device.health for device in read(api.get(path)).devices}
+    with urllib.request.urlopen(node.page_url, timeout=10) as page:
+        labelled = set(re.findall(r'UUID="([^"]+)"[^}]*pod="holds-two"', page.read().decode()))
+    assert set(told) == labelled and len(told) == 2
+    assert set(told.values()) == {"Healthy"}

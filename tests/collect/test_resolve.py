@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from gpuwatch.facts.model.cluster import Cluster, Node
-from gpuwatch.facts.model.telemetry import Device, Exporter, GapKind, Vendor
+from gpuwatch.facts.model.cluster import Cluster, HeldDevice, Node, Pod
+from gpuwatch.facts.model.telemetry import Device, Exporter, Gap, GapKind, Vendor
 from gpuwatch.judge.health.infiniband import STATISTICS
-from gpuwatch.sources.collect.resolve import boot_times, infiniband_ports, resolve_nodes
+from gpuwatch.sources.collect.resolve import boot_times, held_devices, infiniband_ports, resolve_nodes
 from telemetry.timeline import AT, NOW, Timeline, Witness
 
 
@@ -125,3 +125,50 @@ def test_without_ports_one_question_is_asked(tmp_path: Path) -> None:
     witness = Witness(timeline.store(tmp_path), lambda expression: bool(asked.append(expression)))
     assert infiniband_ports(witness, AT, CLUSTER, STATISTICS) == ({}, ())
     assert len(asked) == 1
+
+
+def held(told: str, started_minutes_ago: float = 60, **device: object) -> tuple[Device, list[Gap]]:
+    """GPU-1 of gpu-2 with these facts of telemetry, where Pod ml/a holds `told` by its kubelet."""
+    at = datetime(2026, 10, 1, tzinfo=UTC)
+    started = at - timedelta(minutes=started_minutes_ago)
+    pod = Pod(namespace="ml", name="a", node="gpu-2", started=started, devices=(HeldDevice(told, "Healthy"),))
+    facts = {"node": "gpu-2", "vendor": Vendor.NVIDIA, "vocabulary": "dcgm", **device}
+    known = Device(id="GPU-1", uuid="GPU-1", **facts)  # type: ignore[arg-type]
+    (found,), gaps = held_devices([known], Cluster(pods=(pod,), known=True), at)
+    return found, gaps
+
+
+@pytest.mark.parametrize("told", ["GPU-1", "GPU-1::3"])
+def test_the_kubelet_tells_who_holds_a_device_that_telemetry_gives_to_no_pod(told: str) -> None:
+    found, gaps = held(told)
+    assert (found.pods, gaps) == (("ml/a",), [])
+
+
+@pytest.mark.parametrize(
+    ("told", "device"),
+    [
+        ("GPU-2", {}),
+        ("GPU-1", {"node": "gpu-3"}),
+        ("GPU-1", {"node": None}),
+        ("GPU-1", {"mig_instance": "7"}),
+        ("0000:17:00.0", {}),
+    ],
+    ids=["another device", "a device of the same UUID elsewhere", "no Node", "a MIG device", "another way to name it"],
+)
+def test_a_device_that_the_kubelet_does_not_name_is_given_to_nobody(told: str, device: dict[str, object]) -> None:
+    found, gaps = held(told, **device)
+    assert (found.pods, gaps) == ((), [])
+
+
+def test_telemetry_that_names_the_same_pod_is_left_as_it_is() -> None:
+    assert held("GPU-1", pods=("ml/a", "ml/b"), shared=True)[0].pods == ("ml/a", "ml/b")
+
+
+def test_a_contradiction_is_shown_and_nothing_is_done_about_the_device() -> None:
+    found, (gap,) = held("GPU-1", pods=("ml/old",))
+    assert found.untrusted == "telemetry gives it to ml/old, and the kubelet to ml/a"
+    assert (gap.kind, gap.what) == (GapKind.UNTRUSTED, "holders of 1 devices")
+    assert "GPU-1: telemetry gives it to ml/old, and the kubelet to ml/a." in gap.detail
+    # An exporter's labels lag behind a new Pod, and a device that left telemetry has old ones.
+    for facts in ({"started_minutes_ago": 4}, {"present": False}):
+        assert held("GPU-1", pods=("ml/old",), **facts)[0].untrusted == ""  # type: ignore[arg-type]

@@ -76,6 +76,24 @@ class TestAge:
         assert (found.kind, found.since) == (FindingKind.NEVER_USED, AT - timedelta(hours=9))
 
 
+class TestWithoutPodLabels:
+    """An exporter that names no Pods: the cluster tells which devices a Pod has had since its start."""
+
+    def unlabelled(self, *pods: InEffect) -> Snapshot:
+        snapshot = world(*pods, bystander())
+        return replace(snapshot, activity=tuple(replace(each, pod="") for each in snapshot.activity))
+
+    def test_a_pod_is_judged_as_with_labels(self) -> None:
+        assert only(self.unlabelled(IDLE), IDLE.ref) == only(world(IDLE, bystander()), IDLE.ref)
+
+    def test_what_its_devices_did_before_its_start_is_not_its_past(self) -> None:
+        text = "#" * 3 * A_DAY + steps((".", 2))
+        pod = InEffect(name="db-0", kind="StatefulSet", activity=(text,), age_hours=2, memory_bytes=0)
+        snapshot = self.unlabelled(pod)
+        assert holdings_of(snapshot).past.get(pod.owner, ()) == ()
+        assert only(snapshot, pod.ref).kind is not FindingKind.IN_USE
+
+
 class TestWithoutCluster:
     def test_holders_are_judged_by_their_names(self) -> None:
         found = only(world(IDLE, bystander(), cluster_known=False), IDLE.ref)

@@ -69,3 +69,22 @@ def test_an_unknown_device_is_held_all_the_same() -> None:
 def test_what_holds_nothing() -> None:
     watching = claim(result("gpu-0", adminAccess=True))
     assert claimed_devices([claim(), watching], {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ({"type": "Ready", "status": "False", "reason": "Uncorrectable"}, "Ready=False (Uncorrectable)"),
+        ({"type": "Healthy", "status": "False"}, "Healthy=False (no reason given)"),
+        ({"type": "Ready", "status": "True"}, ""),
+        ({"type": "Ready", "status": "Unknown"}, ""),
+        ({"type": "NetworkReady", "status": "False"}, ""),
+    ],
+)
+def test_a_drivers_condition_of_a_device(condition: dict[str, str], said: str) -> None:
+    held = {"driver": DRIVER, "pool": "gpu-0", "device": "gpu-3"}
+    told = [{**held, "conditions": [condition]}, {**held, "device": "gpu-4", "conditions": None}]
+    results = [result("gpu-3"), result("gpu-4"), result("gpu-5")]
+    status = {"allocation": {"devices": {"results": results}}, "devices": told}
+    found = take_claim(raw({"metadata": metadata("claim", "ml"), "status": status}))
+    assert [each.unhealthy for each in claimed_devices([found], {})] == [said, "", ""]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.cluster import HeldDevice, Pod
 from gpuwatch.sources.kube.pods import ExporterPod, TakenPod, exporter_nodes, take_pod
 from kube.cluster_json import container, pod, raw
 
@@ -45,6 +45,17 @@ def test_what_the_scheduler_says_of_a_pod_that_it_did_not_place() -> None:
     assert held(pod(nodeName="", status={"phase": "Pending"})).unscheduled == ""  # nobody has looked at it
     bare = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}
     assert held(pod(nodeName="", status=bare)).unscheduled == "SchedulingGated: "
+
+
+def test_the_devices_of_a_pod_are_those_that_its_kubelet_names() -> None:
+    told = [{"resourceID": "GPU-1", "health": "Healthy"}, {"resourceID": "GPU-2::0"}]
+    status = {"containerStatuses": [{"allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": told}]}]}
+    ask = [container(**gpus(2))]
+    assert held(pod(containers=ask, status={"phase": "Pending", **status})).devices == (
+        HeldDevice("GPU-1", "Healthy"),
+        HeldDevice("GPU-2::0", ""),
+    )
+    assert held(pod(containers=ask, status={"phase": "Failed", **status})).devices == (), "it has given them back"
 
 
 _SET = {"f:spec": {"f:containers": {'k:{"name":"main"}': {".": {}}}, "f:schedulerName": {}}}

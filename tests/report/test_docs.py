@@ -166,7 +166,7 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
         )
     }
     assert found <= listed
-    by_the_cluster = {"idle.suspected_idle", "health.node_condition", "health.pod_admission"}
+    by_the_cluster = {"idle.suspected_idle", "health.node_condition", "health.device_health", "health.pod_admission"}
     assert {rule for rule, _ in found} >= ({rule.name for rule in health.RULES} | UNTOLD) - by_the_cluster
     written = {
         node.value

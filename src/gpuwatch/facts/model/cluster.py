@@ -189,6 +189,15 @@ class Workload:
         return self.api_version.rpartition("/")[0], self.kind
 
 
+@dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """A device that a Pod holds, as its kubelet tells it (KEP-4680). id: as the device plugin gave it, such as a UUID
+    with `::N` for a replica, or driver/pool/name by DRA. health: Healthy (may be outdated), Unhealthy or Unknown."""
+
+    id: str
+    health: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A Pod that requests accelerators or has a claim for one. `accelerators` sums its containers' requests.
@@ -214,6 +223,7 @@ class Pod:
     cpu_cores: float = 0.0
     memory_bytes: int = 0
     claims: tuple[str, ...] = ()  # ResourceClaim names in the Pod's namespace
+    devices: tuple[HeldDevice, ...] = ()  # () where its kubelet does not tell
     priority: int = 0
     scheduler: str = ""
     workload: str = ""  # Workload.id of the top owner
@@ -275,13 +285,17 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedDevice:
-    """A device allocated to a ResourceClaim (DRA). `device` is the GPU's UUID where the ResourceSlice has it."""
+    """A device allocated to a ResourceClaim (DRA). `device` is the GPU's UUID where the ResourceSlice has it.
+
+    unhealthy: type and reason of a condition by which its driver calls it so; '' where there is none.
+    """
 
     claim: str  # namespace/name
     driver: str
     pool: str
     name: str
     device: DeviceId = ""
+    unhealthy: str = ""
 
 
 class FactKind(StrEnum):

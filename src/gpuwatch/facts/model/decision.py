@@ -82,6 +82,7 @@ class FindingKind(StrEnum):
     # health: written by `make names` from the rules
     BOARD = "board"  # the board's InfoROM is corrupt, or its power cannot be read
     DCGM_HEALTH = "dcgm_health"  # a health watch of DCGM failed
+    DEVICE_HEALTH = "device_health"  # the device plugin or the DRA driver calls a device that is in use unhealthy
     ECC = "ecc"  # uncorrectable memory errors, or many corrected ones
     EXPORTER_DOWN = "exporter_down"  # an exporter does not report
     FABRIC = "fabric"  # Fabric Manager, fabric health, NVSwitches, IMEX, or access between GPUs

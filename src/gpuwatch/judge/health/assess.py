@@ -13,6 +13,7 @@ from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import Signal, WindowStat, partial_answers
 from gpuwatch.judge.board import BOARD
 from gpuwatch.judge.fleet import Fleet
+from gpuwatch.judge.health.device_health import DEVICE_HEALTH
 from gpuwatch.judge.health.fabric import FABRIC
 from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, remembered_xids
 from gpuwatch.judge.health.hung import HUNG
@@ -58,6 +59,7 @@ RULES: tuple[Rule[Any], ...] = (
     POWER_BRAKE,
     BOARD,
     NODE_CONDITION,
+    DEVICE_HEALTH,
     PRESENCE,
     XID,  # it and the rules after it use what those before them concluded
     HUNG,

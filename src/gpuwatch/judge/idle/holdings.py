@@ -128,9 +128,12 @@ def holdings_of(snapshot: Snapshot) -> Holdings:
     codes = [read_steps(history) for history in snapshot.activity]
     calendar = calendar_of(snapshot.activity, codes) if snapshot.activity else None
     rows: dict[PodRef, list[tuple[ActivityHistory, Lane]]] = defaultdict(list)
+    unnamed: dict[DeviceId, tuple[ActivityHistory, Lane]] = {}
     for history, code in zip(snapshot.activity, codes, strict=True):
         if history.pod:
             rows[history.pod].append((history, code))
+        else:
+            unnamed[history.device] = history, code
     workloads = {workload.id: workload for workload in cluster.workloads}
     left_out = left_out_reasons(snapshot)
     held: dict[PodRef, list[Device]] = defaultdict(list)
@@ -142,7 +145,7 @@ def holdings_of(snapshot: Snapshot) -> Holdings:
     for pod in cluster.pods:
         for claim in pod.claims:
             held[pod.ref] += [item for item in claimed.get(f"{pod.namespace}/{claim}", ()) if item not in held[pod.ref]]
-    build = _Builder(snapshot, calendar, rows, held)
+    build = _Builder(snapshot, calendar, rows, held, unnamed)
     if cluster.known:
         holders = {ref: build.holder(ref, pod) for ref, pod in pods.items() if ref not in left_out}
     else:
@@ -164,10 +167,12 @@ class _Builder:
         calendar: Calendar | None,
         rows: Mapping[PodRef, Sequence[tuple[ActivityHistory, Lane]]],
         held: Mapping[PodRef, Sequence[Device]],
+        unnamed: Mapping[DeviceId, tuple[ActivityHistory, Lane]],
     ) -> None:
         self.calendar = calendar
         self.rows = rows
         self.held = held
+        self.unnamed = unnamed
         self.devices = {device.id: device for device in snapshot.devices}
         self.nodes = {node.name: node for node in snapshot.cluster.nodes}
 
@@ -179,6 +184,9 @@ class _Builder:
         calendar = self.calendar
         if calendar is not None:
             rows = self.rows.get(ref, ())
+            if not rows and started is not None:
+                # The exporter names no Pods; the cluster tells which devices this one has had since its start.
+                rows = [self.unnamed[device] for device in devices if device in self.unnamed]
             if started is None:
                 begin, started = self._first_seen(rows)
             else:

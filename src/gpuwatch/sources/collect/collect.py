@@ -10,6 +10,7 @@ from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.telemetry import (
     ActivityHistory,
+    Device,
     DeviceId,
     Gap,
     GapKind,
@@ -19,12 +20,12 @@ from gpuwatch.facts.model.telemetry import (
     WindowStat,
 )
 from gpuwatch.sources.collect.origin import TrustedTargets, find_origin, untrusted
-from gpuwatch.sources.collect.resolve import boot_times, infiniband_ports, resolve_nodes
+from gpuwatch.sources.collect.resolve import boot_times, held_devices, infiniband_ports, resolve_nodes
 from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
 from gpuwatch.sources.telemetry.activity import histories
 from gpuwatch.sources.telemetry.changes import state_changes
 from gpuwatch.sources.telemetry.gaps import failed
-from gpuwatch.sources.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.sources.telemetry.inventory import take_inventory
 from gpuwatch.sources.telemetry.pod_runs import pod_runs
 from gpuwatch.sources.telemetry.readings import read_stats
 from gpuwatch.sources.telemetry.samples import SampleStore, TelemetryError
@@ -99,8 +100,9 @@ def _read_telemetry(
     devices, exporters, unresolved = resolve_nodes(
         inventory.devices, inventory.exporters, snapshot.cluster, origin.nodes, ours
     )
+    devices, contradicted = held_devices(devices, snapshot.cluster, at)
     devices, doubted = untrusted(devices, inventory.instances, origin, snapshot.cluster)
-    gaps += (*unresolved, *doubted)
+    gaps += (*unresolved, *contradicted, *doubted)
     suspects_stat = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, needs.suspect_window_seconds)
     stats = tuple(dict.fromkeys((*needs.stats, suspects_stat) if needs.suspect_window_seconds else needs.stats))
     progress(f"asking {len(stats)} statistics of {len(devices)} devices")
@@ -112,7 +114,7 @@ def _read_telemetry(
     window, events = timedelta(seconds=needs.change_window_seconds), set(needs.state_signals)
     stand = standing(telemetry, readings, at, schema, inventory)
     changes = (*(each for each in stand if each.signal not in events or at - each.at >= window), *changes)
-    chosen = _histories_wanted(inventory, readings, suspects_stat, needs)
+    chosen = _histories_wanted(devices, readings, suspects_stat, needs)
     progress(f"reading the activity of {len(inventory.devices) if chosen is None else len(chosen)} devices")
     activity: Sequence[ActivityHistory] = ()
     if chosen is None or chosen:
@@ -149,13 +151,13 @@ def _read_telemetry(
 
 
 def _histories_wanted(
-    inventory: Inventory, readings: Readings, suspects_stat: WindowStat, needs: TelemetryNeeds
+    devices: Sequence[Device], readings: Readings, suspects_stat: WindowStat, needs: TelemetryNeeds
 ) -> frozenset[DeviceId] | None:
     """Devices whose long history is needed; None for all: those that were not active within the suspect window, and a
     sample of the busy ones for comparison. A device without data counts as not active."""
-    if not needs.suspect_window_seconds or len(inventory.devices) <= _ALL_HISTORIES:
+    if not needs.suspect_window_seconds or len(devices) <= _ALL_HISTORIES:
         return None
-    held = [device for device in inventory.devices if device.present and device.pods]
+    held = [device for device in devices if device.present and device.pods]
     recent = {device.id: readings.get(suspects_stat, device) for device in held}
     suspects = {name for name, value in recent.items() if value is None or value <= needs.activity_bound_ratio}
     busy = sorted(device.id for device in held if device.id not in suspects)

@@ -9,9 +9,9 @@ counts where the exporter runs on that Node, or where the series are known to be
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from gpuwatch.facts.model.cluster import Cluster
+from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.telemetry import Device, Exporter, Gap, GapKind
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.samples import Expression, Function, SampleStore, Selector, TelemetryError
@@ -86,6 +86,36 @@ def resolve_nodes(
         for host, count in sorted(unknown.items())
     ]
     return tuple(resolved), targets, gaps
+
+
+_LABELS_LAG = timedelta(minutes=5)
+"""An exporter's labels follow a new Pod after a scrape or two, and an answer of Prometheus may be five minutes old."""
+
+
+def held_devices(devices: Sequence[Device], cluster: Cluster, at: datetime) -> tuple[tuple[Device, ...], list[Gap]]:
+    """Devices with the Pods that hold them by their kubelets, where the exporter names none; and a Gap where it names
+    others for longer than its labels may lag: nothing is done about such a device. MIG devices' own UUIDs are not in
+    telemetry, so they stay as they are."""
+    holders: dict[tuple[str, str], list[Pod]] = defaultdict(list)
+    for pod in cluster.pods:
+        for item in pod.devices:
+            holders[pod.node, item.id.partition("::")[0]].append(pod)
+    told, wrong = [], []
+    for device in devices:
+        pods = [] if device.mig_instance or device.node is None else holders.get((device.node, device.uuid), [])
+        names = tuple(sorted({pod.ref for pod in pods}))
+        settled = all(pod.started is not None and pod.started + _LABELS_LAG <= at for pod in pods)
+        if names and not device.pods:
+            told.append(replace(device, pods=names, shared=len(names) > 1))
+        elif names and settled and device.present and set(names).isdisjoint(device.pods):
+            reason = f"telemetry gives it to {', '.join(device.pods)}, and the kubelet to {', '.join(names)}"
+            told.append(replace(device, untrusted=reason))
+            wrong.append(f"{device.id}: {reason}")
+        else:
+            told.append(device)
+    detail = f"{'; '.join(wrong[:3])}. Check the exporter's Pod labels (its mount of pod-resources, honor_labels)."
+    gap = Gap(kind=GapKind.UNTRUSTED, what=f"holders of {len(wrong)} devices", detail=detail)
+    return tuple(told), [gap] if wrong else []
 
 
 def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict[str, datetime], tuple[Gap, ...]]:

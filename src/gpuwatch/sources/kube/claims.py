@@ -8,6 +8,7 @@ import msgspec
 from gpuwatch.facts.frameworks.owner import Wire
 from gpuwatch.facts.model.cluster import ClaimedDevice
 from gpuwatch.sources.kube.decode import part, place_of
+from gpuwatch.sources.kube.wire import WireCondition
 
 
 class AllocatedDevice(Wire, frozen=True):
@@ -15,6 +16,7 @@ class AllocatedDevice(Wire, frozen=True):
     pool: str = ""
     device: str = ""
     admin_access: bool | None = None
+    conditions: list[WireCondition] | None = None  # of status.devices
 
 
 class SliceDevice(Wire, frozen=True):
@@ -42,7 +44,18 @@ DeviceKey = tuple[str, str, str]
 
 
 def take_claim(raw: msgspec.Raw) -> Claim:
-    return place_of(raw), part(raw, "/status/allocation/devices/results", list[AllocatedDevice]) or ()
+    held = part(raw, "/status/allocation/devices/results", list[AllocatedDevice]) or ()
+    told = part(raw, "/status/devices", list[AllocatedDevice]) or ()
+    conditions = {(each.driver, each.pool, each.device): each.conditions for each in told}
+    return place_of(raw), [
+        msgspec.structs.replace(each, conditions=conditions.get((each.driver, each.pool, each.device))) for each in held
+    ]
+
+
+def _unhealthy(device: AllocatedDevice) -> str:
+    """The types are the driver's own; Ready is the one that Kubernetes documents (KEP-4817)."""
+    bad = [each for each in device.conditions or () if each.type in ("Ready", "Healthy") and each.status == "False"]
+    return ", ".join(f"{each.type}=False ({each.reason or 'no reason given'})" for each in bad)
 
 
 def take_slice(raw: msgspec.Raw) -> SliceSpec | None:
@@ -83,6 +96,7 @@ def claimed_devices(claims: Iterable[Claim], uuids: Mapping[DeviceKey, str]) -> 
             pool=held.pool,
             name=held.device,
             device=uuids.get((held.driver, held.pool, held.device), ""),
+            unhealthy=_unhealthy(held),
         )
         for claim, devices in claims
         for held in devices

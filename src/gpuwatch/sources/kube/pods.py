@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from gpuwatch.facts.frameworks.owner import OwnerRef
-from gpuwatch.facts.model.cluster import Node, Placement, Pod, Toleration
+from gpuwatch.facts.model.cluster import HeldDevice, Node, Placement, Pod, Toleration
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.decode import own_annotations
@@ -184,6 +184,7 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
         cpu_cores=float(requests.get("cpu", 0)),
         memory_bytes=int(requests.get("memory", Decimal(0)).to_integral_value(ROUND_CEILING)),
         claims=_claims(found),
+        devices=_devices(status),
         priority=spec.priority or 0,
         scheduler=spec.scheduler_name or "",
         restarts=sum(item.restart_count for item in status.container_statuses or ()),
@@ -241,6 +242,15 @@ def _claims(found: wire.WirePod) -> tuple[str, ...]:
     if extended is not None:
         made.append(extended.resource_claim_name)
     return tuple(dict.fromkeys(name for name in (*given, *made) if name))
+
+
+def _devices(status: wire.PodStatus) -> tuple[HeldDevice, ...]:
+    """What its containers hold until it has ended."""
+    if status.phase in ("Succeeded", "Failed"):
+        return ()
+    told = (each for item in status.container_statuses or () for each in item.allocated_resources_status or ())
+    devices = (device for resource in told for device in resource.resources or ())
+    return tuple(HeldDevice(device.id, device.health or "") for device in devices)
 
 
 @lru_cache(maxsize=4096)

@@ -235,11 +235,21 @@ class StartedAt(Wire, frozen=True):
     started_at: datetime | None = None
 
 
+class DeviceStatus(Wire, frozen=True):
+    id: str = msgspec.field(default="", name="resourceID")
+    health: str | None = None
+
+
+class ResourceStatus(Wire, frozen=True):
+    resources: list[DeviceStatus] | None = None
+
+
 class ContainerStatus(Wire, frozen=True):
     """state: of running, terminated and waiting, the one that it is in; waiting has no start."""
 
     restart_count: int = 0
     state: dict[str, StartedAt | None] | None = None
+    allocated_resources_status: list[ResourceStatus] | None = None
 
 
 class PodStatus(Wire, frozen=True):
