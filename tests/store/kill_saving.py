@@ -1,10 +1,10 @@
 """Saves in a child that is killed, then looks what is in the file; again and again.
 
-    python kill_saving.py FOLDER STRIDE
+    python kill_saving.py FOLDER
 
-By SIGKILL at the n-th line of gpuwatch's store, for n = STRIDE, 2·STRIDE, …, each on a copy of the same file, until the
-child outlives it; in the first rounds there is no file yet. Prints one JSON line per round. A process of its own,
-without threads, because it forks.
+By SIGKILL before each line that writes the file in turn, each on a copy of the same file, until the child outlives it;
+in the first rounds there is no file yet. Prints one JSON line per round. A process of its own, without threads, because
+it forks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from gpuwatch.facts.model.workload_profile import ProfileBook
+from gpuwatch.sources.store.state_file import StateFile, replace_file
 from gpuwatch.sources.store.store import Store, _Advice
 from store.values import HOUR, T0, advice, book, key, outcome, tags
 
@@ -39,7 +40,7 @@ def kill_after(lines: int) -> Any:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
-        if "/gpuwatch/sources/store/" not in frame.f_code.co_filename:
+        if frame.f_code not in (StateFile.write.__code__, replace_file.__code__):
             return None
         left -= event == "line"
         if left < 0:
@@ -76,11 +77,11 @@ def forked(path: Path, new: ProfileBook, tag: int, kill_at: int) -> bool:
     return code != 0
 
 
-def at_lines(folder: Path, stride: int) -> None:
+def at_lines(folder: Path) -> None:
     old = folder / "old"
     whole_run(old, book(count=8, tag=1.0), 1)
     for begun in (False, True):
-        number, killed = stride, True
+        number, killed = 0, True
         while killed:
             path = folder / f"{begun}-{number}"
             if begun:
@@ -90,8 +91,8 @@ def at_lines(folder: Path, stride: int) -> None:
             found = look(path)
             whole_run(path, new, 2)
             print(json.dumps({"begun": begun, "killed": killed, "found": found, "after": look(path)}), flush=True)
-            number += stride
+            number += 1
 
 
 if __name__ == "__main__":
-    at_lines(Path(sys.argv[1]), int(sys.argv[2]))
+    at_lines(Path(sys.argv[1]))
