@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import queue
 import threading
 import time
@@ -151,50 +150,6 @@ def gaps(cluster: Cluster) -> list[tuple[GapKind, str]]:
 
 
 # What a watch brings
-
-
-def test_events_change_what_is_read_and_nothing_is_listed_twice() -> None:
-    labelled = pod("p1", meta={"labels": {"team": "a"}})
-    with world(
-        pods=[
-            lines(
-                event("ADDED", pod("a-new", "zoo"), 2),
-                event("ADDED", pod("a-new"), 3),
-                event("MODIFIED", labelled, 4),
-                event("DELETED", pod("p2"), 5),
-                event("ADDED", pod("plain", containers=[{"name": "main"}]), 6),
-                event("DELETED", pod("never-seen"), 7),
-                event("ADDED", pod("passing", containers=[{"name": "main"}]), 7),
-                event("MODIFIED", pod("passing", containers=[{"name": "main"}], status={"phase": "Succeeded"}), 7),
-                event("MODIFIED", pod("p0", status={"phase": "Failed"}), 8),
-            )
-        ]
-    ) as here:
-        assert here.pods() == ["p0", "p1", "p2"]
-        here.until(lambda: here.reader.read(NOW).pods[1].phase == "Failed")
-        cluster = here.reader.read(NOW)
-        here.server.lists[PODS] = [
-            pod("a-new"),
-            pod("p0", status={"phase": "Failed"}),
-            labelled,
-            pod("plain", containers=[{"name": "main"}]),
-            pod("a-new", "zoo"),
-        ]
-        assert cluster == here.listing.read(NOW)
-        assert cluster.nodes[0].other_pods == 1
-        listed = sum(here.lists(path) for path in BASE)
-        assert listed == 2 * len(BASE)  # one by each reader
-
-
-def test_a_watch_goes_on_from_the_list_and_is_asked_for_bookmarks() -> None:
-    with world() as here:
-        here.server.resource_version = "41"
-        here.reader.read(NOW)
-        here.until(lambda: all(here.watches(path) for path in BASE))
-        (query, *_) = here.watches(PODS)
-        assert query == {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "41", "timeoutSeconds": "1"}
-        asked = [item for item in here.server.asked(NAMESPACES) if "watch" in item.query]
-        assert "as=PartialObjectMetadata;" in asked[0].headers["Accept"]  # of the single object, not of a list
 
 
 def test_bookmarks_alone_move_on_and_are_news() -> None:
@@ -509,20 +464,6 @@ def test_what_is_not_served_gives_the_same_gap_until_it_is() -> None:
         assert gaps(here.reader.read(NOW)) == []
 
 
-def test_pods_that_cannot_be_listed_leave_the_cluster_unknown() -> None:
-    with world(first=lambda request: status(403, "no") if request.path == PODS else None) as here:
-        cluster = here.reader.read(NOW)
-        assert cluster == here.listing.read(NOW)
-        assert not cluster.known
-
-
-def test_a_cluster_that_lets_us_see_nothing_is_an_error() -> None:
-    with world(first=lambda _: status(403, "no")) as here, pytest.raises(ClusterError, match="pods: Not allowed"):
-        here.reader.read(NOW)
-    with world(first=lambda _: status(401, "who?")) as here, pytest.raises(ClusterError, match="renew the token"):
-        here.reader.read(NOW)
-
-
 def test_a_broken_object_is_a_gap_while_it_is_broken() -> None:
     broken = pod("p1")
     broken["spec"]["containers"] = "none"
@@ -582,22 +523,6 @@ def test_owners_are_followed_from_when_they_are_needed() -> None:
 # The safety net
 
 
-def test_a_list_of_the_same_moment_confirms(caplog: pytest.LogCaptureFixture) -> None:
-    patience = replace(PATIENCE, verification_timeout_seconds=0.2)
-    caplog.set_level(logging.INFO)
-    with world(patience=patience, pods=[lines(event("DELETED", pod("p1"), 33))]) as here:
-        here.reader.read(NOW)
-        del here.server.lists[PODS][1]
-        here.until(lambda: here.of("pods").objects == 2)
-        time.sleep(0.3)
-        here.reader.read(NOW)
-        exact = [item.query for item in here.server.asked(PODS) if "resourceVersionMatch" in item.query]
-        assert exact == [{"limit": "2", "resourceVersion": "33", "resourceVersionMatch": "Exact"}]
-        assert (here.of("pods").drifted, here.of("pods").lists) == (0, 2)
-    assert "pods: all 2 equal a list of the same resourceVersion" in caplog.text
-    assert "WARNING" not in caplog.text
-
-
 def test_drift_is_corrected_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
     with world(patience=replace(PATIENCE, verification_timeout_seconds=0.3)) as here:
         here.reader.read(NOW)
@@ -646,13 +571,3 @@ def test_closing_ends_every_thread_at_once_and_reading_begins_anew() -> None:
         assert here.reader.followed() == ()
         assert here.pods() == ["p0", "p1", "p2"]
         assert here.lists(PODS) == 2
-
-
-def test_secrets_stay_out_of_what_is_said() -> None:
-    configuration = Configuration(host="http://user:secret@127.0.0.1:9")
-    configuration.retries = False
-    with ApiClient(configuration) as client:
-        reader = FollowedCluster(client, replace(QUICK, attempts=1))
-        with pytest.raises(ClusterError) as caught:
-            reader.read(NOW)
-    assert "secret" not in f"{caught.value} {reader.description}"

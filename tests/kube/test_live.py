@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +13,10 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from frameworks.samples import FILES, recorded
 from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.facts.model.telemetry import Gap, GapKind
-from gpuwatch.sources.kube import kinds
 from gpuwatch.sources.kube.live import LiveCluster, api_client
 from gpuwatch.sources.kube.reader import ClusterError
-from gpuwatch.sources.kube.recorded import RecordedCluster
 from gpuwatch.sources.kube.transport import Limits
 from kube.api_server import Answer, ApiServer, Request, Trouble, serving, status
 from kube.cluster_json import container, controlled_by, metadata, node, owner, pod
@@ -67,47 +63,10 @@ def names(cluster: Cluster) -> list[str]:
 ALL = ["p0", "p1", "p2", "p3", "p4"]
 
 
-def test_lists_are_paged_from_the_cache_and_carry_the_credentials() -> None:
-    with live() as (server, reader):
-        cluster = reader.read(NOW)
-        assert names(cluster) == ALL
-        assert (cluster.known, cluster.gaps) == (True, ())
-        assert [item.query for item in server.asked(PODS)] == [
-            {"limit": "2"},
-            {"limit": "2", "continue": "2"},
-            {"limit": "2", "continue": "4"},
-        ]
-        assert {item.headers["authorization"] for item in server.requests} == {"Bearer secret-token"}
-        assert cluster.namespaces[0].annotations == {"gpuwatch.dev/opt-out": "true"}
-        assert reader.description == f"Kubernetes at {server.url}"
-
-
 def test_a_server_that_ignores_the_limit_is_read_as_well() -> None:
     with live(honour_limit=False) as (server, reader):
         assert names(reader.read(NOW)) == ALL
         assert len(server.asked(PODS)) == 1
-
-
-def test_live_and_recorded_give_the_same_cluster(tmp_path: Path) -> None:
-    """All frameworks' examples at once, served as lists and recorded as one file."""
-    found: dict[str, list[dict[str, Any]]] = {"/apis/policy/v1/poddisruptionbudgets": []}
-    by_key = {kind.key: kind for kind in kinds.LISTED}
-    everything: list[dict[str, Any]] = []
-    for path in FILES:
-        everything += recorded(path)
-    everything.append(node("gpu-0", capacity={"nvidia.com/gpu": "8"}))
-    everything.append({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata("ml")})
-    for item in everything:
-        group, _, version = item["apiVersion"].rpartition("/")
-        kind = by_key.get((group, item["kind"]), kinds.NAMESPACE)
-        for served in dict.fromkeys((version, *kind.versions)):  # a server converts
-            found.setdefault(kind.path(served), []).append(item)
-    (tmp_path / "all.json").write_text(json.dumps({"kind": "List", "items": everything}))
-    with live(found, limits=replace(QUICK, page_size=7)) as (_, reader):
-        served = reader.read(NOW)
-    again = RecordedCluster(tmp_path).read(NOW)
-    assert len(served.gangs) > 20
-    assert replace(served, gaps=(), unread=()) == replace(again, gaps=(), unread=())
 
 
 class Times:
@@ -248,27 +207,6 @@ def gap(cluster: Cluster, what: str) -> Gap:
     return next(item for item in cluster.gaps if item.what == what)
 
 
-def test_a_refused_list_says_what_to_grant() -> None:
-    forbidden = 'pods is forbidden: User "system:serviceaccount:gpuwatch:gpuwatch" cannot list resource "pods"'
-    with live(trouble=Times(PODS, status(403, forbidden), 99)) as (server, reader):
-        cluster = reader.read(NOW)
-        assert len(server.asked(PODS)) == 1
-    assert gap(cluster, "pods").kind is GapKind.REFUSED
-    assert "Grant the verb `list` on `pods` of API group 'core'" in gap(cluster, "pods").detail
-    assert forbidden in gap(cluster, "pods").detail
-    assert not cluster.known
-
-
-def test_a_refused_owner_kind_leaves_its_workloads_forbidden() -> None:
-    found = lists(**{PODS: [pod(meta=controlled_by("Job", "j", "batch/v1"))], JOBS: [owner("Job", "j", "batch/v1")]})
-    with live(found, Times(JOBS, status(403, "no"), 99)) as (_, reader):
-        cluster = reader.read(NOW)
-    assert [item.status for item in cluster.workloads] == [OwnerStatus.FORBIDDEN]
-    assert "`jobs` of API group 'batch'" in gap(cluster, "jobs.batch").detail
-    with live(found) as (_, reader):
-        assert [item.status for item in reader.read(NOW).workloads] == [OwnerStatus.FOUND]
-
-
 def test_metadata_is_all_that_is_asked_of_replica_sets() -> None:
     replica_sets, deployments = "/apis/apps/v1/replicasets", "/apis/apps/v1/deployments"
     found = lists(
@@ -283,14 +221,6 @@ def test_metadata_is_all_that_is_asked_of_replica_sets() -> None:
         assert "PartialObjectMetadataList" in server.asked(replica_sets)[0].headers["Accept"]
         assert "PartialObjectMetadataList" not in server.asked(deployments)[0].headers["Accept"]
     assert [(item.id, item.replicas) for item in cluster.workloads] == [("Deployment/ml/d", 2)]
-
-
-def test_kinds_that_no_pod_needs_are_not_listed() -> None:
-    found = lists(**{JOBS: [owner("Job", "j", "batch/v1")], "/apis/kueue.x-k8s.io/v1beta1/workloads": []})
-    with live(found) as (server, reader):
-        assert reader.read(NOW).gaps == ()
-        assert not server.asked(JOBS)
-        assert len(server.asked("/apis/kueue.x-k8s.io/v1beta1/workloads")) == 1
 
 
 @pytest.mark.parametrize("discovery", [True, False])
@@ -376,21 +306,6 @@ def test_what_was_created_later_is_left_out() -> None:
     assert names(cluster) == ["old", "skewed"]
     assert gap(cluster, "Pods").kind is GapKind.CLOCK
     assert "1 Pods were created after 2026-11-21 00:00:00 UTC" in gap(cluster, "Pods").detail
-
-
-def test_credentials_that_are_not_accepted_end_the_read() -> None:
-    with live(trouble=lambda _: status(401, "Unauthorized")) as (server, reader):
-        with pytest.raises(ClusterError, match=r"credentials are not accepted \(Unauthorized\): renew the token"):
-            reader.read(NOW)
-        assert len(server.requests) == 1
-
-
-def test_a_cluster_that_lets_us_see_nothing_is_an_error() -> None:
-    with (
-        live(trouble=lambda _: status(403, "no")) as (_, reader),
-        pytest.raises(ClusterError, match="pods: Not allowed"),
-    ):
-        reader.read(NOW)
 
 
 def test_no_server_is_an_error_without_secrets() -> None:
