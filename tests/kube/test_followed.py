@@ -17,7 +17,6 @@ from kubernetes.client import ApiClient, Configuration
 
 from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.facts.model.telemetry import Gap, GapKind
-from gpuwatch.sources.kube import follow
 from gpuwatch.sources.kube.follow import Patience
 from gpuwatch.sources.kube.live import FollowedCluster, LiveCluster
 from gpuwatch.sources.kube.reader import ClusterError, Followed
@@ -315,19 +314,6 @@ def test_silence_is_listed_anew_and_told(caplog: pytest.LogCaptureFixture) -> No
     )
 
 
-def test_silence_on_both_sides_of_the_bound() -> None:
-    patience = Patience(watch_seconds=30.0, stale_seconds=2.0)
-    with world(patience=patience, pods=[lines(bookmark(2))]) as here:
-        here.reader.read(NOW)
-        here.until(lambda: here.of("pods").age_seconds < 0.5)
-        time.sleep(1.0)
-        here.reader.read(NOW)
-        assert here.lists(PODS) == 1
-        here.until(lambda: here.of("pods").age_seconds > 2.0)
-        here.reader.read(NOW)
-        assert here.lists(PODS) == 2
-
-
 def test_watches_that_end_at_once_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
     limits = replace(QUICK, backoff_seconds=0.2, longest_pause_seconds=0.2)
     with world(patience=replace(PATIENCE, stale_seconds=0.5), limits=limits, pods=[ended() for _ in range(99)]) as here:
@@ -376,18 +362,6 @@ def test_what_cannot_go_on_is_listed_anew_once(answer: Answer, said: str, caplog
     assert said in told
 
 
-def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(follow, "_LONGEST_LINE_BYTES", 10_000)
-    endless = (b"x" * 1000 for _ in range(1000))
-    with world(
-        pods=[Answer(stream=endless), lines(event("ADDED", pod("long", meta={"labels": {"a": "b" * 9000}}), 5))]
-    ) as here:
-        here.reader.read(NOW)
-        here.until(lambda: here.lists(PODS) == 2 or (bool(here.pods()) and here.lists(PODS) == 2))
-        here.until(lambda: "long" in here.pods())
-    assert "more than 10000 bytes" in caplog.text
-
-
 @pytest.mark.parametrize("refusal", [400, 403, 404, 405])
 def test_what_may_not_be_watched_is_listed_each_time_and_told_once(
     refusal: int, caplog: pytest.LogCaptureFixture
@@ -419,16 +393,6 @@ def test_what_may_not_be_watched_is_listed_each_time_and_told_once(
         here.reader.read(NOW)
         assert here.lists(PODS) == listed
         assert here.lists(NODES) == 1 + 3
-
-
-def test_a_refusal_that_comes_late_is_told_once_however_often_it_is_looked(caplog: pytest.LogCaptureFixture) -> None:
-    late = replace(status(403, "no watch here"), delay_seconds=0.1)
-    with world(first=lambda item: late if item.path == PODS and "watch" in item.query else None) as here:
-        for _ in range(30):
-            here.reader.read(NOW)
-            time.sleep(0.02)
-        assert here.lists(PODS) >= 3
-    assert caplog.text.count("pods are listed again") == 1
 
 
 # The same gaps as a listing reader

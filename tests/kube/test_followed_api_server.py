@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import random
 import threading
 import time
@@ -14,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cluster.api import Api
 from cluster.control_plane import Asked, ControlPlane, ControlPlaneBuild, running
@@ -250,30 +248,3 @@ def _compact(plane: ControlPlane) -> None:
     header = post("kv/range", {"key": "YQ=="})["header"]
     assert isinstance(header, dict)
     post("kv/compaction", {"revision": header["revision"], "physical": True})
-
-
-def test_without_the_verb_watch_it_lists_each_time_and_says_so_once(
-    pair: Pair, plane: ControlPlane, administrator: Api, caplog: pytest.LogCaptureFixture
-) -> None:
-    for document in yaml.safe_load_all((DEPLOY / "observe" / "role.yaml").read_text()):
-        document["metadata"]["name"] = "lists-only"
-        for key in ("subjects", "roleRef"):
-            for each in [document.get(key)] if isinstance(document.get(key), dict) else document.get(key) or ():
-                each["name"] = "lists-only"
-        administrator.create(document)
-    kubeconfig = plane.service_account("gpuwatch", "lists-only")
-    api = Api(kubeconfig)
-    wait_until(lambda: api.answer("GET", "/api/v1/nodes?limit=1").ok, lambda: "no rights")
-    caplog.set_level(logging.WARNING)
-    with api_client(kubeconfig) as client:
-        reader = FollowedCluster(client, LIMITS, BRIEF)
-        for number in range(3):
-            pair.pod(f"lists-only-{number}")
-            assert reader.read(_now()) == pair.listing.read(_now())
-            wait_until(
-                lambda: all(item.age_seconds > 0.2 for item in reader.followed()), lambda: str(reader.followed())
-            )
-        reader.close()
-    told = [record.message for record in caplog.records if record.message.startswith("pods are listed again")]
-    assert len(told) == 1
-    assert "Grant the verb `watch` on `pods` of API group 'core'" in told[0]

@@ -205,21 +205,6 @@ def test_many_writers_lose_nothing(cluster: Place) -> None:
 
 
 @pytest.mark.cluster
-def test_many_creators_make_one(cluster: Place) -> None:
-    creators = 4
-    begin = Barrier(creators)
-
-    def create(number: int) -> Remediation:
-        with cluster.opened() as store:
-            begin.wait()
-            return store.create(remediation(proposal=proposal(reason=f"of {number}")))
-
-    with ThreadPoolExecutor(creators) as pool:
-        found = set(pool.map(lambda number: create(number).proposal.reason, range(creators)))
-    assert len(found) == 1
-
-
-@pytest.mark.cluster
 def test_an_approval_while_the_course_is_written_is_not_lost(cluster: Place) -> None:
     with cluster.opened() as store:
         name = store.create(remediation()).name
@@ -279,34 +264,6 @@ def test_approved_and_rejected_exclude_each_other(store: RemediationStore) -> No
     with pytest.raises(StoreError, match="other is rejected already"):
         store.approve("other", "ana")
     assert (read(store, "one").rejected, read(store, "other").approved) == (False, False)
-
-
-@pytest.mark.cluster
-def test_of_two_opposite_decisions_at_once_one_holds(cluster: Place) -> None:
-    for attempt in range(5):
-        name = f"rem-{attempt}"
-        begin = Barrier(2)
-        with cluster.opened() as store:
-            store.create(remediation(name))
-
-        def decide(wanted: str, name: str = name, begin: Barrier = begin) -> bool:
-            with cluster.opened() as store:
-                begin.wait()
-                try:
-                    if wanted == "approve":
-                        store.approve(name, "ana")
-                    else:
-                        store.reject(name)
-                except StoreError:
-                    return False
-            return True
-
-        with ThreadPoolExecutor(2) as pool:
-            held = list(pool.map(decide, ("approve", "reject")))
-        with cluster.opened() as store:
-            found = read(store, name)
-        assert [found.approved, found.rejected] == held
-        assert sum(held) == 1
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject", "undo"])

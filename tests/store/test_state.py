@@ -3,6 +3,7 @@ what changed is written; what is damaged is made anew, and said; a process that 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -380,6 +381,7 @@ HARMS: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda body: body[: len(body) // 2],
     "zeros": lambda body: bytes(len(body)),
     "other bytes": lambda body: body[::-1],
+    "no rows, well compressed": lambda _: zlib.compress(b"\x80"),
     "gone": lambda body: b"",
 }
 

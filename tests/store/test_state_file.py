@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import stat
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -250,44 +247,3 @@ def test_a_file_that_is_damaged_as_a_whole_is_moved_aside_and_the_run_goes_on_co
         store.save_book(book(count=12))
         assert aside.read_bytes() == damaged
         assert loaded(path) == book(count=12)
-
-
-def test_damage_anywhere_is_found_and_nothing_false_is_read(path: Path) -> None:
-    """A flipped byte at each place of the file, and the file cut off there: what is read is as it was written, and what
-    is missing is told."""
-    whole, data, kept = book(count=12), path.read_bytes(), Store.open(path).advice_given()
-    random_ = random.Random(11)
-    happened: Counter[str] = Counter()
-    places = [*range(60), *random_.sample(range(60, len(data)), 100)]
-    for number, at in enumerate(places):
-        copy = path.with_name(f"copy-{number}")
-        flipped = data[:at] + bytes([data[at] ^ (1 << random_.randrange(8))]) + data[at + 1 :]
-        copy.write_bytes(flipped if number % 2 else data[: max(at, 1)])
-        try:
-            store = Store.open(copy)
-        except StoreError as error:
-            happened["refused"] += 1
-            assert str(copy) in str(error)
-            continue
-        found, gaps = store.load_book()
-        advised = store.advice_given()
-        assert advised in ((), kept)
-        if found is None:
-            happened["cold"] += 1
-            assert gaps
-        elif store.gaps:
-            happened["in part"] += 1
-            # Each part is whole or empty: they are small enough for one piece each.
-            assert found.profiles in (whole.profiles, {})
-            assert found.usage in (whole.usage, ())
-            assert replace(found, profiles={}, usage=()) == replace(whole, profiles={}, usage=())
-        else:
-            happened["whole"] += 1  # a bit that says nothing, after the end of what was compressed
-            assert (found, advised) == (whole, kept)
-        store.save_book(book(count=5, tag=2.0))
-        assert loaded(copy) == book(count=5, tag=2.0)
-    assert happened["whole"] < 5
-    assert happened["cold"] > 10
-    assert happened["in part"] > 10
-    # Bytes that say that the file is another's, or another version's.
-    assert 0 < happened["refused"] < 35

@@ -39,9 +39,6 @@ _event = msgspec.json.Decoder(wire.Event)
 
 _READ_BYTES = 65536
 
-_LONGEST_LINE_BYTES = 32 * 2**20
-"""etcd limits a stored object to about 1.5 MiB of protobuf; as JSON it is a few times larger."""
-
 
 class BrokenError(Exception):
     """The watch broke; another can continue from where it was. pause_seconds: the server's Retry-After."""
@@ -254,22 +251,18 @@ class Follow:
 
     def _lines(self, end: float) -> Iterator[wire.Event]:
         begun: list[bytes] = []
-        length = 0
         while chunk := self._answer.response.read1(_READ_BYTES):
             *whole, rest = chunk.split(b"\n")
             if whole:
                 whole[0] = b"".join((*begun, whole[0]))
-                begun, length = [], 0
+                begun = []
             for line in whole:
                 if line.strip():
                     yield _decoded(line)
             begun.append(rest)
-            length += len(rest)
-            if length > _LONGEST_LINE_BYTES:
-                raise LostError(f"a line of the watch has more than {_LONGEST_LINE_BYTES} bytes")
             if time.monotonic() > end:
                 raise BrokenError("the server did not end it in time")
-        if length:
+        if any(begun):
             raise BrokenError("it ended in the middle of an event")
 
     def _pause(self, failures: int, wanted: float | None) -> float:
