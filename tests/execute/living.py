@@ -621,6 +621,11 @@ def new_store() -> RemediationStore:
     return store
 
 
+def only(store: RemediationStore) -> Remediation:
+    (found,) = store.all()
+    return found
+
+
 def attended(store: RemediationStore) -> list[Remediation]:
     """Those to which something may still happen."""
     return [each for each in store.all() if needs_attention(each)]
@@ -700,24 +705,23 @@ class Scene:
         self.fleet.cluster.remove(ref_of(self.stored(name)))
 
     def people(self, decision: str) -> None:
-        name = self.only().id
-        match decision:
-            case "approve":
-                self.store.approve(name, "ann")
-            case "reject":
-                self.store.reject(name)
-            case "undo":
-                self.store.ask_undo(name)
-            case "delete":  # as with kubectl
-                namespace, _, short = name.rpartition("/")
-                kind = KIND if namespace else NODE_KIND
-                self.store._writer.delete(ObjectRef(API_VERSION, kind, short, namespace))
-            case "pause" | "pause everything":
-                self.store.pause("ann", "a demo", self.fleet.now, everything=decision != "pause")
-            case "resume":
-                self.store.resume()
-            case _:
-                raise ValueError(decision)
+        """About all that are looked at."""
+        if decision == "resume":
+            self.store.resume()
+        elif decision.startswith("pause"):
+            self.store.pause("ann", "a demo", self.fleet.now, everything=decision == "pause everything")
+        for each in self.store.all():
+            if self.of not in (None, each.proposal.action):
+                continue
+            if decision == "approve":
+                self.store.approve(each.id, "ann")
+            elif decision == "reject":
+                self.store.reject(each.id)
+            elif decision == "undo":
+                self.store.ask_undo(each.id)
+            elif decision == "delete":  # as with kubectl
+                kind = KIND if each.namespace else NODE_KIND
+                self.store._writer.delete(ObjectRef(API_VERSION, kind, each.name, each.namespace))
 
     def sees(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """What is so of what is wanted. said: the texts of it that some message contains."""
@@ -738,6 +742,9 @@ class Scene:
 
     def verified(self) -> dict[str, bool]:
         return dict(self.only().verified)
+
+    def turns(self) -> int:
+        return len(self.only().history)
 
     def waiter(self) -> str:
         return self.only().proposal.waiter

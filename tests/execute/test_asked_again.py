@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from execute.hostile import HostileFleet
-from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
+from execute.living import ENFORCE, Fleet, drive, new_store, only, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies, needs
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.plan.policy import PlanPolicy
@@ -19,27 +19,17 @@ from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.decision import ActionKind, Mode
-from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Remediation, Step, StepKind
+from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Step, StepKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
 MOVES = replace(ENFORCE, modes={ActionKind.EVICT_GANG: Mode.ENFORCE}, budget_min_gpus=64)
 TAINTS = replace(ENFORCE, modes={ActionKind.TAINT_NODE: Mode.ENFORCE})
 
 
-@pytest.fixture
-def store() -> RemediationStore:
-    return new_store()
-
-
 def start(fleet: Fleet, store: RemediationStore, plan: PlanPolicy = MOVES, **changes: Any) -> Executor:
     executor = fleet.executor(store, ExecutorPolicies(plan, quick(**changes)))
     fleet.propose(executor)
     return executor
-
-
-def only(store: RemediationStore) -> Remediation:
-    (found,) = store.all()
-    return found
 
 
 def web() -> Fleet:
@@ -101,19 +91,6 @@ def test_a_gang_in_flight_keeps_its_landing_room_also_while_its_pods_are_gone(
     assert [each.proposal.target for each in store.all()] == ["gang/Job/ml/a"]
     drive(fleet, executor, 1)
     assert only(store).phase is Phase.SUCCEEDED
-
-
-def test_what_waits_for_a_person_holds_no_room(store: RemediationStore) -> None:
-    fleet = two_gangs()
-    executor = start(fleet, store, replace(SUGGEST, budget_min_gpus=64, modes={ActionKind.EVICT_GANG: Mode.SUGGEST}))
-    fleet.sick.add("GPU-n1-0")
-    fleet.propose(executor)
-    first, second = store.all()
-    for each in (first, second):
-        store.approve(each.id, "ann")
-    until(fleet, executor, lambda: any(each.phase is Phase.SUCCEEDED for each in store.all()))
-    drive(fleet, executor, 0.5)
-    assert sorted(each.phase for each in store.all()) == [Phase.NOTIFIED, Phase.SUCCEEDED]
 
 
 def shared_budget(fleet: Fleet, allowed: int) -> None:

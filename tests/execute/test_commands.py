@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from execute.living import ENFORCE, KUEUE, Fleet, Killed, drive, new_store, quick
+from execute.living import ENFORCE, KUEUE, Fleet, Killed, drive, new_store, only, quick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.decision import ActionKind, Mode
-from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.facts.model.remediation import Phase, StepKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
 MINUTE = timedelta(minutes=1)
 COMMANDS = ("bus.volcano.sh/v1alpha1", "Command")
-
-
-@pytest.fixture
-def store() -> RemediationStore:
-    return new_store()
 
 
 def volcano(**delays: timedelta) -> Fleet:
@@ -52,11 +46,6 @@ def begun(fleet: Fleet, store: RemediationStore, action: ActionKind = ActionKind
     return executor
 
 
-def only(store: RemediationStore) -> Remediation:
-    (found,) = store.all()
-    return found
-
-
 def until(fleet: Fleet, executor: Executor, kind: StepKind) -> None:
     """Until the first step of this kind is done."""
     while not any(step.kind is kind and step.done_at for each in executor.store.all() for step in each.steps):
@@ -79,30 +68,6 @@ def as_before(fleet: Fleet) -> bool:
 # Volcano
 
 
-@pytest.mark.parametrize("late", [timedelta(), 8 * MINUTE], ids=["at-once", "late"])
-def test_a_volcano_job_is_aborted_verified_and_resumed(store: RemediationStore, late: timedelta) -> None:
-    """Volcano takes the Command up after a while, and acts on it a while later; verified is what then is."""
-    fleet = volcano(takes_up=late, carries_out=late)
-    before = copy.deepcopy(fleet.find("chat")["spec"])
-    executor = begun(fleet, store)
-    until(fleet, executor, StepKind.COMMAND)
-    if late:
-        assert phase_of(fleet) == "Running"
-        assert only(store).verified == {}
-    drive(fleet, executor, 0.9)
-    assert (only(store).phase, only(store).verified) == (Phase.IN_EFFECT, {"released": True})
-    assert (phase_of(fleet), fleet.pods("chat")) == ("Aborted", [])
-    store.ask_undo(only(store).id)
-    drive(fleet, executor, 1.5)
-    assert only(store).phase is Phase.UNDONE
-    assert as_before(fleet)
-    assert fleet.find("chat")["spec"] == before
-    assert fleet.find("chat")["status"]["retryCount"] == 1
-    assert fleet.aborted == ["chat"]
-    kinds = [step.kind for step in only(store).steps]
-    assert StepKind.WITHDRAW not in kinds  # what was seen carried out is not waited for
-
-
 def test_a_room_that_a_pod_group_keeps_is_not_free(store: RemediationStore) -> None:
     fleet = volcano()
     executor = begun(fleet, store)
@@ -114,40 +79,6 @@ def test_a_room_that_a_pod_group_keeps_is_not_free(store: RemediationStore) -> N
     group("chat", "Pending")
     drive(fleet, executor, 0.3)
     assert only(store).phase is Phase.IN_EFFECT
-
-
-@pytest.mark.parametrize("minutes", [1, 10, 25])
-def test_an_undo_waits_for_a_command_that_was_taken_up_and_resumes_then(store: RemediationStore, minutes: int) -> None:
-    """The Job would be left aborted, were the mark removed before the Command had its effect."""
-    fleet = volcano(carries_out=minutes * MINUTE)
-    executor = begun(fleet, store)
-    until(fleet, executor, StepKind.COMMAND)
-    fleet.settle()
-    assert fleet.cluster.objects(*COMMANDS) == ()
-    assert phase_of(fleet) == "Running"
-    store.ask_undo(only(store).id)
-    drive(fleet, executor, 0.01)
-    assert only(store).phase is Phase.UNDOING
-    assert keys.REMEDIATION in fleet.find("chat")["metadata"]["annotations"]
-    drive(fleet, executor, 2)
-    assert only(store).phase is Phase.UNDONE
-    assert fleet.aborted == ["chat"]
-    assert as_before(fleet)
-
-
-def test_a_command_that_volcano_lost_is_not_waited_for_for_ever(store: RemediationStore) -> None:
-    fleet = volcano(carries_out=timedelta(days=9))
-    executor = begun(fleet, store)
-    until(fleet, executor, StepKind.COMMAND)
-    fleet.settle()
-    fleet.orders.clear()
-    store.ask_undo(only(store).id)
-    drive(fleet, executor, 0.4)
-    assert only(store).phase is Phase.UNDOING
-    drive(fleet, executor, 0.6)
-    assert only(store).phase is Phase.UNDONE
-    assert "The Command is gone, and was not carried out." in [step.error for step in only(store).steps]
-    assert as_before(fleet)
 
 
 def test_a_command_that_was_never_sent_is_not_sent_hours_later(store: RemediationStore) -> None:
@@ -303,18 +234,3 @@ def test_what_was_begun_and_did_not_happen_is_not_done_once_it_is_to_be_undone(s
     assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
     assert (after["spec"], after["metadata"].get("annotations") or {}) == (before["spec"], {})
     assert as_before(fleet)
-
-
-def test_a_command_without_rights_ends_it_and_the_mark_goes(store: RemediationStore) -> None:
-    fleet = volcano()
-    executor = begun(fleet, store)
-
-    def refuse(verb: str, what: str, done: bool) -> None:
-        if what.startswith("Command"):
-            raise WriteError(Failure.FORBIDDEN, "may not create commands")
-
-    fleet.rehearsal.interfere = refuse
-    drive(fleet, executor, 1)
-    assert only(store).phase is Phase.FAILED
-    assert as_before(fleet)
-    assert fleet.cluster.get(ObjectRef("v1", "Pod", "chat-0", "ml")) is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from execute.living import ENFORCE, START, SUGGEST, Fleet, Killed, drive, new_store, quick, tick
+from execute.living import ENFORCE, START, SUGGEST, Fleet, Killed, drive, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.plan.guards import Guard
@@ -20,11 +20,6 @@ from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.cluster import ClaimedDevice
 from gpuwatch.facts.model.decision import ActionKind, FindingKind, Mode
 from gpuwatch.facts.model.remediation import Phase, Remediation, StepKind
-
-
-@pytest.fixture
-def store() -> RemediationStore:
-    return new_store()
 
 
 def only(store: RemediationStore, action: ActionKind | None = None) -> Remediation:

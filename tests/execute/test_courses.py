@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ class Row(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     finish: list[str] = []
     fails: dict[str, str] | None = None
     budgets: dict[str, int] = {}
-    people: str = ""
+    people: Literal["approve", "reject", "undo", "delete", "pause", "pause everything", "resume", ""] = ""
     plan: dict[str, Any] | None = None
     skip_hours: float = 0
     propose: int | None = None
@@ -78,8 +78,8 @@ class Courses(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 FILE = msgspec.convert(yaml.safe_load(Path(__file__).with_name("courses.yaml").read_text(encoding="utf-8")), Courses)
 
 
-def started(start: Start) -> Fleet:
-    fleet = Fleet(nodes=start.settings.get("nodes", 8))
+def started(start: Start, nodes: int = 8) -> Fleet:
+    fleet = Fleet(nodes=start.settings.get("nodes", nodes))
     for attribute, value in start.settings.items():
         fleet.become(attribute, value)
     for name, owner in start.owners.items():

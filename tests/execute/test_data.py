@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from execute.living import ENFORCE, Fleet, drive, new_store, quick, tick
+from execute.living import ENFORCE, Fleet, drive, only, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.remediations import RemediationStore
@@ -14,17 +14,12 @@ from gpuwatch.facts.frameworks import WRITTEN
 from gpuwatch.facts.frameworks.framework import Deletes, ReleaseRule
 from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.decision import ActionKind, Mode
-from gpuwatch.facts.model.remediation import Phase, Remediation
+from gpuwatch.facts.model.remediation import Phase
 
 POLICY = "persistentVolumeClaimRetentionPolicy"
 DELETE, RETAIN = {"whenScaled": "Delete"}, {"whenScaled": "Retain"}
 REASON = "Its volume claims would be deleted: persistentVolumeClaimRetentionPolicy.whenScaled is Delete."
 ACTIONS = pytest.mark.parametrize("action", [ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG])
-
-
-@pytest.fixture
-def store() -> RemediationStore:
-    return new_store()
 
 
 def fleet_of(action: ActionKind, policy: Object, kind: str = "StatefulSet") -> Fleet:
@@ -42,11 +37,6 @@ def start(fleet: Fleet, store: RemediationStore, action: ActionKind) -> Executor
     executor = fleet.executor(store, ExecutorPolicies(plan, quick()))
     fleet.propose(executor)
     return executor
-
-
-def only(store: RemediationStore) -> Remediation:
-    (found,) = store.all()
-    return found
 
 
 def disrupted(fleet: Fleet) -> list[str]:

@@ -7,21 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick
+from execute.living import ENFORCE, SUGGEST, Fleet, drive, only, quick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
-from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, StepKind
+from gpuwatch.facts.model.remediation import ObjectRef, Phase, StepKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
 ON_DEMAND = replace(ENFORCE, reclaim_only_on_demand=True, budget_min_gpus=16, idle_storm_ratio=1.0)
-WAITER = "ml/late-0"
-
-
-@pytest.fixture
-def store() -> RemediationStore:
-    return new_store()
 
 
 def crowded(**owners: int) -> Fleet:
@@ -38,11 +32,6 @@ def begun(fleet: Fleet, store: RemediationStore, plan: PlanPolicy = ON_DEMAND) -
     executor = fleet.executor(store, ExecutorPolicies(plan, quick(notice_period_seconds=120)))
     fleet.propose(executor)
     return executor
-
-
-def only(store: RemediationStore) -> Remediation:
-    (found,) = store.all()
-    return found
 
 
 def until_released(fleet: Fleet, store: RemediationStore, executor: Executor) -> None:
@@ -85,21 +74,6 @@ def test_a_waiter_that_cannot_be_read_is_neither(store: RemediationStore, monkey
     fleet.stuck = set()
     drive(fleet, executor, 0.2)
     assert only(store).verified == {"released": True, "waiter_started": True}
-
-
-def test_releases_that_make_room_together_are_done_together(store: RemediationStore) -> None:
-    """The second has to wait for its turn, and the first waits with it: its time begins once the room is made."""
-    fleet = crowded(chat=4, talk=4)
-    slow = replace(ON_DEMAND, actions_per_hour=1)
-    executor = begun(fleet, store)
-    assert {each.proposal.waiter for each in store.all()} == {WAITER}
-    executor = replace(executor, policies=replace(executor.policies, plan=slow))
-    drive(fleet, executor, 1)
-    assert sorted(each.phase for each in store.all()) == [Phase.NOTIFIED, Phase.VERIFYING]
-    drive(fleet, executor, 0.5)
-    assert [(each.phase, each.verified) for each in store.all()] == [
-        (Phase.IN_EFFECT, {"released": True, "waiter_started": True})
-    ] * 2
 
 
 def test_of_releases_that_make_room_together_one_that_is_not_approved_holds_up_all(store: RemediationStore) -> None:

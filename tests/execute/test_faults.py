@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from execute.living import ENFORCE, KUEUE, VOLCANO, Fleet, Killed, drive, new_store, quick
+from execute.test_courses import FILE, started
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.remediations import RemediationStore
@@ -37,41 +38,15 @@ class Course:
     end: Phase
 
 
-def _job(name: str) -> Callable[[], Fleet]:
-    def make() -> Fleet:
-        fleet = Fleet(
-            nodes=4, idle={"chat"} if name == "chat" else set(), sick=set() if name == "chat" else {"GPU-n0-0"}
-        )
-        fleet.owner("Job", name, 8)
-        return fleet
-
-    return make
-
-
-def _cordoned() -> Fleet:
-    fleet = _job("train")()
-    fleet.cordon()
-    return fleet
-
-
-def _web() -> Fleet:
-    fleet = Fleet(nodes=4, sick={"GPU-n0-0", "GPU-n0-4"})
-    fleet.owner("Deployment", "web", 4, pods=2)
-    fleet.cordon()
-    return fleet
+def _of(name: str) -> Callable[[], Fleet]:
+    """A fleet of courses.yaml."""
+    return lambda: started(FILE.fleets[name], nodes=4)
 
 
 def _claimed() -> Fleet:
     claim = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="n0", name="gpu-0", device="GPU-n0-0")
     fleet = Fleet(nodes=4, sick={"GPU-n0-0"}, claims=(claim,))
     fleet.owner("Job", "train", 8)
-    return fleet
-
-
-def _lone() -> Fleet:
-    fleet = Fleet(nodes=4, sick={"GPU-n0-0"})
-    fleet.owner("Deployment", "web", 8)
-    fleet.cordon()
     return fleet
 
 
@@ -88,28 +63,15 @@ def _nothing(_: Fleet, __: Any) -> None:
     pass
 
 
-def _volcano() -> Fleet:
-    fleet = Fleet(nodes=4, idle={"chat"})
-    fleet.owner("Volcano", "chat", 4, pods=2)
-    return fleet
-
-
-def _kueue() -> Fleet:
-    fleet = Fleet(nodes=4, idle={"chat"}, frees=timedelta(minutes=2))
-    fleet.owner("Job", "chat", 8)
-    fleet.queue("chat")
-    return fleet
-
-
 COURSES = {
-    "taint": Course(_job("train"), ActionKind.TAINT_NODE, 0.9, _heal, 0.8, Phase.SUCCEEDED),
+    "taint": Course(_of("sick"), ActionKind.TAINT_NODE, 0.9, _heal, 0.8, Phase.SUCCEEDED),
     "taint_device": Course(_claimed, ActionKind.TAINT_NODE, 0.6, _heal, 0.8, Phase.SUCCEEDED),
-    "release": Course(_job("chat"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
-    "volcano": Course(_volcano, ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
-    "kueue": Course(_kueue, ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
-    "cycle": Course(_cordoned, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
-    "evict": Course(_web, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
-    "rollout": Course(_lone, ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
+    "release": Course(_of("idle"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
+    "volcano": Course(_of("volcano"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
+    "kueue": Course(_of("kueue_late"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
+    "cycle": Course(_of("fenced"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
+    "evict": Course(_of("replicas"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
+    "rollout": Course(_of("lone_fenced"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
 }
 
 
@@ -335,11 +297,6 @@ def test_a_write_that_was_held_up_does_not_land_on_what_changed() -> None:
     course = COURSES["release"]
     lives = Lives(course)
     held: list[Callable[[], None]] = []
-
-    def hold(verb: str, what: str, done: bool) -> None:
-        if what.startswith("Job/ml/chat") and not done and len(held) == 1:
-            raise WriteError(Failure.UNSURE, "no answer")
-
     executor = lives.executor()
     lives.fleet.propose(executor)
     send = lives.fleet.cluster.patch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from execute.living import ENFORCE, Fleet, drive, new_store, quick
+from execute.living import ENFORCE, Fleet, drive, only, quick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.policy import ExecutePolicy
@@ -16,7 +16,7 @@ from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object, ref_of
 from gpuwatch.facts.model.decision import ActionKind
-from gpuwatch.facts.model.remediation import Phase, Remediation, StepKind
+from gpuwatch.facts.model.remediation import Phase, StepKind
 
 MAINTENANCE: Object = {
     "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
@@ -25,11 +25,6 @@ MAINTENANCE: Object = {
     "spec": {"nodeName": "{node}", "reason": "{remediation}: {cause}. {reason}", "{node}": [{"kept": "{not one"}]},
 }
 OF_N0 = ("nodemaintenance.medik8s.io/v1beta1", "NodeMaintenance")
-
-
-@pytest.fixture
-def store() -> RemediationStore:
-    return new_store()
 
 
 def begun(store: RemediationStore, **changes: Any) -> tuple[Fleet, Executor]:
@@ -45,11 +40,6 @@ def begun(store: RemediationStore, **changes: Any) -> tuple[Fleet, Executor]:
 
 def handed(fleet: Fleet) -> list[Object]:
     return list(fleet.cluster.objects(*OF_N0))
-
-
-def only(store: RemediationStore) -> Remediation:
-    (found,) = store.all()
-    return found
 
 
 def empty(fleet: Fleet) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from execute.living import ENFORCE, Fleet, drive, new_store, quick
+from execute.living import ENFORCE, Fleet, drive, quick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.remediations import RemediationStore
@@ -17,11 +17,6 @@ from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.decision import ActionKind, Mode, Plan
 from gpuwatch.facts.model.remediation import Phase, Remediation
-
-
-@pytest.fixture
-def store() -> RemediationStore:
-    return new_store()
 
 
 def start(fleet: Fleet, store: RemediationStore, *actions: ActionKind, **changes: Any) -> Executor:
@@ -119,27 +114,6 @@ def stuck_move() -> Fleet:
     fleet.owner("Job", "train", 8)
     fleet.cordon()
     return fleet
-
-
-def stop(fleet: Fleet, executor: Executor, name: str = "train") -> None:
-    while not fleet.find(name)["spec"]["suspend"]:
-        drive(fleet, executor, 1 / 60)
-
-
-def test_a_person_is_called_with_the_words_of_the_scheduler(store: RemediationStore) -> None:
-    fleet = stuck_move()
-    executor = start(fleet, store, ActionKind.EVICT_GANG, verification_timeout_seconds=120)
-    stop(fleet, executor)
-    since = fleet.now - timedelta(minutes=1)
-    fleet.stuck.add("train")
-    drive(fleet, executor, 1)
-    (call,) = {step.parameters["text"] for step in moves(store)[0].steps if "call" in step.parameters}
-    assert f"has been stopped since {since:%Y-%m-%d %H:%M:%S UTC}, and does not run again." in call
-    assert call.endswith("0 of 1 Pods run. Pod train-1: Unschedulable: no Node has room")
-    # It is looked at for as long as it takes, and says nothing twice.
-    turns = len(moves(store)[0].history)
-    drive(fleet, executor, 48, least_seconds=600)
-    assert len(moves(store)[0].history) == turns
 
 
 # NoSchedule

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, new_store, quick
+from execute.living import ENFORCE, START, SUGGEST, Fleet, drive, quick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.policy import ExecutePolicy
@@ -23,11 +23,6 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 LATER = START + timedelta(days=60)
 TAINTS = replace(ENFORCE, modes={ActionKind.TAINT_NODE: Mode.ENFORCE})
-
-
-@pytest.fixture
-def store() -> RemediationStore:
-    return new_store()
 
 
 def sick_fleet() -> Fleet:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from gpuwatch.act.plan.policy import Freeze, PlanPolicy
 from gpuwatch.facts.model.decision import (
@@ -143,41 +146,12 @@ def test_all_reasons_to_stop_are_given_at_once() -> None:
     assert refused_by(plan) == {"freeze", "alert", "paused", "cool_down"}
 
 
-def at(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+FREEZES = yaml.safe_load((Path(__file__).parent / "freezes.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("freeze", "moment", "held"),
-    [
-        # Within a day; the end is not in it. 2026-03-06 is a Friday.
-        (Freeze(start="09:00", end="17:00"), "2026-03-06T09:00", True),
-        (Freeze(start="09:00", end="17:00"), "2026-03-06T08:59:59", False),
-        (Freeze(start="09:00", end="17:00"), "2026-03-06T16:59:59", True),
-        (Freeze(start="09:00", end="17:00"), "2026-03-06T17:00", False),
-        (Freeze(weekdays=("fri",), start="09:00", end="17:00"), "2026-03-05T12:00", False),
-        # Over midnight: the weekday is that of the start.
-        (Freeze(weekdays=("fri",), start="16:00", end="08:00"), "2026-03-07T07:59", True),
-        (Freeze(weekdays=("fri",), start="16:00", end="08:00"), "2026-03-07T08:00", False),
-        (Freeze(weekdays=("fri",), start="16:00", end="08:00"), "2026-03-06T07:59", False),
-        (Freeze(weekdays=("fri",), start="16:00", end="08:00"), "2026-03-06T16:00", True),
-        # A whole day, and all of them.
-        (Freeze(weekdays=("fri",)), "2026-03-06T00:00", True),
-        (Freeze(weekdays=("fri",)), "2026-03-07T00:00", False),
-        (Freeze(), "2026-03-07T00:00", True),
-        # By the wall's clock: 18:00 in Berlin is 17:00 UTC in winter, 16:00 in summer.
-        (Freeze(start="18:00", end="20:00", time_zone="Europe/Berlin"), "2026-03-06T17:00", True),
-        (Freeze(start="18:00", end="20:00", time_zone="Europe/Berlin"), "2026-03-06T16:59", False),
-        (Freeze(start="18:00", end="20:00", time_zone="Europe/Berlin"), "2026-07-06T16:00", True),
-        (Freeze(start="18:00", end="20:00", time_zone="Europe/Berlin"), "2026-07-06T18:00", False),
-        # Days on which it may start.
-        (Freeze(first_day="2026-12-20", last_day="2027-01-02"), "2026-12-19T23:59", False),
-        (Freeze(first_day="2026-12-20", last_day="2027-01-02"), "2026-12-20T00:00", True),
-        (Freeze(first_day="2026-12-20", last_day="2027-01-02"), "2027-01-03T00:00", False),
-    ],
-)
-def test_freezes(freeze: Freeze, moment: str, held: bool) -> None:
-    assert freeze.holds(at(moment)) is held
+@pytest.mark.parametrize(("freeze", "moment", "held"), FREEZES)
+def test_freezes(freeze: dict[str, Any], moment: str, held: bool) -> None:
+    assert Freeze(**freeze).holds(datetime.fromisoformat(moment).replace(tzinfo=UTC)) is held
 
 
 @pytest.mark.parametrize(

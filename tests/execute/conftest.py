@@ -1,0 +1,13 @@
+"""Fixtures of the tests of Remediations."""
+
+from __future__ import annotations
+
+import pytest
+
+from execute.living import new_store
+from gpuwatch.act.remediations import RemediationStore
+
+
+@pytest.fixture
+def store() -> RemediationStore:
+    return new_store()
