@@ -73,6 +73,22 @@ def with_minimum(snapshot: Snapshot, count: int) -> Snapshot:
     return replace(snapshot, cluster=replace(snapshot.cluster, gangs=gangs))
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_kais_annotation_is_advised_where_its_owner_lacks_it(asks: bool) -> None:
+    """KAI places a JobSet Pod by Pod since 0.15."""
+    snapshot = torn(20)
+    pods = tuple(replace(pod, scheduler="kai-scheduler") for pod in snapshot.cluster.pods)
+    (gang,) = snapshot.cluster.gangs
+    marks = {"kai.scheduler/batch-min-member": "3"} if asks else {}
+    owners = tuple(
+        replace(each, annotations=marks if each.id == gang.workload else {}) for each in snapshot.cluster.workloads
+    )
+    told = found(replace(snapshot, cluster=replace(snapshot.cluster, pods=pods, workloads=owners))).summary
+    advice = f"KAI places {gang.workload} Pod by Pod; kai.scheduler/batch-min-member=3 on it places all or none"
+    assert (advice in told) is not asks
+    assert "KAI" not in found(torn(20)).summary
+
+
 def test_it_is_named_within_minutes_and_confirmed_by_silence() -> None:
     finding = found(torn(20))
     assert (finding.rule, finding.kind, finding.verdict) == (

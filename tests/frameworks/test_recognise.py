@@ -11,6 +11,7 @@ from frameworks.samples import EXAMPLES, recorded
 from gpuwatch.facts.frameworks import FRAMEWORKS, OWNERS, kueue, schedulers, volcano
 from gpuwatch.facts.frameworks.apps import StatefulSetSpec
 from gpuwatch.facts.frameworks.batch_job import JobSpec
+from gpuwatch.facts.frameworks.jobset import JobSetSpec
 from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec
 from gpuwatch.facts.frameworks.recognise import GangObjects, Member, group_kinds, recognise
 from gpuwatch.facts.model.cluster import Cluster, OwnerStatus
@@ -215,6 +216,20 @@ def test_a_job_set_needs_the_pods_of_all_its_jobs() -> None:
     indexed = {"completionMode": "Indexed", "parallelism": 8}
     assert minimum_of("batch/v1/Job", indexed) == 8
     assert minimum_of("batch/v1/Job", {**indexed, "completions": 6}) == 6
+
+
+@pytest.mark.parametrize(
+    ("asked", "by_kai", "needed"), [("2", True, 2), ("2", False, 7), ("all", True, 7), ("", True, 7)]
+)
+def test_kais_annotation_says_how_many_a_job_set_wants_at_once(asked: str, by_kai: bool, needed: int) -> None:
+    pods = {"name": "workers", "replicas": 7, "template": {"spec": {}}}
+    spec = msgspec.json.decode(json.dumps({"replicatedJobs": [pods]}), type=JobSetSpec)
+    marks = {"kai.scheduler/batch-min-member": asked} if asked else {}
+    owner = controller("jobset.x-k8s.io", "JobSet", spec=spec, annotations=marks)
+    placed = {"annotations": {"pod-group-name": "pg"}} if by_kai else {}
+    found = recognise(member(chain=(owner,), **placed), GangObjects())
+    assert found is not None
+    assert found.min_available == needed
 
 
 def test_workers_that_wait_for_their_leader_are_not_needed_yet() -> None:

@@ -149,6 +149,9 @@ def _by_owner(member: Member, objects: GangObjects) -> Membership | None:
         if framework is None or framework.gang is None:
             continue
         found = _membership(framework, framework.gang, member, owner, owner.name, f"owner {owner.kind}")
+        asked = owner.annotations.get(schedulers.KAI_MINIMUM, "")
+        if found is not None and asked.isdecimal() and member.mark(schedulers.KAI.queued):
+            return replace(found, min_available=int(asked))  # its owner wants no more of them at once
         if found is not None and found.min_available is None:
             return replace(found, min_available=_own_group_minimum(member, owner, objects))
         if found is not None:

@@ -27,6 +27,9 @@ COSCHEDULING = Framework(
     ),
     move=Never("The members that stay keep running, and a replacement may not fit beside them."),
 )
+KAI_MINIMUM = "kai.scheduler/batch-min-member"
+"""Annotation of a Job or JobSet: how many of its Pods KAI places at once. Without it the PodGroup of a Job has one, and
+since KAI 0.15 that of a JobSet as well (its CHANGELOG)."""
 KAI = Framework(
     name="KAI",
     groups=PodGroups(Kind("scheduling.run.ai", "PodGroup", ("v2alpha2",)), ("pod-group-name",), common.min_member),

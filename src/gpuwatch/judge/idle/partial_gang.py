@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from gpuwatch.facts.frameworks.schedulers import KAI, KAI_MINIMUM
 from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.judge.fleet import conclude
@@ -33,7 +34,8 @@ and Kueue. `quota` also where an admission controller such as Kueue holds it by 
 @dataclass(frozen=True, slots=True)
 class PartialGang:
     """needed: Pods that have to be placed, those without accelerators included; placed: those that are; unmade: those
-    that do not exist. since: when the last one was placed and another waited. said: the reason in the gang's object."""
+    that do not exist. since: when the last one was placed and another waited. said: the reason in the gang's object.
+    advice: a setting that would place all of them or none."""
 
     holding: tuple[Pod, ...]
     waiting: tuple[Pod, ...]
@@ -42,6 +44,7 @@ class PartialGang:
     unmade: int
     since: datetime
     said: str = ""
+    advice: str = ""
 
 
 def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
@@ -52,6 +55,7 @@ def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
         members[pod.gang].append(pod)
     completed = {pod.workload for pod in every if pod.phase == "Succeeded"}
     failed = {pod.workload for pod in every if pod.phase == "Failed"}
+    annotations = {workload.id: workload.annotations for workload in cluster.workloads}
     found = {}
     for gang in cluster.gangs:
         pods = members[gang.id]
@@ -69,7 +73,11 @@ def partial_gangs(cluster: Cluster) -> dict[str, PartialGang]:
         stands = gang.workload not in failed and all(pod.phase == "Running" for pod in pods)
         if (waiting or (unmade and stands)) and holding and placed < needed and known and not ends:
             since = max(*held, min(asked, default=held[0]))
-            found[gang.id] = PartialGang(holding, waiting, placed, needed, unmade, since, gang.unscheduled)
+            advice = ""
+            by_kai = any(pod.scheduler in KAI.schedulers for pod in holds)
+            if by_kai and KAI_MINIMUM not in annotations.get(gang.workload, {}):
+                advice = f"KAI places {gang.workload} Pod by Pod; {KAI_MINIMUM}={needed} on it places all or none"
+            found[gang.id] = PartialGang(holding, waiting, placed, needed, unmade, since, gang.unscheduled, advice)
     return found
 
 
@@ -135,6 +143,7 @@ def _shown(
     text += f"{len(partial.waiting) + partial.unmade} not placed for {time_text((at - partial.since).total_seconds())}"
     text += f" ({partial.unmade} never created)" if partial.unmade else ""
     text += f"; its scheduler's reason: {kept_by}" if kept_by else ""
+    text += f"; {partial.advice}" if partial.advice else ""
     waits = [f"{pod.ref}: {pod.unscheduled}" for pod in partial.waiting[:1] if pod.unscheduled]
     note = "; ".join((*waits, *([partial.said] if partial.said else [])))
     placed, bound = float(partial.placed), float(partial.needed)
