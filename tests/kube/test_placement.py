@@ -126,17 +126,6 @@ def test_what_a_pod_without_accelerators_takes_of_its_node() -> None:
     assert takes(nodeName=None)[0] == ""
 
 
-@pytest.mark.parametrize("more", [{"status": {"phase": "Succeeded"}}, {"status": {"phase": "Failed"}}])
-def test_a_pod_that_has_ended_takes_nothing(more: dict[str, Any]) -> None:
-    assert other(**more) is None
-
-
-def test_a_pod_with_accelerators_is_counted_by_itself() -> None:
-    found = take_pod(raw(pod()))
-    assert found is not None
-    assert found.other is None
-
-
 def test_nodes_carry_the_sum_of_the_others() -> None:
     nodes = [
         take_node(raw(node("gpu-0", capacity={"nvidia.com/gpu": "8", "cpu": "64", "pods": "110"}))).node,

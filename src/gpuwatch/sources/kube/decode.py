@@ -53,23 +53,21 @@ class Listing(Generic[T]):
 
 @dataclass(slots=True)
 class BadObjects:
-    """Objects of one list that could not be decoded: their count, the first names, and namespace/name of all."""
+    """Objects of one list that could not be decoded: namespace/name of all, and what is said of each."""
 
-    count: int = 0
-    named: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
     places: set[str] = field(default_factory=set)
 
     def add(self, place: str, why: str) -> None:
         """place: namespace/name, '' if unknown. why: what follows it in the message."""
-        self.count += 1
         self.places.add(place)
-        if len(self.named) < _NAMED_AT_MOST:
-            self.named.append(f"{place or 'an object without a name'}{why}")
+        self.told.append(f"{place or 'an object without a name'}{why}")
 
     def gaps(self, what: str) -> tuple[Gap, ...]:
-        if not self.count:
+        if not self.told:
             return ()
-        detail = f"{self.count} could not be read and are left out: {'; '.join(self.named)}."
+        first = "; ".join(self.told[:_NAMED_AT_MOST])
+        detail = f"{len(self.told)} could not be read and are left out: {first}."
         return (Gap(kind=GapKind.BAD_INPUT, what=what, detail=detail),)
 
 
