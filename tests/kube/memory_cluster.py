@@ -13,14 +13,12 @@ from typing import Any
 
 from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.remediation import ObjectRef
-from gpuwatch.sources.kube.kinds import LISTED_OWNERS
 from gpuwatch.sources.kube.live_writer import event_of
 from gpuwatch.sources.kube.writer import Failure, LeaseCheck, PatchKind, WriteError, grant
 
 _Place = tuple[str, str, str, str]
 """API group, kind, Namespace and name."""
 
-_PLURALS = {kind.key: kind.plural for kind in LISTED_OWNERS.values()}
 _LIST_KEYS = {"conditions": "type", "taints": "key", "ownerReferences": "uid"}  # the API's patchMergeKey
 _COUNTS = ("replicas", "parallelism", "completions", "minReplicas")
 
@@ -257,7 +255,7 @@ def _place(api_version: str, kind: str, metadata: Mapping[str, Any]) -> _Place:
 
 def _resource(api_version: str, kind: str, subresource: str = "") -> str:
     group = api_version.rpartition("/")[0]
-    plural = _PLURALS.get((group, kind), f"{kind.lower()}s")
+    plural = f"{kind.lower()}s"
     whole = f"{plural}/{subresource}" if subresource else plural
     return f"{whole}.{group}" if group else whole
 

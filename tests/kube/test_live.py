@@ -378,20 +378,18 @@ def test_an_unusable_kubeconfig_is_a_clear_error(
     assert str(file) in str(caught.value)
 
 
-def test_without_kubeconfig_and_outside_of_a_pod_the_error_says_what_to_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("host", "said"), [("", "--kubeconfig FILE, or --cluster DIR"), ("10.0.0.1", "service account")]
+)
+def test_without_kubeconfig_the_error_says_what_to_give_or_what_of_the_pod_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, said: str
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ClusterError, match="--kubeconfig FILE, or --cluster DIR"):
-        LiveCluster(api_client())
-
-
-def test_a_broken_service_account_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    with pytest.raises(ClusterError, match="service account"):
+    if host:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(ClusterError, match=said):
         LiveCluster(api_client())
 
 

@@ -72,20 +72,26 @@ def test_the_labels_that_gpu_feature_discovery_writes_are_understood(file: str, 
     assert (found.mig_layout, found.replicas, found.sharing) == (layout, 1, Sharing.NONE)
 
 
+GFD = "nvidia.com/gpu.product"
+
+
 @pytest.mark.parametrize(
-    ("label", "product"),
+    ("label", "value", "product"),
     [
-        ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-80GB-HBM3"),
-        ("NVIDIA-H100-80GB-HBM3-SHARED", "NVIDIA-H100-80GB-HBM3"),
-        ("A100-SXM4-40GB-MIG-1g.5gb", "A100-SXM4-40GB"),
-        ("A100-SXM4-40GB-MIG-1g.5gb-SHARED", "A100-SXM4-40GB"),
-        ("A100-SXM4-80GB-MIG-1g.10gb.me", "A100-SXM4-80GB"),
-        ("A100-SXM4-40GB-MIG-INVALID", "A100-SXM4-40GB"),
-        ("GRID-MIG-LIKE-NAME", "GRID-MIG-LIKE-NAME"),
+        (GFD, "NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-80GB-HBM3"),
+        (GFD, "NVIDIA-H100-80GB-HBM3-SHARED", "NVIDIA-H100-80GB-HBM3"),
+        (GFD, "A100-SXM4-40GB-MIG-1g.5gb", "A100-SXM4-40GB"),
+        (GFD, "A100-SXM4-40GB-MIG-1g.5gb-SHARED", "A100-SXM4-40GB"),
+        (GFD, "A100-SXM4-80GB-MIG-1g.10gb.me", "A100-SXM4-80GB"),
+        (GFD, "A100-SXM4-40GB-MIG-INVALID", "A100-SXM4-40GB"),
+        (GFD, "GRID-MIG-LIKE-NAME", "GRID-MIG-LIKE-NAME"),
+        ("amd.com/gpu.product-name", "AMD_Instinct_MI300X_OAM", "AMD_Instinct_MI300X_OAM"),
+        ("gpu.intel.com/product", "Max_1550", "Max_1550"),
+        ("karpenter.k8s.aws/instance-gpu-name", "a100", "a100"),
     ],
 )
-def test_product_is_cleaned_of_what_gfd_appends(label: str, product: str) -> None:
-    assert read({"nvidia.com/gpu.product": label}).gpu_product == product
+def test_the_product_of_each_labeller_without_what_gfd_appends(label: str, value: str, product: str) -> None:
+    assert read({label: value}).gpu_product == product
 
 
 def test_strategy_single_describes_instances_and_leaves_the_gpus_unknown() -> None:
@@ -167,18 +173,6 @@ def test_accelerators_of_every_vendor_are_counted_and_nothing_else() -> None:
 def test_allocatable_keeps_a_resource_that_broke_down_to_nothing() -> None:
     found = read({}, {"nvidia.com/gpu": "8"}, allocatable={"nvidia.com/gpu": "0"})
     assert (found.accelerators, found.allocatable) == ({"nvidia.com/gpu": 8}, {"nvidia.com/gpu": 0})
-
-
-@pytest.mark.parametrize(
-    ("label", "product"),
-    [
-        ("amd.com/gpu.product-name", "AMD_Instinct_MI300X_OAM"),
-        ("gpu.intel.com/product", "Max_1550"),
-        ("karpenter.k8s.aws/instance-gpu-name", "a100"),
-    ],
-)
-def test_products_of_other_labellers(label: str, product: str) -> None:
-    assert read({label: product}).gpu_product == product
 
 
 def test_without_labels_the_capacity_counts_the_gpus() -> None:
