@@ -22,11 +22,11 @@ from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.framework import Kind
-from gpuwatch.facts.frameworks.objects import KindKey, Object
+from gpuwatch.facts.frameworks.objects import KindKey, Object, stamp
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Finding, Snapshot
 from gpuwatch.facts.model.remediation import ObjectRef
-from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Vendor
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
 from gpuwatch.sources.collect.origin import Origin, untrusted
 from gpuwatch.sources.collect.resolve import host_of, resolve_nodes
 from gpuwatch.sources.kube.assemble import read_cluster
@@ -190,16 +190,6 @@ class HostileFleet(Fleet):
         spec = {"nodeName": node, "containers": containers(gpus)}
         self.cluster.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
 
-    def _reference(self, owner: str) -> Object:
-        found = self._owner(owner)
-        return {
-            "apiVersion": found["apiVersion"],
-            "kind": found["kind"],
-            "name": owner,
-            "uid": found["metadata"]["uid"],
-            "controller": True,
-        }
-
     def pods(self, owner: str = "") -> list[Object]:
         """Of an owner: those with GPUs that are not being deleted."""
         found = super().pods(owner)
@@ -282,31 +272,9 @@ class HostileFleet(Fleet):
         return found
 
     def _devices(self, pods: list[Object]) -> tuple[Device, ...]:
-        taken: dict[str, int] = {}
-        holders: dict[str, str] = {}
-        for pod in pods:
-            node = pod["spec"].get("nodeName", "")
-            for _ in range(self._gpus(pod) if node else 0):
-                holders[device_id(node, taken.get(node, 0))] = (
-                    f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-                )
-                taken[node] = taken.get(node, 0) + 1
-        return tuple(
-            Device(
-                id=(name := device_id(f"n{n}", i)),
-                uuid=name,
-                vendor=Vendor.NVIDIA,
-                vocabulary="dcgm",
-                index=str(i),
-                node_label=f"n{n}",
-                exporter=f"10.0.0.{n}:9400",
-                pods=(holders[name],) if name in holders else (),
-                present=name not in self.silent,
-            )
-            for n in range(self.nodes)
-            for i in range(GPUS)
-            if device_id(f"n{n}", i) not in self.dark
-        )
+        """As its exporter names them, not resolved."""
+        found = super()._devices(pods)
+        return tuple(replace(each, node=None, exporter=f"10.0.0.{each.node_label[1:]}:9400") for each in found)
 
     def _findings(self, devices: tuple[Device, ...], pods: list[Object]) -> list[Finding]:
         """A rule believes what the rows say: it cannot know whose they are."""
@@ -366,14 +334,6 @@ _NO_STORE: Any = None
 def containers(gpus: int) -> list[Object]:
     limits = {"cpu": "1", **({GPU: str(gpus)} if gpus else {})}
     return [{"name": "main", "image": "work", "resources": {"limits": limits, "requests": limits}}]
-
-
-def stamp(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def device_id(node: str, index: int) -> str:
-    return f"GPU-{node}-{index}"
 
 
 def is_side(pod: Object) -> bool:

@@ -169,13 +169,12 @@ class Fleet:
         job = self.find(name)
         job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
         self.cluster.put(job)
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": self._uid(name), "controller": True}
         reserved = {"type": "QuotaReserved", "status": str(not job["spec"]["suspend"])}
         self.cluster.put(
             {
                 "apiVersion": KUEUE,
                 "kind": "Workload",
-                "metadata": {"name": f"job-{name}", "namespace": "ml", "ownerReferences": [owner]},
+                "metadata": {"name": f"job-{name}", "namespace": "ml", "ownerReferences": [self._reference(name)]},
                 "spec": {"active": True, "queueName": "team"},
                 "status": {"conditions": [reserved]},
             }
@@ -195,19 +194,18 @@ class Fleet:
         self.cluster.remove(ref_of(job))
 
     def _pod_group(self, name: str, phase: str) -> None:
-        owner = {"apiVersion": VOLCANO, "kind": "Job", "name": name, "uid": self._uid(name), "controller": True}
+        metadata = {"name": f"{name}-group", "namespace": "ml", "ownerReferences": [self._reference(name)]}
         self.cluster.put(
             {
                 "apiVersion": "scheduling.volcano.sh/v1beta1",
                 "kind": "PodGroup",
-                "metadata": {"name": f"{name}-group", "namespace": "ml", "ownerReferences": [owner]},
+                "metadata": metadata,
                 "spec": {},
                 "status": {"phase": phase},
             }
         )
 
     def _pod(self, name: str, node: str) -> None:
-        owner = self.find(name)
         generation = self.made.get(name, 0)
         self.made[name] = generation + 1
         self.cluster.put(
@@ -218,15 +216,7 @@ class Fleet:
                     "name": f"{name}-{generation}",
                     "namespace": "ml",
                     "labels": {"app": name},
-                    "ownerReferences": [
-                        {
-                            "apiVersion": owner["apiVersion"],
-                            "kind": owner["kind"],
-                            "name": name,
-                            "uid": owner["metadata"]["uid"],
-                            "controller": True,
-                        }
-                    ],
+                    "ownerReferences": [self._reference(name)],
                 },
                 "spec": {},
                 "status": {"phase": "Pending", "conditions": [UNPLACED]},
@@ -256,8 +246,11 @@ class Fleet:
         """A copy."""
         return copy.deepcopy(self._owner(name))
 
-    def _uid(self, name: str) -> str:
-        return f"uid-{name}"
+    def _reference(self, name: str) -> Object:
+        """As the owner's Pods have it."""
+        found = self._owner(name)
+        kind, uid = found["kind"], found["metadata"]["uid"]
+        return {"apiVersion": found["apiVersion"], "kind": kind, "name": name, "uid": uid, "controller": True}
 
     def _owner(self, name: str) -> Object:
         places = tuple((version.partition("/")[0], kind) for kind, version in _KINDS)
@@ -402,29 +395,7 @@ class Fleet:
 
     def view(self) -> PlanFacts:
         pods = self.pods()
-        taken: dict[str, int] = {}
-        holders: dict[str, str] = {}
-        for pod in pods:
-            node = pod["spec"].get("nodeName", "")
-            for _ in range(self._gpus(pod) if node else 0):
-                holders[_device(node, taken.get(node, 0))] = f"ml/{pod['metadata']['name']}"
-                taken[node] = taken.get(node, 0) + 1
-        devices = tuple(
-            Device(
-                id=_device(f"n{n}", i),
-                uuid=_device(f"n{n}", i),
-                vendor=Vendor.NVIDIA,
-                vocabulary="dcgm",
-                index=str(i),
-                node_label=f"n{n}",
-                node=f"n{n}",
-                pods=(holders[_device(f"n{n}", i)],) if _device(f"n{n}", i) in holders else (),
-                present=_device(f"n{n}", i) not in self.silent,
-            )
-            for n in range(self.nodes)
-            for i in range(GPUS)
-            if _device(f"n{n}", i) not in self.dark
-        )
+        devices = self._devices(pods)
         cluster = Cluster(
             nodes=tuple(self._model_node(item) for item in self._all("v1", "Node")),
             pods=tuple(self._model_pod(pod) for pod in pods),
@@ -446,6 +417,32 @@ class Fleet:
         )
         snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster, gaps=self.gaps())
         return PlanFacts(snapshot=snapshot, findings=tuple(self._findings(devices, pods)), alerts=self.alerts)
+
+    def _devices(self, pods: list[Object]) -> tuple[Device, ...]:
+        taken: dict[str, int] = {}
+        holders: dict[str, str] = {}
+        for pod in pods:
+            node = pod["spec"].get("nodeName", "")
+            for _ in range(self._gpus(pod) if node else 0):
+                holder = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+                holders[device_id(node, taken.get(node, 0))] = holder
+                taken[node] = taken.get(node, 0) + 1
+        return tuple(
+            Device(
+                id=(name := device_id(f"n{n}", i)),
+                uuid=name,
+                vendor=Vendor.NVIDIA,
+                vocabulary="dcgm",
+                index=str(i),
+                node_label=f"n{n}",
+                node=f"n{n}",
+                pods=(holders[name],) if name in holders else (),
+                present=name not in self.silent,
+            )
+            for n in range(self.nodes)
+            for i in range(GPUS)
+            if device_id(f"n{n}", i) not in self.dark
+        )
 
     def gaps(self) -> tuple[Gap, ...]:
         """Of telemetry."""
@@ -597,7 +594,7 @@ def is_closed(node: Object) -> bool:
     return hard or bool(node["spec"].get("unschedulable"))
 
 
-def _device(node: str, index: int) -> str:
+def device_id(node: str, index: int) -> str:
     return f"GPU-{node}-{index}"
 
 

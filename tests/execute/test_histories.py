@@ -44,13 +44,13 @@ from functools import partial
 import pytest
 
 from execute.broken import BREAKS
-from execute.hostile import LISTS, READS, HostileFleet, device_id, is_foreign, is_side, stamp
-from execute.living import ENFORCE, GPUS, Fleet, Killed, attended, drive, new_store, quick
+from execute.hostile import LISTS, READS, HostileFleet, is_foreign, is_side
+from execute.living import ENFORCE, GPUS, Fleet, Killed, attended, device_id, drive, new_store, quick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.sweep import Orphan, suspects
 from gpuwatch.act.remediations import PAUSE
 from gpuwatch.facts.frameworks import keys
-from gpuwatch.facts.frameworks.objects import KindKey, Object, ref_of
+from gpuwatch.facts.frameworks.objects import KindKey, Object, ref_of, stamp
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, Step, StepKind
 from gpuwatch.facts.model.telemetry import Device, Vendor

@@ -109,9 +109,6 @@ class ServedFleet(Fleet):
         found = (self.cluster.get(ObjectRef(api, "Job", name, "ml")) for api in ("batch/v1", VOLCANO))
         return next(item for item in found if item is not None)
 
-    def _uid(self, name: str) -> str:
-        return str(self._owner(name)["metadata"]["uid"])
-
 
 @pytest.fixture(scope="module")
 def plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
