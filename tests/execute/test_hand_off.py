@@ -114,10 +114,8 @@ def test_the_taint_stands_where_no_order_can_be_made(store: RemediationStore) ->
         ({"apiVersion": "a/v1", "metadata": {"name": "{node}"}}, "kind is None"),
         ({"apiVersion": "a/v1", "kind": "A"}, "metadata.name is None"),
         ({"apiVersion": "a/v1", "kind": "A", "metadata": {"name": "one"}}, "the same for every Node"),
-        (
-            {**MAINTENANCE, "spec": {"x": [{"y": "of {nod}"}]}},
-            "{nod} is not one of {node}, {remediation}",
-        ),
+        ({**MAINTENANCE, "spec": {"x": [{"y": "of {nod}"}]}}, "{nod} is not one of {node}, {remediation}"),
+        ({**MAINTENANCE, "spec": {"{reson}": "x"}}, "{reson} is not one of {node}, {remediation}"),
     ],
 )
 def test_an_object_that_cannot_be_made_is_refused_by_name(wrong: Object, said: str) -> None:

@@ -1,12 +1,12 @@
 """Brakes: conditions that stop all actions, such as implausible telemetry, a recent storm, an alert or a freeze."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import Guard
-from gpuwatch.facts.model.decision import Family, FindingKind, Refusal, Severity, SubjectKind, Verdict
-from gpuwatch.facts.model.telemetry import DeviceId, GapKind, partial_answers
+from gpuwatch.facts.model.decision import FindingKind, Refusal, Severity, SubjectKind, Verdict
+from gpuwatch.facts.model.telemetry import GapKind, partial_answers
 
 # Share of the known devices that report now, and of the ready Nodes with accelerators that telemetry shows. Below half,
 # what is missing could turn every other number round.
@@ -83,10 +83,10 @@ def _storm(facts: PlanFacts) -> str:
         return f"Telemetry shows devices of only {seen} of {len(holding)} Nodes that have any."
     # One cause for a rack leaves its GPUs UNKNOWN; they count as well.
     together = {device for finding in grave if finding.subject.kind is SubjectKind.FLEET for device in finding.devices}
-    sick = facts.physical(_devices(facts, Family.HEALTH, Verdict.DEGRADED) | together)
+    sick = facts.physical(facts.degraded_devices | together)
     if sick >= _STORM_MIN_GPUS and sick > policy.storm_ratio * known:
         return f"{sick} of {known} GPUs look degraded at once, more than {policy.storm_ratio:.0%}."
-    looks_idle = _devices(facts, Family.IDLE, Verdict.IDLE)
+    looks_idle = {name for finding in facts.findings if finding.verdict is Verdict.IDLE for name in finding.devices}
     # Allocated instances of a GPU count as equal parts of it.
     held: dict[str, list[bool]] = {}
     for device in present:
@@ -134,10 +134,3 @@ BRAKES: dict[Guard, Callable[[PlanFacts], str]] = {
     Guard.ALERT: _alert,
     Guard.FREEZE: _freeze,
 }
-
-
-def _devices(facts: PlanFacts, family: Family, verdict: Verdict) -> set[DeviceId]:
-    chosen: Iterable[tuple[DeviceId, ...]] = (
-        finding.devices for finding in facts.findings if finding.family is family and finding.verdict is verdict
-    )
-    return {device for devices in chosen for device in devices}

@@ -86,7 +86,8 @@ def _moments(candidate: Candidate, facts: PlanFacts) -> list[Moment]:
     known = [at for at in saved if at is not None and at <= now]
     whole = bool(pods) and len(known) == len(pods)
     since = f" (work since the checkpoint at {min(known):%Y-%m-%d %H:%M %Z})" if whole else ""
-    if _all_serve(pods, facts):
+    kinds = [facts.kind_of(pod.workload) for pod in pods]
+    if kinds and all(kind is not None and kind.nature is Nature.SERVES for kind in kinds):
         quiet = _next_quiet(pods, facts)
         if quiet == 0.0:
             return [Moment(TimingKind.NOW, 0.0, 0.0, "now, as it is idle,")]
@@ -164,11 +165,6 @@ def _annotated_time(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
     except ValueError:
         return None
     return at if at.tzinfo is not None else None
-
-
-def _all_serve(pods: list[Pod], facts: PlanFacts) -> bool:
-    kinds = [facts.kind_of(pod.workload) for pod in pods]
-    return bool(kinds) and all(kind is not None and kind.nature is Nature.SERVES for kind in kinds)
 
 
 def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
