@@ -131,10 +131,9 @@ schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
 	$(BIN)/python -c 'from gpuwatch.say.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
-names: $(STAMP)  ## Write docs/names.md, docs/settings.md, the table of docs/rules.md, the kinds of findings, and deploy/base/crds.yaml
-	$(BIN)/python -m tools.crds > deploy/base/crds.yaml
+names: $(STAMP)  ## Write docs/names.md, docs/settings.md, tables of docs/rules.md, the kinds of findings, and deploy/base/crds.yaml
 	$(BIN)/python -m tools.kinds
-	for page in names settings rules; do $(BIN)/python -m tools.names $$page > docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; done
+	$(BIN)/python -m tools.names
 
 frameworks: $(STAMP)  ## Write what follows from FRAMEWORKS: rules of the Roles, the admission policies, tables of docs/frameworks.md
 	$(BIN)/python -m tools.frameworks

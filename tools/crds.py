@@ -1,13 +1,10 @@
-"""Writes the CustomResourceDefinitions of gpuwatch.dev/v1alpha1.
+"""The CustomResourceDefinitions of gpuwatch.dev/v1alpha1, which `tools.names` writes.
 
 Their fields are those of the model; crd_fields.yaml says what each means.
-
-python -m tools.crds > deploy/base/crds.yaml
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
@@ -38,6 +35,7 @@ from gpuwatch.sources.store.custom_resources import (
     WorkloadProfileSpec,
     WorkloadProfileStatus,
 )
+from tools.generated import ROOT
 
 MAX_ITEMS = 8192
 """Of any list: a gang of so many devices fits, and CEL can bound its work."""
@@ -46,6 +44,8 @@ MAX_TEXT = 16384
 """Of any text, in characters. PromQL that names one device is a few hundred."""
 
 _TEXT: Mapping[str, Any] = {"type": "string", "maxLength": MAX_TEXT}
+
+FILE = ROOT / "deploy" / "base" / "crds.yaml"
 
 _FILE = Path(__file__).with_name("crd_fields.yaml")
 FIELDS = checked(
@@ -233,7 +233,7 @@ _PARTS = {
 }
 
 _HEAD = """\
-# Made by `python -m tools.crds`, which takes the fields from the model. A test holds it to that.
+# Written by `make names` from the model and tools/crd_fields.yaml.
 """
 
 
@@ -321,14 +321,10 @@ def _schema(kind: Any) -> dict[str, Any]:
     return dict(scalars[kind])
 
 
-def main() -> None:
-    class Plain(yaml.SafeDumper):
-        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
-            return True  # the API server's YAML has them, people's eyes have not
-
-    documents = yaml.dump_all(definitions(), Dumper=Plain, sort_keys=False, width=118, explicit_start=True)
-    sys.stdout.write(_HEAD + documents)
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True  # the API server's YAML has them, people's eyes have not
 
 
-if __name__ == "__main__":
-    main()
+def page() -> str:
+    return _HEAD + yaml.dump_all(definitions(), Dumper=_Plain, sort_keys=False, width=118, explicit_start=True)

@@ -54,6 +54,14 @@ class Pieces:
         except (TemplateError, TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from error
 
+    def put_in_all(self, value: Any, where: str) -> Any:
+        """The same for each text in a list or a map."""
+        if isinstance(value, dict):
+            return {key: self.put_in_all(each, where) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.put_in_all(each, where) for each in value]
+        return self.put_in(value, where) if isinstance(value, str) else value
+
     def demand_use(self) -> None:
         if self._unused:
             raise ValueError(f"nothing uses {', '.join(sorted(self._unused))}")

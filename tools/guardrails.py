@@ -1,6 +1,7 @@
 """The admission policies that hold gpuwatch's own account to what its code writes: deploy/base/guardrails.yaml.
 
-The fields of owners follow from FRAMEWORKS, so that a new framework file is held too. `tools.frameworks` writes it.
+The fields of owners follow from FRAMEWORKS, so that a new framework file is held too; guardrails.yaml has the policies
+about all else. `tools.frameworks` writes them.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
+from gpuwatch.facts.catalog.tables import checked
 from gpuwatch.facts.frameworks import FRAMEWORKS, WRITTEN, keys
 from gpuwatch.facts.frameworks.framework import Commands, Kind, MoveRule, ReleaseRule
 from gpuwatch.facts.frameworks.objects import Object, parts
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.sources.kube.live_writer import event_of
 from gpuwatch.sources.store.custom_resources import GROUP
+from tools import generated
+
+LIST = Path(__file__).with_name("guardrails.yaml")
 
 MARKS = (keys.NOTICE, keys.REMEDIATION, keys.SAVED_STATE)
 """The annotations that gpuwatch writes on owners."""
-
-NODE_MARKS = (keys.NOTICE, keys.REMEDIATION, keys.SAVED_STATE, keys.TAINT)
 
 NODE_LABELS = "nodelabels"
 """The resource of GROUP that a role names to let the account `use` a Node label: the hand-off label is a setting."""
@@ -54,7 +59,6 @@ BY_GPUWATCH = (
 )
 """Whether the request is of a ServiceAccount that the labelled ClusterRoleBinding names."""
 
-_OWN_NAMESPACE = "request.userInfo.username.split(':')[2]"
 _WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
 
 _HEAD = """\
@@ -160,67 +164,46 @@ class Fields:
 
 def policies() -> list[Policy]:
     """All of them; a write is held by one of them, and what none names by the last one."""
-    held = [_nodes(), _node_conditions(), *_owners(), *_evictions(), *_commands(), *_device_taints(), *_events()]
-    held += [*_leases(), *_checkpoints(), _records()]
+    held = [*_listed("nodes"), *_owners(), *_listed("pods"), *_commands(), *_listed("others")]
     return [*held, _other(held)]
 
 
-def _nodes() -> Policy:
-    fields = Fields(
-        *(f"/metadata/annotations/{_escaped(key)}" for key in NODE_MARKS), "/spec/taints", metadata=["labels"]
-    )
-    now, _ = fields.both(("metadata", "annotations"))
-    labels, labels_before = fields.both(("metadata", "labels"))
-    own, own_before = (f"{_at(which, ('spec', 'taints'))}.orValue([])" for which in ("object", "oldObject"))
-    key = f"taint.key != {text(keys.DEGRADED)}"
-    return Policy(
-        "gpuwatch-nodes",
-        "Nodes: its own taint under its own annotations, and the labels that a role lets it use.",
-        (Rule("", "nodes", ("UPDATE",)),),
-        (
-            *fields.checks,
-            Check(
-                f"{own}.filter(taint, {key}) == {own_before}.filter(taint, {key})",
-                "gpuwatch changes no taint but its own",
-            ),
-            Check(
-                f"{own}.all(taint, {key} || taint in {own_before}) || "
-                f"({text(keys.REMEDIATION)} in {now} && {text(keys.TAINT)} in {now})",
-                "gpuwatch taints a Node only together with its annotations",
-            ),
-            Check(
-                f"{own}.all(taint, {key} || taint.effect != 'NoExecute' || taint in {own_before}) || "
-                f"authorizer.group({text(GROUP)}).resource({text(NODE_TAINTS)}).name('NoExecute').check('use').allowed()",
-                f"gpuwatch's taint has the effect NoExecute only where a role lets it ({NODE_TAINTS}.{GROUP})",
-            ),
-            Check(
-                f"({labels}.map(key, key) + {labels_before}.map(key, key)).all(key, (key in {labels} && "
-                f"key in {labels_before} && {labels}[key] == {labels_before}[key]) || authorizer.group({text(GROUP)})"
-                f".resource({text(NODE_LABELS)}).name(key).check('use').allowed())",
-                f"gpuwatch changes no label of a Node but the one that a role lets it use ({NODE_LABELS}.{GROUP})",
-            ),
-        ),
-        fields.variables,
-    )
+class _Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy of guardrails.yaml, which says what its fields mean."""
+
+    name: str
+    says: str
+    rules: tuple[Rule, ...]
+    may_change: tuple[str, ...] | None = None
+    metadata: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    apart: bool = True
+    checks: tuple[Check, ...] = ()
 
 
-def _node_conditions() -> Policy:
-    fields = Fields("/status/conditions")
-    now, was = (f"{_at(which, ('status', 'conditions'))}.orValue([])" for which in ("object", "oldObject"))
-    key = f"condition.type != {text(keys.CONDITION)}"
-    return Policy(
-        "gpuwatch-node-conditions",
-        "Status of Nodes: its own condition.",
-        (Rule("", "nodes/status", ("UPDATE",)),),
-        (
-            *fields.checks,
-            Check(
-                f"{now}.filter(condition, {key}) == {was}.filter(condition, {key})",
-                "gpuwatch changes no condition but its own",
-            ),
-        ),
-        fields.variables,
-    )
+def _listed(group: str) -> list[Policy]:
+    """The policies under this heading of guardrails.yaml."""
+    event = event_of(ObjectRef("v1", "Node", "x"), at=datetime.fromtimestamp(0, UTC), reason="x", action="x", note="x")
+    names = {"keys": keys, "GROUP": GROUP, "NODE_TAINTS": NODE_TAINTS, "NODE_LABELS": NODE_LABELS}
+    functions = {
+        "at": lambda which, path: _at(which, path.split("/")),
+        "escaped": _escaped,
+        "text": text,
+        "marked": _marked,
+    }
+    pieces = generated.Pieces({**names, **functions, "marked": _marked, "reporter": event["reportingController"]})
+    made = []
+    for given in yaml.safe_load(LIST.read_text(encoding="utf-8"))[group]:
+        where = f"{LIST.name}, {given['name']}"
+        each = checked(pieces.put_in_all(given, where), _Listed, where)
+        fields = None
+        if each.may_change is not None:
+            fields = Fields(*each.may_change, metadata=each.metadata, served_apart=each.apart)
+            for path in each.also:
+                fields.both(path.split("/"))
+        held = (tuple(fields.checks), fields.variables) if fields else ((), {})
+        made.append(Policy(each.name, each.says, each.rules, (*held[0], *each.checks), held[1]))
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,44 +274,6 @@ def _owners() -> list[Policy]:
     return made
 
 
-def _evictions() -> list[Policy]:
-    options = f"{_at('object', ['deleteOptions'])}.orValue({{}})"
-    fields = Fields(f"/metadata/annotations/{_escaped(keys.NOTICE)}", served_apart=False)
-    return [
-        Policy(
-            "gpuwatch-evictions",
-            "Evictions: of the very Pod, with the time that the Pod itself asks for.",
-            (Rule("", "pods/eviction", ("CREATE",)),),
-            (
-                Check(
-                    "object.?deleteOptions.?preconditions.?uid.orValue('') != ''",
-                    "gpuwatch evicts a Pod by its uid",
-                ),
-                Check(
-                    f"{options}.all(key, key in ['apiVersion', 'dryRun', 'kind', 'preconditions'])",
-                    "gpuwatch shortens no Pod's grace period",
-                ),
-            ),
-        ),
-        Policy(
-            "gpuwatch-pods",
-            "Pods: a note of what was begun, so that an eviction that another process has in hand comes too late.",
-            (Rule("", "pods", ("UPDATE",)),),
-            tuple(fields.checks),
-            fields.variables,
-        ),
-    ]
-
-
-def _own_deletions(name: str, rules: tuple[Rule, ...]) -> Policy:
-    return Policy(
-        name,
-        "What it deletes, it has made.",
-        rules,
-        (Check(_marked("oldObject"), "gpuwatch deletes only what it has made"),),
-    )
-
-
 def _marked(which: str) -> str:
     return f"{text(keys.REMEDIATION)} in {_at(which, ['metadata', 'annotations'])}.orValue({{}})"
 
@@ -373,123 +318,14 @@ def _commands() -> list[Policy]:
                     ),
                 ),
             ),
-            _own_deletions(f"gpuwatch-{resource}-deleted", (Rule(group, resource, ("DELETE",)),)),
+            Policy(
+                f"gpuwatch-{resource}-deleted",
+                "What it deletes, it has made.",
+                (Rule(group, resource, ("DELETE",)),),
+                (Check(_marked("oldObject"), "gpuwatch deletes only what it has made"),),
+            ),
         ]
     return made
-
-
-def _device_taints() -> list[Policy]:
-    rule = ("resource.k8s.io", "devicetaintrules")
-    return [
-        Policy(
-            "gpuwatch-device-taints",
-            "Taints on single devices (DRA).",
-            (Rule(*rule, ("CREATE",)),),
-            (
-                Check(_marked("object"), "gpuwatch taints a device under its mark"),
-                Check(
-                    f"object.spec.taint.key == {text(keys.DEGRADED)} && object.spec.taint.effect == 'NoSchedule'",
-                    f"gpuwatch taints a device with {keys.DEGRADED} and NoSchedule alone",
-                ),
-                Check(
-                    "['driver', 'pool', 'device'].all(key, key in "
-                    f"{_at('object', ['spec', 'deviceSelector'])}.orValue({{}}))",
-                    "gpuwatch taints one device by its name",
-                ),
-            ),
-        ),
-        _own_deletions("gpuwatch-device-taints-deleted", (Rule(*rule, ("DELETE",)),)),
-    ]
-
-
-def _events() -> list[Policy]:
-    made = event_of(ObjectRef("v1", "Node", "x"), at=datetime.fromtimestamp(0, UTC), reason="x", action="x", note="x")
-    ours = text(made["reportingController"])
-    fields = Fields("/series")  # the server itself lets nothing else of an Event change
-    return [
-        Policy(
-            "gpuwatch-events",
-            "Events: its own.",
-            (Rule("events.k8s.io", "events", ("CREATE",)),),
-            (Check(f"object.?reportingController.orValue('') == {ours}", "gpuwatch reports in its own name"),),
-        ),
-        Policy(
-            "gpuwatch-events-counted",
-            "Events that come again are counted.",
-            (Rule("events.k8s.io", "events", ("UPDATE",)),),
-            (
-                *fields.checks,
-                Check(
-                    f"oldObject.?reportingController.orValue('') == {ours}",
-                    "gpuwatch counts no Event but its own",
-                ),
-            ),
-            fields.variables,
-        ),
-    ]
-
-
-def _leases() -> list[Policy]:
-    fields = Fields(f"/metadata/annotations/{_escaped(keys.LAST_STORM)}", "/spec")
-    return [
-        Policy(
-            "gpuwatch-lease",
-            "The Lease in its own Namespace.",
-            (Rule("coordination.k8s.io", "leases", ("CREATE", "UPDATE")),),
-            (
-                Check(
-                    f"request.namespace == {_OWN_NAMESPACE} && object.metadata.name == 'gpuwatch'",
-                    "gpuwatch holds one Lease, gpuwatch of its own Namespace",
-                ),
-            ),
-        ),
-        Policy(
-            "gpuwatch-lease-held",
-            "Of its Lease, who holds it, when the last storm was, and which report was sent.",
-            (Rule("coordination.k8s.io", "leases", ("UPDATE",)),),
-            tuple(fields.checks),
-            fields.variables,
-        ),
-    ]
-
-
-def _checkpoints() -> list[Policy]:
-    fields = Fields("/spec")
-    return [
-        Policy(
-            "gpuwatch-checkpoints",
-            "Its state, in its own Namespace.",
-            (Rule(GROUP, "checkpoints", ("CREATE", "UPDATE", "DELETE")),),
-            (Check(f"request.namespace == {_OWN_NAMESPACE}", "gpuwatch keeps its state in its own Namespace"),),
-        ),
-        Policy(
-            "gpuwatch-checkpoints-written",
-            "Of a piece of its state, what it keeps.",
-            (Rule(GROUP, "checkpoints", ("UPDATE",)),),
-            tuple(fields.checks),
-            fields.variables,
-        ),
-    ]
-
-
-def _records() -> Policy:
-    """That its spec stays, admission.yaml says for people to read; here it is held once more with all the rest."""
-    fields = Fields(metadata=["finalizers"])
-    now, was = (f"{_at(which, ['metadata', 'finalizers'])}.orValue([])" for which in ("object", "oldObject"))
-    return Policy(
-        "gpuwatch-finalizers",
-        "Of a Remediation outside of its status, its own finalizers.",
-        (Rule(GROUP, "noderemediations", ("UPDATE",)), Rule(GROUP, "remediations", ("UPDATE",))),
-        (
-            *fields.checks,
-            Check(
-                f"{now}.filter(name, !name.startsWith({text(keys.PREFIX)})) == "
-                f"{was}.filter(name, !name.startsWith({text(keys.PREFIX)}))",
-                f"gpuwatch changes no finalizer but those under {keys.PREFIX}",
-            ),
-        ),
-        fields.variables,
-    )
 
 
 def _other(held: Sequence[Policy]) -> Policy:

@@ -1,8 +1,7 @@
-"""Writes docs/names.md and docs/settings.md: every public word of gpuwatch, taken from where the product itself has it.
-In docs/rules.md it writes the health rules' rows of the table on top.
+"""Writes docs/names.md and docs/settings.md below what is said there by hand: every public word of gpuwatch, taken from
+where the product itself has it. In docs/rules.md it writes the rows of tables, and the definitions of `tools.crds`.
 
-python -m tools.names [names|settings|rules] prints a page (names without an argument); --check compares them with docs/
-and exits with 1 where one differs.
+python -m tools.names [--check]: writes the files, or compares them and exits with 1 where one differs.
 """
 
 from __future__ import annotations
@@ -32,82 +31,10 @@ from gpuwatch.facts.model.remediation import Phase, StepKind
 from gpuwatch.facts.model.sizing import AbstentionKind, OutcomeVerdict, TargetKind
 from gpuwatch.facts.model.telemetry import GapKind, Schema, SignalFound
 from gpuwatch.judge.health.assess import RULES
-from tools.crds import CONDITIONS, definitions
+from tools import crds, generated
+from tools.generated import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-
-HEAD = """\
-# Names
-
-Every word of gpuwatch that people type, match on or read in a cluster, each with one meaning. `make names` writes this
-page from the code; CI fails if the two differ. [CHANGELOG.md](../CHANGELOG.md) lists what was renamed.
-
-- [Concepts](#concepts), [metrics](#metrics), [custom resources](#custom-resources)
-- [Annotations, labels, taints and conditions](#annotations-labels-taints-and-conditions), [Events](#events),
-  [exit codes](#exit-codes)
-- [Words in findings, plans and Remediations](#words-in-findings-plans-and-remediations), with
-  [gaps](#gaps-what-could-not-be-read), [finding kinds](#finding-kinds) and [guards](#guards)
-
-## Concepts
-
-| word | meaning |
-|---|---|
-| allocatable | a GPU that its Node offers to Pods |
-| allocated | a GPU, MIG instance or shared replica that a Pod has; an instance counts as its share of memory slices |
-| free | allocatable and not allocated |
-| busy | allocated, and its engine worked |
-| idle | allocated, and its engine did not work; as a verdict: proven to be unused |
-| unknown | cannot be judged from telemetry; neither busy nor idle, neither healthy nor degraded, never acted on |
-| degraded | broken, slow, hung, missing or about to be withdrawn |
-| gang | Pods that work together or not at all |
-| cycle | reading telemetry and cluster once, with all decisions that follow |
-| finding | one rule's conclusion about one subject |
-| plan | all candidates of a cycle, each admitted or refused with every reason |
-| taint | gpuwatch's taint on a Node (or on a device, by a DeviceTaintRule) that keeps new Pods away |
-| release | suspend an idle workload, or scale it to zero, through its own controller |
-| move | end a gang where it is, so that its controller starts it elsewhere |
-| notify | tell owners of a coming action: annotation, Event and message |
-| lease check | the leader reads its Lease before each write, and writes nothing if another replica leads |
-| brake | a condition that stops every action: a storm, too little telemetry, a chosen alert, a freeze |
-| pause | a person's stop of every action |
-| undo | reverse what gpuwatch changed |
-"""
-
-SETTINGS_HEAD = """\
-# Settings
-
-Settings are in a YAML file (`--config FILE`) or in environment variables: `plan.budget_ratio` is also
-`GPUWATCH_PLAN__BUDGET_RATIO`. A variable wins over the file. gpuwatch refuses a name that is not on this page, and
-says which one it is. `make names` writes this page from the code; CI fails if the two differ.
-
-A kubelet makes variables of the Services in a Pod's Namespace, such as `GPUWATCH_PORT=tcp://10.0.0.1:8080` of a Service
-`gpuwatch`. gpuwatch leaves them out, so the name of a Service sets nothing. A variable that you set in the Pod counts,
-even where a Service makes the same name: `GPUWATCH_RUN__LISTEN_PORT=9090` is in force beside a Service
-`gpuwatch-run--listen`.
-
-GROUPS
-
-```yaml
-prometheus:
-  url: https://mimir.example/prometheus
-  bearer_token_file: /var/run/secrets/mimir/token
-  headers: {X-Scope-OrgID: gpu-team}
-  matchers: {cluster: eu-1}                # with several clusters in one server; telemetry.md
-plan:
-  budget_ratio: 0.05                       # of a pool, out of service or disturbed
-xid_overrides: /etc/gpuwatch/xids.yaml     # your own classes of XIDs; rules.md
-prices: /etc/gpuwatch/prices.csv           # your own prices of instance types
-currency: USD                              # of all sums
-state: /var/lib/gpuwatch/gpuwatch.state    # profiles and advice between runs
-delivery:                                  # of reports; delivery.md
-  s3_bucket: gpu-reports
-  urls: ["env:SLACK_URL"]                  # a variable with an Apprise URL
-```
-
-The meaning of a bound says where its default comes from. [rules.md](rules.md) has each bound beside its rule.
-
-## Top level
-"""
+DOCS = ROOT / "docs"
 
 UNITS = {
     "gpu_hours_per_week": "GPU-hours a week", "bytes_per_second": "bytes/s", "per_second": "1/s", "per_minute": "1/min",
@@ -124,7 +51,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
     for row in rows:
         cells = [" ".join(cell.split()).replace("|", "\\|") for cell in row]
         if not all(cells[0:1]) or not cells[-1]:
-            raise SystemExit(f"docs/names.md: a row has no name or no meaning: {cells}")
+            raise ValueError(f"docs/names.md: a row has no name or no meaning: {cells}")
         yield "| " + " | ".join(cells) + " |"
     yield ""
 
@@ -226,7 +153,7 @@ def resources() -> Iterator[str]:
     yield "Group `gpuwatch.dev`, version `v1alpha1`. `kubectl explain` says the same."
     yield ""
     told: dict[str, tuple[str, str]] = {}
-    for definition in definitions():
+    for definition in crds.definitions():
         spec = definition["spec"]
         names, version = spec["names"], spec["versions"][0]
         yield f"### {names['kind']}"
@@ -241,7 +168,7 @@ def resources() -> Iterator[str]:
             shown = ", ".join(item["name"] for item in columns if not item.get("priority"))
             yield f"Columns: {shown}" + (f"; with `-o wide` also {', '.join(wide)}." if wide else ".")
             yield ""
-        conditions = CONDITIONS.get(names["kind"], {})
+        conditions = crds.CONDITIONS.get(names["kind"], {})
         if conditions:
             yield from table(("condition", "True means"), ((code(name), text) for name, text in conditions.items()))
         rows = list(fields_of(schema))
@@ -299,7 +226,8 @@ def policy_rows(kind: type, path: str) -> Iterator[tuple[str, str, str, str]]:
 def settings() -> Iterator[str]:
     groups = [name for name, field in Settings.model_fields.items() if policy_of(field.annotation)]
     listed = ", ".join(f"[{name}](#{name})" for name in groups)
-    yield SETTINGS_HEAD.replace("GROUPS", f"Groups: [top level](#top-level), {listed}.")
+    head = _by_hand("settings", "## Top level")
+    yield re.sub(r"(?m)^Groups: .*$", f"Groups: [top level](#top-level), {listed}.", head) + "\n## Top level\n"
     below = dict(constants_of_class(Settings))
     alone = [
         (code(name), shown(field.default), "–", below.get(name, ""))
@@ -367,14 +295,19 @@ def vocabulary() -> Iterator[str]:
     # The first sentence of each guard's section.
     heads = re.findall(
         r"^### (\w+)\n\n- \*\*Refuses\*\* (.*?\.)(?=\s)",
-        (ROOT / "docs" / "rules.md").read_text(encoding="utf-8"),
+        (DOCS / "rules.md").read_text(encoding="utf-8"),
         re.M | re.S,
     )
     yield from table(("guard", "refuses"), ((code(name), text) for name, text in heads))
 
 
+def _by_hand(page: str, end: str) -> str:
+    """What the page says before this heading."""
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8").partition(end)[0].rstrip() + "\n"
+
+
 def names_page() -> str:
-    parts = [HEAD, *metrics(), *resources()]
+    parts = [_by_hand("names", "## Metrics"), *metrics(), *resources()]
     parts += ["## Annotations, labels, taints and conditions", ""]
     parts += table(("key", "meaning"), ((code(key), text) for key, text in constants(keys)))
     parts += ["## Events", "", "On the object that an action concerns, reported by `gpuwatch.dev/controller`.", ""]
@@ -430,7 +363,7 @@ def metric_names() -> Iterator[str]:
 
 def rules_page() -> str:
     """docs/rules.md with those rows; the rest of the page is written by hand."""
-    lines = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8").splitlines()
+    lines = (DOCS / "rules.md").read_text(encoding="utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("| [health."))
     last = next(number for number, line in enumerate(lines) if line.startswith("| [idle."))
     lines[first:last] = overview()
@@ -440,18 +373,10 @@ def rules_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-WRITTEN = {"names": names_page, "settings": settings_page, "rules": rules_page}
-
-
-def main() -> None:
-    if "--check" in sys.argv[1:]:
-        for name, made in WRITTEN.items():
-            path = ROOT / "docs" / f"{name}.md"
-            if not path.exists() or path.read_text(encoding="utf-8") != made():
-                sys.exit(f"docs/{name}.md is out of date: make names")
-    else:
-        sys.stdout.write(WRITTEN[sys.argv[1] if sys.argv[1:] else "names"]())
+def files() -> dict[Path, str]:
+    pages = {DOCS / "names.md": names_page(), DOCS / "settings.md": settings_page(), DOCS / "rules.md": rules_page()}
+    return {crds.FILE: crds.page(), **pages}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(generated.main("names", files, sys.argv[1:]))

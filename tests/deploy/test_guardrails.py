@@ -17,7 +17,7 @@ from frameworks.samples import SAMPLES
 from gpuwatch.facts.frameworks import FRAMEWORKS, WRITTEN, keys
 from gpuwatch.facts.frameworks.framework import How, Kind, MovePlan, MoveRule, ReleaseRule
 from gpuwatch.facts.frameworks.release import move
-from tools.guardrails import BY_GPUWATCH, LEFT_TO_RBAC, MARKS, NODE_MARKS, ROLLED_OUT, policies, shapes
+from tools.guardrails import BY_GPUWATCH, LEFT_TO_RBAC, MARKS, ROLLED_OUT, policies, shapes
 
 GUARDRAILS, ADMISSION = DEPLOY / "base" / "guardrails.yaml", DEPLOY / "base" / "admission.yaml"
 OPERATIONS = {"create": "CREATE", "patch": "UPDATE", "update": "UPDATE", "delete": "DELETE"}
@@ -105,8 +105,8 @@ def test_every_key_of_ours_is_a_mark_or_a_persons_word() -> None:
     # A taint's key; a label on bindings; one on the Lease; the finalizer of our own records.
     elsewhere = {keys.PREFIX, keys.DEGRADED, keys.ACCOUNT, keys.LAST_STORM, keys.FINALIZER}
     every = {value for name, value in vars(keys).items() if name.isupper() and str(value).startswith(keys.PREFIX)}
-    assert every == {*MARKS, *NODE_MARKS} | people | elsewhere
-    assert not people & {*MARKS, *NODE_MARKS}
+    assert every == {*MARKS, keys.TAINT} | people | elsewhere
+    assert not people & {*MARKS, keys.TAINT}
 
 
 def bindings() -> Iterator[Object]:

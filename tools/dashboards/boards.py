@@ -119,12 +119,4 @@ def _board(file: Path, pieces: Pieces) -> Board:
 
 def read_panel(given: dict[str, Any], pieces: Pieces, where: str) -> Panel:
     """The panel with its pieces. What is wrong in it is a ValueError that begins with `where`."""
-
-    def put_in(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: put_in(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [put_in(each) for each in value]
-        return pieces.put_in(value, where) if isinstance(value, str) else value
-
-    return checked(put_in(given), Panel, where)
+    return checked(pieces.put_in_all(given, where), Panel, where)
