@@ -13,7 +13,7 @@ from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.facts.model.cluster import Node, Pod, Taint
-from gpuwatch.sources.kube.placement import _RULES, TABLE, _Refused
+from gpuwatch.sources.kube.placement import _RULES, TABLE
 from gpuwatch.sources.kube.pods import take_pod
 from kube.cluster_json import container, pod, raw
 from plan.fleet import GPU, node
@@ -176,15 +176,6 @@ def test_a_resource_that_is_not_modelled_refuses_by_its_name(path: str) -> None:
         assert landed(with_field(path, {name: "0", GPU: "1", "cpu": "1", "memory": "1Gi"})) == "n0"
 
 
-def test_the_claim_of_the_review_is_named() -> None:
-    spec = with_field("volumes[].persistentVolumeClaim", {"claimName": "data-0"})
-    spec["volumes"][0]["name"] = "data"
-    assert landed(spec) == (
-        "-It is not known where Pod ml/train-0 can run: it has spec.volumes[data].persistentVolumeClaim: "
-        "gpuwatch does not know in which zone or on which Node its volume is."
-    )
-
-
 @pytest.mark.parametrize(
     ("spec", "name"),
     [
@@ -318,8 +309,3 @@ def test_pods_that_may_have_no_accelerator_and_must_be_elsewhere_refuse(spec: di
 
 def test_a_selector_of_nothing_refuses_nothing() -> None:
     assert landed(apart(labelSelector=None), PLAIN) == "n0"
-
-
-def test_rules_are_made_of_the_table() -> None:
-    assert isinstance(decided("initContainers[].ports[].hostPort"), _Refused)
-    assert decided("initContainers[].restartPolicy") == "fine"

@@ -23,18 +23,6 @@ from store.test_state import by_key, loaded, memory
 from store.values import T0, advice, book, key, without_options
 
 
-def test_a_piece_is_written_before_the_list_that_names_it() -> None:
-    kept, changes = InCluster(), list[str]()
-    kept.opened().save_book(book(count=3))
-    writer = kept.cluster.writer(interfere=lambda verb, what, done: changes.append(verb) if done else None)
-    store = Store(Checkpoints(writer, NAMESPACE))
-    changes.clear()
-    store.save_faults(memory())
-    assert changes == ["patch", "create", "patch"]
-    store.save_faults(memory(2))
-    assert changes[3:] == ["patch", "create", "patch", "delete"]
-
-
 def test_killed_at_any_step_the_state_is_the_old_or_the_new_and_nothing_is_left_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -153,8 +153,9 @@ class TestBook:
         assert found == book(count=2)
         assert "the row 'odd' is unreadable" in gap.detail
 
-    def test_names_of_any_kind(self, kept: Kept) -> None:
-        odd = [WorkloadKey("", "", ""), WorkloadKey("Job/ü/'; DROP", "a\x00b\tc", "H100", "1g.10gb+me")]
+    def test_names_of_any_kind_and_two_kinds_of_gpu_of_one_container(self, kept: Kept) -> None:
+        one = WorkloadKey("Job/ü/'; DROP", "a\x00b\tc", "H100", "1g.10gb+me")
+        odd = [WorkloadKey("", "", ""), one, replace(one, gpu_model="A100"), replace(one, mig_profile="")]
         some = replace(book(), profiles={each: replace(profile(), key=each) for each in odd})
         kept.opened().save_book(some)
         assert loaded(kept) == some
