@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import chain, combinations, permutations
+from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
+import yaml
 
 from gpuwatch.facts.catalog.detectors import node_conditions
+from gpuwatch.facts.catalog.tables import checked
 from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.facts.model.telemetry import DeviceId
 from gpuwatch.sources.telemetry.series import FloatArray, RecordedSeries, mark_stale
@@ -713,106 +716,24 @@ def contained(site: _Site) -> None:
 # XIDs, health watches and the driver's recovery action, beside other signs
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Signs:
-    """What one card shows while it lasts. xids: (minutes after its beginning, any of these codes). watch: of DCGM, with
-    its status and error code. rates: of counters, per minute. asked: whether the driver's recovery action is exported;
-    the drivers here set it after 48, 74 and 120, so that its 'none' calls these off."""
+class _Signs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of health_signs.yaml, which says what the fields mean. right: the name of a `Right`. The drivers here set
+    the recovery action after 48, 74 and 120, so that its 'none' calls these off."""
 
     scene: str
     kind: FindingKind
-    right: Right
-    xids: Sequence[tuple[float, Sequence[int]]] = ()
-    states: Mapping[str, float] = field(default_factory=dict)
+    right: str
+    xids: tuple[tuple[float, tuple[int, ...]], ...] = ()
+    states: dict[str, float] = {}
     watch: tuple[str, float, str] | None = None
-    rates: Mapping[str, float] = field(default_factory=dict)
-    steps: Sequence[str] = ()
+    rates: dict[str, float] = {}
+    steps: tuple[str, ...] = ()
     asked: bool = True
 
 
-_XID, _DCGM, _ACTION = FindingKind.XID, FindingKind.DCGM_HEALTH, FindingKind.RECOVERY_ACTION
-_DBE = ("ecc_dbe", "rows_uncorrectable")
-_SIGNS = (
-    _Signs(scene="XID 74, 119 or 120 once", kind=_XID, right=Right.MOVED, xids=[(0, (74, 119, 120))], asked=False),
-    _Signs(
-        scene="XID 74 or 120, and the driver asks for nothing since",
-        kind=_XID,
-        right=Right.NOTHING,
-        xids=[(0, (74, 120))],
-    ),
-    _Signs(
-        scene="XID 48, hidden by 45 at once, and the driver asks for a reset",
-        kind=_XID,
-        right=Right.MOVED,
-        xids=[(0, (48,)), (0.1, (45,))],
-        states={"recovery": 1},
-    ),
-    _Signs(scene="XID 64, without a sign of a row remap", kind=_XID, right=Right.MOVED, xids=[(0, (64,))]),
-    _Signs(scene="an XID that asks for nothing", kind=_XID, right=Right.NOTHING, xids=[(0, (14, 38, 44, 63, 92, 108))]),
-    _Signs(scene="an XID of a program", kind=_XID, right=Right.NOTHING, xids=[(0, (13, 31, 43, 69, 72, 88))]),
-    _Signs(scene="XID 31 twice under one program", kind=_XID, right=Right.NOTHING, xids=[(0, (31,)), (200, (31,))]),
-    _Signs(
-        scene="XID 45 beside PCIe replays",
-        kind=FindingKind.PCIE_REPLAY,
-        right=Right.NAMED,
-        xids=[(20, (45,))],
-        rates={"replays": 150},
-    ),
-    _Signs(
-        scene="XID 45 beside NVLink errors",
-        kind=FindingKind.NVLINK_ERRORS,
-        right=Right.NAMED,
-        xids=[(20, (45,))],
-        rates={"nvlink_replay": 5},
-    ),
-    _Signs(
-        scene="XID 48 with a pending remap, and the driver asks to drain, then reset",
-        kind=_ACTION,
-        right=Right.TAINTED,
-        xids=[(0, (48,))],
-        states={"recovery": 4, "remap_pending": 1},
-        steps=_DBE,
-    ),
-    _Signs(
-        scene="the driver asks to drain, then reset, and DCGM's DRIVER watch fails by it",
-        kind=_ACTION,
-        right=Right.TAINTED,
-        states={"recovery": 4},
-        watch=("DRIVER", 20, "DCGM_FR_GPU_RECOVERY_DRAIN_RESET"),
-    ),
-    _Signs(
-        scene="DCGM's MEM watch fails by a contained error",
-        kind=_DCGM,
-        right=Right.TAINTED,
-        watch=("MEM", 20, "DCGM_FR_VOLATILE_DBE_DETECTED"),
-        states={"remap_pending": 1},
-        steps=_DBE,
-    ),
-    _Signs(
-        scene="DCGM's watch says that the GPU has fallen off the bus",
-        kind=_DCGM,
-        right=Right.MOVED,
-        watch=("PCIE", 20, "DCGM_FR_FALLEN_OFF_BUS"),
-    ),
-    _Signs(
-        scene="DCGM's watch says that memory is faulty",
-        kind=_DCGM,
-        right=Right.MOVED,
-        watch=("MEM", 20, "DCGM_FR_FAULTY_MEMORY"),
-    ),
-    _Signs(
-        scene="DCGM's INFOROM watch warns",
-        kind=_DCGM,
-        right=Right.NAMED,
-        watch=("INFOROM", 10, "DCGM_FR_CORRUPT_INFOROM"),
-    ),
-    _Signs(
-        scene="DCGM's THERMAL watch warns",
-        kind=_DCGM,
-        right=Right.NOTHING,
-        watch=("THERMAL", 10, "DCGM_FR_CLOCK_THROTTLE_THERMAL"),
-    ),
-)
+_XID = FindingKind.XID
+_LISTED = yaml.safe_load(Path(__file__).with_name("health_signs.yaml").read_text(encoding="utf-8"))
+_SIGNS = checked(_LISTED, tuple[_Signs, ...], "health_signs.yaml")
 
 
 def signs(site: _Site) -> None:
@@ -833,7 +754,7 @@ def signs(site: _Site) -> None:
         for counter in one.steps:
             script.steps[counter].append((begin, 1.0))
         script.counter_resets.append(end)
-        site.case(one.scene, one.kind, [machine], (begin, end), one.right, [card])
+        site.case(one.scene, one.kind, [machine], (begin, end), Right[one.right], [card])
 
 
 def _two_of_a_gang(site: _Site) -> None:
