@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 import pytest
 import yaml
@@ -198,24 +199,6 @@ def test_every_recorded_series_in_every_vocabulary(
     check(prometheus_build, tmp_path, Case(series, expected))
 
 
-@pytest.mark.parametrize(
-    ("metric", "kind"),
-    [
-        ("COUNT_RX_SYMBOL_ERRORS", "rx_symbol_errors"),
-        ("RX_SYMBOL_ERROR_TOTAL", "rx_symbol_errors"),
-        ("COUNT_LINK_RECOVERY_FAILED_EVENTS", "failed_recoveries"),
-        ("PPCNT_PHYSICAL_LINK_DOWN_COUNTER", "link_downs"),
-    ],
-)
-def test_the_counters_of_nvlink_5_are_link_errors_too(
-    prometheus_build: ServerBuild, tmp_path: Path, metric: str, kind: str
-) -> None:
-    series = [dcgm(f"DEV_NVLINK_{metric}", "5+6x180"), dcgm("DEV_NVLINK_COUNT_EFFECTIVE_ERRORS", "0+3x180")]
-    kinds = {card(kind=kind): 0.2, card(kind="effective_errors"): 0.1}
-    expected = {"gpu:gpu_nvlink_errors:rate15m": {card(): 0.3}, "gpu_kind:gpu_nvlink_errors:rate15m": kinds}
-    check(prometheus_build, tmp_path, Case(series, expected))
-
-
 def test_a_cluster_label_tells_nodes_of_the_same_name_apart(prometheus_build: ServerBuild, tmp_path: Path) -> None:
     east = written(exporters.dcgm(False, cluster="east", **EXPORTED))
     west = [row("DCGM_FI_DEV_GPU_TEMP", "40x180", Hostname="n1", UUID="GPU-b", gpu=0, modelName=H100, cluster="west")]
@@ -230,165 +213,42 @@ def test_a_cluster_label_tells_nodes_of_the_same_name_apart(prometheus_build: Se
     check(prometheus_build, tmp_path, Case(east + west, expected, SOON))
 
 
-# MIG, sharing, workloads
+# Single situations
+
+WORDS = {
+    "card": card(),
+    "dcgm": labelled(Hostname="n1", UUID="GPU-a", gpu=0, modelName=H100),
+    "h100": H100,
+}
 
 
-def dcgm(metric: str, values: str, **labels: object) -> Series:
-    return row(f"DCGM_FI_{metric}", values, **{"Hostname": "n1", "UUID": "GPU-a", "gpu": 0, "modelName": H100} | labels)
-
-
-def test_mig_instances_weigh_their_memory_slices_and_the_card_counts_once(
-    prometheus_build: ServerBuild, tmp_path: Path
-) -> None:
-    """3g.40gb is half of the card, 1g.10gb an eighth; on the A100 with 40 GB the same 1g.10gb is a quarter."""
-    series = []
-    instances = [(H100, "GPU-a", "1", "3g.40gb", 0.8, "team-a"), (H100, "GPU-a", "9", "1g.10gb", 0.4, "team-b")]
-    instances += [(A100_40, "GPU-b", "7", "1g.10gb", 0.4, "team-b"), (A100_40, "GPU-b", "8", "1g.5gb", 0.8, "")]
-    for model, uuid, gi, profile, ratio, namespace in instances:
-        labels = {"modelName": model, "UUID": uuid, "GPU_I_ID": gi, "GPU_I_PROFILE": profile, "gpu": uuid[-1]}
-        if namespace:
-            labels |= {"exported_namespace": namespace, "exported_pod": "p", "exported_container": "c"}
-        series += [
-            dcgm("PROF_GR_ENGINE_ACTIVE", f"{ratio}x180", **labels),
-            dcgm("DEV_GPU_UTIL", "0x180", **labels),
-            dcgm("DEV_GPU_TEMP", "50x180", **labels),
-            dcgm("DEV_POWER_USAGE", "200x180", **labels),
-            dcgm("DEV_ECC_DBE_VOL_TOTAL", "0+1x180", **labels),
-        ]
-    first, second = card(gpu="a"), card(gpu="b", UUID="GPU-b", modelName=A100_40)
-    expected = {
-        'device:gpu_share:ratio{UUID="GPU-b"}': {
-            card(gpu="b", UUID="GPU-b", modelName=A100_40, GPU_I_ID="7", GPU_I_PROFILE="1g.10gb"): 0.25,
-            card(gpu="b", UUID="GPU-b", modelName=A100_40, GPU_I_ID="8", GPU_I_PROFILE="1g.5gb"): 0.125,
-        },
-        "gpu:gpu_engine_active_ratio:weighted": {first: 0.8 / 2 + 0.4 / 8, second: 0.4 / 4 + 0.8 / 8},
-        "gpu:gpu_allocated_ratio:sum": {first: 0.625, second: 0.25},
-        "gpu:gpu_power_watts:max": {first: 200.0, second: 200.0},
-        "gpu:gpu_ecc_uncorrected:increase1h": {first: 120.0, second: 120.0},
-        "node:gpu_power_watts:sum": {labelled(node="n1"): 400.0},
-        "node:gpus:count": {labelled(node="n1"): 2.0},
-        "cluster:gpus_allocated:sum": {labelled(modelName=H100): 0.625, labelled(modelName=A100_40): 0.25},
-        "namespace:gpus_allocated:count": {labelled(namespace="team-a"): 1.0, labelled(namespace="team-b"): 2.0},
-        "namespace:gpus_allocated:sum": {labelled(namespace="team-a"): 0.5, labelled(namespace="team-b"): 0.375},
-        "namespace:gpu_engine_active_ratio:avg": {labelled(namespace="team-a"): 0.8, labelled(namespace="team-b"): 0.4},
-    }
-    check(prometheus_build, tmp_path, Case(series, expected))
-
-
-def test_a_zero_of_gpu_util_on_a_mig_instance_means_nothing(prometheus_build: ServerBuild, tmp_path: Path) -> None:
-    instance = {"GPU_I_ID": "1", "GPU_I_PROFILE": "3g.40gb"}
-    series = [dcgm("DEV_GPU_UTIL", "0x180", **instance), dcgm("DEV_GPU_TEMP", "50x180", **instance)]
-    check(prometheus_build, tmp_path, Case(series, {"device:gpu_engine_active_ratio:max": {}}, SOON))
-
-
-@pytest.mark.parametrize("exported", [True, False], ids=["honorLabels-false", "honorLabels-true"])
-def test_a_shared_gpu_and_an_idle_one(prometheus_build: ServerBuild, tmp_path: Path, exported: bool) -> None:
-    """Three Pods of two namespaces hold one GPU; on the idle one the Pod is the exporter's own."""
-    exporter = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x2x4z", "container": "exporter"}
-    series = [
-        dcgm("DEV_GPU_TEMP", "40x180", UUID="GPU-b", gpu=1, **exporter),
-        dcgm("DEV_GPU_UTIL", "0x180", UUID="GPU-b", gpu=1, **exporter),
-    ]
-    pods = [("team-a", "one"), ("team-a", "two"), ("team-b", "three")]
-    for replica, (namespace, pod) in enumerate(pods):
-        own = {"namespace": namespace, "pod": pod, "container": "main"}
-        labels = exporter | {f"exported_{name}": value for name, value in own.items()} if exported else own
-        series += [
-            dcgm("DEV_GPU_TEMP", "50x180", vgpu=replica, **labels),
-            dcgm("DEV_GPU_UTIL", f"{30 + replica}x180", vgpu=replica, **labels),
-        ]
-    expected = {
-        "device:gpu_workload:info": {
-            card(namespace=namespace, pod=pod, container="main"): 1.0 for namespace, pod in pods
-        },
-        "device:gpu_allocated:bool": {card(): 1.0},
-        "gpu:gpu_allocated_ratio:sum": {card(): 1.0, card(UUID="GPU-b", gpu=1): 0.0},
-        "gpu:gpu_engine_active_ratio:weighted": {card(): 0.32, card(UUID="GPU-b", gpu=1): 0.0},
-        "namespace:gpus_allocated:count": {labelled(namespace="team-a"): 1.0, labelled(namespace="team-b"): 1.0},
-        "namespace:gpus_allocated:sum": {labelled(namespace="team-a"): 0.5, labelled(namespace="team-b"): 0.5},
-        "namespace:gpu_engine_active_ratio:avg": {
-            labelled(namespace="team-a"): 0.32,
-            labelled(namespace="team-b"): 0.32,
-        },
-    }
-    check(prometheus_build, tmp_path, Case(series, expected, SOON))
-
-
-# Counters
-
-
-def test_counters_over_pods_resets_gaps_and_first_samples(prometheus_build: ServerBuild, tmp_path: Path) -> None:
-    """An error that ends the Pod falls between two of the exporter's series, and is seen all the same."""
-    pod = {"exported_namespace": "a", "exported_pod": "p", "exported_container": "c"}
-    cases: dict[str, tuple[list[tuple[str, dict[str, str]]], float, float]] = {
-        "quiet": ([("0x180", {})], 0, 0),
-        "old error": ([("7x180", {})], 0, 7),
-        "ends its Pod": ([("0x149 stale", pod), ("_x150 1x30", {})], 1, 1),
-        "reset by a reload": ([("5x149 0x30", {})], 0, 0),
-        "rises after a reset": ([("5x119 0x29 1x30", {})], 1, 1),
-        "after a gap": ([("0x129 stale _x30 1x19", {})], 1, 1),
-        # Nobody knows whether it is new: the warning about what was not reset looks at the value instead.
-        "first sample above zero": ([("_x150 3x30", {})], 0, 3),
-        "an exporter that was replaced": ([("2x150", {"instance": "old"}), ("_x140 2x40", {"instance": "new"})], 0, 2),
-    }
-    series = [
-        dcgm("DEV_ECC_DBE_VOL_TOTAL", values, **labels | {"UUID": name})
-        for name, (rows, _, _) in cases.items()
-        for values, labels in rows
-    ]
-    expected = {
-        "(gpu:gpu_ecc_uncorrected:increase1h > bool 0)": {card(UUID=name): case[1] for name, case in cases.items()},
-        "gpu:gpu_ecc_uncorrected_since_reload:max": {card(UUID=name): case[2] for name, case in cases.items()},
-    }
-    check(prometheus_build, tmp_path, Case(series, expected))
-
-
-def test_sentinels_percent_and_missing_signals(prometheus_build: ServerBuild, tmp_path: Path) -> None:
-    blank = "9223372036854775794x180"
-    check(
-        prometheus_build,
-        tmp_path,
-        Case(
-            [dcgm("DEV_MEMORY_TEMP", blank), dcgm("DEV_GPU_TEMP", "50x180"), dcgm("DEV_POWER_USAGE", blank)],
+def listed_cases() -> dict[str, Case]:
+    """Those of recorded_cases.yaml, by name."""
+    rows = yaml.safe_load(Path(__file__).with_name("recorded_cases.yaml").read_text(encoding="utf-8"))
+    return {
+        row["name"]: Case(
+            [(Template(series).substitute(WORDS), values) for series, values in row["series"].items()],
             {
-                "gpu:gpu_memory_temperature_celsius:max": {},
-                "gpu:gpu_power_watts:max": {},
-                "gpu:gpu_engine_active_ratio:weighted": {},
-                "node:gpus:count": {labelled(node="n1"): 1.0},
-                "gpu:gpu_xid:last": {},
+                expression: {Template(labels).substitute(WORDS): value for labels, value in samples.items()}
+                for expression, samples in row["expected"].items()
             },
-            SOON,
-        ),
-        # DCGM 4.6: the new name, and still percent.
-        Case([dcgm("DEV_GPU_UTIL_RATIO", "40x5 1x5")], {"device:gpu_engine_active_ratio:max": {card(): 0.01}}, SOON),
-        Case([dcgm("DEV_GPU_UTIL_RATIO", "0.4x180")], {"device:gpu_engine_active_ratio:max": {card(): 0.4}}, SOON),
-        # Without reserved memory, as with old drivers.
-        Case(
-            [dcgm("DEV_FB_USED", "10x180"), dcgm("DEV_FB_FREE", "30x180")],
-            {"device:gpu_memory_total_bytes:max": {card(): 40.0 * MIB}},
-            SOON,
-        ),
-        # A newer XID takes the older one's place, whose labels are others.
-        Case(
-            [dcgm("DEV_XID_ERRORS", "79x5 stale", err_code=79), dcgm("DEV_XID_ERRORS", "_x6 13x9", err_code=13)],
-            {"gpu:gpu_xid:last": {card(): 13.0}},
-            SOON,
-        ),
-    )
+            row.get("at", END),
+        )
+        for row in rows
+    }
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("case", listed_cases().values(), ids=listed_cases())
+def test_a_single_situation(prometheus_build: ServerBuild, tmp_path: Path, case: Case) -> None:
+    check(prometheus_build, tmp_path, case)
 
 
 # Other vendors
 
 
-def test_amd_whole_and_divided(prometheus_build: ServerBuild, tmp_path: Path) -> None:
-    base = {"hostname": "n1", "card_series": "AMD Instinct MI300X OAM", "gpu_compute_partition_type": "spx"}
-    base |= {"gpu_memory_partition_type": "nps1", "gpu_partition_id": "0", "serial_number": "S1", "gpu_id": "2"}
+def test_amd(prometheus_build: ServerBuild, tmp_path: Path) -> None:
     held = {"namespace": "team-a", "pod": "train-0", "container": "main"}
-    exporter = {
-        "namespace": "kube-amd-gpu",
-        "pod": "amd-metrics-exporter-x2x4z",
-        "container": "metrics-exporter-container",
-    }
     amd = {"UUID": "n1:S1:2", "gpu": 2, "modelName": "AMD Instinct MI300X OAM"}
     recorded = recorded_by("amd") | {"gpu:gpu_ecc_uncorrected:increase1h", "gpu:gpu_ecc_corrected:rate1h"}
     expected = {name: {card(**amd): float(OF_DEVICE[name])} for name in recorded if name in OF_DEVICE}
@@ -400,57 +260,7 @@ def test_amd_whole_and_divided(prometheus_build: ServerBuild, tmp_path: Path) ->
         "namespace:gpu_engine_active_ratio:avg": {labelled(namespace="team-a"): 0.5},
     }
     assert recorded_by("amd") <= set(expected)
-    # Four partitions of one card: temperature and activity of the first alone, no power but the first one's.
-    divided = []
-    for partition in range(4):
-        labels = base | {"gpu_compute_partition_type": "qpx", "gpu_partition_id": partition, "gpu_id": partition}
-        labels |= held if partition == 1 else exporter
-        divided.append(row("amd_gpu_total_vram", "1024x180", **labels))
-        divided.append(row("amd_gpu_package_power", f"{700 if partition == 0 else 0}x180", **labels))
-        if partition == 0:
-            divided.append(row("amd_gpu_gfx_activity", "80x180", **labels))
-    split = {"UUID": "n1:S1", "gpu": "", "modelName": "AMD Instinct MI300X OAM"}
-    check(
-        prometheus_build,
-        tmp_path,
-        Case(written(exporters.amd(**held)), expected),
-        Case(
-            divided,
-            {
-                "device:gpu_share:ratio": {
-                    card(GPU_I_ID=partition, GPU_I_PROFILE="qpx_nps1", **split): 0.25 for partition in range(4)
-                },
-                "gpu:gpu_allocated_ratio:sum": {card(**split): 0.25},
-                "gpu:gpu_power_watts:max": {card(**split): 700.0},
-                "gpu:gpu_engine_active_ratio:weighted": {card(**split): 0.8},
-                "node:gpus:count": {labelled(node="n1"): 1.0},
-            },
-            SOON,
-        ),
-        # gpu_uuid where it is exported; a guest without serial number and model.
-        Case(
-            [row("gpu_total_vram", "4096x180", **base | {"gpu_uuid": "ccff74a1"})],
-            {
-                "node:gpus:count": {labelled(node="n1"): 1.0},
-                "device:gpu_share:ratio": {card(**amd | {"UUID": "ccff74a1"}): 1.0},
-            },
-            SOON,
-        ),
-        Case(
-            [
-                row(
-                    "gpu_total_vram",
-                    "4096x180",
-                    hostname="n1",
-                    gpu_id=0,
-                    gpu_compute_partition_type="none",
-                    gpu_partition_id="NA",
-                )
-            ],
-            {"device:gpu_share:ratio": {labelled(node="n1", UUID="n1:0", gpu=0): 1.0}},
-            SOON,
-        ),
-    )
+    check(prometheus_build, tmp_path, Case(written(exporters.amd(**held)), expected))
 
 
 def test_intel_of_both_generations(prometheus_build: ServerBuild, tmp_path: Path) -> None:
@@ -492,19 +302,6 @@ def test_intel_of_both_generations(prometheus_build: ServerBuild, tmp_path: Path
             {name: {one: value} for name, value in first.items()} | {info: {workload: 1.0}},
         ),
         Case(written(exporters.intel_2()), {name: {two: value} for name, value in second.items()}),
-        Case(
-            [
-                row(
-                    "hw_memory_usage_bytes",
-                    "9x180",
-                    pci_bdf="0000:4d:00.0",
-                    instance="10.0.0.7:29999",
-                    hw_memory_location="device",
-                )
-            ],
-            {"device:gpu_share:ratio": {labelled(UUID="10.0.0.7:29999:0000:4d:00.0"): 1.0}},
-            SOON,
-        ),
     )
 
 
