@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 from gpuwatch.act.analysis import Policies, analyse, needs_of, remember
@@ -30,11 +31,12 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.faults import FaultMemory
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.kube.recorded import RecordedCluster
 from gpuwatch.sources.telemetry.recording import open_recording
 from lab.evaluation.health_fleets import FLEETS, Case, HealthFleet, Right, health_fleet
-from lab.evaluation.scoring import Quality, added
+from lab.evaluation.scoring import Quality, added, summed
 from lab.simulate.writing import write_cluster, write_fleet
 
 POLICIES = Policies(
@@ -259,20 +261,6 @@ def _too_far(case: Case, one: Seen, cases: Iterable[Case]) -> bool:
 
 def scenes_together(fleets: Iterable[Sequence[SceneScore]]) -> list[SceneScore]:
     """The rows of several fleets as one, scene by scene, by kind."""
-    together: dict[str, list[SceneScore]] = defaultdict(list)
-    for rows in fleets:
-        for row in rows:
-            together[row.scene].append(row)
-    added = [
-        SceneScore(
-            scene=scene,
-            kind=rows[0].kind,
-            right=rows[0].right,
-            planted=sum(row.planted for row in rows),
-            found=sum(row.found for row in rows),
-            too_far=sum(row.too_far for row in rows),
-            delays_hours=tuple(delay for row in rows for delay in row.delays_hours),
-        )
-        for scene, rows in together.items()
-    ]
+    together = grouped(chain.from_iterable(fleets), lambda row: row.scene)
+    added = (summed(rows) for rows in together.values())
     return sorted(added, key=lambda row: (row.kind, row.right is Right.NOTHING, row.scene))

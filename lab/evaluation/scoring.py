@@ -9,9 +9,12 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from enum import Enum
+from itertools import chain
 from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.cli.planted import (
@@ -30,8 +33,12 @@ from gpuwatch.app.cli.planted import (
     wrongly_named,
 )
 from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.telemetry import PodRef
 from lab.simulate.moments import NEVER_USED_LIMIT
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MISFIT_KINDS = (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION, FindingKind.SCATTERED)
 SURE = ", proven"
@@ -263,43 +270,25 @@ def _quality(
     )
 
 
+Row = TypeVar("Row", bound="DataclassInstance")
+
+
+def summed(rows: Sequence[Row]) -> Row:
+    """Several rows about the same as one: numbers are added and tuples joined; words are those of the first."""
+    values = {item.name: [getattr(row, item.name) for row in rows] for item in fields(rows[0])}
+    together = {
+        name: tuple(chain.from_iterable(each)) if isinstance(each[0], tuple) else sum(each)
+        for name, each in values.items()
+        if not isinstance(each[0], str | Enum)
+    }
+    return replace(rows[0], **together)
+
+
 def added(fleets: Iterable[Sequence[Quality]]) -> list[Quality]:
     """The rows of several fleets as one, kind by kind."""
-    together: dict[str, list[Quality]] = defaultdict(list)
-    for rows in fleets:
-        for row in rows:
-            together[row.kind].append(row)
-    return [
-        Quality(
-            kind=kind,
-            planted=sum(row.planted for row in rows),
-            found=sum(row.found for row in rows),
-            false_found=sum(row.false_found for row in rows),
-            same_kind=sum(row.same_kind for row in rows),
-            delays_hours=tuple(delay for row in rows for delay in row.delays_hours),
-            gpu_hours=sum(row.gpu_hours for row in rows),
-            gpu_hours_named=sum(row.gpu_hours_named for row in rows),
-            false_names=tuple(name for row in rows for name in row.false_names),
-            due=sum(row.due for row in rows),
-            late_hours=tuple(late for row in rows for late in row.late_hours),
-        )
-        for kind, rows in together.items()
-    ]
+    return [summed(rows) for rows in grouped(chain.from_iterable(fleets), lambda row: row.kind).values()]
 
 
 def kept_together(fleets: Iterable[Iterable[Kept]]) -> list[Kept]:
     """The counts of several fleets as one, rule by rule."""
-    rules: dict[str, list[Kept]] = defaultdict(list)
-    for fleet in fleets:
-        for one in fleet:
-            rules[one.rule].append(one)
-    return [
-        Kept(
-            rule=rule,
-            pods=sum(one.pods for one in parts),
-            named=sum(one.named for one in parts),
-            services=sum(one.services for one in parts),
-            services_named=sum(one.services_named for one in parts),
-        )
-        for rule, parts in rules.items()
-    ]
+    return [summed(rows) for rows in grouped(chain.from_iterable(fleets), lambda row: row.rule).values()]
