@@ -4,54 +4,20 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus, parse_gpus
 from gpuwatch.facts.catalog.mig import families, geometry, maximal, placement_sets
 from gpuwatch.facts.catalog.tables import CatalogError
 from gpuwatch.facts.model.telemetry import Vendor
 
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 SHARED = Path(__file__).parents[2].parent / "shared"
 
 
 @pytest.mark.parametrize(
     ("spelling", "name"),
-    [
-        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
-        ("NVIDIA-A100-SXM4-80GB", "A100-SXM4-80GB"),
-        ("A100-SXM4-40GB-MIG-1g.5gb", "A100-SXM4-40GB"),
-        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me-SHARED", "A100-SXM4-40GB"),
-        ("A100-SXM4-40GB-MIG-INVALID", "A100-SXM4-40GB"),
-        ("NVIDIA A100 80GB PCIe", "A100-PCIE-80GB"),
-        ("NVIDIA-A100-80GB-PCIe-SHARED", "A100-PCIE-80GB"),
-        ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
-        ("NVIDIA-H100-80GB-HBM3-SHARED", "H100-SXM5-80GB"),
-        ("NVIDIA H100 PCIe", "H100-PCIE-80GB"),
-        ("NVIDIA H100 NVL", "H100-NVL-94GB"),
-        ("Tesla T4", "T4"),
-        ("Tesla-T4-SHARED", "T4"),
-        ("nvidia l40s", "L40S"),
-        ("NVIDIA L40", "L40"),
-        ("NVIDIA H200", "H200-SXM5-141GB"),
-        ("NVIDIA H200 NVL", "H200-NVL-141GB"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000-Blackwell-SE"),
-        ("AMD Instinct MI300X OAM", "MI300X"),  # card_series
-        ("AMD_Instinct_MI300X_OAM", "MI300X"),  # amd.com/gpu.product-name
-        ("102-G30211-0C", "MI300X"),  # card_model
-        ("HL-225", "Gaudi2"),
-        ("Intel(R) Data Center GPU Max 1550", "Max-1550"),
-        ("  NVIDIA L4 ", "L4"),
-        ("NVIDIA A2", "A2"),
-        ("Tesla-P100-PCIE-16GB", "P100-PCIE-16GB"),
-        ("NVIDIA A800 80GB PCIe", "A800-PCIE-80GB"),
-        ("NVIDIA H800 PCIe", "H800-PCIE-80GB"),
-        ("NVIDIA-H20-3e-MIG-1g.18gb", "H20-141GB"),
-        ("NVIDIA L20", "L20"),
-        ("NVIDIA RTX A6000", "RTX-A6000"),
-        ("NVIDIA-RTX-6000-Ada-Generation", "RTX-6000-Ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX-PRO-6000-Blackwell-WS"),
-        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX-PRO-6000-Blackwell-MaxQ"),
-        ("NVIDIA RTX PRO 4500 Blackwell", "RTX-PRO-4500-Blackwell"),
-    ],
+    TABLES["spellings"],
 )
 def test_names_in_use(spelling: str, name: str) -> None:
     found = find_gpu(spelling)
@@ -130,22 +96,7 @@ def test_mig_families_fit_the_memory() -> None:
 
 @pytest.mark.parametrize(
     ("model", "mig_profile", "share"),
-    [
-        ("A100-SXM4-40GB", "1g.5gb", 1 / 8),
-        ("NVIDIA A100-SXM4-40GB", "1g.10gb", 2 / 8),  # one compute slice, twice the memory
-        ("A100-SXM4-40GB", "2g.10gb", 2 / 8),
-        ("H100-SXM5-80GB", "3g.40gb", 4 / 8),
-        ("H100-SXM5-80GB", "4g.40gb", 4 / 8),
-        ("H100-SXM5-80GB", "7g.80gb", 1.0),
-        ("NVIDIA A30", "1g.6gb", 1 / 4),
-        ("NVIDIA A30", "2g.12gb", 1 / 2),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "1g.24gb+me", 1 / 4),
-        ("A100-SXM4-40GB", "", 1.0),
-        ("A100-SXM4-40GB", None, 1.0),
-        ("A100-SXM4-40GB", "9g.999gb", 1.0),  # a profile that the catalog does not know
-        ("NVIDIA L4", "3g.40gb", 1.0),  # a model without MIG
-        ("NVIDIA X9000", "3g.40gb", 1.0),
-    ],
+    TABLES["shares"],
 )
 def test_the_share_of_a_slice_is_its_share_of_the_memory_slices(
     model: str, mig_profile: str | None, share: float

@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuwatch.account.money import PriceList
 from gpuwatch.facts.catalog.gpus import find_gpu
@@ -18,6 +19,7 @@ from gpuwatch.facts.catalog.instances import (
 from gpuwatch.facts.catalog.tables import CatalogError
 from gpuwatch.facts.model.telemetry import GapKind
 
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 PRICING = Path(__file__).parents[2].parent / "shared/reference/pricing"
 
 
@@ -27,20 +29,7 @@ def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | N
 
 @pytest.mark.parametrize(
     ("name", "region", "gpu", "count", "per_gpu"),
-    [
-        ("p5.48xlarge", "us-east-1", "H100-SXM5-80GB", 8, 6.88),
-        ("p4d.24xlarge", "us-east-1", "A100-SXM4-40GB", 8, 2.745),
-        ("p4de.24xlarge", "us-east-1", "A100-SXM4-80GB", 8, 3.431),
-        ("g5.16xlarge", "us-east-1", "A10G", 1, 4.096),
-        ("dl1.24xlarge", "us-east-1", "Gaudi", 8, 1.639),
-        ("g4dn.12xlarge", "us-east-1", "T4", 4, 0.978),
-        ("Standard_ND96isr_H100_v5", "eastus", "H100-SXM5-80GB", 8, 12.29),
-        ("Standard_NC24ads_A100_v4", "eastus", "A100-PCIE-80GB", 1, 3.673),
-        ("Standard_NC64as_T4_v3", "eastus", "T4", 4, 1.088),
-        ("a3-highgpu-8g", "us-central1", "H100-SXM5-80GB", 8, 11.061),
-        ("a2-ultragpu-1g", "us-central1", "A100-SXM4-80GB", 1, 5.069),
-        ("g2-standard-48", "us-central1", "L4", 4, 1.0),
-    ],
+    TABLES["prices"],
 )
 def test_published_prices_per_gpu(name: str, region: str, gpu: str, count: int, per_gpu: float) -> None:
     found = find_instance_type(name, region)
@@ -64,18 +53,7 @@ def test_every_row_has_a_known_gpu_a_date_and_a_source() -> None:
 
 @pytest.mark.parametrize(
     ("name", "region", "vcpus", "gib"),
-    [
-        ("g5.xlarge", "us-east-1", 4, 16),
-        ("p5.48xlarge", "us-east-1", 192, 2048),
-        ("p3.2xlarge", "us-east-1", 8, 61),
-        ("dl1.24xlarge", "us-east-1", 96, 768),
-        ("Standard_NC24ads_A100_v4", "eastus", 24, 220),
-        ("Standard_ND96isr_H100_v5", "eastus", 96, 1900),
-        ("a2-highgpu-1g", "us-central1", 12, 85),
-        ("a3-highgpu-8g", "us-central1", 208, 1872),
-        ("g2-standard-24", "us-central1", 24, 96),
-        ("g4-standard-48", "us-central1", 48, 180),
-    ],
+    TABLES["hosts"],
 )
 def test_published_sizes_of_hosts(name: str, region: str, vcpus: int, gib: int) -> None:
     found = find_instance_type(name, region)
@@ -230,12 +208,7 @@ def test_a_price_of_a_known_type_keeps_its_host(tmp_path: Path, row: str, vcpus:
 
 @pytest.mark.parametrize(
     ("cells", "complaint"),
-    [
-        ("0,", "column 'vcpus' is 0; expected that of the whole machine, or nothing"),
-        ("7.5,", "column 'vcpus' is '7.5'; expected a whole number"),
-        ("8,32Gi", "column 'host_memory_bytes' is '32Gi'; expected a whole number"),
-        ("8,-1", "column 'host_memory_bytes' is -1"),
-    ],
+    TABLES["bad_hosts"],
 )
 def test_a_bad_size_of_a_host_is_named(tmp_path: Path, cells: str, complaint: str) -> None:
     path = write(tmp_path, HEADER.strip() + ",vcpus,host_memory_bytes\n" + GOOD.strip() + f",{cells}\n")
@@ -247,20 +220,7 @@ def test_a_bad_size_of_a_host_is_named(tmp_path: Path, cells: str, complaint: st
 
 @pytest.mark.parametrize(
     ("row", "complaint"),
-    [
-        ("x,NVIDIA L4,1,0.8,EUR,2026-09-01,", "the price is in EUR, and sums are in USD; convert it, or change"),
-        ("x,NVIDIA L4,1,,USD,2026-09-01,", "price_per_hour is missing"),
-        ("x,NVIDIA L4,1,0.8,,2026-09-01,", "currency is missing"),
-        ("x,NVIDIA L5,1,0.8,USD,2026-09-01,", "the GPU model 'NVIDIA L5' is unknown; write it as"),
-        ("x,NVIDIA L4,0,0.8,USD,2026-09-01,", "column 'gpu_count' is 0; expected the number of whole GPUs"),
-        ("x,NVIDIA L4,0.5,0.8,USD,2026-09-01,", "column 'gpu_count' is '0.5'; expected a whole number"),
-        ("x,NVIDIA L4,1,-1,USD,2026-09-01,", "column 'price_per_hour' is -1"),
-        ("x,NVIDIA L4,1,cheap,USD,2026-09-01,", "column 'price_per_hour' is 'cheap'; expected a number"),
-        ("x,NVIDIA L4,1,nan,USD,2026-09-01,", "column 'price_per_hour' is 'nan'; expected a number"),
-        ("x,NVIDIA L4,1,0.8,USD,last week,", "column 'price_date' is 'last week'; expected a date such as"),
-        ("x,NVIDIA L4,1,0.8,USD", "5 cells where the header has 7"),
-        (GOOD.strip(), "dgx-h100 in region * has a row already; keep one (the first counts)"),
-    ],
+    TABLES["bad_prices"],
 )
 def test_a_bad_row_is_named_and_the_others_count(tmp_path: Path, row: str, complaint: str) -> None:
     path = write(tmp_path, HEADER + GOOD + row + "\n" + GOOD.replace("dgx-h100", "dgx-2"))

@@ -5,6 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
 
 from catalog.platform_metrics import LABEL_METRICS
 from gpuwatch.facts.catalog.metrics import (
@@ -18,6 +19,7 @@ from gpuwatch.facts.catalog.metrics import (
 from gpuwatch.facts.catalog.tables import CatalogError
 from gpuwatch.facts.model.telemetry import Scope, Signal, Vendor
 
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 SHARED = Path(__file__).parents[2].parent / "shared"
 needs_samples = pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not beside this checkout")
 
@@ -45,29 +47,10 @@ def test_a_signal_is_physical_or_per_instance_for_every_exporter(signal: Signal)
 
 @pytest.mark.parametrize(
     ("metric", "signal", "vocabulary", "exported", "si"),
-    [
-        ("DCGM_FI_DEV_FB_USED", Signal.MEMORY_USED_BYTES, "dcgm", 15109, 15109 * 2**20),
-        ("DCGM_FI_DEV_FB_USED_BYTES", Signal.MEMORY_USED_BYTES, "dcgm49", 15842934784, 15842934784),
-        ("DCGM_FI_DEV_SM_CLOCK", Signal.SM_CLOCK_HERTZ, "dcgm", 1410, 1.41e9),
-        ("DCGM_FI_DEV_SM_CLOCK_HERTZ", Signal.SM_CLOCK_HERTZ, "dcgm49", 1.41e9, 1.41e9),
-        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", Signal.ENERGY_JOULES_TOTAL, "dcgm", 2500, 2.5),
-        ("DCGM_FI_DEV_GPU_UTIL", Signal.GPU_UTIL_RATIO, "dcgm", 37, 0.37),
-        ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", Signal.BUSY_RATIO, "dcgm", 0.37, 0.37),
-        ("DCGM_FI_DEV_THERMAL_VIOLATION", Signal.THERMAL_THROTTLE_SECONDS_TOTAL, "dcgm", 3e9, 3.0),
-        ("DCGM_FI_DEV_POWER_USAGE", Signal.POWER_WATTS, "dcgm", 67.3, 67.3),
-        ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", Signal.NVLINK_BYTES_PER_SECOND, "dcgm", 1, 1024000),
-        ("gpu_energy_consumed", Signal.ENERGY_JOULES_TOTAL, "amd", 5e6, 5.0),
-        ("gpu_used_vram", Signal.MEMORY_USED_BYTES, "amd", 196592, 196592 * 2**20),
-        ("gpu_gfx_activity", Signal.GPU_UTIL_RATIO, "amd", 37, 0.37),
-        ("xpum_frequency_mhz", Signal.SM_CLOCK_HERTZ, "xpum1", 1600, 1.6e9),
-        ("xpum_engine_ratio", Signal.BUSY_RATIO, "xpum1", 0.37, 0.37),
-        ("hw_frequency_hertz", Signal.SM_CLOCK_HERTZ, "xpumd2", 1.6e9, 1.6e9),
-        ("habanalabs_power_mW", Signal.POWER_WATTS, "gaudi", 450_000, 450.0),
-        ("habanalabs_utilization", Signal.BUSY_RATIO, "gaudi", 37, 0.37),
-    ],
+    TABLES["units"],
 )
-def test_units(metric: str, signal: Signal, vocabulary: str, exported: float, si: float) -> None:
-    assert exported * row(metric, signal, vocabulary).scale == pytest.approx(si, rel=1e-12)
+def test_units(metric: str, signal: str, vocabulary: str, exported: float, si: float) -> None:
+    assert exported * row(metric, Signal(signal), vocabulary).scale == pytest.approx(si, rel=1e-12)
 
 
 def test_what_repeats_on_mig_rows_is_physical_and_what_differs_is_not() -> None:
@@ -220,21 +203,9 @@ GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
-    [
-        (("busy_ratio", "busyness"), r"table.csv, line 2: column 'signal' is 'busyness'; expected one of busy_ratio, "),
-        (("0.01", "percent"), r"table.csv, line 2: column 'scale' is 'percent'; expected a number"),
-        (("0.01", "0"), r"table.csv, line 2: column 'scale' is 0; expected a positive"),
-        (("0.01", "nan"), r"table.csv, line 2: column 'scale' is 'nan'; expected a number"),
-        (("gauge", "guage"), r"line 2: column 'kind' is 'guage'; expected one of gauge, counter, state, window"),
-        ((",1,max", ",0,max"), r"line 2: column 'preference' is 0; the first choice is 1"),
-        ((",max,,,", ",max,port,,"), r"line 2: column 'variant_label' is 'port'"),
-        ((",max,,,", ",max,,port,"), r"line 2: column 'matchers' has 'port'; expected label=value"),
-        (("false,true", "no,true"), r"line 2: column 'zero_means_absent' is 'no'; expected true or false"),
-        ((",list", ","), r"line 2: column 'source' is empty"),
-        ((",list", ",list,more"), r"line 2: 17 cells where the header has 16"),
-    ],
+    TABLES["bad_metrics"],
 )
-def test_a_malformed_row_is_named(change: tuple[str, str], complaint: str) -> None:
+def test_a_malformed_row_is_named(change: list[str], complaint: str) -> None:
     assert len(parse_metrics(HEADER + GOOD, "table.csv")) == 1
     with pytest.raises(CatalogError, match=complaint):
         parse_metrics(HEADER + GOOD.replace(*change), "table.csv")
