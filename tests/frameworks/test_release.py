@@ -6,9 +6,11 @@ import copy
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +37,7 @@ from gpuwatch.facts.model.remediation import ObjectRef, Saved
 from gpuwatch.sources.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster, merged
 
+TABLES = yaml.safe_load(Path(__file__).with_name("releases.yaml").read_text(encoding="utf-8"))
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "release-4f2a"
 EVERY = pytest.mark.parametrize("sample", SAMPLES, ids=[sample.id for sample in SAMPLES])
@@ -195,23 +198,7 @@ def test_proof_of_release_needs_spec_status_pods_and_groups(sample: Sample) -> N
 
 @pytest.mark.parametrize(
     ("id_", "status"),
-    [
-        ("job", {"active": 1}),
-        ("job", {"observedGeneration": 1}),
-        ("jobset", {"replicatedJobsStatus": [{"name": "a", "active": 0}, {"name": "b", "active": 1}]}),
-        ("lws", {"replicas": 1}),
-        ("pytorchjob", {"replicaStatuses": {"Master": {}, "Worker": {"active": 1}}}),
-        ("mpijob", {"replicaStatuses": {"Launcher": {"active": 1}}}),
-        ("trainjob", {"jobsStatus": [{"active": 1}]}),
-        ("rayjob", {"jobDeploymentStatus": "Suspending"}),
-        ("raycluster", {"state": "ready"}),
-        ("raycluster", {"state": "suspended", "conditions": [{"type": "RayClusterSuspended", "status": "False"}]}),
-        ("workload", {"conditions": [{"type": "QuotaReserved", "status": "True"}]}),
-        ("deployment", {"replicas": 1}),
-        ("deployment", {"observedGeneration": 1}),
-        ("statefulset", {"replicas": 1}),
-        ("notebook", {"readyReplicas": 1}),
-    ],
+    TABLES["holds"],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_a_status_that_says_otherwise_is_no_proof(id_: str, status: Object) -> None:
@@ -232,23 +219,7 @@ def test_pods_of_an_unknown_kind_prove_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("id_", "changes", "told"),
-    [
-        ("job", {"/spec/managedBy": "kueue.x-k8s.io/multikueue"}, "multikueue runs it"),
-        ("job", {"/status": {"conditions": [{"type": "Complete", "status": "True"}]}}, "has ended"),
-        ("job", {"/status": {"conditions": [{"type": "Failed", "status": "True"}]}}, "has ended"),
-        ("jobset", {"/status/conditions": [{"type": "Completed", "status": "True"}]}, "has ended"),
-        ("pytorchjob", {"/status/conditions": [{"type": "Succeeded", "status": "True"}]}, "has ended"),
-        ("trainjob", {"/status/conditions": [{"type": "Complete", "status": "True"}]}, "has ended"),
-        ("rayjob", {"/spec/shutdownAfterJobFinishes": False}, "shutdownAfterJobFinishes"),
-        ("rayjob", {"/spec/clusterSelector": {"ray.io/cluster": "shared"}}, "selected"),
-        ("rayjob", {"/status/jobDeploymentStatus": "Complete"}, "has ended"),
-        ("rayjob", {"/status/jobDeploymentStatus": "Waiting"}, "is Waiting"),
-        ("rayjob", {"/status/jobDeploymentStatus": "Retrying"}, "is Retrying"),
-        ("workload", {"/status/conditions": [{"type": "Finished", "status": "True"}]}, "has ended"),
-        ("workload", {"/metadata/ownerReferences": [{"kind": "Pod", "uid": "1"}]}, "no controller would recreate"),
-        ("inferenceservice", {"/status/deploymentMode": "RawDeployment"}, "at least one replica"),
-        ("inferenceservice", {"/status": {}}, "not known whether it is serverless"),
-    ],
+    TABLES["refuses"],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "with",
 )
 def test_what_would_not_work_is_refused(id_: str, changes: dict[str, Any], told: str) -> None:
