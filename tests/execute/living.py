@@ -21,12 +21,10 @@ from gpuwatch.facts.frameworks.release import loses
 from gpuwatch.facts.model.cluster import (
     ClaimedDevice,
     Cluster,
-    Condition,
     DisruptionBudget,
     Gang,
     Namespace,
     Node,
-    OwnerStatus,
     Pod,
     Taint,
     Workload,
@@ -34,22 +32,20 @@ from gpuwatch.facts.model.cluster import (
 from gpuwatch.facts.model.decision import (
     ActionKind,
     Advice,
-    Family,
     Finding,
     FindingKind,
     Mode,
     Plan,
     Severity,
     Snapshot,
-    Subject,
-    SubjectKind,
     Verdict,
 )
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation
-from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Vendor
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 from gpuwatch.sources.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from kube.memory_cluster import MemoryCluster, merged
+from plan import fleet as model
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -428,16 +424,8 @@ class Fleet:
                 holders[device_id(node, taken.get(node, 0))] = holder
                 taken[node] = taken.get(node, 0) + 1
         return tuple(
-            Device(
-                id=(name := device_id(f"n{n}", i)),
-                uuid=name,
-                vendor=Vendor.NVIDIA,
-                vocabulary="dcgm",
-                index=str(i),
-                node_label=f"n{n}",
-                node=f"n{n}",
-                pods=(holders[name],) if name in holders else (),
-                present=name not in self.silent,
+            model.device(
+                f"n{n}", i, holders.get(device_id(f"n{n}", i), ""), present=device_id(f"n{n}", i) not in self.silent
             )
             for n in range(self.nodes)
             for i in range(GPUS)
@@ -449,50 +437,38 @@ class Fleet:
         return (Gap(kind=GapKind.PARTIAL, what="telemetry", detail="A store did not answer."),) if self.partial else ()
 
     def _model_node(self, node: Object) -> Node:
-        return Node(
-            name=node["metadata"]["name"],
+        taints = node["spec"].get("taints") or ()
+        return model.node(
+            node["metadata"]["name"],
+            GPUS,
             uid=node["metadata"]["uid"],
             labels=node["metadata"].get("labels") or {},
             annotations=node["metadata"].get("annotations") or {},
-            taints=tuple(
-                Taint(item["key"], item.get("value", ""), item["effect"]) for item in node["spec"].get("taints") or ()
-            ),
-            conditions=(Condition("Ready", "True"),),
+            taints=tuple(Taint(item["key"], item.get("value", ""), item["effect"]) for item in taints),
             unschedulable=bool(node["spec"].get("unschedulable")),
-            accelerators={GPU: GPUS},
-            allocatable={GPU: GPUS},
-            gpu_product="A100",
             gpu_count=GPUS,
-            pool="train",
         )
 
     def _model_pod(self, pod: Object) -> Pod:
         owner = self._owner(pod["metadata"]["labels"]["app"])
-        name = f"{owner['kind']}/ml/{owner['metadata']['name']}"
-        return Pod(
-            namespace="ml",
-            name=pod["metadata"]["name"],
+        name, phase = f"{owner['kind']}/ml/{owner['metadata']['name']}", pod["status"]["phase"]
+        return model.pod(
+            f"ml/{pod['metadata']['name']}",
+            pod["spec"].get("nodeName", ""),
+            self._gpus(pod),
+            name,
             uid=pod["metadata"]["uid"],
-            node=pod["spec"].get("nodeName", ""),
-            phase=pod["status"]["phase"],
-            started=START - timedelta(hours=10),
-            ready=pod["status"]["phase"] == "Running",
+            phase=phase,
+            ready=phase == "Running",
             labels=pod["metadata"]["labels"],
-            accelerators={GPU: self._gpus(pod)},
-            workload=name,
             gang=name if owner["kind"] == "Job" else "",
         )
 
     def _model_workload(self, owner: Object) -> Workload:
-        name = owner["metadata"]["name"]
-        return Workload(
-            id=f"{owner['kind']}/ml/{name}",
-            kind=owner["kind"],
+        return model.workload(
+            f"{owner['kind']}/ml/{owner['metadata']['name']}",
             api_version=owner["apiVersion"],
-            namespace="ml",
-            name=name,
             uid=owner["metadata"]["uid"],
-            status=OwnerStatus.FOUND,
             annotations=owner["metadata"].get("annotations") or {},
             loses=loses(owner),
         )
@@ -507,43 +483,19 @@ class Fleet:
     def _findings(self, devices: tuple[Device, ...], pods: list[Object]) -> list[Finding]:
         found = []
         for device in devices:
-            sick = device.id in self.sick
-            if not sick and self.blind:
-                continue
-            found.append(
-                Finding(
-                    rule="health.xid",
-                    family=Family.HEALTH,
-                    kind=self.sick_kind,
-                    subject=Subject(SubjectKind.DEVICE, device.id),
-                    verdict=Verdict.DEGRADED if sick else Verdict.HEALTHY,
-                    summary="fell off the bus" if sick else "no XID",
-                    severity=Severity.CRITICAL if sick else Severity.INFO,
-                    advice=Advice.REBOOT if sick else Advice.NONE,
-                    confidence_ratio=0.9,
-                    devices=(device.id,),
-                    node=device.node,
-                )
-            )
+            if device.id in self.sick:
+                found.append(model.sick(device, kind=self.sick_kind))
+            elif not self.blind:
+                found.append(model.sick(device, **HEALTHY, kind=self.sick_kind))
         for pod in pods:
             owner = pod["metadata"]["labels"]["app"]
             if owner in self.idle or owner in self.busy:
                 ref = f"ml/{pod['metadata']['name']}"
                 idle = owner in self.idle
-                found.append(
-                    Finding(
-                        rule="idle.abandoned",
-                        family=Family.IDLE,
-                        kind=self.idle_kind if idle else FindingKind.IN_USE,
-                        subject=Subject(SubjectKind.POD, ref),
-                        verdict=Verdict.IDLE if idle else Verdict.BUSY,
-                        summary="idle for good" if idle else "works",
-                        confidence_ratio=0.9,
-                        devices=tuple(device.id for device in devices if ref in device.pods),
-                        pods=(ref,),
-                        since=START if idle else None,
-                    )
-                )
+                busy = {} if idle else {"kind": FindingKind.IN_USE, "verdict": Verdict.BUSY, "summary": "works"}
+                held = [device for device in devices if ref in device.pods]
+                since = START if idle else None
+                found.append(model.idle(ref, held, **{"kind": self.idle_kind, "since": since, **busy}))
         return found
 
     # Driving
@@ -576,6 +528,12 @@ class Fleet:
         return draw_plan(replace(self.view(), policy=executor.policies.plan, history=executor.store.all()))
 
 
+HEALTHY = {
+    "verdict": Verdict.HEALTHY,
+    "summary": "no XID",
+    "severity": Severity.INFO,
+    "advice": Advice.NONE,
+}
 UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no Node has room"}
 VOLCANO = "batch.volcano.sh/v1alpha1"
 KUEUE = "kueue.x-k8s.io/v1beta2"
