@@ -23,7 +23,7 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.remediation import Remediation
-from gpuwatch.facts.model.telemetry import Device, Schema, Signal, WindowStat
+from gpuwatch.facts.model.telemetry import Device, Schema, Signal
 from gpuwatch.judge.health import assess as health
 from gpuwatch.judge.health.assess import HealthPolicy
 from gpuwatch.judge.idle import assess as idle
@@ -47,8 +47,9 @@ class Policies:
 
 def needs_of(policies: Policies) -> TelemetryNeeds:
     """The telemetry that the rules need under these policies."""
+    others = {**idle.needs_of_rules(policies.idle), **misfit.needs_of_rules(policies.misfit)}
     return TelemetryNeeds(
-        stats=statistics(_needs_of_rules(policies)),
+        stats=statistics({**health.needs_of_rules(policies.health), **others}),
         state_signals=health.state_signals(policies.health),
         change_window_seconds=policies.health.change_window_seconds,
         activity_window_seconds=policies.idle.window_seconds,
@@ -152,14 +153,6 @@ def rule_signals(policies: Policies) -> Mapping[str, tuple[Signal, ...]]:
     return {
         **health.signals_of_rules(policies.health),
         **{rule: tuple(dict.fromkeys(stat.signal for stat in stats)) for rule, stats in others.items()},
-    }
-
-
-def _needs_of_rules(policies: Policies) -> Mapping[str, tuple[WindowStat, ...]]:
-    return {
-        **health.needs_of_rules(policies.health),
-        **idle.needs_of_rules(policies.idle),
-        **misfit.needs_of_rules(policies.misfit),
     }
 
 

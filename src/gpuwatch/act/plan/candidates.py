@@ -58,12 +58,10 @@ def _sentence(text: str) -> str:
 
 
 def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
-    by_node: dict[str, list[Finding]] = defaultdict(list)
-    for finding in _degraded(facts):
-        if finding.advice in _TAINTING:
-            # Without a verified Node the finding still becomes a candidate, so that the Plan shows its refusal.
-            by_node[finding.node or f"unresolved:{finding.subject.name}"].append(finding)
-    for name, findings in sorted(by_node.items()):
+    found = (item for item in _degraded(facts) if item.advice in _TAINTING)
+    # Without a verified Node the finding still becomes a candidate, so that the Plan shows its refusal.
+    by_node = grouped(found, lambda item: item.node or f"unresolved:{item.subject.name}")
+    for name, findings in sorted(by_node.items(), key=lambda item: item[0]):
         node = facts.nodes.get(name)
         devices = tuple(sorted({device for finding in findings for device in finding.devices}))
         yield Candidate(

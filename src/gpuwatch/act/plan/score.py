@@ -332,11 +332,10 @@ def _affected(candidate: Candidate, pods: list[Pod], loss: float, horizon: float
 
 
 def _missed(candidate: Candidate, facts: PlanFacts) -> _Term:
-    missed = _missed_gpus(candidate, facts)
-    hours = min(_REPAIR_HOURS, HORIZON_HOURS)
+    missed, hours = _missed_gpus(candidate, facts), min(_REPAIR_HOURS, HORIZON_HOURS)
     if missed:
         what = "free healthy GPUs of the Node, which no others of the pool replace until it is repaired"
-        return _Term(float(missed), hours, what)
+        return _Term(missed, hours, what)
     what = "the Node has no free healthy GPU"
     if any(facts.free_gpus.get(name, 0) for name in candidate.nodes):
         what = "others of the pool replace the Node's free healthy GPUs"
