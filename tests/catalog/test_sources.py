@@ -22,6 +22,7 @@ TABLES = {
     "ranges.csv": [("reason", "checked")],
     "dcgm_errors.csv": [("source", "checked")],
     "node_conditions.csv": [("source", "checked")],
+    "node_labels.csv": [("source", "checked")],
     "instances.csv": [("source", "price_date"), ("host_source", "host_checked")],
 }
 

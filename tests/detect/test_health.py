@@ -22,13 +22,14 @@ from gpuwatch.judge.health.assess import (
 )
 from gpuwatch.judge.health.device_health import DEVICE_HEALTH
 from gpuwatch.judge.health.node_conditions import NODE_CONDITION
+from gpuwatch.judge.health.operators import OPERATOR_CONFLICT
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.unknown import HEALTH_UNKNOWN
 from gpuwatch.judge.needs import statistics
 from gpuwatch.judge.rule import Ask, Judged, Rule
 from tools.kinds import MODEL, model
 
-ON_NODES = (NODE_CONDITION, DEVICE_HEALTH, POD_ADMISSION, HEALTH_UNKNOWN)
+ON_NODES = (NODE_CONDITION, DEVICE_HEALTH, POD_ADMISSION, OPERATOR_CONFLICT, HEALTH_UNKNOWN)
 ON_EACH = len(RULES) - len(ON_NODES)
 """Rules that say something about each GPU."""
 

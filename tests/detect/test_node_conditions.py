@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from detect.builders import AT, ago, cluster, findings, machines, scene
-from gpuwatch.facts.catalog.detectors import node_conditions
-from gpuwatch.facts.model.cluster import Condition, Node, Taint
+from gpuwatch.facts.catalog.detectors import node_conditions, node_labels
+from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, Condition, Node, Taint
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, SubjectKind, Verdict
 from gpuwatch.facts.model.telemetry import Device
 from gpuwatch.judge.reclaim import remediated
@@ -52,3 +54,71 @@ def test_a_node_that_another_remediator_repairs_is_told() -> None:
     taint = Node(name="n", taints=(Taint(key="medik8s.io/remediation", value="", effect="NoExecute"),))
     assert remediated(taint) == "medik8s is at work on n (taint medik8s.io/remediation)"
     assert remediated(Node(name="n", labels={"a": "b"})) == ""
+
+
+@pytest.mark.parametrize(("key", "value"), node_labels())
+def test_a_providers_label_is_shown_and_is_not_enough_to_act(key: str, value: str) -> None:
+    row = node_labels()[key, value]
+
+    def said(label: str) -> list[Finding]:
+        node = Node(name="node-0", labels={key: label}, accelerators={"nvidia.com/gpu": 8})
+        assert bool(remediated(node)) is (row.repairs and label == value)
+        return of_kind(FindingKind.NODE_CONDITION, cluster(nodes=[node]))
+
+    (found,) = said(value)
+    assert found.verdict is Verdict.DEGRADED
+    assert found.confidence_ratio < 0.8
+    assert found.summary == f"{row.detector} says: {row.words} ({key}={value})"
+    assert said("Schedulable" if row.repairs else "true") == []
+
+
+def of_kind(kind: FindingKind, state: Cluster) -> list[Finding]:
+    return [each for each in findings(scene(machines(1), state=state)).values() if each.kind is kind]
+
+
+def conflicts(node: Node, *claims: ClaimedDevice) -> list[Finding]:
+    return of_kind(FindingKind.OPERATOR_CONFLICT, replace(cluster(nodes=[node]), claims=claims))
+
+
+MIG = {"nvidia.com/mig.config.state": "success"}
+HAMI = {"hami.io/node-nvidia-register": "…"}
+SENTINEL = {"dgxc.nvidia.com/nvsentinel-state": "draining"}
+CLAIM = ClaimedDevice(claim="ml/c", driver="gpu.nvidia.com", pool="node-0", name="gpu-0")
+
+
+@pytest.mark.parametrize(
+    ("node", "claims", "words"),
+    [
+        (Node(name="node-0", labels=MIG, annotations=HAMI), (), "MIG manager and HAMi can set up its MIG devices"),
+        (
+            Node(name="node-0", labels=SENTINEL, taints=(Taint("medik8s.io/remediation", "", "NoSchedule"),)),
+            (),
+            "NVSentinel and medik8s repair it",
+        ),
+        (
+            Node(name="node-0", accelerators={"nvidia.com/gpu": 8}),
+            (CLAIM,),
+            "the device plugin and the DRA driver give out its GPUs",
+        ),
+    ],
+    ids=["MIG", "repair", "devices"],
+)
+def test_two_operators_of_one_node_are_named(node: Node, claims: tuple[ClaimedDevice, ...], words: str) -> None:
+    (found,) = conflicts(node, *claims)
+    assert (found.verdict, found.node) == (Verdict.UNKNOWN, "node-0")
+    assert found.summary == f"two operators reconcile it: {words}"
+
+
+@pytest.mark.parametrize(
+    ("node", "claims"),
+    [
+        (Node(name="node-0", labels=MIG), ()),
+        (Node(name="node-0", annotations=HAMI), ()),
+        (Node(name="node-0", labels=SENTINEL), ()),
+        (Node(name="node-0"), (CLAIM,)),
+        (Node(name="node-0", accelerators={"nvidia.com/gpu": 8}), (replace(CLAIM, driver="nic.example.com"),)),
+        (Node(name="node-0", accelerators={"nvidia.com/gpu": 8}), (replace(CLAIM, pool="node-1"),)),
+    ],
+)
+def test_one_operator_alone_is_none(node: Node, claims: tuple[ClaimedDevice, ...]) -> None:
+    assert conflicts(node, *claims) == []

@@ -56,7 +56,7 @@ RULES = rule_signals(Policies())
 # What is said of what no rule could judge.
 UNTOLD = {f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
 GUARD_NAMES = set(map(str, Guard))
-NEVER_SURE = {"health.pod_failures", "health.infiniband", "health.health_unknown"}
+NEVER_SURE = {"health.operator_conflict", "health.pod_failures", "health.infiniband", "health.health_unknown"}
 """Rules that conclude UNKNOWN alone."""
 SHARED = (fleet, capacity, xid_events)
 """What several rules use."""
@@ -166,7 +166,13 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
         )
     }
     assert found <= listed
-    by_the_cluster = {"idle.suspected_idle", "health.node_condition", "health.device_health", "health.pod_admission"}
+    by_the_cluster = {
+        "idle.suspected_idle",
+        "health.node_condition",
+        "health.device_health",
+        "health.pod_admission",
+        "health.operator_conflict",
+    }
     assert {rule for rule, _ in found} >= ({rule.name for rule in health.RULES} | UNTOLD) - by_the_cluster
     written = {
         node.value

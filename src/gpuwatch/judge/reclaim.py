@@ -1,6 +1,7 @@
 """Nodes that change on purpose: taken back by their provider (being a spot Node is not enough), under repair by another
 remediator, or with GPUs that are being set up anew."""
 
+from gpuwatch.facts.catalog.detectors import node_labels
 from gpuwatch.facts.model.cluster import Node
 
 TAINTS = (
@@ -40,12 +41,17 @@ a cordon or the taints above (Karpenter, EKS, GKE) need no row here."""
 
 def remediated(node: Node) -> str:
     """The remediator that repairs this Node already, in words; '' for none."""
-    taints = {taint.key for taint in node.taints}
+    return next((f"{who} is at work on {node.name} ({mark})" for who, mark in remediators(node)), "")
+
+
+def remediators(node: Node) -> list[tuple[str, str]]:
+    """Each one that repairs this Node now, and the label or taint by which it says so."""
+    taints, found = {taint.key for taint in node.taints}, []
     for who, what, key in REMEDIATORS:
         if key in (taints if what == "taint" else node.labels):
-            value = f"={node.labels[key]}" if what == "label" else ""
-            return f"{who} is at work on {node.name} ({what} {key}{value})"
-    return ""
+            found.append((who, f"{what} {key}={node.labels[key]}" if what == "label" else f"{what} {key}"))
+    marked = (node_labels()[item] for item in node.labels.items() if item in node_labels())
+    return [*found, *((row.detector, f"label {row.key}={row.value}") for row in marked if row.repairs)]
 
 
 def reclaimed(node: Node) -> str:

@@ -1,5 +1,5 @@
 """What other detectors say: DCGM's health watches (`dcgm_errors.csv`), and those that write conditions of Nodes
-(`node_conditions.csv`)."""
+(`node_conditions.csv`) or labels (`node_labels.csv`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +42,20 @@ class NodeCondition:
     checked: date
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLabel:
+    """A label by which a provider calls a Node broken, or likely to break. repairs: it repairs the Node itself then, by
+    default. words: as of a NodeCondition."""
+
+    key: str
+    value: str
+    detector: str
+    repairs: bool
+    words: str
+    source: str
+    checked: date
+
+
 def dcgm_error(watch: str, code: str) -> DcgmError:
     known = dcgm_errors()
     return known.get(code) or known.get(watch) or known["OTHER"]
@@ -62,3 +76,10 @@ def node_conditions() -> Mapping[str, NodeCondition]:
     """By type."""
     file = "node_conditions.csv"
     return keyed(packaged(file), file, NodeCondition, attrgetter("type"))
+
+
+@cache
+def node_labels() -> Mapping[tuple[str, str], NodeLabel]:
+    """By key and value."""
+    file = "node_labels.csv"
+    return keyed(packaged(file), file, NodeLabel, attrgetter("key", "value"))

@@ -21,6 +21,7 @@ from gpuwatch.judge.health.infiniband import INFINIBAND
 from gpuwatch.judge.health.link import NVLINK_ERRORS, PCIE_REPLAY, PCIE_WIDTH
 from gpuwatch.judge.health.memory import ECC, PAGE_RETIREMENT, ROW_REMAP
 from gpuwatch.judge.health.node_conditions import NODE_CONDITION
+from gpuwatch.judge.health.operators import OPERATOR_CONFLICT
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.pod_failures import POD_FAILURES
 from gpuwatch.judge.health.policy import HealthPolicy
@@ -66,6 +67,7 @@ RULES: tuple[Rule[Any], ...] = (
     POD_FAILURES,
     POD_ADMISSION,
     INFINIBAND,
+    OPERATOR_CONFLICT,
     HEALTH_UNKNOWN,
 )
 """All health rules, in the order in which they are asked and stand in docs/rules.md."""

@@ -1,53 +1,61 @@
-"""Conditions by which other detectors call a Node or its GPUs broken: shown with the source, never acted on alone."""
+"""Conditions and labels by which other detectors call a Node or its GPUs broken: shown, never acted on alone."""
 
 from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
 
-from gpuwatch.facts.catalog.detectors import NodeCondition, node_conditions
-from gpuwatch.facts.model.cluster import Condition, Node
+from gpuwatch.facts.catalog.detectors import node_conditions, node_labels
+from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.judge.fleet import SUSPECTED, Fleet, Tells, conclude, on_node
 from gpuwatch.judge.rule import Judged, Nothing, Rule
 
 _TELLS = Tells(
     FindingKind.NODE_CONDITION,
-    "another detector says by a condition that the Node or its GPUs are broken",
+    "another detector says by a condition or a label that the Node or its GPUs are broken",
     "warning: inspect",
 )
 
 
+class _Said(NamedTuple):
+    detector: str
+    words: str
+    by: str  # the condition or label, with its value
+    since: datetime | None = None
+
+
 def broken_conditions(fleet: Fleet) -> Iterable[Finding]:
-    """One finding per Node with GPUs that has such a condition.
+    """One finding per Node with GPUs that has such a condition or label.
 
     Most conditions name no GPU, some stay after the repair (eks-node-monitoring-agent #266), and they may rest on the
     same signals as gpuwatch's findings. So they are no second sign for an XID, and are not enough to act on.
     """
-    known = node_conditions()
+    conditions, labels = node_conditions(), node_labels()
     for node in fleet.snapshot.cluster.nodes:
         if not node.accelerators and not fleet.at_home.get(node.name):
             continue
-        broken = [
-            (item, known[item.type])
+        said = [
+            _Said(row.detector, row.words, f"{item.type}={item.status}", item.since)
             for item in node.conditions
-            if item.type in known and item.status == known[item.type].bad_status
+            if (row := conditions.get(item.type)) is not None and item.status == row.bad_status
         ]
-        if broken:
-            yield _finding(fleet, node, broken)
+        marked = (labels[item] for item in node.labels.items() if item in labels)
+        said += [_Said(row.detector, row.words, f"{row.key}={row.value}") for row in marked]
+        if said:
+            yield _finding(fleet, node, said)
 
 
-def _finding(fleet: Fleet, node: Node, broken: list[tuple[Condition, NodeCondition]]) -> Finding:
+def _finding(fleet: Fleet, node: Node, said: list[_Said]) -> Finding:
     return conclude(
         on_node(node.name),
         _TELLS,
         Verdict.DEGRADED,
-        "; ".join(f"{row.detector} says: {row.words} ({row.type}={row.bad_status})" for _, row in broken),
+        "; ".join(f"{each.detector} says: {each.words} ({each.by})" for each in said),
         severity=Severity.WARNING,
         advice=Advice.INSPECT,
         confidence_ratio=SUSPECTED,
-        since=min((item.since for item, _ in broken if item.since is not None), default=None),
-        evidence=[
-            Evidence(signal="node_condition", value=f"{item.type}={item.status}", at=item.since, note=row.detector)
-            for item, row in broken
-        ],
+        since=min((each.since for each in said if each.since is not None), default=None),
+        evidence=[Evidence(signal="node_condition", value=each.by, at=each.since, note=each.detector) for each in said],
         missing=["a sign that gpuwatch sees itself"],
         gpus=fleet.at_home.get(node.name, ()),
         node=node.name,

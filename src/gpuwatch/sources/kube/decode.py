@@ -27,6 +27,7 @@ _ANNOTATIONS_KEPT = (
     keys.PREFIX,
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "karpenter.sh/do-not-disrupt",
+    "hami.io/node-",
     *(prefix for framework in FRAMEWORKS for prefix in framework.annotations),
 )
 decode_named = msgspec.json.Decoder(wire.WireNamed).decode
