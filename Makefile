@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts demo dev-cluster image sbom test test-e2e test-fast verify screenshots histories lint format evaluate bench docs schema names frameworks rules dashboards chart situations lock dist clean
+.PHONY: help setup parts demo dev-cluster image sbom test test-e2e test-fast test-newer verify screenshots histories lint format evaluate bench docs schema names frameworks rules dashboards chart situations lock dist clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,9 +47,14 @@ dev-cluster: parts  ## A living cluster with simulated GPUs and a Prometheus to 
 test-fast: $(STAMP)  ## The tests that need nothing but `make setup`, in minutes
 	$(BIN)/python -m pytest -n auto --ignore=tests/e2e --ignore=tests/image -m "not parts and not slow and not dist"
 
-verify: $(STAMP) dist  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, Helm 3, `dist`
+verify: $(STAMP) dist test-newer  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, Helm 3, Kubernetes 1.37, `dist`
 	$(BIN)/python tests/parts/install --image --helm3
 	$(BIN)/python -m pytest -m "npm or image or helm3" tests
+
+test-newer: export TEST_KUBERNETES = 1.37
+test-newer: $(STAMP)  ## What talks to Kubernetes, on the control plane and the Nodes of its newer version
+	$(BIN)/python tests/parts/install
+	$(BIN)/python -m pytest -m "cluster and not image" tests/cluster tests/kube tests/store tests/execute tests/e2e/test_real_nodes.py tests/e2e/test_partial_gangs.py
 
 image: $(STAMP)  ## The container image on a Debian of its own: built, held to its size, run beside real servers
 	$(BIN)/python tests/parts/install --image

@@ -13,7 +13,8 @@ run, and kwok plays the kubelets: Nodes become Ready, Pods are scheduled, run, a
 taints are on then, and the scheduler's own gangs: Pods that name a PodGroup are placed together. A Job's Pods go on
 running until something ends them. `cluster.real_node` has kubelets in kwok's place.
 
-`parts/install` builds the programs of `cluster/kubernetes/go.mod` and kwok; nothing here builds or downloads.
+`parts/install` builds the programs of `cluster/kubernetes/go.mod` and kwok; nothing here builds or downloads. With
+TEST_KUBERNETES=1.37 both take that version, from `cluster/kubernetes-1.37`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from parts.go_tools import TOOLS, GoTools
 from parts.processes import answers, free_port, running_process
 
-VERSION = "v1.36.3"
+
+class Release(NamedTuple):
+    """module: the Go module beside this file that builds it. gang: the version of the scheduler's own PodGroups. gates:
+    what gpuwatch uses and is not on by default."""
+
+    version: str
+    module: str
+    gang: str
+    gates: tuple[str, ...]
+
+
+RELEASES = {
+    "1.36": Release(
+        "v1.36.3",
+        "kubernetes",
+        "v1alpha2",
+        ("DRADeviceTaints", "DRADeviceTaintRules", "GenericWorkload", "GangScheduling", "ResourceHealthStatus"),
+    ),
+    "1.37": Release("v1.37.2", "kubernetes-1.37", "v1beta1", ("GenericWorkload", "ResourceHealthStatus")),
+}
+RELEASE = RELEASES[os.environ.get("TEST_KUBERNETES", "1.36")]
+"""What this run uses; `make verify` also asks for the newer one."""
+VERSION = RELEASE.version
 _VERSION_PACKAGE = "k8s.io/component-base/version"
 _MAJOR, _MINOR, _ = VERSION.removeprefix("v").split(".")
 # Without a version the server calls itself v0.0.0-master, and clients that parse it fail.
@@ -43,7 +67,11 @@ _VERSION_FLAGS = (
     f"-X {_VERSION_PACKAGE}.gitVersion={VERSION} "
     f"-X {_VERSION_PACKAGE}.gitMajor={_MAJOR} -X {_VERSION_PACKAGE}.gitMinor={_MINOR}"
 )
-KUBERNETES_TOOLS = GoTools(Path(__file__).parent / "kubernetes", ("-trimpath", f"-ldflags=-s -w {_VERSION_FLAGS}"))
+KUBERNETES_TOOLS = GoTools(
+    Path(__file__).parent / RELEASE.module,
+    ("-trimpath", f"-ldflags=-s -w {_VERSION_FLAGS}"),
+    own=Path(__file__).parent / "kubernetes",
+)
 
 _LOOPBACK = "127.0.0.1"
 ADMINISTRATOR = "administrator"
@@ -289,9 +317,8 @@ def running(
 # It refuses Pods of a Namespace whose default account no controller has made yet.
 _NO_ACCOUNTS = ("--disable-admission-plugins=ServiceAccount",)
 _PATIENCE = "--node-monitor-grace-period=5m"  # no simulated Node dies, but a busy machine's heartbeats are late
-_ON = ("DRADeviceTaints", "DRADeviceTaintRules", "GenericWorkload", "GangScheduling", "ResourceHealthStatus")
-_GATES = "--feature-gates=" + ",".join(f"{name}=true" for name in _ON)
-_GATES_SERVED = (_GATES, "--runtime-config=resource.k8s.io/v1beta2=true,scheduling.k8s.io/v1alpha2=true")
+_GATES = "--feature-gates=" + ",".join(f"{name}=true" for name in RELEASE.gates)
+_GATES_SERVED = (_GATES, f"--runtime-config=resource.k8s.io/v1beta2=true,scheduling.k8s.io/{RELEASE.gang}=true")
 
 
 def _living(build: ControlPlaneBuild, cluster: ControlPlane) -> Iterator[tuple[str, list[str | Path]]]:

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from cluster.api import Object
+from cluster.control_plane import RELEASE
 from e2e.clusters import marked
 from e2e.live_fleet import node, workload
 from e2e.world import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
-GROUPS = "/apis/scheduling.k8s.io/v1alpha2/podgroups"
+API = f"scheduling.k8s.io/{RELEASE.gang}"
+GROUPS = f"/apis/{API}/podgroups"
 STARTING = {"key": "example.org/starting", "effect": "NoSchedule"}
 
 
@@ -87,15 +89,13 @@ def test_gangs_that_are_scheduled_as_gangs_are_never_named(allowed: World) -> No
     """The same two wants, on Nodes of their own: one gang is placed as a whole, the other waits as a whole."""
     living = allowed
     if not living.api.answer("GET", GROUPS).ok:
-        pytest.skip("this cluster serves no PodGroup (scheduling.k8s.io/v1alpha2 with GangScheduling)")
+        pytest.skip(f"this cluster serves no PodGroup ({API} with its feature gates)")
     for number in range(2):
         living.node(f"whole-{number}", "whole")
     for name in ("first", "then"):
         meta = {"name": name, "namespace": "team-a"}
         spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
-        living.api.create(
-            {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": meta, "spec": spec}
-        )
+        living.api.create({"apiVersion": API, "kind": "PodGroup", "metadata": meta, "spec": spec})
         living.fleet.idle.add(name)
         living.api.create(gang(name, pool="whole", gpus=4, copies=3, group=name))
         count = 3 if name == "first" else 0

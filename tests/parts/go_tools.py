@@ -35,11 +35,13 @@ class Beside:
 
 @dataclass(frozen=True)
 class GoTools:
-    """The tools of one Go module, the flags of `go build` that they need, and the folders that they work with."""
+    """The tools of one Go module, the flags of `go build` that they need, and the folders that they work with. own: the
+    module with the code of our own, where that is another one."""
 
     module: Path
     flags: tuple[str, ...]
     beside: tuple[Beside, ...] = ()
+    own: Path | None = None
 
     @property
     def name(self) -> str:
@@ -49,7 +51,7 @@ class GoTools:
     @property
     def folder(self) -> Path:
         """Where they are built to: one folder for each go.mod, go.sum, code of our own and flags."""
-        ours = sorted(self.module.rglob("*.go"))
+        ours = sorted((self.own or self.module).rglob("*.go"))
         locked = b"".join(file.read_bytes() for file in (self.module / "go.mod", self.module / "go.sum", *ours))
         built_from = locked + " ".join(self.flags).encode()
         return cache_root() / self.name / hashlib.sha256(built_from).hexdigest()[:16]
