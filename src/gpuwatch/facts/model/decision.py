@@ -90,7 +90,7 @@ class FindingKind(StrEnum):
     HEALTH_UNKNOWN = "health_unknown"  # no rule could tell the health of the device
     HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
     INFINIBAND = "infiniband"  # a port of the Node's InfiniBand or RoCE is down, slow or has many errors
-    NODE_CONDITION = "node_condition"  # another detector says by a condition or a label that the Node or its GPUs are broken
+    NODE_CONDITION = "node_condition"  # another detector says by a condition or label that the Node or a GPU is broken
     NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink, or on the link to the CPU
     OPERATOR_CONFLICT = "operator_conflict"  # two operators reconcile one Node or its GPUs
     PAGE_RETIREMENT = "page_retirement"  # memory pages were retired (before Ampere)

@@ -12,7 +12,7 @@ from gpuwatch.judge.rule import Judged, Nothing, Rule
 
 _TELLS = Tells(
     FindingKind.NODE_CONDITION,
-    "another detector says by a condition or a label that the Node or its GPUs are broken",
+    "another detector says by a condition or label that the Node or a GPU is broken",
     "warning: inspect",
 )
 
