@@ -27,6 +27,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 import tempfile
 import urllib.parse
@@ -165,12 +166,14 @@ def running_nodes(
     kubelet: Mapping[str, Any] | None = None,
     plugin: Sequence[str] = (),
     dns: Path | None = None,
+    checkout: str = "",
 ) -> Iterator[RealNodes]:
     """A living control plane with so many Nodes `gpu-0`, `gpu-1`, …, Ready and with their GPUs.
 
     images: further ones for all Nodes, as `image_of_layout` writes them. kubelet: over its configuration. plugin:
-    further flags of the device plugin. dns: CoreDNS, where Pods are to find Services by their names. Raises
-    RuntimeError with the ends of the logs where a Node does not become ready.
+    further flags of the device plugin. dns: CoreDNS, where Pods are to find Services by their names. checkout: name of
+    an image that is this checkout's gpuwatch with the interpreter that runs now (`_mounted`), so nothing is built.
+    Raises RuntimeError with the ends of the logs where a Node does not become ready.
     """
     names = [f"gpu-{number}" for number in range(count)]
     users = {**{f"system:node:{name}": "system:nodes" for name in names}, "system:kube-proxy": "system:node-proxier"}
@@ -178,16 +181,15 @@ def running_nodes(
         stack.enter_context(_alone())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="real-nodes-")))
         stack.enter_context(_bridge())
-        cluster = stack.enter_context(
-            running(
-                build, alive=True, address=HOST, kubelets=users, flags=("--enable-admission-plugins=NodeRestriction",)
-            )
-        )
+        cluster = stack.enter_context(running(build, alive=True, address=HOST, kubelets=users, flags=_SERVER))
         # The binding of a real cluster names the user; tokens here come with groups.
         Api(cluster.administrator).create(_PROXIER)
         archives = [*_built_images(build, folder), *images]
+        mounted = _mounted() if checkout else ()
+        if checkout:
+            archives.append(_image(checkout, _GPUWATCH, folder, user="65532:65532"))
         nodes = [
-            stack.enter_context(_node(build, cluster, folder, number, count, gpus, kubelet or {}, plugin))
+            stack.enter_context(_node(build, cluster, folder, number, count, gpus, kubelet or {}, plugin, mounted))
             for number in range(count)
         ]
         for node in nodes:
@@ -216,6 +218,8 @@ def _start_dns(program: Path, cluster: ControlPlane, node: RealNode) -> None:
     node.programs["dns"] = running
 
 
+# The API server reaches kubelets by their addresses, for the logs of Pods: this machine cannot resolve their names.
+_SERVER = ("--enable-admission-plugins=NodeRestriction", "--kubelet-preferred-address-types=InternalIP")
 _PROXIER = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "ClusterRoleBinding",
@@ -271,6 +275,7 @@ def _node(
     gpus: int,
     kubelet: Mapping[str, Any],
     plugin: Sequence[str],
+    mounted: Sequence[Path],
 ) -> Iterator[RealNode]:
     """The namespaces of one Node and its programs, none of them started yet."""
     name, address, pods, cgroup = f"gpu-{number}", f"10.77.0.{number + 2}", f"10.78.{number}.0/24", f"gwnode{number}"
@@ -295,7 +300,7 @@ def _node(
             inside = ["nsenter", "--target", str(pid), "--mount", "--pid", "--net", "--"]
             node = RealNode(name, address, pods, cgroup, folder, gpus, pid, inside)
             _link(node, count)
-            programs = _programs(build, cluster, node, kubelet, plugin)
+            programs = _programs(build, cluster, node, kubelet, plugin, mounted)
             logged |= {each: Program([*inside, *command], folder / f"{each}.log") for each, command in programs.items()}
             yield RealNode(name, address, pods, cgroup, folder, gpus, pid, inside, logged)
         finally:
@@ -362,7 +367,12 @@ def _removed(cgroup: Path) -> bool:
 
 
 def _programs(
-    build: ControlPlaneBuild, cluster: ControlPlane, node: RealNode, kubelet: Mapping[str, Any], plugin: Sequence[str]
+    build: ControlPlaneBuild,
+    cluster: ControlPlane,
+    node: RealNode,
+    kubelet: Mapping[str, Any],
+    plugin: Sequence[str],
+    mounted: Sequence[Path],
 ) -> dict[str, list[str | Path]]:
     """The command of each program of a Node, whose configuration is written here."""
     folder = node.folder
@@ -378,6 +388,10 @@ def _programs(
 
     labels = {"present": "true", "count": node.gpus, "product": GPU_PRODUCT, "memory": 81_920}
     (folder / "containerd.toml").write_text(_CONTAINERD.format(folder=folder, plugins=_PLUGINS))
+    spec = json.loads(_run("ctr", "oci", "spec"))
+    binds = [{"type": "bind", "options": ["rbind", "ro"], "source": f"{each}"} for each in mounted]
+    spec["mounts"] += [{**each, "destination": each["source"]} for each in binds]
+    _write(folder / "container.json", spec)
     _write(folder / "net.d" / "10-bridge.conflist", _network(node))
     _write(folder / "kubelet.json", {**_kubelet(node), **kubelet})
     _write(folder / "kube-proxy.json", _kube_proxy(node, logs_in("system:kube-proxy")))
@@ -480,23 +494,39 @@ state = "/run/node/containerd"
     conf_dir = "{{folder}}/net.d"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
+    base_runtime_spec = "{{folder}}/container.json"
 """
+
+_GPUWATCH = (sys.executable, "-m", "gpuwatch.app.cli.main")
+
+
+def _mounted() -> list[Path]:
+    """What every container then sees of this machine, read-only and at its own place: the interpreter that runs now,
+    its libraries and those of the system, and the sources of this checkout."""
+    return [Path("/usr"), Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[2] / "src"]
 
 
 def _built_images(build: ControlPlaneBuild, folder: Path) -> list[Path]:
     """Of `workload`, once as what holds sandboxes and once as what works, which needs an unprivileged user."""
     entries = {PAUSE: ("/workload", "pause"), WORKLOAD: ("/workload",)}
-    return [_image(build.folder / "workload", name, entry, folder) for name, entry in entries.items()]
+    return [_image(name, entry, folder, build.folder / "workload") for name, entry in entries.items()]
 
 
-def _image(program: Path, name: str, entry: Sequence[str], folder: Path) -> Path:
-    """An image of one static program, as an archive."""
+def _image(
+    name: str, entry: Sequence[str], folder: Path, program: Path | None = None, user: str = "65535:65535"
+) -> Path:
+    """An image of one static program, or of nothing but places for what is mounted, as an archive."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
-        _add(tar, program.name, program.read_bytes(), 0o755)
+        if program is not None:
+            _add(tar, program.name, program.read_bytes(), 0o755)
         for each in ("tmp", "proc", "sys", "dev", "etc"):
             info = tarfile.TarInfo(each)
             info.type, info.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(info)
+        for each in ("bin", "lib", "lib64"):
+            info = tarfile.TarInfo(each)
+            info.type, info.linkname = tarfile.SYMTYPE, f"usr/{each}"
             tar.addfile(info)
     blobs = {}
 
@@ -510,7 +540,7 @@ def _image(program: Path, name: str, entry: Sequence[str], folder: Path) -> Path
     config = {
         "architecture": "amd64" if os.uname().machine == "x86_64" else "arm64",
         "os": "linux",
-        "config": {"Entrypoint": list(entry), "User": "65535:65535"},
+        "config": {"Entrypoint": list(entry), "User": user},
         "rootfs": {"type": "layers", "diff_ids": [files["digest"]]},
     }
     described = stored(json.dumps(config).encode(), "config.v1+json")

@@ -6,7 +6,11 @@ Each fact is one that simulated kubelets told otherwise, or did not tell.
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -15,6 +19,8 @@ import pytest
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild
 from cluster.real_node import RealNode, RealNodes, running_nodes
+from e2e.exporters import exporters
+from e2e.live_fleet import LiveFleet
 from gpuwatch.facts.frameworks import OWNERS
 from gpuwatch.facts.frameworks.framework import CYCLE
 from gpuwatch.facts.frameworks.release import move
@@ -292,3 +298,38 @@ def test_an_init_container_holds_the_gpu_before_the_pod_runs(nodes: RealNodes, a
     assert only(api, "prepares")["status"]["phase"] == "Pending"
     assert read(only(api, "prepares")).accelerators == {GPU: 1}
     until(api, lambda: condition(only(api, "prepares"), "Ready") == "True")
+
+
+def test_the_simulated_fleet_shows_of_the_same_pods_what_a_real_node_shows(nodes: RealNodes, api: Api) -> None:
+    """Per metric, how many GPUs have which labels and which Pod: free, held, and held by a Pod that ends."""
+    node = nodes[0]
+    with exporters() as pages:
+        fleet = LiveFleet(Api(nodes.cluster.administrator), pages, prometheus="")
+
+        def shown(url: str) -> Counter[tuple[str, tuple[str, ...], str]]:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10) as answer:
+                rows = [row for line in answer.read().decode().splitlines() if (row := _ROW.match(line))]
+            labels = [dict(_LABEL.findall(row[2])) for row in rows]
+            return Counter(
+                (row[1], tuple(sorted(set(found) - {"DCGM_FI_DRIVER_VERSION"})), found.get("pod", ""))
+                for row, found in zip(rows, labels, strict=True)
+            )
+
+        def alike(held: int) -> bool:
+            fleet.look()
+            real, simulated = shown(node.page_url), shown(f"{pages.url}/{node.name}/metrics")
+            return real == simulated and sum(real[each] for each in real if each[2]) == held * len({*map(first, real)})
+
+        until(api, lambda: alike(0))
+        found = started(api, pod("holds", pod_spec("--end-seconds=6", gpus=2, nodeName=node.name)))
+        until(api, lambda: alike(2))
+        api.answer("DELETE", f"/api/v1/namespaces/{TEAM}/pods/holds", {"gracePeriodSeconds": 20})
+        assert "deletionTimestamp" in only(api, "holds")["metadata"], found["metadata"]
+        assert alike(2), "it has its devices until it has ended"
+        until(api, lambda: not pods(api, "holds"))
+        until(api, lambda: alike(0))
+
+
+_ROW = re.compile(r"(\w+)\{(.*)\} (\S+)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+first = itemgetter(0)

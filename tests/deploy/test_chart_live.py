@@ -1,11 +1,13 @@
-"""The chart on a living control plane, as a person installs, upgrades and removes it with Helm: what runs, what it may
-do, and what is left. The Pods' containers run as processes here (`kubelet`), under their own accounts, beside a real
-Prometheus with a simulated fleet. The tests are one story: each goes on from the one before."""
+"""The chart on real Nodes, as a person installs, upgrades and removes it with Helm: what runs, what it may do, and what
+is left. Its image is this checkout. The tests are one story: each goes on from the one before."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,17 @@ import yaml
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild
-from deploy.kubelet import Kubelet, can_run
+from cluster.real_node import HOST, RealNodes, running_nodes
 from deploy.manifests import DEPLOY
-from e2e.clusters import own
-from e2e.exporters import JOB
-from e2e.live_fleet import node
-from e2e.world import QUICK, World, world
+from deploy.pod_environment import pod_environment
+from e2e.clusters import Cluster
+from e2e.exporters import JOB, scraping, write_history
+from e2e.world import HISTORY_SECONDS, QUICK, Installed
+from gpuwatch import __version__
 from parts.helm_tools import Helm, HelmBuild
 from parts.processes import wait_until
 from parts.prometheus_server import ServerBuild
+from parts.prometheus_server import running as running_prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.prometheus]
 
@@ -33,47 +37,80 @@ RELEASE, NAMESPACE = "fleet", "gpu-tools"
 NAME = f"{RELEASE}-gpuwatch"
 FAULTY = "gpu-0"
 MERGE = "application/merge-patch+json"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+@pytest.fixture(scope="module")
+def nodes(node_build: ControlPlaneBuild) -> Iterator[RealNodes]:
+    """Two; on one a GPU has failed."""
+    with running_nodes(node_build, count=2, checkout=f"docker.io/library/gpuwatch:{__version__}") as found:
+        found[0].set_gpu(3, DCGM_FI_DEV_ROW_REMAP_FAILURE=1)
+        yield found
 
 
 @pytest.fixture(scope="module")
 def living(
-    control_plane_build: ControlPlaneBuild, newest_prometheus: ServerBuild, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    """A fleet of three Nodes; on one a GPU has failed. The release's Namespace enforces the strictest standard."""
-    nodes = [node(name, "a100") for name in (FAULTY, "gpu-1", "gpu-2")]
-    with (
-        own(control_plane_build) as cluster,
-        world(cluster, newest_prometheus, tmp_path_factory.mktemp("world"), nodes, installed=False) as found,
-    ):
+    nodes: RealNodes, newest_prometheus: ServerBuild, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installed]:
+    """The release's Namespace enforces the strictest standard."""
+    plane = nodes.cluster
+    with running_prometheus(newest_prometheus, host=HOST, scrape_configs=[scraping(nodes.nodes)]) as prometheus:
+        for node in nodes.nodes:
+            write_history(prometheus, node, HISTORY_SECONDS)
+        api = Api(plane.administrator)
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-        found.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-        found.fleet.faults[FAULTY] = {3}
-        yield found
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+        cluster = Cluster(str(plane.administrator), lambda name: plane.service_account(NAMESPACE, NAME, name), plane)
+        yield Installed(cluster, api, prometheus, tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")
-def kubelet(living: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
-    if not can_run():
-        pytest.skip("processes with mounts of their own are not to be had here: they need Linux and unshare")
-    assert living.cluster.own is not None
-    found = Kubelet(living.cluster.own, living.api, tmp_path_factory.mktemp("kubelet"))
-    with found.running(NAMESPACE):
-        yield found
-
-
-@pytest.fixture(scope="module")
-def helm(living: World, helm_build: HelmBuild, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+def helm(living: Installed, helm_build: HelmBuild, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     return Helm(helm_build.helm, living.cluster.administrator, NAMESPACE, tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="module")
-def quick(living: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Values for a test: a day in a minute, and the simulated exporters trusted."""
-    settings = {**QUICK, "prometheus": {"trusted_targets": [{"job": JOB}]}}
+def quick(living: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Values for a test: a day in a minute, and the exporters of these Nodes trusted."""
+    run = {name: value for name, value in QUICK["run"].items() if name != "listen_address"}
+    settings = {**QUICK, "run": run, "prometheus": {"trusted_targets": [{"job": JOB}]}}
     values = {"settings": settings, "prometheus": {"url": living.prometheus}, "replicas": 1}
     file = tmp_path_factory.mktemp("values") / "quick.yaml"
     file.write_text(yaml.safe_dump(values))
     return file
+
+
+def replicas(api: Api) -> dict[str, Object]:
+    """The controller's Pods that are not ending, by name."""
+    found = api.get(PODS, labelSelector="app.kubernetes.io/component=controller")["items"]
+    return {item["metadata"]["name"]: item for item in found if "deletionTimestamp" not in item["metadata"]}
+
+
+def ready(api: Api, count: int) -> bool:
+    """So many run, and each is ready."""
+    there = [item["status"].get("conditions", ()) for item in replicas(api).values()]
+    well = [any((each["type"], each["status"]) == ("Ready", "True") for each in item) for item in there]
+    return well == [True] * count
+
+
+def page(item: Object, path: str = "/") -> str:
+    """Of a replica, by its Pod's address; '' while nothing answers."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{item['status']['podIP']}:8080{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+    except (OSError, KeyError):
+        return ""
+
+
+def on_a_page(api: Api, text: str) -> Callable[[], bool]:
+    return lambda: any(text in page(item) for item in replicas(api).values())
+
+
+def said(api: Api) -> str:
+    """The ends of the logs of all Pods."""
+    names = [item["metadata"]["name"] for item in api.get(PODS)["items"]]
+    return "\n".join(f"--- {name}\n{api.answer('GET', f'{PODS}/{name}/log').text[-3000:]}" for name in names)
 
 
 # Rights, as the API server reviews them: verb, group, resource, and '' or a Namespace.
@@ -164,35 +201,59 @@ def deployment(api: Api) -> Object:
     return api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}")
 
 
-def on_a_page(kubelet: Kubelet, text: str) -> Callable[[], bool]:
-    return lambda: any(text in run.asked("/")[1] for run in list(kubelet.replicas.values()))
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_containers_variables_are_those_that_the_tests_make(living: Installed, linked: bool) -> None:
+    """What `pod_environment` says of a kubelet, on a real one."""
+    api, place = living.api, f"links-{linked}".lower()
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}})
+    meta = {"namespace": place}
+    ports = [{"name": "web", "port": 80}, {"name": "d-n-s", "port": 53, "protocol": "UDP"}]
+    for name, spec in (("gpuwatch-run--listen", {"ports": ports}), ("none", {"clusterIP": "None", "ports": ports})):
+        api.create({"apiVersion": "v1", "kind": "Service", "metadata": {**meta, "name": name}, "spec": spec})
+    api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**meta, "name": "some"}, "data": {"NE": "one"}})
+    container = {
+        "name": "main",
+        "image": f"docker.io/library/gpuwatch:{__version__}",
+        "imagePullPolicy": "Never",
+        "command": [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"],
+        "env": [
+            {"name": "X_PORT", "value": "9090"},
+            {"name": "AT", "value": "$(KUBERNETES_SERVICE_HOST):$(X_PORT) $(NONE) $$(X_PORT) $(ONE)"},
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        ],
+        "envFrom": [{"configMapRef": {"name": "some"}, "prefix": "O"}],
+    }
+    spec = {"restartPolicy": "Never", "enableServiceLinks": linked, "containers": [container]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": "tells"}, "spec": spec}
+    wait_until(
+        lambda: api.answer("GET", f"/api/v1/namespaces/{place}/serviceaccounts/default").ok, lambda: "no account"
+    )
+    api.create(pod)
+    path = f"/api/v1/namespaces/{place}/pods/tells"
+    wait_until(lambda: api.get(path)["status"].get("phase") == "Succeeded", lambda: str(api.get(path)["status"]), 60)
+    real = json.loads(api.answer("GET", f"{path}/log").text)
+    services = api.get("/api/v1/services")["items"]
+    made = pod_environment(pod, container, services, lambda _, name: {"NE": "one"} if name == "some" else {})
+    assert {name: real.get(name) for name in made} == made
+    assert set(real) - set(made) <= {"PATH", "HOSTNAME", "HOME", "LC_CTYPE"}, "what the runtime and Python set"
 
 
-def said(kubelet: Kubelet) -> str:
-    logs = [f"{name}: {run.asked('/readyz')} {run.said()[-3000:]}" for name, run in list(kubelet.replicas.items())]
-    return "\n".join((*logs, *(f"{each.pod} ended with {each.exit_code}: {each.output}" for each in kubelet.ended)))
-
-
-def test_without_a_prometheus_it_says_how_to_find_one(helm: Helm, kubelet: Kubelet) -> None:
+def test_without_a_prometheus_it_says_how_to_find_one(helm: Helm) -> None:
     done = helm.attempted("install", RELEASE, CHART)
     assert done.returncode != 0
     assert "prometheus.url" in done.stderr
 
 
-def test_the_first_finding_is_on_the_page_a_minute_after_the_installation(
-    helm: Helm, kubelet: Kubelet, living: World
-) -> None:
+def test_the_first_finding_is_on_the_page_a_minute_after_the_installation(helm: Helm, living: Installed) -> None:
     """With nothing said but where Prometheus is. Images need no pulling here, and Nodes are at hand."""
     begun = time.monotonic()
     helm("install", RELEASE, CHART, "--set", f"prometheus.url={living.prometheus}")
     installed = time.monotonic() - begun
-    wait_until(
-        lambda: any(run.asked("/readyz")[0] == 200 for run in list(kubelet.replicas.values())), lambda: said(kubelet)
-    )
-    ready = time.monotonic() - begun
-    wait_until(on_a_page(kubelet, FAULTY), lambda: said(kubelet))
+    wait_until(lambda: ready(living.api, 2), lambda: said(living.api))
+    available = time.monotonic() - begun
+    wait_until(on_a_page(living.api, FAULTY), lambda: said(living.api))
     shown = time.monotonic() - begun
-    for name, seconds in (("installed", installed), ("ready", ready), ("first finding on the page", shown)):
+    for name, seconds in (("installed", installed), ("ready", available), ("first finding on the page", shown)):
         print(f"helm install: {name} after {seconds:.1f} s")
     assert shown < 60
     # One that is not made as it demands would have been refused.
@@ -200,39 +261,36 @@ def test_the_first_finding_is_on_the_page_a_minute_after_the_installation(
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare", "namespace": NAMESPACE}, "spec": bare}
     refused = living.api.answer("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", pod)
     assert "restricted" in refused.text
-    wait_until(lambda: deployment(living.api)["status"].get("readyReplicas") == 2, lambda: said(kubelet))
-    assert len(kubelet.replicas) == 2
 
 
-def test_observe_may_read_and_keep_what_is_its_own(living: World) -> None:
+def test_observe_may_read_and_keep_what_is_its_own(living: Installed) -> None:
     rights(living.api, OBSERVE)
     assert may(living.api, ("list", "", "pods", ""), "nobody") is False
 
 
-def test_guardrails_stand_where_they_are_served(living: World) -> None:
+def test_guardrails_stand_where_they_are_served(living: Installed) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
     names = {item["metadata"]["name"] for item in living.api.get(path)["items"]}
     assert {"gpuwatch-other", "gpuwatch-nodes"} <= names
 
 
-def test_helm_test_runs_the_doctor(helm: Helm, kubelet: Kubelet) -> None:
-    helm("test", RELEASE, "--timeout", "120s")
-    ended = kubelet.ended[-1]
-    assert "Prometheus at" in ended.output
-    assert "in place" in ended.output  # the guardrails
+def test_helm_test_runs_the_doctor(helm: Helm) -> None:
+    done = helm.attempted("test", RELEASE, "--timeout", "120s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Prometheus at" in done.stdout + done.stderr
+    assert "in place" in done.stdout + done.stderr  # the guardrails
 
 
-def test_helm_test_fails_where_prometheus_does_not_answer(helm: Helm, kubelet: Kubelet) -> None:
+def test_helm_test_fails_where_prometheus_does_not_answer(helm: Helm) -> None:
     helm("upgrade", RELEASE, CHART, "--set", "prometheus.url=http://127.0.0.1:9")
-    assert helm.attempted("test", RELEASE, "--timeout", "120s").returncode != 0
-    ended = kubelet.ended[-1]
-    assert ended.exit_code == 1
-    assert "http://127.0.0.1:9" in ended.output
+    done = helm.attempted("test", RELEASE, "--timeout", "120s")
+    assert done.returncode != 0
+    assert "http://127.0.0.1:9" in done.stdout + done.stderr
     helm("rollback", RELEASE, "1")
     helm("test", RELEASE, "--timeout", "120s")  # which takes the Pod of the one before away
 
 
-def test_a_pause_survives_an_upgrade_to_another_mode(helm: Helm, living: World, quick: Path) -> None:
+def test_a_pause_survives_an_upgrade_to_another_mode(helm: Helm, living: Installed, quick: Path) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause"
     pause = {"paused": "true", "reason": "maintenance"}
     assert living.api.answer("PATCH", path, {"data": pause}, content_type=MERGE).ok
@@ -241,7 +299,7 @@ def test_a_pause_survives_an_upgrade_to_another_mode(helm: Helm, living: World, 
     rights(living.api, OBSERVE, SUGGEST)
 
 
-def test_rolled_back_it_may_what_it_might_before_and_is_still_paused(helm: Helm, living: World) -> None:
+def test_rolled_back_it_may_what_it_might_before_and_is_still_paused(helm: Helm, living: Installed) -> None:
     helm("rollback", RELEASE)
     rights(living.api, OBSERVE)
     assert paused(living.api) == {"paused": "true", "reason": "maintenance"}
@@ -253,41 +311,42 @@ def test_rolled_back_it_may_what_it_might_before_and_is_still_paused(helm: Helm,
     ids=["evict", "release", "taint"],
 )
 def test_each_action_has_its_rights_and_no_others(
-    action: str, more: tuple[Right, ...], helm: Helm, living: World, quick: Path
+    action: str, more: tuple[Right, ...], helm: Helm, living: Installed, quick: Path
 ) -> None:
     helm("upgrade", RELEASE, CHART, "--values", quick, "--set", f"mode=enforce,enforce.{action}=true")
     overlap = (("patch", "batch", "jobs", "team-a"), ("patch", "apps", "deployments", "team-a"))
     rights(living.api, OBSERVE, SUGGEST, more, overlap if action == "evict" else ())
 
 
-def test_what_a_person_approved_is_done(helm: Helm, kubelet: Kubelet, living: World) -> None:
+def test_what_a_person_approved_is_done(helm: Helm, living: Installed) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause"
     assert living.api.answer("PATCH", path, {"data": {"paused": "false", "reason": None}}, content_type=MERGE).ok
-    wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(kubelet))
+    wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(living.api))
     (proposed,) = living.remediations("taint_node")  # in mode suggest, so that a person decides
     done = living.command("approve", proposed["metadata"]["name"], "--controller-namespace", NAMESPACE)
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: living.phase("taint_node", FAULTY) == "InEffect", lambda: said(kubelet))
+    wait_until(lambda: living.phase("taint_node", FAULTY) == "InEffect", lambda: said(living.api))
     assert living.taints(FAULTY) != []
 
 
-def test_what_is_in_effect_outlasts_an_upgrade(helm: Helm, kubelet: Kubelet, living: World) -> None:
-    before = set(kubelet.replicas)
+def test_what_is_in_effect_outlasts_an_upgrade(helm: Helm, living: Installed) -> None:
+    before = set(replicas(living.api))
     helm("upgrade", RELEASE, CHART, "--reuse-values", "--set", "podAnnotations.new=yes,replicas=2")
-    wait_until(lambda: len(set(kubelet.replicas) - before) == 2 == len(kubelet.replicas), lambda: said(kubelet))
-    wait_until(on_a_page(kubelet, FAULTY), lambda: said(kubelet))
+    wait_until(lambda: ready(living.api, 2) and not before & set(replicas(living.api)), lambda: said(living.api))
+    wait_until(on_a_page(living.api, FAULTY), lambda: said(living.api))
     (kept,) = living.remediations("taint_node")
     assert kept["status"]["phase"] == "InEffect"
     assert kept["metadata"]["finalizers"]
     assert living.taints(FAULTY) != []
 
 
-def test_what_cannot_be_given_back_keeps_the_release(helm: Helm, kubelet: Kubelet, living: World) -> None:
+def test_what_cannot_be_given_back_keeps_the_release(helm: Helm, living: Installed) -> None:
     """Its roles, above all, without which nothing of it could be given back later."""
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause"
     assert living.api.answer("PATCH", path, {"data": {"paused": "all"}}, content_type=MERGE).ok
-    assert helm.attempted("uninstall", RELEASE, "--timeout", "60s").returncode != 0
-    assert "`gpuwatch resume` first" in kubelet.ended[-1].output
+    done = helm.attempted("uninstall", RELEASE, "--timeout", "60s")
+    assert done.returncode != 0
+    assert "`gpuwatch resume` first" in done.stdout + done.stderr
     assert living.taints(FAULTY) != []
     rights(living.api, OBSERVE, SUGGEST, TAINT)
     assert living.api.answer("PATCH", path, {"data": {"paused": "false"}}, content_type=MERGE).ok
@@ -317,18 +376,17 @@ def allow(api: Api) -> None:
         assert api.answer("DELETE", f"/apis/admissionregistration.k8s.io/v1/{plural}/{REFUSING}").ok
 
 
-def test_what_cannot_be_undone_is_told_and_the_release_can_be_rolled_back(
-    helm: Helm, kubelet: Kubelet, living: World
-) -> None:
+def test_what_cannot_be_undone_is_told_and_the_release_can_be_rolled_back(helm: Helm, living: Installed) -> None:
     """In mode observe, which has no role to undo anything. Helm upgrades no release whose uninstallation has failed."""
     helm("rollback", RELEASE)
     helm("upgrade", RELEASE, CHART, "--reuse-values", "--set", "mode=observe")
     rights(living.api, OBSERVE)
     refuse(living.api)
     begun = time.monotonic()
-    assert helm.attempted("uninstall", RELEASE, "--timeout", "180s").returncode != 0
+    done = helm.attempted("uninstall", RELEASE, "--timeout", "180s")
+    assert done.returncode != 0
     print(f"helm uninstall: refused after {time.monotonic() - begun:.1f} s")
-    told = kubelet.ended[-1].output
+    told = done.stdout + done.stderr
     assert "is Undoing" in told
     assert FAULTY in told
     assert "Nodes are frozen this week" in told
@@ -337,25 +395,24 @@ def test_what_cannot_be_undone_is_told_and_the_release_can_be_rolled_back(
     assert helm.attempted("upgrade", RELEASE, CHART, "--reuse-values").returncode != 0
     helm("rollback", RELEASE)
     rights(living.api, OBSERVE, SUGGEST, TAINT)
-    wait_until(lambda: deployment(living.api)["status"].get("readyReplicas") == 1, lambda: said(kubelet))
+    wait_until(lambda: deployment(living.api)["status"].get("readyReplicas") == 1, lambda: said(living.api))
 
 
-def test_uninstalling_in_a_milder_mode_leaves_no_taint_no_mark_and_no_finalizer(
-    helm: Helm, kubelet: Kubelet, living: World
-) -> None:
+def test_uninstalling_in_a_milder_mode_leaves_no_taint_no_mark_and_no_finalizer(helm: Helm, living: Installed) -> None:
     """Than the one in which the Node was tainted."""
     helm("upgrade", RELEASE, CHART, "--reuse-values", "--set", "mode=observe")
     rights(living.api, OBSERVE)
     assert living.taints(FAULTY) != []
     allow(living.api)
-    told = helm("uninstall", RELEASE, "--timeout", "180s")
-    assert "Nothing of gpuwatch is left" in kubelet.ended[-1].output
-    assert living.taints(FAULTY) == [], told + said(kubelet)
+    done = helm.attempted("uninstall", RELEASE, "--timeout", "180s")
+    told = done.stdout + done.stderr
+    assert done.returncode == 0 and "Nothing of gpuwatch is left" in told, told
+    assert living.taints(FAULTY) == [], told + said(living.api)
     found = living.api.get(f"/api/v1/nodes/{FAULTY}")["metadata"]
     assert [key for key in found.get("annotations", {}) if "gpuwatch" in key] == []
     assert left(living.api) == []
     assert definitions(living.api) != []
-    assert dict(kubelet.replicas) == {}
+    wait_until(lambda: living.api.get(PODS)["items"] == [], lambda: said(living.api))
 
 
 def left(api: Api) -> list[str]:
@@ -377,7 +434,7 @@ def definitions(api: Api) -> list[str]:
     return [item["metadata"]["name"] for item in items if item["spec"]["group"] == "gpuwatch.dev"]
 
 
-def test_values_of_a_chart_that_knew_less_are_enough(helm: Helm, living: World, tmp_path: Path) -> None:
+def test_values_of_a_chart_that_knew_less_are_enough(helm: Helm, living: Installed, tmp_path: Path) -> None:
     """`--reuse-values` takes the values of the release before, in which all is missing that came since."""
     url = f"prometheus.url={living.prometheus}"
     older = tmp_path / "gpuwatch"
@@ -392,14 +449,14 @@ def test_values_of_a_chart_that_knew_less_are_enough(helm: Helm, living: World, 
     assert helm("get", "manifest", RELEASE) == reused
 
 
-def test_the_definitions_go_where_that_is_asked(helm: Helm, kubelet: Kubelet, living: World, quick: Path) -> None:
+def test_the_definitions_go_where_that_is_asked(helm: Helm, living: Installed, quick: Path) -> None:
     """With proposals of an earlier mode, and with the Pod of a test that failed."""
     helm("upgrade", RELEASE, CHART, "--values", quick, "--set", "mode=suggest")
-    wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(kubelet))
+    wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(living.api))
     changes = "mode=observe,crds.keep=false,prometheus.url=http://127.0.0.1:9"
     helm("upgrade", RELEASE, CHART, "--reset-then-reuse-values", "--set", changes)
     assert helm.attempted("test", RELEASE, "--timeout", "120s").returncode != 0
     assert any("doctor" in each for each in left(living.api))
     helm("uninstall", RELEASE, "--timeout", "180s")
-    wait_until(lambda: definitions(living.api) == [], lambda: said(kubelet))
+    wait_until(lambda: definitions(living.api) == [], lambda: said(living.api))
     assert left(living.api) == []

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from cluster.api import Object
-from deploy.kubelet import ENTRY_POINT, can_run, seeing
+from deploy.container_view import ENTRY_POINT, can_run, seeing
 from deploy.manifests import DEPLOY, documents
 from deploy.pod_environment import expanded, pod_environment, service_variables
 from deploy.test_chart import EVERYTHING, Chart, helm_chart, pod_specs

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +14,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from cluster.real_node import EXPORTER_PORT, RealNode
+from parts import remote_write
 from parts.scripted_server import Asked, Reply, scripted
 
 JOB = "dcgm-exporter"
@@ -82,6 +87,31 @@ class Exporters:
             return Reply(500)
         page = {**pages, **tenants}.get(asked.path)
         return Reply(404) if page is None else Reply(body=page[1], headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def scraping(nodes: Iterable[RealNode]) -> dict[str, Any]:
+    """Of Prometheus: the pages of real Nodes, as those of `Exporters` are found."""
+    found = [
+        {"targets": [f"{node.address}:{EXPORTER_PORT}"], "labels": {**target(node.name), "instance": node.name}}
+        for node in nodes
+    ]
+    times = {"scrape_interval": f"{INTERVAL_SECONDS}s", "scrape_timeout": f"{INTERVAL_SECONDS - 1}s"}
+    return {"job_name": JOB, **times, "static_configs": found}
+
+
+def write_history(prometheus: str, node: RealNode, seconds: int) -> None:
+    """As if its page had been scraped for so long as it is now."""
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(node.page_url) as answer:
+        rows = [found for line in answer.read().decode().splitlines() if (found := _ROW.match(line))]
+    labels = {**target(node.name), "instance": node.name}
+    series = [({"__name__": row[1], **labels, **dict(_LABEL.findall(row[2]))}, float(row[3])) for row in rows]
+    moments = [time.time() - seconds + step for step in range(0, seconds, INTERVAL_SECONDS)]
+    every = [*series, ({"__name__": "up", **labels}, 1.0)]
+    remote_write.write(prometheus, ((name, [(at, value) for at in moments]) for name, value in every))
+
+
+_ROW = re.compile(r"(\w+)\{(.*)\} (\S+)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @contextmanager

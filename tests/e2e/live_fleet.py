@@ -3,6 +3,11 @@
 Every Node has a page, as dcgm-exporter writes it, that tells of each GPU and of the Pod that holds it now. What an
 application does is said by its label `app`; what is wrong with a GPU by `faults`. GPUs are held through the device
 plugin (`node`) or through ResourceClaims (`claimed_node`).
+
+kwok plays the kubelets. What gpuwatch does is proven on real Nodes (`cluster.real_node`); this fleet is kept for what
+two of them cannot do on two cores: a dozen Nodes and pools, two worlds side by side, devices of ResourceClaims without
+a driver, and clusters of others (`E2E_EXISTING`). `cluster/test_real_node.py` holds its pages to a real Node's, in all
+but which of several free devices a Pod gets.
 """
 
 from __future__ import annotations
@@ -129,7 +134,7 @@ class LiveFleet:
         pods = {
             item["metadata"]["uid"]: item
             for item in every
-            if item["status"].get("phase") == "Running" and "deletionTimestamp" not in item["metadata"]
+            if item["status"].get("phase") == "Running"  # also while it ends: it has its devices until it has ended
         }
         shown: dict[str, list[Sample]] = {}
         for found in nodes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,12 +11,11 @@ import pytest
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild
-from cluster.real_node import EXPORTER_PORT, RealNode, RealNodes, running_nodes
+from cluster.real_node import RealNode, RealNodes, running_nodes
 from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, on_existing
-from e2e.exporters import INTERVAL_SECONDS, JOB, target
+from e2e.exporters import scraping, write_history
 from e2e.world import HISTORY_SECONDS, Installed, base
-from parts import remote_write
 from parts.prometheus_server import ServerBuild
 from parts.prometheus_server import running as running_prometheus
 
@@ -27,8 +24,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 MOVE = {"taint_node": "enforce", "evict_gang": "enforce"}
 RELEASE = {"release_gang": "enforce"}
 TEAM = "/api/v1/namespaces/team-a"
-_ROW = re.compile(r"(\w+)\{(.*)\} (\S+)$")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +39,9 @@ def installed(
     nodes: RealNodes, newest_prometheus: ServerBuild, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installed]:
     """With the roles of every mode. All GPUs have been free for a while."""
-    scraped = [
-        {"targets": [f"{node.address}:{EXPORTER_PORT}"], "labels": {**target(node.name), "instance": node.name}}
-        for node in nodes.nodes
-    ]
-    seconds = f"{INTERVAL_SECONDS}s"
-    scraping = {"job_name": JOB, "scrape_interval": seconds, "scrape_timeout": "4s", "static_configs": scraped}
-    with running_prometheus(newest_prometheus, scrape_configs=[scraping]) as prometheus:
+    with running_prometheus(newest_prometheus, scrape_configs=[scraping(nodes.nodes)]) as prometheus:
         for node in nodes.nodes:
-            write_history(prometheus, node)
+            write_history(prometheus, node, HISTORY_SECONDS)
         control_plane = nodes.cluster
         cluster = Cluster(
             str(control_plane.administrator),
@@ -65,18 +54,6 @@ def installed(
             apply(api, documents(file))
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}})
         yield Installed(cluster, api, prometheus, tmp_path_factory.mktemp("real"))
-
-
-def write_history(prometheus: str, node: RealNode) -> None:
-    """As if its page had been scraped for a while as it is now."""
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(node.page_url) as answer:
-        rows = [found for line in answer.read().decode().splitlines() if (found := _ROW.match(line))]
-    labels = {**target(node.name), "instance": node.name}
-    series = [({"__name__": row[1], **labels, **dict(_LABEL.findall(row[2]))}, float(row[3])) for row in rows]
-    now = time.time()
-    moments = [now - HISTORY_SECONDS + step for step in range(0, HISTORY_SECONDS, INTERVAL_SECONDS)]
-    every = [*series, ({"__name__": "up", **labels}, 1.0)]
-    remote_write.write(prometheus, ((name, [(at, value) for at in moments]) for name, value in every))
 
 
 def gang(name: str, *, end_seconds: float) -> Object:

@@ -13,9 +13,9 @@ import pytest
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild
-from cluster.real_node import EXPORTER_PORT, HOST, RealNode, RealNodes, image_of_layout, running_nodes
+from cluster.real_node import HOST, RealNode, RealNodes, image_of_layout, running_nodes
 from deploy.manifests import DEPLOY
-from e2e.exporters import JOB, target
+from e2e.exporters import scraping
 from gpuwatch import __version__
 from parts.go_tools import DNS
 from parts.helm_tools import Helm, HelmBuild
@@ -47,12 +47,7 @@ def nodes(node_build: ControlPlaneBuild, image: Image, tmp_path_factory: pytest.
 def api(nodes: RealNodes, newest_prometheus: ServerBuild) -> Iterator[Api]:
     """With a Prometheus behind the Service that the community's chart makes."""
     found = Api(nodes.cluster.administrator)
-    scraped = [
-        {"targets": [f"{node.address}:{EXPORTER_PORT}"], "labels": {**target(node.name), "instance": node.name}}
-        for node in nodes.nodes
-    ]
-    scraping = {"job_name": JOB, "scrape_interval": "5s", "scrape_timeout": "4s", "static_configs": scraped}
-    with running_prometheus(newest_prometheus, host=HOST, scrape_configs=[scraping]) as url:
+    with running_prometheus(newest_prometheus, host=HOST, scrape_configs=[scraping(nodes.nodes)]) as url:
         for each in prometheus_service(int(url.rpartition(":")[2])):
             found.create(each)
         yield found
