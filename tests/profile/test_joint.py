@@ -10,7 +10,7 @@ import pytest
 from gpuwatch.facts.model.workload_profile import ProfileBook, Unfit, UsageHour, WorkloadKey
 from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile import joint
-from gpuwatch.size.profile.joint import merge, update_book
+from gpuwatch.size.profile.joint import update_book
 from parts.held_windows import AT_ONCE, GIB, START, STEP, UNKNOWN, alive, at, only, update, windows
 
 DAY = 288
@@ -45,13 +45,13 @@ def test_a_profile_is_of_the_owner_the_container_and_the_kind_of_device() -> Non
     }
 
 
-def test_what_was_kept_of_a_pod_goes_to_its_owner_once_that_is_known() -> None:
+def test_a_pod_has_no_profile_of_its_own_once_its_owner_is_known() -> None:
     book = update(empty(), windows(0.5, count=12), policy=AT_ONCE)
     assert [key.workload for key in book.profiles] == ["Pod/team/pod"]
     book = update(book, windows(0.5, first=12, count=12), owners={"team/pod": "Job/team/train"}, policy=AT_ONCE)
     profile = only(book)
     assert profile.key.workload == "Job/team/train"
-    assert (profile.run_count, profile.observed_seconds) == (1, 7200.0)
+    assert (profile.run_count, profile.observed_seconds) == (1, 3600.0)
 
 
 def test_profiles_that_these_windows_say_nothing_of_stay_the_same_objects() -> None:
@@ -70,15 +70,6 @@ def test_a_profile_is_forgotten_when_it_was_not_seen_for_long_enough() -> None:
     gone = update(book, windows(0.5, first=2 * DAY + 1, count=1, pod="team/b"), policy=policy)
     assert {key.workload for key in kept.profiles} == {"Pod/team/a", "Pod/team/b"}
     assert {key.workload for key in gone.profiles} == {"Pod/team/b"}
-
-
-def test_profiles_of_different_workloads_or_different_decay_are_not_merged() -> None:
-    one = only(update(None, windows(0.5, count=2, pod="team/a")))
-    other = only(update(None, windows(0.5, count=2, pod="team/b")))
-    with pytest.raises(ValueError, match=r"team/a.*team/b"):
-        merge(one, other, AT_ONCE)
-    with pytest.raises(ValueError, match="half-lives"):
-        merge(one, replace(one, half_life_seconds=60.0), AT_ONCE)
 
 
 def test_without_windows_the_book_stays_and_without_either_there_is_none() -> None:

@@ -1,4 +1,4 @@
-"""However the time is cut, and whatever is merged first, the profile is one and the same."""
+"""However the time is cut, the profile is one and the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
 from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile import joint
-from gpuwatch.size.profile.joint import merge
 from parts.held_windows import STEP, UNKNOWN, alive, at, part, update, windows
 
 COUNT = 36
@@ -49,7 +48,7 @@ class Past:
 
 
 @st.composite
-def pasts(draw: st.DrawFn, *, starts_known: bool = False) -> Past:
+def pasts(draw: st.DrawFn) -> Past:
     held: list[HeldWindows] = []
     names: set[str] = set()
     for device in range(draw(st.integers(1, 3))):
@@ -71,10 +70,8 @@ def pasts(draw: st.DrawFn, *, starts_known: bool = False) -> Past:
                     memory_used_bytes=draw(st.lists(st.floats(1, 4e10), min_size=end - begin, max_size=end - begin)),
                 )
             )
-    # A Pod that started before anything was watched has one life, of a known start, in whichever piece it is met.
-    latest = -1 if starts_known else COUNT
-    known = names if starts_known else {name for name in sorted(names) if draw(st.booleans())}
-    pods = tuple(alive(name, started=draw(st.integers(-5, latest)) + 0.5, cpu_cores=4.0) for name in sorted(known))
+    known = [name for name in sorted(names) if draw(st.booleans())]
+    pods = tuple(alive(name, started=draw(st.integers(-5, COUNT)) + 0.5, cpu_cores=4.0) for name in known)
     unfit = tuple(
         Unfit(device_uuid=f"GPU-{device}", start=at(begin), end=at(begin + length), cause=cause)
         for device, begin, length, cause in draw(
@@ -138,31 +135,6 @@ def test_pieces_make_the_same_book_as_the_whole(past: Past, cuts: list[int], mos
         # A profile that the last pieces have nothing of is as of an earlier moment; its weights say the same.
         assert differences(at_moment(profile, whole.until), at_moment(found, whole.until)) == {}
     assert same(whole.usage, pieces.usage)
-
-
-@quiet
-@given(past=pasts(starts_known=True), cuts=st.lists(st.integers(1, COUNT - 1), min_size=2, max_size=2, unique=True))
-def test_any_order_of_merging_makes_the_same_profile(past: Past, cuts: list[int]) -> None:
-    with few_cells():
-        assert_merged_alike(past, cuts)
-
-
-def assert_merged_alike(past: Past, cuts: list[int]) -> None:
-    edges = [0, *sorted(cuts), COUNT]
-    thirds = []
-    for begin, end in pairwise(edges):
-        pieces = [piece for held in past.held if (piece := part(held, begin, end)) is not None]
-        book = update(None, *pieces, pods=past.pods, unfit=past.unfit, policy=POLICY) if pieces else None
-        thirds.append(book.profiles if book is not None else {})
-    whole = played(past, ())
-    for key in thirds[0].keys() & thirds[1].keys() & thirds[2].keys():
-        first, second, third = (each[key] for each in thirds)
-        left = merge(merge(first, second, POLICY), third, POLICY)
-        right = merge(first, merge(second, third, POLICY), POLICY)
-        other = merge(third, merge(second, first, POLICY), POLICY)
-        assert differences(left, right) == {}
-        assert differences(left, other) == {}
-        assert differences(left, at_moment(whole.profiles[key], left.as_of)) == {}
 
 
 @quiet

@@ -24,7 +24,7 @@ from gpuwatch.facts.model.telemetry import Gap, partial_answers
 from gpuwatch.facts.model.workload_profile import ProfileBook
 from gpuwatch.judge.misfit.unfit import unfit_by_findings
 from gpuwatch.size.collect import update_profiles
-from gpuwatch.size.outcome import FinishedRun, judge
+from gpuwatch.size.outcome import Run, judge
 from gpuwatch.size.recommend import advise
 from gpuwatch.sources.collect.origin import find_origin
 from gpuwatch.sources.store.store import Store
@@ -144,11 +144,10 @@ def _judged(
     jobs, gaps = job_runs(telemetry, opened.at - FOLLOWED, opened.at)
     if partial := partial_answers(telemetry.problems):
         return (), (*gaps, *partial)  # a run that is missing would be stored as an outcome
-    runs: dict[str, list[FinishedRun]] = defaultdict(list)
+    runs: dict[str, list[Run]] = defaultdict(list)
     for job in jobs:
         if job.completed is not None:
-            run = FinishedRun(started=job.started, ended=job.completed, completed=True)
-            runs[job.workload or job.job].append(run)
+            runs[job.workload or job.job].append((job.started, job.completed))
     outcomes = tuple(
         judge(
             item,

@@ -7,9 +7,10 @@ UNKNOWN.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from statistics import median
+from typing import TypeAlias
 
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.frameworks import ends, kind_name
@@ -23,17 +24,8 @@ _MIN_IDLE_RATIO = 0.2
 _MIN_RUNS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRun:
-    """One finished run of a job. completed: None where unknown."""
-
-    started: datetime
-    ended: datetime
-    completed: bool | None
-
-    @property
-    def hours(self) -> float:
-        return (self.ended - self.started).total_seconds() / 3600
+Run: TypeAlias = tuple[datetime, datetime]
+"""When a completed run of a job started and ended."""
 
 
 def judge(
@@ -44,13 +36,13 @@ def judge(
     *,
     before: WorkloadProfile | None = None,
     cluster: Cluster | None = None,
-    runs: Sequence[FinishedRun] = (),
+    runs: Sequence[Run] = (),
     currency: str | None = None,
 ) -> Outcome:
     """Compare a recommendation with what happened since.
 
     given: its `options` are not needed. before: the profile at that time; else the book's profile of the old key, where
-    it differs from the new key. cluster: needed to see whether Pods share a device now. runs: finished runs of the
+    it differs from the new key. cluster: needed to see whether Pods share a device now. runs: completed runs of the
     workload, before and after. currency: of sums now; savings from advice in another currency are left out. None: that
     of the advice.
     """
@@ -120,7 +112,7 @@ def _speed(
     applied_at: datetime,
     before: WorkloadProfile | None,
     after: WorkloadProfile | None,
-    runs: Sequence[FinishedRun],
+    runs: Sequence[Run],
     policy: AdvicePolicy,
 ) -> tuple[float | None, str]:
     """Measured speed relative to before, and its source or why it is unknown."""
@@ -155,17 +147,20 @@ def _speed(
     )
 
 
-def _speed_of_runs(applied_at: datetime, runs: Sequence[FinishedRun]) -> tuple[float | None, str]:
+def _speed_of_runs(applied_at: datetime, runs: Sequence[Run]) -> tuple[float | None, str]:
     """Median run time before over median run time after, of completed runs."""
-    completed = [run for run in runs if run.completed and run.hours > 0]
-    earlier = [run.hours for run in completed if run.ended <= applied_at]
-    later = [run.hours for run in completed if run.started >= applied_at]
+    earlier = [_hours(*run) for run in runs if run[1] <= applied_at and _hours(*run) > 0]
+    later = [_hours(*run) for run in runs if run[0] >= applied_at and _hours(*run) > 0]
     if len(earlier) < _MIN_RUNS or len(later) < _MIN_RUNS:
         return None, f"{len(earlier)} completed runs before and {len(later)} after are too few to compare."
     return median(earlier) / median(later), (
         f"The median of {len(earlier)} runs before took {median(earlier):.2f} h, that of {len(later)} after "
         f"{median(later):.2f} h;"
     )
+
+
+def _hours(started: datetime, ended: datetime) -> float:
+    return (ended - started).total_seconds() / 3600
 
 
 def _full(after: WorkloadProfile | None, same_profile: bool) -> str:

@@ -62,17 +62,22 @@ def update_book(
     if book is None:
         book = ProfileBook(until=windows[0].start, step_seconds=windows[0].step_seconds)
     keys = [_key(item, owners, pods) for item in windows]
-    known = _with_owners(book.profiles, windows, keys, policy)
     there = {item.pod for item in windows}
-    before = [run for profile in known.values() for run in profile.runs if run.pod in there]
+    before = [run for profile in book.profiles.values() for run in profile.runs if run.pod in there]
     newest: dict[PodRef, MemoryRun] = {}
     for run in sorted(before, key=lambda run: run.last_seen, reverse=True):
         newest.setdefault(run.pod, run)
     watched = bool(book.profiles or book.usage)
     table = tabulate(windows, pods, unfit, newest, policy.start_up_seconds, watched=watched)
     until = max(book.until, _moment(float(table.time.max()) + table.step))
+    # A Pod whose owner was unknown until now has no profile of its own any more.
+    owned = {f"Pod/{item.pod}" for item, key in zip(windows, keys, strict=True) if key is not None} - {
+        key.workload for key in keys if key is not None
+    }
     profiles = {
-        key: item for key, item in known.items() if until - item.last_seen <= timedelta(days=policy.forget_days)
+        key: item
+        for key, item in book.profiles.items()
+        if until - item.last_seen <= timedelta(days=policy.forget_days) and key.workload not in owned
     }
     profiles.update(_profiles(table, keys, profiles, pods, until, policy))
     power = update_power(book.power, table, until, policy)
@@ -97,39 +102,6 @@ def _key(item: HeldWindows, owners: Mapping[PodRef, str], pods: Mapping[PodRef, 
     pod = pods.get(item.pod)
     workload = owners.get(item.pod) or (pod.workload if pod is not None else "") or f"Pod/{item.pod}"
     return WorkloadKey(workload, item.container, model_name(item.model), profile_name(item.model, item.mig_profile))
-
-
-def _with_owners(
-    profiles: Mapping[WorkloadKey, WorkloadProfile],
-    windows: Sequence[HeldWindows],
-    keys: Sequence[WorkloadKey | None],
-    policy: ProfilePolicy,
-) -> dict[WorkloadKey, WorkloadProfile]:
-    """Merges profiles of Pods whose owner was unknown before into the owner's."""
-    found = dict(profiles)
-    for item, key in zip(windows, keys, strict=True):
-        alone = None if key is None else replace(key, workload=f"Pod/{item.pod}")
-        if key is None or alone is None or alone == key or alone not in found:
-            continue
-        moved = replace(found.pop(alone), key=key)
-        found[key] = merge(found[key], moved, policy) if key in found else moved
-    return found
-
-
-def merge(one: WorkloadProfile, other: WorkloadProfile, policy: ProfilePolicy) -> WorkloadProfile:
-    """Both as one profile, in either order: of two periods, or of different Pods.
-
-    `pods` is the mean, as if the periods did not overlap. ValueError where keys or half-lives differ.
-    """
-    if one.key != other.key:
-        raise ValueError(f"the profiles of {one.key} and of {other.key} cannot be merged: their keys differ")
-    if one.half_life_seconds != other.half_life_seconds:
-        raise ValueError(f"the profiles of {one.key} cannot be merged: their half-lives differ")
-    until = max(one.as_of, other.as_of)
-    rows = Weighted.of([(0, _fade(item, until), item.cells) for item in (one, other)])
-    resolution = np.array([min(one.resolution, other.resolution)], dtype=np.int64)
-    cells, resolution = merged(rows, resolution, MAX_CELLS)
-    return _combined(one, other, cells_of(cells, 1)[0], int(resolution[0]), policy)
 
 
 def _profiles(
