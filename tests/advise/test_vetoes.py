@@ -35,23 +35,122 @@ from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.vetoes import ACROSS, VETOES, VetoCase, veto
 
 L4 = price("l4-1", "L4", gpus=1, per_hour=0.5)
-JOB = "Job/team/train"
+JOB, API = "Job/team/train", "Deployment/team/api"
+PRESENT, SLICE, FEWER, MODEL = TargetKind.SAME, TargetKind.MIG, TargetKind.FEWER, TargetKind.MODEL
 
 
-def job_world(**more):
-    return cluster(
-        [node(), node("l4-0", "NVIDIA-L4", gpus=1, instance_type="l4-1", **more)],
-        [owner(JOB, "batch/v1")],
-        [pod(JOB)],
-    )
+def on_l4(**state):
+    return node("l4-0", "NVIDIA-L4", **{"instance_type": "l4-1", **state})
 
 
-# 1g.5gb has 5 GiB × 0.95 = 4.75 GiB; needed are peak × 1.15 + 0.5 GiB, and 0.1 / 14 days more.
-@pytest.mark.parametrize(("peak_gib", "fits"), [(3.65, True), (3.70, False)])
-def test_framebuffer(peak_gib, fits):
-    found = answer(profile(peak_gib=peak_gib))
-    assert ("framebuffer" not in rules(option(found, TargetKind.MIG, "1g.5gb"))) is fits
-    assert "framebuffer" not in rules(option(found, TargetKind.MIG, "1g.10gb"))
+def world_of(workload, *nodes, members=1, **more):
+    """The A100 of the present, more Nodes, the owner, and its Pods: from two on they are a gang."""
+    pods = [pod(workload, f"pod-{number}") for number in range(members)]
+    gang = Gang(id="g", framework="JobSet", workload=workload, namespace="team", pods=tuple(one.ref for one in pods))
+    api_version = "apps/v1" if workload == API else "batch/v1"
+    return cluster([node(), *nodes], [owner(workload, api_version)], pods, gangs=(gang,), **more)
+
+
+def of_link(traffic):
+    return [cell(0.1, 0.01, nvlink_bytes_per_second=traffic)]
+
+
+COARSE = [cell(0.1, None, dram_active_ratio=None, power_watts=None)]
+FILLED = {"runs": (run(36, flat=True),), "run_count": 5}
+H100_NODE = node("h-0", "NVIDIA-H100-80GB-HBM3", instance_type="h100")
+H200_NODE = node("h200-0", "NVIDIA-H200", instance_type="h200")
+CORDONED, NOT_READY = {"unschedulable": True}, {"conditions": (Condition("Ready", "False"),)}
+
+
+def other(product):
+    return node("other", product, instance_type="other")
+
+
+def capable(value):
+    return cluster([node(labels={"nvidia.com/mig.capable": value})])
+
+
+# The rule, whether it refuses, the option, the profile, the world; prices and policy in few cases.
+CASES = [
+    # 1g.5gb has 5 GiB × 0.95 = 4.75 GiB; needed are peak × 1.15 + 0.5 GiB, and 0.1 / 14 days more.
+    ("framebuffer", False, SLICE, "1g.5gb", profile(peak_gib=3.65), cluster()),
+    ("framebuffer", True, SLICE, "1g.5gb", profile(peak_gib=3.70), cluster()),
+    ("framebuffer", False, SLICE, "1g.10gb", profile(peak_gib=3.70), cluster()),
+    ("elastic_memory", True, SLICE, "1g.5gb", profile(JOB, **FILLED), world_of(JOB)),
+    ("elastic_memory", False, MODEL, "H200", profile(JOB, **FILLED), world_of(JOB, H200_NODE)),
+    ("nvlink", False, SLICE, "1g.5gb", profile(cells=of_link(1e6)), cluster()),
+    ("nvlink", True, SLICE, "1g.5gb", profile(cells=of_link(1.1e6)), cluster()),
+    ("nvlink", True, MODEL, "L4", profile(JOB, cells=of_link(1e9), gpus=2), world_of(JOB, on_l4())),
+    ("nvlink", False, MODEL, "H100", profile(JOB, cells=of_link(1e9), gpus=2), world_of(JOB, H100_NODE)),
+    ("nvlink", True, FEWER, "", profile(JOB, cells=of_link(1e9), gpus=2), world_of(JOB)),
+    ("nvlink_unseen", True, FEWER, "", profile(cells=of_link(None), gpus=2), cluster()),
+    ("nvlink_unseen", False, FEWER, "", profile(cells=of_link(0.0), gpus=2), cluster()),
+    ("one_process_one_slice", False, SLICE, "7g.40gb", profile(gpus=1), cluster()),
+    ("one_process_one_slice", True, SLICE, "7g.40gb", profile(gpus=2), cluster()),
+    ("gang", False, SLICE, "1g.5gb", profile(JOB), world_of(JOB)),
+    ("gang", True, SLICE, "1g.5gb", profile(JOB, pods=2), world_of(JOB, members=2)),
+    # A gang that is gone is known by its kind, and Pods of a Deployment are none, even where a queue admits them.
+    ("gang", True, SLICE, "1g.5gb", profile("PyTorchJob/team/train", pods=2), cluster([node()], [], [])),
+    ("gang", False, SLICE, "1g.5gb", profile("PyTorchJob/team/train", pods=1), cluster([node()], [], [])),
+    ("gang", False, SLICE, "4g.20gb", profile(API, pods=2), world_of(API, members=2)),
+    ("measure_first", True, SLICE, "1g.5gb", profile(cells=COARSE, coarse_busy=True), cluster()),
+    ("measure_first", False, SLICE, "1g.5gb", profile(cells=LIGHT), cluster()),
+    ("container_image", True, MODEL, "MI300X", profile(JOB), world_of(JOB, other("AMD-Instinct-MI300X-OAM"))),
+    ("container_image", True, MODEL, "GB200", profile(JOB), world_of(JOB, other("NVIDIA-GB200"))),
+    ("container_image", True, MODEL, "T4", profile(JOB), world_of(JOB, other("Tesla-T4"))),
+    ("container_image", True, MODEL, "P100-PCIE-16GB", profile(JOB), world_of(JOB, other("Tesla-P100-PCIE-16GB"))),
+    ("container_image", True, MODEL, "V100-SXM2-16GB", profile(JOB), world_of(JOB, other("Tesla-V100-SXM2-16GB"))),
+    ("container_image", False, MODEL, "L4", profile(JOB), world_of(JOB, other("NVIDIA-L4"))),
+    ("mig_support", False, SLICE, "1g.5gb", profile(), capable("true")),
+    ("mig_support", True, SLICE, "1g.5gb", profile(), capable("false")),
+    ("mig_support", False, SLICE, "1g.5gb", profile(), capable("")),
+    # The Node has 96 cores and 1000 GiB for 8 GPUs.
+    ("host_resources", False, MODEL, "L4", profile(JOB), world_of(JOB, on_l4())),
+    ("host_resources", False, MODEL, "L4", profile(JOB, cpu_cores=12.0), world_of(JOB, on_l4())),
+    ("host_resources", True, MODEL, "L4", profile(JOB, cpu_cores=12.1), world_of(JOB, on_l4())),
+    ("host_resources", False, MODEL, "L4", profile(JOB, host_memory_bytes=125.0 * GIB), world_of(JOB, on_l4())),
+    ("host_resources", True, MODEL, "L4", profile(JOB, host_memory_bytes=125.1 * GIB), world_of(JOB, on_l4())),
+    ("capacity", True, MODEL, "L4", profile(JOB, gpus=2), world_of(JOB, on_l4(gpus=1))),
+    ("capacity", False, MODEL, "L4", profile(JOB, gpus=2), world_of(JOB, on_l4(gpus=2))),
+    ("capacity", True, MODEL, "L4", profile(JOB), world_of(JOB, on_l4(gpus=2, **CORDONED))),
+    ("capacity", True, MODEL, "L4", profile(JOB), world_of(JOB, on_l4(gpus=2, **NOT_READY))),
+    ("capacity", True, MODEL, "L4", profile(JOB, gpus=2), world_of(JOB)),  # the priced machine has one
+    ("price", False, MODEL, "L4", profile(JOB), world_of(JOB, on_l4())),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "refuses", "kind", "name", "of", "world"),
+    CASES,
+    ids=[f"{case[0]}-{'refuses' if case[1] else 'allows'}-{number}" for number, case in enumerate(CASES)],
+)
+def test_each_rule_on_both_sides_of_its_bound(rule, refuses, kind, name, of, world):
+    found = answer(of, world=world, prices=[price(), L4, price("h100", "H100-SXM5-80GB", per_hour=8)])
+    assert (rule in rules(option(found, kind, name))) is refuses
+
+
+@pytest.mark.parametrize(
+    ("product", "name", "allowed"),
+    [
+        ("AMD-Instinct-MI300X-OAM", "MI300X", {"allow_vendor_change": True}),
+        ("NVIDIA-GB200", "GB200", {"allow_arm_hosts": True}),
+        ("Tesla-T4", "T4", {"allow_older_architecture": True}),
+    ],
+)
+def test_a_setting_allows_another_container_image(product, name, allowed):
+    found = answer(profile(JOB), world=world_of(JOB, other(product)), policy=AdvicePolicy(**allowed))
+    assert "container_image" not in rules(option(found, MODEL, name))
+
+
+@pytest.mark.parametrize("known", [[price()], [L4], []], ids=["present", "target", "none"])
+def test_models_are_compared_in_money_alone(known):
+    found = answer(profile(JOB), world=world_of(JOB, on_l4()), prices=known)
+    assert "price" in rules(option(found, MODEL, "L4"))
+
+
+def test_utilisation_alone_names_what_might_come_of_a_measurement():
+    found = answer(profile(cells=COARSE, coarse_busy=True))
+    assert abstained(found, AbstentionKind.SIGNALS).nearest is not None
 
 
 def test_framebuffer_of_fewer_gpus_is_that_of_all():
@@ -59,50 +158,6 @@ def test_framebuffer_of_fewer_gpus_is_that_of_all():
     assert "framebuffer" not in rules(option(found, TargetKind.FEWER, "2 ×"))
     reason = next(v.reason for v in option(found, TargetKind.FEWER, "1 ×").vetoes if v.rule == "framebuffer")
     assert "(the need of 4 GPUs on 1)" in reason
-
-
-def test_elastic_memory_is_vetoed_on_less_and_not_on_more():
-    filled = profile(runs=(run(36, flat=True),), run_count=5, workload=JOB)
-    h200 = price("h200", "H200-SXM5-141GB", gpus=8, per_hour=8)
-    world = cluster([node(), node("h200-0", "NVIDIA-H200", instance_type="h200")], [owner(JOB, "batch/v1")], [pod(JOB)])
-    found = answer(filled, world=world, prices=[price(), h200])
-    assert "elastic_memory" in rules(option(found, TargetKind.MIG, "1g.5gb"))
-    assert "elastic_memory" not in rules(option(found, TargetKind.MODEL, "H200"))
-
-
-@pytest.mark.parametrize(("traffic", "refused"), [(1e6, False), (1.1e6, True)])
-def test_nvlink_traffic_vetoes_slices(traffic, refused):
-    found = answer(profile(cells=[cell(0.1, 0.01, nvlink_bytes_per_second=traffic)]))
-    assert ("nvlink" in rules(option(found, TargetKind.MIG, "1g.5gb"))) is refused
-
-
-def test_nvlink_traffic_vetoes_a_model_without_the_link_and_not_one_with_a_faster():
-    talking = profile(JOB, cells=[cell(0.1, 0.01, nvlink_bytes_per_second=1e9)], gpus=2)
-    world = cluster(
-        [
-            node(),
-            node("l4-0", "NVIDIA-L4", instance_type="l4-1"),
-            node("h-0", "NVIDIA-H100-80GB-HBM3", instance_type="h100"),
-        ],
-        [owner(JOB, "batch/v1")],
-        [pod(JOB)],
-    )
-    found = answer(talking, world=world, prices=[price(), L4, price("h100", "H100-SXM5-80GB", per_hour=8)])
-    assert "nvlink" in rules(option(found, TargetKind.MODEL, "L4"))
-    assert "nvlink" not in rules(option(found, TargetKind.MODEL, "H100"))
-    assert "nvlink" in rules(option(found, TargetKind.FEWER))
-
-
-@pytest.mark.parametrize(("traffic", "refused"), [(None, True), (0.0, False)])
-def test_link_traffic_that_nobody_exports_vetoes_fewer_gpus(traffic, refused):
-    found = answer(profile(cells=[cell(0.01, 0.01, nvlink_bytes_per_second=traffic)], gpus=2))
-    assert ("nvlink_unseen" in rules(option(found, TargetKind.FEWER))) is refused
-
-
-@pytest.mark.parametrize(("gpus", "refused"), [(1, False), (2, True)])
-def test_a_process_sees_one_slice(gpus, refused):
-    found = answer(profile(gpus=gpus))
-    assert ("one_process_one_slice" in rules(option(found, TargetKind.MIG, "7g.40gb"))) is refused
 
 
 def case_of(one, target, low=1.0):
@@ -156,86 +211,11 @@ def test_who_is_waited_for_shares_with_nobody(workload, refused):
     assert [one.rule for one in veto(case_of(profile(workload), target))] == (["latency"] if refused else [])
 
 
-@pytest.mark.parametrize(("members", "refused"), [(1, False), (2, True)])
-def test_gang_members_go_to_no_slice(members, refused):
-    pods = [pod(JOB, f"train-{number}") for number in range(members)]
-    gang = Gang(id="g", framework="JobSet", workload=JOB, namespace="team", pods=tuple(one.ref for one in pods))
-    world = cluster([node()], [owner(JOB, "batch/v1")], pods, gangs=(gang,))
-    found = answer(profile(JOB, pods=members), world=world)
-    assert ("gang" in rules(option(found, TargetKind.MIG, "1g.5gb"))) is refused
-
-
-def test_a_gang_that_is_gone_is_known_by_its_kind():
-    found = answer(profile("PyTorchJob/team/train", pods=2), world=cluster([node()], [], []))
-    assert "gang" in rules(option(found, TargetKind.MIG, "1g.5gb"))
-    found = answer(profile("PyTorchJob/team/train", pods=1), world=cluster([node()], [], []))
-    assert "gang" not in rules(option(found, TargetKind.MIG, "1g.5gb"))
-
-
-def test_a_queue_makes_no_gang_of_a_deployment():
-    api = "Deployment/team/api"
-    pods = [pod(api, f"api-{number}") for number in range(2)]
-    gang = Gang(id="k", framework="Kueue", workload=api, namespace="team", pods=tuple(one.ref for one in pods))
-    found = answer(profile(api, pods=2), world=cluster([node()], [owner(api, "apps/v1")], pods, gangs=(gang,)))
-    assert "gang" not in rules(option(found, TargetKind.MIG, "4g.20gb"))
-
-
-@pytest.mark.parametrize("coarse", [True, False])
-def test_utilisation_alone_is_measured_first(coarse):
-    cells = [cell(0.1, None, dram_active_ratio=None, power_watts=None)] if coarse else LIGHT
-    found = answer(profile(cells=cells, coarse_busy=coarse))
-    assert ("measure_first" in rules(option(found, TargetKind.MIG, "1g.5gb"))) is coarse
-    if coarse:
-        assert abstained(found, AbstentionKind.SIGNALS).nearest is not None
-
-
-@pytest.mark.parametrize(
-    ("product", "name", "allow", "refused"),
-    [
-        ("AMD-Instinct-MI300X-OAM", "MI300X", {}, True),
-        ("AMD-Instinct-MI300X-OAM", "MI300X", {"allow_vendor_change": True}, False),
-        ("NVIDIA-GB200", "GB200", {}, True),
-        ("NVIDIA-GB200", "GB200", {"allow_arm_hosts": True}, False),
-        ("Tesla-T4", "T4", {}, True),
-        ("Tesla-T4", "T4", {"allow_older_architecture": True}, False),
-        ("Tesla-P100-PCIE-16GB", "P100-PCIE-16GB", {}, True),
-        ("Tesla-V100-SXM2-16GB", "V100-SXM2-16GB", {}, True),
-        ("NVIDIA-L4", "L4", {}, False),
-    ],
-)
-def test_another_container_image(product, name, allow, refused):
-    world = cluster([node(), node("other", product, instance_type="other")], [owner(JOB, "batch/v1")], [pod(JOB)])
-    found = answer(profile(JOB), world=world, policy=AdvicePolicy(**allow))
-    assert ("container_image" in rules(option(found, TargetKind.MODEL, name))) is refused
-
-
-@pytest.mark.parametrize(("capable", "refused"), [("true", False), ("false", True), ("", False)])
-def test_nodes_that_cannot_do_mig(capable, refused):
-    found = answer(profile(), world=cluster([node(labels={"nvidia.com/mig.capable": capable})]))
-    assert ("mig_support" in rules(option(found, TargetKind.MIG, "1g.5gb"))) is refused
-
-
 def test_target_speed_is_held_against_the_pessimistic_end():
     found = answer(profile(cells=[cell(0.6, 0.3)]))
     for one in found.options:
         assert ("target_speed" in rules(one)) is (one.speed.low_ratio < 0.9)
     assert {"target_speed" in rules(one) for one in found.options} == {True, False}
-
-
-@pytest.mark.parametrize(
-    ("asked", "refused"),
-    [
-        ({"cpu_cores": 12.0, "host_memory_bytes": 125.0 * GIB}, False),
-        ({"cpu_cores": 12.1}, True),
-        ({"host_memory_bytes": 125.1 * GIB}, True),
-        ({}, False),
-    ],
-)
-def test_a_pod_takes_its_gpus_share_of_the_host(asked, refused):
-    # The Node has 96 cores and 1000 GiB for 8 GPUs.
-    world = cluster([node(), node("l4-0", "NVIDIA-L4", instance_type="l4-1")], [owner(JOB, "batch/v1")], [pod(JOB)])
-    found = answer(profile(JOB, **asked), world=world, prices=[price(), L4])
-    assert ("host_resources" in rules(option(found, TargetKind.MODEL, "L4"))) is refused
 
 
 @pytest.mark.parametrize(
@@ -291,37 +271,6 @@ def test_nodes_that_are_there_tell_more_than_the_catalog():
     one = option(answer(profile(JOB, cpu_cores=12.0), world=world, prices=[price(), l4]), TargetKind.MODEL, "L4")
     assert (one.target.host_cpu_cores, one.target.host_memory_bytes) == (None, None)
     assert "host_resources" not in rules(one)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "state", "refused"),
-    [
-        (2, {"gpus": 1}, True),
-        (2, {"gpus": 2}, False),
-        (1, {"gpus": 2, "unschedulable": True}, True),
-        (1, {"gpus": 2, "conditions": (Condition("Ready", "False"),)}, True),
-    ],
-)
-def test_capacity(gpus, state, refused):
-    world = cluster(
-        [node(), node("l4-0", "NVIDIA-L4", instance_type="l4-1", **state)], [owner(JOB, "batch/v1")], [pod(JOB)]
-    )
-    found = answer(profile(JOB, gpus=gpus), world=world, prices=[price(), L4])
-    assert ("capacity" in rules(option(found, TargetKind.MODEL, "L4"))) is refused
-
-
-def test_a_machine_that_is_too_small_is_no_capacity():
-    found = answer(
-        profile(JOB, gpus=2), world=cluster([node()], [owner(JOB, "batch/v1")], [pod(JOB)]), prices=[price(), L4]
-    )
-    assert "capacity" in rules(option(found, TargetKind.MODEL, "L4"))
-
-
-def test_models_are_compared_in_money_alone():
-    priced = answer(profile(JOB), world=job_world(), prices=[price(), L4])
-    assert "price" not in rules(option(priced, TargetKind.MODEL, "L4"))
-    for known in ([price()], [L4], []):
-        assert "price" in rules(option(answer(profile(JOB), world=job_world(), prices=known), TargetKind.MODEL, "L4"))
 
 
 @pytest.mark.parametrize(
