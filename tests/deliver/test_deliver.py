@@ -484,7 +484,7 @@ class TestProcessThatStays:
         with webhook() as server:
             run = Run(tmp_path, urls=(f"json://{server.address}/",))
             run.state.mkdir()
-            with pytest.raises(StoreError, match="this is a folder"):
+            with pytest.raises(StoreError, match="state: the state has to be a regular file"):
                 run.deliver()
             assert server.bodies == []
 

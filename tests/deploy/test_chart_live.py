@@ -236,6 +236,9 @@ def test_a_containers_variables_are_those_that_the_tests_make(living: Installed,
     made = pod_environment(pod, container, services, lambda _, name: {"NE": "one"} if name == "some" else {})
     assert {name: real.get(name) for name in made} == made
     assert set(real) - set(made) <= {"PATH", "HOSTNAME", "HOME", "LC_CTYPE"}, "what the runtime and Python set"
+    for each in services:  # else what is left of gpuwatch after its removal would be these
+        if each["metadata"]["namespace"] == place:
+            api.delete({"apiVersion": "v1", "kind": "Service", **each})
 
 
 def test_without_a_prometheus_it_says_how_to_find_one(helm: Helm) -> None:
