@@ -313,6 +313,15 @@ def test_only_the_groups_that_pods_name_are_listed() -> None:
     assert group_kinds(named) == (COSCHEDULING, schedulers.NATIVE_GROUP)
 
 
+@pytest.mark.parametrize(("own", "counts"), [(0, 1000), (2000, 2000)])
+def test_a_pod_counts_with_the_priority_of_its_pod_group(own: int, counts: int, tmp_path: Path) -> None:
+    text = EXAMPLES["native.yaml"].file.read_text()
+    text = text.replace("{minCount: 2}", "{minCount: 2}\n  priority: 1000", 1)
+    (tmp_path / "native.yaml").write_text(text.replace("spec:\n  nodeName", f"spec:\n  priority: {own}\n  nodeName", 1))
+    found = RecordedCluster(tmp_path).read(NOW)
+    assert [pod.priority for pod in found.pods] == [counts, 1000, 1000, 0]
+
+
 def test_a_pod_that_ended_is_no_member(tmp_path: Path) -> None:
     text = EXAMPLES["jobset.yaml"].file.read_text()
     (tmp_path / "jobset.yaml").write_text(text.replace("phase: Running", "phase: Succeeded", 1))

@@ -14,7 +14,10 @@ class _Policy(Wire, frozen=True):
 
 
 class NativeGroupSpec(OwnerSpec, frozen=True):
+    """priority: for preemption in 1.36 and for scheduling since 1.37, in place of its Pods' (KEP-5710)."""
+
     scheduling_policy: _Policy | None = None
+    priority: int | None = None
 
 
 NATIVE_GROUP = Kind("scheduling.k8s.io", "PodGroup", ("v1beta1", "v1alpha3", "v1alpha2"), spec=NativeGroupSpec)

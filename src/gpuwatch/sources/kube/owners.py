@@ -12,7 +12,15 @@ from gpuwatch.facts.frameworks import FRAMEWORKS, kueue
 from gpuwatch.facts.frameworks.framework import Kind, ReleaseRule
 from gpuwatch.facts.frameworks.objects import KindKey
 from gpuwatch.facts.frameworks.owner import Owner, OwnerRef, OwnerSpec, OwnerState, Wire
-from gpuwatch.facts.frameworks.recognise import GangObjects, Member, Membership, kueue_workload, recognise, unscheduled
+from gpuwatch.facts.frameworks.recognise import (
+    GangObjects,
+    Member,
+    Membership,
+    kueue_workload,
+    priority,
+    recognise,
+    unscheduled,
+)
 from gpuwatch.facts.model.cluster import Gang, OwnerStatus, Pod, Workload
 from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.sources.kube.decode import Listing, own_annotations
@@ -232,7 +240,8 @@ def assign_workloads(
         pod = item.held.pod
         # A Pod that ended holds no device and is no longer a member.
         membership = recognise(item.member, objects) if pod.phase not in _ENDED else None
-        pod = replace(pod, workload=owner_ids[at], gang=membership.id if membership else "")
+        counts = priority(item.member, pod.priority, objects)
+        pod = replace(pod, workload=owner_ids[at], gang=membership.id if membership else "", priority=counts)
         pods.append(pod)
         if membership is not None:
             if membership.id not in gangs:
@@ -252,7 +261,8 @@ def assign_companions(
         owner = owners.get(_identity(item), "")
         membership = recognise(item.member, objects) if owner else None
         gang = membership.id if membership is not None and membership.id in gangs else ""
-        found.append(replace(item.held.pod, workload=owner, gang=gang))
+        counts = priority(item.member, item.held.pod.priority, objects)
+        found.append(replace(item.held.pod, workload=owner, gang=gang, priority=counts))
     return found
 
 
