@@ -1,7 +1,5 @@
 """Fixtures that every room's tests share: real servers, a real browser."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from pathlib import Path
 

@@ -7,8 +7,6 @@ that scrapes the Nodes.
 Everything is on free loopback ports and gone afterwards. What it prints is all that gpuwatch and kubectl need.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import signal

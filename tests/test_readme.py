@@ -1,7 +1,5 @@
 """tests/README.md has a line for each module that is no test, and no other."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 python -m tools.chart [--check]: writes the files, or compares them and exits with 1 where one differs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

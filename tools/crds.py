@@ -3,8 +3,6 @@
 Their fields are those of the model; crd_fields.yaml says what each means.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime

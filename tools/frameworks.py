@@ -3,8 +3,6 @@
 python -m tools.frameworks [--check]: writes the files, or compares them and exits with 1 where one differs.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What the generators of rules and dashboards share: the runbooks' URL, pieces of text, the writing of files."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ The fields of owners follow from FRAMEWORKS, so that a new framework file is hel
 about all else. `tools.frameworks` writes them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

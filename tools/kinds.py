@@ -4,8 +4,6 @@ python -m tools.kinds [--check]: writes src/gpuwatch/facts/model/decision.py, or
 It reads the rules' source and does not import it: a new rule names its kind before the enum has it.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

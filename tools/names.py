@@ -4,8 +4,6 @@ where the product itself has it. In docs/rules.md it writes the rows of tables, 
 python -m tools.names [--check]: writes the files, or compares them and exits with 1 where one differs.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

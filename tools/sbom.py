@@ -6,8 +6,6 @@ entry: the libraries inside Python's wheels (OpenBLAS, Arrow's own), and Python 
 in the public Python images.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator

@@ -7,8 +7,6 @@ telemetry and cluster from it and asks the whole path from metric to plan. A row
 gets wrong.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence

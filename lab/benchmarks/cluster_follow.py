@@ -11,8 +11,6 @@ Goals: at most a tenth of the bytes, and half of the reader's CPU time. The API 
 with nobody there, has none: its own doings vary by more than a follower costs it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -8,8 +8,6 @@ are its own. A third run reads the pages and throws them away: the part of the t
 Goal: at least 10 times faster, in at most a fifth of the memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -4,8 +4,6 @@ A real kube-apiserver and etcd on this machine; deploy/base/guardrails.yaml as i
 look for. Rounds without and with the policies are taken in turn; each patch is a merge patch of one annotation.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -1,7 +1,5 @@
 """Fill a real Prometheus quickly: remote write with numpy, a synthetic fleet with the labels of a real exporter."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -6,8 +6,6 @@
 Every series of looks is a process of its own. `gpuwatch run` looks once a minute.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -8,8 +8,6 @@ advised another profile. Goal: under a second of CPU time and within 1 % of the 
 Loading the solver (scipy) is counted apart: it happens once per process.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import time

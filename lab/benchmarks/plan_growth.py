@@ -7,8 +7,6 @@
 Only the plan is measured: the findings are given. CPU time, since one thread does it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -8,8 +8,6 @@ as the controller calls it, from the question to the new book. Ratios matter, no
 server together, matter where other work keeps the cores busy.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

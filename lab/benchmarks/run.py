@@ -1,7 +1,5 @@
 """All benchmarks, one after the other: `make bench`. Each prints ratios that were measured side by side in its run."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -3,8 +3,6 @@
 1,000 GPUs in a real Prometheus, loaded as look.py loads them. Both kinds of look are taken in turn, in one process;
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import statistics

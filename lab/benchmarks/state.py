@@ -5,8 +5,6 @@
 Profiles of 30 cells, 5 runs and 14 days, with random values, and 35 days of use by 100 groups.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -8,8 +8,6 @@ Three ways to the same numbers, side by side on one real Prometheus, each in a p
 Ratios matter, not seconds: `python -m lab.benchmarks.window_statistics week` and `… health`; --help for the sizes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

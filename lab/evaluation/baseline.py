@@ -1,7 +1,5 @@
 """The rules that people use today, to be measured beside gpuwatch's: so and so long at 0 %, whatever the workload."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -5,8 +5,6 @@ computes; what a card shows is the sum of it, or its peak where the sum is more.
 than the peak. The fleet around them has no part in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 

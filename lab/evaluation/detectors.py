@@ -5,8 +5,6 @@ as it was at each: telemetry and Pods in, findings out, held against the truth. 
 over the same fleets. Seeds from 1000 on are for this alone: no threshold is chosen by looking at them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

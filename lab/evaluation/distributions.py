@@ -4,8 +4,6 @@ The reference is the Kalos cluster of the Acme trace (A100-80GB, March to August
 in a CSV with the columns cluster, metric, value, cdf_pct. Where the file is not given, its quantiles below are used.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 from collections import defaultdict

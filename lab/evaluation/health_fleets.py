@@ -8,8 +8,6 @@ Each scene has machines of its own and says what is right about them: that a fau
 it, or that it only looks like a fault. `gpuwatch demo` does not need them, so they are not part of the package.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -298,7 +296,7 @@ def _of_exporter(machine: Machine) -> dict[str, str]:
     return {name: machine.name, "instance": machine.exporter_address, "job": JOB}
 
 
-def health_fleet(seed: int, scenes: Sequence[Callable[[_Site], None]]) -> HealthFleet:
+def health_fleet(seed: int, scenes: Sequence[Callable[["_Site"], None]]) -> HealthFleet:
     """One and a half days with these scenes, such as those of one of `FLEETS`."""
     site = _Site(FleetPlan(seed=seed, end=END, gpus=1, days=DAYS, vocabulary="mixed", faults=(), idle_allocations=0))
     shuffled = [scene for scene in scenes if scene not in _BESIDE]

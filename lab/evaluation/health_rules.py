@@ -5,8 +5,6 @@ The whole path runs as the controller does it, from files to the plan, with the 
 and with every action allowed: what is right to do does not depend on a budget.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections import defaultdict

@@ -8,8 +8,6 @@ of those that begin to rest at about that moment the end of the rest is waited f
 they need longer.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import numpy as np

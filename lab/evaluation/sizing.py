@@ -4,8 +4,6 @@ Everything is computed from what was measured on the whole card; the speeds on s
 by the learners, which are judged on models that they did not see.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

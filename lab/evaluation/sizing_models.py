@@ -4,8 +4,6 @@ Gavel has no telemetry, so nothing can be predicted for a job; what can be check
 gives a job of which only its utilisation is known, at 100 %: it claims that no job gains or loses more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

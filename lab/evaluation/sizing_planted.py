@@ -5,8 +5,6 @@ right is counted here from the Node's sizes alone: a slice frees something where
 has GPUs, and a Pod that decodes video needs a slice with a decoder. No code of the advice is used for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Predictors of slice speed held against measured speed: errors, intervals, and what a decision by them would do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

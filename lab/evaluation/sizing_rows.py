@@ -7,8 +7,6 @@ it does not fit. Optional: `card` (a name of the catalog), `sm_active_pct`, `dra
 Models: Gavel's throughputs, `gpu_type,job,scale_factor,steps_per_s`, also gzipped.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 from collections.abc import Iterable, Mapping

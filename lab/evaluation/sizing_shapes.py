@@ -5,8 +5,6 @@ speed on each slice follows from the kernels, the prediction only from their mea
 and nothing else: in reality demand is not known exactly, and time does not follow the roofline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

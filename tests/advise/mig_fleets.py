@@ -1,7 +1,5 @@
 """Fleets for the tests of the MIG plan, and a check of every plan that shares no code with the planner."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

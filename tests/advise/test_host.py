@@ -1,7 +1,5 @@
 """A Pod that keeps the CPU or memory of its GPUs' host frees no GPU by a smaller slice, and the saving says so."""
 
-from __future__ import annotations
-
 import pytest
 
 from advise.world import GIB, advised, answer, cluster, node, option, profile, rules

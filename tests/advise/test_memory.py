@@ -1,7 +1,5 @@
 """Framebuffer that is needed: both sides of every bound, and what is not known."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -7,8 +7,6 @@ own arithmetic, exactly. In the other the scheduler chooses among all Nodes, as 
     GPUWATCH_SCHEDULER_CLUSTERS=300 pytest tests/advise/test_mig_real_scheduler.py -s
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """GPU Feature Discovery's labels: both MIG strategies, the driver's spellings, and what is no number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

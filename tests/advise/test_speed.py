@@ -1,7 +1,5 @@
 """Predicted speeds: bounds that hold for any workload, cases worked out by hand, and both sides of bounds."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from itertools import pairwise
 

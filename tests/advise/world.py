@@ -1,7 +1,5 @@
 """Small worlds for advice: one profile, a Node or two, and prices that are easy to add up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 

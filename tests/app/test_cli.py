@@ -1,7 +1,5 @@
 """The commands as a user runs them: on recorded pages and folders, with their output and exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

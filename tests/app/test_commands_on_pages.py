@@ -1,7 +1,5 @@
 """What pages show can be typed: commands and their options, make's targets, settings."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

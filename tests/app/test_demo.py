@@ -1,7 +1,5 @@
 """`gpuwatch demo` from its packaged recording to its last line, and the commands that it prints."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Which Services are taken for a Prometheus, on answers as the API server gives them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

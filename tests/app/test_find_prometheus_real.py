@@ -1,7 +1,5 @@
 """The Prometheus of a cluster, found by its Service on a real API server and asked through it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """`gpuwatch.read` and -o parquet: the documents' examples as they stand, every column, and every source."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

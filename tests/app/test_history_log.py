@@ -1,7 +1,5 @@
 """The log tells each turn of a Remediation once, and so do the metrics."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The cluster as `gpuwatch run` keeps it in sight: who follows, who lists, and what is told of its age."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import replace

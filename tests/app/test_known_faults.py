@@ -1,7 +1,5 @@
 """What the controller knows of faults outlives the exporter's window, Prometheus' retention and the process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """The election on a cluster in memory with clocks that the test moves; tests/e2e has it on a real one."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

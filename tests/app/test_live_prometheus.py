@@ -1,7 +1,5 @@
 """The same fleet from a real Prometheus and from a recording: one and the same analysis."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """/metrics: what is declared is exported, from the start and within bounds, and as Prometheus' own linter wants it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Public words: docs/names.md is as the code has them, and no word that was replaced is left where people see it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

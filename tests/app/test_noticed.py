@@ -1,7 +1,5 @@
 """What a server says beside its answers: that parts are missing, and what time it is there."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime

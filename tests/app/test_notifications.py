@@ -1,8 +1,6 @@
 """Notifications on their way to people, beside the Remediation that waits for them: receivers that fail, none at all,
 the forms in which messages arrive, and what is held back until somebody was told."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

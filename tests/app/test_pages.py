@@ -1,7 +1,5 @@
 """The pages over HTTP: what is served, what is not, and that nothing holds them up."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import threading

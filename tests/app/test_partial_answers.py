@@ -1,7 +1,5 @@
 """A server that gave one answer in part brakes the cycle that asked, and no other."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping

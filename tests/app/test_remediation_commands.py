@@ -1,7 +1,5 @@
 """People's commands on a real API server; tests/e2e has them beside a controller."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """What the jobs of a process hand to each other, while leadership comes and goes."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Jobs as the process runs them, the metrics they leave, and the probes that tell about them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

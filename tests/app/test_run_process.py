@@ -1,7 +1,5 @@
 """`gpuwatch run` as a process of its own beside a real Prometheus, without a cluster: its life and its settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`recommend`, `mig-plan`, `report` and `explain` as a user runs them, on a fleet with oversized workloads."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

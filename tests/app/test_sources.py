@@ -1,7 +1,5 @@
 """Where a run takes its facts and its bounds from."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import fields, replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """How wide output is."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpuwatch.app.cli.terminal import output

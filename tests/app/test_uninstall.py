@@ -1,7 +1,5 @@
 """`gpuwatch uninstall` on a real API server, as a person who may act as gpuwatch's account."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The weekly report is made once and arrives once, whoever makes it: restarts, replicas, receivers that fail."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """/metrics of a leader with a simulated fleet, in which everything that can be told is told."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import UTC, datetime

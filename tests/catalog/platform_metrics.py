@@ -1,7 +1,5 @@
 """Metrics that are no GPU exporter's, and so not in the catalog."""
 
-from __future__ import annotations
-
 PLATFORM_METRICS = (
     # Prometheus itself, for every scrape target: prometheus.io/docs/concepts/jobs_instances
     "up",

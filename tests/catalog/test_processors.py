@@ -1,7 +1,5 @@
 """The table of processors: agrees with the GPUs and their slices, and refuses what is malformed."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpuwatch.facts.catalog.gpus import find_gpu, gpus

@@ -1,7 +1,5 @@
 """Every fact of the catalog says where it is from, and when somebody last looked there."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator, Mapping

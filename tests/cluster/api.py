@@ -1,7 +1,5 @@
 """Plain requests to an API server: what a test creates, and what a user may do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

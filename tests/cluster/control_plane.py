@@ -17,8 +17,6 @@ running until something ends them. `cluster.real_node` has kubelets in kwok's pl
 TEST_KUBERNETES=1.37 both take that version, from `cluster/kubernetes-1.37`.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -16,8 +16,6 @@ names; the rest is built by `parts/install`. One process at a time has Nodes; ot
 was not run yet.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

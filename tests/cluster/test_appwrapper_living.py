@@ -1,7 +1,5 @@
 """AppWrapper with its own controller: what its suspension does to what it wraps, and why it is moved as a whole."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

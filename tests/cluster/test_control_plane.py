@@ -1,7 +1,5 @@
 """The harness itself: a real API server of the version that it says, in which RBAC decides."""
 
-from __future__ import annotations
-
 import pytest
 
 from cluster.api import Api

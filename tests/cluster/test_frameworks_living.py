@@ -1,7 +1,5 @@
 """Every released kind on a real API server with its kind's definition; what is built in, with its Pods."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime

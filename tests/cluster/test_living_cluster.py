@@ -1,7 +1,5 @@
 """The living control plane beside gpuwatch's own scheduling: where its taint sends Pods, and what has room nowhere."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A Node whose plugin gives no Pod a GPU and says that all are well: it eats the Pods that the scheduler sends."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

@@ -3,8 +3,6 @@
 Each fact is one that simulated kubelets told otherwise, or did not tell.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

@@ -1,7 +1,5 @@
 """A Node whose topology manager refuses what the scheduler has placed."""
 
-from __future__ import annotations
-
 from cluster.api import Api
 from cluster.control_plane import ControlPlaneBuild
 from cluster.real_node import running_nodes

@@ -1,7 +1,5 @@
 """One moment from a recording and a cluster: what is missing, by which name, and for how long."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path

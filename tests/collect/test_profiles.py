@@ -1,7 +1,5 @@
 """What an update of the profiles reads, and what it leaves for the next time."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Telemetry's host is believed only where the cluster has such a Node."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

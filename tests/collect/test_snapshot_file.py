@@ -1,7 +1,5 @@
 """A Snapshot survives its file, and other files are refused with a sentence."""
 
-from __future__ import annotations
-
 import gzip
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a finding names, why health is unknown, and which taints of ours stand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

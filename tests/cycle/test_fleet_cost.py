@@ -1,7 +1,5 @@
 """Who has which GPUs, and what that costs: added up by hand, and on a simulated fleet."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The rooms that decide get the time passed in, and read and write no files. What they import, import-linter sees."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

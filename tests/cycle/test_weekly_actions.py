@@ -1,7 +1,5 @@
 """What was done, in the weekly report: which Remediations are in it, what became of them, what they gave to others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

@@ -5,8 +5,6 @@ what this Prometheus answers to the rules' own expressions. kube-state-metrics, 
 beside them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

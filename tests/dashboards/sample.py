@@ -1,7 +1,5 @@
 """A small dashboard with one panel of each kind that can be drawn, and samples for it: what the renderer is held to."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

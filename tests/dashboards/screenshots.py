@@ -7,8 +7,6 @@ Without dashboards it draws the two pages and all of dashboards/. It tells the s
 where one is broken. pngquant, a package of Debian, makes the files a third as large.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The committed boards as tests read them: panels, queries, and what Grafana would put for their variables."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

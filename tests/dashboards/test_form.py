@@ -1,7 +1,5 @@
 """The boards' JSON: fresh, well laid out, by the rules of Grafana's dashboard linter, with links that lead on."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

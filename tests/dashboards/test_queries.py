@@ -1,7 +1,5 @@
 """Every query of every board and variable, on a real Prometheus that has recorded what each exporter writes."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

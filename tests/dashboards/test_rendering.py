@@ -1,7 +1,5 @@
 """The renderer tells a drawn panel from an empty and from a broken one, on a sample that has each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every shipped dashboard, drawn: nothing broken, nothing empty that should not be, every name known."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

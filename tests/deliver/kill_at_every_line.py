@@ -6,8 +6,6 @@ Prints one JSON line per n: what the second run says. Ends after the first n tha
 own, without threads, because it forks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Receivers for the tests of delivery: a webhook that misbehaves on demand, a mail server, an S3 server."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

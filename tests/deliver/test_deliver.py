@@ -1,7 +1,5 @@
 """Delivery against real receivers: what arrives, what failure costs, and what a later run makes good."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

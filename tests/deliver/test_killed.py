@@ -1,7 +1,5 @@
 """A process that is killed at any line loses no report, and repeats one only where it could not note the answer."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ Services: the mounts of a container, and with `pod_environment` its variables, w
 real Node. The Pods that live are on real Nodes. A view of the file system of its own needs Linux.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

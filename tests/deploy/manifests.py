@@ -1,7 +1,5 @@
 """The shipped manifests as documents, put together as kustomize does it with the one key that they use."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path

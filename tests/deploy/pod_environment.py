@@ -1,7 +1,5 @@
 """The environment that a kubelet gives a container: kubelet 1.36's pkg/kubelet/envvars and makeEnvironmentVariables."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

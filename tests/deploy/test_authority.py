@@ -1,7 +1,5 @@
 """Who may do what with gpuwatch's own objects, on a living control plane: rights by scope, and admission."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

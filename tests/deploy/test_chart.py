@@ -3,8 +3,6 @@
 Helm renders here; tests/deploy/test_chart_live.py installs it on a real API server.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,8 +1,6 @@
 """The chart on real Nodes, as a person installs, upgrades and removes it with Helm: what runs, what it may do, and what
 is left. Its image is this checkout. The tests are one story: each goes on from the one before."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,8 +1,6 @@
 """What the chart gives the Prometheus Operator: the real one makes a configuration of it on a real API server, for a
 Prometheus that selects by labels as kube-prometheus-stack's does, and promtool 3 reads that."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import subprocess

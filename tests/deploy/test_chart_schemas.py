@@ -4,8 +4,6 @@ The chart is rendered for each version of Kubernetes that it is for, and held to
 own kinds and those of the Prometheus Operator to their definitions.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

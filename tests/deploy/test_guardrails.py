@@ -1,7 +1,5 @@
 """The guardrails follow from the code, cover every right that a role gives, and name no account."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Everything that is shipped, applied to a living control plane; what the account may then do, and what it may not."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """The guardrails on a real API server: under gpuwatch's own account, to which RBAC allows everything, all that the code
 writes passes and all else is refused. The account has another name, in another Namespace, than deploy/ gives it."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The manifests, the image and the settings fit each other, the command line and the model."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

@@ -1,8 +1,6 @@
 """Every container that is shipped starts with the environment that a kubelet builds for it, and its Pod may run where
 gpuwatch has tainted the Node. The containers run as processes here; no API server and no Prometheus answers them."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator, Mapping

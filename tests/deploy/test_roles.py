@@ -1,7 +1,5 @@
 """The shipped roles allow exactly what the code asks for: no less (a gap, a refusal), and no more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The bill of materials of an image: what its package databases list, as CycloneDX."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

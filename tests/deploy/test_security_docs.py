@@ -1,7 +1,5 @@
 """docs/security.md names tests that exist."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -5,8 +5,6 @@ Prometheus 3 finds the target itself, by Kubernetes discovery of the Service's e
 without that discovery; it is given the labels that Prometheus 3 discovered, as a static target.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

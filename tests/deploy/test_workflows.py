@@ -1,7 +1,5 @@
 """GitHub's workflows: valid, and no action in them changes without a commit here. None has run: docs/releasing.md."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

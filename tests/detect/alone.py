@@ -1,7 +1,5 @@
 """Whether each health rule says the same with its own statistics alone as with those that all rules ask for."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@
 not there. `healthy` gives an answer to every question of the health rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 

@@ -4,8 +4,6 @@ Every member works as its kind does, step by step, for longer than it is watched
 held against what came after. Some stop for good while they are watched, and some never begin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -171,7 +169,7 @@ class Outcome:
     delays: dict[str, list[float]] = field(default_factory=dict)  # what → hours; inf where never named
     kinds: dict[str, list[FindingKind]] = field(default_factory=dict)
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: "Outcome") -> None:
         self.false += other.false
         for what, number in other.watched.items():
             self.watched[what] = self.watched.get(what, 0) + number

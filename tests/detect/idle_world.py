@@ -1,7 +1,5 @@
 """Builds Snapshots for the idle rules: Pods with the activity of their devices, quiet in every other signal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What each health rule asks, by the names of its own needs under the default policy: `ECC.dbe` is one statistic."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from detect.builders import POLICY, device, findings, machines, on, scene, spread

@@ -1,7 +1,5 @@
 """Workloads that share a GPU: when they are in each other's way, how sure that is, and what moving one would give."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta

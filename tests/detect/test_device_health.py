@@ -1,7 +1,5 @@
 """What Kubernetes says of the devices that Pods hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

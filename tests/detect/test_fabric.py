@@ -1,7 +1,5 @@
 """The fabric between GPUs: what DCGM fails of it, one finding for a machine, one for an NVLink domain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The signals of fabric and links as exporters spell them, from the samples to the findings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

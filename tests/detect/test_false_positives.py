@@ -1,7 +1,5 @@
 """What other tools got wrong on healthy hardware, by the place where it was reported."""
 
-from __future__ import annotations
-
 import pytest
 
 from detect.builders import (

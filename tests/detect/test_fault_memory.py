@@ -1,7 +1,5 @@
 """A fault lasts until its repair was seen, and no longer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The classes of an allocation, each on both sides of its bounds."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from datetime import timedelta

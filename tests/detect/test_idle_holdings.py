@@ -1,7 +1,5 @@
 """Who holds what: Pods that are left out, Pods that are gone, and what is known without a cluster."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The idle policy refuses bounds that make no sense, each by its name."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpuwatch.judge.idle.assess import IdlePolicy

@@ -1,7 +1,5 @@
 """What holds for every activity: more work, or less knowledge, never makes anything more idle."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """How right and how fast the idle rules are on fleets whose future is known. No bound was chosen on these seeds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The second signal: what confirms that a device does nothing, what contradicts, and what is missing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

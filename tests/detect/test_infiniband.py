@@ -1,7 +1,5 @@
 """Ports of InfiniBand that are down, slow or have many errors, and what only looks like one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What other detectors say of a Node, and Nodes that others repair."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

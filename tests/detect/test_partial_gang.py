@@ -1,7 +1,5 @@
 """Gangs that are placed in part: named within minutes, confirmed by silence, and told from what only looks like one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta

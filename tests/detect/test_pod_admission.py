@@ -1,7 +1,5 @@
 """Nodes that refuse Pods which others admit, and what only looks like one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime

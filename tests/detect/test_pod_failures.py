@@ -1,7 +1,5 @@
 """Nodes and GPUs where Pods of several programs die early, and what only looks like one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta

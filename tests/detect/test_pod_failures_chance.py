@@ -3,8 +3,6 @@
 `python tests/detect/test_pod_failures_chance.py` measures what docs/rules.md says, with 100 fleets of each kind.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

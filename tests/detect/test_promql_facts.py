@@ -3,8 +3,6 @@
 Half an hour of samples 30 s apart, looked at after 20 min with windows of ten.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

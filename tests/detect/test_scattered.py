@@ -1,7 +1,5 @@
 """Gangs over more domains than they need."""
 
-from __future__ import annotations
-
 from detect.builders import AT
 from gpuwatch.facts.model.cluster import Cluster, Node, Pod
 from gpuwatch.facts.model.decision import Advice, Finding, Severity, Snapshot, Verdict

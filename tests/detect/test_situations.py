@@ -3,8 +3,6 @@
 A row that the product still gets wrong has a `todo`; it is expected to fail, and fails this test once it is right.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is imported is declared, explained, and not imported before it is needed; one version."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

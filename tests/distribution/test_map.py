@@ -1,7 +1,5 @@
 """The map of the code names what is there, and stays small enough to be read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The wheel and the sdist of `make dist`: what they hold, and that what pip, pipx and uv install of them works."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

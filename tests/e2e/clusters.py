@@ -5,8 +5,6 @@ a cluster that is somebody else's is left as it was found, and what a run that w
 is others'.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import time

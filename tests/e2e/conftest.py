@@ -1,8 +1,6 @@
 """One world for all end-to-end tests: a cluster, a Prometheus, and a fleet that lives in the one and reports to the
 other. Each test has pools of its own in it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A dcgm-exporter on each Node: the page that a Prometheus scrapes, and how it finds them and names their targets."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """A door in front of a Prometheus that fails in the ways in which a Prometheus fails, and is well again."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

@@ -10,8 +10,6 @@ a driver, and clusters of others (`E2E_EXISTING`). `cluster/test_real_node.py` h
 but which of several free devices a Pod gets.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

@@ -1,8 +1,6 @@
 """A tenant who attacks, and an account that may not read everything: what gpuwatch would have to be fooled into is
 planted, beside one of each that is real. What is real is acted on, so what is forged was seen and refused."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

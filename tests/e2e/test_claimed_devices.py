@@ -1,8 +1,6 @@
 """GPUs that are handed out by dynamic resource allocation: a device is tainted by a DeviceTaintRule, and its Node is
 not."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

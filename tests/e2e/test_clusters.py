@@ -1,7 +1,5 @@
 """Whose cluster the end-to-end tests run on, which they refuse, and what they leave there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

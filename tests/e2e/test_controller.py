@@ -1,7 +1,5 @@
 """gpuwatch as it is deployed, on a living control plane with a real Prometheus: what it does, and what it does not."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """What a real Prometheus makes of the simulated Nodes' pages: the same series as the history that is written for it."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.parse

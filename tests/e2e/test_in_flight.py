@@ -1,8 +1,6 @@
 """What happens around gpuwatch while Remediations are in flight: somebody else has its account, it is upgraded, its
 exporters are, and its records are deleted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,8 +1,6 @@
 """Whoever leads loses the Lease in the midst of it: suspended while others go on, or cut off from the API server. What
 was begun is finished once, and nobody writes who does not lead."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,8 +1,6 @@
 """A release that is held back until somebody was told, and that is half done when its process has to end; a report
 that outlives its replica."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """Two gangs that each hold what the other one waits for, on the real scheduler: with gangs of its own, and without."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A Prometheus that is gone, late, empty, answers in part, or knows of half of the fleet, while there is work:
 nothing is done by then, what stands stays, it is said what is wrong, and all of it is done once Prometheus is well."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """gpuwatch on real Nodes: gangs whose Pods really end, devices that a kubelet hands out, volumes that stay."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

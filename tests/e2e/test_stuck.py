@@ -1,7 +1,5 @@
 """Gangs that were stopped in order to be moved, and a Pod of each that never ends."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Everything that gpuwatch meets in a cluster, and gpuwatch in it as its own process under its own account."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The evaluation as a whole, on a small fleet: it plays, judges, scores and prints."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path

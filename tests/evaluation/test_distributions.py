@@ -1,7 +1,5 @@
 """The A100 part of a fleet is near a real A100 cluster's telemetry."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The fleets of special health faults: what is planted shows, is found or spared, and is scored as it should be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

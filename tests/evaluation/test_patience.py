@@ -1,7 +1,5 @@
 """For how long a silence is explained to somebody who knows every kind of workload."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import numpy as np

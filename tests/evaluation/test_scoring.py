@@ -1,7 +1,5 @@
 """Findings against truths, on small worked examples whose answer is plain."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The evaluation of predicted speeds: reads what it should, judges as it says, and refuses what it cannot read."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Planted cases of slice advice, right and wrong ones, on seeds that nothing was chosen by."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

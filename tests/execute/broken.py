@@ -1,7 +1,5 @@
 """What stops harm, each taken out on purpose, so that random histories show that they would see it missing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Fixtures of the tests of Remediations."""
 
-from __future__ import annotations
-
 import pytest
 
 from execute.living import new_store

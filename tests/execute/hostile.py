@@ -4,8 +4,6 @@ Its view is made as the product makes it: raw objects through `read_cluster`, te
 and `untrusted`. Only the rules' verdicts are the fleet's own.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections import deque

@@ -1,7 +1,5 @@
 """A small fleet that lives: objects in a MemoryCluster, the few controllers that the tests need, and views of it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What is in flight holds its place, each step that disrupts asks everything again, and what was stopped runs again."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Volcano's Commands, which are carried out later, and Kueue's Workload as what is released: through the executor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

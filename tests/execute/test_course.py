@@ -1,7 +1,5 @@
 """The course of one Remediation, phase by phase, on a fleet that lives."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """courses.yaml: what happens to one Remediation, row by row, on a fleet that lives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path

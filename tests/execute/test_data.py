@@ -1,7 +1,5 @@
 """What would lose data is neither released nor moved: the plan refuses it, and the executor just before a write."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """GPUs that are freed for a Pod that waits: did it start, and what follows where it did not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The process killed before and after every write, every failure at every write, and two processes at once."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Callable

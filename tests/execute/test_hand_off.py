@@ -1,7 +1,5 @@
 """A degraded Node is handed off to a repair system: by a label, by an object, and only once nobody works there."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

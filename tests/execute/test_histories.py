@@ -29,8 +29,6 @@ place       No gang that a queue admitted by its quota is stopped to be moved: a
 ends        Every mark of gpuwatch ends: when all is undone, the specs are the same and nothing of ours is left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

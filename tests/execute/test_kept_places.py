@@ -1,7 +1,5 @@
 """A move keeps the gang's place, or it is not begun; and what is undone runs again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta

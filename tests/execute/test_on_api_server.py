@@ -1,8 +1,6 @@
 """Volcano's Commands and Kueue's Workloads through the executor on a real API server, which checks every write: fields
 by their definitions, versions, uids, dry runs, and the Remediations themselves."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is learnt from outcomes, and the policy's bounds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nothing that gpuwatch did outlives its record: what is deleted is undone first, and goes then."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

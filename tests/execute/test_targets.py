@@ -1,7 +1,5 @@
 """When a target that had a Remediation gets another, and that two replicas make one of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

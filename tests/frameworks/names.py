@@ -1,7 +1,5 @@
 """The API version under which a kind is known, for worlds that tests make of names."""
 
-from __future__ import annotations
-
 from gpuwatch.facts.frameworks import kind_of
 
 

@@ -4,8 +4,6 @@ Each file of tests/fixtures/cluster/frameworks begins with an object of the kind
 (alone), and objects as users write them, with the status of a running and of a released one (releases).
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Mapping

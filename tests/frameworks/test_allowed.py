@@ -1,7 +1,5 @@
 """What is admitted is what can be done: every kind and every framework, asked by the plan and by who carries it out."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

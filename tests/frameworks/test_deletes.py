@@ -1,7 +1,5 @@
 """A kind says what its controller deletes. An object that would lose data is neither released nor moved."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is written from FRAMEWORKS is up to date, and docs/frameworks.md has a trial of every kind that is released."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpuwatch.facts.frameworks import WRITTEN

@@ -1,7 +1,5 @@
 """Who would undo a release."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

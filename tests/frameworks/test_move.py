@@ -1,7 +1,5 @@
 """Which Pods move one by one, which only together, and which never."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """What is in a queue is not moved: by the plan's facts, and by the objects as they are just before a write."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpuwatch.facts.frameworks.allowed import move_refusal

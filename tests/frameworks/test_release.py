@@ -1,7 +1,5 @@
 """Release, proof and restoration of every owner kind, on the cluster in memory."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterable

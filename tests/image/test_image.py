@@ -1,7 +1,5 @@
 """The image as it is shipped: how large it is, what is in it, and that it runs as the manifests run it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """The image and the chart on real Nodes, with the README's command and default values. The tests are one story: each
 goes on from the one before."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

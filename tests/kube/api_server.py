@@ -1,7 +1,5 @@
 """A small API server over real HTTP: paged lists, discovery, and the ways in which a real one fails."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

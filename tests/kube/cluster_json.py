@@ -1,7 +1,5 @@
 """Small Kubernetes objects for tests, as the API's JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

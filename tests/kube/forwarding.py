@@ -1,7 +1,5 @@
 """A plain HTTP server on loopback that hands every request on to an API server, and spoils chosen answers."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Random histories of a cluster: what people, controllers and kubelets write to an API server, from a seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A TCP line to a server that can be cut, held and counted: what lies between a client and its API server."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -2,8 +2,6 @@
 controllers. One conformance suite holds it and `LiveWriter` to the same answers.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import uuid
@@ -58,7 +56,7 @@ class MemoryCluster:
         lease_check: LeaseCheck = lambda: None,
         may: Callable[[str, str], bool] = lambda _verb, _resource: True,
         interfere: Callable[[str, str, bool], None] = lambda _verb, _what, _done: None,
-    ) -> MemoryCluster:
+    ) -> "MemoryCluster":
         """Another writer of this very cluster."""
         other = MemoryCluster(lease_check=lease_check, may=may, interfere=interfere, unserved=self._unserved)
         other._objects, other._counter = self._objects, self._counter

@@ -1,7 +1,5 @@
 """A fleet as objects of a real API server: what controllers, kubelets and drivers would have written into it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

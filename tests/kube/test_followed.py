@@ -1,7 +1,5 @@
 """Following by watch, against a server over real HTTP that does what real ones do to watches."""
 
-from __future__ import annotations
-
 import json
 import queue
 import threading

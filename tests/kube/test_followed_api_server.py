@@ -1,7 +1,5 @@
 """Following a real API server: after any history, over any line, what is followed is what a list tells."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """The reader of a running cluster: the official client against a real HTTP server."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager

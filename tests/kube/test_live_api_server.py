@@ -1,7 +1,5 @@
 """The live reader against a real API server, with the shipped role: the Cluster that a recording gives, and no more."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

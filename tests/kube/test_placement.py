@@ -1,7 +1,5 @@
 """Where the scheduler may put a Pod, and what Pods without accelerators take of a Node, as the API's JSON says it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Each field of a Pod's spec is modelled by the landing, or irrelevant with a reason, or refuses by its name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The writer of a running cluster on a real API server: the conformance suite, and what only a server can do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

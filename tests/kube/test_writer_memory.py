@@ -1,7 +1,5 @@
 """The cluster in memory answers as the real one does, and can be told to fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

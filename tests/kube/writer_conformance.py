@@ -3,8 +3,6 @@
 A class that takes part gives the fixture `world`; each test has a Namespace of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 `parts/install` puts Debian's package in place; nothing here installs or downloads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ Without its webhooks, which only look at what is created, and without Kueue: `sp
 `parts/install` puts it in place; nothing here builds or downloads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

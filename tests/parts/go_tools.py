@@ -6,8 +6,6 @@ needs, are the same. So programs that can have the same versions stand in one mo
 own release.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from dataclasses import dataclass

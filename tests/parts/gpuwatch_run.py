@@ -1,7 +1,5 @@
 """A `gpuwatch run` in a process of its own, as people see it: its log, its probes and its metrics."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import urllib.error

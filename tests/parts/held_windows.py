@@ -1,7 +1,5 @@
 """Windows to make profiles of."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

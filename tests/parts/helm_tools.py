@@ -4,8 +4,6 @@ uses it.
 `parts/install` puts them in place; nothing here builds or downloads.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from dataclasses import dataclass

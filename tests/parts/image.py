@@ -5,8 +5,6 @@ files that it is made of; it lies outside the checkout, and the one before is de
 and says how large it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

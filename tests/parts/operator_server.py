@@ -6,8 +6,6 @@ itself: it makes a StatefulSet, and whoever runs that gets the configuration fro
 `parts/install` puts it in place; nothing here builds or downloads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

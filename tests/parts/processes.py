@@ -1,7 +1,5 @@
 """Servers as child processes: started, waited for, stopped by process id and gone before the next one starts."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

@@ -10,8 +10,6 @@ Two ways to load samples, both with exact timestamps:
 `parts/install` puts the servers in place; nothing here builds or downloads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ The protocol is Prometheus remote write 1.0: a snappy-compressed protobuf messag
 `WriteRequest{1: TimeSeries{1: Label{1: name, 2: value}, 2: Sample{1: double value, 2: int64 milliseconds}}}`.
 """
 
-from __future__ import annotations
-
 import struct
 import urllib.request
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """A small HTTP server on loopback that answers what a test tells it to, and remembers what it was asked."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

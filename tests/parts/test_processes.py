@@ -1,7 +1,5 @@
 """Ports that servers of tests get: theirs alone."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

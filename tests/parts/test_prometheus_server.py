@@ -1,7 +1,5 @@
 """The harness itself: what goes in comes out again, at its exact time."""
 
-from __future__ import annotations
-
 import json
 import math
 import urllib.parse

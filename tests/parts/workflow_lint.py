@@ -1,7 +1,5 @@
 """actionlint, which checks GitHub's workflows: where it is. `parts/install` builds it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A small fleet for the tests of the plan: sane defaults, override what matters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What stops everything at once, and for how long."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Budgets and rates: harm in flight counts whoever caused it, each GPU once, and never lets more be done."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Who waits: releases for named pending Pods, landings beside them, and taints that would take their place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

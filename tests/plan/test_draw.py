@@ -1,7 +1,5 @@
 """The Plan: what becomes a candidate, what each guard says on both sides of its bound, score, budget and brake."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

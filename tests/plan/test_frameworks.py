@@ -1,7 +1,5 @@
 """What a plan admits of the frameworks: tests/frameworks has what is allowed at all."""
 
-from __future__ import annotations
-
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.facts.model.cluster import Gang
 from plan.fleet import pod, workload

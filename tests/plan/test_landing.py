@@ -1,7 +1,5 @@
 """Where Pods would land: every constraint on both sides, gangs as a whole, and what is said where no place is left."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What may be done: scopes, Namespaces' wishes, and what a detector's measured precision allows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

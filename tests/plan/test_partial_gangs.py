@@ -1,7 +1,5 @@
 """Gangs that are placed in part: what keeps their rest from its place, who waits for whom, and which is released."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta

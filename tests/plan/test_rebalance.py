@@ -1,8 +1,6 @@
 """Workloads that contend on a shared GPU: one of them goes, where it has a GPU to itself, for what that gives back. And
 gangs that are scattered over domains."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta

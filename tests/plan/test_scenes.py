@@ -1,7 +1,5 @@
 """scenes.yaml: a small fleet, what was found in it, and what the plan says of each action."""
 
-from __future__ import annotations
-
 import typing
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The score's two numbers in words: a reader who does the sum in the sentence comes to the number."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

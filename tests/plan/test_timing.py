@@ -1,7 +1,5 @@
 """When a move is for: the cheapest of now, the next idle time, the next checkpoint and the job's end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Up to which length a silence is explained, and by what."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What of the windows becomes a profile, what is left out and why, and what the fleet's hours add up to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The joint histogram: whatever is merged, nothing is lost and no mean moves, and it stays small."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

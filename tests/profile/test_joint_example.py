@@ -1,7 +1,5 @@
 """The worked example of docs/sizing.md is what the code makes of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gpuwatch.facts.model.workload_profile import Unfit

@@ -1,7 +1,5 @@
 """However the time is cut, the profile is one and the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace

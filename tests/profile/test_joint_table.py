@@ -1,7 +1,5 @@
 """Windows as a table: who held what, what counts of each device, and why a window may not be used."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpuwatch.facts.model.workload_profile import Unfit

@@ -1,7 +1,5 @@
 """A clock that runs with the workloads of a kind, and whether they work on weekends."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import numpy as np

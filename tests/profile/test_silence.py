@@ -1,7 +1,5 @@
 """Silences learnt from activity: what counts as one, for how long, and what follows from the longest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

@@ -3,8 +3,6 @@
 `SHOWN` says by name whom each section's query in docs/rules.md has to show, and so nobody else.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 

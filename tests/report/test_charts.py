@@ -1,7 +1,5 @@
 """The charts' geometry: what is known is drawn to scale, and what is not is not drawn as zero."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """docs/rules.md says what the code does: its names, defaults, metrics, XIDs, confidences and queries."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

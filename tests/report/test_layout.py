@@ -1,7 +1,5 @@
 """Names in narrow columns: broken where a person would, and nothing lost."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Misfits in what people read."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console, RenderableType

@@ -1,7 +1,5 @@
 """The plan and its Remediations as a person on call reads them: what, when, why, what stops it, and how to stop it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Right-sizing and the MIG plan in the terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The status page and the list of reports, in a real browser where what counts is what people see."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a person reads in the terminal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 

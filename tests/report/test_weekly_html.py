@@ -1,7 +1,5 @@
 """The weekly page, in a real browser where what counts is what people see."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The weekly report for machines."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The weekly report as Markdown and as a message."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The numbers are made up, and add up: teams are the sums of their workloads, the fleet that of its teams.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from dataclasses import replace

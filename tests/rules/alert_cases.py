@@ -1,7 +1,5 @@
 """The cases of alert_cases.yaml, and those that follow from the catalog of XIDs and the policy of NVLink errors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache

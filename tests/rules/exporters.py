@@ -1,7 +1,5 @@
 """What each exporter writes of one GPU that works and has every fault it can tell of: the rows of exporters.yaml."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What alert rules do on sample data, by promtool: which alerts fire, with which labels and texts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile

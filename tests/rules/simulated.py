@@ -4,8 +4,6 @@
 step, in their order, with `for`, `keep_firing_for` and staleness, and what it writes is what the next rule reads.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

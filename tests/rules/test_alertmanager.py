@@ -1,7 +1,5 @@
 """rules/alertmanager-example.yaml on a real Alertmanager: what silences what, and who is told."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

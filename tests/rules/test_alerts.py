@@ -1,7 +1,5 @@
 """The shipped alerts: each side of every number by promtool, their texts, their runbooks, that the files are fresh."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

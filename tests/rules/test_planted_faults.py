@@ -12,8 +12,6 @@ Alerts on gpuwatch's own metrics are not planted here (alert_cases.py has them);
 more, and none of them fires.
 """
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The PrometheusRule object: the real Prometheus Operator makes a rule file of it that promtool accepts."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

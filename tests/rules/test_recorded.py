@@ -3,8 +3,6 @@
 A case is some series in promtool's notation, one sample each 30 seconds, and what the rules make of them.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The recording rules in a running Prometheus, on what a simulated fleet exports."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.parse

@@ -1,7 +1,5 @@
 """Times as crontab(5) writes them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """A Service may have any name: the variables that a kubelet makes of it set, change and break no setting."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

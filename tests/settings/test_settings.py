@@ -1,7 +1,5 @@
 """Settings: where values come from, and that nothing wrong is taken for a default."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A simulated fleet as OpenMetrics, for a real Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The cluster's objects as the project's own reader takes them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Contended cards in the simulation: in closed form, and nobody else's."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each kind of fault, planted alone, shows in the series what its Truth promises, and nothing before it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 

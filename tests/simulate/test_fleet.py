@@ -1,7 +1,5 @@
 """The fleet as a whole: its size, its seeds, who holds what, and what its exporters print."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
 from dataclasses import replace

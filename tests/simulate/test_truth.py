@@ -1,7 +1,5 @@
 """Planted idle allocations are silent from the time that their Truth names, and the others go on working."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 

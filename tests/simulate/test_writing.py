@@ -1,7 +1,5 @@
 """What is written can be read again: by the project's own readers and by Prometheus' tool."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

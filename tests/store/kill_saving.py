@@ -7,8 +7,6 @@ in the first rounds there is no file yet. Prints one JSON line per round. A proc
 it forks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The two places of a state, a file and a cluster in memory, with the same handles: open, spoil a piece, end early."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Places to keep Remediations, each opened as often as wanted, with a way to look under the store and to break it. What
 one of them says of its methods holds for both."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace

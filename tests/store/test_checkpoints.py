@@ -1,8 +1,6 @@
 """What only the state in the cluster has: objects and their order, replicas, and the limits of the API server. What it
 shares with the file is in test_state."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Conditions follow from the Remediation: what they say in each phase, and since when."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A process that is killed loses nothing that was kept, and repeats nothing; two at once do not mix."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Remediations as the API has them: any comes back, and the shipped definition is that of the model."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

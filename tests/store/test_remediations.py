@@ -1,7 +1,5 @@
 """What the store of Remediations promises, in a cluster in memory and on a real API server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """What each place of the state promises, a file and a cluster alike: what is saved is what the next process loads; only
 what changed is written; what is damaged is made anew, and said; a process that is killed leaves the old or the new."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from dataclasses import replace

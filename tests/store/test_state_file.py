@@ -1,7 +1,5 @@
 """What can be wrong with the file of the state: each gives a clear error, or a Gap where the run can go on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

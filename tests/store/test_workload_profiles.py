@@ -1,7 +1,5 @@
 """WorkloadProfiles for people: beside their workloads, written when the advice changes or a day has passed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Values of any type that the nouns are made of, by their type hints, and a few made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, date, datetime, timedelta

@@ -4,8 +4,6 @@
 Staleness markers cannot be written in text; `MARKED` holds series that have them, for a remote write.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping

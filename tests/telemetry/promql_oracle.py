@@ -3,8 +3,6 @@
 Samples are (Unix milliseconds, value), oldest first; a value of None is a staleness marker.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Activity histories: what a character stands for, whose it is, and how little is asked."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

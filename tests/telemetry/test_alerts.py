@@ -1,7 +1,5 @@
 """Which alerts fire: asked of a real server, whose rules leave the same series as these samples."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """State changes: the semantics of XIDs as in reference rules for PromQL, and what is no change at all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path

@@ -8,8 +8,6 @@ evaluates, and leaves out NaN, so that a counter that was reset before the windo
 with negative values comes out as something else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

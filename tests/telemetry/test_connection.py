@@ -1,7 +1,5 @@
 """Settings of a connection: every fault names its field, none shows a secret."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

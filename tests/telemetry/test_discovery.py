@@ -1,7 +1,5 @@
 """Discovery on real pages, on our own pages, and where telemetry is not what it says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The vectorised functions against the plain ones, on series that nobody would think of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Inventory: who is there, who holds what, and what is gone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The door for labels: every spelling that exporters used, on rows as they were seen."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpuwatch.facts.model.telemetry import Vendor

@@ -1,7 +1,5 @@
 """Events behind an exporter's windowed count of XIDs: how many there were at least, and when they were first seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exposition text as exporters, Prometheus and promtool write it, and as people save it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

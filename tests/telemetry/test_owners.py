@@ -1,7 +1,5 @@
 """Owners of Pods that are gone, as kube-state-metrics tells them in both ways of scraping it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """However a device's series is cut, the device is the same."""
 
-from __future__ import annotations
-
 import tempfile
 from itertools import pairwise
 from pathlib import Path

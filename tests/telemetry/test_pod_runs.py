@@ -1,7 +1,5 @@
 """How Pods with accelerators fared, as kube-state-metrics tells it in both ways of scraping it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What goes wrong between gpuwatch and a server, against a real server on loopback."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What is sent to a server, and over which connection: credentials, tenants, proxies' habits, TLS."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 import subprocess

@@ -1,8 +1,6 @@
 """The store against real servers: labels, parts of large questions, grids. What each function answers is compared with
 a recording in test_conformance.py, on the same servers, and that in turn with an oracle in test_evaluate.py."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

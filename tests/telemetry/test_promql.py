@@ -1,7 +1,5 @@
 """Expressions as people read them, and what is no expression."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """How questions are divided: every Node once, evenly, and halves are always smaller."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Readings: units, preferences, Pods that come and go, shared GPUs, MIG, blanks, appearance."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Files opened as one recording: what is in it, what was wrong with it, and the selection of series."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Parquet recordings: what is written is read, and what is no recording is refused with a reason."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is read from a real Prometheus is the same as from a recording: devices, readings, histories and changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Since when a state that is on has been on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Windows in which a GPU was slowed, and how little is asked to find them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path

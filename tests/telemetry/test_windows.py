@@ -1,7 +1,5 @@
 """Windows of devices and their holders: what each mean covers, whose it is, and what is said where there is none."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Windows, throttling and owners on a real Prometheus: the same as from a recording."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from array import array

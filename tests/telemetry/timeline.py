@@ -1,7 +1,5 @@
 """Series with exact times for tests of the telemetry store, in a recording or in a real Prometheus."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +71,7 @@ class Timeline:
         until: float = 0,
         every: float = EVERY,
         ends: bool = False,
-    ) -> Timeline:
+    ) -> Self:
         """Samples in (NOW − ago, NOW − until]; `ends`: a staleness marker follows, one interval later."""
         samples = self.series.setdefault((metric, tuple(sorted(labels.items()))), [])
         before = ago - every

@@ -3,8 +3,6 @@
 python -m tools.dashboards [--check] [--runbooks URL]
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

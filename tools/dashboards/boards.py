@@ -1,7 +1,5 @@
 """The boards as their YAML files have them: each file is a board, its rows have headings, each row has panels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

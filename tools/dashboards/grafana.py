@@ -5,8 +5,6 @@ count of nothing is a fact (no XID on GPUs that report), the query makes its 0 f
 `judged`), never from nothing (`or vector(0)`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """PromQL that several panels share: the pieces of the boards' YAML files. grafana.py adds the variables' selectors."""
 
-from __future__ import annotations
-
 DEVICE = "cluster, node, UUID, GPU_I_ID"
 
 # Where an exporter stops, its GPUs count as missing for six hours, as long as the alert GpuMissing remembers them.

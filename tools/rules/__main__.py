@@ -3,8 +3,6 @@
 python -m tools.rules [--check] [--runbooks URL]: writes the files, or compares them and exits with 1 where one differs.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from textwrap import indent, wrap

@@ -1,7 +1,5 @@
 """Alerts from alerts.yaml, with the pieces that come from gpuwatch's catalog."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from textwrap import dedent

@@ -9,8 +9,6 @@ removes doubles of every origin: several Pods on a shared GPU, MIG rows that rep
 old and the new name while an exporter is upgraded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby

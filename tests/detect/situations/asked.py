@@ -1,7 +1,5 @@
 """Asks the product about a row: samples → statistics → Snapshot → findings → plan, with nothing in between replaced."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime

@@ -32,8 +32,6 @@ given:
             the old one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Series as promtool's unit tests write them: '0x30 95x90' is 31 times 0 and 91 times 95, one value per interval."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
