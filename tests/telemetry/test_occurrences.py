@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.facts.model.telemetry import Gap, Signal, StateChange
-from gpuwatch.sources.telemetry.changes import state_changes
+from gpuwatch.sources.telemetry.changes import fewest_events, state_changes
 from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.inventory import take_inventory
-from gpuwatch.sources.telemetry.occurrences import fewest_events
 from gpuwatch.sources.telemetry.samples import Function, SampleStore
 from telemetry.timeline import AT, EVERY, NOW, Timeline, Witness, gpu, held, uuid
 

@@ -12,8 +12,7 @@ import pytest
 
 from gpuwatch.facts.model.telemetry import GapKind
 from gpuwatch.sources.telemetry import recording
-from gpuwatch.sources.telemetry.loaded_metric import LoadedMetric
-from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
+from gpuwatch.sources.telemetry.recording import LoadedMetric, RecordingStore, open_recording
 from gpuwatch.sources.telemetry.recording_file import write_recording
 from gpuwatch.sources.telemetry.samples import (
     AnswerRow,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
+from gpuwatch.sources.telemetry.changes import standing
 from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.inventory import take_inventory
 from gpuwatch.sources.telemetry.readings import read_stats
-from gpuwatch.sources.telemetry.standing import standing
 from telemetry.timeline import AT, EVERY, NOW, Timeline, gpu, uuid
 
 HOUR = 3600

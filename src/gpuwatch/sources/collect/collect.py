@@ -23,13 +23,12 @@ from gpuwatch.sources.collect.origin import TrustedTargets, find_origin, untrust
 from gpuwatch.sources.collect.resolve import boot_times, held_devices, infiniband_ports, resolve_nodes
 from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
 from gpuwatch.sources.telemetry.activity import histories
-from gpuwatch.sources.telemetry.changes import state_changes
+from gpuwatch.sources.telemetry.changes import standing, state_changes
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.inventory import take_inventory
 from gpuwatch.sources.telemetry.pod_runs import pod_runs
 from gpuwatch.sources.telemetry.readings import read_stats
 from gpuwatch.sources.telemetry.samples import SampleStore, TelemetryError
-from gpuwatch.sources.telemetry.standing import standing
 
 Progress = Callable[[str], None]
 """Called with the name of each step before it begins."""

@@ -17,8 +17,7 @@ from gpuwatch.sources.telemetry.discovery import Places, discover
 from gpuwatch.sources.telemetry.labels import Labels, is_address, is_one_of, node_label
 from gpuwatch.sources.telemetry.promql import any_of, none_of
 from gpuwatch.sources.telemetry.samples import SampleStore
-from gpuwatch.sources.telemetry.scoped import ScopedStore
-from gpuwatch.sources.telemetry.targets import CLUSTER_LABELS, Target, places, targets
+from gpuwatch.sources.telemetry.targets import CLUSTER_LABELS, ScopedStore, Target, places, targets
 
 TrustedTargets = Sequence[Mapping[str, str]]
 """prometheus.trusted_targets."""

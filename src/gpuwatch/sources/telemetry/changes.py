@@ -3,22 +3,38 @@
 Of a counter, a fall by more than half is a change: it began anew. A smaller fall may come from a second exporter that
 is some seconds behind. Cheap queries about all devices find where something changed; raw samples are read for those
 devices only. A device has one state across all its series, because a new Pod, or another err_code label of an XID row,
-starts a new series without a change of state. Events behind a windowed count come from occurrences.py.
+starts a new series without a change of state.
+
+Of an exporter's windowed count, a change is when an event began, with the least number of events. dcgm-exporter counts
+an XID while it is within the exporter's window (its label window_size_in_ms, five minutes by default) and writes no row
+for it afterwards. Ten XIDs, ten minutes apart, show as ten times 1: neither the greatest value nor the changes of the
+series distinguish them from a single XID.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from gpuwatch.facts.catalog.metrics import MetricRow, plausible_range
-from gpuwatch.facts.model.telemetry import DeviceId, Gap, Schema, Scope, Signal, StateChange
+from gpuwatch.facts.model.telemetry import (
+    DeviceId,
+    Gap,
+    Readings,
+    Schema,
+    Scope,
+    Signal,
+    StateChange,
+    Statistic,
+    WindowStat,
+)
 from gpuwatch.sources.telemetry import labels as row_labels
-from gpuwatch.sources.telemetry.discovery import selector
+from gpuwatch.sources.telemetry.discovery import by_labels, selector
 from gpuwatch.sources.telemetry.gaps import BLANK, Dropped, failed, missing
 from gpuwatch.sources.telemetry.inventory import Inventory
-from gpuwatch.sources.telemetry.occurrences import Occurrence, occurrences, raw_series
 from gpuwatch.sources.telemetry.questions import found_rows, in_si
 from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
@@ -130,22 +146,6 @@ class _Reader:
             yield values
 
 
-def _counted(found: Iterable[Occurrence], signal: Signal) -> Iterator[StateChange]:
-    so_far: dict[tuple[DeviceId, str], int] = {}
-    for each in found:
-        key = (each.device, each.variant)
-        before = so_far.get(key, 0)
-        so_far[key] = before + each.count
-        yield StateChange(
-            device=each.device,
-            signal=signal,
-            at=datetime.fromtimestamp(each.seen, UTC),
-            before=float(before),
-            after=float(so_far[key]),
-            variant=each.variant,
-        )
-
-
 def _device(of: AnswerRow | Series, row: MetricRow) -> DeviceId | None:
     found = row_labels.ids(of.labels, row.vendor)
     return None if found is None else found[row.scope is Scope.PHYSICAL]
@@ -174,3 +174,170 @@ def _transitions(
             moment = datetime.fromtimestamp(time, UTC)
             yield StateChange(device=device, signal=signal, at=moment, before=before, after=value)
         before = value
+
+
+_DEVICES_AT_ONCE = 50
+_WINDOW_LABEL = "window_size_in_ms"
+_USUAL_WINDOW_SECONDS = 300.0
+"""dcgm-exporter@d5e5f510 pkg/cmd/app.go, --xid-count-window-size and --clock-events-count-window-size."""
+_LATE_SECONDS = 30.0
+"""How much longer than the window an event may be counted: older exporters collect at their own interval, 30 s by
+default, and their page may be that old. Newer ones collect when they are scraped."""
+
+_Key: TypeAlias = tuple[DeviceId, str]
+"""Device and variant (the XID)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """seen: Unix seconds of the first sample with more events than earlier ones explain. count: how many more."""
+
+    device: DeviceId
+    variant: str
+    seen: float
+    count: int
+
+
+def occurrences(
+    store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
+) -> list[Occurrence]:
+    """The fewest events that explain the samples of (at − window, at], by device and time. So a gap in the samples,
+    another Pod's series or a second exporter never turns one event into two. Raises TelemetryError."""
+    windows = _counting(store, row, at, window_seconds, inventory)
+    if not windows:
+        return []
+    longest = max(windows.values()) + _LATE_SECONDS
+    counts: dict[_Key, dict[float, int]] = defaultdict(dict)
+    # Reads further back, to recognise events that began before the window.
+    start = at - timedelta(seconds=window_seconds + longest)
+    for series in raw_series(store, row, {device for device, _ in windows}, start, at, inventory):
+        key = _key(series, row)
+        if key in windows:
+            samples = counts[key]
+            for time, value in zip(series.times, series.values, strict=True):
+                if 0 <= value <= plausible_range(row.signal)[1]:
+                    samples[time] = max(samples.get(time, 0), round(value))
+    begin = at.timestamp() - window_seconds
+    return [
+        Occurrence(*key, seen, count)
+        for key, samples in counts.items()
+        for seen, count in fewest_events(samples, windows[key] + _LATE_SECONDS)
+        if seen > begin
+    ]
+
+
+def _counting(
+    store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory
+) -> dict[_Key, float]:
+    by = by_labels(row_labels.IDENTITY_LABELS[row.vendor], (row.variant_label, _WINDOW_LABEL))
+    question = Expression(selector(row), Function.MAX, window_seconds, combine=Combine.MAX, by=by)
+    windows: dict[_Key, float] = {}
+    for each in store.evaluate(question, at, inventory.partition):
+        key = _key(each, row)
+        if key is not None and 0 < each.value <= plausible_range(row.signal)[1]:
+            windows[key] = max(windows.get(key, 0.0), _window_seconds(each.labels))
+    return windows
+
+
+def _window_seconds(labels: Mapping[str, str]) -> float:
+    stated = labels.get(_WINDOW_LABEL, "")
+    return int(stated) / 1000 if stated.isdecimal() and int(stated) else _USUAL_WINDOW_SECONDS
+
+
+def _key(of: AnswerRow | Series, row: MetricRow) -> _Key | None:
+    """None for a row without a variant, which is the exporter's zero."""
+    device, variant = _device(of, row), of.labels.get(row.variant_label, "")
+    return (device, variant) if device and variant else None
+
+
+def fewest_events(samples: Mapping[float, int], visible_seconds: float) -> Iterator[tuple[float, int]]:
+    """(time of the first sample, number of events) of the fewest events that explain these counts, where each event is
+    counted for at most `visible_seconds`. Greedy: each event begins as late, and lasts as long, as it can."""
+    counted: deque[tuple[float, int]] = deque()  # (end, number)
+    for time, value in sorted(samples.items()):
+        while counted and counted[0][0] < time:
+            counted.popleft()
+        new = value - sum(count for _, count in counted)
+        if new > 0:
+            counted.append((time + visible_seconds, new))
+            yield time, new
+
+
+def raw_series(
+    store: SampleStore,
+    row: MetricRow,
+    devices: Collection[DeviceId],
+    start: datetime,
+    end: datetime,
+    inventory: Inventory,
+) -> Iterator[Series]:
+    """Stored samples of (start, end] of the GPUs of these devices; for few devices only. Raises TelemetryError."""
+    picked = {
+        inventory.matchers[device.id][0]
+        for device in inventory.devices
+        if (device.uuid if row.scope is Scope.PHYSICAL else device.id) in devices
+    }
+    for only in row_labels.any_device(picked, _DEVICES_AT_ONCE):
+        yield from store.raw(selector(row, only), start, end)
+
+
+def _counted(found: Iterable[Occurrence], signal: Signal) -> Iterator[StateChange]:
+    so_far: dict[tuple[DeviceId, str], int] = {}
+    for each in found:
+        key = (each.device, each.variant)
+        before = so_far.get(key, 0)
+        so_far[key] = before + each.count
+        yield StateChange(
+            device=each.device,
+            signal=signal,
+            at=datetime.fromtimestamp(each.seen, UTC),
+            before=float(before),
+            after=float(so_far[key]),
+            variant=each.variant,
+        )
+
+
+SIGNALS = (
+    Signal.XID_CODE,
+    Signal.RECOVERY_ACTION_CODE,
+    Signal.ROW_REMAP_FAILED_STATE,
+    Signal.ROW_REMAP_PENDING_STATE,
+    Signal.ROW_REMAP_UNCORRECTABLE_TOTAL,
+    Signal.MEMORY_UNREPAIRABLE_STATE,
+    Signal.SRAM_ECC_THRESHOLD_EXCEEDED_STATE,
+    Signal.ECC_DBE_VOLATILE_TOTAL,
+    Signal.PAGES_RETIRED_PENDING_STATE,
+)
+"""States and counts that stay once they are above 0."""
+
+_LOOK_BACK = timedelta(days=1, minutes=5)
+_MOST = 32
+"""Devices for each signal: a day of one is some thousand samples. Of a fleet with more, the others are left out."""
+
+
+def standing(
+    store: SampleStore, readings: Readings, at: datetime, schema: Schema, inventory: Inventory
+) -> Iterator[StateChange]:
+    """For each device with one of SIGNALS above 0 now: when that began, within the last day. `before` is None where it
+    was so at the first sample. What cannot be read is left out: the finding has its evidence without it."""
+    for signal in SIGNALS:
+        values = readings.values.get(WindowStat(signal, Statistic.LAST).key, {})
+        devices = sorted(device for device, value in values.items() if value > 0)[:_MOST]
+        samples: dict[DeviceId, dict[float, float]] = {device: {} for device in devices}
+        rows = [row for row, _ in found_rows(signal, schema)] if devices else []
+        for row in rows:
+            with suppress(TelemetryError):
+                for series in raw_series(store, row, devices, at - _LOOK_BACK, at, inventory):
+                    if (device := _device(series, row)) in samples:
+                        pairs = zip(series.times, series.values, strict=True)
+                        samples[device].update((time, in_si(each, row.scale)) for time, each in pairs if each < BLANK)
+        counts = any(row.kind == "counter" for row in rows)  # any count above 0 is the same state
+        for device, seen in samples.items():
+            if not seen:
+                continue
+            now = seen[max(seen)]
+            last = max((time for time in seen if (seen[time] <= 0 if counts else seen[time] != now)), default=None)
+            first = min(time for time in seen if last is None or time > last)
+            before = None if last is None else seen[last]
+            began = datetime.fromtimestamp(first, UTC)
+            yield StateChange(device=device, signal=signal, at=began, before=before, after=now)

@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 from gpuwatch.facts.model.telemetry import Device, DeviceId, Gap, Readings, Schema, Scope, Vendor, WindowStat
 from gpuwatch.sources.telemetry import labels as row_labels
-from gpuwatch.sources.telemetry.answers import LevelAnswers, Samples, Trouble
+from gpuwatch.sources.telemetry.answers import LevelAnswers, RowKey, Samples, Trouble, row_key
 from gpuwatch.sources.telemetry.discovery import selector
 from gpuwatch.sources.telemetry.gaps import missing
 from gpuwatch.sources.telemetry.inventory import Inventory
-from gpuwatch.sources.telemetry.pieces import RowKey, row_key
 from gpuwatch.sources.telemetry.questions import Question, found_rows, question, shown
 from gpuwatch.sources.telemetry.samples import AnswerRow, Expression, Matcher, SampleStore, TelemetryError
 
