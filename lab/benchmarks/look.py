@@ -71,7 +71,6 @@ def measure(url: str, gpus: int) -> dict[str, float]:
     from gpuwatch.sources.telemetry.connection import Connection
     from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 
-    quiet = Console(quiet=True, force_terminal=False)
     fleet = Listed(gpus)
     found: dict[str, float] = {}
     with contextlib.closing(PrometheusStore(Connection(url=url))) as store:
@@ -80,7 +79,7 @@ def measure(url: str, gpus: int) -> dict[str, float]:
             opened = Opened(Settings(), Policies(), store, fleet, None, at, "loaded")
             busy, own = time.process_time() + server_cpu_seconds(url), time.process_time()
             began = time.perf_counter()
-            snapshot = take_snapshot(opened, quiet)
+            snapshot = take_snapshot(opened, quiet=True)
             read = time.perf_counter()
             analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
             ended = time.perf_counter()

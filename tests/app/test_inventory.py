@@ -15,6 +15,7 @@ from gpuwatch.act.analysis import Policies, analyse
 from gpuwatch.app.controller import look
 from gpuwatch.app.controller.controller import Controller
 from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.replica import Replica
 from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sources import Opened
 from gpuwatch.facts.model.decision import Analysis
@@ -76,11 +77,11 @@ def test_other_sources_stay_as_they_are(opened: Opened, tmp_path: Path) -> None:
 
 
 def test_the_controller_follows_and_lets_go_when_it_ends(opened: Opened, server: ApiServer) -> None:
-    controller = Controller({}, opened, None, None, Metrics(), threading.Event())
+    controller = Controller(Replica({}, opened, None, None, Metrics(), threading.Event()))
     for _ in range(2):
         controller.replica.opened.cluster.read(NOW)  # type: ignore[union-attr]
     assert (listed(server), watching()) == (1, 1)
-    controller.close()
+    controller.replica.opened.rest()
     assert watching() == 0
 
 
@@ -94,11 +95,11 @@ def test_a_storm_that_only_the_look_of_the_remediation_task_sees_is_remembered(
         return replace(found, plan=replace(found.plan, last_storm=NOW))
 
     monkeypatch.setattr(look, "analyse", stormy)
-    monkeypatch.setattr(look, "take_snapshot", lambda *_: replace(Fleet().view().snapshot, at=NOW))
-    controller = Controller({}, opened, None, None, Metrics(), threading.Event())
+    monkeypatch.setattr(look, "take_snapshot", lambda *_, **__: replace(Fleet().view().snapshot, at=NOW))
+    controller = Controller(Replica({}, opened, None, None, Metrics(), threading.Event()))
     store = new_store()
     view = controller.look.fresh(store)
-    controller.close()
+    controller.replica.opened.rest()
     assert (view.last_storm, controller.look._storm.at(term=0)) == (NOW, NOW)
 
 

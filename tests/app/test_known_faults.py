@@ -36,7 +36,7 @@ def process(folder: Path, cluster: ClusterWriter | None) -> KnownFaults:
     opened = Opened(Settings(run=ControllerPolicy(folder=folder)), Policies(), None, None, None, AT, "a test")
     writers = None if cluster is None else Writers(plain=cluster, rehearsal=cluster)
     replica = Replica({}, opened, writers, None, Metrics(), threading.Event())
-    return KnownFaults(lambda: replica.profiles(FAULTS))
+    return KnownFaults(lambda: replica.store(FAULTS))
 
 
 def cycle(process: KnownFaults, snapshot: Snapshot, term: int = 0) -> FaultMemory:
@@ -146,7 +146,7 @@ def test_while_the_store_does_not_answer_no_gpu_is_found_healthy(tmp_path: Path)
         return original()
 
     original = known_faults._store
-    known_faults._store = fails  # type: ignore[method-assign, assignment]
+    known_faults._store = fails  # type: ignore[assignment]
     snapshot = quiet(by=HOUR)
     unread = cycle(known_faults, snapshot)
     assert "the API server does not answer" in unread.unread

@@ -13,6 +13,7 @@ from gpuwatch.act.analysis import Policies
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.controller.controller import Controller
 from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.replica import Replica
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.app.sources import Opened
@@ -72,7 +73,7 @@ def running(fleet: Fleet, folder: Path, brake_alerts: tuple[str, ...] = ()) -> I
         settings = Settings(run=ControllerPolicy(folder=folder), prometheus=connection, plan=policy)
         store = PrometheusStore(connection)
         opened = Opened(settings, Policies(plan=policy), store, None, None, datetime.now(UTC), "a test")
-        yield Controller({}, opened, None, None, Metrics(), threading.Event())
+        yield Controller(Replica({}, opened, None, None, Metrics(), threading.Event()))
         store.close()
 
 

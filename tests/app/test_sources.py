@@ -6,11 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from gpuwatch.act.analysis import Policies
 from gpuwatch.app.controller.controller import Controller
 from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.replica import Replica
 from gpuwatch.app.settings import load_settings
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, _policies, open_sources
@@ -51,7 +51,7 @@ def options(tmp_path: Path) -> dict[str, object]:
 
 
 def sized(opened: Opened) -> Sized:
-    return size(opened, None, timedelta(hours=2), Console(quiet=True))
+    return size(opened, None, timedelta(hours=2))
 
 
 def lost_gpu_hours(found: Sized) -> float:
@@ -64,14 +64,14 @@ def test_an_edit_after_the_sources_were_opened_changes_nothing(options: dict[str
     opened = open_sources(options)
     config.write_text("{currency: CHF, plan: {budget_min_gpus: 4}}")
     assert sized(opened).currency == "EUR"
-    controller = Controller(options, opened, None, None, Metrics(), threading.Event())
+    controller = Controller(Replica(options, opened, None, None, Metrics(), threading.Event()))
     for each in (opened, controller.replica.own_sources()):
         assert (each.settings.currency, each.settings.plan.budget_min_gpus, each.policies.plan.budget_min_gpus) == (
             "EUR",
             3,
             3,
         )
-    controller.take()
+    controller.replica.take()
     assert (controller.settings.currency, controller.replica.own_sources().policies.plan.budget_min_gpus) == ("CHF", 4)
 
 

@@ -176,12 +176,13 @@ import threading
 from gpuwatch.app.controller import run  # all that the process loads
 from gpuwatch.app.controller.controller import Controller
 from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.replica import Replica
 from gpuwatch.app.sources import open_sources
 from pathlib import Path
 options = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config", "cluster"))
 opened = open_sources({{**options, "telemetry": (Path({str(capture)!r}),), "no_cluster": True}})
 assert opened.settings.run.folder == Path({str(capture.parent)!r})
-controller = Controller({{}}, opened, None, None, Metrics(), threading.Event())
+controller = Controller(Replica({{}}, opened, None, None, Metrics(), threading.Event()))
 controller.cycle.run()
 assert controller.replica.found.analysis.devices
 """

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pandas as pd
-from rich.console import Console
 
 from gpuwatch.account import weekly
 from gpuwatch.account.fleet_cost import allocations
@@ -122,14 +121,14 @@ def read(
     options["telemetry"] = tuple(Path(each) for each in given if each != url)
     options["cluster"] = None if cluster is None else Path(cluster)
     opened = open_sources(options, settings)
-    snapshot = take_snapshot(opened, Console(stderr=True))
+    snapshot = take_snapshot(opened)
     if unread := unreadable(snapshot):
         raise SourceError(f"{opened.description}: {unread.detail}")
     kept, length = settings.state if state is None else Path(state), timedelta(days=days)
     faults = known_faults(kept, opened, snapshot)
 
     def profile() -> tuple[Sized, WeeklyReport]:
-        sized = size(replace(opened, snapshot=snapshot), kept, length, Console(stderr=True))
+        sized = size(replace(opened, snapshot=snapshot), kept, length)
         return sized, week_of(opened, sized, length)
 
     return Frames(

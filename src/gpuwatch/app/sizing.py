@@ -2,12 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-
-from rich.console import Console
 
 from gpuwatch.account.fleet_cost import rates_of
 from gpuwatch.account.money import PriceList, Rates
@@ -15,7 +12,7 @@ from gpuwatch.act.analysis import analyse
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.settings import Settings
-from gpuwatch.app.sources import Opened, progress_on, take_snapshot
+from gpuwatch.app.sources import Opened, progress, take_snapshot
 from gpuwatch.facts.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Analysis, Severity, Snapshot
@@ -52,15 +49,16 @@ class Sized:
 
 def size(
     opened: Opened,
-    state: Path | Callable[[], AbstractContextManager[Store]] | None,
+    state: Path | Callable[[], Store] | None,
     history: timedelta,
-    console: Console,
+    *,
+    quiet: bool = False,
 ) -> Sized:
     """Profiles of the fleet up to `opened.at`, and the advice that follows.
 
     state: the file with the profiles, or a function that opens another store. Only newer data is fetched, and
     the store is updated. Without one the whole history is fetched and nothing is stored. Raises SourceError without
-    telemetry, StoreError if the state cannot be used.
+    telemetry, StoreError if the state cannot be used. quiet: shows no progress.
     """
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
@@ -68,47 +66,44 @@ def size(
     settings, connection = opened.settings, opened.settings.prometheus
     prices, gaps = _prices(settings)
     fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
-    with ExitStack() as stack:
-        # Opened first, so that an unusable state fails before the long part.
-        store: Store | None = None
-        if state is not None:
-            store = stack.enter_context(Store.open(state) if isinstance(state, Path) else state())
-        snapshot = take_snapshot(opened, console)
-        matchers, trusted = (connection.matchers, connection.trusted_targets) if connection else ({}, ())
-        telemetry = find_origin(opened.store.reading(), opened.at, snapshot.cluster, matchers, trusted).store
-        analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
-        book: ProfileBook | None = None
-        if store is not None:
-            book, damaged = store.load_book()
-            gaps += damaged
-        unfit = unfit_by_findings((item for item in analysis.findings if item.severity is not Severity.INFO), opened.at)
-        xids = opened.policies.xids
-        with progress_on(console, "profiles") as told:
-            book, found = update_profiles(
-                book,
-                telemetry,
-                snapshot.cluster,
-                opened.at,
-                settings.profiles,
-                told,
-                unfit,
-                fetch,
-                xids,
-                partial_answers(snapshot.gaps),
-            )
-        gaps += found
-        recommendations, abstentions = advise(
-            book, snapshot.cluster, prices, settings.advice, opened.at, analysis.findings, settings.currency
+    # Opened first, so that an unusable state fails before the long part.
+    store = Store.open(state) if isinstance(state, Path) else state() if state is not None else None
+    snapshot = take_snapshot(opened, quiet=quiet)
+    matchers, trusted = (connection.matchers, connection.trusted_targets) if connection else ({}, ())
+    telemetry = find_origin(opened.store.reading(), opened.at, snapshot.cluster, matchers, trusted).store
+    analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
+    book: ProfileBook | None = None
+    if store is not None:
+        book, damaged = store.load_book()
+        gaps += damaged
+    unfit = unfit_by_findings((item for item in analysis.findings if item.severity is not Severity.INFO), opened.at)
+    xids = opened.policies.xids
+    with progress("profiles", quiet=quiet) as told:
+        book, found = update_profiles(
+            book,
+            telemetry,
+            snapshot.cluster,
+            opened.at,
+            settings.profiles,
+            told,
+            unfit,
+            fetch,
+            xids,
+            partial_answers(snapshot.gaps),
         )
-        outcomes: tuple[Outcome, ...] = ()
-        if store is not None:
-            store.save_book(book)
-            outcomes, found = _judged(store, opened, snapshot.cluster, book, telemetry)
-            gaps += found
-            # Outcomes first: new advice has none yet.
-            store.record_outcomes(outcomes)
-            store.record_advice(recommendations, opened.at)
-            gaps += store.gaps
+    gaps += found
+    recommendations, abstentions = advise(
+        book, snapshot.cluster, prices, settings.advice, opened.at, analysis.findings, settings.currency
+    )
+    outcomes: tuple[Outcome, ...] = ()
+    if store is not None:
+        store.save_book(book)
+        outcomes, found = _judged(store, opened, snapshot.cluster, book, telemetry)
+        gaps += found
+        # Outcomes first: new advice has none yet.
+        store.record_outcomes(outcomes)
+        store.record_advice(recommendations, opened.at)
+        gaps += store.gaps
     return Sized(
         snapshot=snapshot,
         analysis=analysis,

@@ -175,20 +175,21 @@ def _open_cluster(options: Mapping[str, Any]) -> ClusterReader | None:
 
 
 @contextmanager
-def progress_on(console: Console, first: str) -> Iterator[Progress]:
-    """Shows the step that is done now, beginning with `first`, on a terminal; logs it at DEBUG elsewhere."""
-    if not console.is_terminal:
+def progress(first: str, *, quiet: bool) -> Iterator[Progress]:
+    """Shows the step that is done now, beginning with `first`, on a terminal unless quiet; else logs it at DEBUG."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
         yield lambda step: _log.debug("%s", step)
         return
     with console.status(first) as status:
         yield lambda step: status.update(escape(f"{step} …"))
 
 
-def take_snapshot(opened: Opened, console: Console) -> Snapshot:
-    """Collects once, with progress on a terminal."""
+def take_snapshot(opened: Opened, *, quiet: bool = False) -> Snapshot:
+    """Collects once, with progress on a terminal unless quiet."""
     if opened.snapshot is not None:
         return replace(opened.snapshot, gaps=tuple(dict.fromkeys((*opened.snapshot.gaps, *opened.gaps))))
-    with progress_on(console, "starting") as told:
+    with progress("starting", quiet=quiet) as told:
         needs, given = needs_of(opened.policies), opened.settings.prometheus
         matchers, trusted = (given.matchers, given.trusted_targets) if given else ({}, ())
         snapshot = collect(opened.store, opened.cluster, opened.at, needs, told, matchers, trusted)
@@ -202,8 +203,7 @@ def known_faults(state: Path | None, opened: Opened, snapshot: Snapshot) -> Faul
     kept = state or opened.settings.state
     if kept is None or not kept.exists():
         return None
-    with Store.open(kept) as store:
-        stored = store.load_faults()
+    stored = Store.open(kept).load_faults()
     known = tuple(each for each in stored.faults if each.since <= snapshot.at)
     return remember(snapshot, opened.policies, replace(stored, faults=known))
 

@@ -1,11 +1,9 @@
 """The weekly report, from one run of right-sizing and from what was done."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.account.weekly import assemble_weekly
 from gpuwatch.act.execute.precision import precision
-from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.sizing import Sized
 from gpuwatch.app.sources import Opened
 from gpuwatch.facts.model.remediation import Remediation
@@ -16,40 +14,27 @@ from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json
 from gpuwatch.say.weekly_markdown import weekly_markdown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
-    """known: None if no Remediations were read."""
-
-    known: tuple[Remediation, ...] | None = None
-    observed: bool = False
-    detectors: tuple[DetectorRecord, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-
-    @classmethod
-    def of(cls, known: tuple[Remediation, ...] | None, policy: PlanPolicy, gaps: tuple[Gap, ...] = ()) -> "Acted":
-        detectors = tuple(
-            DetectorRecord(
-                detector=name,
-                right=each.successes,
-                wrong=each.failures,
-                lower_ratio=each.lower_ratio,
-                upper_ratio=each.upper_ratio,
-            )
-            for name, each in precision(known or ()).items()
-        )
-        return cls(known=known, observed=policy.only_observes, detectors=detectors, gaps=gaps)
-
-
 def week_of(
     opened: Opened,
     sized: Sized,
     length: timedelta,
     end: datetime | None = None,
-    acted: Acted | None = None,
+    remediations: tuple[Remediation, ...] | None = None,
+    gaps: tuple[Gap, ...] = (),
 ) -> WeeklyReport:
-    """The report of the period `length` up to `end`, or up to the moment of the sources."""
+    """The report of the period `length` up to `end`, or up to the moment of the sources. remediations, gaps: None if no
+    Remediations were read, and why."""
     end = end or opened.at
-    acted = acted or Acted()
+    detectors = (
+        DetectorRecord(
+            detector=name,
+            right=each.successes,
+            wrong=each.failures,
+            lower_ratio=each.lower_ratio,
+            upper_ratio=each.upper_ratio,
+        )
+        for name, each in precision(remediations or ()).items()
+    )
     return assemble_weekly(
         sized.analysis,
         sized.book,
@@ -61,10 +46,10 @@ def week_of(
         rates=sized.rates,
         currency=sized.currency,
         source=opened.description,
-        gaps=(*sized.gaps, *acted.gaps),
-        remediations=acted.known,
-        observed=acted.observed,
-        detectors=acted.detectors,
+        gaps=(*sized.gaps, *gaps),
+        remediations=remediations,
+        observed=opened.settings.plan.only_observes,
+        detectors=tuple(detectors),
     )
 
 

@@ -6,8 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from gpuwatch.act.analysis import analyse, assess
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.cli.remediation_commands import kept_of, plan_facts
@@ -47,7 +45,7 @@ def run_analyze(
 ) -> int:
     scope = Scope(namespace, selector)
     opened = checked_sources(options)
-    snapshot = take_snapshot(opened, Console(stderr=True))
+    snapshot = take_snapshot(opened)
     analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies, known_faults(state, opened, snapshot))
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
@@ -76,7 +74,7 @@ def run_explain(subject: str, namespace: str, form: str, state: Path | None, day
     if "/" not in subject:
         raise OptionsError(f"{subject!r}: write KIND/NAME, such as pod/NAME, deployment/NAME or node/NAME")
     opened = checked_sources(options)
-    snapshot = take_snapshot(opened, Console(stderr=True))
+    snapshot = take_snapshot(opened)
     check_namespace(namespace, snapshot)
     subject = full_subject(snapshot, subject, namespace)
     known, gaps = plan_facts(opened, options, snapshot)
@@ -92,7 +90,7 @@ def run_explain(subject: str, namespace: str, form: str, state: Path | None, day
             note = f"not worked out: profiling {len(snapshot.devices)} devices takes a while; give --state FILE"
             explanation = replace(explanation, sizing_note=note)
         else:
-            sized = size(replace(opened, snapshot=snapshot), kept, timedelta(days=days), Console(stderr=True))
+            sized = size(replace(opened, snapshot=snapshot), kept, timedelta(days=days))
             both: list[Recommendation | Abstention] = [*sized.recommendations, *sized.abstentions]
             mine = tuple(item for item in both if item.key.workload in workloads)
             note = "" if mine else "no profile yet: too little of it was measured"
@@ -103,7 +101,7 @@ def run_explain(subject: str, namespace: str, form: str, state: Path | None, day
 
 def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: Any) -> int:
     opened = checked_sources(options)
-    snapshot = take_snapshot(opened, Console(stderr=True))
+    snapshot = take_snapshot(opened)
     telemetry = opened.store.description if opened.store else "none given"
     cluster = opened.cluster.description if opened.cluster else "none given"
     if opened.snapshot is not None:
@@ -138,7 +136,7 @@ def _guardrails(options: Mapping[str, Any]) -> str:
 
 def run_capture(output_file: Path, pseudonyms: bool, **options: Any) -> int:
     opened = checked_sources(options)
-    snapshot = take_snapshot(opened, Console(stderr=True))
+    snapshot = take_snapshot(opened)
     save_snapshot(pseudonymise(snapshot) if pseudonyms else snapshot, output_file)
     remark(
         f"wrote {output_file}: {len(snapshot.devices)} devices, {len(snapshot.cluster.pods)} GPU Pods, "

@@ -112,7 +112,7 @@ def _report(fleet: Planted, folder: Path, console: Console) -> Path:
     options |= {"telemetry": (folder / "telemetry.parquet",), "cluster": folder / "cluster", "no_cluster": False}
     opened = open_sources(options, Settings())
     length = timedelta(days=fleet.days)
-    sized = size(opened, None, length, Console(stderr=True))
+    sized = size(opened, None, length)
     console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS, wide=False))
     # A deleted Notebook is known by its StatefulSet, so the comparison ignores kinds.
     advised = {item.key.workload.partition("/")[2] for item in sized.recommendations}

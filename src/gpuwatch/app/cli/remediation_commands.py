@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from gpuwatch.account.weekly import actions_in
 from gpuwatch.act.analysis import analyse
 from gpuwatch.act.execute.precision import poor, precision_by_place
@@ -68,7 +66,7 @@ class HistoryAnswer:
 def run_plan(form: str, output_file: Path | None, rows: int, namespace: str, selector: str, **options: Any) -> int:
     scope = Scope(namespace, selector)
     opened = checked_sources(options)
-    snapshot = take_snapshot(opened, Console(stderr=True))
+    snapshot = take_snapshot(opened)
     known, gaps = plan_facts(opened, options, snapshot)
     analysis = analyse(replace(known, snapshot=replace(snapshot, gaps=(*snapshot.gaps, *gaps))), opened.policies)
     check_namespace(scope.namespace, snapshot)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 
 from gpuwatch.app.cli.remediation_commands import kept_of
@@ -18,7 +18,7 @@ from gpuwatch.app.errors import OptionsError, SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, checked_sources
-from gpuwatch.app.weekly_report import Acted, report_files, week_of
+from gpuwatch.app.weekly_report import report_files, week_of
 from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
 from gpuwatch.facts.model.sizing import Abstention, MigPlan, Outcome, Recommendation
@@ -166,9 +166,9 @@ def run_report(
     length = opened.at - begin
     # Twice the period, for the trend.
     settings = opened.settings
-    sized = size(opened, state or settings.state, 2 * length, Console(stderr=True))
+    sized = size(opened, state or settings.state, 2 * length)
     kept, unread = kept_of(opened, options)
-    report = week_of(opened, sized, length, acted=Acted.of(kept[0] if kept else None, settings.plan, unread))
+    report = week_of(opened, sized, length, remediations=kept[0] if kept else None, gaps=unread)
     files = report_files(report)
     if form == "parquet":
         from gpuwatch.say.frames import to_parquet
@@ -232,7 +232,7 @@ def _complain(deliveries: Sequence[Delivery]) -> None:
 
 def _sized(state: Path | None, history: timedelta, options: Mapping[str, Any]) -> tuple[Opened, Sized]:
     opened = checked_sources(options)
-    return opened, size(opened, state or opened.settings.state, history, Console(stderr=True))
+    return opened, size(opened, state or opened.settings.state, history)
 
 
 def _code(sized: Sized) -> int:

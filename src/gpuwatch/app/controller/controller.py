@@ -1,24 +1,19 @@
 """The jobs of `gpuwatch run`, put together. `jobs` schedules them; `run` handles signals."""
 
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from gpuwatch import __version__
 from gpuwatch.app.controller import notifications, weekly_job
 from gpuwatch.app.controller.cycle_job import CycleJob
 from gpuwatch.app.controller.jobs import Job
-from gpuwatch.app.controller.leader import Election
 from gpuwatch.app.controller.look import Look
-from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.remediation_job import RemediationJob
-from gpuwatch.app.controller.replica import Found, Replica, Writers
+from gpuwatch.app.controller.replica import Found, Replica
 from gpuwatch.app.controller.sizing_job import SizingJob
 from gpuwatch.app.controller.weekly_job import WeeklyJob
 from gpuwatch.app.settings import Settings
-from gpuwatch.app.sources import Opened
 from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.say.status_page import JobTimes, Status
 from gpuwatch.say.words import plural
@@ -31,24 +26,16 @@ _CLEANUP_SECONDS = 86_400
 
 class Controller:
     """The work of one process. Each job runs in a thread of its own, and owns its state; what another job or a page
-    reads of it is in `Replica.found`. Arguments: see Replica."""
+    reads of it is in `Replica.found`."""
 
-    def __init__(
-        self,
-        options: Mapping[str, Any],
-        opened: Opened,
-        writers: Writers | None,
-        election: Election | None,
-        metrics: Metrics,
-        stopping: threading.Event,
-    ) -> None:
-        self.replica = Replica(options, opened, writers, election, metrics, stopping)
-        self.look = Look(self.replica)
-        self.cycle = CycleJob(self.replica, self.look)
-        self._remediation = RemediationJob(self.replica, self.look)
-        self._sizing = SizingJob(self.replica)
-        check_lease = election.check_lease if election is not None else lambda: None
-        self._weekly = WeeklyJob(self.replica.sent, metrics, stopping, check_lease)
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.look = Look(replica)
+        self.cycle = CycleJob(replica, self.look)
+        self._remediation = RemediationJob(replica, self.look)
+        self._sizing = SizingJob(replica)
+        check_lease = replica.election.check_lease if replica.election is not None else lambda: None
+        self._weekly = WeeklyJob(replica.sent, replica.metrics, replica.stopping, check_lease)
 
     @property
     def settings(self) -> Settings:
@@ -113,14 +100,6 @@ class Controller:
             *((str(kind), plan.mode(kind)) for kind in ActionKind),
             *((str(scope), scope.mode) for scope in plan.scopes),
         )
-
-    def take(self) -> None:
-        """Reload the settings, and open their sources. If that raises, nothing changes."""
-        self.replica.take()
-
-    def close(self) -> None:
-        """Stop watching. Call it when no job runs."""
-        self.replica.opened.rest()
 
     def _forget(self) -> None:
         now = datetime.now(UTC)

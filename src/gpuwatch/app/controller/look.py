@@ -5,8 +5,6 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from rich.console import Console
-
 from gpuwatch.act.analysis import analyse, proofs
 from gpuwatch.act.execute.precision import poor, precision_by_place
 from gpuwatch.act.plan.facts import PlanFacts
@@ -40,7 +38,7 @@ class Look:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._faults = KnownFaults(lambda: replica.profiles(FAULTS))
+        self._faults = KnownFaults(lambda: replica.store(FAULTS))
         self._storm = LastStorm(replica.election)
         self.health = Health()
         self.last: PlanFacts | None = None
@@ -83,7 +81,7 @@ class Look:
     ) -> tuple[Analysis, PlanFacts]:
         replica = self._replica
         opened, term = replace(replica.opened, at=datetime.now(UTC)), replica.term
-        snapshot = take_snapshot(opened, quiet())
+        snapshot = take_snapshot(opened, quiet=True)
         replica.metrics.inventory(opened.cluster.followed() if opened.cluster is not None else ())
         lost = [
             gap
@@ -119,8 +117,3 @@ def _alerts(opened: Opened, schema: Schema) -> tuple[tuple[str, ...] | None, tup
     if not names:
         return (), ()
     return firing(opened.store, names, opened.at, schema.matchers) if opened.store is not None else (None, ())
-
-
-def quiet() -> Console:
-    """No progress output: it is for terminals."""
-    return Console(quiet=True, force_terminal=False)

@@ -2,10 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from gpuwatch.act.analysis import remember
 from gpuwatch.app.controller.leader import Election
@@ -21,10 +19,10 @@ log = logging.getLogger("gpuwatch.run")
 
 
 class KnownFaults:
-    """The memory of faults. place: the file, or a function that opens the store."""
+    """The memory of faults. store: opens it."""
 
-    def __init__(self, place: Callable[[], Path | Callable[[], AbstractContextManager[Store]]]) -> None:
-        self._place = place
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
         self._faults = FaultMemory()
         self._saved: tuple[KnownFault, ...] | None = None  # None: not read yet
         self._term = 0
@@ -36,26 +34,21 @@ class KnownFaults:
             self._saved, self._term = None, term
         try:
             if self._saved is None:
-                with self._store() as store:
-                    stored = store.load_faults()
-                    if stored.unread:
-                        store.save_faults(stored)  # without what is damaged
+                store = self._store()
+                stored = store.load_faults()
+                if stored.unread:
+                    store.save_faults(stored)  # without what is damaged
                 known = {each.key: each for each in (*self._faults.faults, *stored.faults)}
                 self._faults, self._saved = replace(stored, faults=tuple(known.values())), stored.faults
             self._faults = remember(snapshot, opened.policies, self._faults)
             if self._faults.faults != self._saved:
-                with self._store() as store:
-                    store.save_faults(self._faults)
+                self._store().save_faults(self._faults)
                 self._saved = self._faults.faults
         except StoreError as error:
             log.warning("the known faults were not read or not stored: %s", error)
             if self._saved is None:
                 self._faults = remember(snapshot, opened.policies, replace(self._faults, unread=str(error)))
         return self._faults
-
-    def _store(self) -> AbstractContextManager[Store]:
-        place = self._place()
-        return Store.open(place) if isinstance(place, Path) else place()
 
 
 class LastStorm:

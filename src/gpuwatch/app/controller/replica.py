@@ -3,11 +3,10 @@ last."""
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from gpuwatch.act.remediations import RemediationStore
@@ -126,17 +125,11 @@ class Replica:
         for gap in store.gaps:
             log.warning("%s: %s", gap.what, gap.detail)
 
-    def profiles(self, state: str = STATE) -> Path | Callable[[], AbstractContextManager[Store]]:
-        """The store of the profiles: the configured file, else the cluster, else a local file. state: the name of its
-        list in the cluster."""
+    def store(self, state: str = STATE) -> Store:
+        """The configured file, else the cluster, else a local file. state: the name of its list in the cluster. Raises
+        StoreError."""
         if self.settings.state is not None or self.writers is None:
             file = self.settings.state or self.settings.run.folder / "gpuwatch.state"
             file.parent.mkdir(parents=True, exist_ok=True)
-            return file
-        writer, namespace = self.writers.plain, self.settings.namespace
-        return lambda: Store(Checkpoints(writer, namespace, state))
-
-    def store(self, state: str) -> AbstractContextManager[Store]:
-        """The same, opened. Raises StoreError."""
-        profiles = self.profiles(state)
-        return Store.open(profiles) if isinstance(profiles, Path) else profiles()
+            return Store.open(file)
+        return Store(Checkpoints(self.writers.plain, self.settings.namespace, state))

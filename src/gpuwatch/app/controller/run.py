@@ -24,7 +24,7 @@ from gpuwatch.app.controller.jobs import Jobs
 from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.pages import Pages
-from gpuwatch.app.controller.replica import UnreachableError, Writers
+from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers
 from gpuwatch.app.errors import EXPECTED, SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.logs import LogFormat, log_to_stderr
@@ -62,7 +62,7 @@ def run_controller(log_format: LogFormat, **options: Any) -> int:
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
     election = _election(settings, identity, options) if live else None
     writers = _writers(election, identity, options, metrics) if election is not None else None
-    controller = Controller(options, opened, writers, election, metrics, stopping)
+    controller = Controller(Replica(options, opened, writers, election, metrics, stopping))
     expected = (*EXPECTED, NotLeadingError, UnreachableError, OSError)
     jobs = Jobs(controller.jobs(), metrics, expected)
     metrics.settings(True, datetime.now(UTC))
@@ -95,7 +95,7 @@ def run_controller(log_format: LogFormat, **options: Any) -> int:
             # A single replica then leads at its first analysis.
             _wait(lambda: election.leads or bool(election.holder), stopping, 2 * election.retry_seconds)
         jobs.start()
-        _watch(controller, jobs, metrics, pulse, stopping, hang_up, options["config"])
+        _watch(controller, jobs, pulse, hang_up, options["config"])
         log.info("stopping: no new work is begun")
         asked = time.monotonic()
         left = jobs.stop(controller.settings.run.shutdown_timeout_seconds)
@@ -105,7 +105,7 @@ def run_controller(log_format: LogFormat, **options: Any) -> int:
             log.error("still running after %d s: %s", controller.settings.run.shutdown_timeout_seconds, ", ".join(left))
             sys.stderr.flush()
             os._exit(ExitCode.FAILED)
-        controller.close()
+        controller.replica.opened.rest()
         if election is not None and thread is not None:
             # A pending attempt at the Lease ends by its own timeouts.
             thread.join(max(controller.settings.run.shutdown_timeout_seconds - (time.monotonic() - asked), 1.0))
@@ -170,38 +170,30 @@ def _tell_modes(settings: Settings, live: bool) -> None:
         log.warning("modes: %s; but there is no live cluster, so that nothing can be done", told)
 
 
-def _watch(
-    controller: Controller,
-    jobs: Jobs,
-    metrics: Metrics,
-    pulse: _Pulse,
-    stopping: threading.Event,
-    hang_up: threading.Event,
-    config: Path | None,
-) -> None:
-    """The main loop, until `stopping`."""
+def _watch(controller: Controller, jobs: Jobs, pulse: _Pulse, hang_up: threading.Event, config: Path | None) -> None:
+    """The main loop, until the replica stops."""
     known = _digest(config)
     looked = time.monotonic()
-    while not stopping.wait(_TICK_SECONDS):
+    while not controller.replica.stopping.wait(_TICK_SECONDS):
         pulse.beat()
         now, asked = time.monotonic(), hang_up.is_set()
         if asked or now - looked >= _SETTINGS_CHECK_SECONDS:
             looked, before, known = now, known, _digest(config)
             if asked or known != before:
                 hang_up.clear()
-                _take(controller, jobs, metrics)
+                _take(controller, jobs)
 
 
-def _take(controller: Controller, jobs: Jobs, metrics: Metrics) -> None:
-    before = controller.settings
+def _take(controller: Controller, jobs: Jobs) -> None:
+    replica, before = controller.replica, controller.settings
     try:
-        controller.take()
+        replica.take()
     except (*EXPECTED, OSError) as error:
-        metrics.settings(False, datetime.now(UTC))
+        replica.metrics.settings(False, datetime.now(UTC))
         log.error("the new settings are not taken, the old ones go on: %s", error)  # noqa: TRY400 - told in full
         return
     jobs.change(controller.jobs())
-    metrics.settings(True, datetime.now(UTC))
+    replica.metrics.settings(True, datetime.now(UTC))
     after = controller.settings
     changed = [name for name in type(after).model_fields if getattr(before, name) != getattr(after, name)]
     log.info("settings taken anew; changed: %s", ", ".join(changed) or "nothing")

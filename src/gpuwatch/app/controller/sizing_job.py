@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpuwatch.account.fleet_cost import advice_counts
-from gpuwatch.app.controller.look import quiet
 from gpuwatch.app.controller.replica import Replica, UnreachableError
 from gpuwatch.app.logs import fields
 from gpuwatch.facts.model.telemetry import GapKind
@@ -34,7 +33,7 @@ class SizingJob:
         from gpuwatch.app.sizing import size
 
         with self._sizing:
-            sized = size(replica.own_sources(), replica.profiles(), _WEEK, quiet())
+            sized = size(replica.own_sources(), replica.store, _WEEK, quiet=True)
             if replica.writers is not None:
                 gaps = publish(replica.writers.plain, sized.book, sized.recommendations, sized.abstentions)
                 for gap in gaps:
@@ -53,17 +52,16 @@ class SizingJob:
     def report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
         """Files and summary of the report of the seven days before `end`. Raises UnreachableError without data."""
         from gpuwatch.app.sizing import size
-        from gpuwatch.app.weekly_report import Acted, report_files, week_of
+        from gpuwatch.app.weekly_report import report_files, week_of
         from gpuwatch.say.weekly_markdown import weekly_summary
 
         replica = self._replica
         with self._sizing:
             opened = replica.own_sources()
-            sized = size(opened, replica.profiles(), 2 * _WEEK, quiet())
+            sized = size(opened, replica.store, 2 * _WEEK, quiet=True)
             lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
             if lost and not sized.snapshot.devices:
                 raise UnreachableError(joined(lost))  # make the report later, with data
             with replica.remediations() as store:
-                acted = Acted.of(store.all() if store else (), opened.settings.plan)
-            week = week_of(opened, sized, _WEEK, end=end, acted=acted)
+                week = week_of(opened, sized, _WEEK, end, store.all() if store else ())
         return report_files(week), weekly_summary(week)
