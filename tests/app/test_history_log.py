@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.app.controller.history_log import HistoryLog
 from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.remediation_job import HistoryLog
 from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
 from store.remediation_stores import proposal, remediation
 

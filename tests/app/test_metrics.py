@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.told_fleet import leading, remediations, simulated
 from gpuwatch.account.fleet_cost import FleetCost
-from gpuwatch.app.controller.counted_writer import counted
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.tables import CatalogError
@@ -368,8 +367,8 @@ def test_precision_counts_outcomes_and_nothing_else() -> None:
 
 def test_requests_to_the_cluster_are_counted_by_what_became_of_them() -> None:
     metrics, cluster = Metrics(), MemoryCluster()
-    plain = counted(cluster, metrics.requested(rehearsal=False))
-    rehearsal = counted(cluster, metrics.requested(rehearsal=True))
+    plain = metrics.counted(cluster, rehearsal=False)
+    rehearsal = metrics.counted(cluster, rehearsal=True)
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -10,7 +10,7 @@ from gpuwatch.act.analysis import analyse, assess
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.cli.remediation_commands import kept_of, plan_facts
 from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
-from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write_table
+from gpuwatch.app.cli.terminal import print_answer, print_listing, remark
 from gpuwatch.app.errors import OptionsError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sizing import size
@@ -49,17 +49,16 @@ def run_analyze(
     analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies, known_faults(state, opened, snapshot))
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
-    if form == "name":
-        named = (str(item.subject) for item in analysis.findings if item.verdict in _NAMED)
-        print_names(shown_name(name, scope.namespace, snapshot.cluster) for name in named)
-    elif form in TABLES:
-        write_table(FINDINGS, analysis.findings, form, output_file)
-    else:
-        print_answer(
-            analysis,
-            form,
-            lambda: analysis_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
-        )
+    named = (str(item.subject) for item in analysis.findings if item.verdict in _NAMED)
+    print_listing(
+        analysis,
+        form,
+        lambda: analysis_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
+        (shown_name(name, scope.namespace, snapshot.cluster) for name in named),
+        FINDINGS,
+        analysis.findings,
+        output_file,
+    )
     if unreadable(snapshot):
         return ExitCode.FAILED
     found = any(item.verdict in (Verdict.DEGRADED, Verdict.IDLE) for item in analysis.findings)

@@ -81,12 +81,13 @@ def _format(*forms: str, text: str = "For people or for machines.") -> Callable[
     )
 
 
+def _file(name: str, text: str | None = None, *, dir_okay: bool = True, **more: Any) -> Callable[[F], F]:
+    path = click.Path(path_type=Path, dir_okay=dir_okay)
+    return click.option(name, type=path, **{"metavar": "FILE", "help": text, **more})
+
+
 def _state(text: str) -> Callable[[F], F]:
-    return click.option("--state", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=text)
-
-
-def _file(name: str, text: str) -> Callable[[F], F]:
-    return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=text)
+    return _file("--state", text, dir_okay=False)
 
 
 def _check_output(context: click.Context, _option: click.Parameter, output_file: Path | None) -> Path | None:
@@ -98,12 +99,11 @@ def _check_output(context: click.Context, _option: click.Parameter, output_file:
     return output_file
 
 
-_output_file = click.option(
+_output_file = _file(
     "--output-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
+    "Write CSV or Parquet there.  [default: standard output]",
+    dir_okay=False,
     callback=_check_output,
-    help="Write CSV or Parquet there.  [default: standard output]",
 )
 
 
@@ -122,6 +122,7 @@ _filter = _options(
     ),
 )
 _rows = click.option("--rows", type=click.IntRange(1), default=30, show_default=True, help="Lines of each table.")
+_listing = _options(_format("table", "wide", "json", "yaml", "csv", "name", "parquet"), _output_file, _rows)
 _prometheus = click.option("--prometheus", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics to query.")
 
 
@@ -149,20 +150,17 @@ _config = _file("--config", "Settings (YAML).")
 
 _sources = _options(
     _prometheus,
-    click.option(
+    _file(
         "--telemetry",
-        type=click.Path(path_type=Path),
-        multiple=True,
-        metavar="FILE",
-        help="Recorded telemetry instead: Parquet, an exposition page, OpenMetrics, a folder of them, or a file of "
+        "Recorded telemetry instead: Parquet, an exposition page, OpenMetrics, a folder of them, or a file of "
         "`gpuwatch capture` (which brings its cluster along). May be repeated.",
+        multiple=True,
     ),
-    click.option(
+    _file(
         "--cluster",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Recorded cluster: a folder of `kubectl get … -o json|yaml` lists. Else the kubeconfig or the "
+        "Recorded cluster: a folder of `kubectl get … -o json|yaml` lists. Else the kubeconfig or the "
         "in-cluster account is used.",
+        metavar="DIR",
     ),
     _kubeconfig,
     _no_cluster,
@@ -214,9 +212,7 @@ def cli() -> None:
 @cli.command()
 @_sources
 @_filter
-@_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
-@_output_file
-@_rows
+@_listing
 @_state("State file of `gpuwatch run` in this cluster: the faults that it remembers count.")
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
 @_runs("cli.commands.run_analyze")
@@ -316,13 +312,7 @@ def doctor() -> None:
 
 @cli.command()
 @_sources
-@click.option(
-    "--output-file",
-    type=click.Path(path_type=Path),
-    default=Path("gpuwatch-capture.json.gz"),
-    show_default=True,
-    metavar="FILE",
-)
+@_file("--output-file", default=Path("gpuwatch-capture.json.gz"), show_default=True)
 @click.option("--pseudonyms", is_flag=True, help="Replace names of Nodes, Pods, namespaces, owners, images and GPUs.")
 @_runs("cli.commands.run_capture")
 def capture() -> None:
@@ -333,9 +323,7 @@ def capture() -> None:
 
 
 @cli.command()
-@click.option(
-    "--folder", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True, help="Where it is kept."
-)
+@_file("--folder", "Where it is kept.", metavar=None, default=Path("out/demo"), show_default=True)
 @_runs("cli.demo.run_demo")
 def demo() -> None:
     """Show a recorded simulated fleet; no cluster is needed.
@@ -375,16 +363,18 @@ _remediations = _options(
 _within = _in_namespace(
     "Only Remediations of this Namespace's workloads; rights in it are enough. Else all, those of Nodes too."
 )
-
-_dry_run = click.option("--dry-run", is_flag=True, help="Have the API server judge the request, and store nothing.")
+_decision = _options(
+    click.argument("name"),
+    _remediations,
+    _within,
+    click.option("--dry-run", is_flag=True, help="Have the API server judge the request, and store nothing."),
+)
 
 
 @cli.command()
 @_sources
 @_filter
-@_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
-@_output_file
-@_rows
+@_listing
 @_runs("cli.remediation_commands.run_plan")
 def plan() -> None:
     """Which actions would be taken now, which not, and why.
@@ -398,9 +388,7 @@ def plan() -> None:
 @_remediations
 @_within
 @click.option("--open", "open_only", is_flag=True, help="Only those that have not ended.")
-@_format("table", "wide", "json", "yaml", "csv", "name", "parquet")
-@_output_file
-@_rows
+@_listing
 @_runs("cli.remediation_commands.run_history")
 def history() -> None:
     """What was proposed, approved, done and undone.
@@ -410,10 +398,7 @@ def history() -> None:
 
 
 @cli.command()
-@click.argument("name")
-@_remediations
-@_within
-@_dry_run
+@_decision
 @click.option("--by", metavar="WHO", help="Who approves, for the record; the cluster accepts your user name only.")
 @_runs("cli.remediation_commands.run_approve")
 def approve() -> None:
@@ -431,10 +416,7 @@ _finding_correct = click.option(
 
 
 @cli.command()
-@click.argument("name")
-@_remediations
-@_within
-@_dry_run
+@_decision
 @_finding_correct
 @_runs("cli.remediation_commands.run_reject")
 def reject() -> None:
@@ -445,10 +427,7 @@ def reject() -> None:
 
 
 @cli.command()
-@click.argument("name")
-@_remediations
-@_within
-@_dry_run
+@_decision
 @_finding_correct
 @_runs("cli.remediation_commands.run_undo")
 def undo() -> None:

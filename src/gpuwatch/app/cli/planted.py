@@ -5,7 +5,7 @@ last day, because rules look back as far. A health finding of another kind on a 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -116,8 +116,8 @@ def explained(one: Named, faults: Sequence[Truth]) -> bool:
             continue
         if truth.kind.value == one.kind and about(truth, one):
             return True
-        absences = {truth.kind.value, one.kind} & {kind.value for kind in ABSENCES}
-        if not absences and one.devices & set(truth.devices):
+        absent = truth.kind in ABSENCES or one.kind in ABSENCES
+        if not absent and one.devices & set(truth.devices):
             return True
     return False
 
@@ -134,7 +134,7 @@ def first_about(truth: Truth, named: Iterable[Named]) -> datetime | None:
     return min(times, default=None)
 
 
-def named_by_pod(named: Iterable[Named], kinds: set[str]) -> dict[PodRef, list[Named]]:
+def named_by_pod(named: Iterable[Named], kinds: Container[str]) -> dict[PodRef, list[Named]]:
     found: dict[PodRef, list[Named]] = defaultdict(list)
     for one in named:
         for pod in one.pods if one.kind in kinds else ():
@@ -158,19 +158,17 @@ def first_named(truth: Truth, named: Iterable[Named]) -> datetime | None:
     """When it was first found: a fault by its kind, an idle allocation by any class of idleness."""
     if truth.fault:
         return first_about(truth, (one for one in named if one.kind == truth.kind.value))
-    idle = {kind.value for kind in IDLE_KINDS}
     times = [
         one.at
         for one in named
-        if one.kind in idle and truth.pods and truth.pods[0] in one.pods and holds(truth, one.at)
+        if one.kind in IDLE_KINDS and truth.pods and truth.pods[0] in one.pods and holds(truth, one.at)
     ]
     return min(times, default=None)
 
 
 def false_names(truths: Sequence[Truth], named: Sequence[Named]) -> set[tuple[str, str]]:
     """(subject, kind) of every false finding."""
-    idle = {kind.value for kind in IDLE_KINDS}
     faults = nameable_faults(truths)
-    broken = {(one.subject, one.kind) for one in named if one.kind not in idle and not explained(one, faults)}
-    wrong = wrongly_named(truths, named_by_pod(named, idle))
+    broken = {(one.subject, one.kind) for one in named if one.kind not in IDLE_KINDS and not explained(one, faults)}
+    wrong = wrongly_named(truths, named_by_pod(named, IDLE_KINDS))
     return broken | {(pod, kind) for pod, kinds in wrong.items() for kind in kinds}

@@ -15,8 +15,8 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.app.cli.scope import Scope, check_namespace, shown_name
-from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write_table
 from gpuwatch.app.cli.terminal import output as console
+from gpuwatch.app.cli.terminal import print_listing, remark
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.settings import Settings, load_settings
@@ -71,18 +71,16 @@ def run_plan(form: str, output_file: Path | None, rows: int, namespace: str, sel
     analysis = analyse(replace(known, snapshot=replace(snapshot, gaps=(*snapshot.gaps, *gaps))), opened.policies)
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
-    answer = PlanAnswer(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps)
-    if form == "name":
-        named = (str(item.candidate.target) for item in analysis.plan.items if item.admitted)
-        print_names(shown_name(name, scope.namespace, snapshot.cluster) for name in named)
-    elif form in TABLES:
-        write_table(PLAN, analysis.plan.items, form, output_file)
-    else:
-        print_answer(
-            answer,
-            form,
-            lambda: plan_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
-        )
+    named = (str(item.candidate.target) for item in analysis.plan.items if item.admitted)
+    print_listing(
+        PlanAnswer(version=VERSION, at=analysis.at, plan=analysis.plan, gaps=analysis.gaps),
+        form,
+        lambda: plan_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
+        (shown_name(name, scope.namespace, snapshot.cluster) for name in named),
+        PLAN,
+        analysis.plan.items,
+        output_file,
+    )
     return ExitCode.OK if snapshot.devices else ExitCode.FAILED
 
 
@@ -130,19 +128,20 @@ def run_history(
     if open_only and name is None:
         known = tuple(each for each in known if each.phase.open)
     answer = HistoryAnswer(version=VERSION, at=now, pause=pause, remediations=known, gaps=(*gaps, *unread))
-    if form == "name":
-        kinds = {True: "remediation", False: "noderemediation"}
-        print_names(f"{kinds[bool(each.namespace)]}.gpuwatch.dev/{each.name}" for each in known)
-    elif form in TABLES:
-        write_table(ACTIONS, actions_in(known, datetime.min.replace(tzinfo=UTC), now), form, output_file)
-    elif name is not None:
-        print_answer(answer, form, lambda: remediation_detail(known[0], now))
-    else:
-        print_answer(
-            answer,
-            form,
-            lambda: history_tables(known, pause or Pause(), answer.gaps, now, rows=rows, wide=form == "wide"),
-        )
+    wide = form == "wide"
+    print_listing(
+        answer,
+        form,
+        lambda: (
+            history_tables(known, pause or Pause(), answer.gaps, now, rows=rows, wide=wide)
+            if name is None
+            else remediation_detail(known[0], now)
+        ),
+        (f"{'' if each.namespace else 'node'}remediation.gpuwatch.dev/{each.name}" for each in known),
+        ACTIONS,
+        actions_in(known, datetime.min.replace(tzinfo=UTC), now),
+        output_file,
+    )
     return ExitCode.OK
 
 
@@ -154,12 +153,11 @@ def run_approve(name: str, by: str | None, **options: Any) -> int:
         raise StoreError(f"{found.id} is {found.phase}{_because(found)}: there is nothing to approve")
     if not found.approved:
         found = store.approve(found.id, by if by is not None else _who_is_it(writer))
-    pause, _ = _pause(store)
     _tell(
         f"{found.name} is approved by {found.approved_by or 'a person'}: owners are notified, and it is done once "
         "the notice period is over and all guards agree."
     )
-    _tell_pause(pause)
+    _tell_pause(store)
     return ExitCode.OK
 
 
@@ -183,12 +181,11 @@ def run_undo(name: str, finding_correct: bool, **options: Any) -> int:
     if not found.phase.open and found.phase not in (Phase.SUCCEEDED, Phase.FAILED):
         raise StoreError(f"{found.name} is {found.phase}{_because(found)}: nothing of it stands")
     found = store.ask_undo(found.id, finding_correct)
-    pause, _ = _pause(store)
     _tell(
         f"{found.name} is taken back: what is still as gpuwatch left it becomes as it was before, and what others "
         "changed since stays."
     )
-    _tell_pause(pause)
+    _tell_pause(store)
     return ExitCode.OK
 
 
@@ -196,7 +193,7 @@ def run_pause(reason: str, by: str | None, everything: bool, **options: Any) -> 
     now = datetime.now(UTC)
     store, writer = opened_store(options)
     pause = store.pause(by if by is not None else _who_is_it(writer), reason, now, everything=everything)
-    console().print(pause_text(pause, now), markup=False, soft_wrap=True)
+    _tell(pause_text(pause, now))
     return ExitCode.OK
 
 
@@ -296,6 +293,7 @@ def _tell(text: str) -> None:
     console().print(text, markup=False, soft_wrap=True)
 
 
-def _tell_pause(pause: Pause | None) -> None:
+def _tell_pause(store: RemediationStore) -> None:
+    pause, _ = _pause(store)
     if pause is not None and pause.paused:
         remark(pause_text(pause, datetime.now(UTC)), "yellow")

@@ -12,8 +12,8 @@ from rich.markdown import Markdown
 
 from gpuwatch.app.cli.remediation_commands import kept_of
 from gpuwatch.app.cli.scope import check_namespace, shown_name
-from gpuwatch.app.cli.terminal import TABLES, print_answer, print_names, remark, write, write_table
 from gpuwatch.app.cli.terminal import output as console
+from gpuwatch.app.cli.terminal import print_answer, print_listing, remark, write
 from gpuwatch.app.errors import OptionsError, SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sizing import Sized, size
@@ -21,7 +21,7 @@ from gpuwatch.app.sources import Opened, checked_sources
 from gpuwatch.app.weekly_report import report_files, week_of
 from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
-from gpuwatch.facts.model.sizing import Abstention, MigPlan, Outcome, Recommendation
+from gpuwatch.facts.model.sizing import Abstention, Outcome, Recommendation
 from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.say.deliver.deliver import (
     DeliveryContext,
@@ -35,6 +35,7 @@ from gpuwatch.say.deliver.deliver import (
 )
 from gpuwatch.say.deliver.policy import DeliveryPolicy
 from gpuwatch.say.deliver.sent import Sent
+from gpuwatch.say.machine import to_yaml
 from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.say.tables import gap_tables
 from gpuwatch.say.weekly_machine import advice_columns, weekly_json, weekly_tables
@@ -72,7 +73,6 @@ def run_recommend(
     **options: Any,
 ) -> int:
     opened, sized = _sized(state, timedelta(days=days), options)
-
     check_namespace(namespace, sized.snapshot)
 
     def wanted(item: Recommendation | Abstention | Outcome) -> bool:
@@ -101,15 +101,16 @@ def run_recommend(
     )
     if form == "patch":
         write("---\n".join(f"# {item.reason}\n{patch_yaml(item.change)}" for item in advice))
-    elif form == "name":
-        cluster = sized.snapshot.cluster
-        print_names(shown_name(f"workload/{item.key.workload}", namespace, cluster) for item in advice)
-    elif form in TABLES:
-        write_table(advice_columns(), advice, form, output_file)
-    else:
-        print_answer(
-            answer, form, lambda: _advice_tables(answer, rows, detail=workload is not None, wide=form == "wide")
-        )
+        return _code(sized)
+    print_listing(
+        answer,
+        form,
+        lambda: _advice_tables(answer, rows, detail=workload is not None, wide=form == "wide"),
+        (shown_name(f"workload/{item.key.workload}", namespace, sized.snapshot.cluster) for item in advice),
+        advice_columns(),
+        advice,
+        output_file,
+    )
     return _code(sized)
 
 
@@ -128,19 +129,15 @@ def run_mig_plan(form: str, rows: int, state: Path | None, days: float, **option
     cluster, devices = sized.snapshot.cluster, sized.snapshot.devices
     degraded = {name for item in sized.analysis.findings if item.verdict is Verdict.DEGRADED for name in item.devices}
     demands = slice_demands(sized.recommendations, cluster, devices)
-    plan: MigPlan = plan_mig(demands, cluster, devices, opened.settings.mig_plan, opened.at, avoid=degraded)
+    plan = plan_mig(demands, cluster, devices, opened.settings.mig_plan, opened.at, avoid=degraded)
     gaps = (*sized.snapshot.gaps, *sized.gaps)
     if form == "mig-parted":
-        from gpuwatch.say.machine import to_yaml
-
         write(to_yaml(dict(plan.mig_parted)))
     else:
-        print_answer(plan, form, lambda: _mig_tables(plan, gaps, rows, wide=form == "wide"))
+        wide = form == "wide"
+        tables = Group(mig_plan_tables(plan, rows=rows, wide=wide), *gap_tables(gaps, wide=wide))
+        print_answer(plan, form, lambda: tables)
     return _code(sized)
-
-
-def _mig_tables(plan: MigPlan, gaps: Sequence[Gap], rows: int, *, wide: bool) -> RenderableType:
-    return Group(mig_plan_tables(plan, rows=rows, wide=wide), *gap_tables(gaps, wide=wide))
 
 
 def run_report(

@@ -37,11 +37,6 @@ def write(text: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def print_names(names: Iterable[str]) -> None:
-    """One name a line, as kubectl's -o name, each once."""
-    write("".join(f"{name}\n" for name in dict.fromkeys(names)))
-
-
 def print_answer(value: object, form: str, table: Callable[[], RenderableType]) -> None:
     if form == "json":
         write(to_json(value) + "\n")
@@ -51,12 +46,23 @@ def print_answer(value: object, form: str, table: Callable[[], RenderableType]) 
         output().print(table())
 
 
-TABLES = ("csv", "parquet")
-"""Forms that hold one table and no more."""
-
-
-def write_table(columns: Columns[T], rows: Sequence[T], form: str, output: Path | None) -> None:
-    """form: one of TABLES. output: None for standard output."""
+def print_listing(
+    value: object,
+    form: str,
+    table: Callable[[], RenderableType],
+    names: Iterable[str],
+    columns: Columns[T],
+    rows: Sequence[T],
+    output: Path | None,
+) -> None:
+    """An answer that is a list too: of `names`, one a line as kubectl's -o name, each once; or as one table, CSV or
+    Parquet. output: of the latter; None for standard output."""
+    if form == "name":
+        write("".join(f"{name}\n" for name in dict.fromkeys(names)))
+        return
+    if form not in ("csv", "parquet"):
+        print_answer(value, form, table)
+        return
     if form == "csv":
         data = to_csv(columns, rows, line_end="\n").encode()
     else:

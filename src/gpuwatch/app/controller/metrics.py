@@ -2,11 +2,11 @@
 
 import threading
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
@@ -21,6 +21,7 @@ from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import Analysis, FindingKind, Verdict
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.sources.kube.reader import Followed
+from gpuwatch.sources.kube.writer import ClusterWriter, WriteError
 
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
@@ -92,16 +93,11 @@ class Metrics:
     def untold(self, notifications: int) -> None:
         self._gauges["gpuwatch_notifications_undelivered"].set(notifications)
 
-    def requested(self, rehearsal: bool) -> Callable[[str, str], None]:
-        dry_run = "true" if rehearsal else "false"
-
-        def count(verb: str, failure: str) -> None:
-            if failure:
-                self._counters["gpuwatch_cluster_write_failures_total"].labels(verb, failure, dry_run).inc()
-            else:
-                self._counters["gpuwatch_cluster_writes_total"].labels(verb, dry_run).inc()
-
-        return count
+    def counted(self, writer: ClusterWriter, *, rehearsal: bool) -> ClusterWriter:
+        """The same writer, whose writes and failures are counted."""
+        writes = self._counters["gpuwatch_cluster_writes_total"]
+        failures = self._counters["gpuwatch_cluster_write_failures_total"]
+        return cast("ClusterWriter", _Counted(writer, writes, failures, "true" if rehearsal else "false"))
 
     def proposed(self, remediation: Remediation) -> None:
         """Count a new proposal: its history has no entry for it."""
@@ -255,3 +251,28 @@ class Metrics:
             self._shown[name] = shown
             if most:
                 self._dropped.labels(name).set(len(values) - len(kept))
+
+
+_READS = {"get": "get", "objects": "list"}
+
+
+class _Counted:
+    """Passes on another writer's answers and errors unchanged. Of reads, only failures are counted."""
+
+    def __init__(self, writer: ClusterWriter, writes: Counter, failures: Counter, dry_run: str) -> None:
+        self._writer, self._writes, self._failures, self._dry_run = writer, writes, failures, dry_run
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._writer, name)
+
+        def asked(*arguments: Any, **options: Any) -> Any:
+            try:
+                answer = found(*arguments, **options)
+            except WriteError as error:
+                self._failures.labels(_READS.get(name, name), str(error.failure), self._dry_run).inc()
+                raise
+            if name not in _READS:
+                self._writes.labels(name, self._dry_run).inc()
+            return answer
+
+        return asked if callable(found) else found

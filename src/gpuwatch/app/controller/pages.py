@@ -49,11 +49,12 @@ class Pages:
 
     def _reports(self) -> str:
         folder = self._folder()
-        found = [item for item in _folders(folder) if _REPORT.fullmatch(item.name)]
+        found = [item for item in _own(folder, Path.is_dir) if _REPORT.fullmatch(item.name)]
         found.sort(key=lambda item: (item.stat().st_mtime, item.name), reverse=True)
         shown = []
         for item in found[:REPORTS_SHOWN]:
-            names = sorted(filter(_FILE.fullmatch, _files(item)), key=lambda name: (name not in _FIRST, name))
+            served = (file.name for file in _own(item, Path.is_file) if _FILE.fullmatch(file.name))
+            names = sorted(served, key=lambda name: (name not in _FIRST, name))
             shown.append(ReportFiles(id=item.name, title=_title(item), files=tuple(names)))
         return reports_html(shown, len(found))
 
@@ -64,16 +65,17 @@ class Pages:
             return None
         folder = self._folder() / report
         try:
-            if folder.is_symlink() or name not in _files(folder):
+            if folder.is_symlink() or folder / name not in _own(folder, Path.is_file):
                 return None
             return WebPage(_TYPES[match[1]], (folder / name).read_bytes())
         except OSError:
             return None
 
 
-def _files(folder: Path) -> list[str]:
+def _own(folder: Path, kind: Callable[[Path], bool]) -> list[Path]:
+    """What lies in the folder itself; [] where it cannot be read."""
     try:
-        return [item.name for item in folder.iterdir() if item.is_file() and not item.is_symlink()]
+        return [item for item in folder.iterdir() if kind(item) and not item.is_symlink()]
     except OSError:
         return []
 
@@ -85,10 +87,3 @@ def _title(folder: Path) -> str:
             return file.readline().lstrip("# ").strip() or folder.name
     except (OSError, UnicodeDecodeError):
         return folder.name
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return [item for item in folder.iterdir() if item.is_dir() and not item.is_symlink()]
-    except OSError:
-        return []

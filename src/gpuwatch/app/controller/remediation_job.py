@@ -1,4 +1,4 @@
-"""Carries out the open Remediations, and takes back marks that belong to none."""
+"""Carries out the open Remediations, logs what they did, and takes back marks that belong to none."""
 
 import logging
 from collections.abc import Iterator
@@ -9,17 +9,21 @@ from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.sweep import ORPHAN_GRACE_SECONDS, Orphan, in_turn, suspects
 from gpuwatch.act.remediations import RemediationStore
-from gpuwatch.app.controller.history_log import HistoryLog
 from gpuwatch.app.controller.leader import NotLeadingError
 from gpuwatch.app.controller.look import Look
+from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers
 from gpuwatch.app.errors import EXPECTED
+from gpuwatch.app.logs import fields
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation
 
 log = logging.getLogger("gpuwatch.run")
 
 _STEPS_AT_ONCE = 12
 """Most steps of one Remediation in one run; the longest course, a device taint with all its steps, has fewer."""
+
+_FRESH = timedelta(seconds=15)
+"""The previous leader logged older entries."""
 
 _NAMED_LEFTOVERS = 50
 """Most objects without a Remediation that the page names one by one."""
@@ -35,6 +39,35 @@ def new_executor(replica: Replica, look: Look, store: RemediationStore, writers:
         lambda remediation: replica.notifications.tell(remediation, settings.delivery, datetime.now(UTC)),
         ExecutorPolicies(plan=settings.plan, execute=settings.execute),
     )
+
+
+class HistoryLog:
+    """Writes each new entry of a Remediation's history once to the log and once to the metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._told: dict[str, int] = {}
+
+    def tell(self, before: Remediation | None, after: Remediation, now: datetime) -> None:
+        """before: as it was before this process changed it; None if this process did not.
+
+        Another process' log is unknown here, so of a Remediation that is new to this process only the last entry is
+        logged, and only while it is fresh.
+        """
+        first = after.id not in self._told
+        known = self._told.get(after.id, len(before.history) if before else max(len(after.history) - 1, 0))
+        if after.phase.open:
+            self._told[after.id] = len(after.history)
+        else:
+            self._told.pop(after.id, None)
+        for index, turn in enumerate(after.history[known:], known):
+            if first and before is None and now - turn.at > _FRESH:
+                continue
+            self._metrics.transitioned(after, index)
+            log.info(
+                "remediation %s (%s) is %s: %s", after.name, after.proposal.target, turn.phase, turn.message,
+                extra=fields(remediation=after.name, phase=str(turn.phase), target=after.proposal.target),
+            )  # fmt: skip
 
 
 class RemediationJob:

@@ -18,7 +18,6 @@ from typing import Any
 
 from gpuwatch import __version__
 from gpuwatch.app.controller.controller import Controller
-from gpuwatch.app.controller.counted_writer import counted
 from gpuwatch.app.controller.http_server import serving
 from gpuwatch.app.controller.jobs import Jobs
 from gpuwatch.app.controller.leader import Election, NotLeadingError
@@ -140,22 +139,14 @@ def _election(settings: Settings, identity: str, options: Mapping[str, Any]) -> 
     # One lost request must not outlast the Lease.
     patience = Limits(connect_timeout_seconds=2.0, read_timeout_seconds=max(run.lease_duration_seconds / 3, 1.0))
     writer = LiveWriter(api_client(options["kubeconfig"], options["context"]), instance=identity, limits=patience)
-    return Election(
-        writer,
-        settings.namespace,
-        identity,
-        lease_duration_seconds=run.lease_duration_seconds,
-    )
+    return Election(writer, settings.namespace, identity, lease_duration_seconds=run.lease_duration_seconds)
 
 
 def _writers(election: Election, identity: str, options: Mapping[str, Any], metrics: Metrics) -> Writers:
     client = api_client(options["kubeconfig"], options["context"])
     plain = LiveWriter(client, lease_check=election.check_lease, instance=identity)
     rehearsal = LiveWriter(client, instance=identity, dry_run=True)
-    return Writers(
-        counted(plain, metrics.requested(rehearsal=False)),
-        counted(rehearsal, metrics.requested(rehearsal=True)),
-    )
+    return Writers(metrics.counted(plain, rehearsal=False), metrics.counted(rehearsal, rehearsal=True))
 
 
 def _tell_modes(settings: Settings, live: bool) -> None:
