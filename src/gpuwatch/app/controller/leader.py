@@ -100,9 +100,7 @@ class Election:
             return self._taken(asked, self._create)
         self.holder = _holder(found)
         if self.holder == self.identity:
-            return self._taken(
-                asked, lambda: self._writer.patch(ref_of(found), {"spec": self._held()}, version=version_of(found))
-            )
+            return self._taken(asked, lambda: self._patch(found, self._held()))
         self._leads_until = float("-inf")
         version = version_of(found)
         if self._observed is None or self._observed[0] != version:
@@ -129,8 +127,7 @@ class Election:
         try:
             found = self._writer.get(self.lease)
             if found is not None and _holder(found) == self.identity:
-                spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": self._now()}
-                self._writer.patch(ref_of(found), {"spec": spec}, version=version_of(found))
+                self._patch(found, {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": self._now()})
         except WriteError as error:
             log.warning("the Lease was not given back, and runs out by itself: %s", error.message)
 
@@ -170,7 +167,9 @@ class Election:
 
     def _take(self, found: Object) -> Object:
         transitions = int(found.get("spec", {}).get("leaseTransitions") or 0) + 1
-        spec = {**self._held(), "acquireTime": self._now(), "leaseTransitions": transitions}
+        return self._patch(found, {**self._held(), "acquireTime": self._now(), "leaseTransitions": transitions})
+
+    def _patch(self, found: Object, spec: Object) -> Object:
         return self._writer.patch(ref_of(found), {"spec": spec}, version=version_of(found))
 
     def _held(self) -> Object:

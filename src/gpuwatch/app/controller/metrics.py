@@ -65,9 +65,7 @@ class Metrics:
         labels = tuple(each.labels)
         made: Gauge | Counter | Histogram
         if each.type is MetricType.COUNTER:
-            made = self._counters[each.name] = Counter(
-                each.name.removesuffix("_total"), each.meaning, labels, registry=self.registry
-            )
+            made = self._counters[each.name] = Counter(each.name, each.meaning, labels, registry=self.registry)
         elif each.type is MetricType.HISTOGRAM:
             made = self._histograms[each.name] = Histogram(
                 each.name, each.meaning, labels, registry=self.registry, buckets=each.buckets
