@@ -152,20 +152,10 @@ _WELL = 2 | 2 << 2 | 2 << 4 | 2 << 6 | 1 << 8
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HealthFleet(SimulatedFleet):
-    """A fleet with what only evaluation plants. unread: metrics that a card does not export in a span. conditions: of
-    Nodes, as (type, status, span). boots: when Nodes booted again. jobs: of Pods whose ends kube-state-metrics counts,
-    with the reason of each end. switches: by machine with NVSwitches, errors: (switch, whether fatal, span, SXid).
-    peers: by machine that exports them, pairs of GPUs without access, as (card, card, span, code of `_ACCESS`)."""
+    """A fleet with what only evaluation plants."""
 
+    site: "_Site"
     cases: tuple[Case, ...]
-    labels: dict[str, dict[str, str]]
-    unread: Sequence[tuple[frozenset[str], frozenset[str], Span]]
-    conditions: dict[str, list[tuple[str, str, Span]]]
-    boots: dict[str, list[float]]
-    ports: dict[str, dict[str, Port]]
-    jobs: Sequence[tuple[Run, str, str]]
-    switches: Mapping[int, Sequence[tuple[int, bool, Span, int]]]
-    peers: Mapping[int, Sequence[tuple[int, int, Span, int]]]
 
     def series(self, only: Sequence[Metric] | None = None) -> Iterator[RecordedSeries]:
         more = (*MORE_METRICS, *C2C_METRICS)
@@ -180,7 +170,7 @@ class HealthFleet(SimulatedFleet):
     def _without_unread(self, series: RecordedSeries) -> RecordedSeries:
         kept = np.ones(len(series.times_ms), dtype=bool)
         seconds = series.times_ms / 1000 - self.plan.start.timestamp()
-        for metrics, uuids, (begin, end) in self.unread:
+        for metrics, uuids, (begin, end) in self.site.unread:
             if series.metric in metrics and series.labels.get("UUID") in uuids:
                 kept &= (seconds < begin) | (seconds >= end)
         if kept.all():
@@ -191,10 +181,10 @@ class HealthFleet(SimulatedFleet):
         """The last fatal and the last other error (SXid) of each NVSwitch, whose rows name no GPU."""
         for fatal, names in _SXIDS.items():
             for vocabulary, metric in zip(("dcgm", "dcgm49"), names, strict=True):
-                for machine in (self.machines[index] for index in self.switches):
+                for machine in (self.machines[index] for index in self.site.switches):
                     for switch in range(4) if machine.vocabulary == vocabulary else ():
                         codes = np.zeros(self.plan.steps)
-                        for number, is_fatal, span, code in self.switches[machine.index]:
+                        for number, is_fatal, span, code in self.site.switches[machine.index]:
                             if (number, is_fatal) == (switch, fatal):
                                 codes[self._during(span)] = code
                         labels = _of_exporter(machine) | {"nvswitch": str(switch)}
@@ -203,10 +193,10 @@ class HealthFleet(SimulatedFleet):
     def _of_peers(self) -> Iterator[RecordedSeries]:
         """Access between each two GPUs of a machine; each state is a series of its own, as a label names it."""
         up = prometheus_up(self.plan)
-        for machine in (self.machines[index] for index in self.peers):
+        for machine in (self.machines[index] for index in self.site.peers):
             for card, other in permutations(machine.cards, 2):
                 codes = np.zeros(self.plan.steps)
-                for one, another, span, code in self.peers[machine.index]:
+                for one, another, span, code in self.site.peers[machine.index]:
                     if {one, another} == {card.index, other.index}:
                         codes[self._during(span)] = code
                 named = {"gpu": str(card.index), "UUID": card.uuid, "modelName": machine.model.label}
@@ -223,12 +213,12 @@ class HealthFleet(SimulatedFleet):
         up = prometheus_up(self.plan)
         for machine in self.machines:
             began = np.full(self.plan.steps, self.plan.start.timestamp() - machine.age_days * DAY)
-            for at in self.boots.get(machine.name, ()):
+            for at in self.site.boots.get(machine.name, ()):
                 began[self.plan.sample_seconds >= at] = self.plan.start.timestamp() + at
             yield self._recorded("node_boot_time_seconds", _host(machine), began, up)
         for metric in (_STATE, _RATE, _DOWNED, _SYMBOLS):
             for machine in self.machines:
-                for device, port in self.ports.get(machine.name, {}).items():
+                for device, port in self.site.ports.get(machine.name, {}).items():
                     labels = _host(machine) | {"device": device, "port": "1"}
                     if metric in port:
                         yield self._recorded(f"node_infiniband_{metric}", labels, port[metric], up)
@@ -237,7 +227,7 @@ class HealthFleet(SimulatedFleet):
         """kube-state-metrics' of Jobs' Pods, grouped by metric; each is kept for an hour after its end."""
         up, seconds, zero = prometheus_up(self.plan), self.plan.sample_seconds, self.plan.start.timestamp()
         rows: dict[str, list[tuple[dict[str, str], Mask, float]]] = defaultdict(list)
-        for run, phase, reason in self.jobs:
+        for run, phase, reason in self.site.jobs:
             (pod,), workload = run.pods, run.workload
             there = (seconds >= run.start) & (seconds < run.end + HOUR) & up
             over = there & (seconds >= run.end)
@@ -276,10 +266,10 @@ class HealthFleet(SimulatedFleet):
         for item in objects:
             name = item["metadata"]["name"]
             if item["kind"] == "Node":
-                item["metadata"]["labels"] |= self.labels[name]
-                boots = sum(1 for boot in self.boots.get(name, ()) if boot <= seconds)
+                item["metadata"]["labels"] |= self.site.labels[name]
+                boots = sum(1 for boot in self.site.boots.get(name, ()) if boot <= seconds)
                 item["status"]["nodeInfo"]["bootID"] = f"{item['metadata']['uid'][:-2]}{boots:02d}"
-                for kind, status, (begin, end) in self.conditions.get(name, ()):
+                for kind, status, (begin, end) in self.site.conditions.get(name, ()):
                     if begin <= seconds < end:
                         changed = self.plan.moment(max(begin, 0.0)).strftime("%Y-%m-%dT%H:%M:%SZ")
                         found = {"type": kind, "status": status, "reason": kind, "lastTransitionTime": changed}
@@ -315,28 +305,17 @@ def health_fleet(seed: int, scenes: Sequence[Callable[["_Site"], None]]) -> Heal
         faults=(),
         oversized=(),
         scheduler=site.scheduler,
+        site=site,
         cases=tuple(site.cases),
-        labels=site.labels,
-        unread=site.unread,
-        conditions=site.conditions,
-        boots=site.boots,
-        ports=site.ports,
-        jobs=site.jobs,
-        switches=site.switches,
-        peers=site.peers,
     )
 
 
-@dataclass(kw_only=True)
-class _Labels:
-    """Where a scene's machines stand; '' for anywhere."""
-
-    clique: str = ""
-    rack: str = ""
-
-
 class _Site:
-    """What has been built so far."""
+    """What has been built so far. labels: of Nodes. unread: metrics that a card does not export in a span. conditions:
+    of Nodes, as (type, status, span). boots: when Nodes booted again. jobs: of Pods whose ends kube-state-metrics
+    counts, with the reason of each end. switches: by machine with NVSwitches, errors: (switch, whether fatal, span,
+    SXid). peers: by machine that exports them, pairs of GPUs without access, as (card, card, span, code of
+    `_ACCESS`)."""
 
     def __init__(self, plan: FleetPlan) -> None:
         self.plan = plan
@@ -361,16 +340,16 @@ class _Site:
         self,
         model: CardModel = H100,
         size: int = 0,
-        where: _Labels | None = None,
+        where: Mapping[str, str] = {},
         *,
         works: bool = True,
         watched: bool = False,
     ) -> Machine:
-        """A new one, with a job on all of its GPUs for the whole time. watched: DCGM's health watches are exported."""
+        """A new one, with a job on all of its GPUs for the whole time. where: labels that say where it stands. watched:
+        DCGM's health watches are exported."""
         size = size or int(self.rng.choice([4, 4, 8]))
         number = sum(1 for each in self.machines if each.model is model) + 1
-        role = "job8"
-        made = make_machine(self.plan, self.rng, len(self.machines), role, model, size, number, extended=True)
+        made = make_machine(self.plan, self.rng, len(self.machines), "job8", model, size, number, extended=True)
         if watched:
             made = replace(made, has_health_watches=True, driver_version="580.105.08")
         self.machines.append(made)
@@ -383,13 +362,8 @@ class _Site:
             base = {"fabric_manager": trained, "fabric_health": healthy, "fabric_mask": mask, "imex": ready}
             for state, value in (base | {"inforom": 1.0, "c2c_up": 1.0} | dict.fromkeys(_LANES, 16.0)).items():
                 script.cards[card.index].states[state].append((0.0, FOREVER, value))
-        stands = where or _Labels()
         # Nodes of one instance type have as many GPUs.
-        self.labels[made.name] = {"node.kubernetes.io/instance-type": f"{model.name}-{size}"}
-        if stands.clique:
-            self.labels[made.name][CLIQUE] = stands.clique
-        if stands.rack:
-            self.labels[made.name][RACK] = stands.rack
+        self.labels[made.name] = {"node.kubernetes.io/instance-type": f"{model.name}-{size}", **where}
         if works:
             self.job([made])
         return made
@@ -410,10 +384,16 @@ class _Site:
         self.runs.append(run)
         return run
 
-    def domain(self) -> str:
+    def domain(self) -> dict[str, str]:
         """The label of a new NVLink domain."""
         self.domains += 1
-        return f"{self.plan.seed:08d}-0000-4000-8000-{self.domains:012d}.{self.domains}"
+        return {CLIQUE: f"{self.plan.seed:08d}-0000-4000-8000-{self.domains:012d}.{self.domains}"}
+
+    def spot(self, size: int = 0, *, watched: bool = False) -> tuple[Machine, Span, int, CardScript]:
+        """A new machine, when a fault begins and ends there, one of its GPUs, and that one's script."""
+        machine, span = self.machine(size=size, watched=watched), self.span()
+        card = self.one(machine)
+        return machine, span, card, self.scripts[machine.index].cards[card]
 
     def span(self, *, lasts: bool = False) -> Span:
         """When a fault begins and ends; lasts: not before the window does."""
@@ -497,11 +477,10 @@ def _needs_no_manager(site: _Site) -> None:
 
 
 def _fabric_unhealthy(site: _Site) -> None:
-    machine, span = site.machine(), site.span()
-    card = site.one(machine)
-    site.cards(machine, [card])[0].states["fabric_health"].append((*span, float(site.rng.choice([2, 3]))))
+    machine, span, card, script = site.spot()
+    script.states["fabric_health"].append((*span, float(site.rng.choice([2, 3]))))
     site.case("unhealthy fabric of one GPU", FindingKind.FABRIC, [machine], span, Right.NAMED, [card])
-    where, span = _Labels(clique=site.domain()), site.span()
+    where, span = site.domain(), site.span()
     machines = [site.machine(where=where) for _ in range(3)]
     for each in machines:
         for script in site.cards(each, range(2)):
@@ -524,27 +503,25 @@ def _imex(site: _Site) -> None:
 
 
 def _nvlink5(site: _Site) -> None:
-    machine, span = site.machine(size=8), site.span()
-    card, kind = site.one(machine), FindingKind.NVLINK_ERRORS
-    script = site.cards(machine, [card])[0]
+    kind = FindingKind.NVLINK_ERRORS
+    machine, span, card, script = site.spot(size=8)
     script.rates["link5_effective"].append((*span, float(site.rng.uniform(4, 40)) / 60))
     script.rates["link5_again"].append((*span, float(site.rng.uniform(1.8, 8)) / 60))
     site.case("NVLink 5 errors and recoveries of one GPU", kind, [machine], span, Right.MOVED, [card])
-    machine, span = site.machine(), site.span()
-    card = site.one(machine)
-    downs = site.cards(machine, [card])[0].steps["link5_downs"]
-    downs.extend((at, 1.0) for at in np.arange(span[0] + 60, min(span[1], site.plan.seconds), 600.0))
+    machine, span, card, script = site.spot()
+    script.steps["link5_downs"].extend(
+        (at, 1.0) for at in np.arange(span[0] + 60, min(span[1], site.plan.seconds), 600.0)
+    )
     site.case("an NVLink 5 goes down again and again", kind, [machine], span, Right.NAMED, [card])
-    where, span = _Labels(clique=site.domain()), site.span()
+    where, span = site.domain(), site.span()
     machines = [site.machine(where=where) for _ in range(3)]
     for each in machines:
         for script in site.cards(each, range(2)):
             script.rates["link5_effective"].append((*span, float(site.rng.uniform(10, 40)) / 60))
     scene = "NVLink 5 errors in one NVLink domain"
     site.case(scene, kind, machines, span, Right.NAMED, range(2), together=True)
-    machine, span = site.machine(), site.span()
-    card = site.one(machine)
-    site.cards(machine, [card])[0].rates["link5_symbols"].append((*span, 0.2 / 60))
+    machine, span, card, script = site.spot()
+    script.rates["link5_symbols"].append((*span, 0.2 / 60))
     site.case("few NVLink 5 errors", kind, [machine], span, Right.NOTHING, [card])
 
 
@@ -566,8 +543,7 @@ def switches(site: _Site) -> None:
 def access(site: _Site) -> None:
     """One GPU loses access to its peers. Of H100 NVL a bridge joins each two, and there is no other access."""
     kind = FindingKind.FABRIC
-    machine, span = site.machine(size=8), site.span()
-    card = site.one(machine)
+    machine, span, card, _ = site.spot(size=8)
     site.peers[machine.index] += [(card, other.index, span, 6) for other in machine.cards]
     site.case("a GPU that the others of its machine cannot access", kind, [machine], span, Right.NAMED)
     for _ in range(3):
@@ -580,7 +556,7 @@ def access(site: _Site) -> None:
 def to_cpu(site: _Site) -> None:
     """Links between GPU and CPU of superchips (C2C)."""
     kind = FindingKind.NVLINK_ERRORS
-    where = _Labels(clique=site.domain())
+    where = site.domain()
     errors, down, few, unused = machines = [site.machine(GB200, 4, where) for _ in range(4)]
     card = {machine.index: site.one(machine) for machine in machines}
     script = {machine.index: site.cards(machine, [card[machine.index]])[0] for machine in machines}
@@ -600,9 +576,8 @@ def lanes(site: _Site) -> None:
     """One GPU's link to the host has fewer lanes than its slot; the slots of another model's machines have no more."""
     kind, (width, most) = FindingKind.PCIE_WIDTH, _LANES
     for scene, exported in (("", True), (", where the widest link is not exported", False)):
-        machine, span = site.machine(size=8), site.span()
-        card = site.one(machine)
-        site.cards(machine, [card])[0].states[width].append((*span, float(site.rng.choice([1, 4, 8]))))
+        machine, span, card, script = site.spot(size=8)
+        script.states[width].append((*span, float(site.rng.choice([1, 4, 8]))))
         if not exported:
             site.unread.append((frozenset({most}), frozenset(each.uuid for each in machine.cards), (0.0, FOREVER)))
         site.case(f"fewer PCIe lanes than its peers{scene}", kind, [machine], span, Right.TAINTED, [card])
@@ -624,12 +599,10 @@ def lanes(site: _Site) -> None:
 
 def board(site: _Site) -> None:
     kind = FindingKind.BOARD
-    machine, span = site.machine(), site.span()
-    card = site.one(machine)
-    site.cards(machine, [card])[0].states["inforom"].append((*span, 0.0))
+    machine, span, card, script = site.spot()
+    script.states["inforom"].append((*span, 0.0))
     site.case("corrupt InfoROM", kind, [machine], span, Right.NAMED, [card])
-    machine, span = site.machine(), site.span()
-    card = site.one(machine)
+    machine, span, card, _ = site.spot()
     site.unread.append((_POWER, frozenset({machine.cards[card].uuid}), span))
     site.case("power of one board cannot be read", kind, [machine], span, Right.NAMED, [card])
     machine, span = site.machine(), site.span()
@@ -643,7 +616,7 @@ def _rack(site: _Site) -> None:
     """Three machines of a rack of four are too hot, or braked; elsewhere one card, or one machine, is."""
     for number, kind in enumerate((FindingKind.THERMAL_THROTTLE, FindingKind.POWER_BRAKE)):
         hot = kind is FindingKind.THERMAL_THROTTLE
-        where, span = _Labels(rack=f"row-{number}"), site.span()
+        where, span = {RACK: f"row-{number}"}, site.span()
         *machines, _ = (site.machine(A100, where=where) for _ in range(4))
         alone, alone_span = site.machine(A100), site.span()
         card = site.one(alone)
@@ -664,18 +637,14 @@ def _rack(site: _Site) -> None:
 
 def _repaired(site: _Site) -> None:
     kind = FindingKind.XID
-    machine, (begin, end) = site.machine(), site.span()
-    card = site.one(machine)
-    script = site.cards(machine, [card])[0]
+    machine, (begin, end), card, script = site.spot()
     script.xids.append((begin, 95))
     script.steps["ecc_dbe"].append((begin, 1.0))
     script.states["recovery"].append((begin, end, 1.0))
     script.counter_resets.append(end)
     site.case("XID 95, then a reset", kind, [machine], (begin, end), Right.MOVED, [card])
     site.case("after a reset that was seen", kind, [machine], (end + 1.5 * HOUR, FOREVER), Right.NOTHING, [card])
-    machine, (begin, end) = site.machine(), site.span()
-    card = site.one(machine)
-    script = site.cards(machine, [card])[0]
+    machine, (begin, end), card, script = site.spot()
     script.xids.extend((begin + 400 * turn, 119) for turn in range(3))
     script.states["recovery"].append((begin, end, 2.0))
     _reboot(site, machine, end)
@@ -685,22 +654,19 @@ def _repaired(site: _Site) -> None:
 
 def not_repaired(site: _Site) -> None:
     """DCGM's host engine starts anew, so the gauge forgets the XID; the GPU was not reset."""
-    machine, (begin, _) = site.machine(), site.span()
-    card, kind = site.one(machine), FindingKind.XID
-    site.cards(machine, [card])[0].xids.append((begin, 140))
+    kind = FindingKind.XID
+    machine, (begin, _), card, script = site.spot()
+    script.xids.append((begin, 140))
     restart = begin + float(site.rng.uniform(1, 3)) * HOUR
-    script = site.scripts[machine.index]
-    script.exporter_down.append((restart, restart + 90))
-    script.exporter_restarts.append(restart)
+    site.scripts[machine.index].exporter_down.append((restart, restart + 90))
+    site.scripts[machine.index].exporter_restarts.append(restart)
     site.case("XID 140 that nothing repaired", kind, [machine], (begin, FOREVER), Right.MOVED, [card])
     late = (begin + 8 * HOUR, FOREVER)
     site.case("the same, eight hours later, forgotten by the exporter", kind, [machine], late, Right.MOVED, [card])
 
 
 def contained(site: _Site) -> None:
-    machine, span = site.machine(), site.span()
-    card = site.one(machine)
-    script = site.cards(machine, [card])[0]
+    machine, span, card, script = site.spot()
     script.xids.append((span[0], 94))
     script.steps["ecc_dbe"].append((span[0], 1.0))
     script.steps["rows_uncorrectable"].append((span[0], 1.0))
@@ -736,9 +702,7 @@ _SIGNS = checked(_LISTED, tuple[_Signs, ...], "health_signs.yaml")
 
 def signs(site: _Site) -> None:
     for one in _SIGNS:
-        machine, (begin, end) = site.machine(size=4, watched=True), site.span()
-        card = site.one(machine)
-        script = site.cards(machine, [card])[0]
+        machine, (begin, end), card, script = site.spot(size=4, watched=True)
         script.xids.extend((begin + 60 * minutes, int(site.rng.choice(codes))) for minutes, codes in one.xids)
         if not one.asked:
             site.unread.append((_ACTIONS, frozenset({machine.cards[card].uuid}), (0.0, FOREVER)))
@@ -769,7 +733,7 @@ def _two_of_a_gang(site: _Site) -> None:
 
 def _domain_155(site: _Site) -> None:
     """XID 155, a link is down, all over an NVLink domain: one switch, not six Nodes."""
-    where, (begin, _) = _Labels(clique=site.domain()), site.span()
+    where, (begin, _) = site.domain(), site.span()
     machines = [site.machine(GB200, 4, where) for _ in range(6)]
     for machine in machines:
         for script in site.cards(machine):

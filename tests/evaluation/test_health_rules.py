@@ -139,7 +139,7 @@ def test_every_scene_is_there_once_and_has_a_look_alike_of_its_kind(whole: tuple
 
 def test_nodes_say_where_they_stand_and_when_they_booted(whole: tuple[HealthFleet, ...]) -> None:
     fleet = whole[0]
-    rebooted, at = next((name, times[0]) for name, times in fleet.boots.items())
+    rebooted, at = next((name, times[0]) for name, times in fleet.site.boots.items())
 
     def boot(seconds: float) -> str:
         objects = fleet.cluster_objects(fleet.plan.moment(seconds))
