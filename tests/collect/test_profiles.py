@@ -293,11 +293,6 @@ def test_without_kube_state_metrics_a_gone_pods_workload_is_unknown(tmp_path: Pa
     assert [gap.what for gap in gaps if "kube_pod_owner" in gap.detail] == ["owners of Pods"]
 
 
-def test_nodes_are_those_of_the_cluster(tmp_path: Path, ledger: Ledger) -> None:
-    update(two_gpus().store(tmp_path))
-    assert {windows.node for windows in ledger.windows} == {"node-a"}
-
-
 def test_throttled_windows_are_unfit(tmp_path: Path, ledger: Ledger) -> None:
     # Of a window's ten samples one is 0.1 of it, which is above the bound of 0.05.
     timeline = two_gpus().add(REASONS, gpu(1), lambda ago: 0x40 if 1500 < ago <= 2110 else 0x4, ago=7200)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpuwatch.facts.model.cluster import Pod
-from gpuwatch.facts.model.telemetry import PodRef, Signal, Vendor
+from gpuwatch.facts.model.telemetry import PodRef, Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit, WorkloadProfile
 from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint import update_book
@@ -53,10 +53,8 @@ def windows(
     return HeldWindows(
         device=device,
         uuid=device.split("/", maxsplit=1)[0],
-        vendor=Vendor.NVIDIA,
         model=model,
         mig_profile=mig,
-        node="node",
         pod=pod,
         container=container if pod else "",
         shared=shared,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.facts.model.telemetry import Gap, GapKind, Signal, Vendor
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.inventory import take_inventory
@@ -296,7 +296,7 @@ def test_a_signal_that_fails_is_a_gap_and_the_rest_goes_on(tmp_path: Path) -> No
 
 def test_without_pods_in_telemetry_the_holder_is_unknown(tmp_path: Path) -> None:
     (windows,), gaps = ask(Timeline().add(ENGINE, gpu(1), 0.5).store(tmp_path))
-    assert (windows.pod, windows.vendor, windows.model) == ("", Vendor.NVIDIA, "NVIDIA H100 80GB HBM3")
+    assert (windows.pod, windows.model) == ("", "NVIDIA H100 80GB HBM3")
     assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.SIGNAL_MISSING, "Pods of devices")]
 
 
@@ -305,13 +305,10 @@ def test_without_pods_in_telemetry_the_inventory_may_know_a_holder(tmp_path: Pat
     schema, _ = discover(store, AT)
     inventory = take_inventory(store, AT, schema, 3600)
     first, second = inventory.devices
-    known_holder = replace(first, pods=("team/a",), containers=("main",), node="node-a")
+    known_holder = replace(first, pods=("team/a",), containers=("main",))
     given = replace(inventory, devices=(known_holder, second))
     found, gaps = held_windows(store, (BUSY,), AT - timedelta(hours=1), AT, 600, schema, given)
-    assert [(each.device, each.pod, each.container, each.node) for each in found] == [
-        (A, "team/a", "main", "node-a"),
-        (B, "", "", None),
-    ]
+    assert [(each.device, each.pod, each.container) for each in found] == [(A, "team/a", "main"), (B, "", "")]
     assert "the windows of 1 devices are counted for the Pod that holds them now" in gaps[0].detail
 
 

@@ -20,7 +20,6 @@ from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint import update_book
 from gpuwatch.size.profile.joint_table import THROTTLED
 from gpuwatch.sources.collect.collect import Progress
-from gpuwatch.sources.collect.resolve import resolve_nodes
 from gpuwatch.sources.telemetry.changes import state_changes
 from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.gaps import failed
@@ -172,24 +171,21 @@ class _StretchReader:
     def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
         """Oldest first; ends after one that could not be read."""
         schema, gaps = discover(self.telemetry, end)
+        if schema.signals and not _failed(gaps):
+            inventory = self._inventory(start, end, schema)
+            gaps = inventory.gaps
         if not schema.signals or _failed(gaps):
             yield _Stretch(start=start, end=start, gaps=gaps)
             return
-        inventory, gaps = self._inventory(start, end, schema)
-        if _failed(gaps):
-            yield _Stretch(start=start, end=start, gaps=gaps)
-            return
         length = self._length(len(inventory.devices))
-        if end - start <= length:
-            yield self._read(start, end, schema, inventory, gaps, is_newest=True)
-            return
         begin, before = start, None
         while begin < end:
             until = min(begin + length, end)
             now, gaps = (schema, ()) if until == end else discover(self.telemetry, until)
             joint, more = _joint_schema(before, now)
-            inventory, found = self._inventory(begin, until, joint)
-            gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *found)
+            if (begin, until) != (start, end):
+                inventory = self._inventory(begin, until, joint)
+            gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *inventory.gaps)
             if _failed(gaps):
                 yield _Stretch(start=begin, end=begin, gaps=gaps)
                 return
@@ -201,13 +197,10 @@ class _StretchReader:
         fitting = VALUES_AT_ONCE // (max(devices, 1) * len(SIGNALS))
         return timedelta(seconds=self.step_seconds * max(1, min(fitting, 86400 // self.step_seconds)))
 
-    def _inventory(self, start: datetime, end: datetime, schema: Schema) -> tuple[Inventory, tuple[Gap, ...]]:
-        """Devices of this time, with their Nodes. The analysis reports unresolved hosts."""
+    def _inventory(self, start: datetime, end: datetime, schema: Schema) -> Inventory:
+        """Devices of this time."""
         seconds = round((end - start).total_seconds())
-        known = self.cluster.exporter_pods
-        inventory = take_inventory(self.telemetry, end, schema, seconds, exporter_pods=known)
-        devices, _, _ = resolve_nodes(inventory.devices, inventory.exporters, self.cluster)
-        return replace(inventory, devices=devices), inventory.gaps
+        return take_inventory(self.telemetry, end, schema, seconds, exporter_pods=self.cluster.exporter_pods)
 
     def _read(
         self,

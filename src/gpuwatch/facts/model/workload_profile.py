@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
-from gpuwatch.facts.model.telemetry import DeviceId, PodRef, Signal, Vendor
+from gpuwatch.facts.model.telemetry import DeviceId, PodRef, Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,8 @@ class HeldWindows:
 
     device: DeviceId
     uuid: str
-    vendor: Vendor
     model: str  # as the exporter spells it
     mig_profile: str
-    node: str | None
     pod: PodRef
     container: str
     shared: bool  # several Pods on the device: device-wide values cannot be attributed

@@ -109,7 +109,6 @@ class _Held:
     """One device. holders: holder → signal → a value per window."""
 
     uuid: str
-    vendor: Vendor
     model: str
     holders: dict[_HolderKey, dict[Signal, FloatArray]] = field(default_factory=dict)
 
@@ -193,7 +192,7 @@ class _Grid:
             answered.add(about)
             held = self.devices.get(place.device)
             if held is None:
-                held = self.devices[place.device] = _Held(place.uuid, row.vendor, place.model)
+                held = self.devices[place.device] = _Held(place.uuid, place.model)
             of_holder = held.holders.setdefault(place.holder, {})
             other = of_holder.get(signal)
             of_holder[signal] = of_place if other is None else np.fmax(other, of_place)
@@ -281,7 +280,6 @@ class _Grid:
         yield from self._dropped.gaps()
 
     def windows(self) -> Iterator[HeldWindows]:
-        nodes = {device.uuid: device.node for device in self.inventory.devices}
         gpus: dict[str, list[tuple[_DeviceKey, _Held]]] = {}
         for key, held in sorted(self.devices.items()):
             gpus.setdefault(held.uuid, []).append((key, held))
@@ -292,10 +290,8 @@ class _Grid:
                     yield HeldWindows(
                         device=device,
                         uuid=uuid,
-                        vendor=held.vendor,
                         model=held.model,
                         mig_profile=profile,
-                        node=nodes.get(uuid),
                         pod=holder[0],
                         container=holder[1],
                         shared=shared,
