@@ -25,13 +25,13 @@ from advise.world import (
     run,
 )
 from gpuwatch.account.money import PriceList
-from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import Condition, Gang, Namespace, Sharing
-from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind
+from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, SpeedEstimate, Target, TargetKind
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
 from gpuwatch.size.facts import gather
 from gpuwatch.size.policy import AdvicePolicy
+from gpuwatch.size.ready import Ready, prepare
 from gpuwatch.size.vetoes import ACROSS, VETOES, VetoCase, veto
 
 L4 = price("l4-1", "L4", gpus=1, per_hour=0.5)
@@ -162,23 +162,13 @@ def test_framebuffer_of_fewer_gpus_is_that_of_all():
 
 def case_of(one, target, low=1.0):
     """A target held against a profile with a speed of our choice and memory enough."""
-    gpu = find_gpu(A100)
-    assert gpu is not None
     facts = gather(
         ProfileBook(until=NOW, step_seconds=60), cluster([node()], [], []), PriceList(()), AdvicePolicy(), NOW, ()
     )
-    return VetoCase(
-        profile=one,
-        now=Target(kind=TargetKind.SAME, gpu_model=A100, gpus_per_pod=1),
-        now_gpu=gpu,
-        target=target,
-        target_gpu=gpu,
-        speed=SpeedEstimate(low_ratio=low, likely_ratio=1, high_ratio=1, tier=EvidenceTier.SM, basis=""),
-        memory=MemoryNeed(need_bytes=1, peak_bytes=1, runs=2, headroom_ratio=0.1, elastic=False, reason=""),
-        offered_bytes=2,
-        present_bytes=2,
-        facts=facts,
-    )
+    speed = SpeedEstimate(low_ratio=low, likely_ratio=1, high_ratio=1, tier=EvidenceTier.SM, basis="")
+    now = prepare(one, facts)
+    assert isinstance(now, Ready)
+    return VetoCase(item=now, target=target, speed=speed, offered_bytes=now.memory.need_bytes, facts=facts)
 
 
 # Busy a tenth of the time: the work alone keeps 0.9 where all of it keeps 1 / (1 + 0.1 × (1/0.9 − 1)) = 0.9890.

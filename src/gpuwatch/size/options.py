@@ -226,17 +226,7 @@ def _option(
     if not unknown:
         speed = widened(speed, item.confidence_days, _CONFIDENCE_MULTIPLIER)
     case = VetoCase(
-        profile=item.profile,
-        now=item.now,
-        now_gpu=item.gpu,
-        target=target,
-        target_gpu=gpu_of(target),
-        speed=speed,
-        memory=item.memory,
-        offered_bytes=offered_bytes,
-        present_bytes=item.current.memory_bytes,
-        facts=facts,
-        speed_unknown=unknown,
+        item=item, target=target, speed=speed, offered_bytes=offered_bytes, facts=facts, speed_unknown=unknown
     )
     longer = 1.0 if unknown else run_time_ratio(speed, ends=facts.ends(item.key))
     share = target.gpu_share_ratio * target.gpus_per_pod

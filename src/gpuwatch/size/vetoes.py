@@ -13,11 +13,13 @@ from gpuwatch.facts.catalog.gpus import Gpu
 from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.frameworks import keys, kind_name
 from gpuwatch.facts.model.cluster import Node
-from gpuwatch.facts.model.sizing import EvidenceTier, MemoryNeed, SpeedEstimate, Target, TargetKind, Veto
+from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate, Target, TargetKind, Veto
 from gpuwatch.facts.model.workload_profile import WorkloadProfile
 from gpuwatch.size.capability import lost_formats
 from gpuwatch.size.facts import Facts, in_service
 from gpuwatch.size.policy import rounded_apart
+from gpuwatch.size.ready import Ready
+from gpuwatch.size.targets import gpu_of
 
 _GIB = 2**30
 
@@ -28,21 +30,13 @@ _ARM_HOSTS = ("GH200", "GB200", "GB300")  # NVIDIA's Grace superchips
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VetoCase:
-    """Input of a veto: one target for one workload.
+    """Input of a veto: one target for one workload. offered_bytes: framebuffer per GPU that it can have there. speed:
+    already widened for a young profile; speed_unknown: why there is none, else ''."""
 
-    offered_bytes, present_bytes: framebuffer per GPU that it can have on the target, and now. speed: already widened
-    for a young profile; speed_unknown: why there is none, else ''.
-    """
-
-    profile: WorkloadProfile
-    now: Target
-    now_gpu: Gpu
+    item: Ready
     target: Target
-    target_gpu: Gpu
     speed: SpeedEstimate
-    memory: MemoryNeed
     offered_bytes: float
-    present_bytes: float
     facts: Facts
     speed_unknown: str = ""
 
@@ -59,23 +53,23 @@ def veto(case: VetoCase) -> tuple[Veto, ...]:
 
 
 def _framebuffer(case: VetoCase) -> str | None:
-    need = case.memory.need_bytes * (case.now.gpus_per_pod / case.target.gpus_per_pod)
+    need = case.item.memory.need_bytes * (case.item.now.gpus_per_pod / case.target.gpus_per_pod)
     if need <= case.offered_bytes:
         return None
-    gpus, fewer = case.now.gpus_per_pod, case.target.gpus_per_pod
+    gpus, fewer = case.item.now.gpus_per_pod, case.target.gpus_per_pod
     spread = "" if gpus == fewer else f" (the need of {gpus} GPUs on {fewer})"
     needed, left = rounded_apart(need / _GIB, case.offered_bytes / _GIB, digits=1)
     return f"It needs {needed} GiB of framebuffer per GPU{spread}, and {case.target.name} offers {left} GiB."
 
 
 def _elastic_memory(case: VetoCase) -> str | None:
-    if not case.memory.elastic or case.offered_bytes >= case.present_bytes:
+    if not case.item.memory.elastic or case.offered_bytes >= case.item.current.memory_bytes:
         return None
-    return f"Its memory need is not known, and the target has less memory than it has now. {case.memory.reason}"
+    return f"Its memory need is not known, and the target has less memory than it has now. {case.item.memory.reason}"
 
 
 def _nvlink(case: VetoCase) -> str | None:
-    peak = max((cell.nvlink_bytes_per_second or 0.0 for cell in case.profile.cells), default=0.0)
+    peak = max((cell.nvlink_bytes_per_second or 0.0 for cell in case.item.profile.cells), default=0.0)
     if peak <= _NVLINK_FLOOR_BYTES_PER_SECOND:
         return None
     traffic = f"It moves up to {peak / 1e9:.3g} GB/s over NVLink"
@@ -84,46 +78,44 @@ def _nvlink(case: VetoCase) -> str | None:
     if case.target.kind is TargetKind.FEWER:
         return f"{traffic}: its GPUs work together, so its speed on fewer of them is not known."
     if case.target.kind is TargetKind.MODEL:
-        link, have = case.target_gpu.link_bytes_per_second, case.now_gpu.link_bytes_per_second
+        link, have = gpu_of(case.target).link_bytes_per_second, case.item.gpu.link_bytes_per_second
         if link is None:
-            return f"{traffic}, and it is not known whether {case.target_gpu.name} has such a link."
+            return f"{traffic}, and it is not known whether {gpu_of(case.target).name} has such a link."
         if have is None or link < have:
-            return f"{traffic}, and the link of {case.target_gpu.name} is slower or cannot be compared."
+            return f"{traffic}, and the link of {gpu_of(case.target).name} is slower or cannot be compared."
     return None
 
 
 def _nvlink_unseen(case: VetoCase) -> str | None:
-    several = case.now.gpus_per_pod > 1
-    if not several or case.target.kind is not TargetKind.FEWER:
+    linked = case.target.kind is TargetKind.FEWER and case.item.gpu.link_bytes_per_second
+    if not linked or all(cell.nvlink_bytes_per_second is not None for cell in case.item.profile.cells):
         return None
-    if any(cell.nvlink_bytes_per_second is None for cell in case.profile.cells) and case.now_gpu.link_bytes_per_second:
-        return (
-            "Its NVLink traffic is not exported, so it is not known whether its GPUs work together; export "
-            "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL (DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND in dcgm-exporter 4.9)."
-        )
-    return None
+    return (
+        "Its NVLink traffic is not exported, so it is not known whether its GPUs work together; export "
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL (DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND in dcgm-exporter 4.9)."
+    )
 
 
 def _one_process_one_slice(case: VetoCase) -> str | None:
-    if case.target.kind is TargetKind.MIG and case.now.gpus_per_pod > 1:
+    if case.target.kind is TargetKind.MIG and case.item.now.gpus_per_pod > 1:
         return (
-            f"Its Pods use {case.now.gpus_per_pod} GPUs each; a process sees one MIG instance only, so several slices "
-            "do not add up."
+            f"Its Pods use {case.item.now.gpus_per_pod} GPUs each; a process sees one MIG instance only, so several "
+            "slices do not add up."
         )
     return None
 
 
 def _latency(case: VetoCase) -> str | None:
     """A service's latency depends on the work on the GPU, not on the pauses between requests."""
-    if not case.facts.serves(case.profile.key):
+    if not case.facts.serves(case.item.key):
         return None
-    kind = kind_name(case.profile.key.workload)
+    kind = kind_name(case.item.key.workload)
     if case.target.kind is TargetKind.SHARED:
         return (
             f"A {kind} answers requests, and partners on the same GPU make the slowest answers slower (measured: "
             "+66 % at the 99th percentile with an unchanged median)."
         )
-    busy = case.profile.mean("busy_ratio")
+    busy = case.item.profile.mean("busy_ratio")
     if case.speed_unknown or not busy or case.speed.low_ratio >= 1:
         return None
     work = busy / (busy + 1.0 / case.speed.low_ratio - 1.0)
@@ -138,7 +130,7 @@ def _latency(case: VetoCase) -> str | None:
 
 
 def _gang(case: VetoCase) -> str | None:
-    members = case.facts.gang_pods(case.profile)
+    members = case.facts.gang_pods(case.item.profile)
     if members < 2:
         return None
     if case.target.kind is TargetKind.FEWER:
@@ -151,7 +143,7 @@ def _gang(case: VetoCase) -> str | None:
 
 
 def _tenancy(case: VetoCase) -> str | None:
-    others = sorted({one.namespace for one in case.target.partners} - {case.profile.key.namespace})
+    others = sorted({one.namespace for one in case.target.partners} - {case.item.key.namespace})
     if others:
         return f"It would share a GPU with namespace {others[0]}; memory and faults are not isolated between partners."
     return None
@@ -167,7 +159,7 @@ def _measure_first(case: VetoCase) -> str | None:
 
 
 def _container_image(case: VetoCase) -> str | None:
-    policy, now, target = case.facts.policy, case.now_gpu, case.target_gpu
+    policy, now, target = case.facts.policy, case.item.gpu, gpu_of(case.target)
     if target.vendor is not now.vendor and not policy.allow_vendor_change:
         return f"{target.name} is another vendor's GPU: it needs another container image."
     if _arm(target) and not _arm(now) and not policy.allow_arm_hosts:
@@ -184,7 +176,7 @@ def _arm(gpu: Gpu) -> bool:
 
 def _media_engines(case: VetoCase) -> str | None:
     """The predicted speed considers SMs and memory only, not work on NVDEC and NVENC."""
-    kind, gpu, runs = case.target.kind, case.target_gpu, case.profile.runs
+    kind, gpu, runs = case.target.kind, gpu_of(case.target), case.item.profile.runs
     if kind is TargetKind.MIG and any(run.decoder_peak_ratio for run in runs):
         shape = geometry(gpu.mig_family)
         found = shape.profile(case.target.mig_profile) if shape is not None else None
@@ -226,8 +218,8 @@ def _host_resources(case: VetoCase) -> str | None:
     target, known = case.target, case.facts
     if target.kind is not TargetKind.MODEL:
         # On the same Node a smaller part of a GPU frees nothing while the Pod keeps the CPU and memory of the rest.
-        share = host_share(case.profile, known)
-        if share is None or share.gpus < case.now.gpu_share_ratio * case.now.gpus_per_pod:
+        share = host_share(case.item.profile, known)
+        if share is None or share.gpus < case.item.now.gpu_share_ratio * case.item.now.gpus_per_pod:
             return None
         return f"A Pod {share.reason}: the host takes {share.pods} of them at any GPU size, so this frees no GPU."
     nodes = [node for node in known.nodes_of.get(target.gpu_model, ()) if in_service(node)]
@@ -237,7 +229,7 @@ def _host_resources(case: VetoCase) -> str | None:
     if not nodes:
         lack = _lack(case, target.instance_type, target.host_cpu_cores, target.host_memory_bytes)
         return f"A Pod {lack} per {target.gpus_per_pod} GPUs." if lack else None
-    shares = [share for node in nodes if (share := share_of(node, case.profile)) is not None]
+    shares = [share for node in nodes if (share := share_of(node, case.item.profile)) is not None]
     if len(shares) < len(nodes) or any(share.gpus <= target.gpus_per_pod for share in shares):
         return None
     return f"A Pod {shares[-1].reason}, which takes {shares[-1].pods} of them and would leave GPUs without a host."
@@ -245,7 +237,7 @@ def _host_resources(case: VetoCase) -> str | None:
 
 def _lack(case: VetoCase, where: str, have_cores: float | None, have_bytes: float | None) -> str:
     """The Pod's request that this share of a host does not satisfy; '' where all are satisfied or unknown."""
-    cores, memory = case.profile.cpu_cores or 0.0, case.profile.host_memory_bytes or 0.0
+    cores, memory = case.item.profile.cpu_cores or 0.0, case.item.profile.host_memory_bytes or 0.0
     if have_cores is not None and cores > have_cores:
         return f"asks for {cores:g} CPU cores, and {where} has {have_cores:g}"
     if have_bytes is not None and memory > have_bytes:
@@ -279,14 +271,14 @@ def _price(case: VetoCase) -> str | None:
     """GPU-hours of different models are not comparable; prices are."""
     if case.target.kind is not TargetKind.MODEL:
         return None
-    for side in (case.now, case.target):
+    for side in (case.item.now, case.target):
         if side.price_per_hour is None:
             return f"It is not known which is cheaper, because a price is missing. {side.price_source}"
     return None
 
 
 def _opted_out(case: VetoCase) -> str | None:
-    for where, marks in case.facts.annotated(case.profile.key):
+    for where, marks in case.facts.annotated(case.item.key):
         value = marks.get(keys.OPT_OUT)
         if value is not None and value.lower() != "false":
             return f"{where} opted out with {keys.OPT_OUT}={value}."
