@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus
+from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, processors
 from gpuwatch.facts.catalog.mig import geometry
-from gpuwatch.facts.catalog.processors import processors
 from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.facts.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
 from gpuwatch.size.capability import Capability, LabelledSize, capability_of, ratios

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
-from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, profile_name
+from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, processors, profile_name
 from gpuwatch.facts.catalog.mig import MigGeometry, MigProfile, geometry
-from gpuwatch.facts.catalog.processors import processors
 from gpuwatch.facts.frameworks.keys import COMPUTE_CAPABILITIES
 from gpuwatch.facts.model.cluster import Node
 
@@ -181,7 +180,7 @@ def _least_share(gpu: Gpu, shape: MigGeometry, profile: MigProfile) -> float:
     if one is not None:
         return one * profile.compute_slices
     shares = [_measured_share(other, _kind(profile)) for other, _ in _cut_alike(shape)]
-    return min((share for share in shares if share), default=shape.compute_ratio(profile))
+    return min((share for share in shares if share), default=profile.compute_slices / shape.compute_total)
 
 
 def _cut_alike(shape: MigGeometry) -> Iterable[tuple[Gpu, MigGeometry]]:

@@ -40,7 +40,8 @@ def change(key: WorkloadKey, now: Target, target: Target, facts: Facts) -> Chang
     pods = facts.pods.get(key.workload, ())
     known = facts.kind(key)
     kind, api_version, namespace, name = _identity(key, owner)
-    selector, prerequisites = _where(target, facts)
+    where = _WHERE.get(target.kind)
+    selector, prerequisites = where(target, facts.nodes_of.get(target.gpu_model, ())) if where else ({}, ())
     notes: list[str] = []
     made = partial(Change, kind=kind, namespace=namespace, name=name, prerequisites=prerequisites)
     if any(pod.claims for pod in pods):
@@ -93,20 +94,6 @@ def _claim_note(target: Target) -> str:
         else f"a selector for {target.gpu_model} and count: {target.gpus_per_pod}"
     )
     return f"Its devices come from a ResourceClaim: change its ResourceClaimTemplate to {what} with {by}."
-
-
-def _where(target: Target, facts: Facts) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Node selector, with labels as Nodes have or will have them, and prerequisites."""
-    nodes = facts.nodes_of.get(target.gpu_model, ())
-    match target.kind:
-        case TargetKind.MIG:
-            return _for_slice(target, nodes)
-        case TargetKind.SHARED:
-            return _for_sharing(target, nodes)
-        case TargetKind.MODEL:
-            return _for_model(target, nodes)
-        case _:
-            return {}, ()
 
 
 def _profiles_of(node: Node) -> set[str]:
@@ -171,6 +158,10 @@ def _for_model(target: Target, nodes: Sequence[Node]) -> tuple[Mapping[str, str]
         return {label: product}, _tolerations(usable)
     types = dict.fromkeys(instance_type_of(node) for node in usable if instance_type_of(node))
     return ({_INSTANCE_TYPE: next(iter(types))} if types else {}), _tolerations(usable)
+
+
+_WHERE = {TargetKind.MIG: _for_slice, TargetKind.SHARED: _for_sharing, TargetKind.MODEL: _for_model}
+"""(target, Nodes with its GPU model) → Node selector, with labels as Nodes have or will have them; prerequisites."""
 
 
 def _tolerations(nodes: Sequence[Node]) -> tuple[str, ...]:

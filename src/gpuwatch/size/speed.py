@@ -13,6 +13,7 @@ Three answers, by the distribution of the kernels' demand within a window (`dema
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,8 +51,9 @@ def predict_speeds(
     if demand is None or not targets:
         return (None,) * len(targets)
     offers = [ratios(now, target) for target in targets]
-    rows = [_rates(now, target, offer, demand.tensor_known) for target, offer in zip(targets, offers, strict=True)]
-    times = _times(demand, _kernels(demand), _Supply.of(np.array(rows))).tolist()
+    rows = [_supply(now, target, offer, demand.tensor_known) for target, offer in zip(targets, offers, strict=True)]
+    supply = _Supply(*np.hsplit(np.array(rows), len(_Supply._fields)))
+    times = _times(demand, _kernels(demand), supply).tolist()
     means = [float(column @ demand.weight) for column in (demand.busy, demand.sm, demand.dram, demand.tensor)]
     return tuple(
         _estimate(demand, means, offer, now, target, three)
@@ -97,32 +99,22 @@ def _kernels(demand: Demand) -> _Kernels:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Supply:
+class _Supply(NamedTuple):
     """Time per unit of demand on each target, now = 1: (targets, 1). compute and tensor: slowest, likely, fastest."""
 
-    compute: tuple[Floats, Floats, Floats]
-    tensor: tuple[Floats, Floats, Floats]
+    compute_low: Floats
+    compute: Floats
+    compute_high: Floats
+    tensor_low: Floats
+    tensor: Floats
+    tensor_high: Floats
     memory: Floats
     pcie: Floats
     burst: Floats  # 1 on another architecture, where the kernels' demand is unknown
 
-    @classmethod
-    def of(cls, rates: Floats) -> "_Supply":
-        """rates: a row of `_rates` for each target."""
-        times = np.hsplit(1.0 / rates[:, :-1], rates.shape[1] - 1)
-        low, likely, high, tensor_low, tensor_likely, tensor_high, memory, pcie = times
-        return cls(
-            compute=(low, likely, high),
-            tensor=(tensor_low, tensor_likely, tensor_high),
-            memory=memory,
-            pcie=pcie,
-            burst=rates[:, -1:],
-        )
 
-
-def _rates(now: Capability, target: Capability, offer: Ratios, tensor_known: bool) -> tuple[float, ...]:
-    """Supply on the target, now = 1: compute and tensor (slowest, likely, fastest), memory, link; and the burst."""
+def _supply(now: Capability, target: Capability, offer: Ratios, tensor_known: bool) -> tuple[float, ...]:
+    """The fields of `_Supply` for one target."""
     low, likely = offer.compute.low, offer.compute.likely
     another = now.gpu_model != target.gpu_model
     if another and not tensor_known:  # the SMs' work may all be on tensor cores
@@ -130,7 +122,7 @@ def _rates(now: Capability, target: Capability, offer: Ratios, tensor_known: boo
     pcie = 1.0 if offer.pcie is None else offer.pcie
     tensor = (offer.tensor.low, offer.tensor.likely, offer.tensor.high)
     burst = float(another and now.architecture != target.architecture)
-    return (low, likely, offer.compute.high, *tensor, offer.memory, pcie, burst)
+    return (*(1.0 / rate for rate in (low, likely, offer.compute.high, *tensor, offer.memory, pcie)), burst)
 
 
 def _times(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
@@ -139,15 +131,15 @@ def _times(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
     likely = _likely(kernels, supply)
     high = np.maximum.reduce(
         [
-            kernels.sm_least * supply.compute[2],
+            kernels.sm_least * supply.compute_high,
             kernels.dram_least * supply.memory,
-            kernels.tensor * supply.tensor[2],
-            np.minimum.reduce([supply.compute[2], supply.memory, supply.tensor[2], np.ones_like(supply.memory)])
+            kernels.tensor * supply.tensor_high,
+            np.minimum.reduce([supply.compute_high, supply.memory, supply.tensor_high, np.ones_like(supply.memory)])
             + np.zeros_like(kernels.tensor),
         ]
     )
     if demand.tier is EvidenceTier.UTILISATION:
-        low = np.maximum.reduce([supply.compute[0], supply.memory, supply.tensor[0], np.ones_like(supply.memory)])
+        low = np.maximum.reduce([supply.compute_low, supply.memory, supply.tensor_low, np.ones_like(supply.memory)])
         low = likely = low + np.zeros_like(high)
     cells = 1.0 - demand.busy + demand.busy * np.stack((low, likely, high))
     # A slower link: at the high end transfers overlap with kernels, else they add to them.
@@ -161,7 +153,7 @@ def _times(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
 
 def _slowest(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
     """Times of the kernels, now = 1, at the pessimistic end; never below 1."""
-    compute, memory, tensor = supply.compute[0], supply.memory, supply.tensor[0]
+    compute, memory, tensor = supply.compute_low, supply.memory, supply.tensor_low
     entropic = np.maximum(1.0, _pressure(kernels.sm_most_drawn, kernels, compute, memory, tensor)).mean(axis=-1)
     amdahl = np.maximum.reduce(
         [
@@ -178,7 +170,7 @@ def _slowest(demand: Demand, kernels: _Kernels, supply: _Supply) -> Floats:
 
 def _likely(kernels: _Kernels, supply: _Supply) -> Floats:
     """Times of the kernels, now = 1: time that no resource limits (latency) stays, the rest changes."""
-    pressure = _pressure(kernels.sm_drawn, kernels, supply.compute[1], supply.memory, supply.tensor[1])
+    pressure = _pressure(kernels.sm_drawn, kernels, supply.compute, supply.memory, supply.tensor)
     times: Floats = np.maximum(pressure, np.minimum(1.0, kernels.free_drawn + pressure)).mean(axis=-1)
     return times
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuwatch.facts.catalog.gpus import model_name, profile_name
 from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.telemetry import PodRef, Signal
 from gpuwatch.facts.model.workload_profile import (
     Cell,
@@ -403,16 +404,16 @@ def _days(table: Table, owner: Ints, held: Mask, keys: int) -> list[tuple[DayUse
 
 def _days_combined(sides: Sequence[Sequence[DayUse]], until: datetime, usage_days: int) -> tuple[DayUse, ...]:
     oldest = until.date() - timedelta(days=usage_days)
-    days: dict[date, DayUse] = {}
-    for item in (each for side in sides for each in side if each.day >= oldest):
-        known = days.get(item.day, DayUse(day=item.day, allocated_gpu_hours=0.0, busy_gpu_hours=0.0))
-        days[item.day] = DayUse(
-            day=item.day,
-            allocated_gpu_hours=known.allocated_gpu_hours + item.allocated_gpu_hours,
-            busy_gpu_hours=known.busy_gpu_hours + item.busy_gpu_hours,
-            unknown_gpu_hours=known.unknown_gpu_hours + item.unknown_gpu_hours,
+    days = grouped((each for side in sides for each in side if each.day >= oldest), lambda each: each.day)
+    return tuple(
+        DayUse(
+            day=day,
+            allocated_gpu_hours=sum(each.allocated_gpu_hours for each in days[day]),
+            busy_gpu_hours=sum(each.busy_gpu_hours for each in days[day]),
+            unknown_gpu_hours=sum(each.unknown_gpu_hours for each in days[day]),
         )
-    return tuple(days[day] for day in sorted(days))
+        for day in sorted(days)
+    )
 
 
 def _host_requests(
