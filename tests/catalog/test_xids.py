@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.facts.catalog.tables import CatalogError
-from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
-from gpuwatch.facts.catalog.xids import Xid, XidAction, XidClass, conflicts, parse_xids, xids
+from gpuwatch.facts.catalog.xids import Xid, XidAction, XidClass, conflicts, parse_xids, xids, xids_with_overrides
 from gpuwatch.facts.model.telemetry import GapKind
 
 SHARED = Path(__file__).parents[2].parent / "shared"

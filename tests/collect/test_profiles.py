@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
-from gpuwatch.facts.catalog.xids import Xid
+from gpuwatch.facts.catalog.xids import Xid, xids_with_overrides
 from gpuwatch.facts.model.cluster import Cluster, Node, Pod
 from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef, Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit

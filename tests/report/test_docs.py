@@ -21,8 +21,7 @@ from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.settings import load_settings
 from gpuwatch.facts.catalog.detectors import dcgm_errors
 from gpuwatch.facts.catalog.metrics import metric_rows, rows_for
-from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
-from gpuwatch.facts.catalog.xids import XidClass, xids
+from gpuwatch.facts.catalog.xids import XidClass, xids, xids_with_overrides
 from gpuwatch.facts.model.decision import Advice, FindingKind, Severity, Snapshot
 from gpuwatch.facts.model.telemetry import Schema, SignalFound
 from gpuwatch.judge import fleet

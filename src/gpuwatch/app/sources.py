@@ -121,7 +121,7 @@ def _policies(settings: Settings) -> tuple[Policies, tuple[Gap, ...]]:
     policies = Policies(health=settings.health, idle=settings.idle, misfit=settings.misfit, plan=settings.plan)
     if settings.xid_overrides is None:
         return policies, ()
-    from gpuwatch.facts.catalog.xid_overrides import xids_with_overrides
+    from gpuwatch.facts.catalog.xids import xids_with_overrides
 
     xids, gaps = xids_with_overrides(settings.xid_overrides)
     return replace(policies, xids=xids), gaps

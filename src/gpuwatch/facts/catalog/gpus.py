@@ -1,13 +1,15 @@
-"""GPU models by the names that exporters and Nodes give them: `gpus.csv`."""
+"""GPU models by the names that exporters and Nodes give them (`gpus.csv`), the processors of each
+(`processors.csv`), and what a PCIe link can carry, by its generation (`pcie.csv`)."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from operator import attrgetter
 
 from gpuwatch.facts.catalog.mig import MigGeometry, MigProfile, families, geometry
-from gpuwatch.facts.catalog.tables import CatalogError, Row, columns_of, packaged, read_csv
+from gpuwatch.facts.catalog.tables import Row, columns_of, keyed, packaged
 from gpuwatch.facts.model.telemetry import Vendor
 
 
@@ -89,26 +91,21 @@ def gpus() -> tuple[Gpu, ...]:
 
 def parse_gpus(text: str, file: str) -> tuple[Gpu, ...]:
     """Models of a GPU table. Raises CatalogError that names file and line; one name may not mean two models."""
-    found = []
     owners: dict[str, str] = {}
-    for row in read_csv(text, file, columns_of(Gpu)):
-        gpu = _gpu(row)
+
+    def make(row: Row) -> Gpu:
+        mig_family = row.optional("mig_family")
+        if mig_family and mig_family not in families():
+            raise row.error(f"column 'mig_family' is {mig_family!r}, which mig.json does not have")
+        aliases = tuple(alias.strip() for alias in row.optional("aliases").split(";") if alias.strip())
+        gpu = row.as_(Gpu, aliases=aliases, mig_family=mig_family)
         for spelling in {_normal(alias) for alias in (gpu.name, *gpu.aliases)}:
             if spelling in owners:
                 raise row.error(f"{spelling!r} names {owners[spelling]} already; one name may not mean two models")
             owners[spelling] = gpu.name
-        found.append(gpu)
-    if not found:
-        raise CatalogError(file, "the table has no rows")
-    return tuple(found)
+        return gpu
 
-
-def _gpu(row: Row) -> Gpu:
-    mig_family = row.optional("mig_family")
-    if mig_family and mig_family not in families():
-        raise row.error(f"column 'mig_family' is {mig_family!r}, which mig.json does not have")
-    aliases = tuple(alias.strip() for alias in row.optional("aliases").split(";") if alias.strip())
-    return row.as_(Gpu, aliases=aliases, mig_family=mig_family)
+    return tuple(keyed(text, file, Gpu, attrgetter("name"), make).values())
 
 
 @cache
@@ -123,3 +120,65 @@ _MAKER = re.compile(r"^((nvidia|tesla|amd|intel\(r\)|intelr|intel)-)+")
 def _normal(name: str) -> str:
     """Lower case, with dashes for spaces and underscores, without the vendor prefix and GFD's suffixes."""
     return _MAKER.sub("", _GFD_SUFFIX.sub("", re.sub(r"[\s_]+", "-", name.strip().lower())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieGeneration:
+    """lane_bytes_per_second: of one lane, one way, after its encoding. replays_per_minute_per_lane: DCGM's bound for a
+    healthy link, from the bit error rate that PCIe allows."""
+
+    generation: int
+    lane_bytes_per_second: float
+    replays_per_minute_per_lane: float
+    source: str
+    checked: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """multiprocessors: SMs (compute units on AMD) without MIG. slice_multiprocessors: kind of MIG instance ('1g',
+    '1g double-memory', …) → SMs; empty without a source. fp32_flops_per_second: peak without the tensor cores.
+    pcie_bytes_per_second: of the x16 link, both directions together."""
+
+    name: str
+    architecture: str
+    multiprocessors: int
+    boost_clock_hertz: float
+    fp32_flops_per_second: float
+    pcie_bytes_per_second: float
+    slice_multiprocessors: Mapping[str, int]
+    source: str
+    checked: date
+
+
+@cache
+def pcie_generations() -> Mapping[int, PcieGeneration]:
+    return keyed(packaged("pcie.csv"), "pcie.csv", PcieGeneration, attrgetter("generation"))
+
+
+@cache
+def processors() -> Mapping[str, Processor]:
+    """By Gpu.name; a model without a source is missing."""
+    return parse_processors(packaged("processors.csv"), "processors.csv")
+
+
+def parse_processors(text: str, file: str) -> dict[str, Processor]:
+    """Raises CatalogError that names file and line."""
+    cells = {"pcie_bytes_per_second": "pcie_generation"}  # the other columns are the fields
+    columns = (cells.get(name, name) for name in columns_of(Processor))
+    return keyed(text, file, Processor, attrgetter("name"), _processor, columns)
+
+
+def _processor(row: Row) -> Processor:
+    generation, known = row.cell("pcie_generation", int), pcie_generations()
+    if generation not in known:
+        raise row.error(f"column 'pcie_generation' is {generation}; expected one of {', '.join(map(str, known))}")
+    whole = row.cell("multiprocessors", int)
+    slices = {}
+    for part in filter(None, row.optional("slice_multiprocessors").split(";")):
+        kind, _, count = part.partition(":")
+        if not count.isdecimal() or not 0 < int(count) <= whole:
+            raise row.error(f"column 'slice_multiprocessors' has {part!r}; expected KIND:SMS, up to {whole}")
+        slices[kind.strip()] = int(count)
+    link = 2 * 16 * known[generation].lane_bytes_per_second
+    return row.as_(Processor, pcie_bytes_per_second=link, slice_multiprocessors=slices)

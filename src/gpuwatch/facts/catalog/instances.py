@@ -5,7 +5,6 @@ its date. It leaves out types with a fraction of a GPU, and GPUs that `gpus.csv`
 and memory, so the price per GPU grows with the host. The host's size has its own source, and is empty without one.
 """
 
-import csv
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -19,7 +18,7 @@ from gpuwatch.facts.catalog.tables import (
     Row,
     bad_input,
     columns_of,
-    csv_row,
+    csv_rows,
     keyed,
     operators_file,
     packaged,
@@ -195,24 +194,13 @@ def _completed(row: Row, file: str) -> Row:
 
 def _read(path: Path) -> list[Row | CatalogError]:
     """The operator's rows, and what is wrong with each entry that is none."""
-    rows_of = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
+    is_csv = path.suffix.lower() == ".csv"
     try:
-        return operators_file(path, lambda text: rows_of(text, str(path)))
+        return operators_file(
+            path, lambda text: [*csv_rows(text, str(path))[1]] if is_csv else _yaml_rows(text, str(path))
+        )
     except CatalogError as refused:
         return [CatalogError(refused.place, f"{refused.problem}. The catalog's own prices apply")]
-
-
-def _csv_rows(text: str, file: str) -> list[Row | CatalogError]:
-    rows: list[Row | CatalogError] = []
-    lines = csv.reader(text.splitlines())
-    header = [cell.strip() for cell in next(lines, [])]
-    for cells in lines:
-        if any(cell.strip() for cell in cells):
-            try:
-                rows.append(csv_row(f"{file}, line {lines.line_num}", header, cells))
-            except CatalogError as refused:
-                rows.append(refused)
-    return rows
 
 
 def _yaml_rows(text: str, file: str) -> list[Row | CatalogError]:

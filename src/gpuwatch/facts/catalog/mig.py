@@ -7,7 +7,7 @@ the measured memory of its instances.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -76,10 +76,6 @@ class MigGeometry:
         """Share of the GPU's memory that an instance gets, 0 to 1."""
         return profile.size / self.grid_units
 
-    def compute_ratio(self, profile: MigProfile) -> float:
-        """Share of the GPU's compute slices that an instance gets, 0 to 1."""
-        return profile.compute_slices / self.compute_total
-
     @property
     def plain_profiles(self) -> tuple[str, ...]:
         """Names without the variants: no media extensions, graphics or double memory."""
@@ -105,36 +101,21 @@ def geometry(family: str) -> MigGeometry | None:
     return _geometries().get(family)
 
 
-def placement_sets(geometry: MigGeometry, profiles: Iterable[str] | None = None) -> tuple[PlacementSet, ...]:
-    """Every valid set of instances of these profiles (default: all), the empty one first. ValueError if unknown."""
-    return tuple(sorted(_extend(geometry, _chosen(geometry, profiles), 0, ()), key=lambda found: (len(found), found)))
+def placement_sets(geometry: MigGeometry, names: Collection[str] | None = None) -> tuple[PlacementSet, ...]:
+    """Every valid set of instances of the profiles with these names (default: all), the empty one first."""
+    profiles = [profile for profile in geometry.profiles if names is None or profile.name in names]
+    return tuple(sorted(_extend(geometry, profiles, 0, ()), key=lambda found: (len(found), found)))
 
 
-def maximal(geometry: MigGeometry, profiles: Iterable[str] | None = None) -> tuple[PlacementSet, ...]:
+def maximal(geometry: MigGeometry, names: Collection[str] | None = None) -> tuple[PlacementSet, ...]:
     """The valid sets to which no instance of these profiles can be added."""
-    chosen = _chosen(geometry, profiles)
-    return tuple(
-        placed
-        for placed in placement_sets(geometry, [profile.name for profile in chosen])
-        if not any(_fits(geometry, placed, profile, start) for profile in chosen for start in profile.starts)
-    )
-
-
-def _chosen(geometry: MigGeometry, names: Iterable[str] | None) -> tuple[MigProfile, ...]:
-    if names is None:
-        return geometry.profiles
-    chosen = []
-    for name in names:
-        profile = geometry.profile(name)
-        if profile is None:
-            known = ", ".join(p.name for p in geometry.profiles)
-            raise ValueError(f"{geometry.family} has no MIG profile {name!r}; it has {known}")
-        chosen.append(profile)
-    return tuple(chosen)
+    spots = [(p, start) for p in geometry.profiles if names is None or p.name in names for start in p.starts]
+    sets = placement_sets(geometry, names)
+    return tuple(placed for placed in sets if not any(_fits(geometry, placed, *spot) for spot in spots))
 
 
 def _extend(
-    geometry: MigGeometry, profiles: tuple[MigProfile, ...], first_start: int, placed: PlacementSet
+    geometry: MigGeometry, profiles: Sequence[MigProfile], first_start: int, placed: PlacementSet
 ) -> Iterator[PlacementSet]:
     yield placed
     for profile in profiles:

@@ -94,8 +94,7 @@ def columns_of(row: type) -> tuple[str, ...]:
 
 def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
     """Raises CatalogError for a missing, unknown or repeated column, and for a row of another length."""
-    lines = csv.reader(text.splitlines())
-    header = [cell.strip() for cell in next(lines, [])]
+    header, rows = csv_rows(text, file)
     missing = [column for column in columns if column not in header]
     unknown = [column for column in header if column not in columns]
     if missing or unknown or len(set(header)) != len(header):
@@ -104,10 +103,25 @@ def read_csv(text: str, file: str, columns: tuple[str, ...]) -> Iterator[Row]:
             f"the columns must be {', '.join(columns)}, each once"
             f" (missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'})",
         )
-    for cells in lines:
-        if not any(cell.strip() for cell in cells):
-            continue
-        yield csv_row(f"{file}, line {lines.line_num}", header, cells)
+    for row in rows:
+        if isinstance(row, CatalogError):
+            raise row
+        yield row
+
+
+def csv_rows(text: str, file: str) -> tuple[list[str], Iterator[Row | CatalogError]]:
+    """The header, and the rows; a CatalogError for one that has more or fewer cells than the header."""
+    lines = csv.reader(text.splitlines())
+    header = [cell.strip() for cell in next(lines, [])]
+
+    def row(cells: list[str]) -> Row | CatalogError:
+        place = f"{file}, line {lines.line_num}"
+        if len(cells) == len(header):
+            return Row(place, dict(zip(header, cells, strict=True)))
+        problem = f"{len(cells)} cells where the header has {len(header)}; quote a cell that contains a comma"
+        return CatalogError(place, problem)
+
+    return header, (row(cells) for cells in lines if any(cell.strip() for cell in cells))
 
 
 def keyed(
@@ -128,15 +142,6 @@ def keyed(
     if not found:
         raise CatalogError(file, "the table has no rows")
     return found
-
-
-def csv_row(place: str, header: list[str], cells: list[str]) -> Row:
-    """Raises CatalogError where the row has more or fewer cells than the header."""
-    if len(cells) != len(header):
-        raise CatalogError(
-            place, f"{len(cells)} cells where the header has {len(header)}; quote a cell that contains a comma"
-        )
-    return Row(place, dict(zip(header, cells, strict=True)))
 
 
 def read_json(text: str, file: str) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from gpuwatch.facts.catalog.processors import pcie_generations
+from gpuwatch.facts.catalog.gpus import pcie_generations
 from gpuwatch.facts.model.decision import Advice, Component, Evidence, FindingKind, Severity
 from gpuwatch.facts.model.telemetry import Signal, Statistic
 from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Peers, PhysicalGpu, Tells

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 
-from gpuwatch.facts.catalog.processors import pcie_generations
+from gpuwatch.facts.catalog.gpus import pcie_generations
 from gpuwatch.facts.model.bounds import named, require
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Snapshot, Verdict
