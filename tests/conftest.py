@@ -1,7 +1,10 @@
 """Fixtures that every room's tests share: real servers, a real browser."""
 
+from __future__ import annotations
+
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -12,12 +15,16 @@ from dashboards import rendering
 from parts.alertmanager_server import AlertmanagerBuild, find_alertmanager
 from parts.appwrapper_controller import AppWrapperBuild, find_appwrapper
 from parts.browser import BrowserBuild, find_browser
+from parts.browser import running as running_browser
 from parts.go_tools import in_ci
 from parts.helm_tools import HelmBuild, find_helm, find_helm_3, find_kube_score
 from parts.image import Image, built, missing
 from parts.operator_server import OperatorBuild, find_operator
 from parts.prometheus_server import MAJORS, ServerBuild, find_servers, find_thanos
 from parts.workflow_lint import find_actionlint
+
+if TYPE_CHECKING:  # every test run looks for the browser, few start it
+    from playwright.sync_api import Browser
 
 # How long one example takes is no property of the code: on a busy machine the default of 0.2 s fails by chance.
 settings.register_profile("gpuwatch", parent=settings.get_profile(settings.get_current_profile_name()), deadline=None)
@@ -157,6 +164,13 @@ def browser_build() -> BrowserBuild:
         _not_to_be_had("Chromium with pdftotext")
     assert build is not None
     return build
+
+
+@pytest.fixture(scope="module")
+def browser(browser_build: BrowserBuild) -> Iterator[Browser]:
+    """A headless Chromium that the tests of a module share."""
+    with running_browser(browser_build) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,6 @@ from playwright.sync_api import Browser
 
 from dashboards import rendering, sample
 from dashboards.rendering import DashboardShown
-from parts.browser import BrowserBuild
-from parts.browser import running as running_browser
 from parts.prometheus_server import ServerBuild
 from parts.prometheus_server import running as running_prometheus
 
@@ -23,12 +21,6 @@ def base_url(newest_prometheus: ServerBuild, renderer: Path) -> Iterator[str]:
         rendering.serving(renderer, prometheus_url) as url,
     ):
         yield url
-
-
-@pytest.fixture(scope="module")
-def browser(browser_build: BrowserBuild) -> Iterator[Browser]:
-    with running_browser(browser_build) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

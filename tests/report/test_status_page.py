@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -30,15 +31,9 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.facts.model.remediation import Pause
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.say.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
-from parts.browser import BrowserBuild, page, running
-from report.html_checks import BEYOND, CONTRAST, OUTLINE, parsed, text_of, unfocused
+from parts.browser import page
+from report.html_checks import checked, parsed, text_of, unfocused
 from report.weekly_example import HOSTILE, HOSTILE_NAMESPACE, LONG
-
-
-@pytest.fixture(scope="module")
-def browser(browser_build: BrowserBuild) -> Iterator[Browser]:
-    with running(browser_build) as started:
-        yield started
 
 
 @pytest.fixture
@@ -84,6 +79,7 @@ def standing_by() -> Status:
     )
 
 
+@cache
 def full() -> Status:
     """A leader with everything that can be on the page, in names that want to be more."""
     store = new_store()
@@ -108,7 +104,7 @@ def full() -> Status:
         replace(known[0], proposal=replace(known[0].proposal, target=f"gang/{HOSTILE}", reason=HOSTILE)),
         *known[1:],
     )
-    analysis = Analysis(
+    found = Analysis(
         version=1,
         at=now - timedelta(seconds=40),
         coverage=Coverage(devices=64, devices_present=63),
@@ -133,12 +129,23 @@ def full() -> Status:
             JobTimes(name="profiles", failed_at=now - timedelta(hours=1), error=HOSTILE, running_since=now),
             JobTimes(name="forget"),
         ),
-        analysis=analysis,
+        analysis=found,
         remediations=known,
         pause=Pause(paused=True, since=now - timedelta(minutes=5), by=HOSTILE, reason=HOSTILE_NAMESPACE),
         report_due=now - timedelta(days=1),
         undelivered=2,
     )
+
+
+def analysis() -> Analysis:
+    found = full().analysis
+    assert found is not None
+    return found
+
+
+def changed(**changes: object) -> str:
+    """The page of the same leader, whose analysis has these fields instead."""
+    return status_html(replace(full(), analysis=replace(analysis(), **changes)))
 
 
 def listed() -> str:
@@ -198,41 +205,31 @@ def test_it_tells_what_stops_it_and_what_is_open() -> None:
 
 
 def test_the_fleet_is_a_picture_of_every_node_and_gpu() -> None:
-    state = full()
-    assert state.analysis is not None
-    rows = {row.name: row for row in fleet_rows(state.analysis)}
+    rows = {row.name: row for row in fleet_rows(analysis())}
     assert list(rows)[:2] == ["n0", "n1"]  # those with something to do
     assert [cell.state for cell in rows["n0"].cells] == ["degraded", *["tainted"] * 7]
     assert "gpuwatch.dev/degraded" in rows["n0"].notes
     assert [cell.state for cell in rows["n1"].cells][:3] == ["idle", "idle", "free"]
     assert {cell.state for cell in rows["n7"].cells} == {"busy"}
-    html = status_html(state)
+    html = status_html(full())
     assert '<a href="#finding-1">0 degraded</a>' in html
     assert 'id="finding-1">GPU-n0' in html
     assert "degraded 1 idle 2 busy 8 tainted 7 free 46" in text_of(html)
 
 
 def test_a_gpu_that_telemetry_does_not_tell_is_unknown_and_never_free() -> None:
-    state = full()
-    assert state.analysis is not None
-    devices = tuple(
-        replace(item, present=False) if item.node == "n2" else item
-        for item in state.analysis.devices
-        if item.node != "n3"
-    )
-    rows = {row.name: row for row in fleet_rows(replace(state.analysis, devices=devices))}
+    devices = tuple(replace(each, present=each.node != "n2") for each in analysis().devices if each.node != "n3")
+    rows = {row.name: row for row in fleet_rows(replace(analysis(), devices=devices))}
     assert [cell.state for cell in rows["n2"].cells] == ["unknown"] * 8
     assert [cell.state for cell in rows["n3"].cells] == ["unknown"] * 8
     assert "No telemetry shows this GPU." in rows["n3"].cells[0].reason
 
 
 def test_findings_stand_by_name_with_their_evidence() -> None:
-    state = full()
-    assert state.analysis is not None
     fact = Evidence(signal="xid_code", value=79.0, comparison="==", bound=79.0)
-    first = replace(state.analysis.findings[0], evidence=(fact,))
+    first = replace(analysis().findings[0], evidence=(fact,))
     untold = replace(first, verdict=Verdict.UNKNOWN, summary="No samples.", devices=())
-    text = text_of(status_html(replace(state, analysis=replace(state.analysis, findings=(first, untold)))))
+    text = text_of(changed(findings=(first, untold)))
     assert "1 finding" in text
     assert "xid_code = 79 (== 79)" in text
     assert "Not known (1): neither healthy nor idle, never acted on" in text
@@ -256,35 +253,25 @@ def test_a_cell_leads_to_its_finding_by_keyboard(browser: Browser, tmp_path: Pat
 
 
 def test_an_unknown_cell_opens_the_fold_that_says_why(browser: Browser, tmp_path: Path) -> None:
-    state = full()
-    assert state.analysis is not None
-    untold = replace(state.analysis.findings[0], verdict=Verdict.UNKNOWN, summary="No samples.", devices=("GPU-n2-0",))
-    analysis = replace(state.analysis, findings=(*state.analysis.findings, untold))
-    with page(browser, status_html(replace(state, analysis=analysis)), tmp_path) as (opened, _):
+    untold = replace(analysis().findings[0], verdict=Verdict.UNKNOWN, summary="No samples.", devices=("GPU-n2-0",))
+    with page(browser, changed(findings=(*analysis().findings, untold)), tmp_path) as (opened, _):
         assert not opened.locator("#unknown-1").is_visible()
         opened.get_by_role("link", name="0 unknown").press("Enter")
         assert opened.locator("#unknown-1").is_visible()
 
 
 def test_a_fleet_that_was_not_seen_is_unknown_and_not_well() -> None:
-    state = full()
-    assert state.analysis is not None
-    nothing = replace(
-        state.analysis, coverage=Coverage(), devices=(), findings=(), cluster=Cluster(), plan=Plan(at=state.at)
-    )
-    text = text_of(status_html(replace(state, analysis=nothing)))
+    text = text_of(changed(coverage=Coverage(), devices=(), findings=(), cluster=Cluster(), plan=Plan(at=full().at)))
     assert "Telemetry shows no GPU: the state of the fleet is unknown." in text
     assert "Not known: no GPU was seen." in text
     assert "No GPU was found degraded" not in text
 
 
 def test_names_of_nodes_stand_in_full() -> None:
-    state = full()
-    assert state.analysis is not None
-    item = state.analysis.plan.items[0]
+    plan = analysis().plan
+    item = plan.items[0]
     long = replace(item, candidate=replace(item.candidate, target=Subject(SubjectKind.NODE, "gpu-node-a-02")))
-    analysis = replace(state.analysis, plan=replace(state.analysis.plan, items=(long,)))
-    assert "gpu-node-a-02" in text_of(status_html(replace(state, analysis=analysis)))
+    assert "gpu-node-a-02" in text_of(changed(plan=replace(plan, items=(long,))))
 
 
 def test_it_reloads_by_itself_also_where_a_cell_was_followed(browser: Browser, port: int, asked: list[str]) -> None:
@@ -298,29 +285,24 @@ def test_it_reloads_by_itself_also_where_a_cell_was_followed(browser: Browser, p
 
 
 def test_it_tells_what_was_not_read_and_what_that_stops() -> None:
-    state = full()
-    assert state.analysis is not None
     unread = (Unread(FactKind.BUDGETS, "", "403"), Unread(FactKind.PODS, "ml", "bad"), Unread(FactKind.PODS, "ml", "x"))
-    analysis = replace(state.analysis, cluster=replace(state.analysis.cluster, unread=unread))
     assert (
         "Not read: budgets, pods of ml, at least in part. gpuwatch refuses the actions that depend on them."
-        in text_of(status_html(replace(state, analysis=analysis)))
+        in text_of(changed(cluster=replace(analysis().cluster, unread=unread)))
     )
-    assert "Not read:" not in text_of(status_html(state))
+    assert "Not read:" not in text_of(status_html(full()))
 
 
 def test_what_is_worth_doing_says_its_sums() -> None:
-    state = full()
-    assert state.analysis is not None
     worth = replace(
-        state.analysis.plan.items[0],
+        analysis().plan.items[0],
         refusals=(),
         score=Score(
             gained_gpu_hours=276.0, disrupted_gpu_hours=140.0, pool_gpu_hours=768.0, confidence_ratio=0.97,
             horizon_hours=24.0, gain_basis=f"Expected gang of 11.5 GPUs {HOSTILE}.", harm_basis="7 GPUs × 20 h.",
         ),
     )  # fmt: skip
-    html = status_html(replace(state, analysis=replace(state.analysis, plan=Plan(at=state.at, items=(worth,)))))
+    html = changed(plan=Plan(at=full().at, items=(worth,)))
     assert "saves 268, costs 140 GPU-hours in 24 h" in text_of(html)
     assert f"Expected gang of 11.5 GPUs {HOSTILE}. 7 GPUs × 20 h." in text_of(html)
     assert "<img" not in html
@@ -347,8 +329,8 @@ def test_pages_ask_for_nothing_complain_of_nothing_and_stand_out(
     browser: Browser, tmp_path: Path, name: str, scheme: Literal["light", "dark"]
 ) -> None:
     with page(browser, PAGES[name](), tmp_path, scheme=scheme) as (opened, heard):
-        found = opened.evaluate(CONTRAST)
-        assert opened.evaluate(OUTLINE) == []
+        found = checked(opened, "contrast")
+        assert checked(opened, "outline") == []
         assert unfocused(opened) == []
         assert heard.requests == [opened.url]
         assert heard.console == []
@@ -361,4 +343,4 @@ def test_pages_ask_for_nothing_complain_of_nothing_and_stand_out(
 def test_nothing_reaches_beyond_the_page(browser: Browser, tmp_path: Path, name: str, width: int) -> None:
     with page(browser, PAGES[name](), tmp_path, width=width) as (opened, _):
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
-        assert opened.evaluate(BEYOND, width) == []
+        assert checked(opened, "beyond", width) == []

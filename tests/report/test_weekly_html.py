@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +14,8 @@ from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, OutcomeVer
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.weekly_html import ABSTAINED_SHOWN, ACT_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
 from gpuwatch.say.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, idle_gpu_hours, reconciled
-from parts.browser import BrowserBuild, page, pdf_pages, running
-from report.html_checks import BEYOND, CONTRAST, OUTLINE, parsed, text_of, unfocused
+from parts.browser import BrowserBuild, page, pdf_pages
+from report.html_checks import checked, parsed, text_of, unfocused
 from report.weekly_example import (
     HOSTILE,
     HOSTILE_NAMESPACE,
@@ -28,12 +28,6 @@ from report.weekly_example import (
 )
 
 REPORTS = {"full": full_report, "empty": empty_report, "free": free_report}
-
-
-@pytest.fixture(scope="module")
-def browser(browser_build: BrowserBuild) -> Iterator[Browser]:
-    with running(browser_build) as started:
-        yield started
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -130,7 +124,7 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(
     browser: Browser, tmp_path: Path, name: str, scheme: Literal["light", "dark"]
 ) -> None:
     with page(browser, weekly_html(REPORTS[name]()), tmp_path, scheme=scheme) as (opened, heard):
-        assert opened.evaluate(OUTLINE) == []
+        assert checked(opened, "outline") == []
         assert unfocused(opened) == []
         assert heard.requests == [opened.url]
         assert heard.console == []
@@ -143,8 +137,7 @@ def test_nothing_reaches_beyond_the_page(browser: Browser, tmp_path: Path, name:
     with page(browser, weekly_html(REPORTS[name]()), tmp_path, width=width) as (opened, _):
         opened.evaluate("document.querySelectorAll('details').forEach(item => item.open = true)")
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
-        beyond = opened.evaluate(BEYOND, width)
-        assert beyond == []
+        assert checked(opened, "beyond", width) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -153,7 +146,7 @@ def test_texts_and_charts_stand_out(
     browser: Browser, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     with page(browser, weekly_html(full_report()), tmp_path, width=width, scheme=scheme) as (opened, _):
-        found = opened.evaluate(CONTRAST)
+        found = checked(opened, "contrast")
     assert len(found["texts"]) > 500
     assert len(found["shapes"]) > 50
     assert [item for item in found["texts"] if item[0] < 4.5] == []
@@ -163,11 +156,7 @@ def test_texts_and_charts_stand_out(
 @pytest.mark.parametrize(("width", "shown"), [(400, "narrow"), (1280, "wide")])
 def test_each_chart_is_seen_once_and_has_a_name(browser: Browser, tmp_path: Path, width: int, shown: str) -> None:
     with page(browser, weekly_html(full_report()), tmp_path, width=width) as (opened, _):
-        seen = opened.evaluate(
-            """() => [...document.querySelectorAll('svg.chart')].filter(item => item.getClientRects().length)
-                 .map(item => [item.getAttribute('class'), item.getBoundingClientRect().height,
-                               item.querySelector('title').textContent])"""
-        )
+        seen = checked(opened, "charts")
         named = opened.get_by_role("img").evaluate_all(
             "items => items.map(item => item.querySelector('title').textContent)"
         )
@@ -180,19 +169,7 @@ def test_each_chart_is_seen_once_and_has_a_name(browser: Browser, tmp_path: Path
 def test_texts_of_charts_do_not_cover_each_other(browser: Browser, tmp_path: Path) -> None:
     for width in (400, 1280):
         with page(browser, weekly_html(full_report()), tmp_path, width=width) as (opened, _):
-            covered = opened.evaluate(
-                """() => [...document.querySelectorAll('svg.chart')].flatMap(svg => {
-                     const frame = svg.getBoundingClientRect();
-                     const boxes = [...svg.querySelectorAll('text')]
-                       .map(item => [item.textContent, item.getBoundingClientRect()]).filter(([, box]) => box.width);
-                     const meet = (a, b) => a.left < b.right && b.left < a.right
-                       && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
-                     const out = boxes.filter(([, b]) => b.left < frame.left - 1 || b.right > frame.right + 1);
-                     return boxes.flatMap(([name, a], i) => boxes.slice(i + 1)
-                       .filter(([, b]) => meet(a, b))
-                       .map(([other]) => name + ' / ' + other)).concat(out.map(([name]) => 'cut: ' + name));
-                   })"""
-            )
+            covered = checked(opened, "covered")
         assert covered == [], width
 
 
