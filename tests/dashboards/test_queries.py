@@ -4,11 +4,13 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
+import yaml
 
 from dashboards import fleets
 from dashboards.fleets import FLEETS, HOURS, STOPPED_HOURS
@@ -22,94 +24,22 @@ VARIABLES = [
 ]
 RECORDED = {rule["record"] for group in rule_groups() for rule in group["rules"]}
 
-NOT_TOLD = [
-    # Fleets whose names begin so, why they lack the series, and the series.
-    (("amd", "intel", "gaudi"), "the catalog knows no metric for it but NVIDIA's", {
-        "gpu:gpu_xid:last", "gpu:gpu_recovery_action:max", "gpu:gpu_row_remap_failed:max",
-        "gpu:gpu_nvlink_errors:rate15m", "gpu_kind:gpu_nvlink_errors:rate15m", "gpu:gpu_thermal_throttle_ratio:rate15m",
-        "gpu:gpu_power_brake_ratio:rate15m",
-    }),
-    (("dcgm-default-list",), "not in dcgm-exporter's default list", {
-        "device:gpu_sm_active_ratio:max", "gpu:gpu_ecc_corrected:rate1h", "gpu:gpu_ecc_uncorrected:increase1h",
-        "gpu:gpu_ecc_uncorrected_since_reload:max", "gpu:gpu_nvlink_errors:rate15m",
-        "gpu_kind:gpu_nvlink_errors:rate15m", "gpu:gpu_recovery_action:max",
-        "gpu:gpu_power_brake_ratio:rate15m", "gpu:gpu_power_limit_watts:max", "gpu:gpu_row_remap_pending:max",
-        "gpu:gpu_thermal_throttle_ratio:rate15m",
-    }),
-    (("amd",), "AMD's exporter has no metric for it", {
-        "gpu:gpu_power_limit_watts:max", "gpu:gpu_row_remap_pending:max",
-    }),
-    (("intel",), "XPU Manager has no metric for it", {
-        "device:gpu_tensor_active_ratio:max", "gpu:gpu_pcie_replays:rate15m", "gpu:gpu_row_remap_pending:max",
-    }),
-    (("intel-1",), "XPU Manager has it from 2.x", {
-        "device:gpu_memory_total_bytes:max", "gpu:gpu_power_limit_watts:max",
-    }),
-    (("intel-2",), "XPU Manager had it in 1.x alone", {
-        "device:gpu_sm_active_ratio:max",
-    }),
-    (("intel-2",), "XPU Manager 2.x attaches no Pods", {
-        "device:gpu_workload:info", "namespace:gpus_allocated:count", "namespace:gpu_engine_active_ratio:avg",
-    }),
-    (("gaudi",), "Gaudi's exporter has one ratio, one temperature and no count of memory errors", {
-        "device:gpu_dram_active_ratio:max", "device:gpu_sm_active_ratio:max", "device:gpu_tensor_active_ratio:max",
-        "gpu:gpu_memory_temperature_celsius:max", "gpu:gpu_ecc_corrected:rate1h",
-        "gpu:gpu_ecc_uncorrected:increase1h", "gpu:gpu_ecc_uncorrected_since_reload:max",
-    }),
-    (("quiet",), "nothing was found, and nothing advised", {
-        "gpuwatch_finding", "gpuwatch_findings", "gpuwatch_advice", "ALERTS",
-    }),
-    (("stopped",), "no exporter writes", RECORDED),
-    (("stopped",), "gpuwatch sees no device that it could judge or act on", {
-        "gpuwatch_device_health_unknown", "gpuwatch_plan_items", "gpuwatch_plan_refusals",
-    }),
-]  # fmt: skip
-"""Queries that name one of these series may be empty."""
+MAY = yaml.safe_load(Path(__file__).with_name("exceptions.yaml").read_text(encoding="utf-8"))
 
-NOT_JUDGED = "without telemetry nobody knows what is idle or sick, and 0 would be a lie"
-NO_FAULT = "lists faults, and there is none"
-EMPTY = {
-    **{(("stopped",), key): NOT_JUDGED for key in (
-        ("gpuwatch-fleet", "Health unknown"), ("gpuwatch-health", "Health unknown"), ("gpuwatch-health", "Warnings"),
-        ("gpuwatch-money", "Possible saving, pessimistic"), ("gpuwatch-money", "Cost per hour by state"),
-        ("gpuwatch-money", "Free"), ("gpuwatch-money", "GPU time idle so far"), ("gpuwatch-money", "Idle"),
-        ("gpuwatch-money", "Namespaces"), ("gpuwatch-money", "Possible saving by kind of change"),
-        ("gpuwatch-money", "Saving per hour"), ("gpuwatch-money", "Possible saving"), ("gpuwatch-self", "Devices down"),
-        ("gpuwatch-workload", "Idle findings"), ("gpuwatch-workload", "Possible saving by change"),
-        ("gpuwatch-workload", "Possible saving"),
-    )},
-    (("stopped",), ("gpuwatch-health", "Nodes")): "without any telemetry one finding of the fleet stands for all Nodes",
-    (("quiet",), ("gpuwatch-health", "Memory errors")): NO_FAULT,
-    (("quiet",), ("gpuwatch-health", "XIDs")): NO_FAULT,
-    (tuple(name for name in FLEETS if name != "stopped"), ("gpuwatch-nodes", "Missing GPUs")):
-        "shows only Nodes that lack a GPU",
-    (tuple(name for name in FLEETS if not name.endswith(("-mig", "-divided", "stopped"))),
-     ("gpuwatch-gpu", "MIG instances")): "lists instances and partitions, and no card is divided",
-}  # fmt: skip
-"""Fleets and panels whose queries are all empty although every series that they name is there, with the reason."""
-LISTED = {(cluster, *panel) for clusters, panel in EMPTY for cluster in clusters}
 
-NO_VALUE = {
-    "gaudi": {"model": "Gaudi's exporter names no model"},
-    "gaudi-without-node": {"model": "Gaudi's exporter names no model", "node": "nothing names the Node"},
-    "intel-2": {"namespace": "XPU Manager 2.x attaches no Pods", "pod": "XPU Manager 2.x attaches no Pods"},
-    "intel-2-without-node": {
-        "namespace": "XPU Manager 2.x attaches no Pods", "pod": "XPU Manager 2.x attaches no Pods",
-        "node": "nothing names the Node",
-    },
-}  # fmt: skip
-"""Variables that find nothing to choose from in a fleet. All still chooses everything."""
+def not_told(cluster: str) -> list[str]:
+    """Series that this fleet lacks."""
+    found = [name for each in MAY["not_told"] if re.fullmatch(each["fleets"], cluster) for name in each["series"]]
+    return [*(name for name in found if name != "recorded"), *(RECORDED if "recorded" in found else ())]
 
-HONEST_ZERO = {
-    "gpuwatch-remediation": "what gpuwatch did and may do is a fact without telemetry, too; the brake is on then",
-    "gpuwatch-self": "how gpuwatch itself runs is a fact without telemetry, too",
-}
-"""Boards that may show 0 while the exporters are stopped."""
-HONEST_ZERO_PANELS = {
-    ("gpuwatch-nodes", "Tainted by gpuwatch"): "a taint stands in the cluster, whatever telemetry says",
-    ("gpuwatch-money", "GPUs without a price"): "prices are of Nodes",
-    ("gpuwatch-money", "Pools"): "Nodes and Pods tell what is allocated and priced",
-    ("gpuwatch-money", "Advice"): "advice of the last eight weeks",
+
+LISTED = {
+    (cluster, board, title)
+    for each in MAY["empty"]
+    for cluster in FLEETS
+    if re.fullmatch(each["fleets"], cluster)
+    for board, titles in each["panels"].items()
+    for title in titles
 }
 
 
@@ -163,7 +93,7 @@ def server(prometheus_build: ServerBuild) -> Iterator[Server]:
 
 @pytest.mark.parametrize("cluster", FLEETS)
 def test_every_query_returns_series_or_stands_in_the_list(server: Server, cluster: str) -> None:
-    lacking = {name for fleet, _, series in NOT_TOLD if cluster.startswith(fleet) for name in series}
+    lacking = set(not_told(cluster))
     told = [query for query in QUERIES if not lacking & set(SERIES.findall(query[2]["expr"]))]
     empty, full = set(), set()
     for board, title, target in told:
@@ -175,7 +105,7 @@ def test_every_query_returns_series_or_stands_in_the_list(server: Server, cluste
 
 @pytest.mark.parametrize("cluster", FLEETS)
 def test_what_is_said_to_be_missing_is(server: Server, cluster: str) -> None:
-    lacking = [name for fleet, _, series in NOT_TOLD if cluster.startswith(fleet) for name in series]
+    lacking = not_told(cluster)
     assert len(set(lacking)) == len(lacking), "said twice"
     assert server.names(cluster) & set(lacking) == set(), "the entry can go"
     read = {name for _, _, target in QUERIES for name in SERIES.findall(target["expr"])}
@@ -186,7 +116,7 @@ def test_what_is_said_to_be_missing_is(server: Server, cluster: str) -> None:
 def test_variables_return_values(server: Server, cluster: str) -> None:
     for board, name, query in VARIABLES:
         values = server.values(query, cluster)
-        assert bool(values) != (name in NO_VALUE.get(cluster, ())), (board, name, values)
+        assert bool(values) != (name in MAY["no_value"].get(cluster, ())), (board, name, values)
         if name in ("cluster", "node") and values:
             assert values == ({cluster} if name == "cluster" else set(fleets.NODES)), board
 
@@ -237,8 +167,8 @@ def zeros(server: Server, cluster: str) -> Iterator[tuple[str, str]]:
 
 def test_no_zero_while_the_exporters_are_stopped(server: Server) -> None:
     """gpuwatch runs and sees nothing: 0 faults, 0 idle, 0 cost of idle would be lies."""
-    found = {key for key in zeros(server, "stopped") if key[0] not in HONEST_ZERO}
-    assert found - HONEST_ZERO_PANELS.keys() == set()
+    found = {(board, f"{board}/{title}") for board, title in zeros(server, "stopped")}
+    assert [panel for board, panel in found if not {board, panel} & MAY["honest_zero"].keys()] == []
 
 
 def test_a_quiet_cluster_shows_zeros(server: Server) -> None:
