@@ -17,15 +17,12 @@ from gpuwatch.account.fleet_cost import FleetCost
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.tables import CatalogError
-from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import (
     ActionKind,
     Analysis,
-    Coverage,
     Family,
     Finding,
     FindingKind,
-    Plan,
     Severity,
     Subject,
     SubjectKind,
@@ -36,6 +33,7 @@ from gpuwatch.facts.model.telemetry import Device, Vendor
 from gpuwatch.sources.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster
 from parts.prometheus_server import ServerBuild
+from report.terminal import analysis_of
 from store.remediation_stores import T0, remediation
 
 TARGET_LABELS = {"job", "instance", "namespace", "pod", "container", "node", "service", "endpoint"}
@@ -275,18 +273,7 @@ def test_what_a_bound_leaves_out_is_counted() -> None:
         )
         for item in findings
     )
-    metrics, quiet = (
-        Metrics(),
-        Analysis(
-            version=1,
-            at=T0,
-            coverage=Coverage(),
-            devices=devices,
-            cluster=Cluster(),
-            findings=tuple(findings),
-            plan=Plan(at=T0),
-        ),
-    )
+    metrics, quiet = Metrics(), analysis_of(findings, at=T0, devices=devices)
     metrics.analysed(quiet)
     teams = {(f"team-{number}", "A100", "a"): 1.0 for number in range(2500)}
     cost = {(f"team-{number}", "allocated"): 1.0 for number in range(2500)}

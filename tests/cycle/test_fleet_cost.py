@@ -12,14 +12,10 @@ from advise.world import A100, NOW, advised, answer, cell, cluster, node, owner,
 from detect.builders import device
 from gpuwatch.account.fleet_cost import FleetCost, advice_counts, fleet_cost
 from gpuwatch.account.money import PriceList
-from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, Node, Pod, Sharing
+from gpuwatch.facts.model.cluster import ClaimedDevice, Node, Pod, Sharing
 from gpuwatch.facts.model.decision import (
-    Analysis,
-    Coverage,
-    Family,
     Finding,
     FindingKind,
-    Plan,
     Subject,
     SubjectKind,
     Verdict,
@@ -30,22 +26,15 @@ from gpuwatch.sources.kube.recorded import RecordedCluster
 from lab.simulate.fleet import build_fleet
 from lab.simulate.plan import FleetPlan
 from lab.simulate.writing import write_cluster
+from plan import fleet
+from report.terminal import analysis_of
 
 PRICES = PriceList([price()])  # 2 USD for an A100 and hour
 GPU = "nvidia.com/gpu"
 
 
 def idle(*refs: str, confidence: float = 0.9, kind: SubjectKind = SubjectKind.POD) -> Finding:
-    return Finding(
-        rule="idle.abandoned",
-        family=Family.IDLE,
-        kind=FindingKind.ABANDONED,
-        subject=Subject(kind, refs[0]),
-        verdict=Verdict.IDLE,
-        summary="",
-        confidence_ratio=confidence,
-        pods=refs,
-    )
+    return fleet.idle(refs[0], (), subject=Subject(kind, refs[0]), confidence_ratio=confidence, pods=refs)
 
 
 def costs(
@@ -57,18 +46,8 @@ def costs(
     prices: PriceList = PRICES,
     **more: object,
 ) -> FleetCost:
-    return fleet_cost(analysis(cluster(nodes, (), pods, **more), findings, devices), prices, advice)
-
-
-def analysis(state: Cluster, findings: Sequence[Finding] = (), devices: Sequence[Device] = ()) -> Analysis:
-    return Analysis(
-        version=1,
-        at=NOW,
-        coverage=Coverage(),
-        devices=tuple(devices),
-        cluster=state,
-        findings=tuple(findings),
-        plan=Plan(at=NOW),
+    return fleet_cost(
+        analysis_of(findings, at=NOW, devices=devices, cluster=cluster(nodes, (), pods, **more)), prices, advice
     )
 
 
@@ -273,10 +252,10 @@ def test_advice_is_counted_by_what_became_of_it() -> None:
 @pytest.mark.parametrize("seed", [7, 11])
 def test_a_simulated_fleet_adds_up(seed: int, tmp_path: Path) -> None:
     end = datetime(2026, 3, 2, 12, tzinfo=UTC)
-    fleet = build_fleet(FleetPlan(seed=seed, end=end, days=1.0, interval_seconds=300, faults=()))
-    write_cluster(fleet, tmp_path)
+    built = build_fleet(FleetPlan(seed=seed, end=end, days=1.0, interval_seconds=300, faults=()))
+    write_cluster(built, tmp_path)
     state = RecordedCluster(tmp_path).read(end)
-    found = fleet_cost(analysis(state), PriceList([]))
+    found = fleet_cost(analysis_of(at=NOW, cluster=state), PriceList([]))
     held: dict[tuple[str, str], float] = defaultdict(float)
     for (_, model, pool), gpus in found.allocated.items():
         held[model, pool] += gpus

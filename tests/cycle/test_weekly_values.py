@@ -13,18 +13,7 @@ from gpuwatch.account.fleet_cost import fleet_cost, rates_of
 from gpuwatch.account.money import PriceList, Rates
 from gpuwatch.account.weekly import assemble_weekly
 from gpuwatch.facts.model.cluster import Cluster, Pod
-from gpuwatch.facts.model.decision import (
-    Advice,
-    Analysis,
-    Coverage,
-    Family,
-    Finding,
-    FindingKind,
-    Plan,
-    Subject,
-    SubjectKind,
-    Verdict,
-)
+from gpuwatch.facts.model.decision import Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import Device, Vendor
 from gpuwatch.facts.model.weekly import WeeklyReport
@@ -32,6 +21,8 @@ from gpuwatch.facts.model.workload_profile import Cell, DayUse, ProfileBook, Usa
 from gpuwatch.judge.idle.assess import assess_idle
 from gpuwatch.say.weekly_html import weekly_html
 from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
+from plan import fleet
+from report.terminal import analysis_of
 from report.weekly_example import recommendation
 
 END = datetime(2026, 3, 2, tzinfo=UTC)
@@ -52,18 +43,7 @@ def hours(count: int = 168, end: datetime = END, **fields: object) -> list[Usage
 
 
 def idle(pod: str, devices: tuple[str, ...], since: datetime) -> Finding:
-    return Finding(
-        rule="idle.abandoned",
-        family=Family.IDLE,
-        kind=FindingKind.ABANDONED,
-        subject=Subject(SubjectKind.POD, pod),
-        verdict=Verdict.IDLE,
-        summary="silent",
-        advice=Advice.RECLAIM,
-        since=since,
-        devices=devices,
-        pods=(pod,),
-    )
+    return fleet.idle(pod, map(device, devices), since=since)
 
 
 def device(name: str, profile: str | None = None) -> Device:
@@ -84,15 +64,7 @@ def report(
     world: Cluster | None = None,
     currency: str = "USD",
 ) -> WeeklyReport:
-    analysis = Analysis(
-        version=1,
-        at=END,
-        coverage=Coverage(),
-        devices=devices,
-        cluster=world or Cluster(),
-        findings=findings,
-        plan=Plan(at=END),
-    )
+    analysis = analysis_of(findings, at=END, devices=devices, cluster=world or Cluster())
     book = ProfileBook(until=END, step_seconds=300, usage=tuple(usage), profiles={item.key: item for item in profiles})
     return assemble_weekly(
         analysis, book, advice, (), (), start=start, end=END, rates=Rates(by_model=prices), source="a test",
@@ -560,10 +532,7 @@ def test_a_cheap_and_a_dear_node_of_one_model_cost_the_same_in_the_report_as_on_
         for hour in range(168)
         for name in ("cheap", "dear")
     ]  # fmt: skip
-    now = Analysis(
-        version=1, at=END, coverage=Coverage(), devices=held, cluster=Cluster(nodes=tuple(nodes), pods=tuple(pods)),
-        findings=(silent,), plan=Plan(at=END),
-    )  # fmt: skip
+    now = analysis_of([silent], at=END, devices=held, cluster=Cluster(nodes=tuple(nodes), pods=tuple(pods)))
     page = fleet_cost(now, listed)
     book = ProfileBook(until=END, step_seconds=300, usage=tuple(usage))
     found = assemble_weekly(now, book, (), (), (), start=START, end=END, rates=rates_of(now, listed), source="a test")

@@ -1,8 +1,6 @@
 """Misfits in what people read."""
 
-import io
-
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from detect.test_contention import ALONE_A, ALONE_B, SHARED, SISTERS, A, B, dram, snapshot
 from gpuwatch.act.analysis import Policies, analyse, assess
@@ -10,12 +8,12 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.say.explain import explain, explanation_tables
 from gpuwatch.say.tables import analysis_tables
+from report import terminal
+from report.terminal import flat
 
 
 def shown(item: RenderableType) -> str:
-    console = Console(width=400, file=io.StringIO(), record=True)
-    console.print(item)
-    return " ".join(console.export_text().split())
+    return flat(terminal.shown(item, 400))
 
 
 def state(**asked: float) -> Snapshot:

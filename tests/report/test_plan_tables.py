@@ -4,31 +4,19 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from rich.console import Console, RenderableType
 
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
-from gpuwatch.facts.model.decision import ActionKind, Analysis, Coverage, Mode, PlanItem, Timing, TimingKind
+from gpuwatch.facts.model.decision import ActionKind, Analysis, Mode, PlanItem, Timing, TimingKind
 from gpuwatch.facts.model.remediation import Pause, Phase
-from gpuwatch.facts.model.telemetry import Schema
 from gpuwatch.say.plan_tables import item_lines
 from gpuwatch.say.remediation_tables import history_tables, remediation_detail
 from gpuwatch.say.tables import analysis_tables, plan_tables
 from plan.fleet import NOW, device, idle, node, plan_of, pod, sick, snapshot, workload
-
-
-def shown(what: RenderableType, width: int = 100) -> str:
-    console = Console(width=width, record=True, file=None, force_terminal=False)
-    with console.capture() as told:
-        console.print(what)
-    return told.get()
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
+from report.terminal import analysis_of, flat, shown
 
 
 def analysis(policy: PlanPolicy = PlanPolicy()) -> Analysis:  # noqa: B008 - frozen
@@ -53,17 +41,8 @@ def analysis(policy: PlanPolicy = PlanPolicy()) -> Analysis:  # noqa: B008 - fro
     kept = {each.id: each for each in owners}
     state = replace(state, cluster=replace(state.cluster, workloads=tuple(kept.values())))
     findings = (sick(train[0]), idle("ml/a", free), idle("ml/b", half))
-    return Analysis(
-        version=1,
-        at=NOW,
-        coverage=Coverage(),
-        devices=state.devices,
-        cluster=state.cluster,
-        findings=findings,
-        plan=plan_of(state, findings, policy),
-        telemetry_schema=Schema(),
-        gaps=(),
-    )
+    plan = plan_of(state, findings, policy)
+    return analysis_of(findings, at=NOW, devices=state.devices, cluster=state.cluster, plan=plan)
 
 
 ACTING = PlanPolicy(

@@ -7,21 +7,14 @@ from dataclasses import replace
 import pytest
 import yaml
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
 
 from gpuwatch.facts.model.sizing import AbstentionKind
 from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.say.weekly_words import ABSTAINED
+from report.terminal import shown
 from report.weekly_example import HOSTILE, LONG, abstention, mig_plan, recommendation
 
 WIDTHS = (80, 100, 160)
-
-
-def shown(item: RenderableType, width: int = 160) -> str:
-    console = Console(width=width, highlight=False)
-    with console.capture() as captured:
-        console.print(item)
-    return captured.get()
 
 
 def squeezed(text: str) -> str:

@@ -4,10 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from rich.console import Console
 
 from gpuwatch.app.cli.scope import Scope
-from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import (
     Analysis,
     Coverage,
@@ -15,7 +13,6 @@ from gpuwatch.facts.model.decision import (
     Family,
     Finding,
     FindingKind,
-    Plan,
     Severity,
     Subject,
     SubjectKind,
@@ -23,22 +20,20 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.telemetry import Device, Vendor
 from gpuwatch.say.tables import analysis_tables
+from plan.fleet import sick
+from report import terminal
+from report.terminal import analysis_of
 
 AT = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
+def device(name: str, *pods: str) -> Device:
+    return Device(id=name, uuid=name, vendor=Vendor.NVIDIA, vocabulary="dcgm", pods=pods)
+
+
 def analysis(findings: tuple[Finding, ...] = (), devices: int = 0, health_unknown: int = 0) -> Analysis:
-    return Analysis(
-        version=1,
-        at=AT,
-        coverage=Coverage(devices=devices, devices_present=devices, health_unknown=health_unknown),
-        devices=tuple(
-            Device(id=f"GPU-{n}", uuid=f"GPU-{n}", vendor=Vendor.NVIDIA, vocabulary="dcgm") for n in range(devices)
-        ),
-        cluster=Cluster(),
-        findings=findings,
-        plan=Plan(at=AT),
-    )
+    coverage = Coverage(devices=devices, devices_present=devices, health_unknown=health_unknown)
+    return analysis_of(findings, at=AT, devices=(device(f"GPU-{n}") for n in range(devices)), coverage=coverage)
 
 
 def unknown(pod: str) -> Finding:
@@ -55,11 +50,7 @@ def unknown(pod: str) -> Finding:
 
 
 def shown(item: Analysis, rows: int = 30, scope: str = "") -> str:
-    console = Console(width=160, record=True, file=None, quiet=True)
-    with console.capture() as captured:
-        console.quiet = False
-        console.print(analysis_tables(item, "a test", scope=scope, rows=rows))
-    return captured.get()
+    return terminal.shown(analysis_tables(item, "a test", scope=scope, rows=rows))
 
 
 @pytest.mark.parametrize(
@@ -107,10 +98,7 @@ def test_how_long_it_has_been_so(since: int | None, statistic: str, window_secon
 
 
 def test_the_head_counts_what_is_shown_and_says_so() -> None:
-    devices = tuple(
-        Device(id=f"GPU-{pod}", uuid=f"GPU-{pod}", vendor=Vendor.NVIDIA, vocabulary="dcgm", pods=(pod,))
-        for pod in ("ml/a", "web/b")
-    )
+    devices = tuple(device(f"GPU-{pod}", pod) for pod in ("ml/a", "web/b"))
     mine, other = (replace(unknown(pod), pods=(pod,), devices=("GPU-ml/a",)) for pod in ("ml/a", "web/b"))
     scope = Scope("ml")
     chosen = scope.of(replace(analysis((mine, other)), devices=devices))
@@ -122,16 +110,6 @@ def test_the_head_counts_what_is_shown_and_says_so() -> None:
 
 
 def test_a_table_that_is_cut_says_so() -> None:
-    findings = tuple(
-        Finding(
-            rule="health.xid",
-            family=Family.HEALTH,
-            kind=FindingKind.XID,
-            subject=Subject(SubjectKind.DEVICE, f"GPU-{n}"),
-            verdict=Verdict.DEGRADED,
-            summary="XID 79",
-        )
-        for n in range(4)
-    )
+    findings = tuple(sick(device(f"GPU-{n}")) for n in range(4))
     assert "and 2 more" in shown(analysis(findings, devices=4), rows=2)
     assert "more: --rows" not in shown(analysis(findings, devices=4), rows=4)
