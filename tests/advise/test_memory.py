@@ -43,7 +43,6 @@ def test_without_a_run_nothing_is_known() -> None:
 
 def test_the_largest_run_counts_with_headroom_and_context() -> None:
     need = memory_need(profile(run(4.0), run(10.0), run(6.0)))
-    assert need is not None
     assert need.peak_bytes == 10 * GIB
     assert need.need_bytes == pytest.approx((10 * 1.15 + 0.5) * GIB)
     assert (need.runs, need.elastic) == (3, False)
@@ -54,7 +53,6 @@ def test_the_largest_run_counts_with_headroom_and_context() -> None:
 def test_few_runs_need_more_headroom(count: int, headroom: float) -> None:
     """run_count also counts runs that the profile keeps no more."""
     need = memory_need(profile(run(10.0), count=count))
-    assert need is not None
     assert need.headroom_ratio == headroom
 
 
@@ -73,17 +71,14 @@ def test_few_runs_need_more_headroom(count: int, headroom: float) -> None:
 )
 def test_what_is_taken_at_the_start_and_kept_is_suspect(peak: float, at_start: float | None, elastic: bool) -> None:
     need = memory_need(profile(run(peak, at_start)))
-    assert need is not None
     assert need.elastic is elastic
     assert ("whose peak does not tell its need" in need.reason) is elastic
 
 
 def test_one_elastic_run_is_enough_and_an_unknown_card_is_none() -> None:
     mixed = memory_need(profile(run(10.0), run(36.0, 36.0)))
-    assert mixed is not None
     assert mixed.elastic
     unknown = memory_need(profile(run(36.0, 36.0, capacity_gib=None)))
-    assert unknown is not None
     assert unknown.elastic
     assert "took their memory at the start" in unknown.reason
 
@@ -91,13 +86,11 @@ def test_one_elastic_run_is_enough_and_an_unknown_card_is_none() -> None:
 @pytest.mark.parametrize(("peak", "elastic"), [(30.0, True), (29.9, False)])
 def test_beside_runs_that_were_seen_to_grow_only_a_full_one_is_suspect(peak: float, elastic: bool) -> None:
     need = memory_need(profile(run(10.0), run(peak, None)))
-    assert need is not None
     assert need.elastic is elastic
 
 
 def test_a_full_card_whose_start_was_not_seen_says_so() -> None:
     need = memory_need(profile(run(30.0, None), run(12.0, None)))
-    assert need is not None
     assert need.elastic
     assert "1 of 2 runs had up to 75% of the device, and their start was not measured" in need.reason
     assert "gpuwatch.dev/gpu-memory-need, for example 12Gi" in need.reason
@@ -107,7 +100,6 @@ def test_a_full_card_whose_start_was_not_seen_says_so() -> None:
 def test_what_the_owner_states_is_the_need_where_it_cannot_be_measured(text: str, gib: float) -> None:
     stated = [("Pod ns/x", {}), ("Deployment/ns/x", {"gpuwatch.dev/gpu-memory-need": text})]
     need = memory_need(profile(run(16.0, 16.0)), annotated=stated)
-    assert need is not None
     assert need.need_bytes == pytest.approx(gib * GIB)
     assert not need.elastic
     assert "Deployment/ns/x states a need of" in need.reason
@@ -117,14 +109,12 @@ def test_what_the_owner_states_is_the_need_where_it_cannot_be_measured(text: str
 @pytest.mark.parametrize(("text", "needed"), [("20Gi", 20.0), ("2Gi", 10 * 1.15 + 0.5)])
 def test_what_was_measured_is_not_talked_away(text: str, needed: float) -> None:
     need = memory_need(profile(run(10.0)), annotated=[("Pod ns/x", {"gpuwatch.dev/gpu-memory-need": text})])
-    assert need is not None
     assert need.need_bytes == pytest.approx(needed * GIB)
 
 
 @pytest.mark.parametrize("text", ["much", "12", "-1Gi", ""])
 def test_a_need_that_is_no_amount_is_named_and_not_used(text: str) -> None:
     need = memory_need(profile(run(16.0, 16.0)), annotated=[("Pod ns/x", {"gpuwatch.dev/gpu-memory-need": text})])
-    assert need is not None
     assert need.elastic
     assert f"gpu-memory-need of Pod ns/x is {text!r}, and not a quantity such as 12Gi" in need.reason
 
@@ -142,6 +132,5 @@ def test_a_need_that_is_no_amount_is_named_and_not_used(text: str) -> None:
 )
 def test_a_restart_near_the_limit_adds_more(peak: float, pod: Pod, starved: bool) -> None:
     need = memory_need(profile(run(peak), count=9), pods=[pod])
-    assert need is not None
     assert need.headroom_ratio == (0.20 if starved else 0.10)
     assert ("out of memory" in need.reason) is starved

@@ -54,7 +54,6 @@ def test_as_few_gpus_as_an_exhaustive_search_finds(seed: int) -> None:
     profiles = tuple(sorted(chance.sample(PLAIN, 3)))
     demand = tuple(chance.randint(0, 5) for _ in profiles)
     found = packed(dict(zip(profiles, demand, strict=True)), blank=20)
-    assert found is not None
     assert found.gpus == fewest(demand, profiles)
     assert found.lower_bound <= found.gpus
     offered = Counter(name for cut, count in found.cut.items() for name in cut * count)
@@ -71,38 +70,32 @@ def test_what_does_not_fit_is_none() -> None:
 def test_of_equally_few_gpus_the_gentlest() -> None:
     serves = KeptClass(("3g.20gb", "3g.20gb"), 0, cuttable=True)
     found = packed({"3g.20gb": 2}, kept={serves: 1}, blank=5)
-    assert found is not None
     assert (found.keep, found.cut) == ({serves: 1}, {})
 
 
 def test_a_kept_gpu_that_serves_worse_is_left_for_fewer_gpus() -> None:
     poor = KeptClass(("3g.20gb",), 0, cuttable=True)
     found = packed({"3g.20gb": 2}, kept={poor: 2})
-    assert found is not None
     assert (found.gpus, found.keep, found.cut) == (1, {}, {("3g.20gb", "3g.20gb"): 1})
 
 
 def test_the_gpu_with_fewer_tenants_is_given_up() -> None:
     one, two = (KeptClass(("3g.20gb", "3g.20gb"), tenants, cuttable=True) for tenants in (1, 2))
     found = packed({"3g.20gb": 4}, kept={one: 2, two: 1})
-    assert found is not None
     assert found.keep == {one: 1, two: 1}
 
 
 def test_free_instances_of_gpus_in_use_come_first() -> None:
     found = packed({"1g.5gb": 8}, held={"1g.5gb": 1, "7g.40gb": 1}, blank=1)
-    assert found is not None
     assert (found.gpus, found.lower_bound) == (1, 1)
 
 
 @pytest.mark.parametrize("family", families())
 def test_every_family_can_be_packed_full(family: str) -> None:
     shape = geometry(family)
-    assert shape is not None
     for profile in shape.profiles:
         for count, gpus in ((profile.max_instances, 1), (profile.max_instances + 1, 2)):
             found = packed({profile.name: count}, family, blank=2)
-            assert found is not None
             assert found.gpus == gpus
 
 
@@ -128,7 +121,6 @@ def test_every_family_can_be_packed_full(family: str) -> None:
 )
 def test_spellings(family: str, spelling: str, name: str | None) -> None:
     shape = geometry(family)
-    assert shape is not None
     profile = shape.profile(spelling)
     assert (profile.name if profile else None) == name
 

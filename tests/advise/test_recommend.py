@@ -46,7 +46,6 @@ def test_the_cheapest_that_is_fast_enough_is_advised_with_all_its_numbers():
     assert found.chosen.target.mig_profile == "1g.5gb"
     assert found.chosen.allowed
     assert found.chosen.speed.low_ratio >= found.target_speed_ratio == 0.9
-    assert found.runner_up is not None
     assert found.runner_up.target.mig_profile == "1g.10gb"
     assert found.current.target.kind is TargetKind.SAME
     assert found.chosen.projected_saving_per_week == pytest.approx(168 * 2 * 7 / 8)
@@ -217,7 +216,6 @@ def test_likely_fast_enough_but_not_surely():
     found = abstained(
         answer(profile(JOB, cells=[cell(0.55, 0.22)], peak_gib=15), world=world), AbstentionKind.UNCERTAIN
     )
-    assert found.nearest is not None
     assert found.nearest.speed.likely_ratio >= 0.9 > found.nearest.speed.low_ratio
     assert rules(found.nearest) == {"target_speed"}
 
@@ -292,8 +290,6 @@ def test_a_week_allows_what_a_day_does_not():
 
 def test_young_memory_is_widened_too():
     old, young = answer(profile(days=14.0)).memory, answer(profile(days=1.0)).memory
-    assert old is not None
-    assert young is not None
     assert young.need_bytes / old.need_bytes == pytest.approx(1.1 / (1 + 0.1 / 14))
 
 
@@ -358,7 +354,6 @@ def test_beside_a_condition_stands_the_best_that_needs_none():
     prices = [price(), price("h100", "H100-SXM5-80GB", per_hour=0.01)]
     found = advised(answer(profile(), world=cluster(nodes), prices=prices))
     assert (found.chosen.target.gpu_model, bool(found.condition)) == ("H100-SXM5-80GB", True)
-    assert found.runner_up is not None
     assert found.runner_up.target.gpu_model == A100
     assert f". Without a condition: {found.runner_up.target.name} keeps " in found.reason
     assert found.reason.endswith("GPU-hours a week.")
@@ -486,7 +481,6 @@ def test_a_policy_out_of_bounds_is_refused_by_name(name, value):
 def test_usable_memory_of_the_options():
     found = answer(profile())
     assert option(found, TargetKind.MIG, "1g.5gb").memory_bytes == pytest.approx(0.95 * 5 * GIB)
-    assert found.current is not None
     assert found.current.memory_bytes == pytest.approx(0.98 * 40 * GIB)
 
 
@@ -550,7 +544,5 @@ def test_a_live_pod_that_restarted_near_the_cards_limit_needs_more() -> None:
     one = profile(runs=(run(38.0), *(run(4.0, number=number) for number in range(1, 6))))
     once = answer(one, world=cluster(pods=[pod(name="pod-0")])).memory
     again = answer(one, world=cluster(pods=[pod(name="pod-0", restarts=1)])).memory
-    assert once is not None
-    assert again is not None
     assert (once.headroom_ratio, again.headroom_ratio) == (0.10, 0.20)
     assert "perhaps out of memory" in again.reason

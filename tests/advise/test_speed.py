@@ -368,7 +368,6 @@ def test_what_no_source_gives_is_the_least_that_any_leaves(
 def test_every_slice_has_less_than_its_share_of_the_card_and_most_of_it() -> None:
     for model in (one for one in gpus() if one.mig_family):
         shape = geometry(model.mig_family)
-        assert shape is not None
         for profile in shape.profiles:
             share = capability_of(model, profile.name).memory_bytes / (model.memory_bytes * shape.memory_ratio(profile))
             assert 0.9 < share < 1.0, (model.name, profile.name)

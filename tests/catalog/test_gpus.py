@@ -21,7 +21,6 @@ SHARED = Path(__file__).parents[2].parent / "shared"
 )
 def test_names_in_use(spelling: str, name: str) -> None:
     found = find_gpu(spelling)
-    assert found is not None
     assert found.name == name
 
 
@@ -46,7 +45,6 @@ def test_figures_are_of_the_right_size(gpu: Gpu) -> None:
 
 def test_published_figures() -> None:
     h100 = find_gpu("NVIDIA H100 80GB HBM3")
-    assert h100 is not None
     assert h100.vendor is Vendor.NVIDIA
     assert h100.memory_bytes == 80 * 2**30
     assert h100.memory_bandwidth_bytes_per_second == 3.35e12
@@ -54,7 +52,6 @@ def test_published_figures() -> None:
     assert h100.power_limit_watts == 700
     assert h100.link_bytes_per_second == 900e9
     t4 = find_gpu("Tesla T4")
-    assert t4 is not None
     assert t4.memory_bytes == 15109 * 2**20
     assert t4.link_bytes_per_second is None
     assert t4.mig_family == ""
@@ -88,7 +85,6 @@ def test_mig_families_fit_the_memory() -> None:
         if not gpu.mig_family:
             continue
         mig = geometry(gpu.mig_family)
-        assert mig is not None
         whole = max(mig.profiles, key=lambda profile: profile.size)
         nominal = int(re.findall(r"\.(\d+)gb", whole.name)[0]) * 2**30
         assert abs(nominal - gpu.memory_bytes) < 0.04 * gpu.memory_bytes, gpu.name
@@ -107,9 +103,7 @@ def test_the_share_of_a_slice_is_its_share_of_the_memory_slices(
 @pytest.mark.parametrize("model", [gpu.name for gpu in gpus() if gpu.mig_family])
 def test_shares_on_one_card_never_exceed_it_and_a_card_without_a_place_left_is_allocated_in_full(model: str) -> None:
     gpu = find_gpu(model)
-    assert gpu is not None
     mig = geometry(gpu.mig_family)
-    assert mig is not None
     share = {profile.name: gpu_share_ratio(model, profile.name) for profile in mig.profiles}
     for placed in placement_sets(mig):
         assert sum(share[one.profile] for one in placed) <= 1 + 1e-12, placed
@@ -174,7 +168,6 @@ def test_every_row_is_a_gpu_of_the_catalog() -> None:
 @pytest.mark.parametrize("name", sorted(processors()))
 def test_slices_are_kinds_that_the_gpu_has_and_fit_into_it(name: str) -> None:
     processor, gpu = processors()[name], find_gpu(name)
-    assert gpu is not None
     shape = geometry(gpu.mig_family)
     kinds = {} if shape is None else {p.name.partition(".")[0]: p.compute_slices for p in shape.profiles}
     for kind, count in processor.slice_multiprocessors.items():
@@ -182,7 +175,6 @@ def test_slices_are_kinds_that_the_gpu_has_and_fit_into_it(name: str) -> None:
         if not kind.endswith("double-memory"):
             # Within a few SMs of its share: GPCs differ in size, H100 gives 3g more than three sevenths, and H20 gives
             # 1g one of its GPCs' eight SMs.
-            assert shape is not None
             few = 0.29 if name.startswith("H20-") else 0.16
             assert count / processor.multiprocessors == pytest.approx(slices / shape.compute_total, rel=few)
 

@@ -33,7 +33,6 @@ def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | N
 )
 def test_published_prices_per_gpu(name: str, region: str, gpu: str, count: int, per_gpu: float) -> None:
     found = find_instance_type(name, region)
-    assert found is not None
     assert (found.gpu, found.gpu_count, found.currency) == (gpu, count, "USD")
     assert found.price_per_gpu_hour == pytest.approx(per_gpu, abs=0.001)
 
@@ -45,7 +44,6 @@ def test_every_row_has_a_known_gpu_a_date_and_a_source() -> None:
     assert {one.price_date for one in types} == {date(2026, 7, 20), date(2026, 6, 18), date(2026, 8, 3)}
     for one in types:
         gpu = find_gpu(one.gpu)
-        assert gpu is not None
         assert gpu.name == one.gpu
         assert one.source
         assert 0.1 < one.price_per_gpu_hour < 50, one.name
@@ -57,13 +55,11 @@ def test_every_row_has_a_known_gpu_a_date_and_a_source() -> None:
 )
 def test_published_sizes_of_hosts(name: str, region: str, vcpus: int, gib: int) -> None:
     found = find_instance_type(name, region)
-    assert found is not None
     assert (found.vcpus, found.host_memory_bytes) == (vcpus, gib * 2**30)
 
 
 def test_a_host_of_which_nothing_is_published_is_unknown() -> None:
     found = find_instance_type("Standard_ND96isf_H100_v5", "eastus2")
-    assert found is not None
     assert (found.vcpus, found.host_memory_bytes, found.host_source) == (None, None, "")
     assert (found.allocatable_cpu_cores, found.allocatable_memory_bytes) == (None, None)
 
@@ -81,7 +77,6 @@ def test_every_host_has_a_source_and_is_the_same_in_all_regions() -> None:
 )
 def test_the_kubelet_keeps_what_karpenter_documents_of_the_cpus(name: str, cores: float) -> None:
     found = find_instance_type(name, "us-east-1")
-    assert found is not None
     assert found.allocatable_cpu_cores == pytest.approx(cores, abs=0.0001)
 
 
@@ -143,11 +138,9 @@ def test_the_operators_price_comes_first(tmp_path: Path) -> None:
     types, gaps = instance_types_with_overrides(path)
     assert gaps == ()
     own = find_instance_type("dgx-h100", "rack-7", types)
-    assert own is not None
     assert (own.gpu, own.gpu_count, own.price_per_hour) == ("H100-SXM5-80GB", 8, 31.5)
     assert (own.price_date, own.source, own.vendor) == (date(2026, 9, 1), str(path), "")
     contract = find_instance_type("p5.48xlarge", "us-east-1", types)
-    assert contract is not None
     assert contract.price_per_hour == 40
     assert len(types) == len(instance_types()) + 1
 
@@ -157,7 +150,6 @@ def test_a_price_for_everywhere_replaces_all_regions_of_its_name(tmp_path: Path)
     types, _ = instance_types_with_overrides(path)
     for region in ("us-central1", "mars-north1"):
         found = find_instance_type("a3-highgpu-8g", region, types)
-        assert found is not None
         assert found.price_per_hour == 50
     assert len([one for one in types if one.name == "a3-highgpu-8g"]) == 1
 

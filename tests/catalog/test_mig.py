@@ -98,8 +98,6 @@ def test_media_extensions_go_to_one_instance_only() -> None:
 def test_memory_and_compute_shares() -> None:
     a100 = of("A100-40GB")
     three, double = a100.profile("3g.20gb"), a100.profile("1g.10gb")
-    assert three is not None
-    assert double is not None
     assert (a100.memory_ratio(three), three.compute_slices) == (0.5, 3)
     assert (a100.memory_ratio(double), double.compute_slices) == (0.25, 1)
     assert double.double_memory

@@ -120,7 +120,6 @@ def read(object_: Object) -> Workload:
     """As the reader of the cluster gives it to the plan."""
     kind = WRITTEN[key_of(object_)]
     found = TakeOwner(kind)(msgspec.Raw(json.dumps(object_).encode()))
-    assert found is not None
     return replace(owner(kind), loses=found.loses)
 
 

@@ -18,7 +18,6 @@ from gpuwatch.sources.kube.owners import TakeOwner
 from gpuwatch.sources.kube.recorded import RecordedCluster
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-assert schedulers.COSCHEDULING.groups is not None
 COSCHEDULING = schedulers.COSCHEDULING.groups.kind
 
 
@@ -100,7 +99,6 @@ def controller(group: str, kind: str, name: str = "top", spec: OwnerSpec | None 
 def test_labels_tell_only_where_the_owners_do_not_reach_the_top(labels: dict[str, str], gang: str) -> None:
     for status in (OwnerStatus.BARE, OwnerStatus.FORBIDDEN, OwnerStatus.MISSING, OwnerStatus.UNKNOWN_KIND):
         found = recognise(member(labels=labels, status=status), GangObjects())
-        assert found is not None
         assert found.id == gang
     deployment = controller("apps", "Deployment")
     assert recognise(member(labels=labels, chain=(deployment,)), GangObjects()) is None
@@ -119,7 +117,6 @@ def test_a_group_that_needs_one_pod_is_no_gang_and_an_unread_one_is(needed: int 
 def test_kueue_comes_before_the_jobs_own_framework() -> None:
     jobset = controller("jobset.x-k8s.io", "JobSet", labels={"kueue.x-k8s.io/queue-name": "q"})
     found = recognise(member(chain=(jobset,)), GangObjects())
-    assert found is not None
     assert (found.framework, found.id) == ("Kueue", "Kueue/ml/top")
 
 
@@ -129,8 +126,6 @@ def test_kueue_workloads_are_found_by_annotation_or_by_the_uid_of_the_pod() -> N
     by_uid = GangObjects(by_job={("ml", "uid-p"): workload})
     named = recognise(member(annotations={"kueue.x-k8s.io/workload": "w"}), by_name)
     admitted = recognise(member(uid="uid-p"), by_uid)
-    assert named is not None
-    assert admitted is not None
     assert named.id == admitted.id == "Kueue/ml/w"
     assert recognise(member(uid="uid-other"), by_uid) is None
     elsewhere = GangObjects(by_job={("evil", "uid-p"): workload})
@@ -144,8 +139,6 @@ def test_the_topmost_framework_wins() -> None:
         recognise(member(chain=chain), GangObjects()),
         recognise(member(chain=(*chain, outer)), GangObjects()),
     )
-    assert inner is not None
-    assert whole is not None
     assert (inner.framework, whole.framework) == ("JobSet", "Kubeflow Trainer")
 
 
@@ -164,7 +157,6 @@ def test_a_group_of_one_that_a_scheduler_made_for_a_child_does_not_make_the_gang
     group = controller("scheduling.volcano.sh", "PodGroup", "podgroup-1", OwnerSpec(min_member=1))
     objects = GangObjects(by_name={(volcano.POD_GROUP.key, "ml", "podgroup-1"): group})
     found = recognise(member(annotations={"scheduling.k8s.io/group-name": "podgroup-1"}, chain=(jobset,)), objects)
-    assert found is not None
     assert (found.framework, found.min_available) == ("JobSet", None)
 
 
@@ -194,7 +186,6 @@ def minimum_of(kind: str, spec: dict[str, object], **more: object) -> int | None
     owner = TakeOwner(known)(msgspec.Raw(text.encode()))
     assert owner is not None
     found = recognise(member(chain=(owner,), **more), GangObjects())
-    assert found is not None
     return found.min_available
 
 
@@ -226,7 +217,6 @@ def test_kais_annotation_says_how_many_a_job_set_wants_at_once(asked: str, by_ka
     owner = controller("jobset.x-k8s.io", "JobSet", spec=spec, annotations=marks)
     placed = {"annotations": {"pod-group-name": "pg"}} if by_kai else {}
     found = recognise(member(chain=(owner,), **placed), GangObjects())
-    assert found is not None
     assert found.min_available == needed
 
 
