@@ -205,9 +205,5 @@ def _object(text: str) -> dict[str, Any]:
     return found or {}
 
 
-def main(arguments: list[str]) -> int:
-    return generated.main("chart", files, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main("chart", files, sys.argv[1:]))

@@ -110,9 +110,5 @@ def _table(last: str, rows: Iterable[str]) -> str:
     return "\n".join(["", f"| kind | API group | {last} |", "|---|---|---|", *rows, "", ""])
 
 
-def main(arguments: list[str]) -> int:
-    return generated.main("frameworks", files, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main("frameworks", files, sys.argv[1:]))

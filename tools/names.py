@@ -96,17 +96,14 @@ def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
 
 
 def metrics() -> Iterator[str]:
-    yield "## Metrics"
-    yield ""
+    yield "## Metrics\n"
     yield (
         "Scrape them without `honorLabels`: none of gpuwatch's own labels is one that Prometheus attaches to a target. "
         "The leader's metrics describe its last cycle. Other replicas do not export them, so a sum over replicas "
-        "counts nothing twice."
+        "counts nothing twice.\n"
     )
-    yield ""
     for exported_by, title in (("replica", "Of every replica"), ("leader", "Of the leader only")):
-        yield f"### {title}"
-        yield ""
+        yield f"### {title}\n"
         yield from table(
             ("metric", "type", "unit", "labels", "meaning"),
             (
@@ -146,34 +143,28 @@ def fields_of(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def resources() -> Iterator[str]:
-    yield "## Custom resources"
-    yield ""
-    yield "Group `gpuwatch.dev`, version `v1alpha1`. `kubectl explain` says the same."
-    yield ""
+    yield "## Custom resources\n"
+    yield "Group `gpuwatch.dev`, version `v1alpha1`. `kubectl explain` says the same.\n"
     told: dict[str, tuple[str, str]] = {}
     for definition in crds.definitions():
         spec = definition["spec"]
         names, version = spec["names"], spec["versions"][0]
-        yield f"### {names['kind']}"
-        yield ""
+        yield f"### {names['kind']}\n"
         schema = version["schema"]["openAPIV3Schema"]
         scope = "in a Namespace" if spec["scope"] == "Namespaced" else "of the cluster"
-        yield f"{schema['description']} Scope: {scope}. Short name: `{names['shortNames'][0]}`."
-        yield ""
+        yield f"{schema['description']} Scope: {scope}. Short name: `{names['shortNames'][0]}`.\n"
         columns = version.get("additionalPrinterColumns", [])
         if columns:
             wide = [item["name"] for item in columns if item.get("priority")]
             shown = ", ".join(item["name"] for item in columns if not item.get("priority"))
-            yield f"Columns: {shown}" + (f"; with `-o wide` also {', '.join(wide)}." if wide else ".")
-            yield ""
+            yield f"Columns: {shown}" + (f"; with `-o wide` also {', '.join(wide)}.\n" if wide else ".\n")
         conditions = crds.CONDITIONS.get(names["kind"], {})
         if conditions:
             yield from table(("condition", "True means"), ((code(name), text) for name, text in conditions.items()))
         rows = list(fields_of(schema))
         new = [row for row in rows if told.get(row[0]) != row[1:]]
         if len(new) < len(rows) / 2:
-            yield "Its fields are those of the Remediation above, except for these:"
-            yield ""
+            yield "Its fields are those of the Remediation above, except for these:\n"
         else:
             new = rows
         yield from table(("field", "type", "meaning"), ((code(a), b, c) for a, b, c in new))
@@ -236,8 +227,7 @@ def settings() -> Iterator[str]:
     for name, field in Settings.model_fields.items():
         kind = policy_of(field.annotation)
         if kind is not None:
-            yield f"## {name}"
-            yield ""
+            yield f"## {name}\n"
             yield from table(("setting", "default", "unit", "meaning"), policy_rows(kind, name))
 
 
@@ -256,13 +246,11 @@ def policy_of(annotation: object) -> type | None:
 
 
 def vocabulary() -> Iterator[str]:
-    yield "## Words in findings, plans and Remediations"
-    yield ""
+    yield "## Words in findings, plans and Remediations\n"
     yield (
         "In JSON, metrics, settings and on the command line as written here; in the Kubernetes API in CamelCase "
-        "(`taint_node` is `TaintNode`)."
+        "(`taint_node` is `TaintNode`).\n"
     )
-    yield ""
     for title, kind in (
         ("Families of findings", Family),
         ("Components of a GPU", Component),
@@ -278,18 +266,13 @@ def vocabulary() -> Iterator[str]:
         ("What became of advice", OutcomeVerdict),
         ("Gaps: what could not be read", GapKind),
     ):
-        yield f"### {title}"
-        yield ""
+        yield f"### {title}\n"
         yield from table(("word", "meaning"), words(kind))
-    yield "### Finding kinds"
-    yield ""
-    yield "[rules.md](rules.md) says which evidence each needs."
-    yield ""
+    yield "### Finding kinds\n"
+    yield "[rules.md](rules.md) says which evidence each needs.\n"
     yield from table(("kind", "meaning"), words(FindingKind))
-    yield "### Guards"
-    yield ""
-    yield "[rules.md](rules.md#guards-budget-brake) says in full what each refuses, its bounds, and what helps."
-    yield ""
+    yield "### Guards\n"
+    yield "[rules.md](rules.md#guards-budget-brake) says in full what each refuses, its bounds, and what helps.\n"
     # The first sentence of each guard's section.
     heads = re.findall(
         r"^### (\w+)\n\n- \*\*Refuses\*\* (.*?\.)(?=\s)",

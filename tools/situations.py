@@ -216,9 +216,5 @@ def _done(each: Expect) -> Iterable[str]:
         yield " and ".join(_ACTS.get(action, str(action)) for action in each.acted_on)
 
 
-def main(arguments: list[str]) -> int:
-    return generated.main("situations", lambda: {PAGE: page(themes())}, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main("situations", lambda: {PAGE: page(themes())}, sys.argv[1:]))

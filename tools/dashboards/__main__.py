@@ -25,9 +25,5 @@ def files() -> dict[Path, str]:
     }
 
 
-def main(arguments: list[str]) -> int:
-    return generated.main("dashboards", files, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main("dashboards", files, sys.argv[1:]))

@@ -78,9 +78,5 @@ def _dumped(content: Any) -> str:
     return text
 
 
-def main(arguments: list[str]) -> int:
-    return generated.main("rules", files, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main("rules", files, sys.argv[1:]))
