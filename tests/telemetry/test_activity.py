@@ -8,11 +8,9 @@ import pytest
 
 from gpuwatch.facts.model.telemetry import ActivityHistory, Gap, GapKind
 from gpuwatch.sources.telemetry.activity import histories
-from gpuwatch.sources.telemetry.discovery import discover
-from gpuwatch.sources.telemetry.inventory import take_inventory
 from gpuwatch.sources.telemetry.recording import open_recording
 from gpuwatch.sources.telemetry.samples import SampleStore
-from telemetry.timeline import AT, FIXTURES, NOW, Timeline, Witness, gpu, held, uuid
+from telemetry.timeline import AT, FIXTURES, NOW, Timeline, Witness, gpu, held, seen, uuid
 
 UTIL, ENGINE, TEMPERATURE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_TEMP"
 A, B = uuid(1), uuid(2)
@@ -26,8 +24,7 @@ def ask(
     bound_ratio: float = 0.01,
     devices: Collection[str] | None = None,
 ) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
-    schema, _ = discover(store, AT)
-    inventory = take_inventory(store, AT, schema, 3600)
+    schema, inventory = seen(store)
     return histories(
         store,
         AT,

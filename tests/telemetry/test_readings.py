@@ -1,16 +1,20 @@
 """Readings: units, preferences, Pods that come and go, shared GPUs, MIG, blanks, appearance."""
 
+import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Readings, Signal, Statistic, WindowStat
 from gpuwatch.sources.telemetry.discovery import discover
-from gpuwatch.sources.telemetry.inventory import Inventory, take_inventory
+from gpuwatch.sources.telemetry.inventory import Inventory
 from gpuwatch.sources.telemetry.readings import read_stats
 from gpuwatch.sources.telemetry.recording import open_recording
 from gpuwatch.sources.telemetry.samples import Function, SampleStore
-from telemetry.timeline import AT, FIXTURES, SAMPLES, Timeline, Witness, gpu, held, uuid
+from telemetry.timeline import AT, EVERY, FIXTURES, SAMPLES, Timeline, Witness, gpu, held, seen, uuid
 
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")
 
@@ -25,8 +29,7 @@ def stat(signal: Signal, statistic: Statistic, window_seconds: int = 0, paramete
 
 
 def read(store: SampleStore, *stats: WindowStat) -> tuple[Readings, tuple[Gap, ...], Inventory]:
-    schema, _ = discover(store, AT)
-    inventory = take_inventory(store, AT, schema, 3600)
+    schema, inventory = seen(store)
     readings, gaps = read_stats(store, stats, AT, schema, inventory)
     return readings, gaps, inventory
 
@@ -226,8 +229,7 @@ def test_one_row_for_each_device_needs_one_question_for_each_statistic(tmp_path:
     for number in (1, 2, 3):
         timeline.add(UTIL, gpu(number) | held(f"pod-{number}"), 10.0 * number)
     witness = Witness(timeline.store(tmp_path))
-    schema, _ = discover(witness, AT)
-    inventory = take_inventory(witness, AT, schema, 3600)
+    schema, inventory = seen(witness)
     witness.asked.clear()
     asked = [
         stat(Signal.GPU_UTIL_RATIO, statistic, HOUR)
@@ -251,6 +253,54 @@ def test_an_average_whose_weights_are_refused_is_unknown(tmp_path: Path) -> None
     readings, gaps, _ = read(witness, asked)
     assert readings.values[asked.key] == {}
     assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.QUERY_FAILED, "signal gpu_util_ratio")]
+
+
+# However a series is cut, the device is the same
+
+
+STATISTICS = (
+    stat(Signal.GPU_UTIL_RATIO, Statistic.AVG, 1800),
+    stat(Signal.GPU_UTIL_RATIO, Statistic.MIN, 1800),
+    stat(Signal.GPU_UTIL_RATIO, Statistic.MAX, 1800),
+    stat(Signal.GPU_UTIL_RATIO, Statistic.COUNT, 1800),
+    stat(Signal.GPU_UTIL_RATIO, Statistic.FRACTION_ABOVE, 1800, 0.3),
+)
+
+
+def answers(timeline: Timeline) -> list[float]:
+    with tempfile.TemporaryDirectory() as folder:
+        readings, gaps, _ = read(timeline.store(Path(folder)), *STATISTICS)
+        assert gaps == ()
+        return [readings.values[each.key][A] for each in STATISTICS]
+
+
+@settings(max_examples=25)
+@given(
+    values=st.lists(st.integers(0, 100), min_size=60, max_size=60),
+    cuts=st.sets(st.integers(1, 59), max_size=6),
+    idle=st.sets(st.integers(0, 6)),
+)
+def test_pods_that_come_and_go_change_nothing(values: list[int], cuts: set[int], idle: set[int]) -> None:
+    def value(ago: float) -> float:
+        return float(values[60 - 1 - round(ago / EVERY)])
+
+    whole = Timeline().add(UTIL, gpu(1), value, ago=1800)
+    cut = Timeline()
+    edges = [0, *sorted(cuts), 60]
+    holders = [{} if number in idle else held(f"pod-{number}") for number in range(len(edges))]
+    for number, (begin, end) in enumerate(pairwise(edges)):
+        ends = end < 60 and holders[number] != holders[number + 1]
+        ago, until = 1800 - begin * EVERY, 1800 - end * EVERY
+        cut.add(UTIL, gpu(1) | holders[number], value, ago=ago, until=until, ends=ends)
+    assert answers(cut) == pytest.approx(answers(whole))
+
+
+def test_without_an_interval_several_rows_count_as_being_there_at_once(tmp_path: Path) -> None:
+    # One sample each: nothing tells a Pod after the other from two Pods that share.
+    timeline = Timeline().add(UTIL, gpu(1) | held("a"), 50, ago=EVERY).add(UTIL, gpu(1) | held("b"), 50, ago=EVERY)
+    store = timeline.store(tmp_path)
+    assert discover(store, AT)[0].interval_seconds == 0
+    assert values(store, stat(Signal.GPU_UTIL_RATIO, Statistic.COUNT, 1800)) == {A: 1}
 
 
 # Pods that share a device
@@ -469,59 +519,47 @@ def test_a_row_without_variant_is_an_answer_with_none(tmp_path: Path) -> None:
 # PromQL for people
 
 
+def query(page: str, asked: WindowStat) -> str:
+    """Of the page's first device."""
+    readings, _, inventory = read(open_recording([FIXTURES / page], AT), asked)
+    return readings.query(asked, inventory.devices[0])
+
+
 def test_promql_has_a_place_for_the_device() -> None:
-    store = open_recording([FIXTURES / "mig.prom"], AT)
-    power = stat(Signal.POWER_WATTS, Statistic.AVG, 900)
-    used = stat(Signal.MEMORY_USED_BYTES, Statistic.LAST)
-    readings, _, inventory = read(store, power, used)
-    instance = inventory.devices[0]
     matcher = f'UUID="{uuid(0x51)}",GPU_I_ID="2"'
-    assert readings.query(power, instance) == (
-        f"avg by (UUID, GPU_I_ID) (avg_over_time(DCGM_FI_DEV_POWER_USAGE{{{matcher}}}[15m]))"
-    )
-    assert readings.query(used, instance) == f"max by (UUID, GPU_I_ID) (DCGM_FI_DEV_FB_USED{{{matcher}}}) * 1048576"
+    power = query("mig.prom", stat(Signal.POWER_WATTS, Statistic.AVG, 900))
+    assert power == f"avg by (UUID, GPU_I_ID) (avg_over_time(DCGM_FI_DEV_POWER_USAGE{{{matcher}}}[15m]))"
+    used = query("mig.prom", stat(Signal.MEMORY_USED_BYTES, Statistic.LAST))
+    assert used == f"max by (UUID, GPU_I_ID) (DCGM_FI_DEV_FB_USED{{{matcher}}}) * 1048576"
 
 
 def test_promql_of_two_choices_prefers_the_first() -> None:
-    store = open_recording([FIXTURES / "honor-labels-false.prom"], AT)
-    busy = stat(Signal.BUSY_RATIO, Statistic.FRACTION_ABOVE, 900, 0.05)
-    readings, _, inventory = read(store, busy)
-    preferred, other = readings.query(busy, inventory.devices[0]).split(" or ")
-    assert ENGINE in preferred
-    assert "> bool 0.05" in preferred
-    assert UTIL in other
-    assert "> bool 5" in other
+    busy = query("honor-labels-false.prom", stat(Signal.BUSY_RATIO, Statistic.FRACTION_ABOVE, 900, 0.05))
+    preferred, other = busy.split(" or ")
+    for text, metric, bound in ((preferred, ENGINE, "0.05"), (other, UTIL, "5")):
+        assert f'last_over_time({metric}{{UUID="{A}"}}[1m]) > bool {bound})' in text
 
 
-def test_promql_of_other_vendors_has_their_own_matcher() -> None:
-    store = open_recording([FIXTURES / "amd-mi300x.prom"], AT)
-    power = stat(Signal.POWER_WATTS, Statistic.LAST)
-    readings, _, inventory = read(store, power)
-    query = readings.query(power, inventory.devices[1])
-    matcher = 'hostname="mi-a",serial_number="692409005409",gpu_id="1",gpu_partition_id="0"'
-    assert f"gpu_package_power{{{matcher}}}" in query
-    assert "$device" not in query
+AMD = 'hostname="mi-a",serial_number="692409005408",gpu_id="0",gpu_partition_id="0"'
+XPU = 'location="gpu", uuid="01000000-0000-0000-0000-0000003a0000"'
 
 
-def test_promql_of_old_label_names_has_the_labels_that_are_there() -> None:
-    store = open_recording([FIXTURES / "old-namespace.prom"], AT)
-    temperature = stat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.LAST)
-    readings, _, inventory = read(store, temperature)
-    assert f'{{uuid="{uuid(0x61)}"}}' in readings.query(temperature, inventory.devices[0])
+@pytest.mark.parametrize(
+    ("page", "signal", "metric", "matchers"),
+    [
+        ("amd-mi300x.prom", Signal.POWER_WATTS, "gpu_package_power", AMD),
+        ("old-namespace.prom", Signal.GPU_TEMPERATURE_CELSIUS, TEMPERATURE, f'uuid="{uuid(0x61)}"'),
+        ("xpum1.prom", Signal.GPU_TEMPERATURE_CELSIUS, "xpum_temperature_celsius", XPU),
+    ],
+)
+def test_promql_has_the_labels_that_are_there(page: str, signal: Signal, metric: str, matchers: str) -> None:
+    assert f" ({metric}{{{matchers}}})" in query(page, stat(signal, Statistic.LAST))
 
 
 def test_matchers_that_everybody_knows_are_not_written_down() -> None:
     store = open_recording([FIXTURES / "mig.prom"], AT)
     readings, _, _ = read(store, stat(Signal.POWER_WATTS, Statistic.LAST))
     assert not [key for key in readings.promql if key.startswith("matcher:")]
-
-
-def test_promql_keeps_the_matchers_of_the_metric() -> None:
-    store = open_recording([FIXTURES / "xpum1.prom"], AT)
-    temperature = stat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.LAST)
-    readings, _, inventory = read(store, temperature)
-    query = readings.query(temperature, inventory.devices[0])
-    assert 'xpum_temperature_celsius{location="gpu", uuid="01000000-0000-0000-0000-0000003a0000"}' in query
 
 
 def test_promql_of_an_appearance_has_both_windows(tmp_path: Path) -> None:

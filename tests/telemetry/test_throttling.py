@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.facts.model.telemetry import Gap, GapKind
-from gpuwatch.sources.telemetry.discovery import discover
-from gpuwatch.sources.telemetry.inventory import take_inventory
 from gpuwatch.sources.telemetry.samples import SampleStore
 from gpuwatch.sources.telemetry.throttling import throttled_shares
-from telemetry.timeline import AT, Timeline, Witness, gpu, held, uuid
+from telemetry.timeline import AT, Timeline, Witness, gpu, held, seen, uuid
 
 THERMAL, REASONS = "DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
 BRAKE = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS"
@@ -20,8 +18,7 @@ A, B = uuid(1), uuid(2)
 
 
 def ask(store: SampleStore, step: int = 600) -> tuple[Mapping[str, list[float]], tuple[Gap, ...]]:
-    schema, _ = discover(store, AT)
-    inventory = take_inventory(store, AT, schema, 3600)
+    schema, inventory = seen(store)
     found, gaps = throttled_shares(store, AT - timedelta(hours=1), AT, step, schema, inventory)
     return {device: list(shares) for device, shares in found.items()}, gaps
 

@@ -15,7 +15,7 @@ from gpuwatch.sources.telemetry.inventory import take_inventory
 from gpuwatch.sources.telemetry.recording import open_recording
 from gpuwatch.sources.telemetry.samples import SampleStore
 from gpuwatch.sources.telemetry.windows import held_windows
-from telemetry.timeline import AT, FIXTURES, Timeline, Witness, gpu, held, uuid
+from telemetry.timeline import AT, FIXTURES, Timeline, Witness, gpu, held, seen, uuid
 
 UTIL, ENGINE, FB = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_FB_USED"
 POWER, VIOLATION = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_THERMAL_VIOLATION"
@@ -302,8 +302,7 @@ def test_without_pods_in_telemetry_the_holder_is_unknown(tmp_path: Path) -> None
 
 def test_without_pods_in_telemetry_the_inventory_may_know_a_holder(tmp_path: Path) -> None:
     store = Timeline().add(ENGINE, gpu(1), 0.5).add(ENGINE, gpu(2), 0.1).store(tmp_path)
-    schema, _ = discover(store, AT)
-    inventory = take_inventory(store, AT, schema, 3600)
+    schema, inventory = seen(store)
     first, second = inventory.devices
     known_holder = replace(first, pods=("team/a",), containers=("main",))
     given = replace(inventory, devices=(known_holder, second))

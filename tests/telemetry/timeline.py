@@ -1,7 +1,7 @@
 """Series with exact times for tests of the telemetry store, in a recording or in a real Prometheus."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +9,9 @@ from typing import Self
 
 import numpy as np
 
-from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
+from gpuwatch.sources.telemetry.discovery import discover
+from gpuwatch.sources.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.sources.telemetry.recording_file import write_recording
 from gpuwatch.sources.telemetry.samples import (
@@ -108,6 +110,17 @@ def _values(samples: list[tuple[float, float | None]]) -> FloatArray:
     ended = np.array([value is None for _, value in samples], np.bool_)
     mark_stale(values, ended)
     return values
+
+
+def seen(store: SampleStore, lookback_seconds: int = 3600) -> tuple[Schema, Inventory]:
+    """What there is to ask about at AT."""
+    schema, _ = discover(store, AT)
+    return schema, take_inventory(store, AT, schema, lookback_seconds)
+
+
+def said(gaps: Iterable[Gap]) -> list[tuple[str, str]]:
+    """Kind and subject of each."""
+    return [(gap.kind, gap.what) for gap in gaps]
 
 
 def at_steps(start: datetime, end: datetime, step_seconds: int) -> Steps:
