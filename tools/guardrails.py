@@ -183,12 +183,7 @@ def _listed(group: str) -> list[Policy]:
     """The policies under this heading of guardrails.yaml."""
     event = event_of(ObjectRef("v1", "Node", "x"), at=datetime.fromtimestamp(0, UTC), reason="x", action="x", note="x")
     names = {"keys": keys, "GROUP": GROUP, "NODE_TAINTS": NODE_TAINTS, "NODE_LABELS": NODE_LABELS}
-    functions = {
-        "at": lambda which, path: _at(which, path.split("/")),
-        "escaped": _escaped,
-        "text": text,
-        "marked": _marked,
-    }
+    functions = {"at": lambda which, path: _at(which, path.split("/")), "escaped": _escaped, "text": text}
     pieces = generated.Pieces({**names, **functions, "marked": _marked, "reporter": event["reportingController"]})
     made = []
     for given in yaml.safe_load(LIST.read_text(encoding="utf-8"))[group]:

@@ -9,7 +9,6 @@ import dataclasses
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import pairwise
@@ -81,18 +80,17 @@ def words(kind: type[Enum]) -> Iterator[tuple[str, str]]:
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
     """(value, the text below it) of a module's public constants."""
-    body = ast.parse(inspect.getsource(module)).body
+    told = explained(ast.parse(inspect.getsource(module)).body)
+    return ((str(getattr(module, name)), text) for name, text in told if name.isupper() and name != "PREFIX")
+
+
+def explained(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """(name, the text below it) of each assignment."""
     for here, below in pairwise(body):
-        if not isinstance(here, ast.Assign) or not isinstance(here.targets[0], ast.Name):
-            continue
-        name = here.targets[0].id
-        if (
-            name.isupper()
-            and name != "PREFIX"
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            yield str(getattr(module, name)), str(below.value.value)
+        if isinstance(here, ast.Assign | ast.AnnAssign) and isinstance(below, ast.Expr):
+            target = here.target if isinstance(here, ast.AnnAssign) else here.targets[0]
+            if isinstance(target, ast.Name) and isinstance(below.value, ast.Constant):
+                yield target.id, str(below.value.value)
 
 
 def metrics() -> Iterator[str]:
@@ -217,7 +215,9 @@ def settings() -> Iterator[str]:
     listed = ", ".join(f"[{name}](#{name})" for name in groups)
     head = _by_hand("settings", "## Top level")
     yield re.sub(r"(?m)^Groups: .*$", f"Groups: [top level](#top-level), {listed}.", head) + "\n## Top level\n"
-    below = dict(constants_of_class(Settings))
+    (made,) = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(made, ast.ClassDef)
+    below = dict(explained(made.body))
     alone = [
         (code(name), shown(field.default), "–", below.get(name, ""))
         for name, field in Settings.model_fields.items()
@@ -229,15 +229,6 @@ def settings() -> Iterator[str]:
         if kind is not None:
             yield f"## {name}\n"
             yield from table(("setting", "default", "unit", "meaning"), policy_rows(kind, name))
-
-
-def constants_of_class(kind: type) -> Iterator[tuple[str, str]]:
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for here, below in pairwise(body.body):
-        if isinstance(here, ast.AnnAssign) and isinstance(here.target, ast.Name) and isinstance(below, ast.Expr):
-            assert isinstance(below.value, ast.Constant)
-            yield here.target.id, str(below.value.value)
 
 
 def policy_of(annotation: object) -> type | None:
