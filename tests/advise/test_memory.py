@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from advise import world
 from gpuwatch.facts.model.cluster import Pod
-from gpuwatch.facts.model.workload_profile import MemoryRun, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.model.workload_profile import MemoryRun, WorkloadProfile
 from gpuwatch.size.memory import memory_need
 
 GIB = 2**30
@@ -25,15 +26,7 @@ def run(peak_gib: float, at_start_gib: float | None = 0.0, capacity_gib: float |
 
 
 def profile(*runs: MemoryRun, count: int | None = None) -> WorkloadProfile:
-    return WorkloadProfile(
-        key=WorkloadKey("Job/ns/x", "main", "A100-SXM4-40GB"),
-        as_of=NOW,
-        half_life_seconds=86400.0,
-        runs=runs,
-        run_count=len(runs) if count is None else count,
-        first_seen=NOW,
-        last_seen=NOW,
-    )
+    return world.profile(runs=runs, run_count=len(runs) if count is None else count)
 
 
 def test_without_a_run_nothing_is_known() -> None:

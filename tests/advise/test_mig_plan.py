@@ -3,23 +3,13 @@
 import random
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
 from advise.mig_fleets import A100, AT, MigFleet, nodes_after, overfull, random_fleet, random_hosts
+from advise.world import advised, answer, profile
 from gpuwatch.facts.model.cluster import Cluster, Placement, Taint
-from gpuwatch.facts.model.sizing import (
-    Change,
-    EvidenceTier,
-    MemoryNeed,
-    Option,
-    Recommendation,
-    SliceDemand,
-    SpeedEstimate,
-    Target,
-    TargetKind,
-)
+from gpuwatch.facts.model.sizing import Recommendation, SliceDemand, Target, TargetKind
 from gpuwatch.facts.model.telemetry import Vendor
 from gpuwatch.facts.model.workload_profile import WorkloadKey
 from gpuwatch.size.mig_fleet import slice_demands
@@ -59,22 +49,15 @@ def test_an_eighth_slice_needs_a_second_gpu() -> None:
     assert (plan.gpus_after, plan.lower_bound_gpus) == (2, 2)
 
 
-def test_two_of_three_slices_block_four_slices() -> None:
+@pytest.mark.parametrize(("threes", "fours_on"), [(2, [0, 1]), (1, [1])])
+def test_of_three_slices_one_shares_a_gpu_with_four_and_two_do_not(threes: int, fours_on: list[int]) -> None:
     fleet = MigFleet()
     fleet.node("n", gpus=3)
-    fleet.asks("3g.20gb", 2)
+    fleet.asks("3g.20gb", threes)
     fleet.asks("4g.20gb", 1)
     plan = fleet.plan()
-    assert plan.gpus_after == 2
-    assert sorted(Counter(change.after)["4g.20gb"] for change in plan.changes) == [0, 1]
-
-
-def test_three_and_four_slices_share_a_gpu() -> None:
-    fleet = MigFleet()
-    fleet.node("n", gpus=3)
-    fleet.asks("3g.20gb", 1)
-    fleet.asks("4g.20gb", 1)
-    assert fleet.plan().gpus_after == 1
+    assert plan.gpus_after == len(fours_on)
+    assert sorted(Counter(change.after)["4g.20gb"] for change in plan.changes) == fours_on
 
 
 def test_a_gpu_whose_cut_serves_is_kept() -> None:
@@ -434,19 +417,8 @@ def test_the_emptiest_node_is_drained_first() -> None:
 
 class TestDemandsFromAdvice:
     def advice(self, target: Target) -> Recommendation:
-        key = WorkloadKey("Job/team/a", "main", A100)
-        option = Option(
-            target=target,
-            speed=SpeedEstimate(low_ratio=1, likely_ratio=1, high_ratio=1, tier=EvidenceTier.SM, basis=""),
-            memory_bytes=5e9,
-        )
-        need = MemoryNeed(need_bytes=1, peak_bytes=1, runs=3, headroom_ratio=0.1, elastic=False, reason="")
-        return Recommendation(
-            key=key, at=datetime(2026, 10, 1, tzinfo=UTC), current=option, chosen=option, runner_up=None,
-            options=(option,), memory=need, target_speed_ratio=0.9, confidence_ratio=0.9,
-            change=Change(api_version="batch/v1", kind="Job", namespace="team", name="a"),
-            doing_nothing_cost_per_week=None, doing_nothing_gpu_hours_per_week=0, reason="",
-        )  # fmt: skip
+        given = advised(answer(profile("Job/team/a")))
+        return replace(given, chosen=replace(given.chosen, target=target))
 
     def fleet(self) -> MigFleet:
         fleet = MigFleet()

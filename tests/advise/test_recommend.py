@@ -259,6 +259,7 @@ def test_utilisation_alone_says_measure_first_and_what_might_come_of_it():
     coarse = [cell(0.1, None, dram_active_ratio=None, tensor_active_ratio=None, power_watts=None)]
     found = abstained(answer(profile(cells=coarse, coarse_busy=True)), AbstentionKind.SIGNALS)
     assert "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in found.resolve
+    assert found.nearest is not None
 
 
 # --- confidence ----------------------------------------------------------------------------------------------------

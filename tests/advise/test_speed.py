@@ -1,6 +1,5 @@
 """Predicted speeds: bounds that hold for any workload, cases worked out by hand, and both sides of bounds."""
 
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -8,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advise import world
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, processors
 from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
-from gpuwatch.facts.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.model.workload_profile import Cell, PowerEnvelope, WorkloadProfile
 from gpuwatch.size.capability import Capability, LabelledSize, capability_of, ratios
 from gpuwatch.size.demand import SpeedPolicy
 from gpuwatch.size.speed import predict_speed, predict_speeds
 
-NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ENVELOPE = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=50.0, ceiling_watts=250.0, devices=8)
 
 
@@ -40,15 +39,7 @@ def full(busy: float, sm: float, dram: float = 0.0, tensor: float = 0.0, weight:
 
 
 def profile(*cells: Cell, coarse: bool = False) -> WorkloadProfile:
-    return WorkloadProfile(
-        key=WorkloadKey("Job/ns/x", "main", "A100-SXM4-40GB"),
-        as_of=NOW,
-        half_life_seconds=86400.0,
-        cells=cells,
-        first_seen=NOW,
-        last_seen=NOW,
-        coarse_busy=coarse,
-    )
+    return world.profile(cells=cells, coarse_busy=coarse)
 
 
 def speed(

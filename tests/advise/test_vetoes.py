@@ -35,7 +35,7 @@ from gpuwatch.size.ready import Ready, prepare
 from gpuwatch.size.vetoes import ACROSS, VETOES, VetoCase, veto
 
 L4 = price("l4-1", "L4", gpus=1, per_hour=0.5)
-JOB, API = "Job/team/train", "Deployment/team/api"
+JOB, API, LAB = "Job/team/train", "Deployment/team/api", "Notebook/team/lab"
 PRESENT, SLICE, FEWER, MODEL = TargetKind.SAME, TargetKind.MIG, TargetKind.FEWER, TargetKind.MODEL
 
 
@@ -148,11 +148,6 @@ def test_models_are_compared_in_money_alone(known):
     assert "price" in rules(option(found, MODEL, "L4"))
 
 
-def test_utilisation_alone_names_what_might_come_of_a_measurement():
-    found = answer(profile(cells=COARSE, coarse_busy=True))
-    assert abstained(found, AbstentionKind.SIGNALS).nearest is not None
-
-
 def test_framebuffer_of_fewer_gpus_is_that_of_all():
     found = answer(profile(peak_gib=12, gpus=4))
     assert "framebuffer" not in rules(option(found, TargetKind.FEWER, "2 ×"))
@@ -194,11 +189,15 @@ def test_a_speed_that_falls_short_by_little_does_not_read_as_if_it_sufficed():
     assert found.reason == "It may run at 89.9 % of today's speed; at least 90.0 % is needed."
 
 
-@pytest.mark.parametrize(("workload", "refused"), [("Deployment/team/api", True), ("Notebook/team/lab", False)])
-def test_who_is_waited_for_shares_with_nobody(workload, refused):
-    partner = WorkloadKey("Notebook/team/b", "main", A100)
-    target = Target(kind=TargetKind.SHARED, gpu_model=A100, gpus_per_pod=1, sharing=Sharing.MPS, partners=(partner,))
-    assert [one.rule for one in veto(case_of(profile(workload), target))] == (["latency"] if refused else [])
+@pytest.mark.parametrize(
+    ("workload", "partner", "refused"),
+    [("Deployment/team/api", "team", ["latency"]), (LAB, "team", []), (LAB, "others", ["tenancy"])],
+    ids=["who is waited for", "nobody waits", "another namespace"],
+)
+def test_who_may_share_with_whom(workload, partner, refused):
+    key = WorkloadKey(f"Notebook/{partner}/b", "main", A100)
+    target = Target(kind=TargetKind.SHARED, gpu_model=A100, gpus_per_pod=1, sharing=Sharing.MPS, partners=(key,))
+    assert [one.rule for one in veto(case_of(profile(workload), target))] == refused
 
 
 def test_target_speed_is_held_against_the_pessimistic_end():
@@ -282,13 +281,6 @@ def test_owners_may_opt_out(key, value, refused):
         assert ("opted_out" in rules(option(answer(profile(), world=world), TargetKind.MIG, "1g.5gb"))) is refused
     elsewhere = cluster(namespaces=(Namespace(name="other", annotations={key: value}),))
     advised(answer(profile(), world=elsewhere))
-
-
-@pytest.mark.parametrize(("namespace", "refused"), [("team", False), ("others", True)])
-def test_a_partner_of_another_namespace_is_vetoed(namespace, refused):
-    partner = WorkloadKey(f"Notebook/{namespace}/b", "main", A100)
-    target = Target(kind=TargetKind.SHARED, gpu_model=A100, gpus_per_pod=1, sharing=Sharing.MPS, partners=(partner,))
-    assert [one.rule for one in veto(case_of(profile(), target))] == (["tenancy"] if refused else [])
 
 
 def test_speed_that_the_catalog_cannot_tell_is_a_veto_of_its_own():

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from gpuwatch.facts.catalog.instances import InstanceType
-from gpuwatch.facts.model.cluster import Cluster, Condition, Node, OwnerStatus, Pod, Workload
+from gpuwatch.facts.model.cluster import Cluster, Condition, Node, Pod, Workload
 from gpuwatch.facts.model.sizing import Abstention, AbstentionKind, Option, Recommendation, TargetKind
 from gpuwatch.facts.model.workload_profile import (
     Cell,
@@ -132,14 +132,13 @@ def node(
 
 def owner(workload: str = "Notebook/team/lab", api_version: str = "kubeflow.org/v1", **more: object) -> Workload:
     kind, namespace, name = workload.split("/")
-    values: dict[str, object] = {"status": OwnerStatus.FOUND}
     return Workload(
         id=workload,
         kind=kind.split(".", 1)[0],
         api_version=api_version,
         namespace=namespace,
         name=name,
-        **(values | more),  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
     )
 
 

@@ -1,16 +1,11 @@
 """What DCGM's error codes mean."""
 
-from datetime import date
-
 from gpuwatch.facts.catalog.detectors import dcgm_error, dcgm_errors
 from gpuwatch.facts.model.decision import Advice, Severity
 
 
-def test_every_row_has_words_a_source_and_the_day_it_was_checked() -> None:
-    for row in dcgm_errors().values():
-        assert row.words
-        assert row.source.startswith("NVIDIA/DCGM@")
-        assert date.fromisoformat(row.checked) >= date(2026, 11, 1)
+def test_every_row_is_of_a_revision_of_dcgm() -> None:
+    assert all(row.source.startswith("NVIDIA/DCGM@") for row in dcgm_errors().values())
 
 
 def test_what_ends_a_job_is_critical_and_nothing_that_only_warns_is() -> None:

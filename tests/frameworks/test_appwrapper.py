@@ -94,10 +94,6 @@ def test_what_holds_state_is_not_deleted(wrapper: Object) -> None:
     assert "PersistentVolumeClaim x" in refusal(wrapping(wrapper, template("batch/v1", "Job"), claim))
     assert "ConfigMap x" in refusal(wrapping(wrapper, template("v1", "ConfigMap")))
     assert "Job x" in refusal(wrapping(wrapper, template("batch.volcano.sh/v1alpha1", "Job")))
-    keeps = template("apps/v1", "StatefulSet", persistentVolumeClaimRetentionPolicy={"whenScaled": "Delete"})
-    assert is_released(wrapping(wrapper, keeps))
-    deletes = template("apps/v1", "StatefulSet", persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete"})
-    assert "volume claims" in refusal(wrapping(wrapper, deletes))
 
 
 def test_work_that_is_done_is_not_done_again(wrapper: Object) -> None:

@@ -39,6 +39,7 @@ TABLES = yaml.safe_load(Path(__file__).with_name("releases.yaml").read_text(enco
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "release-4f2a"
 EVERY = pytest.mark.parametrize("sample", SAMPLES, ids=[sample.id for sample in SAMPLES])
+BY_ID = {sample.id: sample for sample in SAMPLES}
 ALL = pytest.mark.parametrize("sample", (*SAMPLES, VOLCANO), ids=[sample.id for sample in (*SAMPLES, VOLCANO)])
 
 
@@ -66,6 +67,14 @@ def now(cluster: MemoryCluster, object_: Object) -> Object:
     found = cluster.get(ref_of(object_))
     assert found is not None
     return found
+
+
+def sent(sample: Sample) -> tuple[MemoryCluster, Object, Release]:
+    """The cluster with the release written, the object as it was before, and the release."""
+    cluster, before = started(sample)
+    plan = ready(release(before, remediation=NAME, at=NOW))
+    send(cluster, plan.writes)
+    return cluster, before, plan
 
 
 def text(value: object) -> str:
@@ -102,9 +111,7 @@ def test_a_release_is_one_write_that_says_what_was_before_and_is_taken_back_whol
 
 @EVERY
 def test_twice_is_once(sample: Sample) -> None:
-    cluster, before = started(sample)
-    plan = ready(release(before, remediation=NAME, at=NOW))
-    send(cluster, plan.writes)
+    cluster, before, plan = sent(sample)
     again = ready(release(now(cluster, before), remediation=NAME, at=NOW, kept=plan.saved))
     assert again == Release((), plan.saved)
     send(cluster, given_back(restore(now(cluster, before), plan.saved, remediation=NAME)).writes)
@@ -113,18 +120,14 @@ def test_twice_is_once(sample: Sample) -> None:
 
 @ALL
 def test_what_another_remediation_holds_is_left_alone(sample: Sample) -> None:
-    cluster, before = started(sample)
-    plan = ready(release(before, remediation=NAME, at=NOW))
-    send(cluster, plan.writes)
+    cluster, before, plan = sent(sample)
     assert NAME in reason(release(now(cluster, before), remediation="other", at=NOW))
     assert NAME in reason(restore(now(cluster, before), plan.saved, remediation="other"))
 
 
 @EVERY
 def test_what_somebody_changed_since_is_theirs(sample: Sample) -> None:
-    cluster, before = started(sample)
-    plan = ready(release(before, remediation=NAME, at=NOW))
-    send(cluster, plan.writes)
+    cluster, before, plan = sent(sample)
     theirs = {"true": False, "false": True, "0": 7}.get(plan.saved[0].after, "2030-01-01T00:00:00Z")
     cluster.put(put(now(cluster, before), sample.path, theirs))
     back = given_back(restore(now(cluster, before), plan.saved, remediation=NAME))
@@ -147,9 +150,7 @@ def test_a_write_between_reading_and_releasing_is_a_conflict(sample: Sample) -> 
 
 @EVERY
 def test_a_namesake_is_not_restored(sample: Sample) -> None:
-    cluster, before = started(sample)
-    plan = ready(release(before, remediation=NAME, at=NOW))
-    send(cluster, plan.writes)
+    cluster, before, plan = sent(sample)
     namesake = now(cluster, before)
     namesake["metadata"]["uid"] = "another"
     assert "another object" in reason(restore(namesake, plan.saved, remediation=NAME))
@@ -200,9 +201,7 @@ def test_proof_of_release_needs_spec_status_pods_and_groups(sample: Sample) -> N
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_a_status_that_says_otherwise_is_no_proof(id_: str, status: Object) -> None:
-    sample = next(item for item in SAMPLES if item.id == id_)
-    cluster, before = started(sample)
-    send(cluster, ready(release(before, remediation=NAME, at=NOW)).writes)
+    cluster, before, _ = sent(BY_ID[id_])
     told = {**now(cluster, before), "status": status}
     assert released(told, ()) is False
     assert still_holds(told)
@@ -221,28 +220,25 @@ def test_pods_of_an_unknown_kind_prove_nothing() -> None:
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "with",
 )
 def test_what_would_not_work_is_refused(id_: str, changes: dict[str, Any], told: str) -> None:
-    sample = next(item for item in SAMPLES if item.id == id_)
-    _, object_ = started(sample)
+    _, object_ = started(BY_ID[id_])
     for path, value in changes.items():
         object_ = put(object_, path, value)
     assert told in reason(release(object_, remediation=NAME, at=NOW))
 
 
 def test_a_workload_without_an_owner_is_refused() -> None:
-    sample = next(item for item in SAMPLES if item.id == "workload")
-    _, object_ = started(sample)
+    _, object_ = started(BY_ID["workload"])
     assert "no controller" in reason(release(removed(object_, "/metadata/ownerReferences"), remediation=NAME, at=NOW))
 
 
 def test_an_annotation_of_the_mode_counts_before_the_status() -> None:
-    sample = next(item for item in SAMPLES if item.id == "inferenceservice")
-    _, object_ = started(sample, annotations={"serving.kserve.io/deploymentMode": "RawDeployment"})
+    _, object_ = started(BY_ID["inferenceservice"], annotations={"serving.kserve.io/deploymentMode": "RawDeployment"})
     assert "RawDeployment" in reason(release(object_, remediation=NAME, at=NOW))
 
 
 @pytest.mark.parametrize("mode", ["RawDeployment", "Standard"])
 def test_without_an_autoscaler_kserve_takes_minreplicas_for_the_number(mode: str) -> None:
-    sample = next(item for item in SAMPLES if item.id == "inferenceservice")
+    sample = BY_ID["inferenceservice"]
     told = {"serving.kserve.io/deploymentMode": mode, "serving.kserve.io/autoscalerClass": "none"}
     _, object_ = started(sample, annotations=told)
     assert [item.path for item in ready(release(object_, remediation=NAME, at=NOW)).saved] == [sample.path]
@@ -266,9 +262,7 @@ def test_annotations_that_a_tenant_wrote_are_no_record(sample: Sample) -> None:
 
 @EVERY
 def test_a_restoration_writes_the_fields_of_its_release_alone(sample: Sample) -> None:
-    cluster, before = started(sample)
-    plan = ready(release(before, remediation=NAME, at=NOW))
-    send(cluster, plan.writes)
+    cluster, before, plan = sent(sample)
     gone = put(now(cluster, before), "/spec/priorityClassName", "low")
     forged = Saved(
         target=ref_of(gone), path="/spec/priorityClassName", before='"system-cluster-critical"', after='"low"'
@@ -307,9 +301,7 @@ def test_volcano_is_told_by_a_command_after_the_mark() -> None:
 
 
 def test_a_volcano_job_that_somebody_resumed_is_left_running() -> None:
-    cluster, before = started(VOLCANO)
-    plan = ready(release(before, remediation=NAME, at=NOW))
-    send(cluster, plan.writes)
+    cluster, before, plan = sent(VOLCANO)
     back = given_back(restore(now(cluster, before), plan.saved, remediation=NAME))
     assert ([type(item) for item in back.writes], back.left) == ([Patch], ("/status/state/phase",))
 
