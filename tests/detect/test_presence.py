@@ -291,6 +291,12 @@ class TestAgainstTheCluster:
         [finding] = gone(self.FLEET, nodes).values()
         assert (finding.severity, finding.confidence_ratio) == (Severity.CRITICAL, 0.85)
 
+    def test_a_device_plugin_that_is_gone_agrees_with_nothing(self) -> None:
+        """It withdraws all devices, also those that report: an update of the plugin, or a kubelet that waits for it."""
+        nodes = [counted("node-2", allocatable=0), *(node for node in self.NODES if node.name != "node-2")]
+        [finding] = gone(self.FLEET, nodes).values()
+        assert (finding.severity, finding.confidence_ratio) == (Severity.WARNING, 0.6)
+
     def test_a_gpu_that_is_still_remembered_is_counted_once(self) -> None:
         assert list(gone(without(machines(4), "gpu-2-5"), self.NODES)) == ["gpu_missing:device/gpu-2-5"]
 

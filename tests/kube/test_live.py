@@ -391,8 +391,10 @@ def test_without_kubeconfig_the_error_says_what_to_give_or_what_of_the_pod_is_br
         LiveCluster(api_client())
 
 
-def test_pods_without_gpus_count_where_an_action_on_gpus_may_end_them() -> None:
-    """Of an owner that has GPU Pods too, or on a GPU Node; others are only counted."""
+@pytest.mark.parametrize("capacity", ["8", "0"])
+def test_pods_without_gpus_count_where_an_action_on_gpus_may_end_them(capacity: str) -> None:
+    """Of an owner that has GPU Pods too, or on a GPU Node, whose capacity is 0 while its kubelet starts; others
+    are only counted."""
 
     def cpu(name: str, namespace: str = "ml", **more: Any) -> dict[str, Any]:
         return pod(name, namespace, containers=[container(requests={"cpu": "1"})], **more)
@@ -402,6 +404,7 @@ def test_pods_without_gpus_count_where_an_action_on_gpus_may_end_them() -> None:
     elsewhere = {"nodeName": "cpu-0"}
     found = lists(
         **{
+            NODES: [node("gpu-0", capacity={"nvidia.com/gpu": capacity})],
             PODS: [
                 pod("gpu", meta=by_api),
                 cpu("worker", meta=marked, priority=7, **elsewhere),

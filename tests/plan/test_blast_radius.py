@@ -95,10 +95,19 @@ def test_no_execute_counts_every_pod_on_the_node_that_does_not_tolerate_it() -> 
     assert no_execute_refused(taint, _facts(replace(beside("agent", ""), node="a"))) == ""
 
 
-@pytest.mark.parametrize(("retries", "refused"), [(None, False), (2, False), (1, True)])
-def test_no_execute_leaves_a_job_alone_that_would_have_no_retry_left(retries: int | None, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("retries", "nodes_of_pods", "refused"),
+    [(None, "cca", False), (2, "cca", False), (1, "cca", True), (1, "ca", False), (1, "cA", True)],
+)
+def test_no_execute_leaves_a_job_alone_that_would_have_no_retry_left(
+    retries: int | None, nodes_of_pods: str, refused: bool
+) -> None:
+    """A Pod on the Node A ends already, and the Job has not counted it yet."""
     gang = job = "Job/ml/train"
-    pods = [pod(f"ml/gpu-{number}", name, owner=job, gang=gang) for number, name in enumerate("cca")]
+    pods = [
+        pod(f"ml/gpu-{number}", name.lower(), owner=job, gang=gang, deleting=name.isupper())
+        for number, name in enumerate(nodes_of_pods)
+    ]
     groups = [Gang(id=gang, framework="Job", workload=job, namespace="ml", pods=tuple(each.ref for each in pods))]
     nodes = [node(name) for name in "abcd"]
     state = snapshot(nodes, [], pods, [replace(workload(job), retries=retries)], groups)

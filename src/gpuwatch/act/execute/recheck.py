@@ -316,8 +316,9 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts) -> str:
 
 
 def _given_up(candidate: Candidate, facts: PlanFacts, nodes: tuple[str, ...]) -> str:
-    """Why the owner of these Pods would have failed for good if all of them on the Nodes were evicted; '' for none."""
-    ended = Counter(pod.workload for pod in facts.pods_of(candidate) if pod.node in nodes)
+    """Why the owner of these Pods would have failed for good if all of them on the Nodes were evicted; '' for none. One
+    that already ends counts too: a Job's controller takes a second to count it."""
+    ended = Counter(pod.workload for pod in facts.pods_of(candidate) if pod.node in nodes or pod.deleting)
     for name, count in ended.items():
         retries = facts.workloads[name].retries if name in facts.workloads else None
         if retries is not None and count > retries:

@@ -111,9 +111,15 @@ def _by_group(found: Iterable[tuple[Finding, PodRef]], facts: PlanFacts) -> list
 
 
 def _moving(facts: PlanFacts) -> Iterable[Candidate]:
+    """Moves off degraded GPUs. A Pod that ends already calls for none: it holds its GPU for a while, and the one in its
+    place may run elsewhere. A move that has begun goes on."""
     grave = [item for item in _degraded(facts) if item.advice in _MOVING and item.severity is Severity.CRITICAL]
     for key, findings in _by_group(((item, pod.ref) for item in grave for pod in facts.pods_on(item.devices)), facts):
-        yield _group_candidate(facts, ActionKind.EVICT_GANG, key, findings)
+        found = _group_candidate(facts, ActionKind.EVICT_GANG, key, findings)
+        begun = facts.open_on(found.action, str(found.target))
+        stays = any(not pod.deleting for pod in facts.pods_on(found.devices) if pod.ref in found.pods)
+        if stays or (begun is not None and begun.began_at is not None):
+            yield found
 
 
 def _pods_to_move(key: str, devices: Iterable[str], facts: PlanFacts) -> list[Pod]:

@@ -123,9 +123,9 @@ def _with_fewer_gpus(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Fin
 
 
 def _agrees(count: _Count, lost: int) -> bool:
-    """Whether the device plugin has given up on as many."""
+    """Whether the device plugin has given up on as many. One that is gone gives up on all, also on GPUs that report."""
     left = sum(count.node.allocatable.values())
-    return bool(count.node.allocatable) and count.capacity - left >= lost
+    return left > 0 and count.capacity - left >= lost
 
 
 _fewer = partial(conclude, kind=GPU_MISSING, verdict=Verdict.DEGRADED)

@@ -1,6 +1,6 @@
 """From raw objects, of live lists or recorded files, to a Cluster."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -16,7 +16,7 @@ from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import kinds
 from gpuwatch.sources.kube.claims import claimed_devices, device_uuids, take_claim, take_slice
 from gpuwatch.sources.kube.decode import Listing, Take, take_budget, take_namespace, take_quota
-from gpuwatch.sources.kube.nodes import TakenNode, node_names, take_node
+from gpuwatch.sources.kube.nodes import node_names, take_node
 from gpuwatch.sources.kube.owners import TakeOwner, assign_companions, assign_workloads, climb_all, read_owners
 from gpuwatch.sources.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
 from gpuwatch.sources.kube.reader import ClusterError
@@ -75,7 +75,8 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
     held = _existing_at(now, [taken.held for taken in pods.items if taken.held is not None], reading)
     admitted = reading.objects(FactKind.GANGS, kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
-    others = _companions(held, [taken.other for taken in pods.items if taken.other is not None], nodes.items)
+    gpu_nodes = {item.node.name for item in nodes.items if item.offers}
+    others = _companions(held, [taken.other for taken in pods.items if taken.other is not None], gpu_nodes)
     index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version), others)
     reading.gaps += index.gaps
     climbed = climb_all(held, index)
@@ -89,7 +90,6 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
             reading.lose(FactKind.OWNERS, (end.held.pod.ref,), why)
     objects = _gang_objects(reading, admitted.items, [item.member for item in climbed])
     tied, workloads, gangs = assign_workloads(climbed, objects)
-    gpu_nodes = {item.node.name for item in nodes.items if item.node.accelerators}
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
     return Cluster(
@@ -124,10 +124,9 @@ def _marked(owners: Iterable[Owner]) -> Iterable[Workload]:
             yield Workload(id=id_, kind=each.kind, api_version=version, namespace=space, name=each.name, uid=each.uid)
 
 
-def _companions(held: Sequence[HeldPod], others: Sequence[OtherPod], nodes: Sequence[TakenNode]) -> list[HeldPod]:
+def _companions(held: Sequence[HeldPod], others: Sequence[OtherPod], gpu_nodes: Collection[str]) -> list[HeldPod]:
     """Pods without accelerators that an action on the others may end: of their Namespaces, or on GPU Nodes."""
     spaces = {item.pod.namespace for item in held}
-    gpu_nodes = {item.node.name for item in nodes if item.node.accelerators}
     return [companion(item) for item in others if item.namespace in spaces or item.node in gpu_nodes]
 
 

@@ -11,7 +11,7 @@ from gpuwatch.facts.model.cluster import Condition, Node, Sharing, Taint
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.decode import own_annotations
-from gpuwatch.sources.kube.resources import LABELS, accelerator_counts, quantity, whole
+from gpuwatch.sources.kube.resources import LABELS, accelerator_counts, is_accelerator, quantity, whole
 
 _SHARED_SUFFIX = "-SHARED"
 _MIG_SUFFIX = re.compile(r"-MIG-(?P<profile>INVALID|(?:\d+c\.)?\d+g\.\d+gb\S*)$")
@@ -25,8 +25,12 @@ _MEDIA_SUFFIX = re.compile(r"(\d+g\.\d+gb)\.")
 
 @dataclass(frozen=True, slots=True)
 class TakenNode:
+    """addresses: inside the cluster: IP addresses, DNS name, host name. offers: names an accelerator in its capacity,
+    of which it has 0 while a restarted kubelet waits for the device plugin."""
+
     node: Node
-    addresses: tuple[str, ...]  # inside the cluster: IP addresses, DNS name, host name
+    addresses: tuple[str, ...]
+    offers: bool = False
 
 
 def take_node(raw: msgspec.Raw) -> TakenNode:
@@ -34,7 +38,7 @@ def take_node(raw: msgspec.Raw) -> TakenNode:
     found = _decoder.decode(raw)
     inside = ("InternalIP", "InternalDNS", "Hostname")
     addresses = tuple(item.address for item in found.status.addresses or () if item.type in inside and item.address)
-    return TakenNode(_node(found), addresses)
+    return TakenNode(_node(found), addresses, any(map(is_accelerator, found.status.capacity or ())))
 
 
 def _node(found: wire.WireNode) -> Node:
