@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts demo dev-cluster image sbom test test-e2e test-fast test-newer verify screenshots histories lint format evaluate bench docs schema names frameworks rules dashboards chart situations lock dist clean
+.PHONY: help setup parts demo dev-cluster image sbom test test-e2e test-fast test-newer verify screenshots record-nodes histories lint format evaluate bench docs schema names frameworks rules dashboards chart situations lock dist clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*  ## ' $(MAKEFILE_LIST) | sort | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ dist: $(STAMP) $(DIST_STAMP)  ## Wheel and sdist into dist/, checked, then insta
 
 screenshots: parts  ## Pictures of the dashboards, with Grafana's own components, and of the pages, into docs/images/
 	PYTHONPATH=tests $(BIN)/python tests/dashboards/screenshots.py docs/images
+
+record-nodes: parts  ## What real Nodes show over time, into tests/fixtures/node-recordings: SCENES="eviction refusals"
+	PYTHONPATH=tests $(BIN)/python tests/cluster/node_recorder.py $(SCENES)
 
 # About a quarter of a second each on a core.
 HISTORIES ?= 3000

@@ -93,6 +93,13 @@ class Api:
         resource = self.resource(object_["apiVersion"], object_["kind"])
         self._successful("DELETE", f"{resource.path(meta.get('namespace', ''))}/{meta['name']}")
 
+    def changes(self, path: str, version: str, *, seconds: int) -> Iterator[Object]:
+        """Each change after this resourceVersion, as a watch tells it, until so many seconds have passed."""
+        wanted = {"watch": "true", "resourceVersion": version, "timeoutSeconds": f"{seconds}"}
+        with self._session.get(f"{self._url}{path}", params=wanted, stream=True, timeout=30) as answer:
+            for line in answer.iter_lines(chunk_size=None):
+                yield json.loads(line)
+
     def kubectl_list(self, api_version: str, kind: str) -> Object:
         """What `kubectl get KIND -A -o json` prints: all pages in one List, each object with its kind."""
         path = self.resource(api_version, kind).path()
