@@ -160,22 +160,15 @@ def _idle_pods(findings: Iterable[Finding]) -> dict[PodRef, float]:
     return found
 
 
-def _suspected_pods(findings: Iterable[Finding]) -> frozenset[PodRef]:
-    return frozenset(ref for item in findings if item.kind is FindingKind.SUSPECTED_IDLE for ref in item.pods)
-
-
 def allocations(analysis: Analysis, prices: PriceList) -> tuple[Allocation, ...]:
     """What each Pod has, and what is free, Node by Node. Empty without a cluster."""
     cluster = analysis.cluster
     live = (pod for pod in cluster.pods if pod.phase in ("Running", "Pending") and (pod.accelerators or pod.claims))
     pods, here = grouped(live, lambda pod: pod.node), grouped(analysis.devices, lambda device: device.node)
     claimed = _claimed_gpus(cluster, {device.id: device for device in analysis.devices})
-    idle, suspected = _idle_pods(analysis.findings), _suspected_pods(analysis.findings)
-    states = {
-        **dict.fromkeys(suspected, CostState.SUSPECTED),
-        **dict.fromkeys(idle, CostState.IDLE),
-        "": CostState.FREE,
-    }
+    suspected = (item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
+    states = {"": CostState.FREE, **{ref: CostState.SUSPECTED for item in suspected for ref in item.pods}}
+    states |= dict.fromkeys(_idle_pods(analysis.findings), CostState.IDLE)
     # Reversed, because the gravest finding comes first, and the last one stays.
     of_use = [item for item in reversed(analysis.findings) if item.family is Family.IDLE]
     use = {ref: str(item.kind) for item in of_use for ref in item.pods}
@@ -250,24 +243,16 @@ def _taken(
 
 
 def _share_of(node: Node, resource: str) -> float:
-    replicas = node.labels.get(f"{_bare(resource)}.replicas", "")
+    bare = resource.removesuffix(".shared")
+    replicas = node.labels.get(f"{bare}.replicas", "")
     shared = node.replicas if node.sharing is not Sharing.NONE else 1
     sharers = int(replicas) if replicas.isdecimal() and int(replicas) else shared
-    return gpu_share_ratio(node.gpu_product, _profile_of(node, resource)) / max(sharers, 1)
-
-
-def _profile_of(node: Node, resource: str) -> str:
-    """The MIG profile of one unit; '' for a whole GPU."""
-    name = _bare(resource).rpartition("/")[2]
-    if name.startswith("mig-"):
-        return name.removeprefix("mig-")
+    name = bare.rpartition("/")[2]
+    profile = name.removeprefix("mig-") if name.startswith("mig-") else ""
     # With the strategy `single` instances are counted as if they were GPUs, and all are alike.
-    alike = node.mig_strategy != "mixed" and len(node.mig_layout) == 1
-    return next(iter(node.mig_layout)) if name == "gpu" and alike else ""
-
-
-def _bare(resource: str) -> str:
-    return resource.removesuffix(".shared")
+    if name == "gpu" and node.mig_strategy != "mixed" and len(node.mig_layout) == 1:
+        profile = next(iter(node.mig_layout))
+    return gpu_share_ratio(node.gpu_product, profile) / max(sharers, 1)
 
 
 def _claimed_gpus(cluster: Cluster, devices: Mapping[str, Device]) -> dict[str, float]:
@@ -287,21 +272,13 @@ def _add_advised(
 ) -> None:
     """idle: workloads with an idle Pod; their saving is counted as a release. Changes with a condition do not count."""
     for item in recommendations:
-        likely, pessimistic = _savings_per_week(item)
-        if likely is None or pessimistic is None or item.condition or item.key.workload in idle:
+        likely, after = item.chosen.projected_saving_per_week, item.chosen.projected_cost_per_week
+        speed, workload = item.chosen.speed, item.key.workload
+        if likely is None or after is None or item.condition or workload in idle:
             continue
+        pessimistic = likely
+        if ends(workload) and speed.low_ratio > 0:  # at the slowest estimate a job that ends takes longer
+            pessimistic -= after * max(1.0 / speed.low_ratio / run_time_ratio(speed, ends=True) - 1.0, 0.0)
         key = (item.key.namespace, str(item.chosen.target.kind))
         saving[*key, Confidence.LIKELY] += likely / HOURS_PER_WEEK
         saving[*key, Confidence.PESSIMISTIC] += pessimistic / HOURS_PER_WEEK
-
-
-def _savings_per_week(item: Recommendation) -> tuple[float | None, float | None]:
-    """Likely, and at the slowest estimate: a job that ends then takes longer."""
-    chosen = item.chosen
-    likely, after, speed = chosen.projected_saving_per_week, chosen.projected_cost_per_week, chosen.speed
-    if likely is None or after is None:
-        return None, None
-    if not ends(item.key.workload) or speed.low_ratio <= 0:
-        return likely, likely
-    longest = 1.0 / speed.low_ratio
-    return likely, likely - after * max(longest / run_time_ratio(speed, ends=True) - 1.0, 0.0)

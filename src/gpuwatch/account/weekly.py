@@ -168,25 +168,21 @@ def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[U
     by_hour = grouped(rows, lambda row: row.hour)
     points = []
     hour = start.replace(minute=0, second=0, microsecond=0)
-    while hour < end:
+    # Whole hours only: the mean of an hour that the period cuts would look like a drop.
+    hour += timedelta(hours=hour < start)
+    while hour + timedelta(hours=1) <= end:
         found = by_hour.get(hour)
         held = [row for row in found or () if row.namespace]
+        measured = not held or any(row.allocated_gpu_hours > row.unknown_gpu_hours for row in held)
         points.append(
             UsePoint(
                 at=hour,
                 allocatable_gpus=sum(row.allocated_gpu_hours for row in found) if found else None,
                 allocated_gpus=sum(row.allocated_gpu_hours for row in held) if found else None,
-                busy_gpus=sum(row.busy_gpu_hours for row in held)
-                if found and any(row.allocated_gpu_hours > row.unknown_gpu_hours for row in held)
-                else (0.0 if found and not held else None),
+                busy_gpus=sum((row.busy_gpu_hours for row in held), 0.0) if found and measured else None,
             )
         )
         hour += timedelta(hours=1)
-    # The first and the last hour may be covered partly: their mean over the whole hour would look like a drop.
-    if points and start > points[0].at:
-        points = points[1:]
-    if points and end < points[-1].at + timedelta(hours=1):
-        points = points[:-1]
     return tuple(points)
 
 
@@ -370,14 +366,13 @@ def _released_gpu_hours(remediation: Remediation, start: datetime, end: datetime
     if remediation.proposal.action is not ActionKind.RELEASE_GANG:
         return 0.0
     total, since = 0.0, None
-    for turn in remediation.history:
-        if turn.phase is Phase.IN_EFFECT:
-            since = since or turn.at
+    ends = ((turn.at, turn.phase is Phase.IN_EFFECT) for turn in remediation.history)
+    for at, holds in (*ends, (end, False)):
+        if holds:
+            since = since or at
         elif since is not None:
-            total += _hours(max(since, start), min(turn.at, end))
+            total += _hours(max(since, start), min(at, end))
             since = None
-    if since is not None:
-        total += _hours(max(since, start), end)
     return total * remediation.proposal.gpus
 
 

@@ -6,7 +6,7 @@ add up to teams, and teams to the fleet. The saving per week is a separate proje
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -17,7 +17,7 @@ from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
 from gpuwatch.facts.model.telemetry import Device, DeviceId
 from gpuwatch.facts.model.weekly import WorkloadUse
-from gpuwatch.facts.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.model.workload_profile import DayUse, ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
 
 _Group = tuple[str, str]  # namespace, Gpu.name
 
@@ -170,23 +170,13 @@ def _uses(
 ) -> dict[WorkloadKey, WorkloadUse]:
     advised = {item.key: item for item in recommendations}
     abstained = {item.key: item for item in abstentions}
-    part_of_day = _DayParts(book.usage, start, end)
+    part_of_day = _part_of_day(book.usage, start, end)
+    first, last = start.astimezone(UTC).date(), (end.astimezone(UTC) - timedelta(microseconds=1)).date()
     found = {}
     for key, profile in book.profiles.items():
-        days = [
-            (day, part_of_day.ratio(key, day.day))
-            for day in profile.days
-            if start.astimezone(UTC).date() <= day.day <= _last_day(end)
-        ]
+        days = [(day, part_of_day(key, day.day)) for day in profile.days if first <= day.day <= last]
         if days:
-            found[key] = _use(
-                profile,
-                sum(day.allocated_gpu_hours * part for day, part in days),
-                sum(day.busy_gpu_hours * part for day, part in days),
-                sum(day.unknown_gpu_hours * part for day, part in days),
-                advised.get(key),
-                abstained.get(key),
-            )
+            found[key] = replace(_use(profile, days), recommendation=advised.get(key), abstention=abstained.get(key))
     # No team is shown with more than it had, and no workload with more than its team.
     for group, keys in _members(found).items():
         total = sum(found[key].allocated_gpu_hours for key in keys)
@@ -202,15 +192,12 @@ def _uses(
     }
 
 
-def _use(
-    profile: WorkloadProfile,
-    allocated: float,
-    busy: float,
-    unknown: float,
-    recommendation: Recommendation | None,
-    abstention: Abstention | None,
-) -> WorkloadUse:
-    key, known = profile.key, allocated - unknown
+def _use(profile: WorkloadProfile, days: Sequence[tuple[DayUse, float]]) -> WorkloadUse:
+    """days: with the share of each that counts."""
+    key = profile.key
+    allocated = sum(day.allocated_gpu_hours * part for day, part in days)
+    busy = sum(day.busy_gpu_hours * part for day, part in days)
+    known = allocated - sum(day.unknown_gpu_hours * part for day, part in days)
     active = [(cell.weight_seconds, cell.sm_active_ratio) for cell in profile.cells if cell.sm_active_ratio is not None]
     weight = sum(seconds for seconds, _ in active)
     return WorkloadUse(
@@ -223,36 +210,27 @@ def _use(
         sm_active_ratio=sum(seconds * ratio for seconds, ratio in active) / weight if weight > 0 else None,
         memory_peak_bytes=max((run.peak_bytes for run in profile.runs if run.peak_bytes is not None), default=None),
         cost=None,
-        recommendation=recommendation,
-        abstention=abstention,
     )
 
 
-class _DayParts:
+def _part_of_day(usage: Iterable[UsageHour], start: datetime, end: datetime) -> Callable[[WorkloadKey, date], float]:
     """Splits days, the finest unit of a profile. Of a day that the period cuts, a workload counts with the share that
     its team's hours on that model have within the period; if those are unknown, with the period's share of the day."""
+    whole: defaultdict[tuple[str, str, date], float] = defaultdict(float)
+    within: defaultdict[tuple[str, str, date], float] = defaultdict(float)
+    for row in usage:
+        name = (row.namespace, row.gpu_model, row.hour.astimezone(UTC).date())
+        whole[name] += row.allocated_gpu_hours
+        within[name] += row.allocated_gpu_hours if start <= row.hour < end else 0.0
 
-    def __init__(self, usage: Iterable[UsageHour], start: datetime, end: datetime) -> None:
-        self._start, self._end = start, end
-        self._whole: defaultdict[tuple[str, str, date], float] = defaultdict(float)
-        self._within: defaultdict[tuple[str, str, date], float] = defaultdict(float)
-        for row in usage:
-            key = (row.namespace, row.gpu_model, row.hour.astimezone(UTC).date())
-            self._whole[key] += row.allocated_gpu_hours
-            if start <= row.hour < end:
-                self._within[key] += row.allocated_gpu_hours
-
-    def ratio(self, key: WorkloadKey, day: date) -> float:
+    def part(key: WorkloadKey, day: date) -> float:
         name = (key.namespace, key.gpu_model, day)
-        if self._whole.get(name, 0.0) > 0:
-            return self._within.get(name, 0.0) / self._whole[name]
+        if whole[name] > 0:
+            return within[name] / whole[name]
         begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        within = min(self._end, begin + timedelta(days=1)) - max(self._start, begin)
-        return max(within / timedelta(days=1), 0.0)
+        return max((min(end, begin + timedelta(days=1)) - max(start, begin)) / timedelta(days=1), 0.0)
 
-
-def _last_day(end: datetime) -> date:
-    return (end.astimezone(UTC) - timedelta(microseconds=1)).date()
+    return part
 
 
 def namespace_of(idle: Finding) -> str:
