@@ -1,9 +1,13 @@
 """What a finding names, why health is unknown, and which taints of ours stand."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from detect.builders import cluster, device, exporters_of, gang, machines, pod, scene
 from gpuwatch.act.analysis import Policies, analyse
@@ -13,20 +17,19 @@ from gpuwatch.facts.model.cluster import Workload
 from gpuwatch.facts.model.decision import (
     ActionKind,
     Analysis,
-    Family,
     Finding,
     FindingKind,
     Severity,
     Snapshot,
     Subject,
     SubjectKind,
-    Verdict,
 )
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Step, StepKind
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.judge.health.assess import needs_of_rules
 from gpuwatch.judge.health.policy import HealthPolicy
 from gpuwatch.judge.needs import statistics
+from plan.fleet import sick
 from store.remediation_stores import DAY, MINUTE, T0, proposal, remediation
 
 DEVICES = (
@@ -39,62 +42,26 @@ DEVICES = (
 )
 
 
-def finding(
-    kind: SubjectKind, name: str, devices: tuple[str, ...] = (), pods: tuple[str, ...] = (), node: str | None = None
-) -> Finding:
-    return Finding(
-        rule="health.ecc",
-        family=Family.HEALTH,
-        kind=FindingKind.ECC,
-        subject=Subject(kind, name),
-        verdict=Verdict.DEGRADED,
-        summary="",
-        devices=devices,
-        pods=pods,
-        node=node,
-    )
+CASES = yaml.safe_load(Path(__file__).with_name("culprits.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("found", "named"),
-    [
-        (
-            finding(SubjectKind.DEVICE, "gpu-0", ("gpu-0",), ("ns/a",), "node-0"),
-            Culprit("node-0", "gpu-0", "", "ns", "a"),
-        ),
-        (finding(SubjectKind.DEVICE, "gpu-1", ("gpu-1",), ("ns/b", "ns/c")), Culprit("node-0", "gpu-1", "", "ns", "")),
-        (
-            finding(SubjectKind.DEVICE, "gpu-2", ("gpu-2",), ("ns/d", "other/e")),
-            Culprit("node-0", "gpu-2", "", "", ""),
-        ),
-        (finding(SubjectKind.DEVICE, "gpu-3", ("gpu-3/1", "gpu-3/2")), Culprit("node-0", "gpu-3", "", "", "")),
-        (finding(SubjectKind.DEVICE, "gpu-3/2", ("gpu-3/2",)), Culprit("node-0", "gpu-3", "2", "", "")),
-        (finding(SubjectKind.DEVICE, "gpu-4", ("gpu-4",)), Culprit("host-9", "gpu-4", "", "", "")),
-        (finding(SubjectKind.DEVICE, "gpu-9/7"), Culprit("", "gpu-9", "7", "", "")),
-        (finding(SubjectKind.POD, "ns/a", ("gpu-0",), ("ns/a",)), Culprit("node-0", "gpu-0", "", "ns", "a")),
-        (finding(SubjectKind.POD, "ns/a", (), ("ns/a",)), Culprit("node-1", "", "", "ns", "a")),
-        (finding(SubjectKind.POD, "ns/a", ("gpu-0", "gpu-1"), ("ns/a",)), Culprit("node-0", "", "", "ns", "a")),
-        (finding(SubjectKind.NODE, "node-0", ("gpu-0", "gpu-1"), ("ns/a",)), Culprit("node-0", "", "", "", "")),
-        (finding(SubjectKind.NODE, "host-9"), Culprit("host-9", "", "", "", "")),
-        (
-            finding(SubjectKind.GANG, "JobSet/ns/g", ("gpu-0", "gpu-1"), ("ns/b", "ns/a")),
-            Culprit("node-0", "", "", "ns", "a"),
-        ),
-        (finding(SubjectKind.GANG, "JobSet/ns/g"), Culprit("", "", "", "ns", "")),
-        (finding(SubjectKind.WORKLOAD, "Job/ns/w"), Culprit("", "", "", "ns", "")),
-        (finding(SubjectKind.FLEET, "fleet", ("gpu-0",), ("ns/a",)), Culprit()),
-    ],
-)
-def test_a_finding_names_what_is_one_thing(found: Finding, named: Culprit) -> None:
+def finding(subject: str, devices: Iterable[str] = (), pods: Iterable[str] = (), node: str | None = None) -> Finding:
+    kind, _, name = subject.partition("/")
+    about = Subject(SubjectKind(kind), name)
+    return replace(sick(device()), subject=about, devices=tuple(devices), pods=tuple(pods), node=node)
+
+
+@pytest.mark.parametrize(("named", "given"), [(each.pop("named"), each) for each in CASES])
+def test_a_finding_names_what_is_one_thing(named: list[str], given: dict[str, Any]) -> None:
     state = cluster(pods=[pod("a", node="node-1")], gangs=[gang("JobSet/ns/g", ["ns/a"])])
     owner = Workload(id="Job/ns/w", kind="Job", api_version="batch/v1", namespace="ns", name="w")
     snapshot = scene(DEVICES, state=replace(state, workloads=(owner,)))
-    assert culprits(analysed(snapshot), [found]) == [named]
+    assert culprits(analysed(snapshot), [finding(**given)]) == [Culprit(*named)]
 
 
 def test_the_worst_come_first_and_stay_in_order() -> None:
-    mild = finding(SubjectKind.DEVICE, "a")
-    bad = [replace(finding(SubjectKind.DEVICE, name), severity=Severity.CRITICAL) for name in "xy"]
+    mild = replace(finding("device/a"), severity=Severity.INFO)
+    bad = [finding(f"device/{name}") for name in "xy"]
     for order in ([mild, *bad], [bad[1], mild, bad[0]]):
         assert worst_first(order) == [*bad, mild]
 

@@ -12,8 +12,7 @@ from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.model.remediation import Phase, Remediation, Turn
 from gpuwatch.facts.model.weekly import WeeklyReport
-from gpuwatch.say.weekly_html import weekly_html
-from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
+from gpuwatch.say.weekly_pages import weekly_html, weekly_markdown, weekly_summary
 from gpuwatch.say.weekly_words import BECAME, actions_line
 from report.weekly_example import empty_report, full_report
 

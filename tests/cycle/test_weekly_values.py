@@ -19,8 +19,7 @@ from gpuwatch.facts.model.telemetry import Device, Vendor
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.facts.model.workload_profile import Cell, DayUse, ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
 from gpuwatch.judge.idle.assess import assess_idle
-from gpuwatch.say.weekly_html import weekly_html
-from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
+from gpuwatch.say.weekly_pages import weekly_html, weekly_markdown, weekly_summary
 from plan import fleet
 from report.terminal import analysis_of
 from report.weekly_example import recommendation
@@ -425,20 +424,13 @@ def test_savings_never_exceed_costs_and_workloads_add_up_to_teams_and_teams_to_t
         assert within(use.saving, use.cost)
         assert within(use.saving_gpu_hours, use.allocated_gpu_hours)
         assert within(use.idle_gpu_hours, use.allocated_gpu_hours)
+    names = ["allocated_gpu_hours", "cost", "saving", "saving_gpu_hours", "idle_gpu_hours"]
     for team in found.teams:
         members = [use for use in found.workloads if use.namespace == team.namespace]
-        for name in ("allocated_gpu_hours", "cost", "saving", "saving_gpu_hours", "idle_gpu_hours"):
+        for name in names:
             parts = [value for use in members if (value := getattr(use, name)) is not None]
             assert (getattr(team.use, name) or 0.0) == pytest.approx(sum(parts), abs=1e-6), name
-    for name in (
-        "allocated_gpu_hours",
-        "cost",
-        "saving",
-        "saving_gpu_hours",
-        "idle_gpu_hours",
-        "projected_saving_per_week",
-        "projected_saving_gpu_hours_per_week",
-    ):
+    for name in (*names, "projected_saving_per_week", "projected_saving_gpu_hours_per_week"):
         parts = [value for team in found.teams if (value := getattr(team.use, name)) is not None]
         assert (getattr(found.fleet, name) or 0.0) == pytest.approx(sum(parts), abs=1e-6), name
 
