@@ -22,8 +22,8 @@ from gpuwatch.app.controller.notifications import KEPT, Notifications
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.facts.model.remediation import Phase, Remediation, Step, StepKind
 from gpuwatch.say.deliver import deliver as turns
+from gpuwatch.say.deliver.deliver import Sent
 from gpuwatch.say.deliver.policy import DeliveryPolicy
-from gpuwatch.say.deliver.sent import Sent
 from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.checkpoints import DELIVERIES
 from gpuwatch.sources.store.store import Store

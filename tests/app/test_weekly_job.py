@@ -18,8 +18,8 @@ from gpuwatch.app.controller.weekly_job import WeeklyJob
 from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.facts.model.delivery import DeliveryState, Sending
 from gpuwatch.say.deliver import deliver as turns
+from gpuwatch.say.deliver.deliver import Sent
 from gpuwatch.say.deliver.policy import DeliveryPolicy
-from gpuwatch.say.deliver.sent import Sent
 from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.checkpoints import DELIVERIES
 from gpuwatch.sources.store.store import Store

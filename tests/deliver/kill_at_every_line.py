@@ -24,9 +24,8 @@ import apprise  # noqa: E402
 
 from gpuwatch.facts.model.delivery import Sending  # noqa: E402
 from gpuwatch.say.deliver import deliver as turns  # noqa: E402
-from gpuwatch.say.deliver.deliver import deliver, with_new_destinations  # noqa: E402
+from gpuwatch.say.deliver.deliver import Sent, deliver, with_new_destinations  # noqa: E402
 from gpuwatch.say.deliver.policy import DeliveryPolicy  # noqa: E402
-from gpuwatch.say.deliver.sent import Sent  # noqa: E402
 from gpuwatch.sources.store.store import Store  # noqa: E402
 
 KILLED = 77

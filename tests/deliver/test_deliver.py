@@ -18,6 +18,7 @@ from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
 from gpuwatch.say.deliver import deliver as turns
 from gpuwatch.say.deliver.deliver import (
     DeliveryContext,
+    Sent,
     deliver,
     read_report,
     report_id,
@@ -26,7 +27,6 @@ from gpuwatch.say.deliver.deliver import (
 )
 from gpuwatch.say.deliver.destinations import names_of
 from gpuwatch.say.deliver.policy import DeliveryPolicy
-from gpuwatch.say.deliver.sent import Sent
 from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.store import Store
 

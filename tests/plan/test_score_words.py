@@ -7,7 +7,7 @@ import pytest
 
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.decision import ActionKind, PlanItem, Score, Severity
-from gpuwatch.say.notification import notification
+from gpuwatch.say.remediation_tables import notification
 from plan.fleet import node, only, plan_of, remediation, sick
 from plan.test_draw import full_node_with_gang, one_idle, one_lost_of_eight
 from plan.test_rebalance import TWO_RACKS, contention, crowded, drawn, moves, spread_gang

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser
 
 from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, OutcomeVerdict
 from gpuwatch.facts.model.weekly import WeeklyReport
-from gpuwatch.say.weekly_html import ABSTAINED_SHOWN, ACT_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
+from gpuwatch.say.weekly_pages import ABSTAINED_SHOWN, ACT_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
 from gpuwatch.say.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, idle_gpu_hours, reconciled
 from parts.browser import BrowserBuild, page, pdf_pages
 from report.html_checks import checked, parsed, text_of, unfocused

@@ -10,8 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from gpuwatch.facts.model.weekly import WeeklyReport
-from gpuwatch.say.weekly_html import weekly_html
-from gpuwatch.say.weekly_markdown import ROWS_SHOWN, weekly_markdown, weekly_summary
+from gpuwatch.say.weekly_pages import MARKDOWN_ROWS_SHOWN, weekly_html, weekly_markdown, weekly_summary
 from report.weekly_example import HOSTILE, LONG, empty_report, free_report, full_report, huge_report
 
 
@@ -127,7 +126,7 @@ def test_a_yaml_block_cannot_be_closed_by_a_name() -> None:
 
 def test_long_lists_are_cut_and_say_so() -> None:
     text = weekly_markdown(huge_report(2_000))
-    assert f"… and {2_000 - ROWS_SHOWN:,} more" in text
+    assert f"… and {2_000 - MARKDOWN_ROWS_SHOWN:,} more" in text
     assert len(text) < 100_000
 
 

@@ -9,9 +9,8 @@ from gpuwatch.app.sources import Opened
 from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.facts.model.weekly import DetectorRecord, WeeklyReport
-from gpuwatch.say.weekly_html import weekly_html
 from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json
-from gpuwatch.say.weekly_markdown import weekly_markdown
+from gpuwatch.say.weekly_pages import weekly_html, weekly_markdown
 
 
 def week_of(

@@ -20,7 +20,7 @@ from gpuwatch.facts.model.weekly import UsePoint
 from gpuwatch.say.weekly_words import UsePart, gpu_hours, percent, speed
 
 SHADES = ("busy", "allocated", "idle", "unknown", "free")
-_WIDE, _NARROW = 620, 360
+_WIDE, _NARROW, _MINI = 620, 360, 120
 _CHARACTER_PX = 6.6  # of the widest common system font at the charts' 11 px, so that labels are never cut
 _HATCHES = {
     "allocated": "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4",
@@ -60,7 +60,7 @@ def fleet_curve(points: Sequence[UsePoint]) -> Markup:
 
 def _fleet_curve(points: Sequence[UsePoint], width: int) -> Markup:
     known = [value for point in points for value in (point.allocatable_gpus, point.allocated_gpus) if value is not None]
-    svg = _chart(width, 210, f"GPUs allocatable, allocated and busy: {_spoken(points)}")
+    svg = _image(f"GPUs allocatable, allocated and busy: {_spoken(points)}", width, 210)
     left, right, top, bottom = 34.0, width - 6.0, 10.0, 184.0
     if not points or not known:
         _add(svg, "rect", "area unknown", x=left, y=top, width=right - left, height=bottom - top)
@@ -76,11 +76,22 @@ def _fleet_curve(points: Sequence[UsePoint], width: int) -> Markup:
     def up(gpus: float) -> float:
         return bottom - (bottom - top) * gpus / ticks[-1]
 
+    def area(shade: str, run: Sequence[UsePoint], gpus: Callable[[UsePoint], float | None]) -> str:
+        line = _steps(run, [up(gpus(point) or 0.0) for point in run], step, across)
+        _add(svg, "path", f"area {shade}", d=f"{line}V{_n(up(0.0))}H{_n(across(run[0].at))}Z")
+        return line
+
     for tick in ticks:
         _add(svg, "path", "grid", d=f"M{_n(left)},{_n(up(tick))} H{_n(right)}")
         _text(svg, f"{tick:g}", left - 5, up(tick) + 4, "end")
     _days(svg, start, end, across, top, bottom)
-    _held_and_busy(svg, points, step, across, up)
+    for run in _runs(points, lambda point: point.allocated_gpus is not None):
+        line = area("allocated", run, lambda point: point.allocated_gpus)
+        for inner in _runs(run, lambda point: point.busy_gpus is None):
+            area("unknown", inner, lambda point: point.allocated_gpus)  # dots where busy is unknown
+        for inner in _runs(run, lambda point: point.busy_gpus is not None):
+            area("busy", inner, lambda point: point.busy_gpus)
+        _add(svg, "path", "line allocated", d=line)
     for run in _runs(points, lambda point: point.allocated_gpus is None):
         x0, x1 = across(run[0].at), across(run[-1].at + step)
         _add(svg, "rect", "area unknown", x=x0, y=top, width=x1 - x0, height=bottom - top)
@@ -90,29 +101,6 @@ def _fleet_curve(points: Sequence[UsePoint], width: int) -> Markup:
         heights = [up(point.allocatable_gpus or 0.0) for point in run]
         _add(svg, "path", "line capacity", d=_steps(run, heights, step, across))
     return _markup(svg)
-
-
-def _held_and_busy(
-    svg: ET.Element,
-    points: Sequence[UsePoint],
-    step: timedelta,
-    across: Callable[[datetime], float],
-    up: Callable[[float], float],
-) -> None:
-    """Stacked areas: allocated, and busy within it; dots where busy is unknown."""
-
-    def area(shade: str, run: Sequence[UsePoint], gpus: Callable[[UsePoint], float | None]) -> str:
-        line = _steps(run, [up(gpus(point) or 0.0) for point in run], step, across)
-        _add(svg, "path", f"area {shade}", d=f"{line}V{_n(up(0.0))}H{_n(across(run[0].at))}Z")
-        return line
-
-    for run in _runs(points, lambda point: point.allocated_gpus is not None):
-        line = area("allocated", run, lambda point: point.allocated_gpus)
-        for inner in _runs(run, lambda point: point.busy_gpus is None):
-            area("unknown", inner, lambda point: point.allocated_gpus)
-        for inner in _runs(run, lambda point: point.busy_gpus is not None):
-            area("busy", inner, lambda point: point.busy_gpus)
-        _add(svg, "path", "line allocated", d=line)
 
 
 def _days(
@@ -149,7 +137,7 @@ def _gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None, wid
     pitch, first = (27.0, 4.0) if wide else (35.0, 14.0)
     total = sum(part.gpu_hours or 0.0 for part in parts)
     said = "; ".join(f"{part.label} {gpu_hours(part.gpu_hours)}" for part in parts) or "unknown"
-    svg = _chart(width, first + pitch * (len(parts) + 1) + 4, f"Where the GPU-hours went: {said}")
+    svg = _image(f"Where the GPU-hours went: {said}", width, first + pitch * (len(parts) + 1) + 4)
     began = 0.0
     rows = [*parts, UsePart("Of these: on degraded GPUs", "lost", lost_gpu_hours)]
     for index, part in enumerate(rows):
@@ -178,8 +166,8 @@ def _gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None, wid
 def use_bar(allocated: float, busy: float | None, unknown: float, most: float) -> Markup:
     """Allocated GPU-hours of a team or workload: busy, then unknown; `most` is the longest bar's."""
     said = f"allocated {gpu_hours(allocated)}, busy {gpu_hours(busy)}, activity unknown {gpu_hours(unknown)} GPU-hours"
-    svg = _mini(said)
-    scale = _MINI_WIDTH / most if most > 0 else 0.0
+    svg = _image(said)
+    scale = _MINI / most if most > 0 else 0.0
     busy_px = (busy or 0.0) * scale
     _add(svg, "rect", "area allocated", x=0, y=1, width=max(allocated * scale, 1.0), height=12)
     if unknown > 0:
@@ -191,9 +179,9 @@ def use_bar(allocated: float, busy: float | None, unknown: float, most: float) -
 
 def amount_bar(value: float | None, most: float, shown: str) -> Markup:
     """One amount against the largest of its column; no bar if it is unknown, zero or negative."""
-    svg = _mini(shown)
+    svg = _image(shown)
     if value is not None and value > 0 and most > 0:
-        _add(svg, "rect", "area busy", x=0, y=1, width=max(min(value / most, 1.0) * _MINI_WIDTH, 1.0), height=12)
+        _add(svg, "rect", "area busy", x=0, y=1, width=max(min(value / most, 1.0) * _MINI, 1.0), height=12)
     return _markup(svg)
 
 
@@ -206,10 +194,10 @@ def speed_interval(estimate: SpeedEstimate, measured_ratio: float | None = None,
     said = f"predicted {speed(estimate)}, likely {percent(estimate.likely_ratio)}"
     if measured_ratio is not None:
         said += f", measured {percent(measured_ratio)}"
-    svg = _mini(said)
+    svg = _image(said)
 
     def across(ratio: float) -> float:
-        return 4.0 + (_MINI_WIDTH - 8.0) * (min(max(ratio, 0.5), 1.2) - 0.5) / 0.7
+        return 4.0 + (_MINI - 8.0) * (min(max(ratio, 0.5), 1.2) - 0.5) / 0.7
 
     _add(svg, "path", "axis", d=f"M{_n(across(0.5))},11 H{_n(across(1.2))}")
     _add(svg, "path", "whole", d=f"M{_n(across(1.0))},0 V14")
@@ -225,19 +213,9 @@ def speed_interval(estimate: SpeedEstimate, measured_ratio: float | None = None,
     return _markup(svg)
 
 
-_MINI_WIDTH = 120.0
-
-
-def _mini(said: str) -> ET.Element:
-    """A drawing for a table's cell; the cell's text has the same numbers."""
-    return _image("mini", _MINI_WIDTH, 14, said)
-
-
-def _chart(width: int, height: float, said: str) -> ET.Element:
-    return _image("chart wide" if width == _WIDE else "chart narrow", width, height, said)
-
-
-def _image(css: str, width: float, height: float, said: str) -> ET.Element:
+def _image(said: str, width: int = _MINI, height: float = 14) -> ET.Element:
+    """One that is _MINI wide is for a table's cell; the cell's text has the same numbers."""
+    css = {_MINI: "mini", _NARROW: "chart narrow", _WIDE: "chart wide"}[width]
     svg = ET.Element("svg", {"class": css, "viewBox": f"0 0 {width:g} {height:g}", "role": "img"})
     ET.SubElement(svg, "title").text = said
     return svg

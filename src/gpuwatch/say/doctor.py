@@ -94,12 +94,8 @@ def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: st
 
 
 def _enabling(vocabularies: Sequence[str], missing: Sequence[Signal]) -> tuple[str, ...]:
-    lines: dict[str, None] = {}
-    for signal in missing:
-        for row in rows_for(signal):
-            if row.vocabulary in (vocabularies or _USUAL):
-                lines[row.exporter_line or row.metric] = None
-    return tuple(lines)
+    rows = (row for signal in missing for row in rows_for(signal) if row.vocabulary in (vocabularies or _USUAL))
+    return tuple(dict.fromkeys(row.exporter_line or row.metric for row in rows))
 
 
 def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:

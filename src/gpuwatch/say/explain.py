@@ -1,6 +1,5 @@
 """Why something is, or is not, idle or degraded: every rule's conclusion on one subject, and the plan for it."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuwatch.facts.model.decision import Family, Finding, Plan, PlanItem, Snapshot, Subject, SubjectKind, Verdict
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
 from gpuwatch.facts.model.telemetry import DeviceId, PodRef
 from gpuwatch.say.layout import FoldedName, cut, new_grid, new_table
@@ -301,11 +301,10 @@ def _verdicts(item: SubjectExplanation, snapshot: Snapshot, wide: bool) -> Rende
 
 def _health(findings: Iterable[Finding]) -> Text:
     """By the rules that could tell."""
-    kinds: dict[Verdict, list[str]] = defaultdict(list)
-    for each in findings:
-        kinds[each.verdict].append(each.kind.replace("_", " "))
-    told = next((each for each in (Verdict.DEGRADED, Verdict.HEALTHY) if kinds[each]), Verdict.UNKNOWN)
-    return Text(f"{told}: {', '.join(kinds[told])}" if told is Verdict.DEGRADED else told, style=_STYLE[told])
+    found = grouped(findings, lambda each: each.verdict)
+    told = next((each for each in (Verdict.DEGRADED, Verdict.HEALTHY) if found[each]), Verdict.UNKNOWN)
+    kinds = ", ".join(each.kind.replace("_", " ") for each in found[told])
+    return Text(f"{told}: {kinds}" if told is Verdict.DEGRADED else told, style=_STYLE[told])
 
 
 def _use(item: SubjectExplanation, pod: PodRef) -> Text:

@@ -1,4 +1,4 @@
-"""Remediations as tables for a terminal. Pure: returns what rich renders, prints nothing."""
+"""Remediations as tables for a terminal, and the notification of an upcoming action. Pure: prints nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -8,12 +8,12 @@ from rich.markup import escape
 from rich.text import Text
 
 from gpuwatch.facts.model.decision import ActionKind, Mode
-from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
+from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, StepKind
 from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.say.layout import FoldedName, cut, new_grid, new_table, whole_or_line
 from gpuwatch.say.plan_tables import worth, worth_bases
 from gpuwatch.say.tables import evidence_line, gap_tables
-from gpuwatch.say.words import ago, duration, listed, plural
+from gpuwatch.say.words import ago, duration, escaped, listed, plural
 
 _COLOUR = {
     Phase.PROPOSED: "yellow",
@@ -177,3 +177,25 @@ def pause_text(pause: Pause, now: datetime) -> str:
     why = f": {pause.reason}" if pause.reason else ""
     stopped = "changes nothing" if pause.everything else "starts no action, and only undoes what it did"
     return f"Paused{since}{by}{why}. gpuwatch {stopped}; `gpuwatch resume` ends the pause."
+
+
+def notification(remediation: Remediation) -> tuple[str, str]:
+    """Title, and Markdown with what, why, when, and how to stop it. Names are escaped."""
+    proposal = remediation.proposal
+    title = f"gpuwatch: {str(proposal.action).replace('_', ' ')} of {proposal.target}"
+    steps = (*remediation.steps[remediation.step :][:1], *remediation.steps)  # the one that is under way first
+    said = next(
+        (step.parameters["text"] for step in steps if step.kind is StepKind.NOTIFY and step.parameters), proposal.reason
+    )
+    lines = [
+        escaped(said.removeprefix(f"{remediation.name}: ")),
+        "",
+        f"- It concerns {plural(proposal.gpus, 'GPU')}"
+        + (f" in {escaped(proposal.namespace)}" if proposal.namespace else "")
+        + (f" for {escaped(proposal.waiter)}, which waits for them" if proposal.waiter else "")
+        + ".",
+        *(f"- {label.capitalize()}: {escaped(text)}" for label, text in worth_bases(proposal.score)),
+        f"- Stop it: gpuwatch reject {as_argument(remediation)}",
+        f"- Once it is done, take it back: gpuwatch undo {as_argument(remediation)}",
+    ]
+    return " ".join(title.split()), "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
 """The Analysis as tables for a terminal. Pure: returns what rich renders, prints nothing."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
@@ -18,6 +18,7 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
 from gpuwatch.say.layout import FoldedName, cut, new_grid, new_table, whole_or_line
 from gpuwatch.say.plan_tables import called, plan_parts, plan_summary
@@ -32,19 +33,18 @@ def analysis_tables(
 ) -> RenderableType:
     """The most urgent first; tables are cut at `rows` lines, with a note. wide: with all reasons and evidence; else two
     lines a row at most, for 80 columns. scope: what the analysis is about, where that is not all."""
-    by_verdict: dict[tuple[Family, Verdict], list[Finding]] = defaultdict(list)
-    for finding in analysis.findings:
-        by_verdict[finding.family, finding.verdict].append(finding)
+    by_verdict = grouped(analysis.findings, lambda finding: (finding.family, finding.verdict))
     devices = {device.id: device for device in analysis.devices}
     suspected = [item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE]
     unknown = [item for item in analysis.findings if item.verdict is Verdict.UNKNOWN and item not in suspected]
-    parts: list[RenderableType] = [_head(analysis, source, scope)]
-    parts.append(_degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows, wide))
-    parts.append(_idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows, wide))
+    parts: list[RenderableType] = [
+        _head(analysis, source, scope),
+        _degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows, wide),
+        _idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows, wide),
+    ]
     if suspected:
         parts.append(_allocations("Suspected idle, not proven, never acted on", suspected, analysis, rows, wide))
-    misfits = by_verdict[Family.MISFIT, Verdict.MISFIT]
-    if misfits:
+    if misfits := by_verdict[Family.MISFIT, Verdict.MISFIT]:
         parts.append(_misfit(misfits, devices, rows, wide))
     if unknown:
         parts.append(_unknown(unknown, rows, wide))
@@ -187,9 +187,7 @@ def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int, wide
 
 def _unknown(findings: list[Finding], rows: int, wide: bool) -> RenderableType:
     """One line for all findings of a rule that lack the same signals."""
-    alike: dict[tuple[str, tuple[str, ...]], list[Finding]] = defaultdict(list)
-    for finding in findings:
-        alike[finding.rule, finding.missing].append(finding)
+    alike = grouped(findings, lambda finding: (finding.rule, finding.missing))
     columns = ("rule", "who", "why", *(("missing",) if wide else ()))
     table = new_table(f"Not known ({len(findings)}): neither healthy nor idle, never acted on", *columns)
     for (rule, missing), group in list(alike.items())[:rows]:

@@ -12,12 +12,11 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from gpuwatch.facts.catalog.tables import packaged
-from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say import charts
 from gpuwatch.say import weekly_words as say
 from gpuwatch.say.plan_tables import called, short_worth
 from gpuwatch.say.sizing_tables import patch_yaml
-from gpuwatch.say.tables import evidence_line, lasted, other_gaps
+from gpuwatch.say.tables import evidence_line
 from gpuwatch.say.words import escaped, plural, quantity, short_uuid
 
 T = TypeVar("T")
@@ -28,19 +27,6 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 SCRIPT = Markup(packaged("templates/weekly.js", "gpuwatch.say"))  # noqa: S704
 """The one script of the weekly report; SCRIPT_HASH names it in a Content-Security-Policy."""
 SCRIPT_HASH = f"sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}"
-
-
-def weekly_text(name: str, report: WeeklyReport, **more: object) -> str:
-    """The weekly report by one of its templates. more: values that only this template has."""
-    return template(name).render(
-        report=report,
-        period=say.period(report),
-        use_of=say.use_of(report),
-        abstained=say.abstained([item.abstention for item in report.workloads if item.abstention]),
-        gaps=other_gaps(report.gaps),
-        since=lambda finding: lasted(finding, report.at) or say.UNKNOWN,
-        **more,
-    )
 
 
 @cache

@@ -26,6 +26,7 @@ from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.say.deliver.deliver import (
     DeliveryContext,
     Progress,
+    Sent,
     deliver,
     over,
     read_report,
@@ -34,12 +35,11 @@ from gpuwatch.say.deliver.deliver import (
     write_report,
 )
 from gpuwatch.say.deliver.policy import DeliveryPolicy
-from gpuwatch.say.deliver.sent import Sent
 from gpuwatch.say.machine import to_yaml
 from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.say.tables import gap_tables
 from gpuwatch.say.weekly_machine import advice_columns, weekly_json, weekly_tables
-from gpuwatch.say.weekly_markdown import weekly_markdown, weekly_summary
+from gpuwatch.say.weekly_pages import weekly_markdown, weekly_summary
 from gpuwatch.size.mig_fleet import slice_demands
 from gpuwatch.size.mig_plan import plan_mig
 from gpuwatch.sources.store.store import Store

@@ -13,6 +13,7 @@ from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
 from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.say.deliver.deliver import (
     DeliveryContext,
+    Sent,
     deliver,
     due,
     identified,
@@ -21,9 +22,7 @@ from gpuwatch.say.deliver.deliver import (
 )
 from gpuwatch.say.deliver.destinations import names_of, of_people
 from gpuwatch.say.deliver.policy import DeliveryPolicy
-from gpuwatch.say.deliver.sent import Sent
-from gpuwatch.say.notification import notification
-from gpuwatch.say.remediation_tables import as_argument
+from gpuwatch.say.remediation_tables import as_argument, notification
 from gpuwatch.sources.kube.writer import Failure, WriteError
 from gpuwatch.sources.store import StoreError
 

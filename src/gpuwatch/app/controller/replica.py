@@ -18,7 +18,7 @@ from gpuwatch.app.sources import Opened, open_sources
 from gpuwatch.facts.model.decision import Analysis
 from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.facts.model.sizing import Recommendation
-from gpuwatch.say.deliver.sent import Sent
+from gpuwatch.say.deliver.deliver import Sent
 from gpuwatch.sources.kube.writer import ClusterWriter
 from gpuwatch.sources.store.checkpoints import DELIVERIES, STATE, Checkpoints
 from gpuwatch.sources.store.store import Store

@@ -53,7 +53,7 @@ class SizingJob:
         """Files and summary of the report of the seven days before `end`. Raises UnreachableError without data."""
         from gpuwatch.app.sizing import size
         from gpuwatch.app.weekly_report import report_files, week_of
-        from gpuwatch.say.weekly_markdown import weekly_summary
+        from gpuwatch.say.weekly_pages import weekly_summary
 
         replica = self._replica
         with self._sizing:

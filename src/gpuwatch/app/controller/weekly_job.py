@@ -18,6 +18,7 @@ from gpuwatch.app.settings.run_policy import ControllerPolicy
 from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
 from gpuwatch.say.deliver.deliver import (
     DeliveryContext,
+    Sent,
     deliver,
     due,
     identified,
@@ -28,7 +29,6 @@ from gpuwatch.say.deliver.deliver import (
 )
 from gpuwatch.say.deliver.destinations import names_of
 from gpuwatch.say.deliver.policy import DeliveryPolicy
-from gpuwatch.say.deliver.sent import Sent
 
 log = logging.getLogger("gpuwatch.say")
 
