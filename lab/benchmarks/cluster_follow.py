@@ -109,7 +109,7 @@ def fill(writers: Writers, pods: int, gpu_share: float, console: Console) -> Non
         uid = made.json()["metadata"]["uid"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "controller": True}
         for number in range(first, min(first + PODS_PER_JOB, pods)):
-            wanted: Any = pod(number, gpu=first % 100 < gpu_share * 100)
+            wanted = pod(number, gpu=first % 100 < gpu_share * 100)
             meta = wanted["metadata"]
             kept = {key: meta[key] for key in ("name", "labels", "annotations")}
             spec = {key: value for key, value in wanted["spec"].items() if not key.startswith("priority")}
@@ -172,15 +172,8 @@ def window(
     contender: Any = None
     first: dict[str, float] = {}
     if how != "nobody":
-        command = [
-            sys.executable,
-            "-m",
-            "lab.benchmarks.cluster_follow",
-            "--contend",
-            how,
-            "--kubeconfig",
-            str(line.kubeconfig(plane.administrator)),
-        ]
+        flags = ["--contend", how, "--kubeconfig", str(line.kubeconfig(plane.administrator))]
+        command = [sys.executable, "-m", "lab.benchmarks.cluster_follow", *flags]
         contender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         before = line.received_bytes
         first = {**look(contender), "bytes": line.received_bytes - before}

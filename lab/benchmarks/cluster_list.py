@@ -14,7 +14,10 @@ import resource
 import subprocess
 import sys
 import time
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 THIS = (sys.executable, "-m", "lab.benchmarks.cluster_list")
@@ -22,123 +25,45 @@ GOAL_TIMES_FASTER = 10.0
 GOAL_MEMORY_RATIO = 0.2
 
 
-def pod(number: int, gpu: bool) -> dict[str, object]:
+@cache
+def form() -> Any:
+    import yaml  # not in a contender's memory
+
+    return yaml.safe_load(Path(__file__).with_name("pod.yaml").read_text(encoding="utf-8"))
+
+
+def pod(number: int, gpu: bool) -> dict[str, Any]:
     """One Pod as an API server sends it."""
-    name = f"train-{number // 8}-worker-{number % 8}"
-    uid = f"{number:08x}-0000-4000-8000-000000000000"
-    requests = {"cpu": "7910m", "memory": "32Gi", **({"nvidia.com/gpu": "8"} if gpu else {})}
-    started = "2026-11-20T08:15:30Z"
+    from lab.simulate.forms import fill
+
     fields = {f"f:{key}": {} for key in ("image", "imagePullPolicy", "name", "terminationMessagePath", "resources")}
-    containers = [
-        {
-            "name": role,
-            "image": f"registry.example/team/{role}:2026.11.1",
-            "command": ["torchrun", "--nnodes=8", "--nproc-per-node=8", "train.py"],
-            "args": [f"--shard={number}", "--config=/etc/config/train.yaml"],
-            "env": [{"name": f"SETTING_{item}", "value": f"value-{item}"} for item in range(12)],
-            "resources": {"requests": requests if role == "trainer" else {"cpu": "100m"}, "limits": requests},
-            "volumeMounts": [{"name": f"volume-{item}", "mountPath": f"/mnt/{item}"} for item in range(4)],
-            "terminationMessagePath": "/dev/termination-log",
-            "terminationMessagePolicy": "File",
-            "imagePullPolicy": "IfNotPresent",
-        }
-        for role in ("trainer", "sidecar")
-    ]
-    for container in containers[1:]:
-        container["resources"] = {"requests": {"cpu": "100m", "memory": "128Mi"}}
-    return {
-        "metadata": {
-            "name": name,
-            "generateName": f"train-{number // 8}-worker-",
-            "namespace": f"team-{number % 40}",
-            "uid": uid,
-            "resourceVersion": str(10_000_000 + number),
-            "creationTimestamp": started,
-            "labels": {
-                "app": "train",
-                "training.kubeflow.org/job-name": f"train-{number // 8}",
-                "training.kubeflow.org/replica-type": "worker",
-                "training.kubeflow.org/replica-index": str(number % 8),
-                "training.kubeflow.org/operator-name": "pytorchjob-controller",
-                "team": f"team-{number % 40}",
-            },
-            "annotations": {
-                "kubectl.kubernetes.io/last-applied-configuration": "{" + "x" * 400 + "}",
-                "cni.projectcalico.org/podIP": f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}/32",
-            },
-            "ownerReferences": [
-                {
-                    "apiVersion": "kubeflow.org/v1",
-                    "kind": "PyTorchJob",
-                    "name": f"train-{number // 8}",
-                    "uid": f"{number // 8:08x}-1111-4000-8000-000000000000",
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
-            "managedFields": [
-                {
-                    "manager": manager,
-                    "operation": "Update",
-                    "apiVersion": "v1",
-                    "time": started,
-                    "fieldsType": "FieldsV1",
-                    "fieldsV1": {"f:spec": {"f:containers": {f'k:{{"name":"{item}"}}': fields for item in range(4)}}},
-                }
-                for manager in ("training-operator", "kubelet")
-            ],
-        },
-        "spec": {
-            "volumes": [{"name": f"volume-{item}", "configMap": {"name": f"config-{item}"}} for item in range(4)],
-            "containers": containers,
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 30,
-            "dnsPolicy": "ClusterFirst",
-            "serviceAccountName": "default",
-            "nodeName": f"gpu-{number // 8 % 5000}",
-            "securityContext": {},
-            "schedulerName": "default-scheduler",
-            "tolerations": [
-                {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
-                {
-                    "key": "node.kubernetes.io/not-ready",
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": 300,
-                },
-            ],
-            "priority": 1000,
-            "priorityClassName": "batch",
-            "enableServiceLinks": True,
-            "preemptionPolicy": "PreemptLowerPriority",
-        },
-        "status": {
-            "phase": "Running",
-            "conditions": [
-                {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": started}
-                for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-            ],
-            "hostIP": "10.0.0.1",
-            "podIP": "10.1.0.1",
-            "podIPs": [{"ip": "10.1.0.1"}],
-            "startTime": started,
-            "containerStatuses": [
-                {
-                    "name": container["name"],
-                    "state": {"running": {"startedAt": started}},
-                    "lastState": {},
-                    "ready": True,
-                    "restartCount": 0,
-                    "image": container["image"],
-                    "imageID": f"registry.example/team@sha256:{'0' * 64}",
-                    "containerID": f"containerd://{number:064x}",
-                    "started": True,
-                }
-                for container in containers
-            ],
-            "qosClass": "Burstable",
-        },
+    started, job, team = "2026-11-20T08:15:30Z", number // 8, f"team-{number % 40}"
+    values = {
+        "number": number,
+        "job": job,
+        "worker": str(number % 8),
+        "namespace": team,
+        "uid": f"{number:08x}-0000-4000-8000-000000000000",
+        "version": str(10_000_000 + number),
+        "started": started,
+        "applied": "{" + "x" * 400 + "}",
+        "address": f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
+        "owner": f"{job:08x}-1111-4000-8000-000000000000",
+        "fields": {f'k:{{"name":"{item}"}}': fields for item in range(4)},
+        "volumes": [{"name": f"volume-{item}", "configMap": {"name": f"config-{item}"}} for item in range(4)],
+        "mounts": [{"name": f"volume-{item}", "mountPath": f"/mnt/{item}"} for item in range(4)],
+        "env": [{"name": f"SETTING_{item}", "value": f"value-{item}"} for item in range(12)],
+        "requests": {"cpu": "7910m", "memory": "32Gi", **({"nvidia.com/gpu": "8"} if gpu else {})},
+        "node": job % 5000,
+        "conditions": [
+            {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": started}
+            for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+        ],
+        "digest": "0" * 64,
+        "running": f"{number:064x}",
     }
+    filled: dict[str, Any] = fill(form(), values)
+    return filled
 
 
 class PodServer(ThreadingHTTPServer):

@@ -22,8 +22,8 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.catalog.metrics import metric_rows
 from gpuwatch.facts.model.cluster import Cluster, Condition, Node, Workload
 from lab.benchmarks import load
-from lab.benchmarks.profile_update import cluster, running, server_cpu_seconds
-from lab.benchmarks.window_statistics import peak_mib, settle
+from lab.benchmarks.profile_update import cluster, running
+from lab.benchmarks.window_statistics import peak_mib, server_cpu_seconds, settle
 
 DAY, HOURS = 86_400, 7_200
 SILENT_EVERY = 20

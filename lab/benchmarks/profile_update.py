@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +29,7 @@ from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.size.collect import SIGNALS, FetchPolicy, update_profiles
 from gpuwatch.size.policy import ProfilePolicy
 from lab.benchmarks import load
-from lab.benchmarks.window_statistics import peak_mib, settle
+from lab.benchmarks.window_statistics import peak_mib, server_cpu_seconds, settle
 
 THIS = (sys.executable, "-m", "lab.benchmarks.profile_update")
 WEEK, HOUR = 7 * 86400, 3600
@@ -88,12 +87,6 @@ def measure(url: str, gpus: int, history_seconds: int, hours_ago: float, book_fi
         sys.exit(f"the update did not get to its end, so the comparison is void: {failures[:3]}, {book.until}")
     book_file.write_bytes(pickle.dumps(book))
     return {"seconds": seconds, "cpu_seconds": busy, "peak_mib": peak_mib(), "profiles": len(book.profiles)}
-
-
-def server_cpu_seconds(url: str) -> float:
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("process_cpu_seconds_total "))
 
 
 def in_process(url: str, gpus: int, history: int, hours_ago: float, book: Path) -> dict[str, float]:

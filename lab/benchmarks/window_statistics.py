@@ -195,14 +195,15 @@ def settle(url: str) -> None:
     """Wait until the server has compacted what was loaded, so that nobody pays for it."""
     quiet = 0
     while quiet < 3:
-        with urllib.request.urlopen(f"{url}/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        cpu = next(float(line.split()[1]) for line in lines if line.startswith("process_cpu_seconds_total "))
+        before = server_cpu_seconds(url)
         time.sleep(2)
-        with urllib.request.urlopen(f"{url}/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        used = next(float(line.split()[1]) for line in lines if line.startswith("process_cpu_seconds_total ")) - cpu
-        quiet = quiet + 1 if used < 0.2 else 0
+        quiet = quiet + 1 if server_cpu_seconds(url) - before < 0.2 else 0
+
+
+def server_cpu_seconds(url: str) -> float:
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("process_cpu_seconds_total "))
 
 
 def show(question: str, gpus: int, samples: int, stats: int, rounds: list[dict[str, dict[str, float]]]) -> None:
