@@ -44,23 +44,6 @@ def parse_moment(text: str) -> datetime:
     return moment.astimezone(UTC)
 
 
-def _runs(function: str) -> Callable[[Callable[[], None]], Callable[..., None]]:
-    """A command that calls this function of a module of `app`, with its options by name, and exits with its answer. An
-    expected error is a sentence on stderr."""
-
-    def decorate(described: Callable[[], None]) -> Callable[..., None]:
-        @wraps(described)
-        def call(**options: Any) -> None:
-            from gpuwatch.app.cli.terminal import reported
-
-            module, _, name = function.rpartition(".")
-            sys.exit(reported(getattr(import_module(f"gpuwatch.app.{module}"), name), **options))
-
-        return call
-
-    return decorate
-
-
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order of --help."""
 
@@ -209,13 +192,30 @@ def cli() -> None:
     """
 
 
-@cli.command()
+def _command(function: str) -> Callable[[Callable[[], None]], click.Command]:
+    """A command that calls this function of a module of `app`, with its options by name, and exits with its answer. An
+    expected error is a sentence on stderr."""
+
+    def decorate(described: Callable[[], None]) -> click.Command:
+        @cli.command()
+        @wraps(described)
+        def call(**options: Any) -> None:
+            from gpuwatch.app.cli.terminal import reported
+
+            module, _, name = function.rpartition(".")
+            sys.exit(reported(getattr(import_module(f"gpuwatch.app.{module}"), name), **options))
+
+        return call
+
+    return decorate
+
+
+@_command("cli.commands.run_analyze")
 @_sources
 @_filter
 @_listing
 @_state("State file of `gpuwatch run` in this cluster: the faults that it remembers count.")
 @click.option("--fail-on-findings", is_flag=True, help="Exit with 3 when anything is degraded or idle, for scripts.")
-@_runs("cli.commands.run_analyze")
 def analyze() -> None:
     """What is degraded or idle, and what to do about it.
 
@@ -223,13 +223,12 @@ def analyze() -> None:
     """
 
 
-@cli.command()
+@_command("cli.commands.run_explain")
 @click.argument("subject", metavar="KIND/NAME")
 @_sources
 @_profiles
 @_in_namespace("Namespace of the Pod or the workload.")
 @_format("table", "wide", "json", "yaml")
-@_runs("cli.commands.run_explain")
 def explain() -> None:
     """Why something is idle, degraded or on its GPU.
 
@@ -238,7 +237,7 @@ def explain() -> None:
     """
 
 
-@cli.command()
+@_command("cli.sizing_commands.run_recommend")
 @_sources
 @_profiles
 @_in_namespace("Only workloads of this Namespace.")
@@ -246,7 +245,6 @@ def explain() -> None:
 @_format("table", "wide", "json", "yaml", "csv", "name", "parquet", "patch", text="'patch': YAML for owners to apply.")
 @_output_file
 @_rows
-@_runs("cli.sizing_commands.run_recommend")
 def recommend() -> None:
     """The GPU that each workload needs, and what that saves.
 
@@ -255,14 +253,13 @@ def recommend() -> None:
     """
 
 
-@cli.command("mig-plan")
+@_command("cli.sizing_commands.run_mig_plan")
 @_sources
 @_profiles
 @_format(
     "table", "wide", "json", "yaml", "mig-parted", text="'mig-parted' prints the configuration for the MIG manager."
 )
 @_rows
-@_runs("cli.sizing_commands.run_mig_plan")
 def mig_plan() -> None:
     """Pack all advised slices into valid MIG geometries.
 
@@ -270,7 +267,7 @@ def mig_plan() -> None:
     """
 
 
-@cli.command()
+@_command("cli.sizing_commands.run_report")
 @_sources
 @click.option("--from", "start", type=parse_moment, metavar="TIME", help="Begin; by default seven days before the end.")
 @click.option("--to", "end", type=parse_moment, metavar="TIME", help="End; by default now, or --at.")
@@ -285,7 +282,6 @@ def mig_plan() -> None:
 @click.option("--send/--no-send", default=True, show_default=True, help="To the destinations of the settings.")
 @_state("File that keeps the profiles and the advice given.")
 @_format("summary", "markdown", "json", "parquet", text="Printed form; 'parquet' adds Parquet to the folder's files.")
-@_runs("cli.sizing_commands.run_report")
 def report() -> None:
     """Write the weekly report, and send it.
 
@@ -294,14 +290,13 @@ def report() -> None:
     """
 
 
-@cli.command()
+@_command("cli.commands.run_doctor")
 @_sources
 @_format("table", "wide", "json", "yaml")
 @_file("--csv-out", "Write the exporter's counter CSV there.")
 @click.option(
     "--allow-limited", is_flag=True, help="Exit with 0 although rules lack signals, if all sources can be read."
 )
-@_runs("cli.commands.run_doctor")
 def doctor() -> None:
     """What is connected, and which rule lacks which signal.
 
@@ -310,11 +305,10 @@ def doctor() -> None:
     """
 
 
-@cli.command()
+@_command("cli.commands.run_capture")
 @_sources
 @_file("--output-file", default=Path("gpuwatch-capture.json.gz"), show_default=True)
 @click.option("--pseudonyms", is_flag=True, help="Replace names of Nodes, Pods, namespaces, owners, images and GPUs.")
-@_runs("cli.commands.run_capture")
 def capture() -> None:
     """Write all facts of one moment to a file.
 
@@ -322,9 +316,8 @@ def capture() -> None:
     """
 
 
-@cli.command()
+@_command("cli.demo.run_demo")
 @_file("--folder", "Where it is kept.", metavar=None, default=Path("out/demo"), show_default=True)
-@_runs("cli.demo.run_demo")
 def demo() -> None:
     """Show a recorded simulated fleet; no cluster is needed.
 
@@ -332,7 +325,7 @@ def demo() -> None:
     """
 
 
-@cli.command()
+@_command("controller.run.run_controller")
 @_prometheus
 @_kubeconfig
 @_no_cluster
@@ -340,7 +333,6 @@ def demo() -> None:
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Lines on stderr."
 )
-@_runs("controller.run.run_controller")
 def run() -> None:
     """Watch the fleet until SIGTERM: the controller.
 
@@ -371,11 +363,10 @@ _decision = _options(
 )
 
 
-@cli.command()
+@_command("cli.remediation_commands.run_plan")
 @_sources
 @_filter
 @_listing
-@_runs("cli.remediation_commands.run_plan")
 def plan() -> None:
     """Which actions would be taken now, which not, and why.
 
@@ -383,13 +374,12 @@ def plan() -> None:
     """
 
 
-@cli.command()
+@_command("cli.remediation_commands.run_history")
 @click.argument("name", required=False, metavar="[NAME]")
 @_remediations
 @_within
 @click.option("--open", "open_only", is_flag=True, help="Only those that have not ended.")
 @_listing
-@_runs("cli.remediation_commands.run_history")
 def history() -> None:
     """What was proposed, approved, done and undone.
 
@@ -397,10 +387,9 @@ def history() -> None:
     """
 
 
-@cli.command()
+@_command("cli.remediation_commands.run_approve")
 @_decision
 @click.option("--by", metavar="WHO", help="Who approves, for the record; the cluster accepts your user name only.")
-@_runs("cli.remediation_commands.run_approve")
 def approve() -> None:
     """Approve a proposal.
 
@@ -415,10 +404,9 @@ _finding_correct = click.option(
 )
 
 
-@cli.command()
+@_command("cli.remediation_commands.run_reject")
 @_decision
 @_finding_correct
-@_runs("cli.remediation_commands.run_reject")
 def reject() -> None:
     """Reject a proposal: it is never done.
 
@@ -426,10 +414,9 @@ def reject() -> None:
     """
 
 
-@cli.command()
+@_command("cli.remediation_commands.run_undo")
 @_decision
 @_finding_correct
-@_runs("cli.remediation_commands.run_undo")
 def undo() -> None:
     """Undo an action of a Remediation.
 
@@ -437,12 +424,11 @@ def undo() -> None:
     """
 
 
-@cli.command()
+@_command("cli.remediation_commands.run_pause")
 @_remediations
 @click.option("--reason", default="", metavar="TEXT", help="Why; all commands show it.")
 @click.option("--by", metavar="WHO", help="Who; by default your name in the cluster.")
 @click.option("--all", "everything", is_flag=True, help="Stop undoing too; a person is called instead.")
-@_runs("cli.remediation_commands.run_pause")
 def pause() -> None:
     """Stop all actions of all replicas, from the next write on.
 
@@ -450,14 +436,13 @@ def pause() -> None:
     """
 
 
-@cli.command()
+@_command("cli.remediation_commands.run_resume")
 @_remediations
-@_runs("cli.remediation_commands.run_resume")
 def resume() -> None:
     """End the pause."""
 
 
-@cli.command()
+@_command("cli.uninstall.run_uninstall")
 @_remediations
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
@@ -470,7 +455,6 @@ def resume() -> None:
     help="Scale gpuwatch's Deployment to 0 first; delete the Pod DEPLOYMENT-doctor too.",
 )
 @_format("table", "json", "yaml")
-@_runs("cli.uninstall.run_uninstall")
 def uninstall() -> None:
     """Undo all open actions, and delete all that gpuwatch made.
 

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from gpuwatch.act.analysis import coverage_of
 from gpuwatch.app.errors import OptionsError, SourceError
@@ -48,16 +48,11 @@ def parse_selector(text: str) -> Matches | None:
     return matches
 
 
-@dataclass(frozen=True, slots=True)
 class Scope:
     """namespace, selector: '' for all. Raises OptionsError for a selector that cannot be understood."""
 
-    namespace: str = ""
-    selector: str = ""
-    matches: Matches | None = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "matches", parse_selector(self.selector))
+    def __init__(self, namespace: str = "", selector: str = "") -> None:
+        self.namespace, self.selector, self.matches = namespace, selector, parse_selector(selector)
 
     def __str__(self) -> str:
         """The Pods that an answer is about; '' for all."""
