@@ -11,6 +11,7 @@ from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.sources.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster
+from parts.processes import wait_until
 
 LEASE = ObjectRef("coordination.k8s.io/v1", "Lease", "gpuwatch", "gpuwatch")
 NODE = ObjectRef("v1", "Node", "gpu-0")
@@ -39,6 +40,15 @@ def election(cluster: MemoryCluster, identity: str, clock: Clock, **options: Any
     )  # fmt: skip
 
 
+def pair() -> tuple[MemoryCluster, Clock, Election, Election]:
+    """Two with one clock, of whom the first leads and the second knows it."""
+    cluster, clock = MemoryCluster([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-0"}}]), Clock()
+    one, two = election(cluster, "one", clock), election(cluster, "two", clock)
+    assert one.attempt()
+    assert not two.attempt()
+    return cluster, clock, one, two
+
+
 def holder(cluster: MemoryCluster) -> str:
     found = cluster.get(LEASE)
     assert found is not None
@@ -46,10 +56,7 @@ def holder(cluster: MemoryCluster) -> str:
 
 
 def test_the_first_leads_and_the_second_waits() -> None:
-    cluster, clock = MemoryCluster(), Clock()
-    one, two = election(cluster, "one", clock), election(cluster, "two", clock)
-    assert one.attempt()
-    assert not two.attempt()
+    _, _, one, two = pair()
     assert (one.leads, two.leads, two.holder) == (True, False, "one")
     one.check_lease()
     with pytest.raises(NotLeadingError, match="two does not lead; one does"):
@@ -84,8 +91,7 @@ def test_a_leader_that_cannot_renew_stops_writing_before_anybody_may_take_over()
 
 
 def test_renewals_keep_the_other_away() -> None:
-    cluster, clock = MemoryCluster(), Clock()
-    one, two = election(cluster, "one", clock), election(cluster, "two", clock)
+    _, clock, one, two = pair()
     for _ in range(20):
         assert one.attempt()
         assert not two.attempt()
@@ -119,10 +125,7 @@ def test_a_process_that_slept_through_its_lease_is_stopped_though_its_clock_stoo
 
 
 def test_the_lease_check_stops_a_write_before_it_is_sent() -> None:
-    cluster, clock = MemoryCluster([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-0"}}]), Clock()
-    one, two = election(cluster, "one", clock), election(cluster, "two", clock)
-    assert one.attempt()
-    assert not two.attempt()
+    cluster, _, one, two = pair()
     patch = {"metadata": {"annotations": {"by": "two"}}}
     with pytest.raises(NotLeadingError):
         cluster.writer(lease_check=two.check_lease).patch(NODE, patch)
@@ -161,10 +164,7 @@ def test_of_two_that_take_over_at_once_one_gets_it() -> None:
 
 
 def test_a_lease_that_is_given_back_is_taken_at_once() -> None:
-    cluster, clock = MemoryCluster(), Clock()
-    one, two = election(cluster, "one", clock), election(cluster, "two", clock)
-    assert one.attempt()
-    assert not two.attempt()
+    cluster, _, one, two = pair()
     one.release()
     assert not one.leads
     assert two.attempt()
@@ -201,11 +201,7 @@ def test_the_loop_takes_the_lease_and_ends_when_told() -> None:
     thread = threading.Thread(target=one.run, args=(stop,))
     thread.start()
     try:
-        for _ in range(500):
-            if one.leads:
-                break
-            stop.wait(0.01)
-        assert one.leads
+        wait_until(lambda: one.leads, lambda: "it does not lead", 5)
     finally:
         stop.set()
         thread.join(10)

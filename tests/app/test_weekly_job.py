@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,8 +96,18 @@ def shared(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "shared").iterdir()) if (folder / "shared").exists() else []
 
 
-def urls(server: Webhook) -> tuple[str, ...]:
-    return (f"json://{server.address}/",)
+def urls(*servers: Webhook) -> tuple[str, ...]:
+    return tuple(f"json://{server.address}/" for server in servers)
+
+
+def two_replicas(folder: Path, *servers: Webhook) -> Iterator[Replica]:
+    """Of one cluster; the first leads."""
+    cluster = MemoryCluster()
+    for name in "ab":
+        replica = Replica(folder, name, cluster, urls=urls(*servers))
+        if name == "a":
+            replica.leads()
+        yield replica
 
 
 def test_it_is_made_when_it_is_due_and_once(tmp_path: Path) -> None:
@@ -139,7 +149,7 @@ def test_what_could_not_be_made_is_tried_again_after_a_while(tmp_path: Path) -> 
 
 def test_a_receiver_that_fails_gets_it_later_and_the_others_once(tmp_path: Path) -> None:
     with webhook(500) as bad, webhook() as good:
-        one = Replica(tmp_path, "a", urls=(*urls(bad), *urls(good)))
+        one = Replica(tmp_path, "a", urls=urls(bad, good))
         assert one.look(DUE)
         assert (len(bad.taken), len(good.taken)) == (0, 1)
         assert one.metrics.registry.get_sample_value("gpuwatch_deliveries_pending", {"content": "report"}) == 1
@@ -176,10 +186,8 @@ def test_a_destination_that_is_none_any_more_is_not_waited_for(tmp_path: Path) -
 
 class TestReplicas:
     def test_another_replica_does_not_make_it_again(self, tmp_path: Path) -> None:
-        cluster = MemoryCluster()
         with webhook() as server:
-            one, two = (Replica(tmp_path, name, cluster, urls=urls(server)) for name in "ab")
-            one.leads()
+            one, two = two_replicas(tmp_path, server)
             assert one.look(DUE)
             two.leads()
             assert not two.look(DUE + timedelta(minutes=1))
@@ -190,10 +198,8 @@ class TestReplicas:
         assert (known.at, [item.state for item in known.deliveries]) == (DUE, [DeliveryState.SENT] * 2)
 
     def test_a_new_leader_sends_it_to_those_that_lack_it(self, tmp_path: Path) -> None:
-        cluster = MemoryCluster()
         with webhook(500) as bad, webhook() as good:
-            one, two = (Replica(tmp_path, name, cluster, urls=(*urls(good), *urls(bad))) for name in "ab")
-            one.leads()
+            one, two = two_replicas(tmp_path, good, bad)
             one.look(DUE)
             two.leads()
             assert two.look(DUE + timedelta(minutes=1))
@@ -207,10 +213,8 @@ class TestReplicas:
         assert len(shared(tmp_path)) == 1
 
     def test_whoever_leads_no_more_sends_nothing_more(self, tmp_path: Path) -> None:
-        cluster = MemoryCluster()
         with webhook() as server:
-            one, two = (Replica(tmp_path, name, cluster, urls=urls(server)) for name in "ab")
-            one.leads()
+            one, two = two_replicas(tmp_path, server)
             make = one.make
 
             def slow(end: datetime) -> tuple[Mapping[str, bytes], str]:
@@ -253,10 +257,8 @@ class TestReplicas:
 
     def test_a_new_leader_makes_what_it_lacks_again_and_sends_it_to_those_that_lack_it(self, tmp_path: Path) -> None:
         """Its folder is its own; the state says who has it."""
-        cluster = MemoryCluster()
         with webhook(500) as bad, webhook() as good:
-            one, two = (Replica(tmp_path, name, cluster, urls=(*urls(good), *urls(bad))) for name in "ab")
-            one.leads()
+            one, two = two_replicas(tmp_path, good, bad)
             one.look(DUE)
             one.restarted()
             one.look(DUE + timedelta(seconds=30))  # not due yet, after a restart too
