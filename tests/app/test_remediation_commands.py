@@ -89,7 +89,6 @@ def refused(*arguments: str | Path) -> str:
     return " ".join(result.stderr.split())
 
 
-@pytest.mark.cluster
 def test_history_shows_what_waits_for_a_person_first(kept: InCluster) -> None:
     result = gpuwatch("history", *at(kept))
     lines = result.stdout.splitlines()
@@ -104,14 +103,12 @@ def test_history_shows_what_waits_for_a_person_first(kept: InCluster) -> None:
     assert "… and 1 more: --rows 3" in done("history", *at(kept), "--rows", "2")
 
 
-@pytest.mark.cluster
 def test_history_of_one_tells_it_in_full_by_the_beginning_of_its_name(kept: InCluster) -> None:
     text = done("history", "taint-node-gpu-2", *at(kept))
     for part in ("row_remap_failed_state = 1 (== 1)", "taint (NoSchedule)", "409", "tainted", "Verifying"):
         assert part in text, part
 
 
-@pytest.mark.cluster
 def test_history_for_machines(kept: InCluster) -> None:
     document = json.loads(gpuwatch("history", *at(kept), "-o", "json").stdout)
     assert document["version"] == 1
@@ -133,7 +130,6 @@ def decided(cluster: InCluster, name: str) -> tuple[bool, str, bool, bool]:
     return found.approved, found.approved_by, found.rejected, found.undo_asked
 
 
-@pytest.mark.cluster
 def test_a_proposal_is_approved_once_and_by_somebody(kept: InCluster) -> None:
     assert "is approved by ana" in done("approve", "taint-node-gpu-1", "--by", "ana", *at(kept))
     assert decided(kept, "taint-node-gpu-1-aaaa-20260302") == (True, "ana", False, False)
@@ -143,7 +139,6 @@ def test_a_proposal_is_approved_once_and_by_somebody(kept: InCluster) -> None:
     assert "approved already; ask for its undo instead" in refused("reject", "taint-node-gpu-1", *at(kept))
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize(("command", "name"), [("approve", "aaaa"), ("reject", "aaaa"), ("undo", "bbbb")])
 def test_a_dry_run_is_judged_and_stores_nothing(kept: InCluster, command: str, name: str) -> None:
     full = next(each for each in gpuwatch("history", *at(kept), "-o", "name").stdout.split() if name in each)
@@ -158,14 +153,12 @@ def without_time(document: str) -> str:
     return "\n".join(line for line in document.splitlines() if not line.startswith("at: "))
 
 
-@pytest.mark.cluster
 def test_a_proposal_is_rejected_and_cannot_be_approved_then(kept: InCluster) -> None:
     assert "is rejected" in done("reject", "rem/taint-node-gpu-1-aaaa-20260302", *at(kept))
     assert decided(kept, "taint-node-gpu-1-aaaa-20260302") == (False, "", True, False)
     assert "is rejected already" in refused("approve", "taint-node-gpu-1", *at(kept))
 
 
-@pytest.mark.cluster
 def test_what_was_done_is_undone_and_what_was_not_is_refused_with_what_to_do(kept: InCluster) -> None:
     assert "is taken back" in done("undo", "taint-node-gpu-2", *at(kept))
     assert decided(kept, "taint-node-gpu-2-bbbb-20260302") == (False, "", False, True)
@@ -175,7 +168,6 @@ def test_what_was_done_is_undone_and_what_was_not_is_refused_with_what_to_do(kep
     assert "is Verifying since" in refused("approve", "taint-node-gpu-2", *at(kept))
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize(("command", "name"), [("reject", "taint-node-gpu-1"), ("undo", "taint-node-gpu-2")])
 def test_a_person_can_say_that_the_finding_was_right(kept: InCluster, command: str, name: str) -> None:
     done(command, name, *at(kept))
@@ -186,7 +178,6 @@ def test_a_person_can_say_that_the_finding_was_right(kept: InCluster, command: s
         assert found.finding_correct is expected
 
 
-@pytest.mark.cluster
 def test_a_namespace_shows_and_decides_its_own_alone(kept: InCluster) -> None:
     with kept.opened() as store:
         for space in ("team-a", "team-b"):
@@ -205,7 +196,6 @@ def test_a_namespace_shows_and_decides_its_own_alone(kept: InCluster) -> None:
     assert decided(kept, "team-b/release-gang-train-dddd-20260302") == (False, "", True, False)
 
 
-@pytest.mark.cluster
 def test_one_that_cannot_be_understood_is_not_said_to_be_absent(kept: InCluster) -> None:
     body = {"apiVersion": API_VERSION, "kind": NODE_KIND, "metadata": {"name": "forged"}}
     forged = to_api(proposal(pods=("team-b/train-0",)))
@@ -215,7 +205,6 @@ def test_one_that_cannot_be_understood_is_not_said_to_be_absent(kept: InCluster)
     assert "kubectl delete noderem forged" in said
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize("command", ["approve", "reject", "undo", "history"])
 def test_a_name_that_is_none_or_several_is_refused_with_the_nearest(kept: InCluster, command: str) -> None:
     assert "begins the names of 2 Remediations" in refused(command, "taint-node-gpu", *at(kept))
@@ -223,7 +212,6 @@ def test_a_name_that_is_none_or_several_is_refused_with_the_nearest(kept: InClus
     assert "3 are known: gpuwatch history" in refused(command, "zzzz", *at(kept))
 
 
-@pytest.mark.cluster
 def test_a_pause_is_kept_told_and_ended(kept: InCluster) -> None:
     assert "Paused since" in done("pause", "--reason", "maintenance", "--by", "ana", *at(kept))
     assert "by ana: maintenance" in done("history", *at(kept))
@@ -239,7 +227,6 @@ def test_a_pause_is_kept_told_and_ended(kept: InCluster) -> None:
     assert done("resume", *at(kept)) == "It was not paused."
 
 
-@pytest.mark.cluster
 def test_a_pause_may_come_before_anything_else(empty: InCluster) -> None:
     done("pause", *at(empty))
     assert "Nothing was proposed yet" in done("history", *at(empty))
@@ -256,7 +243,6 @@ def test_without_a_cluster_the_error_says_what_to_name_and_that_nothing_is_kept_
     assert "kept in the cluster alone" in text
 
 
-@pytest.mark.cluster
 def test_plans_and_reports_know_what_a_live_cluster_keeps(kept: InCluster) -> None:
     options: dict[str, Any] = dict.fromkeys(("prometheus", "cluster", "context", "at", "config"))
     options |= {"telemetry": (PAGE,), "kubeconfig": kept.kubeconfig, "no_cluster": False}

@@ -37,7 +37,6 @@ from store.remediation_stores import (
     remediation,
 )
 
-pytestmark = pytest.mark.cluster
 NOW = datetime.now(UTC)
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuwatch/leases"
 JOB_PATH = f"/apis/batch/v1/namespaces/{TEAM}/jobs/train"
@@ -94,6 +93,13 @@ def run(plane: ControlPlane, *arguments: str) -> Result:
     return CliRunner().invoke(cli, command, catch_exceptions=False)
 
 
+def uninstalled(plane: ControlPlane, *arguments: str) -> None:
+    """It ran to its end, and nothing is left."""
+    result = run(plane, "--yes", *arguments)
+    assert result.exit_code == 0, (result.stdout, result.stderr)
+    assert json.loads(result.stdout)["left"] == []
+
+
 def ours(api: Api) -> list[Any]:
     """What there is of gpuwatch on Nodes, and its Remediations."""
     nodes: list[Object] = [api.get(f"/api/v1/nodes/{name}") for name in ("held", "lost")]
@@ -122,9 +128,7 @@ def test_nothing_of_ours_is_left_and_what_is_others_stays_and_it_may_be_run_agai
     plane: ControlPlane, tainted: Api
 ) -> None:
     for _ in range(2):
-        done = run(plane, "--yes")
-        assert done.exit_code == 0, (done.stdout, done.stderr)
-        assert json.loads(done.stdout)["left"] == []
+        uninstalled(plane)
         is_clean(tainted)
     with api_client(plane.administrator) as client:
         assert RemediationStore(LiveWriter(client), "gpuwatch").paused().paused  # nothing begins again
@@ -187,9 +191,7 @@ def test_a_job_that_is_held_suspended_is_resumed_as_it_was(plane: ControlPlane, 
     assert held["metadata"]["annotations"].keys() >= {keys.REMEDIATION, keys.SAVED_STATE}
     (record,) = api.get(REMEDIATIONS)["items"]
     assert record["metadata"]["finalizers"] == [keys.FINALIZER]
-    done = run(plane, "--yes")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert json.loads(done.stdout)["left"] == []
+    uninstalled(plane)
     assert kept_of(api.get(JOB_PATH)) == kept_of(before)
     assert api.get(REMEDIATIONS)["items"] == []
 
@@ -209,19 +211,15 @@ def test_definitions_stay_without_crds_and_go_with_it_after_the_undo_and_it_may_
     other = next(documents(FOREIGN_CRDS))
     apply(api, [other])
     try:
-        done = run(plane, "--yes", "--crds")
-        assert done.exit_code == 0, (done.stdout, done.stderr)
+        uninstalled(plane, "--crds")
         assert kept_of(api.get(JOB_PATH)) == kept_of(before)
         wait_until(lambda: definitions(api) == set(), lambda: f"there are still {definitions(api)}")
         assert api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{other['metadata']['name']}")
-        again = run(plane, "--yes", "--crds")
-        assert again.exit_code == 0, (again.stdout, again.stderr)
-        assert json.loads(again.stdout)["left"] == []
+        uninstalled(plane, "--crds")
     finally:
         api.delete(other)
         apply(api, documents(CRDS))
-    done = run(plane, "--yes")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    uninstalled(plane)
     assert definitions(api) == shipped
 
 
@@ -250,9 +248,7 @@ def test_a_workload_of_kueue_that_is_held_inactive_is_active_again_as_it_was(pla
     )
     released(plane, made, "release-queued")
     assert api.get(f"{path}/job-queued")["spec"]["active"] is False
-    done = run(plane, "--yes")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert json.loads(done.stdout)["left"] == []
+    uninstalled(plane)
     assert kept_of(api.get(f"{path}/job-queued")) == kept_of(made)
     assert api.get(REMEDIATIONS)["items"] == []
     # Without its record it is named.
@@ -370,8 +366,7 @@ def test_killed_in_between_and_run_again_it_finishes(
     with pytest.raises(Killed):
         run(plane, "--yes", "--config", str(config))
     monkeypatch.undo()
-    done = run(plane, "--yes", "--config", str(config))
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    uninstalled(plane, "--config", str(config))
     is_clean(tainted)
 
 
@@ -418,8 +413,7 @@ def test_what_is_refused_is_told_early_the_rest_goes_and_once_it_is_repaired_not
         store.save(replace(held, next_at=datetime.now(UTC) + timedelta(hours=1)))
     tainted.delete(frozen)
     wait_until(may_change, lambda: "the policy is still in force")
-    done = run(plane, "--yes")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    uninstalled(plane)
     is_clean(tainted)
 
 
@@ -429,14 +423,12 @@ def test_it_ends_the_controller_where_it_is_told_its_deployment_and_its_lease_go
     deployments = "/apis/apps/v1/namespaces/gpuwatch/deployments"
     (deployment,) = (each for each in documents(DEPLOY / "base") if each["kind"] == "Deployment")
     apply(tainted, [deployment])
-    done = run(plane, "--yes", "--scale-down", "gpuwatch")
-    assert done.exit_code == 0, (done.stdout, done.stderr)
+    uninstalled(plane, "--scale-down", "gpuwatch")
     is_clean(tainted)
     assert tainted.get(f"{deployments}/gpuwatch")["spec"]["replicas"] == 0
     assert tainted.answer("GET", f"{LEASE}/gpuwatch").status_code == 404
     tainted.delete(deployment)
-    again = run(plane, "--yes", "--scale-down", "gpuwatch")  # which is gone now
-    assert again.exit_code == 0, (again.stdout, again.stderr)
+    uninstalled(plane, "--scale-down", "gpuwatch")  # which is gone now
 
 
 def test_it_does_not_act_beside_a_controller_that_leads(
