@@ -1,4 +1,4 @@
-"""Workload frameworks, one file each: kinds, gangs, releases, moves. Pure.
+"""Workload frameworks, one file each but for those that build on another: kinds, gangs, releases, moves. Pure.
 
 Kinds are looked up by API group and kind, since Volcano's Job is not Kubernetes' own.
 """
@@ -9,7 +9,6 @@ from gpuwatch.facts.frameworks import (
     apps,
     appwrapper,
     batch_job,
-    grove,
     jobset,
     kserve,
     kubeflow,
@@ -19,7 +18,6 @@ from gpuwatch.facts.frameworks import (
     ray,
     report_only,
     schedulers,
-    trainer,
     volcano,
 )
 from gpuwatch.facts.frameworks.framework import Framework, Kind, Nature
@@ -32,7 +30,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     apps.STATEFUL_SET,
     batch_job.BATCH,
     appwrapper.APP_WRAPPER,
-    trainer.TRAIN_JOB,
+    jobset.TRAIN_JOB,
     jobset.JOB_SET,
     lws.LEADER_WORKER_SET,
     kubeflow.MPI,
@@ -40,7 +38,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ray.JOB,
     ray.SERVICE,
     ray.CLUSTER,
-    grove.GROVE,
+    schedulers.GROVE,
     volcano.VOLCANO,
     schedulers.COSCHEDULING,
     schedulers.KAI,

@@ -26,6 +26,7 @@ from gpuwatch.facts.frameworks.objects import (
     Refused,
     condition,
     key_of,
+    owned_by,
     parts,
     pointer,
     value_at,
@@ -77,11 +78,7 @@ def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refu
     if key_of(object_) == kueue.WORKLOAD.key:
         return object_
     uid = metadata.get("uid", "")
-    admitted = [
-        item
-        for item in surroundings.of(kueue.WORKLOAD.key)
-        if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
-    ]
+    admitted = [item for item in surroundings.of(kueue.WORKLOAD.key) if owned_by(item, [uid])]
     going = [item for item in admitted if condition(item, "Finished") is not True]
     if len(going) == 1:
         return going[0]
@@ -133,7 +130,7 @@ def _left_in_the_queue(object_: Object, surroundings: Surroundings) -> Iterable[
     """KubeRay keeps the PodGroup of a suspended RayCluster, and Volcano's queue reserves all that it requests again."""
     uid = object_["metadata"].get("uid", "")
     for item in surroundings.of(volcano.POD_GROUP.key):
-        if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ()):
+        if owned_by(item, [uid]):
             yield f"Its PodGroup {item['metadata']['name']} would stay in Volcano's queue during a suspension."
 
 
@@ -217,8 +214,7 @@ def loses_place(owner: Object, pods: Sequence[Object], surroundings: Surrounding
     uids = {item.get("uid", "") for item in metadata}
     uids |= {ref.get("uid", "") for item in metadata for ref in item.get("ownerReferences") or ()}
     for workload in surroundings.of(kueue.WORKLOAD.key):
-        mine = any(ref.get("uid") in uids for ref in workload["metadata"].get("ownerReferences") or ())
-        if mine and condition(workload, "Finished") is not True:
+        if owned_by(workload, uids) and condition(workload, "Finished") is not True:
             return place_lost(kueue.ADMITTED.name)
     marks = (item.get(key) or {} for item in metadata for key in ("labels", "annotations"))
     name = admitted_by(marks, (pod["spec"].get("schedulerName", "") for pod in pods))
@@ -229,8 +225,7 @@ def waits_for(pods: Sequence[Object], owner: Object, surroundings: Surroundings)
     """What its Kueue Workload, its PodGroup or the scheduler says; '' where none says anything."""
     for kind in (kueue.WORKLOAD, volcano.POD_GROUP):
         for item in surroundings.of(kind.key):
-            refs = item["metadata"].get("ownerReferences") or ()
-            if any(ref.get("uid") == owner["metadata"].get("uid") for ref in refs) and kind.unscheduled is not None:
+            if owned_by(item, [owner["metadata"].get("uid")]) and kind.unscheduled is not None:
                 said = kind.unscheduled(msgspec.convert({"conditions": _conditions(item)}, OwnerState))
                 if said:
                     return f"{kind.kind} {item['metadata']['name']}: {said}"

@@ -1,4 +1,5 @@
-"""JobSet (jobset.sigs.k8s.io): all replicated Jobs are one gang; by default the failure of one restarts all."""
+"""JobSet (jobset.sigs.k8s.io): all replicated Jobs are one gang; by default the failure of one restarts all. Kubeflow
+Trainer (v2): a TrainJob owns a JobSet, which gpuwatch does not write."""
 
 from collections.abc import Sequence
 
@@ -82,4 +83,36 @@ JOB_SET = Framework(
         ),
     ),
     gang=GangRule(named_by=("jobset.sigs.k8s.io/jobset-name",), minimum=_minimum),
+)
+
+
+def _place_in_train_job(_: Sequence[Pod], pod_spec: Tree) -> Tree:
+    """Resources only: the field of the node selector depends on the version."""
+    return {"spec": {"trainer": {"resourcesPerNode": common.resources(pod_spec)}}}
+
+
+TRAIN_JOB = Framework(
+    name="Kubeflow Trainer",
+    kinds=(
+        Kind(
+            "trainer.kubeflow.org",
+            "TrainJob",
+            ("v1alpha1",),
+            suspended=common.suspend,
+            nature=Nature.ENDS,
+            release=ReleaseRule(
+                fields=common.sets("/spec/suspend", True),
+                deletes=Deletes("nothing: its JobSet is suspended", None),
+                holds=common.counts_active("/status/jobsStatus"),
+                ended=common.ends("Complete", "Failed"),
+            ),
+            move=WHOLE,
+            template=Template(
+                _place_in_train_job,
+                frozen=True,
+                note="A node selector goes into spec.podTemplateOverrides (before Trainer 2.2) or spec.runtimePatches.",
+            ),
+        ),
+    ),
+    gang=GangRule(),
 )

@@ -2,7 +2,7 @@
 (RFC 7396) between two of them. Pure."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -69,6 +69,10 @@ def condition(object_: Object, kind: str) -> bool | None:
         if item.get("type") == kind:
             return bool(item.get("status") == "True")
     return None
+
+
+def owned_by(object_: Object, uids: Collection[str]) -> bool:
+    return any(owner.get("uid") in uids for owner in object_["metadata"].get("ownerReferences") or ())
 
 
 def number(object_: Object, path: str, default: int = 0) -> int:

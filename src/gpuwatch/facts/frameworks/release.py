@@ -20,6 +20,7 @@ from gpuwatch.facts.frameworks.objects import (
     Write,
     difference,
     key_of,
+    owned_by,
     parts,
     pointer,
     put,
@@ -254,8 +255,7 @@ def _holds_nothing(pod: Object) -> bool:
 
 
 def _keeps_room(group: Object, uid: str) -> bool:
-    ours = any(owner.get("uid") == uid for owner in value_at(group, "/metadata/ownerReferences") or ())
-    return ours and value_at(group, "/status/phase") in ("Running", "Inqueue")
+    return owned_by(group, [uid]) and value_at(group, "/status/phase") in ("Running", "Inqueue")
 
 
 def as_json(value: object) -> str:

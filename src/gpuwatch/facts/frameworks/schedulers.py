@@ -1,8 +1,9 @@
-"""Gangs of schedulers: Pods name a PodGroup; release and move depend on their owner."""
+"""Gangs of schedulers: Pods name a PodGroup; release and move depend on their owner. Grove's come from its PodGangs,
+and its kinds are only reported."""
 
 from gpuwatch.facts.frameworks import common
-from gpuwatch.facts.frameworks.framework import Framework, Kind, Never, PodGroups, place_lost
-from gpuwatch.facts.frameworks.owner import OwnerSpec, Wire
+from gpuwatch.facts.frameworks.framework import Framework, Kind, Nature, Never, PodGroups, place_lost, reported
+from gpuwatch.facts.frameworks.owner import OwnerSpec, Scaled, Wire
 
 
 class _Gang(Wire, frozen=True):
@@ -44,3 +45,27 @@ KAI = Framework(
 )
 YUNIKORN = Framework(name="YuniKorn", queues=("yunikorn.apache.org/queue",), schedulers=("yunikorn",))
 RUN_AI = Framework(name="Run:ai", queues=("runai/queue",), schedulers=("runai-scheduler",))
+
+
+class _GangSpec(OwnerSpec, frozen=True):
+    podgroups: list[Scaled] | None = None
+
+
+def _minimum(spec: _GangSpec) -> int | None:
+    told = [group.min_replicas for group in spec.podgroups or () if group.min_replicas is not None]
+    return sum(told) if told else None
+
+
+GROVE = Framework(
+    name="Grove",
+    kinds=(
+        *(Kind("grove.io", kind, ("v1alpha1",), metadata_only=True) for kind in ("PodClique", "PodCliqueScalingGroup")),
+        *(
+            reported("grove.io", kind, ("v1alpha1",), Nature.SERVES, replicas=common.replicas)
+            for kind in ("PodCliqueSet", "PodGangSet")
+        ),
+    ),
+    groups=PodGroups(
+        Kind("scheduler.grove.io", "PodGang", ("v1alpha1",), spec=_GangSpec), ("grove.io/podgang",), _minimum
+    ),
+)
