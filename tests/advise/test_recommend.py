@@ -31,11 +31,10 @@ from gpuwatch.facts.model.cluster import Gang, OwnerStatus
 from gpuwatch.facts.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, Option, SpeedEstimate, Target, TargetKind
 from gpuwatch.size import recommend
-from gpuwatch.size.choice import expected_cost, miss_probability
 from gpuwatch.size.options import fewer_speed
 from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.ready import confidence_days, widened
-from gpuwatch.size.recommend import advise
+from gpuwatch.size.recommend import advise, expected_cost, miss_probability
 
 JOB = "Job/team/train"
 POLICY = AdvicePolicy()

@@ -129,17 +129,16 @@ def _latency(case: VetoCase) -> str | None:
     )
 
 
+_IN_A_GANG = {
+    TargetKind.FEWER: "; fewer GPUs per Pod change how the work is divided.",
+    TargetKind.MIG: ", and GPUs cannot work together as MIG instances.",
+    TargetKind.SHARED: ", and all of them would wait for the one that shares.",
+}
+
+
 def _gang(case: VetoCase) -> str | None:
-    members = case.facts.gang_pods(case.item.profile)
-    if members < 2:
-        return None
-    if case.target.kind is TargetKind.FEWER:
-        return f"It belongs to a gang of {members} Pods; fewer GPUs per Pod change how the work is divided."
-    if case.target.kind is TargetKind.MIG:
-        return f"It belongs to a gang of {members} Pods, and GPUs cannot work together as MIG instances."
-    if case.target.kind is TargetKind.SHARED:
-        return f"It belongs to a gang of {members} Pods, and all of them would wait for the one that shares."
-    return None
+    members, why = case.facts.gang_pods(case.item.profile), _IN_A_GANG.get(case.target.kind)
+    return f"It belongs to a gang of {members} Pods{why}" if members >= 2 and why else None
 
 
 def _tenancy(case: VetoCase) -> str | None:
@@ -253,11 +252,8 @@ def _capacity(case: VetoCase) -> str | None:
     nodes = case.facts.nodes_of.get(case.target.gpu_model, ())
     if not nodes:
         # A machine type that is too small has no price per Pod.
-        return (
-            None
-            if case.target.price_per_hour is not None
-            else f"No priced machine has {count} {case.target.gpu_model}."
-        )
+        priced = case.target.price_per_hour is not None
+        return None if priced else f"No priced machine has {count} {case.target.gpu_model}."
     usable = [node for node in nodes if in_service(node)]
     if not usable:
         return f"No Node with {case.target.gpu_model} is in service."
