@@ -6,9 +6,9 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from gpuwatch.sources.telemetry.recording_file import write_recording
 from lab.simulate.fleet import SimulatedFleet
 from lab.simulate.forms import Object
+from lab.simulate.recording import write_recording
 
 
 def write_fleet(fleet: SimulatedFleet, folder: Path) -> None:

@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from gpuwatch.app.cli.main import cli
 from gpuwatch.app.cli.planted import Planted
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.sources.telemetry.recording_file import RecordingFile, write_recording
+from gpuwatch.sources.telemetry.recording_file import RecordingFile
 from lab import demo as lab
+from lab.simulate.recording import write_recording
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,7 +28,6 @@ import pytest
 from gpuwatch.sources.telemetry.connection import Connection
 from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
-from gpuwatch.sources.telemetry.recording_file import write_recording
 from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Combine,
@@ -42,6 +41,7 @@ from gpuwatch.sources.telemetry.samples import (
     Series,
 )
 from gpuwatch.sources.telemetry.series import RecordedSeries, mark_stale
+from lab.simulate.recording import write_recording
 from parts import remote_write
 from parts.go_tools import in_ci
 from parts.prometheus_server import ServerBuild, dump_openmetrics, running, thanos_query

@@ -13,7 +13,6 @@ import pytest
 from gpuwatch.facts.model.telemetry import GapKind
 from gpuwatch.sources.telemetry import recording
 from gpuwatch.sources.telemetry.recording import LoadedMetric, RecordingStore, open_recording
-from gpuwatch.sources.telemetry.recording_file import write_recording
 from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Combine,
@@ -28,6 +27,7 @@ from gpuwatch.sources.telemetry.samples import (
     TelemetryError,
 )
 from gpuwatch.sources.telemetry.series import MetricSamples, RecordedSeries, stacked
+from lab.simulate.recording import write_recording
 
 STALE = np.array([0x7FF0000000000002], np.uint64).view(np.float64)
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"

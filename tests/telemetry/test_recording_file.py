@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpuwatch.sources.telemetry import recording_file
-from gpuwatch.sources.telemetry.recording_file import RecordingFile, write_recording
+from gpuwatch.sources.telemetry.recording_file import RecordingFile
 from gpuwatch.sources.telemetry.samples import TelemetryError
 from gpuwatch.sources.telemetry.series import MetricSamples, RecordedSeries
+from lab.simulate import recording
+from lab.simulate.recording import write_recording
 
 STALE = np.array([0x7FF0000000000002], np.uint64).view(np.float64)
 
@@ -58,7 +59,7 @@ def test_markers_and_nan_keep_their_bits(tmp_path: Path) -> None:
 
 
 def test_a_metric_of_many_samples_is_spread_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_file, "_ROW_GROUP_SAMPLES", 5)
+    monkeypatch.setattr(recording, "_ROW_GROUP_SAMPLES", 5)
     written = [series("a", str(gpu), [1, 2, 3], [gpu, gpu, gpu]) for gpu in range(4)]
     write_recording(tmp_path / "large.parquet", written)
     assert pq.ParquetFile(tmp_path / "large.parquet").metadata.num_row_groups == 4

@@ -13,7 +13,6 @@ from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
-from gpuwatch.sources.telemetry.recording_file import write_recording
 from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Expression,
@@ -26,6 +25,7 @@ from gpuwatch.sources.telemetry.samples import (
     TelemetryError,
 )
 from gpuwatch.sources.telemetry.series import FloatArray, RecordedSeries, mark_stale
+from lab.simulate.recording import write_recording
 
 NOW = 1_767_225_600  # 2026-01-01, a multiple of every step that tests use
 AT = datetime.fromtimestamp(NOW, UTC)

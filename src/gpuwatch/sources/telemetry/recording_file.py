@@ -3,13 +3,12 @@
 Columns: metric (dictionary string), labels (map, without `__name__`), first_ms and last_ms (Unix milliseconds of the
 first and last sample other than a staleness marker; null without one), times (list of Unix milliseconds, rising),
 values (list of doubles, staleness markers kept as bits). The schema's metadata holds one JSON object under
-`gpuwatch.recording`: version.
+`gpuwatch.recording`: version. The laboratory writes them (`lab/simulate/recording.py`).
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpuwatch.sources.telemetry.samples import TelemetryError
-from gpuwatch.sources.telemetry.series import IntArray, MetricSamples, RecordedSeries, is_stale, stacked
+from gpuwatch.sources.telemetry.series import IntArray, MetricSamples, stacked
 
 VERSION = 1
 MAGIC = b"PAR1"
-_METADATA_KEY = b"gpuwatch.recording"
-_ROW_GROUP_SAMPLES = 8_000_000  # 128 MB in memory
+METADATA_KEY = b"gpuwatch.recording"
 
-_COLUMNS = [
+COLUMNS = [
     ("metric", pa.dictionary(pa.int32(), pa.string())),
     ("labels", pa.map_(pa.string(), pa.string())),
     ("first_ms", pa.int64()),
@@ -35,76 +33,6 @@ _COLUMNS = [
     ("times", pa.list_(pa.int64())),
     ("values", pa.list_(pa.float64())),
 ]
-
-
-def write_recording(path: Path, series: Iterable[RecordedSeries]) -> None:
-    """Writes series, grouped by metric, to a new file that replaces `path` when complete. Holds one row group in memory
-    at a time. Raises ValueError for series not grouped by metric, a series that comes twice, and times that do not
-    rise; OSError where the file cannot be written."""
-    schema = pa.schema(_COLUMNS, metadata={_METADATA_KEY: json.dumps({"version": VERSION}).encode()})
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with pq.ParquetWriter(
-            unfinished,
-            schema,
-            compression="zstd",
-            use_dictionary=["metric", "labels.key_value.key", "labels.key_value.value"],
-            # PLAIN: a dictionary may merge NaN values that differ in their bits.
-            column_encoding={"times.list.element": "DELTA_BINARY_PACKED", "values.list.element": "PLAIN"},
-            write_statistics=["metric", "first_ms", "last_ms"],
-        ) as writer:
-            for rows in _row_groups(series):
-                writer.write_table(_table(rows, schema), row_group_size=len(rows))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _row_groups(series: Iterable[RecordedSeries]) -> Iterator[list[RecordedSeries]]:
-    written: set[str] = set()
-    for metric, members in groupby(series, key=lambda one: one.metric):
-        if metric in written:
-            raise ValueError(f"series of {metric} come in two places: sort the series by metric")
-        written.add(metric)
-        known: set[frozenset[tuple[str, str]]] = set()
-        rows: list[RecordedSeries] = []
-        size = 0
-        for one in members:
-            identity = frozenset((name, value) for name, value in one.labels.items() if value)
-            if identity in known:
-                raise ValueError(f"{metric}{dict(one.labels)} comes twice: join its samples first")
-            known.add(identity)
-            if not one.times_ms.size:
-                continue
-            if one.times_ms.shape != one.values.shape or not (np.diff(one.times_ms) > 0).all():
-                raise ValueError(f"{metric}{dict(one.labels)}: times must rise and be as many as the values")
-            if rows and size + one.times_ms.size > _ROW_GROUP_SAMPLES:
-                yield rows
-                rows, size = [], 0
-            rows.append(one)
-            size += one.times_ms.size
-        if rows:
-            yield rows
-
-
-def _table(rows: Sequence[RecordedSeries], schema: pa.Schema) -> pa.Table:
-    offsets = pa.array(np.concatenate(([0], np.cumsum([one.times_ms.size for one in rows]))), pa.int32())
-    real = [one.times_ms[~is_stale(np.asarray(one.values, np.float64))] for one in rows]
-    times = np.concatenate([np.asarray(one.times_ms, np.int64) for one in rows])
-    values = np.concatenate([np.asarray(one.values, np.float64) for one in rows])
-    metrics = pa.array([one.metric for one in rows]).dictionary_encode()
-    labels = [[(name, value) for name, value in sorted(one.labels.items()) if value] for one in rows]
-    return pa.Table.from_arrays(
-        [
-            metrics,
-            pa.array(labels, schema.field("labels").type),
-            pa.array([int(one[0]) if one.size else None for one in real], pa.int64()),
-            pa.array([int(one[-1]) if one.size else None for one in real], pa.int64()),
-            pa.ListArray.from_arrays(offsets, pa.array(times)),
-            pa.ListArray.from_arrays(offsets, pa.array(values)),
-        ],
-        schema=schema,
-    )
 
 
 class RecordingFile:
@@ -142,7 +70,7 @@ class RecordingFile:
         return MetricSamples(self._labels[metric], starts, times_ms, values)
 
     def _check(self) -> None:
-        stated = (self._file.schema_arrow.metadata or {}).get(_METADATA_KEY)
+        stated = (self._file.schema_arrow.metadata or {}).get(METADATA_KEY)
         if stated is None:
             raise TelemetryError(
                 f"{self._path} is Parquet but no recording of gpuwatch; give a file that gpuwatch wrote, "
@@ -154,9 +82,9 @@ class RecordingFile:
                 f"{self._path} is a recording of version {about.get('version')}, and this gpuwatch reads version "
                 f"{VERSION}; read it with a newer gpuwatch, or record it again with this one"
             )
-        if [(field.name, field.type) for field in self._file.schema_arrow] != _COLUMNS:
+        if [(field.name, field.type) for field in self._file.schema_arrow] != COLUMNS:
             raise TelemetryError(
-                f"{self._path} does not have the columns of a recording, {', '.join(name for name, _ in _COLUMNS)}; "
+                f"{self._path} does not have the columns of a recording, {', '.join(name for name, _ in COLUMNS)}; "
                 "it was changed by another program: record or capture it again"
             )
 
