@@ -1,202 +1,24 @@
 """A Snapshot survives its file, and other files are refused with a sentence."""
 
 import gzip
-from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
+import yaml
 
-from gpuwatch.facts.model.cluster import (
-    ClaimedDevice,
-    Cluster,
-    DisruptionBudget,
-    Gang,
-    Namespace,
-    Node,
-    NodeTerm,
-    OwnerStatus,
-    Placement,
-    Pod,
-    PodTerm,
-    Requirement,
-    Spread,
-    Taint,
-    Toleration,
-    Workload,
-)
 from gpuwatch.facts.model.decision import Snapshot
-from gpuwatch.facts.model.telemetry import (
-    ActivityHistory,
-    Device,
-    Exporter,
-    Gap,
-    GapKind,
-    PodRun,
-    Readings,
-    Schema,
-    Signal,
-    SignalFound,
-    StateChange,
-    Vendor,
-)
 from gpuwatch.sources.collect.pseudonyms import pseudonymise
 from gpuwatch.sources.collect.snapshot_file import SnapshotFileError, is_snapshot, load_snapshot, save_snapshot
 
-AT = datetime(2026, 3, 2, 12, tzinfo=UTC)
-QUERY = 'max(x{$device, err="1", cluster="acme", job=~"team-x|a\\"fusion", instance!~"blackbox:1"})'
 SECRETS = ("acme", "blackbox", "team-x", "fusion", "registry.acme.example", "0a1b2c3d")
-"""Every name in the Snapshot below holds one of these."""
+"""Every name in the Snapshot holds one of these."""
 
 
 def full() -> Snapshot:
     """One of everything."""
-    uuid = "GPU-0a1b2c3d-1111"
-    return Snapshot(
-        at=AT,
-        telemetry_schema=Schema(
-            matchers={"cluster": "acme"},
-            vocabularies=("dcgm",),
-            signals=(
-                SignalFound(
-                    signal=Signal.POWER_WATTS, vocabulary="dcgm", metric="DCGM_FI_DEV_POWER_USAGE", scale=1.0, devices=1
-                ),
-            ),
-            backend="Prometheus at https://prometheus.acme.example/x",
-        ),
-        devices=(
-            Device(
-                id=f"{uuid}/7",
-                uuid=uuid,
-                vendor=Vendor.NVIDIA,
-                vocabulary="dcgm",
-                mig_instance="7",
-                mig_profile="1g.10gb",
-                model="NVIDIA A100-SXM4-80GB",
-                node_label="gpu-1.acme.example",
-                node="gpu-1.acme.example",
-                untrusted="nothing ties team-x/fusion-0 to a Node",
-                exporter="exporter.acme.example:9400",
-                pods=("team-x/fusion-0",),
-                containers=("fusion",),
-            ),
-        ),
-        exporters=(Exporter(instance="exporter.acme.example:9400", job="acme", node="gpu-1.acme.example", up=True),),
-        readings=Readings(
-            values={"power_watts:last:0": {uuid: 61.5}},
-            variants={"xid_window_count:max:600": {uuid: {"79": 1.0}}},
-            promql={"power_watts:last:0": QUERY, f"matcher:{uuid}": f'UUID="{uuid}"'},
-        ),
-        activity=(ActivityHistory(device=f"{uuid}/7", pod="team-x/fusion-0", start=AT, step_seconds=300, steps="#.?"),),
-        changes=(StateChange(device=uuid, signal=Signal.XID_CODE, at=AT, before=None, after=79.0),),
-        pod_runs=(
-            PodRun(
-                pod="team-x/fusion-0",
-                node="gpu-1.acme.example",
-                created_by="Job/fusion",
-                images=("registry.acme.example/blackbox:1",),
-                reasons=("Error",),
-            ),
-        ),
-        boots={"gpu-1.acme.example": AT},
-        infiniband={"gpu-1.acme.example": {"mlx5_0/1": {"node_infiniband_state_id:max:300": 4.0}}},
-        cluster=Cluster(
-            nodes=(
-                Node(
-                    name="gpu-1.acme.example",
-                    labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "acme.example/team-x": "fusion"},
-                    annotations={"acme.example/owner": "blackbox"},
-                    taints=(
-                        Taint("acme.example/for", "team-x", "NoSchedule"),
-                        Taint("nvidia.com/gpu", "acme", "NoSchedule"),
-                    ),
-                    pool="acme-pool",
-                ),
-            ),
-            pods=(
-                Pod(
-                    namespace="team-x",
-                    name="fusion-0",
-                    node="gpu-1.acme.example",
-                    images=("registry.acme.example/blackbox:1",),
-                    workload="StatefulSet/team-x/fusion",
-                    gang="StatefulSet/team-x/fusion",
-                    unscheduled='Unschedulable: persistentvolumeclaim "blackbox" not found',
-                    claims=("fusion-claim",),
-                    placement=Placement(
-                        tolerations=(Toleration("acme.example/for", "Equal", "team-x", "NoSchedule"),),
-                        node_selector={"acme.example/pool": "blackbox"},
-                        node_terms=(
-                            NodeTerm(
-                                (Requirement("acme.example/zone", "In", ("blackbox",)),),
-                                (Requirement("metadata.name", "In", ("gpu-1.acme.example",)),),
-                            ),
-                        ),
-                        pod_affinity=(
-                            PodTerm(
-                                topology_key="acme.example/rack",
-                                match_labels={"acme.example/app": "fusion"},
-                                namespaces=("team-x",),
-                            ),
-                        ),
-                        pod_anti_affinity=(
-                            PodTerm(
-                                topology_key="acme.example/rack",
-                                match_expressions=(Requirement("acme.example/app", "In", ("fusion",)),),
-                                namespaces=("team-x",),
-                            ),
-                        ),
-                        spread=(
-                            Spread(
-                                topology_key="acme.example/rack",
-                                match_labels={"acme.example/app": "fusion"},
-                                match_expressions=(Requirement("acme.example/app", "Exists"),),
-                            ),
-                        ),
-                    ),
-                ),
-            ),
-            workloads=(
-                Workload(
-                    id="StatefulSet/team-x/fusion",
-                    kind="StatefulSet",
-                    api_version="apps/v1",
-                    namespace="team-x",
-                    name="fusion",
-                    status=OwnerStatus.FOUND,
-                    queue="acme-queue",
-                    loses="Its suspension deletes the Job blackbox that it wraps.",
-                ),
-            ),
-            gangs=(
-                Gang(
-                    id="StatefulSet/team-x/fusion",
-                    framework="StatefulSet",
-                    workload="StatefulSet/team-x/fusion",
-                    namespace="team-x",
-                    pods=("team-x/fusion-0",),
-                ),
-            ),
-            budgets=(
-                DisruptionBudget(
-                    namespace="team-x",
-                    name="fusion",
-                    match_labels={"acme.example/app": "fusion"},
-                    match_expressions=(("acme.example/tier", "In", ("blackbox",)),),
-                ),
-            ),
-            namespaces=(Namespace(name="team-x", labels={"acme.example/cost": "fusion"}),),
-            claims=(
-                ClaimedDevice(
-                    claim="team-x/fusion-claim", driver="gpu.nvidia.com", pool="acme", name="gpu-0", device=uuid
-                ),
-            ),
-            exporter_nodes={"exporter.acme.example": "gpu-1.acme.example"},
-            exporter_pods=("team-x/exporter.acme.example",),
-            node_addresses={"gpu-1.acme.example": "gpu-1.acme.example"},
-            known=True,
-        ),
-        gaps=(Gap(kind=GapKind.QUERY_FAILED, what="x", detail="https://prometheus.acme.example said no to team-x"),),
-    )
+    text = Path(__file__).with_name("snapshot.yaml").read_text()
+    return msgspec.convert(yaml.safe_load(text), Snapshot, strict=False)
 
 
 def test_round_trip(tmp_path: Path) -> None:
