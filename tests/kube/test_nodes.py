@@ -70,112 +70,13 @@ def test_the_labels_that_gpu_feature_discovery_writes_are_understood(file: str, 
     assert (found.mig_layout, found.replicas, found.sharing) == (layout, 1, Sharing.NONE)
 
 
-GFD = "nvidia.com/gpu.product"
+CASES = yaml.safe_load(Path(__file__).with_name("node_labels.yaml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("label", "value", "product"),
-    [
-        (GFD, "NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-80GB-HBM3"),
-        (GFD, "NVIDIA-H100-80GB-HBM3-SHARED", "NVIDIA-H100-80GB-HBM3"),
-        (GFD, "A100-SXM4-40GB-MIG-1g.5gb", "A100-SXM4-40GB"),
-        (GFD, "A100-SXM4-40GB-MIG-1g.5gb-SHARED", "A100-SXM4-40GB"),
-        (GFD, "A100-SXM4-80GB-MIG-1g.10gb.me", "A100-SXM4-80GB"),
-        (GFD, "A100-SXM4-40GB-MIG-INVALID", "A100-SXM4-40GB"),
-        (GFD, "GRID-MIG-LIKE-NAME", "GRID-MIG-LIKE-NAME"),
-        ("amd.com/gpu.product-name", "AMD_Instinct_MI300X_OAM", "AMD_Instinct_MI300X_OAM"),
-        ("gpu.intel.com/product", "Max_1550", "Max_1550"),
-        ("karpenter.k8s.aws/instance-gpu-name", "a100", "a100"),
-    ],
-)
-def test_the_product_of_each_labeller_without_what_gfd_appends(label: str, value: str, product: str) -> None:
-    assert read({label: value}).gpu_product == product
-
-
-def test_strategy_single_describes_instances_and_leaves_the_gpus_unknown() -> None:
-    labels = {
-        "nvidia.com/gpu.product": "A100-SXM4-40GB-MIG-3g.20gb",
-        "nvidia.com/gpu.count": "16",
-        "nvidia.com/mig.strategy": "single",
-    }
-    found = read(labels, {"nvidia.com/gpu": "16"})
-    assert found.mig_layout == {"3g.20gb": 16}
-    assert found.gpu_count == 0
-    without_mig = read({**labels, "nvidia.com/gpu.product": "A100-SXM4-40GB"})
-    assert (without_mig.mig_layout, without_mig.gpu_count) == ({}, 16)
-    invalid = read({**labels, "nvidia.com/gpu.product": "A100-SXM4-40GB-MIG-INVALID", "nvidia.com/gpu.count": "0"})
-    assert (invalid.mig_layout, invalid.gpu_count) == ({}, 0)
-
-
-def test_media_profiles_get_their_plus_sign_back() -> None:
-    labels = {"nvidia.com/mig-1g.10gb.me.count": "1", "nvidia.com/mig-1g.24gb.me.all.count": "2"}
-    assert read(labels).mig_layout == {"1g.10gb+me": 1, "1g.24gb+me.all": 2}
-
-
-def test_the_layout_comes_from_resources_where_there_are_no_labels() -> None:
-    capacity = {"nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-2g.10gb.shared": "3", "nvidia.com/gpu": "0"}
-    assert read({}, capacity).mig_layout == {"1g.5gb": 2, "2g.10gb": 3}
-
-
-@pytest.mark.parametrize(
-    ("labels", "capacity", "sharing", "replicas"),
-    [
-        ({"nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/gpu.replicas": "1"}, {}, Sharing.NONE, 1),
-        ({"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "4"}, {}, Sharing.MPS, 4),
-        ({"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "10"}, {}, "time-slicing", 10),
-        (
-            {"nvidia.com/mig-1g.5gb.sharing-strategy": "time-slicing", "nvidia.com/mig-1g.5gb.replicas": "2"},
-            {},
-            "time-slicing",
-            2,
-        ),
-        ({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.replicas": "2"}, {}, "time-slicing", 2),
-        ({}, {"nvidia.com/gpu.shared": "8"}, "time-slicing", 1),
-        ({}, {"nvidia.com/gpu": "8"}, Sharing.NONE, 1),
-        ({"nvidia.com/gpu.replicas": "many"}, {}, Sharing.NONE, 1),
-    ],
-)
-def test_sharing(labels: dict[str, str], capacity: dict[str, str], sharing: str, replicas: int) -> None:
-    found = read(labels, capacity)
-    assert (found.sharing, found.replicas) == (sharing, replicas)
-
-
-def test_accelerators_of_every_vendor_are_counted_and_nothing_else() -> None:
-    capacity = {
-        "cpu": "191450m",
-        "memory": "2Ti",
-        "pods": "110",
-        "nvidia.com/gpu": "8",
-        "nvidia.com/gpu-1g5gb": "7",
-        "nvidia.com/gpumem": "81920",
-        "nvidia.com/hostdev": "4",
-        "amd.com/gpu": "8",
-        "gpu.intel.com/xe": "2",
-        "gpu.intel.com/xe_monitoring": "1",
-        "gpu.intel.com/millicores": "2000",
-        "habana.ai/gaudi": "8",
-        "rdma/ib": "1",
-        "example.com/gpu": "3",
-    }
-    found = read({}, capacity)
-    assert found.accelerators == {
-        "nvidia.com/gpu": 8,
-        "nvidia.com/gpu-1g5gb": 7,
-        "amd.com/gpu": 8,
-        "gpu.intel.com/xe": 2,
-        "habana.ai/gaudi": 8,
-    }
-    assert (found.cpu_cores, found.memory_bytes) == (191.45, 2 * 2**40)
-
-
-def test_allocatable_keeps_a_resource_that_broke_down_to_nothing() -> None:
-    found = read({}, {"nvidia.com/gpu": "8"}, allocatable={"nvidia.com/gpu": "0"})
-    assert (found.accelerators, found.allocatable) == ({"nvidia.com/gpu": 8}, {"nvidia.com/gpu": 0})
-
-
-def test_without_labels_the_capacity_counts_the_gpus() -> None:
-    assert read({}, {"nvidia.com/gpu": "4"}).gpu_count == 4
-    assert read({}, {"nvidia.com/gpu.shared": "40"}).gpu_count == 0  # how many share one is not known
+@pytest.mark.parametrize("row", [pytest.param(row, id=what) for what, rows in CASES.items() for row in rows])
+def test_what_labels_and_capacity_say_of_a_node(row: dict[str, Any]) -> None:
+    found = read(row.get("labels"), row.get("capacity"), **row.get("status", {}))
+    assert {name: getattr(found, name) for name in row["node"]} == row["node"]
 
 
 def test_the_most_specific_pool_label_wins() -> None:
@@ -190,7 +91,6 @@ def test_the_most_specific_pool_label_wins() -> None:
     for key in reversed(labels):
         assert read(labels).pool == labels[key]
         labels = {name: value for name, value in labels.items() if name != key}
-    assert read({}).pool == ""
 
 
 def test_taints_conditions_and_cordon() -> None:
@@ -222,8 +122,3 @@ def test_an_address_of_two_nodes_names_neither() -> None:
     assert names == {"10.0.0.1": "gpu-0", "10.0.0.2": "gpu-1"}
     assert [(gap.kind, gap.what) for gap in gaps] == [(GapKind.NODE_UNRESOLVED, "address host")]
     assert "gpu-0, gpu-1" in gaps[0].detail
-
-
-def test_the_boot_that_a_node_runs_in() -> None:
-    assert read(nodeInfo={"bootID": "5d6c", "kernelVersion": "6.8"}).boot_id == "5d6c"
-    assert read().boot_id == ""
