@@ -87,6 +87,10 @@ class Fleet:
     alerts: tuple[str, ...] = ()
     stale: timedelta = timedelta()
     claims: tuple[ClaimedDevice, ...] = ()
+    beside: dict[str, str] = field(default_factory=dict)
+    """Pods without accelerators, and their Nodes."""
+    daemons: dict[str, str] = field(default_factory=dict)
+    """The same of DaemonSets."""
     unserved: tuple[str, ...] = ()
     stuck: set[str] = field(default_factory=set)
     takes_up: timedelta = timedelta()
@@ -393,6 +397,10 @@ class Fleet:
         cluster = Cluster(
             nodes=tuple(self._model_node(item) for item in self._all("v1", "Node")),
             pods=tuple(self._model_pod(pod) for pod in pods),
+            companions=tuple(
+                Pod(namespace="db", name=name, node=node, phase="Running", of_node=name in self.daemons)
+                for name, node in (self.beside | self.daemons).items()
+            ),
             workloads=tuple(self._model_workload(owner) for kind, api in _KINDS for owner in self._all(api, kind)),
             gangs=tuple(self._gang(owner) for api in ("batch/v1", VOLCANO) for owner in self._all(api, "Job")),
             budgets=tuple(

@@ -10,6 +10,7 @@ import pytest
 from execute.living import ENFORCE, START, SUGGEST, Fleet, Killed, drive, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.plan.guards import Guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
@@ -308,6 +309,34 @@ def test_the_ladder_rises_rung_by_rung_and_the_taint_goes_on_proof_of_health(sto
     assert not node["metadata"].get("labels")
     (told,) = [c for c in node["status"]["conditions"] if c["type"] == keys.CONDITION]
     assert told["status"] == "False"
+
+
+def test_a_node_is_closed_within_a_quarter_of_an_hour_of_a_fatal_finding(store: RemediationStore) -> None:
+    """With the waits of the defaults. A taint that ends no Pod gives owners nothing to object to."""
+    fleet = taint_fleet()
+    executor = fleet.executor(store, ExecutorPolicies(taints_only(), ExecutePolicy()))
+    fleet.propose(executor)
+    seen = []
+    for _ in range(15):  # one pass a minute, which goes as far as it can
+        for _ in range(20):
+            tick(fleet, executor)
+        seen.append(effects(fleet))
+        fleet.now += timedelta(minutes=1)
+    assert seen[0] == ["PreferNoSchedule"]
+    assert seen[-1] == ["NoSchedule"]
+    assert len(fleet.pods("train")) == 1
+
+
+@pytest.mark.parametrize("first", ["PreferNoSchedule", "NoExecute"])
+def test_no_execute_waits_for_the_notice_period(store: RemediationStore, first: str) -> None:
+    """It ends Pods: as the first effect after the notification, or else as long after NoSchedule."""
+    fleet = taint_fleet()
+    waits = {"notice_period_seconds": 7200, "first_taint_effect": first, "last_taint_effect": "NoExecute"}
+    executor = start(fleet, store, ENFORCE, **waits)
+    drive(fleet, executor, 1.9)
+    assert effects(fleet) == (["NoSchedule"] if first == "PreferNoSchedule" else [])
+    drive(fleet, executor, 0.8)
+    assert effects(fleet) == ["NoExecute"]
 
 
 @pytest.mark.parametrize("last", ["NoSchedule", "PreferNoSchedule"])

@@ -53,6 +53,11 @@ def sweep(fleet: Fleet, executor: Executor, since: dict[ObjectRef, datetime]) ->
     return executor.sweep((ObjectRef("v1", "Node", "n0"),), executor.store.all(), since, fleet.now, GRACE)
 
 
+def long_since(fleet: Fleet) -> dict[ObjectRef, datetime]:
+    """The Node's marks were seen before, and their grace has passed."""
+    return {ObjectRef("v1", "Node", "n0", uid="uid-n0"): fleet.now - timedelta(days=5)}
+
+
 def marks(fleet: Fleet) -> list[str]:
     return [key for key in fleet.node("n0")["metadata"].get("annotations") or {} if key.startswith(keys.PREFIX)]
 
@@ -281,8 +286,6 @@ def test_a_list_that_fails_is_named_but_a_kind_that_the_account_may_not_list_it_
 def test_what_could_not_be_read_or_taken_back_is_named_with_the_error(verb: str) -> None:
     fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
     _, executor, _ = gone(fleet)
-    fleet.now += timedelta(hours=200)
-
     asked = getattr(type(executor.writer), verb)
 
     def refused(writer: object, ref: ObjectRef, *others: object, **named: object) -> object:
@@ -292,19 +295,11 @@ def test_what_could_not_be_read_or_taken_back_is_named_with_the_error(verb: str)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(executor.writer), verb, refused)
-        (left,) = executor.sweep((ObjectRef("v1", "Node", "n0"),), (), {}, fleet.now, GRACE)
+        (left,) = executor.sweep((ObjectRef("v1", "Node", "n0"),), (), long_since(fleet), fleet.now, GRACE)
     assert left.request is None
     assert left.reason.endswith("not yours")
     assert fleet.node("n0")["spec"]["taints"]
-    sweep(fleet, executor, {})
-    assert not fleet.node("n0")["spec"].get("taints")
-
-
-def test_a_taint_without_a_record_goes_at_once_when_its_own_expiry_has_passed() -> None:
-    fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
-    _, executor, _ = gone(fleet)
-    fleet.now += timedelta(days=5)
-    sweep(fleet, executor, {})
+    sweep(fleet, executor, long_since(fleet))
     assert not fleet.node("n0")["spec"].get("taints")
 
 
@@ -312,7 +307,6 @@ def test_a_taint_without_a_record_goes_at_once_when_its_own_expiry_has_passed() 
 def test_the_sweep_writes_nothing_where_it_may_not_or_may_be_wrong(why: str) -> None:
     fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
     store, executor, _ = gone(fleet)
-    fleet.now += timedelta(days=5)
     if why == "paused":
         store.pause("ana", "a fire", fleet.now, everything=True)
     elif why == "not understood":
@@ -320,15 +314,14 @@ def test_the_sweep_writes_nothing_where_it_may_not_or_may_be_wrong(why: str) -> 
         store._writer.create(other)
     else:
         executor = replace(executor, writer=fleet.cluster.writer(may=lambda verb, _: verb != "patch"))
-    assert len(sweep(fleet, executor, {})) == 1  # and shown
+    assert len(sweep(fleet, executor, long_since(fleet))) == 1  # and shown
     assert fleet.node("n0")["spec"]["taints"]
 
 
 def test_what_a_record_holds_is_not_swept() -> None:
     fleet = Fleet(nodes=3, sick={"GPU-n0-0"})
     _, executor, _ = in_effect(fleet)
-    fleet.now += timedelta(days=5)
-    assert sweep(fleet, executor, {}) == ()
+    assert sweep(fleet, executor, long_since(fleet)) == ()
     assert fleet.node("n0")["spec"]["taints"]
 
 

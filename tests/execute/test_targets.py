@@ -152,7 +152,7 @@ def test_a_gpu_that_fails_again_is_tainted_again_on_the_same_day(store: Remediat
     assert fleet.now.date() == START.date()
     assert first.name.endswith("-20260302")
     assert second.name == again.name == f"{first.name}-2"
-    assert [taint["effect"] for taint in fleet.node("n0")["spec"]["taints"]] == ["PreferNoSchedule"]
+    assert [taint["effect"] for taint in fleet.node("n0")["spec"]["taints"]] == ["NoSchedule"]
 
 
 class Late:

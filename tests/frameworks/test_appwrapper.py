@@ -121,7 +121,7 @@ def test_kueue_is_not_asked_to_delete_what_holds_state() -> None:
 
     def steps(wrapper: Object) -> tuple[Step, ...] | Blocked:
         state = TargetState(wrapper, surroundings=Surroundings((workload,)), pods=tuple(pods))
-        return act_steps(Remediation(name="r", proposal=made), state, (), (), NOW, ExecutePolicy())
+        return act_steps(Remediation(name="r", proposal=made), state, (), (), ExecutePolicy())
 
     found = steps(queued)
     assert not isinstance(found, Blocked)

@@ -425,6 +425,7 @@ def test_pods_without_gpus_count_where_an_action_on_gpus_may_end_them(capacity: 
         "ml/waits": "Deployment/ml/api",
         "system/agent": "",
     }
+    assert [name for name, item in beside.items() if item.of_node] == ["system/agent"]
     worker = beside["ml/worker"]
     assert (worker.labels, worker.annotations) == ({"app": "api"}, {"gpuwatch.dev/opt-out": "true"})
     assert (worker.priority, worker.node, worker.phase) == (7, "cpu-0", "Running")

@@ -267,7 +267,7 @@ class Advance:
                 return self._undo(Phase.EXPIRED, f"Its owners could not be notified in time: {untold.error}")
             return self._step()
         if remediation.deadline_at is None:
-            due = self.after(0 if acts.at_once(remediation.proposal) else policy.notice_period_seconds)
+            due = self.after(acts.notice_seconds(remediation.proposal, policy))
             end = due + timedelta(seconds=policy.action_timeout_seconds)
             return Transition(self._noted("Owners may object.", replace(remediation, next_at=due, deadline_at=end)))
         if self.inputs.pause.paused or view is None:
@@ -279,7 +279,7 @@ class Advance:
             return self._not_now(check)
         devices = (view.devices[name].node for name in remediation.proposal.devices if name in view.devices)
         avoid = tuple(sorted({node for node in devices if node}))
-        found = acts.act_steps(remediation, self.inputs.state, view.snapshot.cluster.claims, avoid, self.now, policy)
+        found = acts.act_steps(remediation, self.inputs.state, view.snapshot.cluster.claims, avoid, policy)
         if isinstance(found, Blocked):
             answer = Clearance.WAIT if found.passing else Clearance.GONE if found.gone else Clearance.REFUSED
             return self._not_now(Check(answer, found.reason))
@@ -547,14 +547,10 @@ class Advance:
         return self._turn(Phase.IN_EFFECT, f"Its GPUs are free; {name} did not take them.", self._held(seen))
 
     def _held(self, remediation: Remediation) -> Remediation:
-        """Enters IN_EFFECT. A taint expires by its first effect, so that a stricter one does not extend it."""
+        """Enters IN_EFFECT. Each check that finds a tainted Node degraded moves the taint's end."""
         policy = self.policy
-        taints = [step for step in remediation.steps if step.kind in _TAINTS]
-        if remediation.proposal.action is ActionKind.TAINT_NODE:
-            first = min((step.done_at for step in taints if step.done_at is not None), default=self.now)
-            end = first + timedelta(seconds=policy.taint_expiry_seconds)
-        else:
-            end = self.after(policy.release_observation_seconds)
+        taints = remediation.proposal.action is ActionKind.TAINT_NODE
+        end = self.after(policy.taint_expiry_seconds if taints else policy.release_observation_seconds)
         return replace(remediation, next_at=self.after(policy.check_interval_seconds), deadline_at=end)
 
     def _holding(self) -> Transition | None:
@@ -572,8 +568,6 @@ class Advance:
             if self.overdue:
                 return self._turn(Phase.SUCCEEDED, "Its owner did not undo the release within the observation time.")
             return Transition(replace(remediation, next_at=self.after(self.policy.check_interval_seconds)))
-        if self.overdue:
-            return self._undo(Phase.UNDONE, "The taint expired without proof of health.")
         if object_ is None:
             return self._undo(Phase.UNDONE, "The Node is gone.")
         taints = [step for step in remediation.steps if step.kind is StepKind.TAINT and step.done_at is not None]
@@ -591,9 +585,16 @@ class Advance:
         looked = replace(remediation, clean_since=None, next_at=self.after(self.policy.check_interval_seconds))
         if state is Health.PROVEN:
             return self._proven(looked)
+        if state is Health.SICK:
+            looked = replace(looked, deadline_at=self.after(self.policy.taint_expiry_seconds))
+        elif self.overdue:
+            return self._undo(Phase.UNDONE, f"The taint expired: nothing has shown for long how its Node is. {why}")
         if state is Health.SICK and not self.inputs.pause.paused and not stopped_by(facts, self.now):
-            if handed := _to_hand_off(remediation, facts, taints, self.policy):
+            handed = _to_hand_off(remediation, facts, taints, self.policy)
+            if isinstance(handed, tuple):
                 return self._more(looked, handed, f"The Node is still degraded ({why}) and empty: it is handed off.")
+            if handed:
+                looked = self._noted(handed, looked)
             return self._raised(looked, facts, taints, why)
         return Transition(looked)
 
@@ -608,14 +609,13 @@ class Advance:
         return Transition(replace(looked, clean_since=since))
 
     def _raised(self, looked: Remediation, facts: PlanFacts, taints: list[Step], why: str) -> Transition:
-        """The next effect, once the last one stood long enough; the taint expires when the first one would have."""
-        rung = _next_rung(taints, self.policy)
-        stood = bool(taints) and self._older(taints[-1].done_at, self.policy.taint_escalation_seconds)
+        """The next effect, once the last one stood long enough; for NoExecute, which ends Pods, a notice period too."""
+        rung, policy = _next_rung(taints, self.policy), self.policy
+        least = policy.notice_period_seconds if rung == "NoExecute" else 0
+        stood = bool(taints) and self._older(taints[-1].done_at, max(policy.taint_escalation_seconds, least))
         if rung is None or not stood or rung_refused(self.remediation, facts, rung, self.inputs.others):
             return Transition(looked)
-        step = acts.taint_step(self.remediation, rung, self.now, self.policy)
-        first = min(each.parameters["expires"] for each in taints)
-        step = replace(step, parameters={**step.parameters, "expires": first})
+        step = acts.taint_step(self.remediation, rung)
         return self._more(looked, (step,), f"The Node is still degraded ({why}): {rung} follows.")
 
     def _more(self, looked: Remediation, steps: tuple[Step, ...], why: str) -> Transition:
@@ -735,7 +735,7 @@ class Advance:
                 replace(each, target=replace(each.target, api_version=later[0]), begun_at=None) for each in devices
             ]
             return replace(remediation, steps=(*before, *taints, *rest), next_at=None)
-        taint = acts.first_taint(remediation, self.now, self.policy)
+        taint = acts.first_taint(remediation, self.policy)
         whole = replace(remediation, steps=(*before, taint, *rest), next_at=None)
         return self._noted("The cluster serves no DeviceTaintRule: the Node is tainted.", whole)
 
@@ -754,7 +754,8 @@ def _first_deadline(remediation: Remediation, policy: ExecutePolicy) -> datetime
     notices = [step for step in remediation.steps if step.kind is StepKind.NOTIFY and "touch" not in step.parameters]
     told = [step.done_at for step in notices if step.done_at is not None]
     last = max(told, default=remediation.proposal.created_at)
-    return last + timedelta(seconds=policy.notice_period_seconds + policy.action_timeout_seconds)
+    notice = acts.notice_seconds(remediation.proposal, policy)
+    return last + timedelta(seconds=notice + policy.action_timeout_seconds)
 
 
 def _has_taint(remediation: Remediation) -> bool:
@@ -833,19 +834,30 @@ def _ended(pod: Object) -> bool:
 
 def _to_hand_off(
     remediation: Remediation, facts: PlanFacts, taints: list[Step], policy: ExecutePolicy
-) -> tuple[Step, ...]:
-    """Steps that hand the tainted Node over to a repair system once it is empty and stays so; () if not now. Empty: no
-    Pod on it requests accelerators, and no Pod holds one of its devices."""
+) -> tuple[Step, ...] | str:
+    """Steps that hand the tainted Node over to a repair system once it is empty and stays so; else what holds it up, ''
+    where nothing is to be handed off now. Empty: no Pod is on it but those that start again with it, and no Pod holds
+    one of its devices. A repair system that reboots it asks no PodDisruptionBudget and no opt-out."""
     closed = any(step.parameters["effect"] != "PreferNoSchedule" for step in taints)
     told = any(step.kind is StepKind.HAND_OFF for step in remediation.steps)
-    if not policy.hand_off_when_empty or told or not closed or unread(facts, ActionKind.EVICT_GANG):
-        return ()
-    for name in remediation.proposal.nodes:
-        if any(pod.node == name for pods in facts.members.values() for pod in pods):
-            return ()
-        if any(device.pods for device in facts.devices_of_node.get(name, ())):
-            return ()
-    return acts.hand_off_steps(remediation, policy)
+    steps = acts.hand_off_steps(remediation, policy)
+    if not steps or not policy.hand_off_when_empty or told or not closed:
+        return ""
+    if missing := unread(facts, ActionKind.EVICT_GANG):
+        return f"It is not handed off: {missing}"
+    cluster = facts.snapshot.cluster
+    here = {pod.ref: pod.node for pods in facts.members.values() for pod in pods}
+    here |= {pod.ref: pod.node for pod in cluster.companions if not pod.of_node}
+    here |= {
+        ref: name
+        for name in remediation.proposal.nodes
+        for device in facts.devices_of_node.get(name, ())
+        for ref in device.pods
+    }
+    for ref, node in sorted(here.items()):
+        if node in remediation.proposal.nodes:
+            return f"It is handed off once Pod {ref} has left Node {node}."
+    return steps
 
 
 def _next_rung(taints: list[Step], policy: ExecutePolicy) -> str | None:

@@ -119,13 +119,13 @@ class Executor:
         """Remove gpuwatch's marks on these objects, and objects that it made, that have no Remediation. Returns what
         was found.
 
-        since: when each was first found; kept by the caller. A mark that is not expired by itself is removed after
-        `grace`, so that a slow store can catch up. later: objects that another sweep reads. Nothing is written while a
+        since: when each was first found; kept by the caller. A mark is removed after `grace`, so that a slow store can
+        catch up. later: objects that another sweep reads. Nothing is written while a
         Remediation cannot be decoded or everything is paused.
         """
         read_only, found, written = bool(self.store.gaps) or self.store.paused().everything, [], 0
-        for each in orphans(self.writer, refs, tuple(known), now, self.policies.execute):
-            ripe = now - since.setdefault(each.target, now) >= grace or each.expired
+        for each in orphans(self.writer, refs, tuple(known), self.policies.execute):
+            ripe = now - since.setdefault(each.target, now) >= grace
             writes = each.request is not None and ripe and not read_only and written < _SWEPT_AT_ONCE
             written += writes
             found.append(self._swept(each, now) if writes else each)
@@ -285,7 +285,7 @@ class Executor:
 
 
 def orphans(
-    writer: ClusterWriter, refs: Iterable[ObjectRef], known: Sequence[Remediation], now: datetime, policy: ExecutePolicy
+    writer: ClusterWriter, refs: Iterable[ObjectRef], known: Sequence[Remediation], policy: ExecutePolicy
 ) -> Iterator[Orphan]:
     """Marks on these objects, and objects that gpuwatch made, without a Remediation; and objects that were not read.
     A kind that gpuwatch makes and may not list is left out: it may not create such objects either."""
@@ -301,7 +301,7 @@ def orphans(
         except WriteError as error:
             yield Orphan(ref, f"{ref} was not read: {error.message}")
             continue
-        found = None if object_ is None else orphan(object_, now, policy.hand_off_label)
+        found = None if object_ is None else orphan(object_, policy.hand_off_label)
         if found is not None:
             yield found
     wanted = policy.hand_off_object

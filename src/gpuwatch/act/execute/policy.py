@@ -20,7 +20,8 @@ class ExecutePolicy:
     """When and how gpuwatch carries out a plan.
 
     approval_timeout_seconds: an unapproved proposal expires after it. Three days: a weekend and a Monday.
-    notice_period_seconds: how long owners may object after they were notified. An hour: a person at work reads it.
+    notice_period_seconds: how long owners may object after they were notified, before a move, a release or NoExecute.
+        An hour: a person at work reads it. A milder taint ends no Pod and has none.
     action_timeout_seconds: time after the notice period to wait for a budget, a PodDisruptionBudget or the rate, and
         then again for the steps. Six hours: a job's next epoch ends in it.
     verification_timeout_seconds: time for Pods to be gone or run elsewhere. 30 min: long grace periods, new pulls.
@@ -28,19 +29,20 @@ class ExecutePolicy:
         notification, condition, metric). After half of it a gang is resumed beside Pods that still end, where its
         framework allows that. A quarter of an hour: most Pods end within 30 s, and most images are cached.
     release_observation_seconds: time after a release in which its owner may take the GPUs back. A week.
-    taint_expiry_seconds: gpuwatch removes its taint after it, with or without proof of health, so that no Node stays
-        tainted because a controller forgot it. Three days: 3.6 times the median repair of 20 h (InfiniteHBD trace).
+    taint_expiry_seconds: gpuwatch removes its taint if no check has found the Node degraded for so long, also without
+        proof of health, so that none stays by mistake. Three days: 3.6 times the median repair of 20 h (InfiniteHBD).
     healthy_for_seconds: every check in this time must find proof of health before a taint is removed. An hour, the
         window in which an event is news for the health rules.
     check_interval_seconds: time between checks of what is in effect. A longer gap restarts the proof of health.
-    taint_escalation_seconds: how long one effect of the taint stands before the next, while the Node is degraded.
+    taint_escalation_seconds: how long one effect of the taint stands before the next, while the Node is degraded. Two
+        checks: NoSchedule stands within a quarter of an hour of a finding.
     first_taint_effect, last_taint_effect: mildest and strictest effect. NoExecute ignores PodDisruptionBudgets, so only
         an explicit setting allows it.
     hand_off_label: 'key=value' for a repair system, put on the tainted Node; '' for none.
     hand_off_object: an object made for a repair system, such as a NodeMaintenance; in its texts {node}, {remediation},
         {cause} and {reason} are filled in. Its name must differ by Node. {} for none.
-    hand_off_when_empty: hand a Node off only once it takes no new Pods and no Pod holds one of its accelerators, so
-        that a repair system that reboots it ends no work. Otherwise with the taint.
+    hand_off_when_empty: hand a Node off only once it takes no new Pods and none is on it but those of DaemonSets and
+        static ones, so that a repair system that reboots it ends no work. Otherwise with the taint.
     condition: whether the Node condition GPUDegraded is written.
     device_taints: taint the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
     retry_seconds, retry_max_seconds: first wait after a passing obstacle, such as a conflict; doubled up to the second.
@@ -63,7 +65,7 @@ class ExecutePolicy:
     taint_expiry_seconds: int = 259_200
     healthy_for_seconds: int = 3_600
     check_interval_seconds: int = 300
-    taint_escalation_seconds: int = 1_800
+    taint_escalation_seconds: int = 600
     first_taint_effect: str = "PreferNoSchedule"
     last_taint_effect: str = "NoSchedule"
     hand_off_label: str = ""

@@ -110,7 +110,7 @@ class TargetState:
 def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> tuple[Step, ...]:
     """Event, annotation and notification about the object that is written first."""
     proposal = remediation.proposal
-    due = now + timedelta(seconds=policy.notice_period_seconds)
+    due = now + timedelta(seconds=notice_seconds(proposal, policy))
     what = {
         ActionKind.TAINT_NODE: "taint this Node",
         ActionKind.EVICT_GANG: f"move {len(proposal.pods)} Pods elsewhere",
@@ -152,7 +152,6 @@ def act_steps(
     state: TargetState,
     claims: tuple[ClaimedDevice, ...],
     avoid: tuple[str, ...],
-    now: datetime,
     policy: ExecutePolicy,
 ) -> tuple[Step, ...] | Blocked:
     """The steps, in order. avoid: Nodes that moved Pods should not return to."""
@@ -162,7 +161,7 @@ def act_steps(
         return Blocked(f"{main} is gone, or another object has its name.", gone=True)
     clear = Step(kind=StepKind.CLEAR, target=main)
     if proposal.action is ActionKind.TAINT_NODE:
-        return (*_tainting(remediation, claims, now, policy), clear)
+        return (*_tainting(remediation, claims, policy), clear)
     workload = kueue_workload(state.object, state.surroundings)
     if isinstance(workload, Refused):
         return Blocked(workload.reason)
@@ -200,9 +199,7 @@ def _ran(remediation: Remediation, state: TargetState) -> dict[str, str]:
     return {RAN: str(unread if state.pods is None else count_running(state.pods))}
 
 
-def _tainting(
-    remediation: Remediation, claims: tuple[ClaimedDevice, ...], now: datetime, policy: ExecutePolicy
-) -> tuple[Step, ...]:
+def _tainting(remediation: Remediation, claims: tuple[ClaimedDevice, ...], policy: ExecutePolicy) -> tuple[Step, ...]:
     proposal = remediation.proposal
     held = {claim.device: claim for claim in claims if claim.device}
     node = proposal.objects[0]
@@ -211,7 +208,7 @@ def _tainting(
     if single and set(proposal.devices) <= set(held):
         steps += [_device_taint(remediation, held[device]) for device in proposal.devices]
     if not steps:
-        steps.append(first_taint(remediation, now, policy))
+        steps.append(first_taint(remediation, policy))
     if policy.condition:
         message = f"Remediation {remediation.name}: {proposal.reason}"
         reason = "".join(part.capitalize() for part in cause(remediation).split("_"))
@@ -258,20 +255,25 @@ _AT_ONCE = frozenset({FindingKind.POD_ADMISSION})
 
 
 def at_once(proposal: Proposal) -> bool:
-    """Whether its Node is tainted without notice, with NoSchedule where the settings allow it, whatever comes first."""
+    """Whether its Node is tainted with NoSchedule where the settings allow it, whatever they begin with."""
     return proposal.action is ActionKind.TAINT_NODE and not _AT_ONCE.isdisjoint(proposal.detectors)
 
 
-def first_taint(remediation: Remediation, now: datetime, policy: ExecutePolicy) -> Step:
+def notice_seconds(proposal: Proposal, policy: ExecutePolicy) -> int:
+    """How long owners may object before the first write. A taint ends no Pod, unless it begins with NoExecute."""
+    mild = proposal.action is ActionKind.TAINT_NODE and policy.first_taint_effect != "NoExecute"
+    return 0 if mild else policy.notice_period_seconds
+
+
+def first_taint(remediation: Remediation, policy: ExecutePolicy) -> Step:
     """The Node's first taint: of the ladder, the first effect, or the first that keeps Pods off."""
     barring = [effect for effect in policy.ladder if effect != "PreferNoSchedule"]
     skips = at_once(remediation.proposal) and barring
-    return taint_step(remediation, barring[0] if skips else policy.first_taint_effect, now, policy)
+    return taint_step(remediation, barring[0] if skips else policy.first_taint_effect)
 
 
-def taint_step(remediation: Remediation, effect: str, now: datetime, policy: ExecutePolicy) -> Step:
-    expires = stamp(now + timedelta(seconds=policy.taint_expiry_seconds))
-    parameters = {"value": cause(remediation), "effect": effect, "expires": expires}
+def taint_step(remediation: Remediation, effect: str) -> Step:
+    parameters = {"value": cause(remediation), "effect": effect}
     return Step(kind=StepKind.TAINT, target=remediation.proposal.objects[0], parameters=parameters)
 
 

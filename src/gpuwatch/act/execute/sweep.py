@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import zip_longest
 
 from gpuwatch.act.execute.requests import Deletion, StatusPatch
@@ -21,18 +20,17 @@ _NOT_OURS = (ValueError, TypeError, KeyError, RecursionError)
 """Errors that may follow from decoding an annotation that gpuwatch did not write."""
 
 ORPHAN_GRACE_SECONDS = 900
-"""A taint or another mark without a Remediation is removed after it, or at its own expiry. A quarter of an hour: a
-store that lags shows the Remediation by then."""
+"""A taint or another mark without a Remediation is removed after it. A quarter of an hour: a store that lags shows the
+Remediation by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """reason: what was found. request: removes it; None where nothing proves that it is ours. expired: by its mark."""
+    """reason: what was found. request: removes it; None where nothing proves that it is ours."""
 
     target: ObjectRef
     reason: str
     request: Patch | StatusPatch | Deletion | None = None
-    expired: bool = False
 
 
 def held_objects(known: Iterable[Remediation]) -> frozenset[tuple[str, str, str]]:
@@ -77,7 +75,7 @@ def in_turn(
     return (*nodes, *mixed), tuple(later)
 
 
-def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | None:
+def orphan(found: Object, hand_off_label: str = "") -> Orphan | None:
     """A mark on a Node or a workload that no Remediation holds, as just read: one at a time, those that need a person
     last. hand_off_label: `execute.hand_off_label`; no other label is removed."""
     owned = any(each.get("controller") for each in found["metadata"].get("ownerReferences") or ())
@@ -86,7 +84,7 @@ def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | N
     annotations = found["metadata"].get("annotations") or {}
     ref, is_node = ref_of(found), found["kind"] == "Node"
     marks = {key: None for key in MARKS if key in annotations}
-    told, expires = _told(annotations.get(keys.TAINT, ""))
+    told = _told(annotations.get(keys.TAINT, ""))
     taints = ((found.get("spec") or {}).get("taints") or []) if is_node else []
     rest = [taint for taint in taints if (taint["key"], taint.get("value"), taint["effect"]) != told]
     labels = _handed(found, hand_off_label) if is_node else None
@@ -96,9 +94,8 @@ def orphan(found: Object, now: datetime, hand_off_label: str = "") -> Orphan | N
     if marks:
         body: Object = {"metadata": {"annotations": marks, **({"labels": labels} if labels else {})}}
         body |= {"spec": {"taints": rest or None}} if rest != taints else {}
-        over = expires is not None and expires <= now
         reason = f"{ref} has marks of a Remediation that is gone."
-        return Orphan(ref, reason, Patch(ref, body, version_of(found)), over)
+        return Orphan(ref, reason, Patch(ref, body, version_of(found)))
     for each in (found.get("status") or {}).get("conditions") or () if is_node else ():
         ours = each.get("message", "").startswith("Remediation ")
         if ours and (each["type"], each["status"]) == (keys.CONDITION, "True"):
@@ -122,14 +119,13 @@ def made(found: Iterable[Object], known: Iterable[Remediation]) -> tuple[Orphan,
     return tuple(Orphan(ref, f"{ref} has no Remediation.", Deletion(ref)) for ref in lost)
 
 
-def _told(text: str) -> tuple[tuple[str, str, str] | None, datetime | None]:
-    """Key, value and effect of our taint, and its expiry, by its annotation; None where it cannot be decoded."""
+def _told(text: str) -> tuple[str, str, str] | None:
+    """Key, value and effect of our taint by its annotation; None where it cannot be decoded."""
     try:
         found = json.loads(text)
-        expires = datetime.fromisoformat(found["expires"]).astimezone(UTC)
-        return (keys.DEGRADED, found["value"], found["effect"]), expires
+        return keys.DEGRADED, found["value"], found["effect"]
     except _NOT_OURS:
-        return None, None
+        return None
 
 
 def _handed(node: Object, hand_off_label: str) -> Mapping[str, None] | None:

@@ -57,7 +57,7 @@ def run_uninstall(form: str, dry_run: bool, yes: bool, crds: bool, timeout: int,
     namespace = options["controller_namespace"] or settings.namespace
     if dry_run:
         known, policy = store.all(), settings.execute
-        found = orphans(person, _marked(person, policy), known, datetime.now(UTC), policy)
+        found = orphans(person, _marked(person, policy), known, policy)
         told = (str(each.target) if each.request else each.reason for each in found)
         return _told(form, (*(f"{each.id} ({each.phase})" for each in known), *told), dry_run=True)
     account = options["account"] or _account(person)
@@ -212,7 +212,7 @@ def _account(person: ClusterWriter) -> str:
 def _marked(writer: ClusterWriter, policy: ExecutePolicy) -> Iterator[ObjectRef]:
     for kind in (NODE, *LISTED_OWNERS.values(), kueue.WORKLOAD):
         for found in listed(writer, kind.api_versions, kind.kind):
-            if orphan(found, datetime.now(UTC), policy.hand_off_label) is not None:
+            if orphan(found, policy.hand_off_label) is not None:
                 yield ref_of(found)
 
 

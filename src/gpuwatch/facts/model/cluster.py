@@ -205,6 +205,7 @@ class Pod:
     unscheduled: reason and message of the condition PodScheduled, where the scheduler has not placed it.
     refused: why its kubelet did not admit it, where that is a fault of the Node; such a Pod ran nowhere, and `started`
     is the time of the refusal. scheduled: of a refused Pod: no client chose its Node, so a scheduler did.
+    of_node: of a Pod without accelerators: a DaemonSet's or a static Pod, which starts again with its Node.
     """
 
     namespace: str
@@ -233,6 +234,7 @@ class Pod:
     unscheduled: str = ""
     refused: str = ""
     scheduled: bool = False
+    of_node: bool = False
 
     @property
     def ref(self) -> PodRef:

@@ -140,6 +140,7 @@ def companion(item: OtherPod) -> HeldPod:
         memory_bytes=item.memory_bytes,
         priority=item.priority,
         placement=Placement(tolerations=item.tolerations),
+        of_node=item.controller is not None and item.controller.kind in ("DaemonSet", "Node"),
     )
     return HeldPod(pod, item.controller, static=False, scheduling_group=item.scheduling_group)
 
