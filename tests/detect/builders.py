@@ -244,3 +244,8 @@ def findings(snapshot: Snapshot, policy: HealthPolicy = POLICY, *, everything: b
 def on(found: Mapping[str, Finding], kind: FindingKind, name: str = "gpu-0") -> Finding | None:
     """The finding of this kind on this GPU."""
     return found.get(f"{kind}:device/{name}")
+
+
+def the(found: Mapping[str, Finding], kind: FindingKind, name: str = "gpu-0") -> Finding:
+    """The finding of this kind on this GPU; KeyError where there is none."""
+    return found[f"{kind}:device/{name}"]

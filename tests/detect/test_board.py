@@ -1,6 +1,6 @@
 import pytest
 
-from detect.builders import POLICY, device, findings, machines, on, scene, spread
+from detect.builders import POLICY, device, findings, machines, on, scene, spread, the
 from detect.questions import BOARD
 from gpuwatch.facts.model.decision import Advice, Component, Finding, FindingKind, Severity, Snapshot, Verdict
 
@@ -47,8 +47,7 @@ def test_a_power_that_came_and_went_is_no_fault() -> None:
 
 
 def test_a_corrupt_inforom_asks_for_an_inspection() -> None:
-    finding = on(findings(scene(answers={BOARD.inforom: 0.0})), FindingKind.BOARD)
-    assert finding is not None
+    finding = the(findings(scene(answers={BOARD.inforom: 0.0})), FindingKind.BOARD)
     assert (finding.severity, finding.advice, finding.confidence_ratio) == (Severity.WARNING, Advice.INSPECT, 0.6)
     assert finding.components == (Component.INFOROM,)
     well = findings(scene(answers={BOARD.inforom: 1.0}), everything=True)["board:device/gpu-0"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from detect.builders import H100, Answer, cluster, findings, gang, healthy, machines, on, pod, scene, spread
+from detect.builders import H100, Answer, cluster, findings, gang, healthy, machines, pod, scene, spread, the
 from detect.questions import FABRIC, NVLINK
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Node
@@ -40,11 +40,7 @@ def test_a_machine_whose_links_are_not_trained_is_one_finding(code: float, words
     """NVSentinel #883: H100s stood in 'In Progress' for 20 days, and every GPU looked healthy."""
     [finding] = findings(scene(FLEET, manager(FLEET, of_node("node-1"), code))).values()
     assert (finding.id, finding.node) == ("fabric:node/node-1", "node-1")
-    assert (finding.verdict, finding.severity, finding.advice) == (
-        Verdict.DEGRADED,
-        Severity.CRITICAL,
-        Advice.INSPECT,
-    )
+    assert (finding.verdict, finding.severity, finding.advice) == (Verdict.DEGRADED, Severity.CRITICAL, Advice.INSPECT)
     assert words in finding.summary
     assert finding.summary.endswith("on 8 of its GPUs")
     assert set(finding.devices) == of_node("node-1")
@@ -111,8 +107,7 @@ def test_a_trained_gpu_is_healthy() -> None:
 )
 def test_faults_in_the_health_mask(mask: int, words: str) -> None:
     found = findings(scene(FLEET, {FABRIC.mask: spread(FLEET, 0x1AA, gpu_0_3=mask)}))
-    finding = on(found, FindingKind.FABRIC, "gpu-0-3")
-    assert finding is not None
+    finding = the(found, FindingKind.FABRIC, "gpu-0-3")
     assert words in finding.summary
     assert len(found) == 1
 
@@ -125,10 +120,9 @@ def test_a_mask_above_zero_is_no_fault(mask: int) -> None:
 
 @pytest.mark.parametrize(("code", "words"), [(2.0, "is unhealthy"), (3.0, "limited capacity")])
 def test_the_summary_of_fabric_health(code: float, words: str) -> None:
-    finding = on(
+    finding = the(
         findings(scene(FLEET, {FABRIC.health: spread(FLEET, 1.0, gpu_0_3=code)})), FindingKind.FABRIC, "gpu-0-3"
     )
-    assert finding is not None
     assert (finding.verdict, finding.severity) == (Verdict.DEGRADED, Severity.WARNING)
     assert words in finding.summary
 

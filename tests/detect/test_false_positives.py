@@ -12,9 +12,9 @@ from detect.builders import (
     findings,
     healthy,
     machines,
-    on,
     pod,
     scene,
+    the,
     xid_became,
 )
 from detect.questions import ACTION, BRAKE, HEALTH, HEAT, REMAP, XIDS
@@ -59,8 +59,7 @@ def test_12_an_idle_imex_domain_is_no_sick_gpu() -> None:
 
 def test_13_a_fatal_check_without_an_action_ends_with_the_window() -> None:
     """NVSentinel #911: XID 31, 'fatal' with action NONE, left the Node cordoned for ever."""
-    during = on(findings(scene(changes=[xid_became("gpu-0", 31)])), FindingKind.XID)
-    assert during is not None
+    during = the(findings(scene(changes=[xid_became("gpu-0", 31)])), FindingKind.XID)
     assert during.verdict is Verdict.UNKNOWN
     later = xid_became("gpu-0", 31, at=ago(seconds=POLICY.change_window_seconds))
     assert findings(scene(answers={XIDS.last: 31.0}, changes=[later])) == {}
@@ -91,24 +90,21 @@ def test_15_a_component_that_marks_everything_unhealthy_is_not_believed() -> Non
 
 def test_18_a_pending_row_remap_is_not_urgent() -> None:
     """IBM/autopilot #55: EVICT on a row remap is too severe."""
-    finding = on(findings(scene(answers={REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
-    assert finding is not None
+    finding = the(findings(scene(answers={REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
     assert (finding.severity, finding.advice) == (Severity.INFO, Advice.RESET_WHEN_IDLE)
 
 
 @pytest.mark.parametrize("code", [65, 94])
 def test_19_a_first_contained_error_is_not_unhealthy(code: int) -> None:
     """gpud PR 1165 tightened it; the catalog restarts the program and lets the GPU go on."""
-    finding = on(findings(scene(changes=[xid_became("gpu-0", code)])), FindingKind.XID)
-    assert finding is not None
+    finding = the(findings(scene(changes=[xid_became("gpu-0", code)])), FindingKind.XID)
     assert finding.verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("code", [68, 109])
 def test_20_a_busy_gpus_time_out_is_not_unhealthy(code: int) -> None:
     """k8s-device-plugin #945 (68) and koordinator #2834 (109: 'under heavy load … not unhealthy')."""
-    finding = on(findings(scene(changes=[xid_became("gpu-0", code)])), FindingKind.XID)
-    assert finding is not None
+    finding = the(findings(scene(changes=[xid_became("gpu-0", code)])), FindingKind.XID)
     assert finding.verdict is Verdict.UNKNOWN
 
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from detect.builders import AT, POLICY, ago, cluster, device, findings, machines, on, pod, scene, xid_became
+from detect.builders import AT, POLICY, ago, cluster, device, findings, machines, pod, scene, the, xid_became
 from detect.questions import ACTION, XIDS
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import Node
@@ -282,11 +282,10 @@ def test_a_gpu_that_two_reboots_did_not_bring_back(cycles: int) -> None:
     for number in range(3):
         for minute in range(cycles):
             memory = after(missing(f"boot-{number}", number * HOUR + minute * MINUTE), memory=memory)
-    finding = on(
+    finding = the(
         {item.id: item for item in assess_health(missing("boot-2", 3 * HOUR), POLICY, memory=memory)},
         FindingKind.GPU_MISSING,
     )
-    assert finding is not None
     assert finding.advice is Advice.REPLACE
     assert "2 reboots did not bring it back" in finding.summary
 
@@ -297,8 +296,7 @@ def test_a_gpu_that_a_reboot_brought_back_and_that_is_missing_again() -> None:
     for number in range(3):
         lost = [device(present=False, last_seen=ago(minutes=10)), *siblings]
         gone = moved(scene(lost, state=cluster(nodes=[booted(f"boot-{number}")])), number * 2 * HOUR)
-        finding = on({item.id: item for item in assess_health(gone, POLICY, memory=memory)}, FindingKind.GPU_MISSING)
-        assert finding is not None
+        finding = the({item.id: item for item in assess_health(gone, POLICY, memory=memory)}, FindingKind.GPU_MISSING)
         assert finding.advice is (Advice.REPLACE if number == 2 else Advice.REBOOT)
         memory = after(gone, quiet(boot=f"boot-{number + 1}", by=(2 * number + 1) * HOUR), memory=memory)
         assert not memory.faults[0].open

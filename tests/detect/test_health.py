@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from detect.alone import with_others
-from detect.builders import AT, POLICY, cluster, device, findings, healthy, machines, on, pod, scene
+from detect.builders import AT, POLICY, cluster, device, findings, healthy, machines, pod, scene, the
 from detect.questions import ECC, REMAP
 from gpuwatch.facts.catalog.metrics import metric_rows
 from gpuwatch.facts.model.decision import Advice, Family, FindingKind, Severity, Verdict
@@ -143,15 +143,13 @@ def test_every_unknown_says_what_is_missing() -> None:
 
 def test_a_physical_fault_is_one_finding_with_all_instances_and_pods() -> None:
     sliced = [device("gpu-0", mig=mig, pods=[f"ns/p{mig}"]) for mig in ("7", "8", "9")]
-    finding = on(findings(scene(sliced, {REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
-    assert finding is not None
+    finding = the(findings(scene(sliced, {REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
     assert finding.devices == ("gpu-0/7", "gpu-0/8", "gpu-0/9")
     assert finding.pods == ("ns/p7", "ns/p8", "ns/p9")
 
 
 def test_an_unresolved_node_stays_unresolved() -> None:
-    finding = on(findings(scene([device(node=None)], {REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
-    assert finding is not None
+    finding = the(findings(scene([device(node=None)], {REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
     assert finding.node is None
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from detect.builders import POLICY, Answer, cluster, device, findings, gang, machines, on, pod, scene, spread
+from detect.builders import POLICY, Answer, cluster, device, findings, gang, machines, on, pod, scene, spread, the
 from detect.questions import ACTION, HUNG
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.facts.model.telemetry import Device, WindowStat
@@ -81,8 +81,7 @@ def test_too_few_samples_are_unknown(signal: str, share: float, named: bool) -> 
 
 def test_with_fewer_witnesses_it_is_less_sure_and_says_which_lack() -> None:
     answers = {stat: answer for stat, answer in stuck(ONE, ["gpu-0"]).items() if stat not in (HUNG.dram, HUNG.tensor)}
-    finding = on(findings(scene(ONE, answers)), FindingKind.HUNG)
-    assert finding is not None
+    finding = the(findings(scene(ONE, answers)), FindingKind.HUNG)
     assert finding.confidence_ratio == 0.4
     assert finding.missing == ("dram_active_ratio", "tensor_active_ratio")
 
@@ -123,8 +122,7 @@ def test_idle_power_is_read_from_idle_peers_with_a_pod() -> None:
         HUNG.busy_highest: {"gpu-0": 1.0, **idle},
         HUNG.power_average: {"gpu-0": 28.0, **dict.fromkeys(idle, 27.0)},
     }
-    finding = on(findings(scene(fleet, answers)), FindingKind.HUNG)
-    assert finding is not None
+    finding = the(findings(scene(fleet, answers)), FindingKind.HUNG)
     assert finding.evidence[1].note == "idle is 27 W (median of 6 allocated idle peers), the limit 70 W"
 
 
@@ -137,8 +135,7 @@ def test_idle_peers_have_to_be_enough(peers: int, source: str) -> None:
         HUNG.busy_highest: {"gpu-0": 1.0, **idle},
         HUNG.power_average: {"gpu-0": 85.0, **dict.fromkeys(idle, 75.0)},
     }
-    finding = on(findings(scene(fleet, answers)), FindingKind.HUNG)
-    assert finding is not None
+    finding = the(findings(scene(fleet, answers)), FindingKind.HUNG)
     assert source in finding.evidence[1].note
 
 
@@ -161,8 +158,7 @@ def job(names: Sequence[str], **other: Answer) -> dict[str, Finding]:
 
 def test_a_job_of_one_gpu_has_nothing_to_compare_with() -> None:
     held = [device(pods=["ns/solo"])]
-    finding = on(findings(scene(held, stuck(held, ["gpu-0"]))), FindingKind.HUNG)
-    assert finding is not None
+    finding = the(findings(scene(held, stuck(held, ["gpu-0"]))), FindingKind.HUNG)
     assert (finding.confidence_ratio, finding.pods) == (0.6, ("ns/solo",))
 
 
@@ -173,11 +169,7 @@ def test_two_that_wait_are_enough_to_be_a_job() -> None:
 
 def test_one_gpu_of_a_job_that_goes_on() -> None:
     [finding] = job(["gpu-0-3"]).values()
-    assert (finding.id, finding.verdict, finding.confidence_ratio) == (
-        "hung:device/gpu-0-3",
-        Verdict.DEGRADED,
-        0.7,
-    )
+    assert (finding.id, finding.verdict, finding.confidence_ratio) == ("hung:device/gpu-0-3", Verdict.DEGRADED, 0.7)
 
 
 def test_several_gpus_of_one_job_are_the_job() -> None:

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from detect.builders import POLICY, Answer, cluster, findings, gang, machines, on, pod, scene, spread
+from detect.builders import POLICY, Answer, cluster, findings, gang, machines, on, pod, scene, spread, the
 from detect.questions import NVLINK, REPLAY, WIDTH
 from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Verdict
@@ -60,8 +60,7 @@ def test_too_few_of_a_model_are_compared_with_all_models() -> None:
     """What a link may resend depends on the link; how much of it healthy links use is the same for every model."""
     fleet = (*machines(1, 2, model="Tesla T4"), *(item for item in machines(2, 8) if item.node == "node-1"))
     found = findings(scene(fleet, {REPLAY.replays: spread(fleet, 0.0, gpu_0_0=100.0 * MINUTES)}))
-    finding = on(found, FindingKind.PCIE_REPLAY, "gpu-0-0")
-    assert finding is not None
+    finding = the(found, FindingKind.PCIE_REPLAY, "gpu-0-0")
     assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, 0.6)
     assert "GPUs of all models" in finding.summary
 
@@ -69,8 +68,7 @@ def test_too_few_of_a_model_are_compared_with_all_models() -> None:
 def test_replays_without_peers_are_unknown() -> None:
     few = machines(1, 5)
     found = findings(scene(few, {REPLAY.replays: spread(few, 0.0, gpu_0_0=500.0 * MINUTES)}))
-    finding = on(found, FindingKind.PCIE_REPLAY, "gpu-0-0")
-    assert finding is not None
+    finding = the(found, FindingKind.PCIE_REPLAY, "gpu-0-0")
     assert finding.verdict is Verdict.UNKNOWN
 
 
@@ -97,16 +95,14 @@ def test_a_machine_of_which_no_gpu_has_all_lanes_may_have_narrow_slots() -> None
     lanes = {item.uuid: 8.0 if item.node == "node-0" else 16.0 for item in fleet}
     found = findings(scene(fleet, {WIDTH.most: 16.0, WIDTH.lanes: lanes}))
     assert {item.verdict for item in found.values()} == {Verdict.UNKNOWN}
-    finding = on(found, FindingKind.PCIE_WIDTH, "gpu-0-3")
-    assert finding is not None
+    finding = the(found, FindingKind.PCIE_WIDTH, "gpu-0-3")
     assert finding.summary == "the PCIe link has 8 of 16 lanes; no GPU of its machine has more"
 
 
 def test_a_narrow_link_without_peers_is_unknown() -> None:
     few = machines(1, 2)
     found = findings(scene(few, {WIDTH.most: 16.0, WIDTH.lanes: spread(few, 16.0, gpu_0_0=4.0)}))
-    finding = on(found, FindingKind.PCIE_WIDTH, "gpu-0-0")
-    assert finding is not None
+    finding = the(found, FindingKind.PCIE_WIDTH, "gpu-0-0")
     assert finding.verdict is Verdict.UNKNOWN
 
 
@@ -149,8 +145,7 @@ def test_errors_that_cost_traffic_are_surer() -> None:
     state = cluster(pods=[pod("pod-0", gang="job"), pod("pod-1", gang="job")], gangs=[gang("job", ["ns/pod-0"])])
     fleet = machines(2, 8, pods=True)
     answers = nvlink(gpu_0_0=5.0 * MINUTES) | {NVLINK.traffic: spread(fleet, 3e11, gpu_0_0=1e11)}
-    finding = on(findings(scene(fleet, answers, state=state)), FindingKind.NVLINK_ERRORS, "gpu-0-0")
-    assert finding is not None
+    finding = the(findings(scene(fleet, answers, state=state)), FindingKind.NVLINK_ERRORS, "gpu-0-0")
     assert finding.confidence_ratio == 0.85
     assert finding.evidence[-1].signal == "nvlink_bytes_per_second"
 
@@ -158,8 +153,7 @@ def test_errors_that_cost_traffic_are_surer() -> None:
 def test_errors_that_cost_no_traffic_are_less_sure() -> None:
     fleet = machines(2, 8, pods=True)
     answers = nvlink(gpu_0_0=5.0 * MINUTES) | {NVLINK.traffic: 3e11}
-    finding = on(findings(scene(fleet, answers)), FindingKind.NVLINK_ERRORS, "gpu-0-0")
-    assert finding is not None
+    finding = the(findings(scene(fleet, answers)), FindingKind.NVLINK_ERRORS, "gpu-0-0")
     assert (finding.confidence_ratio, len(finding.evidence)) == (0.6, 1)
 
 
@@ -241,8 +235,7 @@ def test_dcgms_bound_on_every_counter(counter: str, words: str, per_minute: floa
 @pytest.mark.parametrize("counter", ["failed_recoveries", "link_downs"])
 def test_one_link_that_went_down_is_enough(counter: str) -> None:
     answers: dict[WindowStat, Answer] = {getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=1.0)}
-    finding = on(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
-    assert finding is not None
+    finding = the(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
     assert finding.verdict is Verdict.DEGRADED
 
 
@@ -255,8 +248,7 @@ def test_a_machine_of_four_is_compared_with_its_jobs_other_machines(counter: str
         getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=5.0 * MINUTES),
         NVLINK.traffic: spread(BLACKWELL, 3e11, gpu_1_2=1e11),
     }
-    finding = on(findings(scene(BLACKWELL, answers, state=GANG)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
-    assert finding is not None
+    finding = the(findings(scene(BLACKWELL, answers, state=GANG)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
     assert "moves less than its peers" in finding.summary
     assert finding.confidence_ratio == confidence
 
@@ -266,6 +258,5 @@ def test_traffic_of_other_jobs_is_no_comparison() -> None:
         NVLINK.rx_symbol: spread(BLACKWELL, 0.0, gpu_1_2=5.0 * MINUTES),
         NVLINK.traffic: spread(BLACKWELL, 3e11, gpu_1_2=1e11),
     }
-    finding = on(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
-    assert finding is not None
+    finding = the(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
     assert finding.confidence_ratio == 0.6

@@ -1,6 +1,6 @@
 import pytest
 
-from detect.builders import POLICY, Answer, device, findings, machines, on, scene, spread
+from detect.builders import POLICY, Answer, device, findings, machines, on, scene, spread, the
 from detect.questions import ECC, PAGES, REMAP
 from gpuwatch.facts.model.decision import Advice, FindingKind, Severity, Verdict
 from gpuwatch.facts.model.telemetry import Vendor, WindowStat
@@ -10,8 +10,7 @@ HOUR = POLICY.change_window_seconds
 
 def test_a_new_double_bit_error_asks_for_a_reset() -> None:
     # One error, extrapolated by increase() to the window's edges.
-    finding = on(findings(scene(answers={ECC.dbe: 1.03, ECC.last_xid: 95.0})), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene(answers={ECC.dbe: 1.03, ECC.last_xid: 95.0})), FindingKind.ECC)
     assert (finding.verdict, finding.severity, finding.advice) == (Verdict.DEGRADED, Severity.CRITICAL, Advice.RESET)
     assert finding.summary == "1 new uncorrectable ECC error; it was not contained"
     assert (finding.evidence[0].value, finding.evidence[0].window_seconds) == (1.03, HOUR)
@@ -39,8 +38,7 @@ def test_a_new_double_bit_error_asks_for_a_reset() -> None:
 )
 def test_a_contained_error_ends_no_job(evidence: dict[WindowStat, Answer], critical: bool) -> None:
     for error in ({ECC.dbe: 1.0}, {ECC.standing: 1.0}, {ECC.dbe_lifetime: 1.0}):
-        finding = on(findings(scene(answers={**error, **evidence})), FindingKind.ECC)
-        assert finding is not None
+        finding = the(findings(scene(answers={**error, **evidence})), FindingKind.ECC)
         expected = (Severity.CRITICAL, Advice.RESET) if critical else (Severity.WARNING, Advice.RESET_WHEN_IDLE)
         assert (finding.severity, finding.advice, finding.confidence_ratio) == (*expected, 0.95)
 
@@ -60,19 +58,16 @@ def test_a_contained_error_ends_no_job(evidence: dict[WindowStat, Answer], criti
 )
 def test_where_nothing_tells_the_architecture_does(model: str, critical: bool) -> None:
     """GPU Memory Error Management, Supported GPUs: error containment on GA100, GH100 and GB10x."""
-    finding = on(findings(scene([device(model=model)], {ECC.dbe: 1.0})), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene([device(model=model)], {ECC.dbe: 1.0})), FindingKind.ECC)
     assert (finding.severity is Severity.CRITICAL) is critical
 
 
 def test_an_error_that_stands_in_the_volatile_counter_is_due_for_a_reset() -> None:
     """It counts since the driver was loaded, so it stands until the reset, however old it is."""
-    finding = on(findings(scene(answers={ECC.dbe: 0.0, ECC.standing: 2.0})), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene(answers={ECC.dbe: 0.0, ECC.standing: 2.0})), FindingKind.ECC)
     assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
     assert finding.summary.startswith("2 uncorrectable ECC errors since the driver was loaded")
-    born = on(findings(scene(answers={ECC.appeared: 3.0, ECC.standing: 3.0})), FindingKind.ECC)
-    assert born is not None
+    born = the(findings(scene(answers={ECC.appeared: 3.0, ECC.standing: 3.0})), FindingKind.ECC)
     assert born.verdict is Verdict.DEGRADED
 
 
@@ -82,20 +77,17 @@ def test_the_reset_clears_it_at_once() -> None:
 
 
 def test_a_driver_that_asks_for_nothing_outranks_the_counter() -> None:
-    finding = on(findings(scene(answers={ECC.standing: 1.0, ECC.recovery: 0.0})), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene(answers={ECC.standing: 1.0, ECC.recovery: 0.0})), FindingKind.ECC)
     assert (finding.severity, finding.confidence_ratio) == (Severity.WARNING, 0.6)
     waits = {ECC.standing: 1.0, ECC.recovery: 0.0, ECC.pending: 1.0}
-    pending = on(findings(scene(answers=waits)), FindingKind.ECC)
-    assert pending is not None
+    pending = the(findings(scene(answers=waits)), FindingKind.ECC)
     assert (pending.advice, pending.confidence_ratio) == (Advice.RESET_WHEN_IDLE, 0.95)
 
 
 def test_other_vendors_counters_say_nothing_by_standing_above_zero() -> None:
     amd = [device(vendor=Vendor.AMD, model="AMD Instinct MI300X OAM")]
     assert findings(scene(amd, {ECC.dbe: 0.0, ECC.standing: 2.0})) == {}
-    fresh = on(findings(scene(amd, {ECC.dbe: 1.0, ECC.standing: 2.0})), FindingKind.ECC)
-    assert fresh is not None
+    fresh = the(findings(scene(amd, {ECC.dbe: 1.0, ECC.standing: 2.0})), FindingKind.ECC)
     assert fresh.verdict is Verdict.DEGRADED
 
 
@@ -110,8 +102,7 @@ def test_mig_is_the_reason_where_nvml_does_not_tell() -> None:
 
 
 def test_several_errors_are_told_in_whole_numbers() -> None:
-    finding = on(findings(scene(answers={ECC.dbe: 3.1})), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene(answers={ECC.dbe: 3.1})), FindingKind.ECC)
     assert finding.summary.startswith("3 new uncorrectable ECC errors")
 
 
@@ -129,28 +120,24 @@ def test_no_new_double_bit_error_is_healthy_where_enough_was_seen() -> None:
 
 
 def test_an_error_is_degraded_however_little_was_seen() -> None:
-    finding = on(findings(scene(answers={ECC.dbe: 1.0}, coverage=0.1)), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene(answers={ECC.dbe: 1.0}, coverage=0.1)), FindingKind.ECC)
     assert finding.verdict is Verdict.DEGRADED
 
 
 def test_the_lifetime_counter_counts_by_its_increase_alone() -> None:
-    finding = on(findings(scene(answers={ECC.dbe_lifetime: 2.0})), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene(answers={ECC.dbe_lifetime: 2.0})), FindingKind.ECC)
     assert finding.verdict is Verdict.DEGRADED
     # 7 errors in its life, none of them new: nothing.
     assert findings(scene(answers={ECC.dbe_lifetime: 0.0})) == {}
 
 
 def test_errors_from_before_telemetry_began_are_unknown() -> None:
-    finding = on(findings(scene(answers={ECC.dbe: 0.0, ECC.appeared: 3.0})), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene(answers={ECC.dbe: 0.0, ECC.appeared: 3.0})), FindingKind.ECC)
     assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.WATCH)
 
 
 def test_the_sram_threshold_is_the_drivers_criterion_for_exchange() -> None:
-    finding = on(findings(scene(answers={ECC.sram: 1.0, ECC.dbe: 5.0})), FindingKind.ECC)
-    assert finding is not None
+    finding = the(findings(scene(answers={ECC.sram: 1.0, ECC.dbe: 5.0})), FindingKind.ECC)
     assert finding.advice is Advice.REPLACE
     assert findings(scene(answers={ECC.sram: 0.0, ECC.dbe: 0.0})) == {}
 
@@ -182,8 +169,7 @@ def test_corrected_errors_that_every_peer_has_are_no_ones_fault() -> None:
 def test_a_comparison_needs_peers(others: int, verdict: Verdict) -> None:
     fleet = machines(1, others + 1)
     found = findings(scene(fleet, {ECC.sbe: spread(fleet, 0.0, gpu_0_0=1000.0 * HOUR)}))
-    finding = on(found, FindingKind.ECC, "gpu-0-0")
-    assert finding is not None
+    finding = the(found, FindingKind.ECC, "gpu-0-0")
     assert finding.verdict is verdict
 
 
@@ -196,20 +182,17 @@ def test_other_models_are_no_peers() -> None:
 def test_unless_there_are_too_few_of_its_own() -> None:
     fleet = (*machines(1, 2, model="Tesla T4"), *(item for item in machines(2, 8) if item.node == "node-1"))
     found = findings(scene(fleet, {ECC.dbe: 0.0, ECC.sbe: spread(fleet, 0.0, gpu_0_0=50.0 * HOUR)}))
-    finding = on(found, FindingKind.ECC, "gpu-0-0")
-    assert finding is not None
+    finding = the(found, FindingKind.ECC, "gpu-0-0")
     assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, 0.6)
 
 
 def test_a_row_that_could_not_be_remapped_means_exchange() -> None:
-    finding = on(findings(scene(answers={REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
-    assert finding is not None
+    finding = the(findings(scene(answers={REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
     assert (finding.severity, finding.advice) == (Severity.CRITICAL, Advice.REPLACE)
 
 
 def test_failed_outranks_pending_in_one_finding() -> None:
-    finding = on(findings(scene(answers={REMAP.failed: 1.0, REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
-    assert finding is not None
+    finding = the(findings(scene(answers={REMAP.failed: 1.0, REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
     assert finding.advice is Advice.REPLACE
     assert len(finding.evidence) == 2
 
@@ -223,8 +206,7 @@ def test_dcgms_warning_on_remapped_rows(rows: float, named: bool) -> None:
 
 
 def test_many_rows_and_a_pending_one_wait_for_a_reset() -> None:
-    finding = on(findings(scene(answers={REMAP.pending: 1.0, REMAP.rows: 600.0})), FindingKind.ROW_REMAP)
-    assert finding is not None
+    finding = the(findings(scene(answers={REMAP.pending: 1.0, REMAP.rows: 600.0})), FindingKind.ROW_REMAP)
     assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.RESET_WHEN_IDLE)
 
 
@@ -240,11 +222,9 @@ def test_signals_of_which_no_page_was_recorded_are_shown_and_never_acted_on(
     sign: str, severity: Severity, advice: Advice
 ) -> None:
     stat = getattr(REMAP, sign)
-    finding = on(findings(scene(answers={stat: 1.0, REMAP.failed: 0.0})), FindingKind.ROW_REMAP)
-    assert finding is not None
+    finding = the(findings(scene(answers={stat: 1.0, REMAP.failed: 0.0})), FindingKind.ROW_REMAP)
     assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, 0.6)
-    beside = on(findings(scene(answers={stat: 1.0, REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
-    assert beside is not None
+    beside = the(findings(scene(answers={stat: 1.0, REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
     assert (beside.severity, beside.advice, beside.confidence_ratio) == (Severity.INFO, Advice.RESET_WHEN_IDLE, 0.9)
     assert len(beside.evidence) == 2
 
@@ -280,6 +260,5 @@ def test_few_pages_are_healthy_though_pending_ones_are_not_exported() -> None:
 
 
 def test_a_page_that_waits_for_a_reset_is_not_urgent() -> None:
-    finding = on(findings(scene(answers={PAGES.sbe: 1.0, PAGES.pending: 1.0})), FindingKind.PAGE_RETIREMENT)
-    assert finding is not None
+    finding = the(findings(scene(answers={PAGES.sbe: 1.0, PAGES.pending: 1.0})), FindingKind.PAGE_RETIREMENT)
     assert (finding.severity, finding.advice) == (Severity.INFO, Advice.RESET_WHEN_IDLE)

@@ -4,7 +4,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from detect.builders import POLICY, Answer, ago, cluster, device, findings, machines, on, scene, spread
+from detect.builders import POLICY, Answer, ago, cluster, device, findings, machines, on, scene, spread, the
 from detect.questions import BRAKE, HEAT
 from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, SubjectKind, Verdict
@@ -213,8 +213,7 @@ def test_the_brakes_own_counter() -> None:
 
 
 def test_hardware_slowdown_of_no_given_reason_is_weaker() -> None:
-    finding = on(findings(scene(answers=bits(slowdown=(0.3, 0.3)))), FindingKind.POWER_BRAKE)
-    assert finding is not None
+    finding = the(findings(scene(answers=bits(slowdown=(0.3, 0.3)))), FindingKind.POWER_BRAKE)
     assert (finding.severity, finding.confidence_ratio) == (Severity.WARNING, 0.6)
 
 

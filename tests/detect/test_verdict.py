@@ -1,6 +1,6 @@
 import pytest
 
-from detect.builders import AT, Answer, ago, device, findings, machines, on, scene, spread
+from detect.builders import AT, Answer, ago, device, findings, machines, on, scene, spread, the
 from detect.questions import ACTION, HEALTH, VENDOR
 from gpuwatch.facts.model.decision import Advice, Component, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.facts.model.telemetry import Signal, StateChange, Vendor, WindowStat
@@ -21,8 +21,7 @@ from gpuwatch.facts.model.telemetry import Signal, StateChange, Vendor, WindowSt
     ],
 )
 def test_what_the_driver_asks_for(code: float, verdict: Verdict, severity: Severity, advice: Advice) -> None:
-    finding = on(findings(scene(answers={ACTION: float(code)})), FindingKind.RECOVERY_ACTION)
-    assert finding is not None
+    finding = the(findings(scene(answers={ACTION: float(code)})), FindingKind.RECOVERY_ACTION)
     assert (finding.verdict, finding.severity, finding.advice) == (verdict, severity, advice)
     assert (finding.confidence_ratio == 0) is (verdict is Verdict.UNKNOWN)
     [fact] = finding.evidence
@@ -32,8 +31,7 @@ def test_what_the_driver_asks_for(code: float, verdict: Verdict, severity: Sever
 
 def test_action_5_means_one_thing_or_another_by_the_driver() -> None:
     """nvidia-ml-py 13.580.82: GPU_RESET_BUS; 13.590 and 13.595: none; from 13.610: RECOVER_IMEX_DOMAIN."""
-    finding = on(findings(scene(answers={ACTION: 5.0})), FindingKind.RECOVERY_ACTION)
-    assert finding is not None
+    finding = the(findings(scene(answers={ACTION: 5.0})), FindingKind.RECOVERY_ACTION)
     assert "IMEX domain" in finding.summary
     assert "bus" in finding.summary
     assert finding.missing == ("the driver's version, which decides what 5 means",)
@@ -52,8 +50,7 @@ def test_since_is_when_the_present_action_was_first_asked_for() -> None:
         StateChange(device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=ago(minutes=40), before=0.0, after=1.0),
         StateChange(device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=ago(minutes=20), before=1.0, after=2.0),
     ]
-    finding = on(findings(scene(answers={ACTION: 2.0}, changes=changes)), FindingKind.RECOVERY_ACTION)
-    assert finding is not None
+    finding = the(findings(scene(answers={ACTION: 2.0}, changes=changes)), FindingKind.RECOVERY_ACTION)
     assert finding.since == ago(minutes=20)
 
 
@@ -68,8 +65,7 @@ def watch(
 
 
 def test_a_watch_that_failed_all_along_is_degraded() -> None:
-    finding = on(findings(watch("MEM;DCGM_FR_FAULTY_MEMORY", 20, 20)), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(watch("MEM;DCGM_FR_FAULTY_MEMORY", 20, 20)), FindingKind.DCGM_HEALTH)
     assert (finding.verdict, finding.advice, finding.confidence_ratio) == (Verdict.DEGRADED, Advice.REPLACE, 0.85)
     assert finding.evidence[0].note == "health watch MEM: DCGM_FR_FAULTY_MEMORY"
     assert finding.components == (Component.MEMORY,)
@@ -97,8 +93,7 @@ def test_a_watch_that_failed_all_along_is_degraded() -> None:
     ],
 )
 def test_the_error_code_decides_and_not_the_watch(incident: str, severity: Severity, advice: Advice) -> None:
-    finding = on(findings(watch(incident, 20, 20)), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(watch(incident, 20, 20)), FindingKind.DCGM_HEALTH)
     assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, 0.85)
 
 
@@ -108,8 +103,7 @@ def test_the_error_code_decides_and_not_the_watch(incident: str, severity: Sever
 @pytest.mark.parametrize("action", [None, 0, 1])
 def test_an_error_that_the_table_lacks_is_shown_and_decides_nothing(incident: str, action: float | None) -> None:
     found = findings(watch(incident, 20, 20, action=action))
-    finding = on(found, FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(found, FindingKind.DCGM_HEALTH)
     assert (finding.verdict, finding.severity, finding.advice) == (Verdict.UNKNOWN, Severity.WARNING, Advice.WATCH)
     assert incident.partition(";")[2] in finding.summary
     assert finding.evidence
@@ -117,8 +111,7 @@ def test_an_error_that_the_table_lacks_is_shown_and_decides_nothing(incident: st
 
 def test_an_error_that_the_table_lacks_changes_no_other() -> None:
     both = {"gpu-0": {"MEM;DCGM_FR_VOLATILE_DBE_DETECTED": 20.0, "PMU;DCGM_FR_OF_TOMORROW": 20.0}}
-    finding = on(findings(scene(variants={HEALTH.now: both, HEALTH.lowest: both})), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(scene(variants={HEALTH.now: both, HEALTH.lowest: both})), FindingKind.DCGM_HEALTH)
     assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
     assert "PMU" not in finding.summary
     assert any("OF_TOMORROW" in fact.note for fact in finding.evidence)
@@ -127,8 +120,7 @@ def test_an_error_that_the_table_lacks_changes_no_other() -> None:
 @pytest.mark.parametrize("incident", ["ALL;DCGM_FR_XID_ERROR", "ALL;DCGM_FR_UNCONTAINED_ERROR", "ALL"])
 def test_what_dcgm_remembers_past_a_reset_is_only_suspected(incident: str) -> None:
     """DCGM keeps XIDs until its host engine restarts, and a reset does not restart it."""
-    finding = on(findings(watch(incident, 20, 20)), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(watch(incident, 20, 20)), FindingKind.DCGM_HEALTH)
     assert (finding.severity, finding.confidence_ratio) == (Severity.WARNING, 0.6)
     assert "repaired" in finding.missing[0]
 
@@ -139,16 +131,14 @@ def test_an_xid_that_dcgm_remembers_makes_a_contained_error_no_graver(action: fl
     watches = {"gpu-0": {"ALL;DCGM_FR_XID_ERROR": 20.0, "MEM;DCGM_FR_VOLATILE_DBE_DETECTED": 20.0}}
     answers: dict[WindowStat, Answer] = {} if action is None else {ACTION: action}
     both = scene(answers=answers, variants={HEALTH.now: watches, HEALTH.lowest: watches})
-    finding = on(findings(both), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(both), FindingKind.DCGM_HEALTH)
     assert (finding.advice, finding.confidence_ratio) == (advice, 0.85)
     assert len([fact for fact in finding.evidence if fact.note.startswith("health watch")]) == 2
 
 
 def test_the_watches_that_only_ever_warn_ask_for_an_inspection() -> None:
     for incident in ("INFOROM;DCGM_FR_CORRUPT_INFOROM", "POWER;DCGM_FR_POWER_UNREADABLE"):
-        finding = on(findings(watch(incident, 10, 10)), FindingKind.DCGM_HEALTH)
-        assert finding is not None
+        finding = the(findings(watch(incident, 10, 10)), FindingKind.DCGM_HEALTH)
         assert (finding.severity, finding.advice, finding.confidence_ratio) == (Severity.WARNING, Advice.INSPECT, 0.6)
     # A minute of replays is none: only what warns through the whole window.
     assert on(findings(watch("PCIE;DCGM_FR_PCI_REPLAY_RATE", 10, 0)), FindingKind.DCGM_HEALTH) is None
@@ -160,8 +150,7 @@ def test_a_watch_that_passed_within_the_window_did_not_fail_through_it() -> None
     """Each code is a series of its own: the failing one's minimum is 20, the passing one's 0."""
     incident = "MEM;DCGM_FR_FAULTY_MEMORY"
     now, lowest = {"gpu-0": {incident: 20.0}}, {"gpu-0": {incident: 20.0, "MEM;DCGM_FR_OK": 0.0}}
-    finding = on(findings(scene(variants={HEALTH.now: now, HEALTH.lowest: lowest})), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(scene(variants={HEALTH.now: now, HEALTH.lowest: lowest})), FindingKind.DCGM_HEALTH)
     assert (finding.confidence_ratio, finding.since) == (0.6, None)
 
 
@@ -185,8 +174,7 @@ def test_a_watch_that_passed_within_the_window_did_not_fail_through_it() -> None
 def test_the_driver_outranks_the_watch_where_a_reset_cures(
     incident: str, action: float, severity: Severity, advice: Advice, confidence: float
 ) -> None:
-    finding = on(findings(watch(incident, 20, 20, action=action)), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(watch(incident, 20, 20, action=action)), FindingKind.DCGM_HEALTH)
     assert (finding.severity, finding.advice, finding.confidence_ratio) == (severity, advice, confidence)
 
 
@@ -223,27 +211,22 @@ def test_thermal_and_power_watches_are_left_to_the_throttling_rules(name: str) -
     [watch("MEM", 20, 0), watch("MEM", 20), watch("MEM", 20, 20, coverage=0.5), watch("MEM", 20, 20, action=0)],
 )
 def test_a_failure_that_flaps_or_that_the_driver_contradicts_is_less_sure(weaker: Snapshot) -> None:
-    finding = on(findings(weaker), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(weaker), FindingKind.DCGM_HEALTH)
     assert (finding.verdict, finding.severity, finding.confidence_ratio) == (Verdict.DEGRADED, Severity.WARNING, 0.6)
 
 
 def test_the_sticky_watch_of_all_xids_is_unknown_once_the_driver_asks_for_nothing() -> None:
-    finding = on(findings(watch("ALL", 20, 20, action=0)), FindingKind.DCGM_HEALTH)
-    assert finding is not None
+    finding = the(findings(watch("ALL", 20, 20, action=0)), FindingKind.DCGM_HEALTH)
     assert finding.verdict is Verdict.UNKNOWN
-    sick = on(findings(watch("ALL", 20, 20, action=1)), FindingKind.DCGM_HEALTH)
-    assert sick is not None
+    sick = the(findings(watch("ALL", 20, 20, action=1)), FindingKind.DCGM_HEALTH)
     assert sick.verdict is Verdict.DEGRADED
 
 
 def test_a_vendors_verdict_counts_when_it_stays() -> None:
     amd = [device(vendor=Vendor.AMD, model="AMD Instinct MI300X OAM")]
-    finding = on(findings(scene(amd, {VENDOR.now: 0.0, VENDOR.highest: 0.0})), FindingKind.VENDOR_HEALTH)
-    assert finding is not None
+    finding = the(findings(scene(amd, {VENDOR.now: 0.0, VENDOR.highest: 0.0})), FindingKind.VENDOR_HEALTH)
     assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
-    flapping = on(findings(scene(amd, {VENDOR.now: 0.0, VENDOR.highest: 1.0})), FindingKind.VENDOR_HEALTH)
-    assert flapping is not None
+    flapping = the(findings(scene(amd, {VENDOR.now: 0.0, VENDOR.highest: 1.0})), FindingKind.VENDOR_HEALTH)
     assert (flapping.verdict, flapping.confidence_ratio) == (Verdict.UNKNOWN, 0.0)
     assert findings(scene(amd, {VENDOR.now: 1.0, VENDOR.highest: 1.0})) == {}
 
@@ -251,8 +234,7 @@ def test_a_vendors_verdict_counts_when_it_stays() -> None:
 def test_one_page_of_metrics_is_no_window() -> None:
     """A bare page gives every statistic a value from a single sample."""
     bare = scene(answers={VENDOR.now: 0.0, VENDOR.highest: 0.0}, interval=0.0)
-    finding = on(findings(bare), FindingKind.VENDOR_HEALTH)
-    assert finding is not None
+    finding = the(findings(bare), FindingKind.VENDOR_HEALTH)
     assert finding.verdict is Verdict.UNKNOWN
 
 
@@ -279,6 +261,5 @@ def test_changes_of_the_future_are_not_read() -> None:
     late = StateChange(
         device="gpu-0", signal=Signal.RECOVERY_ACTION_CODE, at=AT.replace(hour=13), before=0.0, after=2.0
     )
-    finding = on(findings(scene(answers={ACTION: 2.0}, changes=[late])), FindingKind.RECOVERY_ACTION)
-    assert finding is not None
+    finding = the(findings(scene(answers={ACTION: 2.0}, changes=[late])), FindingKind.RECOVERY_ACTION)
     assert finding.since is None
