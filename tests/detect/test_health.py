@@ -18,8 +18,7 @@ from gpuwatch.judge.health.assess import (
     needs_of_rules,
     state_signals,
 )
-from gpuwatch.judge.health.device_health import DEVICE_HEALTH
-from gpuwatch.judge.health.node_conditions import NODE_CONDITION
+from gpuwatch.judge.health.detectors import DEVICE_HEALTH, NODE_CONDITION
 from gpuwatch.judge.health.operators import OPERATOR_CONFLICT
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.unknown import HEALTH_UNKNOWN

@@ -400,10 +400,10 @@ class Fleet:
 
     @staticmethod
     def degraded(
-        gpu: PhysicalGpu, kind: Tells, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
+        on: PhysicalGpu | Subject, kind: Tells, summary: str, grade: Grade, evidence: Iterable[Evidence], **more: Any
     ) -> Finding:
-        """A DEGRADED finding on a GPU. more: as for `conclude`."""
-        return conclude(gpu, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
+        """A DEGRADED finding. more: as for `conclude`."""
+        return conclude(on, kind, Verdict.DEGRADED, summary, evidence=evidence, **grade._asdict(), **more)
 
 
 def conclude(

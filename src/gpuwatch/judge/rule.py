@@ -1,6 +1,6 @@
 """A rule of health as one value: what it tells, what it asks of telemetry, and how it judges."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -130,3 +130,8 @@ class Rule(Generic[NeedsT]):
         needs = self.needs(ask)
         ask.close()
         return self.judge(fleet, needs)
+
+
+def without_statistics(tells: Tells, find: Callable[[Fleet], Iterable[Finding]]) -> Rule[Nothing]:
+    """A rule that reads the cluster's objects, and says nothing about a GPU that reports and is well."""
+    return Rule(tells=(tells,), needs=Nothing, judge=lambda fleet, _: Judged(None, tuple(find(fleet))), assesses=False)

@@ -13,14 +13,13 @@ from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import Signal, WindowStat, partial_answers
 from gpuwatch.judge.board import BOARD
 from gpuwatch.judge.fleet import Fleet
-from gpuwatch.judge.health.device_health import DEVICE_HEALTH
+from gpuwatch.judge.health.detectors import DEVICE_HEALTH, NODE_CONDITION
 from gpuwatch.judge.health.fabric import FABRIC
 from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, remembered_xids
 from gpuwatch.judge.health.hung import HUNG
 from gpuwatch.judge.health.infiniband import INFINIBAND
 from gpuwatch.judge.health.link import NVLINK_ERRORS, PCIE_REPLAY, PCIE_WIDTH
 from gpuwatch.judge.health.memory import ECC, PAGE_RETIREMENT, ROW_REMAP
-from gpuwatch.judge.health.node_conditions import NODE_CONDITION
 from gpuwatch.judge.health.operators import OPERATOR_CONFLICT
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.pod_failures import POD_FAILURES

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpuwatch.facts.model.cluster import Node, Sharing
 from gpuwatch.facts.model.decision import Advice, Component, Evidence, Finding, FindingKind, Severity, Verdict
-from gpuwatch.judge.fleet import FLEET, SUSPECTED, Fleet, Tells, conclude, on_node
+from gpuwatch.judge.fleet import FLEET, SUSPECTED, Fleet, Grade, Tells, conclude, on_node
 from gpuwatch.judge.reclaim import being_changed
 
 GPU_MISSING = Tells(
@@ -118,59 +118,21 @@ def _with_fewer_gpus(fleet: Fleet, comparable: Sequence[_Count]) -> Iterable[Fin
     for count in short:
         lost, whole = expected[count.node.name] - count.seen, expected[count.node.name]
         words = f"{lost} of its {whole} GPUs {'is' if lost == 1 else 'are'} missing in telemetry"
-        case = _uncounted if count.capacity < whole else _given_up if _agrees(count, lost) else _counted
-        yield case(count, words, _places(fleet, count, whole, comparable), whole)
-
-
-def _agrees(count: _Count, lost: int) -> bool:
-    """Whether the device plugin has given up on as many. One that is gone gives up on all, also on GPUs that report."""
-    left = sum(count.node.allocatable.values())
-    return left > 0 and count.capacity - left >= lost
-
-
-_fewer = partial(conclude, kind=GPU_MISSING, verdict=Verdict.DEGRADED)
-
-
-def _counted(count: _Count, words: str, places: str, _: int) -> Finding:
-    """Two counts disagree."""
-    return _fewer(
-        on_node(count.node.name),
-        summary=words + places,
-        severity=Severity.WARNING,
-        advice=Advice.REBOOT,
-        confidence_ratio=SUSPECTED,
-        evidence=[_capacity(count)],
-        node=count.node.name,
-    )
-
-
-def _given_up(count: _Count, words: str, places: str, _: int) -> Finding:
-    """The device plugin is a third count."""
-    left, bound = float(sum(count.node.allocatable.values())), float(count.capacity)
-    return _fewer(
-        on_node(count.node.name),
-        summary=f"{words}, and the device plugin has given up on as many{places}",
-        severity=Severity.CRITICAL,
-        advice=Advice.REBOOT,
-        confidence_ratio=0.85,
-        evidence=[_capacity(count), Evidence(signal="allocatable", value=left, comparison="<", bound=bound)],
-        node=count.node.name,
-    )
-
-
-def _uncounted(count: _Count, words: str, places: str, whole: int) -> Finding:
-    """The Node's capacity lacks them too, as after a reboot."""
-    note = f"the bound is what Nodes of {' and '.join(filter(None, _kin(count)))} have"
-    value, bound = float(count.capacity), float(whole)
-    return _fewer(
-        on_node(count.node.name),
-        summary=f"{words} and in its capacity; Nodes of its kind have them{places}",
-        severity=Severity.WARNING,
-        advice=Advice.INSPECT,
-        confidence_ratio=SUSPECTED,
-        evidence=[Evidence(signal="capacity", value=value, comparison="<", bound=bound, note=note)],
-        node=count.node.name,
-    )
+        capacity, left = float(count.capacity), float(sum(count.node.allocatable.values()))
+        # Two counts disagree.
+        grade, evidence = Grade(Severity.WARNING, Advice.REBOOT, SUSPECTED), [_capacity(count)]
+        if count.capacity < whole:  # the Node's capacity lacks them too, as after a reboot
+            words += " and in its capacity; Nodes of its kind have them"
+            grade = grade._replace(advice=Advice.INSPECT)
+            note = f"the bound is what Nodes of {' and '.join(filter(None, _kin(count)))} have"
+            evidence = [Evidence(signal="capacity", value=capacity, comparison="<", bound=float(whole), note=note)]
+        # The device plugin is a third count. One that is gone gives up on all, also on GPUs that report.
+        elif left > 0 and capacity - left >= lost:
+            words += ", and the device plugin has given up on as many"
+            grade = Grade(Severity.CRITICAL, Advice.REBOOT, 0.85)
+            evidence.append(Evidence(signal="allocatable", value=left, comparison="<", bound=capacity))
+        words += _places(fleet, count, whole, comparable)
+        yield Fleet.degraded(on_node(count.node.name), GPU_MISSING, words, grade, evidence, node=count.node.name)
 
 
 def _kin(count: _Count) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.judge.fleet import Fleet, Tells, conclude, on_node
 from gpuwatch.judge.reclaim import remediators
-from gpuwatch.judge.rule import Judged, Nothing, Rule
+from gpuwatch.judge.rule import without_statistics
 
 _TELLS = Tells(FindingKind.OPERATOR_CONFLICT, "two operators reconcile one Node or its GPUs", "warning: inspect")
 _MIG_MANAGER = "nvidia.com/mig.config.state"
@@ -48,9 +48,4 @@ def _conflicts(node: Node, claimed: set[str]) -> Iterable[tuple[str, str]]:
         yield both, f"capacity nvidia.com/gpu, ResourceClaims of {_DRA_DRIVER}"
 
 
-OPERATOR_CONFLICT = Rule(
-    tells=(_TELLS,),
-    needs=Nothing,
-    judge=lambda fleet, _: Judged(shared=tuple(operator_conflicts(fleet))),
-    assesses=False,
-)
+OPERATOR_CONFLICT = without_statistics(_TELLS, operator_conflicts)

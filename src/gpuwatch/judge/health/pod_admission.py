@@ -2,13 +2,13 @@
 scheduler goes on to send Pods there, and each is lost (pytorch/ci-infra: 554 Pods in 106 minutes on a Ready Node)."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from gpuwatch.facts.model.cluster import Node, Pod
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.judge.fleet import Fleet, Tells, conclude, on_node
-from gpuwatch.judge.rule import Judged, Nothing, Rule
+from gpuwatch.judge.rule import without_statistics
 
 _TELLS = Tells(
     FindingKind.POD_ADMISSION,
@@ -25,12 +25,12 @@ _CONFIDENCE = 0.9
 """The kubelet itself says that it refuses, and others admit the same requests."""
 
 
-def pod_admission(fleet: Fleet, _: Nothing) -> Judged:
+def pod_admission(fleet: Fleet) -> Iterable[Finding]:
     """A finding for each Node that refused enough Pods. DEGRADED only where they may be of two teams, so no Pods of one
     team can cause it. A person has to approve what follows where the teams or the one cause are not certain."""
     refused = _refused(fleet)
     many = {name: pods for name, pods in refused.items() if len(pods) >= _PODS}
-    return Judged(shared=[_finding(fleet, name, pods, sorted({*many} - {name})) for name, pods in sorted(many.items())])
+    return [_finding(fleet, name, pods, sorted({*many} - {name})) for name, pods in sorted(many.items())]
 
 
 def _refused(fleet: Fleet) -> Mapping[str, Sequence[Pod]]:
@@ -119,4 +119,4 @@ def _finding(fleet: Fleet, node: str, lost: Sequence[Pod], also: Sequence[str]) 
     )
 
 
-POD_ADMISSION = Rule(tells=(_TELLS,), needs=Nothing, judge=pod_admission, assesses=False)
+POD_ADMISSION = without_statistics(_TELLS, pod_admission)

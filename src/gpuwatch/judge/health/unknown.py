@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Subject, Verdict
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.judge.fleet import Fleet, PhysicalGpu, Tells, conclude, on_node
-from gpuwatch.judge.rule import Judged, Nothing, Rule
+from gpuwatch.judge.rule import without_statistics
 
 _TELLS = Tells(FindingKind.HEALTH_UNKNOWN, "no rule could tell the health of the device", "info: fix_monitoring")
 
@@ -33,6 +33,4 @@ def _health_unknown(on: PhysicalGpu | Subject, who: str, gpus: Sequence[Physical
     )
 
 
-HEALTH_UNKNOWN = Rule(
-    tells=(_TELLS,), needs=Nothing, judge=lambda fleet, _: Judged(shared=tuple(_unassessed(fleet))), assesses=False
-)
+HEALTH_UNKNOWN = without_statistics(_TELLS, _unassessed)

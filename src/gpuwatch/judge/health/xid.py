@@ -331,7 +331,7 @@ def _words(cause: CommonCause) -> str:
     where = f"{gpus} GPUs on {cause.homes} machine{'s' if cause.homes > 1 else ''} raised it together{place}"
     if cause.fatal:
         return f"{where}: a switch, power, cooling or a driver is the likelier cause than each GPU, and no program is"
-    if cause.code in XID_COMPONENTS:
+    if cause.known.code in XID_COMPONENTS:
         return f"{where}: what they share, such as a switch, is the likelier cause than each GPU, and no program is"
     if cause.subject.kind is not SubjectKind.FLEET:
         return f"{where}, all of {cause.subject}: one cause, and not each GPU's hardware"
@@ -352,25 +352,22 @@ def _together(causes: list[CommonCause]) -> Iterable[Finding]:
                 value=float(len({event.gpu.uuid for event in cause.events})),
                 unit="GPUs",
                 window_seconds=COMMON_CAUSE_SECONDS,
-                note=f"XID {cause.code} on {cause.homes} machines",
+                note=f"XID {cause.known.code} on {cause.homes} machines",
                 promql=next((item.promql for event in cause.events for item in event.evidence if item.promql), ""),
             )
             for cause in found
         ]
-        catalog = [_catalog(cause.known) for cause in found if cause.known is not None]
+        catalog = [_catalog(cause.known) for cause in found]
         # No program can mend an XID on a hardware component (an NVLink, the PCIe link).
-        shared = subject.kind in (SubjectKind.FLEET, SubjectKind.NODE) or any(
-            cause.code in XID_COMPONENTS for cause in found
-        )
+        on_hardware = any(cause.known.code in XID_COMPONENTS for cause in found)
+        shared = on_hardware or subject.kind in (SubjectKind.FLEET, SubjectKind.NODE)
         fatal = any(cause.fatal for cause in found)
-        only_application = all(
-            cause.known is not None and cause.known.xid_class is XidClass.APPLICATION for cause in found
-        )
+        only_application = all(cause.known.xid_class is XidClass.APPLICATION for cause in found)
         yield conclude(
             subject,
             _TELLS,
             Verdict.UNKNOWN,
-            "; ".join(f"XID {cause.code}: {_words(cause)}" for cause in found),
+            "; ".join(f"XID {cause.known.code}: {_words(cause)}" for cause in found),
             severity=Severity.INFO if only_application else Severity.CRITICAL if fatal else Severity.WARNING,
             advice=Advice.INSPECT if fatal else Advice.WATCH if shared else Advice.FIX_APPLICATION,
             since=min(times, default=None),

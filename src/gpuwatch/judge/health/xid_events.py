@@ -43,26 +43,19 @@ class XidsAsked:
         return self.counted, self.increased, self.appeared
 
 
-# Columns of NVIDIA's catalog by the prefix of a model's name. Every XID applies to other models (Ada, Turing, GH200).
-_ARCHITECTURES = (
-    ("GB200", "GB200"),
-    ("GB300", "GB200"),
-    ("B100", "B100"),
-    ("B200", "B100"),
-    ("B300", "B100"),
-    ("H100", "H100"),
-    ("H800", "H100"),
-    ("H200", "H100"),
-    ("H20", "H100"),
-    ("A100", "A100"),
-    ("A800", "A100"),
-)
+# Columns of NVIDIA's catalog, and the prefixes of their models. Every XID applies to other models (Ada, Turing, GH200).
+_ARCHITECTURES = {
+    "GB200": ("GB200", "GB300"),
+    "B100": ("B100", "B200", "B300"),
+    "H100": ("H100", "H800", "H200", "H20"),
+    "A100": ("A100", "A800"),
+}
 
 
 def architecture(model: str) -> str | None:
     """The column of NVIDIA's XID catalog for a model name; None where there is none."""
     name = model.upper().replace("NVIDIA", "").strip(" -")
-    return next((column for prefix, column in _ARCHITECTURES if name.startswith(prefix)), None)
+    return next((column for column, prefixes in _ARCHITECTURES.items() if name.startswith(prefixes)), None)
 
 
 def applies(known: Xid, model: str) -> bool:
@@ -250,7 +243,7 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
 class CommonCause:
     """One XID on many GPUs at once. subject: workload, Node or fleet. place: label of their Nodes alone, or ''."""
 
-    code: int | str
+    known: Xid
     events: tuple[XidEvent, ...]
     subject: Subject
     place: str = ""
@@ -260,12 +253,8 @@ class CommonCause:
         return len({event.gpu.home for event in self.events})
 
     @property
-    def known(self) -> Xid | None:
-        return self.events[0].known
-
-    @property
     def fatal(self) -> bool:
-        return any(event.known.xid_class is XidClass.FATAL for event in self.events if event.known is not None)
+        return self.known.xid_class is XidClass.FATAL
 
 
 def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]:
@@ -274,27 +263,26 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
     A fatal XID has a common cause only on many Nodes. GPUs of one machine share hardware (a board, a power feed, a
     switch), and two Nodes of one workload are two broken GPUs: no program causes it.
     """
-    by_code: dict[int | str, list[XidEvent]] = defaultdict(list)
+    by_xid: dict[Xid, list[XidEvent]] = defaultdict(list)
     for event in events:
         if event.known is not None and event.known.xid_class is not XidClass.IGNORE:
-            by_code[event.code].append(event)
+            by_xid[event.known].append(event)
     causes = []
-    for code, found in by_code.items():
-        fatal = any(event.known.xid_class is XidClass.FATAL for event in found if event.known is not None)
-        left = list(found)
-        together = _at_once(left, fatal=fatal)
+    for known, found in by_xid.items():
+        fatal, left = known.xid_class is XidClass.FATAL, found
+        together = _at_once(found, fatal=fatal)
         if len({event.gpu.home for event in together}) >= fleet.policy.common_cause_nodes:
             subject = FLEET if fatal else _one_workload(together) or FLEET
             place = shared_place(fleet, {event.gpu.lead.node for event in together})
-            causes.append(CommonCause(code, tuple(together), subject, place))
+            causes.append(CommonCause(known, tuple(together), subject, place))
             widespread = set(together)
             left = [event for event in left if event not in widespread]
         if not fatal:
-            causes += _shared_causes(code, left)
+            causes += _shared_causes(known, left)
     return causes
 
 
-def _shared_causes(code: int | str, left: list[XidEvent]) -> Iterable[CommonCause]:
+def _shared_causes(known: Xid, left: list[XidEvent]) -> Iterable[CommonCause]:
     """Causes by workload, and by machine for the events that are left."""
     for sharers in (lambda event: event.all_workloads, lambda event: [on_node(event.gpu.home)]):
         explained: set[XidEvent] = set()
@@ -305,7 +293,7 @@ def _shared_causes(code: int | str, left: list[XidEvent]) -> Iterable[CommonCaus
         for subject, members in groups.items():
             together = _at_once(members, fatal=False)
             if len({event.gpu.uuid for event in together}) >= _COMMON_CAUSE_GPUS:
-                yield CommonCause(code, tuple(together), subject)
+                yield CommonCause(known, tuple(together), subject)
                 explained |= set(together)
         left = [event for event in left if event not in explained]
 
