@@ -258,38 +258,6 @@ def test_what_the_driver_called_off_is_no_repair() -> None:
     assert memory.faults[0].failed_repairs == 0
 
 
-def test_five_bursts_in_a_day() -> None:
-    memory = FaultMemory()
-    for number in range(5):
-        last = moved(raised(119), number * 2 * HOUR)
-        assert judged(last, memory).advice is (Advice.REPLACE if number == 4 else Advice.RESET)
-        memory = after(last, memory=memory)
-
-
-@pytest.mark.parametrize("cycles", [1, 3])
-def test_a_gpu_that_two_reboots_did_not_bring_back(cycles: int) -> None:
-    def missing(boot: str, by: timedelta) -> Snapshot:
-        lost = [device(present=False, last_seen=ago(hours=1)), *(device(f"gpu-{number}") for number in range(1, 8))]
-        snapshot = moved(scene(lost, state=cluster(nodes=[booted(boot)])), by)
-        return replace(
-            snapshot,
-            devices=tuple(
-                replace(item, last_seen=ago(hours=1)) if not item.present else item for item in snapshot.devices
-            ),
-        )
-
-    memory = FaultMemory()
-    for number in range(3):
-        for minute in range(cycles):
-            memory = after(missing(f"boot-{number}", number * HOUR + minute * MINUTE), memory=memory)
-    finding = the(
-        {item.id: item for item in assess_health(missing("boot-2", 3 * HOUR), POLICY, memory=memory)},
-        FindingKind.GPU_MISSING,
-    )
-    assert finding.advice is Advice.REPLACE
-    assert "2 reboots did not bring it back" in finding.summary
-
-
 def test_a_gpu_that_a_reboot_brought_back_and_that_is_missing_again() -> None:
     siblings = [device(f"gpu-{number}") for number in range(1, 8)]
     memory = FaultMemory()
@@ -331,13 +299,6 @@ def test_the_volatile_count_of_errors_is_back_at_zero(code: int, verdict: Verdic
     assert memory.faults[0].open
     assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 1.0}), memory).verdict is Verdict.DEGRADED
     assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 0.0}), memory).verdict is verdict
-
-
-@pytest.mark.parametrize("code", [48, 95])
-def test_a_count_that_never_rose_shows_no_reset(code: int) -> None:
-    counted = WindowStat(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.LAST)
-    memory = after(raised(code, answers={counted: 0.0}))
-    assert judged(quiet(by=HOUR, answers={XIDS.last: 0.0, counted: 0.0}), memory).verdict is Verdict.DEGRADED
 
 
 def test_a_count_that_rose_for_the_fault_before_shows_no_reset_of_this_one() -> None:

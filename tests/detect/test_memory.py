@@ -124,22 +124,9 @@ def test_an_error_is_degraded_however_little_was_seen() -> None:
     assert finding.verdict is Verdict.DEGRADED
 
 
-def test_the_lifetime_counter_counts_by_its_increase_alone() -> None:
-    finding = the(findings(scene(answers={ECC.dbe_lifetime: 2.0})), FindingKind.ECC)
-    assert finding.verdict is Verdict.DEGRADED
-    # 7 errors in its life, none of them new: nothing.
-    assert findings(scene(answers={ECC.dbe_lifetime: 0.0})) == {}
-
-
 def test_errors_from_before_telemetry_began_are_unknown() -> None:
     finding = the(findings(scene(answers={ECC.dbe: 0.0, ECC.appeared: 3.0})), FindingKind.ECC)
     assert (finding.verdict, finding.advice) == (Verdict.UNKNOWN, Advice.WATCH)
-
-
-def test_the_sram_threshold_is_the_drivers_criterion_for_exchange() -> None:
-    finding = the(findings(scene(answers={ECC.sram: 1.0, ECC.dbe: 5.0})), FindingKind.ECC)
-    assert finding.advice is Advice.REPLACE
-    assert findings(scene(answers={ECC.sram: 0.0, ECC.dbe: 0.0})) == {}
 
 
 def test_one_gpu_with_corrected_errors_in_a_fleet_that_has_none() -> None:
@@ -186,23 +173,10 @@ def test_unless_there_are_too_few_of_its_own() -> None:
     assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, 0.6)
 
 
-def test_a_row_that_could_not_be_remapped_means_exchange() -> None:
-    finding = the(findings(scene(answers={REMAP.failed: 1.0})), FindingKind.ROW_REMAP)
-    assert (finding.severity, finding.advice) == (Severity.CRITICAL, Advice.REPLACE)
-
-
 def test_failed_outranks_pending_in_one_finding() -> None:
     finding = the(findings(scene(answers={REMAP.failed: 1.0, REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
     assert finding.advice is Advice.REPLACE
     assert len(finding.evidence) == 2
-
-
-@pytest.mark.parametrize(("rows", "named"), [(511.0, False), (512.0, True)])
-def test_dcgms_warning_on_remapped_rows(rows: float, named: bool) -> None:
-    finding = on(findings(scene(answers={REMAP.failed: 0.0, REMAP.rows: rows})), FindingKind.ROW_REMAP)
-    assert (finding is not None) is named
-    if finding is not None:
-        assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.WATCH)
 
 
 def test_many_rows_and_a_pending_one_wait_for_a_reset() -> None:
@@ -229,14 +203,6 @@ def test_signals_of_which_no_page_was_recorded_are_shown_and_never_acted_on(
     assert len(beside.evidence) == 2
 
 
-@pytest.mark.parametrize(("sbe", "dbe", "named"), [(60.0, 2.0, False), (60.0, 3.0, True), (63.0, 0.0, True)])
-def test_dcgms_limit_of_retired_pages(sbe: float, dbe: float, named: bool) -> None:
-    finding = on(findings(scene(answers={PAGES.sbe: sbe, PAGES.dbe: dbe})), FindingKind.PAGE_RETIREMENT)
-    assert (finding is not None) is named
-    if finding is not None:
-        assert finding.advice is Advice.REPLACE
-
-
 @pytest.mark.parametrize(
     ("dbe", "this_week", "named"),
     # increase() extrapolates one page to 1.03, two to 1.98 or 2.07.
@@ -252,11 +218,6 @@ def test_dcgms_limit_of_retired_pages(sbe: float, dbe: float, named: bool) -> No
 def test_dcgms_limit_of_double_bit_pages(dbe: float, this_week: float, named: bool) -> None:
     answers = {PAGES.sbe: 0.0, PAGES.dbe: dbe, PAGES.dbe_new: this_week}
     assert (on(findings(scene(answers=answers)), FindingKind.PAGE_RETIREMENT) is not None) is named
-
-
-def test_few_pages_are_healthy_though_pending_ones_are_not_exported() -> None:
-    shown = findings(scene(answers={PAGES.sbe: 3.0, PAGES.dbe: 0.0}), everything=True)
-    assert shown["page_retirement:device/gpu-0"].verdict is Verdict.HEALTHY
 
 
 def test_a_page_that_waits_for_a_reset_is_not_urgent() -> None:

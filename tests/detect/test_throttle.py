@@ -240,17 +240,6 @@ class TestPlaces:
         }
         return findings(scene(fleet, answers, state=state))
 
-    def test_a_hot_rack_is_one_finding_and_no_gpu_of_it_is_degraded(self) -> None:
-        (found,) = self.rack(100, 8).values()
-        assert (found.subject.kind, found.verdict, found.severity) == (
-            SubjectKind.FLEET,
-            Verdict.UNKNOWN,
-            Severity.CRITICAL,
-        )
-        assert "64 GPUs on 8 machines of topology.kubernetes.io/rack=hot are slowed by heat at once" in found.summary
-        assert found.advice is Advice.INSPECT
-        assert len(found.devices) == 64
-
     def test_two_hot_machines_without_temperatures_may_have_one_cause(self) -> None:
         found = self.rack(100, 2)
         assert len(found) == 16
@@ -269,21 +258,6 @@ class TestPlaces:
         heat = {stat: spread(fleet, 0.0) | slowed for stat in (HEAT.bits, HEAT.bits_before)}
         found = findings(scene(fleet, {**heat, HEAT.clock_count: SAMPLES}))
         assert sorted(found) == [f"thermal_throttle:device/gpu-{n}-0" for n in range(3)]
-
-    def test_a_rack_under_the_power_brake_is_one_finding(self) -> None:
-        fleet = machines(20)
-        state = cluster(
-            nodes=[Node(name=f"node-{n}", labels={"topology.kubernetes.io/rack": f"r{n // 4}"}) for n in range(20)]
-        )
-        braked = {item.uuid: 0.3 for item in fleet if item.node in {"node-0", "node-1", "node-2", "node-3"}}
-        answers: dict[WindowStat, Answer] = {
-            stat: spread(fleet, 0.0) | braked for stat in (BRAKE.bits, BRAKE.bits_before)
-        }
-        (found,) = findings(scene(fleet, {**answers, BRAKE.clock_count: SAMPLES}, state=state)).values()
-        assert found.kind is FindingKind.POWER_BRAKE
-        assert (
-            "32 GPUs on 4 machines of topology.kubernetes.io/rack=r0 are under the power brake at once" in found.summary
-        )
 
     @pytest.mark.parametrize(("now", "before"), [(0.97, 0.02), (0.02, 1.0)])
     def test_a_rack_is_one_finding_when_its_brake_lasts_on_one_machine_first_or_longest(

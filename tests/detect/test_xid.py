@@ -193,11 +193,6 @@ class TestClasses:
         more = f"; {times} at least, as each is counted no longer than the exporter's window"
         assert noted == ["XID 119" + (more if times > 1 else "")]
 
-    def test_an_ignored_xid_is_shown_on_demand_only(self) -> None:
-        assert nothing_after(xid_became("gpu-0", 37))
-        shown = findings(scene(changes=[xid_became("gpu-0", 37)]), everything=True)["xid:device/gpu-0"]
-        assert shown.verdict is Verdict.HEALTHY
-
     @pytest.mark.parametrize("code", [180.0, 79.5])
     def test_an_xid_that_the_catalog_lacks_is_unknown_not_ignored(self, code: float) -> None:
         finding = after(xid_became("gpu-0", code))
@@ -351,10 +346,6 @@ class TestContained:
         finding = memory_event(48, 94, worse)
         assert (finding.severity, finding.advice) == (Severity.CRITICAL, Advice.RESET)
 
-    def test_48_alone_is_not_contained(self) -> None:
-        finding = memory_event(48)
-        assert (finding.severity, finding.advice) == (Severity.CRITICAL, Advice.RESET)
-
 
 class TestRecoveryActionChanged:
     """XID 154 says that the recovery action changed, and nothing else."""
@@ -381,11 +372,6 @@ class TestRecoveryActionChanged:
 
 
 class TestAnotherSign:
-    def test_a_volta_that_cannot_write_its_inforom(self) -> None:
-        finding = after(xid_became("gpu-0", 93), devices=[device(model="Tesla V100-SXM2-32GB")])
-        assert (finding.verdict, finding.advice, finding.confidence_ratio) == (Verdict.DEGRADED, Advice.INSPECT, 0.6)
-        assert nothing_after(xid_became("gpu-0", 93), devices=[device(model="NVIDIA A100-SXM4-80GB")])
-
     def test_more_evidence_never_lowers_confidence(self) -> None:
         alone = after(xid_became("gpu-0", 79))
         more = after(xid_became("gpu-0", 79), answers={REMAP.pending: 1.0})
@@ -403,25 +389,6 @@ def history(pod_name: str, start_minutes: float, end_minutes: float) -> Activity
 
 
 class TestApplication:
-    def test_one_programs_fault_is_the_programs(self) -> None:
-        state = cluster(pods=[pod("train", started=ago(hours=2))])
-        finding = after(xid_became("gpu-0", 31), devices=[device(pods=["ns/train"])], state=state)
-        assert said(finding) == (Verdict.UNKNOWN, Severity.INFO, Advice.FIX_APPLICATION)
-        assert "workload/Job/ns/train" in finding.summary
-        assert finding.pods == ("ns/train",)
-
-    def test_a_second_workload_with_the_same_xid_is_seen_in_the_count(self) -> None:
-        """The gauge shows 31 all along; the count shows it under one job, and half an hour later under the next."""
-        twice = [
-            xid_counted("gpu-0", "31", at=ago(minutes=50)),
-            xid_counted("gpu-0", "31", at=ago(minutes=10), before=1, after=2),
-        ]
-        held = [history("ns/first", 60, 35), history("ns/second", 30, 0)]
-        finding = after(xid_became("gpu-0", 31, at=ago(minutes=50)), *twice, activity=held)
-        assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.RESET_WHEN_IDLE)
-        once = after(xid_became("gpu-0", 31, at=ago(minutes=50)), twice[0], activity=held)
-        assert once.verdict is Verdict.UNKNOWN
-
     CHANGES = (
         xid_became("gpu-0", 13, at=ago(minutes=50)),
         xid_became("gpu-0", 43, before=13, at=ago(minutes=49)),
@@ -507,11 +474,6 @@ class TestCommonCause:
         assert ("xid:fleet/fleet" in found) is together
         assert len(found) == (1 if together else nodes)
 
-    def test_a_fatal_xid_on_many_nodes_at_once_is_not_called_hardware(self) -> None:
-        fleet = machines(5, 1)
-        [finding] = findings(scene(fleet, changes=fleet_xids(fleet, 62))).values()
-        assert (finding.id, finding.verdict) == ("xid:fleet/fleet", Verdict.UNKNOWN)
-
     def test_unless_the_gpu_shows_it_otherwise_too(self) -> None:
         fleet = machines(5, 1)
         snapshot = scene(fleet, {ACTION: spread(fleet, 0.0, gpu_2_0=2.0)}, changes=fleet_xids(fleet, 62))
@@ -534,14 +496,6 @@ class TestCommonCause:
         found = findings(scene(fleet, changes=fleet_xids(hit, 45)))
         assert list(found) == ["xid:node/node-0"]
         assert (found["xid:node/node-0"].node, found["xid:node/node-0"].advice) == ("node-0", Advice.WATCH)
-
-    @pytest.mark.parametrize("code", [48, 64, 79, 95, 119, 140])
-    def test_a_fatal_xid_on_two_machines_of_one_job_is_two_broken_gpus(self, code: int) -> None:
-        fleet = machines(2, 1, pods=True)
-        state = cluster(pods=[pod("pod-0", gang="train"), pod("pod-1", gang="train")])
-        found = findings(scene(fleet, changes=fleet_xids(fleet, code), state=state))
-        assert set(found) == {"xid:device/gpu-0-0", "xid:device/gpu-1-0"}
-        assert {item.verdict for item in found.values()} == {Verdict.DEGRADED}
 
     def test_no_program_is_blamed_for_a_fatal_xid_on_all_its_machines(self) -> None:
         fleet = machines(4, 1, pods=True)
