@@ -1,6 +1,7 @@
 """Predicted speeds: bounds that hold for any workload, cases worked out by hand, and both sides of bounds."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from advise import world
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, processors
 from gpuwatch.facts.catalog.mig import geometry
+from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.facts.model.workload_profile import Cell, PowerEnvelope, WorkloadProfile
-from gpuwatch.size.capability import Capability, LabelledSize, capability_of, ratios
+from gpuwatch.size.capability import Capability, LabelledSize, capability_of, condition, labelled_sizes, ratios
 from gpuwatch.size.demand import SpeedPolicy
+from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.speed import predict_speed, predict_speeds
 
 ENVELOPE = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=50.0, ceiling_watts=250.0, devices=8)
@@ -377,3 +380,135 @@ def test_a_profile_that_the_card_does_not_have_is_refused() -> None:
         capability_of(gpu("A100-SXM4-40GB"), "1g.99gb")
     with pytest.raises(ValueError, match="cannot be cut"):
         capability_of(gpu("T4"), "1g.5gb")
+
+
+SAMPLES = Path(__file__).parents[2].parent / "shared/samples/nodes"
+MIB = 2**20
+
+
+def node(product: str, **labels: str) -> Node:
+    found = {f"nvidia.com/{name.replace('__', '.')}": value for name, value in labels.items()}
+    name, _, _ = product.partition("-MIG-")
+    return Node(name="n", gpu_product=name, labels={"nvidia.com/gpu.product": product, **found})
+
+
+def test_mixed_strategy_has_labels_of_each_profile() -> None:
+    labels = {
+        "gpu.memory": "95830",
+        "mig-1g.12gb.memory": "11008",
+        "mig-1g.12gb.multiprocessors": "16",
+        "mig-1g.12gb.count": "7",
+        "mig-1g.24gb.memory": "22144",
+        "mig-1g.12gb.me.memory": "11007",
+        "mig-1g.12gb.engines.copy": "1",
+    }
+    assert labelled_sizes([node("NVIDIA-H100-NVL", **labels)]) == {
+        ("H100-NVL-94GB", ""): LabelledSize(memory_bytes=95830 * MIB),
+        ("H100-NVL-94GB", "1g.12gb"): LabelledSize(11008 * MIB, 16),
+        ("H100-NVL-94GB", "1g.24gb"): LabelledSize(memory_bytes=22144 * MIB),
+        ("H100-NVL-94GB", "1g.12gb+me"): LabelledSize(memory_bytes=11007 * MIB),
+    }
+
+
+@pytest.mark.parametrize("product", ["NVIDIA-A100-SXM4-80GB-MIG-3g.39gb", "NVIDIA-A100-SXM4-80GB-MIG-3g.39gb-SHARED"])
+def test_single_strategy_has_those_of_its_slices_in_place_of_the_cards(product: str) -> None:
+    found = labelled_sizes([node(product, **{"gpu.memory": "40192", "gpu.multiprocessors": "42"})])
+    assert found == {("A100-SXM4-80GB", "3g.40gb"): LabelledSize(40192 * MIB, 42)}
+
+
+def test_where_nodes_differ_the_least_counts() -> None:
+    nodes = [node("NVIDIA-L4", **{"gpu.memory": memory}) for memory in ("23034", "22528", "24576")]
+    assert labelled_sizes(nodes) == {("L4", ""): LabelledSize(memory_bytes=22528 * MIB)}
+
+
+@pytest.mark.parametrize("value", ["", "0", "many", "-1", "40448 MiB"])
+def test_what_is_no_number_says_nothing(value: str) -> None:
+    assert labelled_sizes([node("NVIDIA-L4", **{"gpu.memory": value})]) == {}
+
+
+def test_a_model_that_the_catalog_lacks_says_nothing() -> None:
+    assert labelled_sizes([node("NVIDIA-Q1", **{"gpu.memory": "1"})]) == {}
+
+
+PTX = "or PTX that the driver can compile for it"
+
+
+def between(now: str, target: str, allowed: tuple[str, ...] = (), told: str | None = None) -> str:
+    have, need = find_gpu(now), find_gpu(target)
+    assert have is not None
+    assert need is not None
+    annotations = {} if told is None else {"gpuwatch.dev/compute-capabilities": told}
+    return condition(have, need, allowed, [("Deployment/a/b", {}), ("Pod a/b-0", annotations)])
+
+
+# NVIDIA's "Blackwell Compatibility Guide": binary code for 8.0 runs on 8.6, that for 8.6 not on 8.0, that for
+# 8.x not on 9.0.
+@pytest.mark.parametrize(
+    ("now", "target"),
+    [
+        ("A100-SXM4-40GB", "A100-SXM4-80GB"),
+        ("A100-SXM4-40GB", "A10"),
+        ("A100-SXM4-40GB", "L4"),
+        ("A10", "L40S"),
+        ("V100-SXM2-16GB", "T4"),
+        ("H100-SXM5-80GB", "H200-SXM5-141GB"),
+        ("B200-180GB", "B300-269GB"),
+        ("MI300X", "MI325X"),
+    ],
+)
+def test_the_same_major_version_upwards_needs_nothing(now: str, target: str) -> None:
+    assert between(now, target) == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "target", "said"),
+    [
+        ("A100-SXM4-40GB", "RTX-PRO-6000-Blackwell-SE", f"Only if the image carries sm_120, {PTX}."),
+        ("T4", "A10", f"Only if the image carries sm_86, {PTX}."),
+        ("A10", "A100-SXM4-40GB", f"Only if the image carries sm_80, {PTX}."),
+        ("L4", "A10", f"Only if the image carries sm_86, {PTX}; FP8 is not available."),
+        (
+            "H100-SXM5-80GB",
+            "A100-SXM4-80GB",
+            f"Only if the image carries sm_80, {PTX}; FP8 is not available; kernels for sm_90a do not run.",
+        ),
+        (
+            "H100-SXM5-80GB",
+            "L40S",
+            f"Only if the image carries sm_89, {PTX}; kernels for sm_90a do not run.",
+        ),
+        (
+            "B200-180GB",
+            "H200-SXM5-141GB",
+            f"Only if the image carries sm_90, {PTX}; FP4 is not available; kernels for sm_100a do not run.",
+        ),
+        (
+            "B200-180GB",
+            "RTX-PRO-6000-Blackwell-SE",
+            f"Only if the image carries sm_120, {PTX}; kernels for sm_100a do not run.",
+        ),
+        (
+            "L4",
+            "T4",
+            f"Only if the image carries sm_75, {PTX}; BF16 is not available; FP8 is not available.",
+        ),
+        ("MI210", "MI300X", "Only if the image is built for cdna3."),
+        ("A100-SXM4-40GB", "MI300X", "Only if the image is built for cdna3."),
+    ],
+)
+def test_all_else_has_a_condition_that_says_what_is_needed_and_what_is_lost(now: str, target: str, said: str) -> None:
+    assert between(now, target) == said
+
+
+def test_what_names_the_target_removes_it_and_nothing_else_does() -> None:
+    assert between("A100-SXM4-40GB", "H100-SXM5-80GB", told="8.0, 9.0") == ""
+    assert between("A100-SXM4-40GB", "H100-SXM5-80GB", allowed=("9.0",)) == ""
+    assert between("MI210", "MI300X", told="cdna3") == ""
+    for told in ("", "10.0", "9", "hopper", "sm_90"):
+        assert between("A100-SXM4-40GB", "H100-SXM5-80GB", told=told).startswith("Only if the image carries sm_90")
+
+
+def test_a_setting_that_names_no_gpu_is_refused() -> None:
+    assert AdvicePolicy(compute_capabilities=("8.0", "12.0", "cdna3"))
+    with pytest.raises(ValueError, match=r"advice\.compute_capabilities is .*sm_80.*such as '8\.0'"):
+        AdvicePolicy(compute_capabilities=("sm_80",))
