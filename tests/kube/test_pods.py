@@ -1,9 +1,12 @@
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
 
-from gpuwatch.facts.model.cluster import HeldDevice, Pod
+from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.sources.kube.pods import ExporterPod, TakenPod, exporter_nodes, take_pod
 from kube.cluster_json import container, pod, raw
 
@@ -23,6 +26,16 @@ def gpus(count: int | str, **more: str) -> dict[str, dict[str, str]]:
     return {"limits": {"nvidia.com/gpu": str(count), **more}}
 
 
+CASES = yaml.safe_load(Path(__file__).with_name("pods.yaml").read_text())
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=what) for what, rows in CASES.items() for row in rows])
+def test_what_is_read_of_a_pod(row: dict[str, Any]) -> None:
+    expected = msgspec.convert({"namespace": "ml", "name": "train-0", **row["read"]}, Pod)
+    for name in row["read"]:
+        assert getattr(held(pod(**row["pod"])), name) == getattr(expected, name), name
+
+
 def test_a_pod_without_accelerators_is_kept_apart_until_it_has_ended() -> None:
     for containers in ([container(requests={"cpu": "1"})], [], [container(requests={"nvidia.com/gpumem": "1000"})]):
         found = taken(pod(containers=containers))
@@ -33,27 +46,6 @@ def test_a_pod_without_accelerators_is_kept_apart_until_it_has_ended() -> None:
         assert waiting.other is not None
         assert waiting.other.node == ""
         assert taken(pod(containers=containers, status={"phase": "Failed"})) is None, "nothing of it is in use"
-
-
-def test_what_the_scheduler_says_of_a_pod_that_it_did_not_place() -> None:
-    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available."}
-    pending = {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}, said]}
-    assert held(pod(nodeName="", status=pending)).unscheduled == "Unschedulable: 0/1 nodes are available."
-    assert held(pod(status=pending)).unscheduled == ""  # it has a Node by now
-    assert held(pod(nodeName="", status={"phase": "Pending"})).unscheduled == ""  # nobody has looked at it
-    bare = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}
-    assert held(pod(nodeName="", status=bare)).unscheduled == "SchedulingGated: "
-
-
-def test_the_devices_of_a_pod_are_those_that_its_kubelet_names() -> None:
-    told = [{"resourceID": "GPU-1", "health": "Healthy"}, {"resourceID": "GPU-2::0"}]
-    status = {"containerStatuses": [{"allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": told}]}]}
-    ask = [container(**gpus(2))]
-    assert held(pod(containers=ask, status={"phase": "Pending", **status})).devices == (
-        HeldDevice("GPU-1", "Healthy"),
-        HeldDevice("GPU-2::0", ""),
-    )
-    assert held(pod(containers=ask, status={"phase": "Failed", **status})).devices == (), "it has given them back"
 
 
 _SET = {"f:spec": {"f:containers": {'k:{"name":"main"}': {".": {}}}, "f:schedulerName": {}}}
@@ -92,110 +84,6 @@ def test_a_pod_that_ran_was_not_refused() -> None:
 def test_no_scheduler_chose_the_node_of_a_refused_pod_where_a_client_did_or_nothing_is_known() -> None:
     assert not refused(spec={"f:nodeName": {}}).scheduled
     assert not refused(managed=False).scheduled, "as kubectl prints Pods"
-
-
-@pytest.mark.parametrize("where", ["requests", "limits"])
-def test_requests_and_limits_both_keep_a_pod(where: str) -> None:
-    assert held(pod(containers=[container(**{where: {"amd.com/gpu": "2"}})])).accelerators == {"amd.com/gpu": 2}
-
-
-def test_containers_add_up_and_an_init_container_counts_where_it_needs_more() -> None:
-    two = [container("a", **gpus(2, cpu="500m", memory="1Gi")), container("b", **gpus(1, cpu="7910m", memory="1G"))]
-    found = held(pod(containers=two))
-    assert (found.accelerators, found.cpu_cores, found.memory_bytes) == ({"nvidia.com/gpu": 3}, 8.41, 2**30 + 10**9)
-    smaller = held(pod(containers=two, initContainers=[container("init", **gpus(3))]))
-    larger = held(pod(containers=two, initContainers=[container("init", **gpus(4)), container("next", **gpus(2))]))
-    assert smaller.accelerators == {"nvidia.com/gpu": 3}
-    assert larger.accelerators == {"nvidia.com/gpu": 4}
-
-
-def test_a_sidecar_adds_to_the_containers_and_to_later_init_containers() -> None:
-    sidecar = {**container("proxy", **gpus(1)), "restartPolicy": "Always"}
-    init = container("init", **gpus(4))
-    assert held(pod(initContainers=[sidecar])).accelerators == {"nvidia.com/gpu": 2}
-    assert held(pod(initContainers=[sidecar, init])).accelerators == {"nvidia.com/gpu": 5}
-    assert held(pod(initContainers=[init, sidecar])).accelerators == {"nvidia.com/gpu": 4}
-
-
-def test_overhead_is_added_and_requests_of_the_whole_pod_win() -> None:
-    overhead = held(pod(containers=[container(**gpus(1, cpu="1"))], overhead={"cpu": "250m"}))
-    assert overhead.cpu_cores == 1.25
-    whole = pod(containers=[container(**gpus(1, cpu="1"))], resources={"requests": {"cpu": "4"}})
-    assert (held(whole).cpu_cores, held(whole).accelerators) == (4.0, {"nvidia.com/gpu": 1})
-
-
-def test_a_request_below_its_limit_is_what_counts() -> None:
-    asked = container(requests={"cpu": "1"}, limits={"cpu": "8", "nvidia.com/gpu": "1"})
-    assert held(pod(containers=[asked])).cpu_cores == 1.0
-
-
-def running(at: str, restarts: int = 0) -> dict[str, Any]:
-    return {"restartCount": restarts, "state": {"running": {"startedAt": at}}}
-
-
-def test_started_is_the_first_container_start() -> None:
-    statuses = [running("2026-11-20T08:05:00Z"), running("2026-11-20T08:03:00Z")]
-    found = held(pod(status={"startTime": "2026-11-20T08:00:00Z", "containerStatuses": statuses}))
-    assert found.started == datetime(2026, 11, 20, 8, 3, tzinfo=UTC)
-
-
-def test_after_a_restart_started_is_the_pods_start() -> None:
-    statuses = [running("2026-11-20T11:00:00Z", restarts=3), running("2026-11-20T08:03:00Z")]
-    found = held(pod(status={"startTime": "2026-11-20T08:00:00Z", "containerStatuses": statuses}))
-    assert (found.started, found.restarts) == (datetime(2026, 11, 20, 8, 0, tzinfo=UTC), 3)
-
-
-def test_before_any_container_runs_started_is_the_pods_start_or_unknown() -> None:
-    waiting = [{"restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}]
-    found = held(pod(status={"startTime": "2026-11-20T08:00:00Z", "containerStatuses": waiting}))
-    assert found.started == datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
-    assert held(pod(status={"phase": "Pending"})).started is None
-
-
-def test_state_and_scheduling_fields() -> None:
-    found = held(
-        pod(
-            status={"conditions": [{"type": "Ready", "status": "True"}]},
-            meta={"deletionTimestamp": "2026-11-20T10:00:00Z", "labels": {"app": "x"}},
-            priority=1000,
-            priorityClassName="batch",
-            schedulerName="kai-scheduler",
-        )
-    )
-    assert (found.ref, found.node, found.phase) == ("ml/train-0", "gpu-0", "Running")
-    assert (found.ready, found.deleting) == (False, True)
-    assert (found.priority, found.scheduler) == (1000, "kai-scheduler")
-    assert (found.labels, found.images) == ({"app": "x"}, ("registry.example/app:1",))
-
-
-def test_only_annotations_in_use_are_kept() -> None:
-    annotations = {
-        "gpuwatch.dev/opt-out": "true",
-        "kueue.x-k8s.io/workload": "w",
-        "pod-group-name": "g",
-        "kubectl.kubernetes.io/last-applied-configuration": "{}",
-        "example.com/token": "secret",
-    }
-    kept = held(pod(meta={"annotations": annotations})).annotations
-    assert set(kept) == {"gpuwatch.dev/opt-out", "kueue.x-k8s.io/workload", "pod-group-name"}
-
-
-def test_claims_keep_a_pod_and_are_named_once() -> None:
-    claimed = pod(
-        containers=[container()],
-        resourceClaims=[
-            {"name": "given", "resourceClaimName": "shared-gpu"},
-            {"name": "made", "resourceClaimTemplateName": "template"},
-        ],
-        status={
-            "resourceClaimStatuses": [{"name": "made", "resourceClaimName": "train-0-made-x"}],
-            "extendedResourceClaimStatus": {"resourceClaimName": "train-0-extended-y"},
-        },
-    )
-    found = held(claimed)
-    assert (found.accelerators, found.claims) == ({}, ("shared-gpu", "train-0-made-x", "train-0-extended-y"))
-    waiting = pod(containers=[container()], resourceClaims=[{"name": "made", "resourceClaimTemplateName": "template"}])
-    assert held(waiting).claims == ()
 
 
 POD_RESOURCES = [
@@ -267,9 +155,3 @@ def test_all_addresses_of_an_exporter_and_none_that_two_nodes_share() -> None:
         "fd00::9": "gpu-0",
         "exporter-y": "gpu-1",
     }
-
-
-def test_null_is_the_same_as_missing() -> None:
-    found = pod(meta={"labels": None, "annotations": None, "ownerReferences": None}, initContainers=None)
-    found["status"] = {"phase": "Pending", "conditions": None, "containerStatuses": None, "startTime": None}
-    assert (held(found).labels, held(found).started) == ({}, None)
