@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from gpuwatch.facts.model.cluster import Pod
-from gpuwatch.sources.kube.pods import ExporterPod, TakenPod, exporter_nodes, take_pod
-from kube.cluster_json import container, pod, raw
+from gpuwatch.sources.kube.nodes import take_node
+from gpuwatch.sources.kube.pods import ExporterPod, OtherPod, TakenPod, exporter_nodes, take_pod, with_others
+from kube.cluster_json import container, node, pod, raw
 
 
 def taken(found: dict[str, Any]) -> TakenPod | None:
@@ -155,3 +156,31 @@ def test_all_addresses_of_an_exporter_and_none_that_two_nodes_share() -> None:
         "fd00::9": "gpu-0",
         "exporter-y": "gpu-1",
     }
+
+
+def other(**more: Any) -> OtherPod | None:
+    asked = container("a", requests={"cpu": "500m"}, limits={"cpu": "2", "memory": "1Gi"})
+    found = take_pod(raw(pod(**{"containers": [asked, container("b", requests={"memory": "1G"})], **more})))
+    return found.other if found is not None else None
+
+
+def test_what_a_pod_without_accelerators_takes_of_its_node() -> None:
+    def takes(**more: Any) -> tuple[str, float, int]:
+        found = other(**more)
+        assert found is not None
+        return found.node, found.cpu_cores, found.memory_bytes
+
+    assert takes() == ("gpu-0", 0.5, 2**30 + 10**9)
+    assert takes(initContainers=[container("init", requests={"cpu": "3"})]) == ("gpu-0", 3.0, 2**30 + 10**9)
+    assert takes(overhead={"cpu": "250m"}) == ("gpu-0", 0.75, 2**30 + 10**9)
+    assert takes(nodeName=None)[0] == ""
+
+
+def test_nodes_carry_the_sum_of_the_others() -> None:
+    nodes = [
+        take_node(raw(node("gpu-0", capacity={"nvidia.com/gpu": "8", "cpu": "64", "pods": "110"}))).node,
+        take_node(raw(node("cpu-0", capacity={"cpu": "64"}))).node,
+    ]
+    gpu, cpu = with_others(nodes, [OtherPod("gpu-0", 1.5, 10), OtherPod("gpu-0", 0.5, 5), OtherPod("cpu-0", 9.0, 9)])
+    assert (gpu.other_cpu_cores, gpu.other_memory_bytes, gpu.other_pods, gpu.max_pods) == (2.0, 15, 2, 110)
+    assert (cpu.other_pods, cpu.max_pods) == (0, None)
