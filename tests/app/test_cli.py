@@ -13,9 +13,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 
-from gpuwatch.app.cli.main import cli
+from app.commands import document, gpuwatch
 from gpuwatch.app.cli.scope import shown_name
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.facts.model.cluster import Cluster, Workload
@@ -25,36 +24,26 @@ from gpuwatch.sources.collect.snapshot_file import load_snapshot, save_snapshot
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SHARED = Path(__file__).parents[2].parent / "shared"
 PAGE = FIXTURES / "exposition" / "honor-labels-false.prom"
-
-
-def gpuwatch(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
-
-
-def analysis(*arguments: str | Path) -> dict[str, object]:
-    result = gpuwatch("analyze", *arguments, "-o", "json")
-    assert result.exit_code == 0, result.stderr
-    document: dict[str, object] = json.loads(result.stdout)
-    return document
+ALONE = ("--telemetry", PAGE, "--no-cluster")
 
 
 def test_json_keeps_to_the_published_schema() -> None:
     published = json.loads((Path(__file__).parents[2] / "docs" / "analysis-v1.schema.json").read_text())
     assert published == json.loads(to_json(analysis_schema()))
-    document = analysis("--telemetry", PAGE, "--no-cluster")
-    jsonschema.Draft202012Validator(published).validate(document)
-    assert document["version"] == 1
-    assert document["devices"]
+    found = document("analyze", *ALONE)
+    jsonschema.Draft202012Validator(published).validate(found)
+    assert found["version"] == 1
+    assert found["devices"]
 
 
 def test_yaml_says_the_same_as_json() -> None:
-    result = gpuwatch("analyze", "--telemetry", PAGE, "--no-cluster", "-o", "yaml")
-    assert yaml.safe_load(result.stdout)["devices"] == analysis("--telemetry", PAGE, "--no-cluster")["devices"]
+    result = gpuwatch("analyze", *ALONE, "-o", "yaml")
+    assert yaml.safe_load(result.stdout)["devices"] == document("analyze", *ALONE)["devices"]
 
 
 def test_one_page_is_too_little_to_call_anything_idle_or_degraded() -> None:
     """A page is one sample: no window is covered, so all that can be said is unknown."""
-    verdicts = {item["verdict"] for item in analysis("--telemetry", PAGE, "--no-cluster")["findings"]}  # type: ignore[attr-defined]
+    verdicts = {item["verdict"] for item in document("analyze", *ALONE)["findings"]}
     assert verdicts <= {"unknown", "busy"}
 
 
@@ -71,68 +60,62 @@ def test_one_page_is_too_little_to_call_anything_idle_or_degraded() -> None:
     ],
 )
 def test_analyze_on_real_pages(page: str, devices: int) -> None:
-    document = analysis("--telemetry", SHARED / "samples" / page, "--no-cluster")
-    assert len(document["devices"]) == devices  # type: ignore[arg-type]
-    plan = document["plan"]
-    assert isinstance(plan, dict)
-    assert [item for item in plan["items"] if not item["refusals"]] == []
+    found = document("analyze", "--telemetry", SHARED / "samples" / page, "--no-cluster")
+    assert len(found["devices"]) == devices
+    assert [item for item in found["plan"]["items"] if not item["refusals"]] == []
 
 
 def test_a_capture_gives_the_same_analysis(tmp_path: Path) -> None:
     file = tmp_path / "c.json.gz"
-    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--output-file", file).exit_code == 0
-    assert analysis("--telemetry", file) == analysis("--telemetry", PAGE, "--no-cluster")
+    assert gpuwatch("capture", *ALONE, "--output-file", file).exit_code == 0
+    assert document("analyze", "--telemetry", file) == document("analyze", *ALONE)
 
 
 def test_a_capture_under_pseudonyms_keeps_the_findings(tmp_path: Path) -> None:
     file = tmp_path / "c.json.gz"
-    assert (
-        gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--pseudonyms", "--output-file", file).exit_code == 0
-    )
-    plain, hidden = analysis("--telemetry", PAGE, "--no-cluster"), analysis("--telemetry", file)
-    assert len(hidden["devices"]) == len(plain["devices"])  # type: ignore[arg-type]
-    kinds = [sorted(item["kind"] for item in each["findings"]) for each in (plain, hidden)]  # type: ignore[attr-defined]
+    assert gpuwatch("capture", *ALONE, "--pseudonyms", "--output-file", file).exit_code == 0
+    plain, hidden = document("analyze", *ALONE), document("analyze", "--telemetry", file)
+    assert len(hidden["devices"]) == len(plain["devices"])
+    kinds = [sorted(item["kind"] for item in each["findings"]) for each in (plain, hidden)]
     assert kinds[0] == kinds[1]
-    uuid = plain["devices"][0]["uuid"]  # type: ignore[index]
+    uuid = plain["devices"][0]["uuid"]
     assert uuid not in json.dumps(hidden)
 
 
 def test_explain_a_device_by_a_beginning_of_its_id() -> None:
-    document = analysis("--telemetry", PAGE, "--no-cluster")
-    uuid = document["devices"][0]["uuid"]  # type: ignore[index]
-    result = gpuwatch("explain", f"device/{uuid[:14]}", "--telemetry", PAGE, "--no-cluster")
+    uuid = document("analyze", *ALONE)["devices"][0]["uuid"]
+    result = gpuwatch("explain", f"device/{uuid[:14]}", *ALONE)
     assert result.exit_code == 0
     assert "cannot tell for want of signals" in result.stdout
     assert "health." not in result.stdout, "rules that found nothing are counted"
-    whole = gpuwatch("explain", f"device/{uuid[:14]}", "--telemetry", PAGE, "--no-cluster", "-o", "wide")
+    whole = gpuwatch("explain", f"device/{uuid[:14]}", *ALONE, "-o", "wide")
     assert "health." in whole.stdout
 
 
 def test_explain_names_what_comes_near() -> None:
-    result = gpuwatch("explain", "node/nowhere", "--telemetry", PAGE, "--no-cluster")
+    result = gpuwatch("explain", "node/nowhere", *ALONE)
     assert result.exit_code == 1
     assert "No Node 'nowhere'" in result.stderr
 
 
 def test_doctor_tells_scripts_that_rules_are_limited_and_writes_a_counter_list(tmp_path: Path) -> None:
     out = tmp_path / "counters.csv"
-    result = gpuwatch("doctor", "--telemetry", PAGE, "--no-cluster", "-o", "json", "--csv-out", out)
-    assert result.exit_code == ExitCode.LIMITED, "the cluster is left out on purpose"
-    document = json.loads(result.stdout)
-    assert document["limited"] is True
+    # The cluster is left out on purpose.
+    found = document("doctor", *ALONE, "--csv-out", out, code=ExitCode.LIMITED)
+    assert found["limited"] is True
     lines = out.read_text().splitlines()
     assert any(line.startswith("DCGM_FI_DEV_XID_ERRORS") for line in lines), "a custom list replaces the defaults"
     assert any(line.startswith("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL") for line in lines), "what the rules lack"
     names = {line.partition(",")[0] for line in lines if not line.startswith("#")}
-    used = {each["metric"] for each in document["telemetry_schema"]["signals"]}
+    used = {each["metric"] for each in found["telemetry_schema"]["signals"]}
     assert used
     assert used <= names, "what is exported today stays"
 
 
 def test_doctor_says_what_proves_that_a_gpu_is_idle(tmp_path: Path) -> None:
     def proof(page: Path) -> str:
-        result = gpuwatch("doctor", "--telemetry", page, "--no-cluster", "-o", "json")
-        return str(json.loads(result.stdout)["facts"]["idle is proven by"])
+        found = document("doctor", "--telemetry", page, "--no-cluster", code=ExitCode.LIMITED)
+        return str(found["facts"]["idle is proven by"])
 
     assert proof(PAGE).startswith("power_watts")
     second = re.compile(r"^DCGM_FI_(DEV_POWER_USAGE|DEV_MEM_COPY_UTIL|PROF_DRAM_ACTIVE)\b.*\n", re.MULTILINE)
@@ -144,8 +127,7 @@ def test_doctor_says_what_proves_that_a_gpu_is_idle(tmp_path: Path) -> None:
 
 def test_doctor_says_which_sources_beside_the_exporters_there_are(tmp_path: Path) -> None:
     def facts(page: Path) -> dict[str, str]:
-        result = gpuwatch("doctor", "--telemetry", page, "--no-cluster", "-o", "json")
-        return dict(json.loads(result.stdout)["facts"])
+        return dict(document("doctor", "--telemetry", page, "--no-cluster", code=ExitCode.LIMITED)["facts"])
 
     assert facts(PAGE)["ends of Pods"].startswith("none: kube-state-metrics has no requests")
     assert facts(PAGE)["boots of Nodes"].startswith("none: ")
@@ -198,11 +180,11 @@ def test_wrong_settings_are_a_sentence_and_exit_code_2(tmp_path: Path, content: 
 
 def test_doctor_and_analyze_have_codes_of_their_own(tmp_path: Path) -> None:
     capture = tmp_path / "moment.json.gz"
-    assert gpuwatch("capture", "--telemetry", PAGE, "--no-cluster", "--output-file", capture).exit_code == 0
+    assert gpuwatch("capture", *ALONE, "--output-file", capture).exit_code == 0
     moment = load_snapshot(capture)
     save_snapshot(replace(moment, cluster=replace(moment.cluster, known=True), gaps=()), capture)
     assert gpuwatch("doctor", "--telemetry", capture).exit_code == ExitCode.LIMITED == 4
-    assert gpuwatch("analyze", "--telemetry", PAGE, "--no-cluster", "--fail-on-findings").exit_code == ExitCode.OK
+    assert gpuwatch("analyze", *ALONE, "--fail-on-findings").exit_code == ExitCode.OK
     page = PAGE.read_text(encoding="utf-8")
     labels = re.search(r"^DCGM_FI_DEV_GPU_TEMP(\{.*?\}) ", page, flags=re.MULTILINE)
     assert labels is not None
@@ -311,6 +293,6 @@ def test_the_operators_own_xid_classes_are_read_and_their_faults_are_gaps(tmp_pa
     (tmp_path / "xids.yaml").write_text("xids: {79: {class: nonsense, reason: ours}}\n")
     config = tmp_path / "gpuwatch.yaml"
     config.write_text(f"xid_overrides: {tmp_path / 'xids.yaml'}\n")
-    gaps = analysis("--telemetry", PAGE, "--no-cluster", "--config", config)["gaps"]
-    (ours,) = [gap for gap in gaps if "79" in gap["what"] + gap["detail"]]  # type: ignore[attr-defined]
+    gaps = document("analyze", *ALONE, "--config", config)["gaps"]
+    (ours,) = [gap for gap in gaps if "79" in gap["what"] + gap["detail"]]
     assert "nonsense" in ours["detail"]

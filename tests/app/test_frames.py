@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 
 import gpuwatch
+from app import commands
 from gpuwatch.account.fleet_cost import fleet_cost
-from gpuwatch.app.cli.main import cli
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.sizing import price_list
 from gpuwatch.facts.model.decision import Verdict
@@ -32,18 +31,14 @@ TABLES = ("findings", "allocations", "profiles", "workloads", "advice", "cost", 
 PLAN = FleetPlan(seed=2, end=datetime(2026, 3, 2, 12, tzinfo=UTC), gpus=24, days=1.5, oversized=2, idle_allocations=4)
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments, catch_exceptions=False)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording with its cluster, a capture, an analysis and a report, named as on the page."""
     folder = tmp_path_factory.mktemp("frames")
     write_fleet(build_fleet(PLAN), folder)
-    sources = ("--telemetry", str(folder / "telemetry.parquet"), "--cluster", str(folder / "cluster"))
-    assert run("capture", *sources, "--output-file", str(folder / "incident.json.gz")).exit_code == 0
-    (folder / "analysis.json").write_text(run("analyze", *sources, "-o", "json").stdout)
+    sources = ("--telemetry", folder / "telemetry.parquet", "--cluster", folder / "cluster")
+    assert commands.gpuwatch("capture", *sources, "--output-file", folder / "incident.json.gz").exit_code == 0
+    (folder / "analysis.json").write_text(commands.gpuwatch("analyze", *sources, "-o", "json").stdout)
     (folder / "report.json").write_text(weekly_json(full_report()))
     return folder
 
@@ -162,22 +157,22 @@ def test_a_prometheus_that_does_not_answer_is_an_error_and_no_empty_table(tmp_pa
 
 
 def test_parquet_of_the_commands_is_the_frame(fleet: gpuwatch.Frames, folder: Path, tmp_path: Path) -> None:
-    sources = ("--telemetry", str(folder / "telemetry.parquet"), "--cluster", str(folder / "cluster"))
+    sources = ("--telemetry", folder / "telemetry.parquet", "--cluster", folder / "cluster")
     out = tmp_path / "findings.parquet"
-    done = run("analyze", *sources, "-o", "parquet", "--output-file", str(out))
+    done = commands.gpuwatch("analyze", *sources, "-o", "parquet", "--output-file", out)
     assert (done.exit_code, done.stdout) == (0, "")
     assert f"wrote {out}: {len(fleet.findings())} rows" in done.stderr
     pd.testing.assert_frame_equal(pd.read_parquet(out), fleet.findings())
-    piped = run("recommend", *sources, "--days", "1", "-o", "parquet")
+    piped = commands.gpuwatch("recommend", *sources, "--days", "1", "-o", "parquet")
     pd.testing.assert_frame_equal(
         pd.read_parquet(io.BytesIO(piped.stdout_bytes)), fleet.advice().drop(columns=IN_PERIOD)
     )
     kept = tmp_path / "reports"
-    done = run("report", *sources, "--from", "2026-03-01T12:00Z", "--output-dir", str(kept), "-o", "parquet")
+    done = commands.gpuwatch("report", *sources, "--from", "2026-03-01T12:00Z", "--output-dir", kept, "-o", "parquet")
     assert done.exit_code == 0, done.stderr
     (teams,) = kept.glob("*/teams.parquet")
     assert {path.stem for path in teams.parent.glob("*.parquet")} == {path.stem for path in teams.parent.glob("*.csv")}
     assert pd.read_parquet(teams)["allocated_gpu_hours"].sum() > 0
-    wrong = run("analyze", *sources, "--output-file", str(out))
+    wrong = commands.gpuwatch("analyze", *sources, "--output-file", out)
     assert wrong.exit_code == 2
     assert "--output-file is for -o csv and -o parquet; for table, redirect with > FILE." in wrong.stderr

@@ -1,18 +1,16 @@
 """What the controller knows of faults outlives the exporter's window, Prometheus' retention and the process."""
 
 import contextlib
-import json
 import threading
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from app.commands import document, gpuwatch
 from detect.builders import AT
 from detect.test_fault_memory import HOUR, moved, quiet, raised
 from gpuwatch.act.analysis import Policies, assess
-from gpuwatch.app.cli.main import cli
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.remembered import KnownFaults
 from gpuwatch.app.controller.replica import Replica, Writers
@@ -64,15 +62,12 @@ def test_a_restart_forgets_nothing(place: str, tmp_path: Path) -> None:
 
 def test_a_command_counts_what_the_controllers_file_remembers(tmp_path: Path) -> None:
     def xids(*more: str | Path) -> list[tuple[str, str]]:
-        arguments = ["analyze", "--telemetry", moment, "-o", "json", *more]
-        result = CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.stderr
-        found = [item for item in json.loads(result.stdout)["findings"] if item["kind"] == "xid"]
+        findings = document("analyze", "--telemetry", moment, *more)["findings"]
+        found = [item for item in findings if item["kind"] == "xid"]
         return [(item["subject"]["name"], item["verdict"]) for item in found]
 
     def explained(*more: str | Path) -> str:
-        arguments = ["explain", "device/gpu-0", "--telemetry", moment, *more]
-        result = CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
+        result = gpuwatch("explain", "device/gpu-0", "--telemetry", moment, *more)
         assert result.exit_code == 0, result.stderr
         return " ".join(result.stdout.split())
 

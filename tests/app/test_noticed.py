@@ -6,9 +6,8 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from gpuwatch.app.cli.main import cli
+from app.commands import gpuwatch
 from parts.scripted_server import Asked, Reply, scripted
 
 
@@ -17,10 +16,8 @@ def gaps(answer: Reply) -> list[dict[str, Any]]:
         return answer
 
     with scripted(reply) as server:
-        command = ["analyze", "--no-cluster", "-o", "json", "--prometheus", server.url]
-        result = CliRunner().invoke(cli, command, catch_exceptions=False)
-    document: dict[str, Any] = json.loads(result.stdout)
-    return list(document["gaps"])
+        result = gpuwatch("analyze", "--no-cluster", "-o", "json", "--prometheus", server.url)
+    return list(json.loads(result.stdout)["gaps"])
 
 
 def empty(**more: object) -> bytes:

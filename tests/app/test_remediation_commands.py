@@ -2,18 +2,16 @@
 
 import csv
 import io
-import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from app.commands import document, gpuwatch
 from cluster.api import Api
 from deploy.manifests import CRDS, apply, documents
-from gpuwatch.app.cli.main import cli
 from gpuwatch.app.cli.remediation_commands import kept_of
 from gpuwatch.app.sources import open_sources
 from gpuwatch.facts.model.remediation import Phase, Turn
@@ -72,8 +70,9 @@ def at(cluster: InCluster) -> tuple[str | Path, ...]:
     return "--kubeconfig", cluster.kubeconfig, "--controller-namespace", NAMESPACE
 
 
-def gpuwatch(*arguments: str | Path) -> Result:
-    return CliRunner(env={"COLUMNS": "160"}).invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
 
 
 def done(*arguments: str | Path) -> str:
@@ -110,16 +109,16 @@ def test_history_of_one_tells_it_in_full_by_the_beginning_of_its_name(kept: InCl
 
 
 def test_history_for_machines(kept: InCluster) -> None:
-    document = json.loads(gpuwatch("history", *at(kept), "-o", "json").stdout)
-    assert document["version"] == 1
-    phases = {item["name"].split("-")[-2]: item["phase"] for item in document["remediations"]}
+    found = document("history", *at(kept))
+    assert found["version"] == 1
+    phases = {item["name"].split("-")[-2]: item["phase"] for item in found["remediations"]}
     assert phases == {"aaaa": "Proposed", "bbbb": "Verifying", "cccc": "Expired"}
-    assert document["pause"]["paused"] is False
+    assert found["pause"]["paused"] is False
     table = list(csv.DictReader(io.StringIO(gpuwatch("history", *at(kept), "-o", "csv").stdout)))
     assert sorted(row["phase"] for row in table) == ["Expired", "Proposed", "Verifying"]
     for name in gpuwatch("history", *at(kept), "-o", "name").stdout.split():
         assert gpuwatch("history", name, *at(kept), "-o", "name").stdout.strip() == name
-    one = json.loads(gpuwatch("history", "release", *at(kept), "-o", "json").stdout)
+    one = document("history", "release", *at(kept))
     assert [item["phase"] for item in one["remediations"]] == ["Expired"]
 
 
@@ -182,7 +181,7 @@ def test_a_namespace_shows_and_decides_its_own_alone(kept: InCluster) -> None:
     with kept.opened() as store:
         for space in ("team-a", "team-b"):
             store.create(of_team("release-gang-train-dddd-20260302", proposal=gang_proposal(space, at=NOW)))
-    listed = json.loads(gpuwatch("history", "-n", "team-a", *at(kept), "-o", "json").stdout)
+    listed = document("history", "-n", "team-a", *at(kept))
     assert [item["proposal"]["namespace"] for item in listed["remediations"]] == ["team-a"]
     assert "5 are known" in refused("history", "zzzz", *at(kept))
     assert "name the Namespace, with -n" in refused("approve", "release-gang-train-dddd-20260302", *at(kept))
@@ -256,9 +255,9 @@ def test_plans_and_reports_know_what_a_live_cluster_keeps(kept: InCluster) -> No
 
 def test_plan_tells_what_would_be_done_and_fails_where_nothing_was_seen(tmp_path: Path) -> None:
     assert "Plan nothing to do" in done("plan", "--telemetry", PAGE, "--no-cluster")
-    document = json.loads(gpuwatch("plan", "--telemetry", PAGE, "--no-cluster", "-o", "json").stdout)
-    assert set(document) == {"version", "at", "plan", "gaps"}
-    assert document["version"] == 1
+    found = document("plan", "--telemetry", PAGE, "--no-cluster")
+    assert set(found) == {"version", "at", "plan", "gaps"}
+    assert found["version"] == 1
     header = gpuwatch("plan", "--telemetry", PAGE, "--no-cluster", "-o", "csv").stdout
     assert header.startswith("action,target,namespace,") and header.count("\n") == 1
     result = gpuwatch("plan", "--prometheus", "http://127.0.0.1:9", "--no-cluster")

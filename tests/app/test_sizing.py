@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 
+from app.commands import document, gpuwatch
 from deliver.receivers import webhook
-from gpuwatch.app.cli.main import cli
 from gpuwatch.say.deliver import deliver as turns
 from gpuwatch.sources.store.store import Store
 from lab.simulate.fleet import SimulatedFleet, build_fleet
@@ -58,14 +57,7 @@ def state(sources: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def answered(sources: tuple[str, ...], state: Path) -> dict[str, Any]:
-    result = gpuwatch("recommend", *sources, "--state", state, "-o", "json")
-    assert result.exit_code == 0, result.stderr
-    document: dict[str, Any] = json.loads(result.stdout)
-    return document
-
-
-def gpuwatch(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(item) for item in arguments], catch_exceptions=False)
+    return document("recommend", *sources, "--state", state)
 
 
 def name_of(item: dict[str, Any]) -> str:
@@ -93,7 +85,7 @@ def test_oversized_workloads_are_advised_and_others_have_a_reason(
 
 @pytest.mark.slow
 def test_a_kept_state_gives_the_same_advice_as_a_cold_run(sources: tuple[str, ...], answered: dict[str, Any]) -> None:
-    cold = json.loads(gpuwatch("recommend", *sources, "--days", "4", "-o", "json").stdout)
+    cold = document("recommend", *sources, "--days", "4")
 
     def essence(document: dict[str, Any]) -> list[tuple[str, str]]:
         return [(json.dumps(item["key"]), json.dumps(item["chosen"]["target"])) for item in document["recommendations"]]
@@ -115,7 +107,7 @@ def test_a_patch_for_each_recommendation(sources: tuple[str, ...], state: Path, 
 def test_a_namespace_a_workload_and_csv(sources: tuple[str, ...], state: Path, answered: dict[str, Any]) -> None:
     one = answered["recommendations"][0]
     namespace = str(one["key"]["workload"]).split("/")[1]
-    found = json.loads(gpuwatch("recommend", *sources, "--state", state, "-n", namespace, "-o", "json").stdout)
+    found = document("recommend", *sources, "--state", state, "-n", namespace)
     keys = [item["key"]["workload"] for item in (*found["recommendations"], *found["abstentions"])]
     assert keys
     assert {key.split("/")[1] for key in keys} == {namespace}
@@ -141,7 +133,7 @@ def test_a_workload_that_nobody_knows_is_an_error_that_names_some(sources: tuple
 
 @pytest.mark.slow
 def test_the_mig_plan_is_a_config_for_mig_parted(sources: tuple[str, ...], state: Path) -> None:
-    plan = json.loads(gpuwatch("mig-plan", *sources, "--state", state, "-o", "json").stdout)
+    plan = document("mig-plan", *sources, "--state", state)
     assert plan["gpus_after"] >= plan["lower_bound_gpus"]
     config = yaml.safe_load(gpuwatch("mig-plan", *sources, "--state", state, "-o", "mig-parted").stdout)
     assert config["version"] == "v1"
@@ -195,12 +187,10 @@ def test_a_destination_that_fails_is_told_and_gets_the_report_from_the_next_run(
 
 @pytest.mark.slow
 def test_a_week_without_data_says_so_and_claims_nothing(sources: tuple[str, ...], tmp_path: Path) -> None:
-    result = gpuwatch("report", *sources, "--at", "2026-01-10T00:00Z", "--output-dir", tmp_path, "-o", "json")
-    assert result.exit_code == 1
-    document = json.loads(result.stdout)
-    assert document["fleet"]["allocatable_gpu_hours"] is None
-    assert any("unknown, not idle" in line for line in document["limits"])
-    assert document["top_changes"] == []
+    report = document("report", *sources, "--at", "2026-01-10T00:00Z", "--output-dir", tmp_path, code=1)
+    assert report["fleet"]["allocatable_gpu_hours"] is None
+    assert any("unknown, not idle" in line for line in report["limits"])
+    assert report["top_changes"] == []
 
 
 @pytest.mark.slow
@@ -216,17 +206,14 @@ def test_prices_in_another_currency_and_without_a_model_are_told_and_the_rest_go
     )
     config = tmp_path / "gpuwatch.yaml"
     config.write_text(yaml.safe_dump({"prices": str(prices)}))
-    arguments = ("--state", state, "--config", config, "-o", "json")
-    result = gpuwatch("report", *sources, *arguments, "--output-dir", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
-    document = json.loads(result.stdout)
-    told = " ".join(item["detail"] for item in document["gaps"])
+    arguments = ("report", *sources, "--state", state, "--output-dir", tmp_path / "out")
+    report = document(*arguments, "--config", config)
+    told = " ".join(item["detail"] for item in report["gaps"])
     assert "EUR" in told
     assert "NVIDIA-Z999" in told
-    plain = json.loads(
-        gpuwatch("report", *sources, *arguments[:2], *arguments[4:], "--output-dir", tmp_path / "out").stdout
-    )
-    assert document["fleet"]["cost"] > 1.2 * plain["fleet"]["cost"]  # 10 USD a GPU-hour instead of the catalog's
+    assert (
+        report["fleet"]["cost"] > 1.2 * document(*arguments)["fleet"]["cost"]
+    )  # 10 USD a GPU-hour instead of the catalog's
 
 
 @pytest.mark.slow
@@ -241,35 +228,32 @@ def test_a_fleet_that_is_paid_in_another_currency_is_summed_in_it(
     config = tmp_path / "gpuwatch.yaml"
     config.write_text(yaml.safe_dump({"currency": "EUR", "prices": str(prices)}))
     arguments = (*sources, "--state", state, "--config", config)
-    result = gpuwatch("report", *arguments, "-o", "json", "--output-dir", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
-    document = json.loads(result.stdout)
-    assert document["currency"] == "EUR"
+    report = document("report", *arguments, "--output-dir", tmp_path / "out")
+    assert report["currency"] == "EUR"
     # The price file names the A100 alone: what the catalog prices in USD has no price here.
-    assert document["fleet"]["cost"] > 0
-    assert any("No price is known for H100-SXM5-80GB" in line for line in document["limits"])
+    assert report["fleet"]["cost"] > 0
+    assert any("No price is known for H100-SXM5-80GB" in line for line in report["limits"])
     folder = next((tmp_path / "out").glob("*/report.md")).parent
     for name in ("teams.csv", "workloads.csv", "recommendations.csv"):
         rows = list(csv.DictReader((folder / name).read_text().splitlines()))
         assert {row["currency"] for row in rows} <= {"EUR"}
     assert not re.search(r"\d USD", (folder / "report.md").read_text())
-    advised = json.loads(gpuwatch("recommend", *arguments, "-o", "json").stdout)
+    advised = document("recommend", *arguments)
     assert {advised["currency"], *(item["currency"] for item in advised["recommendations"])} == {"EUR"}
 
 
 @pytest.mark.slow
 def test_no_row_of_the_report_saves_more_than_it_cost(sources: tuple[str, ...], state: Path, tmp_path: Path) -> None:
-    result = gpuwatch("report", *sources, "--state", state, "-o", "json", "--output-dir", tmp_path)
-    document = json.loads(result.stdout)
-    uses = [*document["workloads"], *(team["use"] for team in document["teams"]), document["fleet"]]
+    report = document("report", *sources, "--state", state, "--output-dir", tmp_path)
+    uses = [*report["workloads"], *(team["use"] for team in report["teams"]), report["fleet"]]
     assert sum(use["saving"] or 0.0 for use in uses) > 0
     for use in uses:
         assert (use["saving"] or 0.0) <= (use["cost"] or 0.0) + 1e-6
         assert use["saving_gpu_hours"] <= use["allocated_gpu_hours"] + 1e-6
     for name in ("saving", "saving_gpu_hours", "allocated_gpu_hours", "idle_gpu_hours"):
-        teams = sum(team["use"][name] or 0.0 for team in document["teams"])
-        assert document["fleet"][name] == pytest.approx(teams)
-        assert sum(item[name] or 0.0 for item in document["workloads"]) == pytest.approx(teams)
+        teams = sum(team["use"][name] or 0.0 for team in report["teams"])
+        assert report["fleet"][name] == pytest.approx(teams)
+        assert sum(item[name] or 0.0 for item in report["workloads"]) == pytest.approx(teams)
 
 
 @pytest.mark.slow
@@ -278,9 +262,8 @@ def test_a_damaged_state_is_set_aside_and_the_run_goes_on(
 ) -> None:
     copy = tmp_path / "gpuwatch.state"
     copy.write_bytes(state.read_bytes()[:6000])
-    result = gpuwatch("recommend", *sources, "--state", copy, "--days", "4", "-o", "json")
-    assert result.exit_code == 0, result.stderr
-    assert any("damaged" in item["detail"] for item in json.loads(result.stdout)["gaps"])
+    gaps_told = document("recommend", *sources, "--state", copy, "--days", "4")["gaps"]
+    assert any("damaged" in item["detail"] for item in gaps_told)
     assert list(tmp_path.glob("*damaged*"))
     found, gaps = Store.open(copy).load_book()
     assert gaps == ()
@@ -310,8 +293,8 @@ def test_explain_tells_the_right_size(sources: tuple[str, ...], state: Path, ans
     assert result.exit_code == 0, result.stderr
     assert "Right size" in result.stdout
     assert "Options" in result.stdout
-    document = json.loads(gpuwatch("explain", f"workload/{workload}", *sources, "--state", state, "-o", "json").stdout)
-    assert document["sizing"][0]["key"]["workload"] == workload
+    explained = document("explain", f"workload/{workload}", *sources, "--state", state)
+    assert explained["sizing"][0]["key"]["workload"] == workload
 
 
 @pytest.mark.slow
@@ -339,10 +322,10 @@ def test_a_real_prometheus_gives_the_advice_of_the_recording(newest_prometheus: 
     fleet = build_fleet(plan)
     write_fleet(fleet, tmp_path)
     write_openmetrics(fleet, tmp_path / "fleet.om")
-    common = ("--cluster", tmp_path / "cluster", "--days", "3.5", "-o", "json")
-    recorded = json.loads(gpuwatch("recommend", "--telemetry", tmp_path / "telemetry.parquet", *common).stdout)
+    common = ("--cluster", tmp_path / "cluster", "--days", "3.5")
+    recorded = document("recommend", "--telemetry", tmp_path / "telemetry.parquet", *common)
     with running(newest_prometheus, tmp_path / "fleet.om") as url:
-        live = json.loads(gpuwatch("recommend", "--prometheus", url, "--at", recorded["at"], *common).stdout)
+        live = document("recommend", "--prometheus", url, "--at", recorded["at"], *common)
 
     def essence(document: dict[str, Any]) -> list[tuple[str, str, str]]:
         return sorted(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from app.commands import gpuwatch
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlane, ControlPlaneBuild, running
 from deploy.manifests import CRDS, DEPLOY, apply, documents
@@ -89,8 +90,8 @@ def tainted(plane: ControlPlane) -> Iterator[Api]:
 
 
 def run(plane: ControlPlane, *arguments: str) -> Result:
-    command = ["uninstall", "--kubeconfig", str(plane.administrator), "--timeout", "60", "-o", "json", *arguments]
-    return CliRunner().invoke(cli, command, catch_exceptions=False)
+    command = ("uninstall", "--kubeconfig", plane.administrator, "--timeout", "60", "-o", "json")
+    return gpuwatch(*command, *arguments)
 
 
 def uninstalled(plane: ControlPlane, *arguments: str) -> None:
