@@ -7,12 +7,10 @@ over the same fleets. Seeds from 1000 on are for this alone: no threshold is cho
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -20,18 +18,15 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import binomtest
 
-from gpuwatch.act.analysis import Policies, analyse, needs_of
+from gpuwatch.act.analysis import Policies, analyse
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.cli.planted import Named, named_as
 from gpuwatch.facts.model.decision import Finding, FindingKind
-from gpuwatch.sources.collect.collect import collect
-from gpuwatch.sources.kube.recorded import RecordedCluster
-from gpuwatch.sources.telemetry.recording import open_recording
 from gpuwatch.sources.telemetry.series import RecordedSeries
 from lab.evaluation.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
 from lab.evaluation.contention import contended_fleet
 from lab.evaluation.health_fleets import Right
-from lab.evaluation.health_rules import SceneScore, evaluate_health, scenes_together
+from lab.evaluation.health_rules import SceneScore, evaluate_health, scenes_together, snapshots_of
 from lab.evaluation.patience import CHANCE_RATIO, waits_of
 from lab.evaluation.scoring import (
     Kept,
@@ -47,7 +42,6 @@ from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.metrics import Metric
 from lab.simulate.moments import NEVER_USED_LIMIT, moments_of
 from lab.simulate.plan import FleetPlan
-from lab.simulate.writing import write_cluster, write_fleet
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 CONTENDED = 4
@@ -135,8 +129,7 @@ def evaluate_fleet(
     """One fleet, in a folder that is removed afterwards, and the `special_fleets` of its seed."""
     fleet = contended_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days), CONTENDED)
     moments = moments_of(fleet, every_hours)
-    with tempfile.TemporaryDirectory(prefix="gpuwatch-fleet-") as folder:
-        named = watch(fleet, moments, Path(folder), policies)
+    named = watch(fleet, moments, policies)
     more = special_fleets(seed, policies) if special else Special()
     waits = waits_of(fleet)
     classes, kept = score_idle(fleet.truth, named, moments, waits=waits)
@@ -186,8 +179,7 @@ def gangs_of(seed: int, policies: Policies) -> list[Quality]:
     plan = FleetPlan(seed=seed, end=END, gpus=128, days=2, idle_allocations=0, faults=(), partial_gangs=PARTIAL_GANGS)
     fleet = build_fleet(plan)
     moments = moments_of(fleet, 6)
-    with tempfile.TemporaryDirectory(prefix="gpuwatch-gangs-") as folder:
-        named = watch(fleet, moments, Path(folder), policies)
+    named = watch(fleet, moments, policies)
     rows, _ = score_idle(fleet.truth, named, moments)
     return [row for row in rows if row.kind == FindingKind.PARTIAL_GANG]
 
@@ -210,8 +202,7 @@ def suspected_of(seed: int, policies: Policies) -> tuple[list[Quality], Kept]:
     built = build_fleet(FleetPlan(seed=seed, end=END, gpus=64, days=4, faults=()))
     fleet = OneSignalFleet(**{each.name: getattr(built, each.name) for each in fields(built)})
     moments = moments_of(fleet, 6)
-    with tempfile.TemporaryDirectory(prefix="gpuwatch-suspected-") as folder:
-        named = watch(fleet, moments, Path(folder), policies, _suspected)
+    named = watch(fleet, moments, policies, _suspected)
     return score_idle(fleet.truth, named, moments, FindingKind.SUSPECTED_IDLE.value)
 
 
@@ -224,19 +215,15 @@ def _suspected(at: datetime, findings: Sequence[Finding]) -> Iterator[Named]:
 def watch(
     fleet: SimulatedFleet,
     moments: Sequence[datetime],
-    folder: Path,
     policies: Policies,
     taken: Callable[[datetime, Sequence[Finding]], Iterable[Named]] = named_with_misfits,
 ) -> list[Named]:
-    """Runs the whole path at each moment, over files as a user has them. taken: from the findings of each moment."""
-    write_fleet(fleet, folder)
-    store = open_recording([folder / "telemetry.parquet"])
-    named: list[Named] = []
-    for at in moments:
-        write_cluster(fleet, folder / "cluster", at)
-        snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(policies))
-        named.extend(taken(at, analyse(PlanFacts(snapshot=snapshot), policies).findings))
-    return named
+    """Runs the whole path at each moment. taken: from the findings of each moment."""
+    return [
+        one
+        for snapshot in snapshots_of(fleet, moments, policies)
+        for one in taken(snapshot.at, analyse(PlanFacts(snapshot=snapshot), policies).findings)
+    ]
 
 
 # Output

@@ -41,6 +41,7 @@ from lab.simulate.tables import NAMES
 
 END = datetime(2026, 3, 15, 12, tzinfo=UTC)
 DAYS = 1.5
+WHOLE: Span = (0.0, FOREVER)
 STARTS = 6
 """Times at which faults begin, so that a few more moments see each soon after its beginning."""
 
@@ -472,8 +473,7 @@ def _manager_not_started(site: _Site) -> None:
 def _needs_no_manager(site: _Site) -> None:
     for _ in range(2):
         machine = site.machine(A100)
-        whole = (0.0, FOREVER)
-        site.case("a model that needs no Fabric Manager", FindingKind.FABRIC, [machine], whole, Right.NOTHING)
+        site.case("a model that needs no Fabric Manager", FindingKind.FABRIC, [machine], WHOLE, Right.NOTHING)
 
 
 def _fabric_unhealthy(site: _Site) -> None:
@@ -550,7 +550,7 @@ def access(site: _Site) -> None:
         machine = site.machine(H100_NVL, 4)
         none = [(one, other, (0.0, FOREVER), 5) for one, other in combinations(range(4), 2) if one // 2 != other // 2]
         site.peers[machine.index] = none
-        site.case("access between bridged pairs alone", kind, [machine], (0.0, FOREVER), Right.NOTHING)
+        site.case("access between bridged pairs alone", kind, [machine], WHOLE, Right.NOTHING)
 
 
 def to_cpu(site: _Site) -> None:
@@ -569,7 +569,7 @@ def to_cpu(site: _Site) -> None:
     span = site.span()
     script[few.index].rates["c2c_replays"].append((*span, 0.3 / 60))
     site.case("few replays of a link to the CPU", kind, [few], span, Right.NOTHING, [card[few.index]])
-    site.case("links to the CPU that are well", kind, [unused], (0.0, FOREVER), Right.NOTHING)
+    site.case("links to the CPU that are well", kind, [unused], WHOLE, Right.NOTHING)
 
 
 def lanes(site: _Site) -> None:
@@ -585,13 +585,12 @@ def lanes(site: _Site) -> None:
     card = site.one(machine)
     for begin in np.arange(site.span()[0], site.plan.seconds, 2400.0):
         site.cards(machine, [card])[0].states[width].append((begin, begin + 480.0, 8.0))
-    whole = (0.0, FOREVER)
-    site.case("PCIe lanes that rest for some minutes", kind, [machine], whole, Right.NOTHING, [card])
+    site.case("PCIe lanes that rest for some minutes", kind, [machine], WHOLE, Right.NOTHING, [card])
     for _ in range(2):
         machine = site.machine(H100_NVL, 4)
         for script in site.cards(machine):
             script.states[width].append((0.0, FOREVER, 8.0))
-        site.case("slots with half of the PCIe lanes", kind, [machine], whole, Right.NOTHING)
+        site.case("slots with half of the PCIe lanes", kind, [machine], WHOLE, Right.NOTHING)
 
 
 # The board, its power and its heat
@@ -794,13 +793,12 @@ def _pods(site: _Site) -> None:
     site.case("a GPU on which Pods die", kind, [lemon], spans[lemon.index], Right.NAMED, [card], fades=fades)
     scene = "a Node whose kubelet refuses Pods"
     site.case(scene, kind, [refuses], spans[refuses.index], Right.NAMED, fades=fades)
-    whole = (0.0, FOREVER)
-    site.case("a program that always dies, on its own Node", kind, [selected], whole, Right.NOTHING)
-    site.case("a Node that is drained", kind, [drained], whole, Right.NOTHING)
+    site.case("a program that always dies, on its own Node", kind, [selected], WHOLE, Right.NOTHING)
+    site.case("a Node that is drained", kind, [drained], WHOLE, Right.NOTHING)
     _reboot(site, boots, spans[boots.index][0] - 60.0)
-    site.case("a Node that boots, and refuses the Pods that ran there", kind, [boots], whole, Right.NOTHING)
+    site.case("a Node that boots, and refuses the Pods that ran there", kind, [boots], WHOLE, Right.NOTHING)
     for machine in machines[6:]:
-        site.case("Pods that die as often as elsewhere", kind, [machine], whole, Right.NOTHING)
+        site.case("Pods that die as often as elsewhere", kind, [machine], WHOLE, Right.NOTHING)
 
 
 def _short_job(
@@ -848,10 +846,9 @@ def _node_conditions(site: _Site) -> None:
         row, span = known[int(site.rng.integers(len(known)))], site.span()
         site.conditions[machine.name].append((row.type, row.bad_status, span))
         site.case("another detector's condition", kind, [machine], span, Right.NAMED, fades=timedelta())
-    whole = (0.0, FOREVER)
     for row in known:
-        site.conditions[well.name].append((row.type, "False" if row.bad_status == "True" else "True", whole))
-    site.conditions[unknown.name].append(("ExampleMaintenanceDue", "True", whole))
+        site.conditions[well.name].append((row.type, "False" if row.bad_status == "True" else "True", WHOLE))
+    site.conditions[unknown.name].append(("ExampleMaintenanceDue", "True", WHOLE))
     row, (begin, _) = known[int(site.rng.integers(len(known)))], site.span()
     site.conditions[past.name].append((row.type, "Unknown", (begin, FOREVER)))
     for machine, scene in (
@@ -859,7 +856,7 @@ def _node_conditions(site: _Site) -> None:
         (unknown, "a condition that no detector is known for"),
         (past, "a condition whose detector no longer reports"),
     ):
-        site.case(scene, kind, [machine], whole, Right.NOTHING)
+        site.case(scene, kind, [machine], WHOLE, Right.NOTHING)
 
 
 def _infiniband(site: _Site) -> None:
@@ -913,9 +910,9 @@ def _infiniband(site: _Site) -> None:
     site.ports[slower.name]["rocep0"][_RATE][during(spans[slower.name])] = 1.25e9
     site.case("a port of RoCE that is slower than before", kind, [slower], spans[slower.name], Right.NAMED, fades=fades)
     port(once)[_DOWNED][seconds >= spans[once.name][0]] += 1
-    site.case("a port that went down once", kind, [once], (0.0, FOREVER), Right.NOTHING)
+    site.case("a port that went down once", kind, [once], WHOLE, Right.NOTHING)
     port(few)[_SYMBOLS] += np.cumsum(np.full(steps, 2500 / (6 * HOUR) * plan.interval_seconds))
-    site.case("fewer symbol errors than InfiniBand allows", kind, [few], (0.0, FOREVER), Right.NOTHING)
+    site.case("fewer symbol errors than InfiniBand allows", kind, [few], WHOLE, Right.NOTHING)
     span = site.span()
     for machine in switch[:3]:
         port(machine)[_STATE][during(span)] = 1.0

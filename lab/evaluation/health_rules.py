@@ -8,7 +8,7 @@ and with every action allowed: what is right to do does not depend on a budget.
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
@@ -25,6 +25,7 @@ from gpuwatch.facts.model.decision import (
     FindingKind,
     Mode,
     Severity,
+    Snapshot,
     SubjectKind,
     Verdict,
 )
@@ -35,6 +36,7 @@ from gpuwatch.sources.kube.recorded import RecordedCluster
 from gpuwatch.sources.telemetry.recording import open_recording
 from lab.evaluation.health_fleets import FLEETS, Case, HealthFleet, Right, health_fleet
 from lab.evaluation.scoring import Quality, added, summed
+from lab.simulate.fleet import SimulatedFleet
 from lab.simulate.writing import write_cluster, write_fleet
 
 POLICIES = Policies(
@@ -99,9 +101,7 @@ def evaluate_health(seed: int) -> tuple[list[Quality], list[SceneScore], int]:
     for each in FLEETS:
         fleet = health_fleet(seed, each)
         moments = moments_of(fleet)
-        with tempfile.TemporaryDirectory(prefix="gpuwatch-health-") as folder:
-            seen = watch(fleet, moments, Path(folder))
-        by_kind, by_scene = score(fleet.cases, seen, moments)
+        by_kind, by_scene = score(fleet.cases, watch(fleet, moments), moments)
         kinds.append(by_kind)
         scenes.append(by_scene)
         looks += len(moments)
@@ -116,16 +116,23 @@ def moments_of(fleet: HealthFleet) -> list[datetime]:
     return sorted(moment for moment in moments if plan.start + _FIRST <= moment <= plan.end)
 
 
-def watch(fleet: HealthFleet, moments: Sequence[datetime], folder: Path) -> list[Seen]:
+def snapshots_of(fleet: SimulatedFleet, moments: Sequence[datetime], policies: Policies) -> Iterator[Snapshot]:
+    """Of each moment, from files as a user has them."""
+    with tempfile.TemporaryDirectory(prefix="gpuwatch-fleet-") as name:
+        folder = Path(name)
+        write_fleet(fleet, folder)
+        store = open_recording([folder / "telemetry.parquet"])
+        for at in moments:
+            write_cluster(fleet, folder / "cluster", at)
+            yield collect(store, RecordedCluster(folder / "cluster"), at, needs_of(policies))
+
+
+def watch(fleet: HealthFleet, moments: Sequence[datetime]) -> list[Seen]:
     """What each moment's cycle shows and would do."""
-    write_fleet(fleet, folder)
-    store = open_recording([folder / "telemetry.parquet"])
     nodes = {card.uuid: machine.name for machine in fleet.machines for card in machine.cards}
     faults, storm_at = FaultMemory(), None
     seen: list[Seen] = []
-    for at in moments:
-        write_cluster(fleet, folder / "cluster", at)
-        snapshot = collect(store, RecordedCluster(folder / "cluster"), at, needs_of(POLICIES))
+    for snapshot in snapshots_of(fleet, moments, POLICIES):
         faults = remember(snapshot, POLICIES, faults)
         analysis = analyse(PlanFacts(snapshot=snapshot, last_storm=storm_at), POLICIES, faults)
         storm_at = analysis.plan.last_storm

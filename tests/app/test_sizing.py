@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -308,17 +309,7 @@ def test_from_after_to_is_refused(sources: tuple[str, ...], tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_real_prometheus_gives_the_advice_of_the_recording(newest_prometheus: ServerBuild, tmp_path: Path) -> None:
-    plan = FleetPlan(
-        seed=5,
-        end=END,
-        gpus=8,
-        days=3.5,
-        interval_seconds=300,
-        extended_share=1.0,
-        oversized=4,
-        faults=(),
-        idle_allocations=0,
-    )
+    plan = replace(PLAN, seed=5, gpus=8, days=3.5, interval_seconds=300, oversized=4, idle_allocations=0)
     fleet = build_fleet(plan)
     write_fleet(fleet, tmp_path)
     write_openmetrics(fleet, tmp_path / "fleet.om")

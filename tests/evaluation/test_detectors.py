@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -45,7 +44,7 @@ def test_moments_are_regular_with_one_soon_after_each_planted_beginning(fleet: S
             assert max(b - a for a, b in pairwise(last)) <= timedelta(minutes=6)
 
 
-def test_every_pod_that_never_worked_is_named_within_two_hours(tmp_path: Path) -> None:
+def test_every_pod_that_never_worked_is_named_within_two_hours() -> None:
     """All of them, looked at every few minutes from files as a user has them."""
     fleet = build_fleet(FleetPlan(seed=2, end=END, gpus=48, days=2, idle_allocations=24, faults=()))
     first = fleet.plan.start + timedelta(hours=7)
@@ -56,7 +55,7 @@ def test_every_pod_that_never_worked_is_named_within_two_hours(tmp_path: Path) -
     ]
     assert len(never) >= 4
     moments = [each for each in moments_of(fleet, 24) if any(holds(truth, each) for truth in never)]
-    named = watch(fleet, moments, tmp_path, Policies())
+    named = watch(fleet, moments, Policies())
     for truth in never:
         at = first_named(truth, named)
         assert at is not None, truth

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -150,11 +149,11 @@ def test_nodes_say_where_they_stand_and_when_they_booted(whole: tuple[HealthFlee
     assert boot(at - 3600) != boot(at + 3600)
 
 
-def test_faults_are_found_and_what_is_contained_ends_no_job(tmp_path: Path) -> None:
+def test_faults_are_found_and_what_is_contained_ends_no_job() -> None:
     """On a small fleet, from the files to the plan."""
     fleet = health_fleet(3, (links_not_trained, board, contained, not_repaired, switches))
     moments = [at for number, at in enumerate(moments_of(fleet)) if number % 2]
-    rows, scenes = score(fleet.cases, watch(fleet, moments, tmp_path), moments)
+    rows, scenes = score(fleet.cases, watch(fleet, moments), moments)
     assert {row.kind: (row.planted, row.false_names) for row in rows} == {
         "board": (2, ()),
         "ecc": (1, ()),

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,11 +89,11 @@ def test_the_rest_of_a_fleet_is_the_same_with_and_without() -> None:
         assert np.array_equal(item.values, other.values, equal_nan=True)
 
 
-def test_contention_is_found_from_files_as_a_user_has_them(fleet: SimulatedFleet, tmp_path: Path) -> None:
+def test_contention_is_found_from_files_as_a_user_has_them(fleet: SimulatedFleet) -> None:
     """Every planted one is suspected, and proven where others of both have a card to themselves."""
     planted = [truth for truth in misfits(fleet) if not truth.harmless]
     moments = sorted(truth.start + timedelta(hours=2) for truth in planted)
-    named = watch(fleet, moments, tmp_path, Policies())
+    named = watch(fleet, moments, Policies())
     rows = {row.kind: row for row in score_misfits(fleet.truth, named, [fleet.plan.start, *moments])}
     for kind in (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION):
         assert (rows[kind].planted, rows[kind].found) == (2, 2)
