@@ -9,8 +9,6 @@ merge patch}`, `{"at", "of": key, "gone": true}`, or `{"at", "mark": what is don
 whole. `node_replay.py` reads recordings.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -198,7 +196,7 @@ def _follow(into: Recorder, api: Api, kind: str, version: str, stop: threading.E
 
 @dataclass(frozen=True)
 class Stage:
-    """Two Nodes with four GPUs each. `held` is the Job of the scene, whose Pods begin on the first Node."""
+    """Two Nodes with four GPUs each. What a scene waits for, it waits for in the recording."""
 
     nodes: RealNodes
     api: Api

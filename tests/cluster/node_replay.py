@@ -1,9 +1,4 @@
-"""Reads recordings of real Nodes (`fixtures/node-recordings`) moment by moment, as gpuwatch reads a cluster.
-
-for moment in moments(lines): moment.cluster(tmp_path)
-"""
-
-from __future__ import annotations
+"""Reads recordings of real Nodes (`fixtures/node-recordings`) moment by moment, as gpuwatch reads a cluster."""
 
 import json
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """What real Nodes showed over time (fixtures/node-recordings), as gpuwatch reads, judges and plans it."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter
