@@ -1,5 +1,6 @@
 """gpuwatch on real Nodes: gangs whose Pods really end, devices that a kubelet hands out, volumes that stay."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 MOVE = {"taint_node": "enforce", "evict_gang": "enforce"}
 RELEASE = {"release_gang": "enforce"}
 TEAM = "/api/v1/namespaces/team-a"
+JOBS = "/apis/batch/v1/namespaces/team-a/jobs"
+VOLUMES = "/api/v1/persistentvolumes"
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +115,50 @@ def placed(found: Installed, name: str) -> dict[str, str]:
 
 
 def job_of(found: Installed, name: str) -> Object:
-    answer: Object = found.api.get(f"/apis/batch/v1/namespaces/team-a/jobs/{name}")
+    answer: Object = found.api.get(f"{JOBS}/{name}")
     return answer
 
 
 def kept(found: Installed, name: str) -> Any:
-    """What has to outlive an action: the ConfigMap and the Job themselves."""
-    return [item["metadata"]["uid"] for item in (found.api.get(f"{TEAM}/configmaps/{name}"), job_of(found, name))]
+    """What has to outlive an action: the ConfigMap and the Job themselves; and claim and volume, still bound."""
+    items = [found.api.get(f"{TEAM}/configmaps/{name}"), job_of(found, name)]
+    uids = [item["metadata"]["uid"] for item in items]
+    if not any(each["name"] == "data" for each in items[1]["spec"]["template"]["spec"]["volumes"]):
+        return uids
+    claim, volume = found.api.get(f"{TEAM}/persistentvolumeclaims/{name}"), found.api.get(f"{VOLUMES}/{name}")
+    uids += [claim["metadata"]["uid"], volume["metadata"]["uid"], volume["spec"]["claimRef"]["uid"]]
+    phases = [claim["status"]["phase"], volume["status"]["phase"]]
+    return [*uids, *phases, claim["spec"]["volumeName"], volume["spec"]["persistentVolumeReclaimPolicy"]]
+
+
+def gang_with_volume(found: Installed, name: str, *, node: str = "") -> Object:
+    """The gang with a claim bound to a volume, which are there then. node: where a local volume is; '' for a hostPath
+    volume, which is the same folder of this machine on each Node."""
+    folder = found.folder / f"volume-{name}"
+    folder.mkdir()
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
+    where: Object = {"hostPath": {"path": str(folder)}}
+    if node:
+        where = {"local": {"path": str(folder)}, "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}
+    alike = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {**alike, **where, "capacity": {"storage": "1Gi"}, "persistentVolumeReclaimPolicy": "Retain"}
+    claim = {**alike, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": name}
+    found.api.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    metadata = {"name": name, "namespace": "team-a"}
+    found.api.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim})
+    found.until(lambda: found.api.get(f"{TEAM}/persistentvolumeclaims/{name}")["status"].get("phase") == "Bound")
+    made = gang(name, end_seconds=1)
+    spec = made["spec"]["template"]["spec"]
+    spec["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": name}})
+    spec["containers"][0]["volumeMounts"].append({"name": "data", "mountPath": "/data"})
+    return made
+
+
+def without_gangs(found: Installed) -> None:
+    """Those of the tests before are gone, with their Pods."""
+    answer = found.api.answer("DELETE", f"{JOBS}", {"propagationPolicy": "Background"})
+    assert answer.ok, answer.text
+    found.until(lambda: found.api.get(f"{TEAM}/pods")["items"] == [])
 
 
 def test_a_gang_moves_off_a_broken_gpu_and_restarted_kubelets_are_no_reason_for_anything(
@@ -154,23 +194,69 @@ def test_the_taint_goes_when_the_gpu_is_well(nodes: RealNodes, installed: Instal
         installed.until(lambda: installed.phase("taint_node", "gpu-0") == "Succeeded", replica)
 
 
-def test_an_idle_gang_is_released_and_undo_gives_it_back_with_all_it_had(
+def test_an_idle_gang_is_released_and_undo_gives_it_back_elsewhere_with_its_volume_and_all_it_had(
     nodes: RealNodes, installed: Installed
 ) -> None:
-    before = started(installed, gang("forgotten", end_seconds=1))
+    without_gangs(installed)
+    with cordoned(installed.api, nodes[1]):
+        before = started(installed, gang_with_volume(installed, "forgotten"))
+    assert set(before.values()) == {"gpu-0"}
     stays, spec = kept(installed, "forgotten"), job_of(installed, "forgotten")["spec"]
-    names = set(before.values())
-    for node in nodes.nodes:
-        if node.name in names:
-            for index in range(node.gpus):
-                node.set_gpu(index, busy=False)
+    assert stays.count("Bound") == 2 and "Retain" in stays
+    for index in range(nodes[0].gpus):
+        nodes[0].set_gpu(index, busy=False)
     with installed.gpuwatch("releasing", installed.settings("releasing", plan={"modes": RELEASE})) as replica:
         installed.until(lambda: installed.phase("release_gang", "forgotten") == "InEffect", replica, seconds=180)
         assert installed.pods("forgotten") == []
-        (held,) = installed.remediations("release_gang", "forgotten")
-        undone = installed.command("undo", held["metadata"]["name"], "-n", "team-a")
-        assert undone.returncode == 0, undone.stderr
-        installed.until(lambda: installed.phase("release_gang", "forgotten") == "Undone", replica)
-        installed.until(lambda: len(installed.running("forgotten")) == 2, replica)
+        assert kept(installed, "forgotten") == stays
+        with cordoned(installed.api, nodes[0]):
+            (held,) = installed.remediations("release_gang", "forgotten")
+            undone = installed.command("undo", held["metadata"]["name"], "-n", "team-a")
+            assert undone.returncode == 0, undone.stderr
+            installed.until(lambda: installed.phase("release_gang", "forgotten") == "Undone", replica)
+            installed.until(lambda: len(installed.running("forgotten")) == 2, replica)
+    after = placed(installed, "forgotten")
+    assert set(after.values()) == {"gpu-1"} and not set(after) & set(before)
     assert kept(installed, "forgotten") == stays
     assert job_of(installed, "forgotten")["spec"] == spec
+
+
+def test_a_gang_whose_local_volume_is_on_the_broken_node_is_refused_with_that_reason_and_left_alone(
+    nodes: RealNodes, installed: Installed
+) -> None:
+    without_gangs(installed)
+    before = started(installed, gang_with_volume(installed, "tied", node="gpu-0"))
+    assert set(before.values()) == {"gpu-0"}, "nowhere else is its volume"
+    for index in range(nodes[0].gpus):
+        nodes[0].set_gpu(index, busy=True)
+    stays, job, since = kept(installed, "tied"), job_of(installed, "tied"), time.time()
+    settings = installed.settings("tied", plan={"modes": MOVE})
+
+    def move() -> Object | None:
+        """The plan's, as `gpuwatch analyze` tells it."""
+        options = ("--prometheus", installed.prometheus, "--config", str(settings), "-o", "json")
+        said = installed.command("analyze", *options)
+        assert said.returncode == 0, said.stderr
+        items = json.loads(said.stdout)["plan"]["items"]
+        return next((item for item in items if item["candidate"]["action"] == "evict_gang"), None)
+
+    nodes[0].set_gpu(1, DCGM_FI_DEV_ROW_REMAP_FAILURE=1)
+    try:
+        with installed.gpuwatch("tying", settings) as replica:
+            installed.until(lambda: bool(installed.taints("gpu-0")), replica)
+            installed.until(lambda: move() is not None, replica)
+            time.sleep(10)  # three cycles
+            found = move()
+    finally:
+        nodes[0].set_gpu(1, DCGM_FI_DEV_ROW_REMAP_FAILURE=0)
+    assert found is not None and found["candidate"]["target"]["name"].endswith("/tied")
+    (refusal,) = found["refusals"]
+    assert refusal["guard"] == "lands"
+    words = ("Pod team-a/tied-", "persistentVolumeClaim", "does not know in which zone or on which Node its volume is")
+    assert all(each in refusal["reason"] for each in words), refusal["reason"]
+    assert installed.remediations("evict_gang", "tied") == []
+    assert placed(installed, "tied") == before
+    assert kept(installed, "tied") == stays
+    now = job_of(installed, "tied")
+    assert (now["spec"], now["metadata"].get("annotations")) == (job["spec"], job["metadata"].get("annotations"))
+    assert all(words.startswith("patch nodes ") for words in installed.disturbed(since)), installed.disturbed(since)
