@@ -10,9 +10,8 @@ from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.model.sizing import SpeedEstimate
 from gpuwatch.facts.model.workload_profile import PowerEnvelope
 from gpuwatch.size.capability import capability_of, ratios
-from gpuwatch.size.demand import Floats, SpeedPolicy
 from gpuwatch.size.memory import memory_need
-from gpuwatch.size.speed import predict_speeds
+from gpuwatch.size.speed import Floats, SpeedPolicy, predict_speeds
 from lab.evaluation.sizing_rows import MeasuredJob, envelopes, measured_on, profile_of
 
 # Rounding of published numbers: a truth this far outside is inside.

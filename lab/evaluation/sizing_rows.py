@@ -18,7 +18,7 @@ from gpuwatch.facts.catalog.gpus import Gpu, find_gpu
 from gpuwatch.facts.catalog.mig import MigProfile, geometry
 from gpuwatch.facts.model.workload_profile import Cell, MemoryRun, PowerEnvelope, WorkloadKey, WorkloadProfile
 from gpuwatch.size.capability import Capability, capability_of
-from gpuwatch.size.demand import SpeedPolicy
+from gpuwatch.size.speed import SpeedPolicy
 
 _NEEDED = ("model", "batch", "util_gpu_pct", "util_mem_pct", "fb_used_mib", "power_w")
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)

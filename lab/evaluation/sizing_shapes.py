@@ -14,8 +14,7 @@ import numpy as np
 from gpuwatch.facts.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.facts.model.workload_profile import Cell, PowerEnvelope, WorkloadKey, WorkloadProfile
 from gpuwatch.size.capability import capability_of, ratios
-from gpuwatch.size.demand import SpeedPolicy
-from gpuwatch.size.speed import predict_speeds
+from gpuwatch.size.speed import SpeedPolicy, predict_speeds
 
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)
 _KERNELS = 400

@@ -15,9 +15,8 @@ from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.facts.model.workload_profile import Cell, PowerEnvelope, WorkloadProfile
 from gpuwatch.size.capability import Capability, LabelledSize, capability_of, condition, labelled_sizes, ratios
-from gpuwatch.size.demand import SpeedPolicy
 from gpuwatch.size.policy import AdvicePolicy
-from gpuwatch.size.speed import predict_speed, predict_speeds
+from gpuwatch.size.speed import SpeedPolicy, predict_speed, predict_speeds
 
 ENVELOPE = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=50.0, ceiling_watts=250.0, devices=8)
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from math import ceil
 
 from gpuwatch.account.money import PriceList
-from gpuwatch.facts.catalog.gpus import Gpu, find_gpu
+from gpuwatch.facts.catalog.gpus import Gpu, model_name
 from gpuwatch.facts.frameworks import FRAMEWORK_OF, OWNERS, kind_of
 from gpuwatch.facts.frameworks.framework import Kind, Nature
 from gpuwatch.facts.model.cluster import Cluster, Gang, Namespace, Node, Pod, Workload
@@ -71,7 +71,7 @@ class Facts:
         """Nodes of its Pods; without any, all Nodes with its GPU model."""
         names = dict.fromkeys(pod.node for pod in self.pods.get(key.workload, ()) if pod.node)
         on = tuple(self.nodes[name] for name in names if name in self.nodes)
-        fitting = tuple(node for node in on if _model(node) in ("", key.gpu_model))
+        fitting = tuple(node for node in on if model_name(node.gpu_product) in ("", key.gpu_model))
         return fitting or self.nodes_of.get(key.gpu_model, ())
 
     def annotated(self, key: WorkloadKey) -> Iterable[tuple[str, Mapping[str, str]]]:
@@ -94,11 +94,6 @@ def in_service(node: Node) -> bool:
     return not node.unschedulable and node.ready is not False
 
 
-def _model(node: Node) -> str:
-    found = find_gpu(node.gpu_product)
-    return found.name if found is not None else node.gpu_product
-
-
 def gather(
     book: ProfileBook,
     cluster: Cluster,
@@ -109,7 +104,7 @@ def gather(
 ) -> Facts:
     live = (pod for pod in cluster.pods if pod.phase not in _ENDED and not pod.deleting)
     pods = grouped(live, lambda pod: pod.workload)
-    nodes_of = grouped((node for node in cluster.nodes if node.gpu_product), _model)
+    nodes_of = grouped((node for node in cluster.nodes if node.gpu_product), lambda node: model_name(node.gpu_product))
     profiles_of = grouped(book.profiles.values(), lambda profile: (profile.key.workload, profile.key.container))
     gangs: dict[str, list[Gang]] = defaultdict(list)
     owners = {pod.ref: pod.workload for pod in cluster.pods}

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, profile_name
 from gpuwatch.facts.catalog.mig import geometry
@@ -62,12 +61,7 @@ class MigFleet:
 
 def gpu_of(device: Device, node: Node | None) -> Gpu | None:
     """The device's model in the catalog: by its own name, else by its Node's product."""
-    return _known(device.model) or (_known(node.gpu_product) if node is not None else None)
-
-
-@lru_cache(maxsize=1024)
-def _known(name: str) -> Gpu | None:
-    return find_gpu(name) if name else None
+    return find_gpu(device.model) or (find_gpu(node.gpu_product) if node is not None else None)
 
 
 def holders_of(cluster: Cluster, devices: Sequence[Device]) -> dict[DeviceId, tuple[PodRef, ...]]:

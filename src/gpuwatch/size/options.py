@@ -12,7 +12,7 @@ from math import ceil
 from typing import TypeAlias
 
 from gpuwatch.account.money import run_time_ratio
-from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.facts.catalog.gpus import Gpu
 from gpuwatch.facts.model.cluster import Sharing
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.sizing import EvidenceTier, MemoryNeed, Option, SpeedEstimate, Target, TargetKind
@@ -135,17 +135,16 @@ def shared_speed(one: Sharer, partners: Sequence[Sharer], sharing: Sharing) -> S
 
 
 def partners(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> Mapping[WorkloadKey, Sequence[SharingGroup]]:
-    by_model: dict[str, list[Sharer]] = defaultdict(list)
+    by_gpu: dict[Gpu, list[Sharer]] = defaultdict(list)
     for key, item in ready.items():
         one = sharer(item.profile, item.memory, item.tier)
         lone = not facts.serves(key) and facts.gang_pods(item.profile) < 2 and facts.alive(item.profile)
         if one is not None and lone and item.gpu.vendor is Vendor.NVIDIA:
-            by_model[item.gpu.name].append(one)
+            by_gpu[item.gpu].append(one)
     found: dict[WorkloadKey, list[SharingGroup]] = defaultdict(list)
-    for model, sharers in sorted(by_model.items()):
-        gpu = find_gpu(model)
+    for gpu, sharers in sorted(by_gpu.items(), key=lambda each: each[0].name):
         for sharing in (Sharing.MPS, Sharing.TIME_SLICING):
-            for group in groups(sharers, gpu.memory_bytes if gpu is not None else 0.0, sharing, facts.policy):
+            for group in groups(sharers, gpu.memory_bytes, sharing, facts.policy):
                 for one in group:
                     found[one.key].append((sharing, one, [other for other in group if other is not one]))
     return found
@@ -185,14 +184,11 @@ def _speeds(item: Ready, targets: Sequence[Target], facts: Facts) -> list[tuple[
     speeds = dict(zip(there, predicted, strict=True))
     found = []
     for index, target in enumerate(targets):
-        speed = speeds.get(index)
-        if target.kind is TargetKind.FEWER:
-            speed = fewer_speed(item.profile, item.now, target, item.tier)
+        fewer = target.kind is TargetKind.FEWER
+        speed = fewer_speed(item.profile, item.now, target, item.tier) if fewer else speeds.get(index)
         problem = "" if speed is not None else problems.get(index, "nothing was measured")
-        no_speed = SpeedEstimate(
-            low_ratio=0.0, likely_ratio=0.0, high_ratio=0.0, tier=item.tier, basis=f"Not known: {problem}."
-        )
-        found.append((speed or no_speed, problem))
+        nothing = {"low_ratio": 0.0, "likely_ratio": 0.0, "high_ratio": 0.0}
+        found.append((speed or SpeedEstimate(**nothing, tier=item.tier, basis=f"Not known: {problem}."), problem))
     return found
 
 

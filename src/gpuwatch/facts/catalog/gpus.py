@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, lru_cache
 from operator import attrgetter
 
 from gpuwatch.facts.catalog.mig import MigGeometry, MigProfile, families, geometry
@@ -42,6 +42,7 @@ class Gpu:
     checked: date
 
 
+@lru_cache(maxsize=1024)
 def find_gpu(name: str) -> Gpu | None:
     """The model of a `modelName`, a GFD product, an AMD `card_series` or `card_model`; None where unknown.
 
