@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.facts.model.cluster import Node, NodeTerm, Pod, PodTerm, Requirement, Spread, Taint, Toleration
+from gpuwatch.facts.model.cluster import HOSTNAME, Node, NodeTerm, Pod, PodTerm, Requirement, Spread, Taint, Toleration
 from gpuwatch.facts.model.telemetry import PodRef
 
 # Bounds the backtracking for one gang; beyond it the answer is 'no'. Equal Pods without affinities need none.
@@ -390,9 +390,6 @@ def waiting_groups(pods: Iterable[Pod]) -> list[list[Pod]]:
         return -max(pod.priority for pod in group), min(created, default=math.inf), min(pod.ref for pod in group)
 
     return sorted(groups.values(), key=rank)
-
-
-HOSTNAME = "kubernetes.io/hostname"
 
 
 def unfit(pod: Pod, node: Node) -> str:

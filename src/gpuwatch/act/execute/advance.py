@@ -29,6 +29,7 @@ from gpuwatch.act.plan.demand import on_demand
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import Clearance, unread
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO, PlanPolicy
+from gpuwatch.act.plan.topology import sent_back
 from gpuwatch.facts.frameworks.fights import loses_place, waits_for, who_wrote
 from gpuwatch.facts.frameworks.objects import ABSENT, Object, Refused, condition, value_at
 from gpuwatch.facts.frameworks.release import (
@@ -589,6 +590,9 @@ class Advance:
             looked = replace(looked, deadline_at=self.after(self.policy.taint_expiry_seconds))
         elif self.overdue:
             return self._undo(Phase.UNDONE, f"The taint expired: nothing has shown for long how its Node is. {why}")
+        barred = bool(taints) and taints[-1].parameters["effect"] != "PreferNoSchedule"
+        if barred and not remediation.called_at and (again := sent_back(remediation.proposal, facts)):
+            return self._more(looked, acts.call_steps(remediation, again), f"A person is called: {again}")
         if state is Health.SICK and not self.inputs.pause.paused and not stopped_by(facts, self.now):
             handed = _to_hand_off(remediation, facts, taints, self.policy)
             if isinstance(handed, tuple):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, gathering, misfits
+from gpuwatch.act.plan.topology import consequence
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import (
     ActionKind,
@@ -64,7 +65,7 @@ def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
     for name, findings in sorted(by_node.items(), key=lambda item: item[0]):
         node = facts.nodes.get(name)
         devices = tuple(sorted({device for finding in findings for device in finding.devices}))
-        yield Candidate(
+        found_here = Candidate(
             action=ActionKind.TAINT_NODE,
             target=Subject(SubjectKind.NODE, name),
             findings=_strongest(findings),
@@ -76,6 +77,9 @@ def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
             gpus=facts.node_gpus(node) if node else facts.physical(devices),
             detectors=_detectors(findings),
         )
+        why = _sentence(facts.findings_by_id[found_here.findings[0]].summary)
+        moves = consequence(found_here, facts)
+        yield replace(found_here, reason=f"{why} {moves}") if moves else found_here
 
 
 def _group_candidate(

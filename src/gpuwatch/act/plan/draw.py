@@ -25,6 +25,7 @@ from gpuwatch.act.plan.guards import (
 from gpuwatch.act.plan.misfit import place
 from gpuwatch.act.plan.policy import MILDEST_FIRST, MIN_PRECISION_RATIO
 from gpuwatch.act.plan.score import weigh
+from gpuwatch.act.plan.topology import sent_back
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import FactKind, Pod
 from gpuwatch.facts.model.decision import (
@@ -93,7 +94,7 @@ def mode_of(candidate: Candidate, facts: PlanFacts) -> tuple[Mode, str]:
         # An invalid value counts as observe.
         wanted = Mode(asked) if asked in set(Mode) else Mode.OBSERVE
         offers.append((wanted, f"Namespace {candidate.namespace} has {keys.MODE}={asked}."))
-    for doubt in (_imprecise(candidate, facts), _to_approve(candidate, facts)):
+    for doubt in (_imprecise(candidate, facts), _to_approve(candidate, facts), sent_back(candidate, facts)):
         if doubt:
             offers.append((Mode.SUGGEST, doubt))
     return min(offers, key=lambda offer: MILDEST_FIRST.index(offer[0]))

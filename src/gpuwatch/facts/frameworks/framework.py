@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from gpuwatch.facts.frameworks.objects import ABSENT, KindKey, Object, Refused
 from gpuwatch.facts.frameworks.owner import Owner, OwnerSpec, OwnerState
-from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.cluster import Assigned, Pod
 from gpuwatch.facts.model.remediation import ObjectRef
 
 Labels = Mapping[str, str]
@@ -163,9 +163,9 @@ class Kind:
 
     metadata_only: only the metadata is read. spec: the fields that are read of its spec. replicas, suspended: by the
     spec, the latter also by annotations; None where the kind has neither. unscheduled: why its Pods are not placed, by
-    its status. retries: `Workload.retries`, by spec and status. independent: its Pods do not need each other, unless
-    its framework makes them a gang. pod_suffix: pattern of what the controller appends to its own name in its Pods'
-    names.
+    its status. retries: `Workload.retries`, by spec and status. assigned: `Gang.assigned`, by the status. independent:
+    its Pods do not need each other, unless its framework makes them a gang. pod_suffix: pattern of what the controller
+    appends to its own name in its Pods' names.
     """
 
     group: str
@@ -177,6 +177,7 @@ class Kind:
     suspended: Callable[[Any, Labels], bool] | None = None
     unscheduled: Callable[[OwnerState], str] | None = None
     retries: Callable[[Any, OwnerState], int] | None = None
+    assigned: Callable[[Object], Assigned | None] | None = None
     nature: Nature | None = None
     independent: bool = False
     pod_suffix: str = ""

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from gpuwatch.facts.frameworks.objects import KindKey
+from gpuwatch.facts.model.cluster import Assigned
+from gpuwatch.facts.model.telemetry import Gap
 
 
 class Wire(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -85,6 +87,8 @@ class Owner:
     unscheduled: str = ""  # why its Pods are not placed, as its status says
     loses: str | None = None  # see Workload
     retries: int | None = None  # see Workload
+    assigned: Assigned | None = None  # see Gang
+    misread: Gap | None = None  # why `assigned` is not understood
 
     @property
     def key(self) -> KindKey:

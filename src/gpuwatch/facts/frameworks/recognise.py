@@ -118,15 +118,10 @@ def unscheduled(member: Member, objects: GangObjects) -> str:
     return next((f"{item.kind} {item.name}: {item.unscheduled}" for item in told), "")
 
 
-def _native_group(member: Member, objects: GangObjects) -> Owner | None:
-    """The scheduler's own PodGroup that the Pod names."""
-    return objects.by_name.get((schedulers.NATIVE_GROUP.key, member.namespace, member.scheduling_group))
-
-
 def priority(member: Member, own: int, objects: GangObjects) -> int:
     """The higher of the Pod's own priority, which its kubelet evicts by, and of its PodGroup's, which the scheduler
     preempts by."""
-    group = _native_group(member, objects)
+    group = objects.by_name.get((schedulers.NATIVE_GROUP.key, member.namespace, member.scheduling_group))
     return own if group is None else max(own, group.spec.priority or 0)
 
 
@@ -200,7 +195,7 @@ def _own_group_minimum(member: Member, owner: Owner, objects: GangObjects) -> in
 
 def _by_group(member: Member, objects: GangObjects) -> Membership | None:
     if member.scheduling_group:
-        group = _native_group(member, objects)
+        group = objects.by_name.get((schedulers.NATIVE_GROUP.key, member.namespace, member.scheduling_group))
         policy = group.spec.scheduling_policy if group is not None else None
         gang = policy.gang if policy else None
         if group is not None and gang is None:

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from gpuwatch.facts.model.telemetry import DeviceId, Gap, PodRef
 
+HOSTNAME = "kubernetes.io/hostname"
+
 
 @dataclass(frozen=True, slots=True)
 class Taint:
@@ -206,6 +208,7 @@ class Pod:
     refused: why its kubelet did not admit it, where that is a fault of the Node; such a Pod ran nowhere, and `started`
     is the time of the refusal. scheduled: of a refused Pod: no client chose its Node, so a scheduler did.
     of_node: of a Pod without accelerators: a DaemonSet's or a static Pod, which starts again with its Node.
+    sent_back: when Kueue ended it before it ran, as the Node that Kueue had chosen for it took it no more.
     """
 
     namespace: str
@@ -235,6 +238,7 @@ class Pod:
     refused: str = ""
     scheduled: bool = False
     of_node: bool = False
+    sent_back: datetime | None = None
 
     @property
     def ref(self) -> PodRef:
@@ -242,11 +246,24 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """Where Kueue placed a gang by its topology. pods: Node, by HOSTNAME → how many; {} where not understood. replaced:
+    Nodes for which it looks for others. evictions: how often it found none; evicted_at: when that last began or ended.
+    """
+
+    pods: Mapping[str, int] = field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
+    evictions: int = 0
+    evicted_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
     """Pods that have to run together: the unit of action.
 
     min_available: number of Pods that it needs, whether they exist or not; None where it needs all that exist.
-    unscheduled: why some are not placed, by its Kueue Workload or Volcano PodGroup.
+    unscheduled: why some are not placed, by its Kueue Workload or Volcano PodGroup. assigned: None where Kueue did not
+    place it by its topology.
     """
 
     id: str
@@ -257,6 +274,7 @@ class Gang:
     min_available: int | None = None
     recognised_by: str = ""  # label or field
     unscheduled: str = ""
+    assigned: Assigned | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

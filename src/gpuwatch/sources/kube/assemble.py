@@ -75,6 +75,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
     held = _existing_at(now, [taken.held for taken in pods.items if taken.held is not None], reading)
     admitted = reading.objects(FactKind.GANGS, kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
+    reading.gaps += [item.misread for item in admitted.items if item.misread]
     gpu_nodes = {item.node.name for item in nodes.items if item.offers}
     others = _companions(held, [taken.other for taken in pods.items if taken.other is not None], gpu_nodes)
     index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version), others)

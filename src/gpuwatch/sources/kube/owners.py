@@ -21,9 +21,9 @@ from gpuwatch.facts.frameworks.recognise import (
     recognise,
     unscheduled,
 )
-from gpuwatch.facts.model.cluster import Gang, OwnerStatus, Pod, Workload
-from gpuwatch.facts.model.telemetry import Gap
-from gpuwatch.sources.kube.decode import Listing, own_annotations
+from gpuwatch.facts.model.cluster import Assigned, Gang, OwnerStatus, Pod, Workload
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.kube.decode import Listing, own_annotations, part
 from gpuwatch.sources.kube.kinds import LISTED_OWNERS
 from gpuwatch.sources.kube.pods import HeldPod
 from gpuwatch.sources.kube.wire import Metadata
@@ -75,6 +75,7 @@ class TakeOwner:
         meta, spec = found.metadata, found.spec or kind.spec()
         if self.wanted and meta.uid and meta.uid not in self.wanted:
             return None
+        assigned, misread = _assigned(kind, raw, f"{meta.namespace}/{meta.name}")
         return Owner(
             group=kind.group,
             kind=kind.kind,
@@ -91,7 +92,20 @@ class TakeOwner:
             unscheduled=kind.unscheduled(found.status) if kind.unscheduled else "",
             loses=_loses(kind, raw),
             retries=kind.retries(spec, found.status) if kind.retries else None,
+            assigned=assigned,
+            misread=misread,
         )
+
+
+def _assigned(kind: Kind, raw: msgspec.Raw, of: str) -> tuple[Assigned | None, Gap | None]:
+    """`Owner.assigned` and `Owner.misread`. What could not be understood counts as assigned, to Nodes not known."""
+    if kind.assigned is None:
+        return None, None
+    try:
+        return kind.assigned(part(raw, "/status", dict) or {}), None
+    except (AttributeError, LookupError, TypeError, ValueError, msgspec.DecodeError) as error:
+        why = f"Only its Pods show where Kueue placed it: its status is not understood ({error!r})."
+        return Assigned(), Gap(kind=GapKind.BAD_INPUT, what=f"{kind.kind} {of}", detail=why)
 
 
 def _loses(kind: Kind, raw: msgspec.Raw) -> str | None:
@@ -235,7 +249,7 @@ def assign_workloads(
     order = sorted(range(len(climbed)), key=lambda at: climbed[at].reached.status is not OwnerStatus.FOUND)
     owner_ids = {at: ids.assign(climbed[at], objects) for at in order}
     pods: list[Pod] = []
-    gangs: dict[str, tuple[Membership, str, list[Pod]]] = {}
+    gangs: dict[str, tuple[Membership, Member, list[Pod]]] = {}
     for at, item in enumerate(climbed):
         pod = item.held.pod
         # A Pod that ended holds no device and is no longer a member.
@@ -245,9 +259,9 @@ def assign_workloads(
         pods.append(pod)
         if membership is not None:
             if membership.id not in gangs:
-                gangs[membership.id] = (membership, unscheduled(item.member, objects), [])
+                gangs[membership.id] = (membership, item.member, [])
             gangs[membership.id][2].append(pod)
-    return tuple(pods), tuple(ids.workloads.values()), tuple(_gang(*found) for found in gangs.values())
+    return tuple(pods), tuple(ids.workloads.values()), tuple(_gang(objects, *found) for found in gangs.values())
 
 
 def assign_companions(
@@ -266,7 +280,8 @@ def assign_companions(
     return found
 
 
-def _gang(membership: Membership, why: str, pods: Sequence[Pod]) -> Gang:
+def _gang(objects: GangObjects, membership: Membership, member: Member, pods: Sequence[Pod]) -> Gang:
+    admitted = kueue_workload(member, objects)
     owners = {pod.workload for pod in pods}
     return Gang(
         id=membership.id,
@@ -277,7 +292,8 @@ def _gang(membership: Membership, why: str, pods: Sequence[Pod]) -> Gang:
         pods=tuple(pod.ref for pod in pods),
         min_available=membership.min_available,
         recognised_by=membership.recognised_by,
-        unscheduled=why,
+        unscheduled=unscheduled(member, objects),
+        assigned=admitted.assigned if admitted is not None else None,
     )
 
 

@@ -191,6 +191,7 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
         restarts=sum(item.restart_count for item in status.container_statuses or ()),
         placement=placement(spec, meta.namespace, meta.labels or {}, unmodelled),
         unscheduled="" if spec.node_name else _unscheduled(status),
+        sent_back=_sent_back(status),
     )
     group = spec.scheduling_group
     return HeldPod(
@@ -204,6 +205,12 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
 def _unscheduled(status: wire.PodStatus) -> str:
     said = (item for item in status.conditions or () if item.type == "PodScheduled" and item.status == "False")
     return next((f"{item.reason}: {item.message or ''}" for item in said), "")
+
+
+def _sent_back(status: wire.PodStatus) -> datetime | None:
+    """Kueue's condition (pkg/controller/tas, since 0.17). It leaves such a Pod Failed, without a Node."""
+    said = (item for item in status.conditions or () if item.type == "TerminatedByKueue" and item.status == "True")
+    return next((item.last_transition_time for item in said), None) if status.phase == "Failed" else None
 
 
 def _refused(found: wire.WirePod) -> str:
