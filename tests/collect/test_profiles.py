@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,10 @@ class Ledger:
         self.books.append(book)
         return update_book(book, windows, owners, pods, unfit, policy)
 
+    def ends(self) -> list[float]:
+        """Of all windows, the oldest first."""
+        return sorted({end for _, _, end in self.busy()}, reverse=True)
+
     def busy(self) -> dict[tuple[str, str, float], float]:
         """(device, Pod, end of the window in seconds before AT) → activity. Each window once."""
         found: dict[tuple[str, str, float], float] = {}
@@ -94,6 +99,13 @@ def update(
     return update_profiles(book, store, cluster, at, POLICY, unfit=unfit, fetch=fetch, xids=xids)
 
 
+def updated(store: SampleStore, book: ProfileBook | None = None, **options: Any) -> ProfileBook:
+    """The book of an update of which nothing failed."""
+    found, gaps = update(store, book, **options)
+    assert failures(gaps) == []
+    return found
+
+
 def ago(seconds: float) -> datetime:
     return AT - timedelta(seconds=seconds)
 
@@ -112,12 +124,10 @@ def failures(gaps: Sequence[Gap]) -> list[tuple[GapKind, str]]:
 
 
 def test_the_first_update_reads_the_history_but_what_has_to_settle(tmp_path: Path, ledger: Ledger) -> None:
-    book, gaps = update(two_gpus().store(tmp_path))
-    assert failures(gaps) == []
+    book = updated(two_gpus().store(tmp_path))
     assert (book.until, book.step_seconds) == (SETTLED, 300)
     assert ledger.books == [None]  # an empty book would have watched those begin that are there from the first
-    ends = sorted({end for _, _, end in ledger.busy()}, reverse=True)
-    assert ends == [float(end) for end in range(6900, 0, -300)]
+    assert ledger.ends() == list(range(6900, 0, -300))
 
 
 def test_the_next_update_reads_only_what_is_new(tmp_path: Path, ledger: Ledger) -> None:
@@ -161,13 +171,11 @@ def test_a_stretch_that_fails_stops_the_book_before_it(
     book, gaps = update(Witness(store, second_hour), fetch=fetch)
     assert book.until == ago(3 * 3600) + timedelta(hours=1)
     assert failures(gaps) == [(GapKind.QUERY_FAILED, "windows of memory_used_bytes")]
-    assert {end for _, _, end in ledger.busy()} == {float(end) for end in range(10500, 7100, -300)}
+    assert ledger.ends() == list(range(10500, 7100, -300))
     # The next update fetches it again.
-    again, gaps = update(store, book, fetch=fetch)
+    again = updated(store, book, fetch=fetch)
     assert again.until == SETTLED
-    assert failures(gaps) == []
-    ends = sorted({end for _, _, end in ledger.busy()}, reverse=True)
-    assert ends == [float(end) for end in range(10500, 0, -300)]
+    assert ledger.ends() == list(range(10500, 0, -300))
 
 
 @pytest.mark.parametrize("metric", [FB, "kube_pod_owner", REASONS, XID])
@@ -190,11 +198,9 @@ def test_a_stretch_that_is_answered_in_part_stops_the_book_before_it_once(
     assert book.until == ago(3 * 3600) + timedelta(hours=1)
     assert failures(gaps) == [(GapKind.PARTIAL, "answers in part")]
     hours.append(1)  # the store answers again
-    again, gaps = update(witness, book, fetch=fetch)
+    again = updated(witness, book, fetch=fetch)
     assert again.until == SETTLED
-    assert failures(gaps) == []
-    ends = sorted({end for _, _, end in ledger.busy()}, reverse=True)
-    assert ends == [float(end) for end in range(10500, 0, -300)]
+    assert ledger.ends() == list(range(10500, 0, -300))
 
 
 def test_what_rests_on_answers_in_part_adds_nothing_to_a_book(tmp_path: Path, ledger: Ledger) -> None:
@@ -229,8 +235,7 @@ def test_late_samples_are_waited_for(tmp_path: Path, ledger: Ledger) -> None:
     timeline = Timeline()
     for number, until in ((1, 1500), (2, 1200)):
         timeline.add(ENGINE, gpu(number) | held("a"), 0.5, ago=7200, until=until)
-    book, gaps = update(timeline.store(tmp_path))
-    assert failures(gaps) == []
+    book = updated(timeline.store(tmp_path))
     assert book.until == ago(1200)
     ends = {each.start + timedelta(seconds=300 * len(each.values[Signal.BUSY_RATIO])) for each in ledger.windows}
     assert ends == {ago(1200)}  # what is asked for again is not told to be empty
@@ -257,8 +262,7 @@ def test_a_book_from_long_ago_is_taken_up_where_the_history_begins(tmp_path: Pat
     assert book.until == SETTLED
     assert failures(gaps) == [(GapKind.PARTIAL, "profiles")]
     assert max(end for _, _, end in ledger.busy()) == 6900
-    at_bound, gaps = update(two_gpus().store(tmp_path), replace(old, until=ago(7200)))
-    assert failures(gaps) == []
+    at_bound = updated(two_gpus().store(tmp_path), replace(old, until=ago(7200)))
     assert at_bound.until == SETTLED
 
 
@@ -381,8 +385,7 @@ def test_an_exporter_that_was_updated_meanwhile(
     timeline.add("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", newer, 0.25, ago=9000)
     monkeypatch.setattr(profiles, "VALUES_AT_ONCE", 14 * 12)
     fetch = replace(FETCH, history_seconds=18000)
-    book, gaps = update(timeline.store(tmp_path), fetch=fetch)
-    assert failures(gaps) == []
+    book = updated(timeline.store(tmp_path), fetch=fetch)
     assert book.until == SETTLED
     busy = ledger.busy()
     assert [busy[A, "team/a", float(end)] for end in (17700, 9000)] == pytest.approx([0.5, 0.5])
@@ -428,8 +431,7 @@ def test_profiles_and_use_of_a_real_book(tmp_path: Path) -> None:
     timeline.add(ENGINE, gpu(2), 0, ago=7200, until=5400, ends=True)
     timeline.add(ENGINE, gpu(2) | held("b"), 0.4, ago=5400, until=3600).add(ENGINE, gpu(2) | held("b"), 0.4, ago=1800)
     store = timeline.store(tmp_path)
-    book, gaps = update(store)
-    assert failures(gaps) == []
+    book = updated(store)
     found = {key.workload: profile for key, profile in book.profiles.items()}
     assert set(found) == {"Job/team/train", "Pod/team/b"}
     train, alone = found["Job/team/train"], found["Pod/team/b"]
@@ -449,8 +451,7 @@ def test_many_updates_make_the_book_of_one(tmp_path: Path) -> None:
     whole, _ = update(store, fetch=fetch)
     book: ProfileBook | None = None
     for begin in range(3 * 3600, -1, -1800):
-        book, gaps = update(store, book, at=ago(begin), fetch=replace(fetch, history_seconds=4 * 3600 - begin))
-        assert failures(gaps) == []
+        book = updated(store, book, at=ago(begin), fetch=replace(fetch, history_seconds=4 * 3600 - begin))
     assert book is not None
     assert (book.until, set(book.profiles)) == (whole.until, set(whole.profiles))
     for key, expected in whole.profiles.items():

@@ -7,9 +7,7 @@ import pytest
 from gpuwatch.facts.model.telemetry import GapKind, Schema, Signal
 from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.recording import open_recording
-from telemetry.timeline import AT, FIXTURES, SAMPLES, Timeline, gpu, held
-
-needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")
+from telemetry.timeline import AT, FIXTURES, SAMPLES, Timeline, gpu, held, needs_samples
 
 
 def schema_of(*pages: Path) -> Schema:

@@ -11,9 +11,7 @@ from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.inventory import Inventory, take_inventory
 from gpuwatch.sources.telemetry.recording import RecordingStore, open_recording
 from gpuwatch.sources.telemetry.samples import Function, Partition, SampleStore
-from telemetry.timeline import AT, EVERY, FIXTURES, NOW, SAMPLES, Timeline, Witness, gpu, held, uuid
-
-needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")
+from telemetry.timeline import AT, EVERY, FIXTURES, NOW, SAMPLES, Timeline, Witness, gpu, held, needs_samples, uuid
 
 GAUDI = "01P0-HL2080A0-15-TNPS34-{}-07-{}"
 TEMPERATURE, USED = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED"

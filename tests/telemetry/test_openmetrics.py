@@ -1,7 +1,6 @@
 """Exposition text as exporters, Prometheus and promtool write it, and as people save it."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +9,9 @@ from hypothesis import strategies as st
 
 from gpuwatch.sources.telemetry.openmetrics import parse
 from gpuwatch.sources.telemetry.series import is_stale
+from telemetry.timeline import SAMPLES, needs_samples
 
-SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 PAGE_MS = 1_760_000_000_000
-
-real_pages = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not part of the repository")
 
 
 def read(text: str) -> tuple[list[tuple[str, dict[str, str], list[int], list[float]]], list[tuple[int, str]]]:
@@ -201,7 +198,7 @@ def test_no_text_stops_the_reader(text: str) -> None:
     assert all(detail for _, detail in problems.shown)
 
 
-@real_pages
+@needs_samples
 @pytest.mark.parametrize(
     ("page", "series", "metrics", "skipped"),
     [
@@ -221,7 +218,7 @@ def test_real_pages(page: str, series: int, metrics: int, skipped: list[int]) ->
     assert [line for line, _ in problems.shown] == skipped
 
 
-@real_pages
+@needs_samples
 def test_values_of_a_real_page() -> None:
     series, _ = parse((SAMPLES / "dcgm/aicr-h100x8-eks-driver580.prom").read_text().splitlines(), PAGE_MS)
     power = {one.labels["gpu"]: one for one in series if one.metric == "DCGM_FI_DEV_POWER_USAGE"}

@@ -9,26 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.sources.telemetry.connection import Connection
 from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
-    Expression,
     Function,
-    Selector,
     StoreRefused,
     StoreUnreachable,
     TelemetryError,
 )
 from parts.scripted_server import PROBE, Asked, Reply, Scripted, always, scripted, vector
-
-AT = datetime.fromtimestamp(1_760_000_400, UTC)
-QUESTION = Expression(Selector("some_metric"), Function.AVG, 3600, by=("node",))
-ONE_ROW = vector(({"node": "a"}, "1.5"))
-
-
-def connection(url: str, **more: object) -> Connection:
-    return replace(Connection(url=url, retries=0), **more)
+from telemetry.test_prometheus_errors import AT, ONE_ROW, QUESTION, connection
 
 
 def sent(server: Scripted) -> Asked:

@@ -14,9 +14,7 @@ from gpuwatch.sources.telemetry.inventory import Inventory
 from gpuwatch.sources.telemetry.readings import read_stats
 from gpuwatch.sources.telemetry.recording import open_recording
 from gpuwatch.sources.telemetry.samples import Function, SampleStore
-from telemetry.timeline import AT, EVERY, FIXTURES, SAMPLES, Timeline, Witness, gpu, held, seen, uuid
-
-needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not beside the checkout")
+from telemetry.timeline import AT, EVERY, FIXTURES, SAMPLES, Timeline, Witness, gpu, held, needs_samples, seen, uuid
 
 UTIL, TEMPERATURE, USED = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED"
 ENGINE, XID_TOTAL = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_EXP_XID_ERRORS_TOTAL"

@@ -28,9 +28,9 @@ from gpuwatch.sources.telemetry.samples import (
 )
 from gpuwatch.sources.telemetry.series import MetricSamples, RecordedSeries, stacked
 from lab.simulate.recording import write_recording
+from telemetry.timeline import SAMPLES, needs_samples
 
 STALE = np.array([0x7FF0000000000002], np.uint64).view(np.float64)
-SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SECONDS = int(NOW.timestamp())
 
@@ -198,7 +198,7 @@ def test_a_saved_answer_with_results_that_are_no_series(tmp_path: Path) -> None:
     assert [gap.what.rpartition(":")[2] for gap in opened.problems] == ["1", "2", "3"]
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not part of the repository")
+@needs_samples
 def test_a_real_answer_of_prometheus() -> None:
     opened = open_recording([SAMPLES / "dcgm/aicr-promapi-DCGM_FI_DEV_GPU_UTIL.json"])
     assert opened.problems == ()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import pytest
 
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.sources.telemetry.discovery import discover
@@ -33,6 +34,7 @@ EVERY = 30
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "exposition"
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
+needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the captured pages are not part of the repository")
 
 
 def uuid(number: int) -> str:
