@@ -3,8 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +11,7 @@ from kubernetes.client import ApiClient, Configuration
 
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.find_prometheus import find_prometheus, services
+from parts.http_server import QuietHandler, served
 
 STACK = {"app": "kube-prometheus-stack-prometheus"}
 
@@ -26,7 +25,7 @@ def service(name: str, labels: dict[str, str], port: int = 9090, port_name: str 
 def api(*known: dict[str, Any], proxied: bool = True) -> Iterator[ApiClient]:
     """Serves Services by label, and through the proxy the answer of a Prometheus, or that it is forbidden."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             asked = urlsplit(self.path)
             label, _, values = parse_qs(asked.query)["labelSelector"][0].partition(" in ")
@@ -48,16 +47,8 @@ def api(*known: dict[str, Any], proxied: bool = True) -> Iterator[ApiClient]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        settings = Configuration()
-        settings.host = f"http://127.0.0.1:{server.server_address[1]}"
-        with ApiClient(settings) as client:
-            yield client
-        server.shutdown()
+    with served(Handler) as url, ApiClient(Configuration(host=url)) as client:
+        yield client
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """A small API server over real HTTP: paged lists, discovery, and the ways in which a real one fails."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from parts.http_server import QuietHandler, served
 
 
 @dataclass
@@ -109,7 +109,7 @@ class ApiServer:
 def serving(server: ApiServer) -> Iterator[ApiServer]:
     """The server on a free port of loopback, until the block ends."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # else every answer waits 40 ms for an acknowledgement
 
@@ -147,17 +147,5 @@ def serving(server: ApiServer) -> Iterator[ApiServer]:
             else:
                 self.wfile.write(b"0\r\n\r\n")
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    server.url = f"http://127.0.0.1:{http.server_port}"
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with served(Handler) as server.url:
         yield server
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()

@@ -1,17 +1,16 @@
 """A plain HTTP server on loopback that hands every request on to an API server, and spoils chosen answers."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import requests
 
 from cluster.api import Api
+from parts.http_server import QuietHandler, served
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ def forwarding(kubeconfig: Path, spoil: Callable[[str, str], Spoilt | None]) -> 
     api: Any = Api(kubeconfig)
     seen = Forwarding("")
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def _serve(self) -> None:
@@ -65,17 +64,5 @@ def forwarding(kubeconfig: Path, spoil: Callable[[str, str], Spoilt | None]) -> 
 
         do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    seen.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with served(Handler) as seen.url:
         yield seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

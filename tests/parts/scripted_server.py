@@ -8,7 +8,8 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from parts.http_server import QuietHandler, served
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,10 @@ def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None
     asked: list[Asked] = []
     stop_waiting = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._serve()
-
-        def do_POST(self) -> None:
-            self._serve()
-
-        def _serve(self) -> None:
             address, _, query = self.path.partition("?")
             body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
             form = dict(urllib.parse.parse_qsl(f"{query}&{body}", keep_blank_values=True))
@@ -109,21 +104,10 @@ def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None
                 self.wfile.write(content)
             self.close_connection = reply.notified is not None
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: what was asked is in `asked`."""
+        do_POST = do_GET  # noqa: N815 - the name that the standard library looks for
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    scheme = "http" if tls is None else "https"
-    try:
-        yield Scripted(f"{scheme}://127.0.0.1:{server.server_port}", asked, stop_waiting)
-    finally:
-        stop_waiting.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(Handler, tls) as url:
+        try:
+            yield Scripted(url, asked, stop_waiting)
+        finally:
+            stop_waiting.set()

@@ -1,7 +1,5 @@
 """The status page and the list of reports, in a real browser where what counts is what people see."""
 
-import http.server
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -32,6 +30,7 @@ from gpuwatch.facts.model.remediation import Pause
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
 from gpuwatch.say.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
 from parts.browser import page
+from parts.http_server import QuietHandler, served
 from report.html_checks import checked, parsed, text_of, unfocused
 from report.weekly_example import HOSTILE, HOSTILE_NAMESPACE, LONG
 
@@ -47,7 +46,7 @@ def port(asked: list[str]) -> Iterator[int]:
     """A server of the page, which reloads every second here."""
     body = status_html(full()).replace('content="60; ', 'content="1; ').encode()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
             self.send_response(200 if self.path == "/" else 404)
@@ -55,15 +54,8 @@ def port(asked: list[str]) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(body if self.path == "/" else b"")
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    with served(Handler) as url:
+        yield int(url.rpartition(":")[2])
 
 
 def standing_by() -> Status:

@@ -12,13 +12,11 @@ import contextlib
 import json
 import math
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -44,6 +42,7 @@ from gpuwatch.sources.telemetry.series import RecordedSeries, mark_stale
 from lab.simulate.recording import write_recording
 from parts import remote_write
 from parts.go_tools import in_ci
+from parts.http_server import QuietHandler, served
 from parts.prometheus_server import ServerBuild, dump_openmetrics, running, thanos_query
 from telemetry import promql_oracle
 from telemetry.conformance_data import BEGIN, INTERVAL, MARKED, NOW, SERIES, Known, as_openmetrics
@@ -378,22 +377,15 @@ def dumped(build: ServerBuild, data: Path) -> str:
 def exporter(page: list[str]) -> Iterator[str]:
     """Serves page[0] to a scraper; yields host:port."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()
             self.wfile.write(page[0].encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
-        thread = threading.Thread(target=serving.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"127.0.0.1:{serving.server_address[1]}"
-        serving.shutdown()
-        thread.join()
+    with served(Handler) as url:
+        yield url.removeprefix("http://")
 
 
 def scrape(url: str, target: str) -> None:
