@@ -8,7 +8,7 @@ import pytest
 from gpuwatch.facts.model.cluster import Cluster, HeldDevice, Node, Pod
 from gpuwatch.facts.model.telemetry import Device, Exporter, Gap, GapKind, Vendor
 from gpuwatch.judge.health.infiniband import STATISTICS
-from gpuwatch.sources.collect.resolve import boot_times, held_devices, infiniband_ports, resolve_nodes
+from gpuwatch.sources.collect.origin import boot_times, held_devices, infiniband_ports, resolve_nodes
 from telemetry.timeline import AT, NOW, Timeline, Witness
 
 

@@ -25,8 +25,7 @@ from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Finding, Snapshot
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
-from gpuwatch.sources.collect.origin import Origin, untrusted
-from gpuwatch.sources.collect.resolve import host_of, resolve_nodes
+from gpuwatch.sources.collect.origin import Origin, host_of, resolve_nodes, untrusted
 from gpuwatch.sources.kube.assemble import read_cluster
 from gpuwatch.sources.kube.decode import BadObjects, Listing, Take, take_all
 from gpuwatch.sources.kube.reader import ClusterError

@@ -8,9 +8,9 @@ import pytest
 
 from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.inventory import take_inventory
-from gpuwatch.sources.telemetry.openmetrics import parse
 from gpuwatch.sources.telemetry.recording import open_recording
 from gpuwatch.sources.telemetry.recording_file import RecordingFile
+from gpuwatch.sources.telemetry.recording_part import parse
 from gpuwatch.sources.telemetry.series import is_stale
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import FleetPlan

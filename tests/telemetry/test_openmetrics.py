@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.sources.telemetry.openmetrics import parse
+from gpuwatch.sources.telemetry.recording_part import parse
 from gpuwatch.sources.telemetry.series import is_stale
 from telemetry.timeline import SAMPLES, needs_samples
 

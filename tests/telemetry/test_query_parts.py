@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.sources.telemetry.query_parts import QueryPart, divided, halves, together
+from gpuwatch.sources.telemetry.prometheus import QueryPart, divided, halves, together
 from gpuwatch.sources.telemetry.samples import AnswerRow, Combine, Expression, Function, Partition, Selector
 
 QUESTION = Expression(Selector("m"), Function.AVG, 3600, by=("node",))

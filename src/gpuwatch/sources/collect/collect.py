@@ -19,8 +19,15 @@ from gpuwatch.facts.model.telemetry import (
     Statistic,
     WindowStat,
 )
-from gpuwatch.sources.collect.origin import TrustedTargets, find_origin, untrusted
-from gpuwatch.sources.collect.resolve import boot_times, held_devices, infiniband_ports, resolve_nodes
+from gpuwatch.sources.collect.origin import (
+    TrustedTargets,
+    boot_times,
+    find_origin,
+    held_devices,
+    infiniband_ports,
+    resolve_nodes,
+    untrusted,
+)
 from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
 from gpuwatch.sources.telemetry.activity import histories
 from gpuwatch.sources.telemetry.changes import standing, state_changes
