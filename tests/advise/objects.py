@@ -1,125 +1,14 @@
-"""Owners as people write them, each with a sidecar and the GPU container, and what their alive Pods are labelled."""
+"""Owners as people write them (objects.yaml), and patches applied to them."""
 
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 Tree = dict[str, Any]
-
-
-def pod_spec(**more: Any) -> Tree:
-    """A sidecar and the container that holds the GPU."""
-    return {
-        "restartPolicy": "Always",
-        "nodeSelector": {"disk": "fast"},
-        "containers": [
-            {"name": "sidecar", "image": "logs:1", "resources": {"limits": {"cpu": "1"}}},
-            {
-                "name": "main",
-                "image": "train:1",
-                "args": ["--go"],
-                "resources": {
-                    "limits": {"nvidia.com/gpu": "1", "cpu": "8"},
-                    "requests": {"nvidia.com/gpu": "1", "cpu": "4"},
-                },
-            },
-        ],
-        **more,
-    }
-
-
-def template(**more: Any) -> Tree:
-    return {"metadata": {"labels": {"app": "x"}}, "spec": pod_spec(**more)}
-
-
-JOB_SPEC = {"spec": {"template": template(restartPolicy="Never")}}
-SELECTOR = {"selector": {"matchLabels": {"app": "x"}}}
-
-# kind → (apiVersion, spec, labels of its GPU Pods, where the changed Pod specs are, where the untouched ones are)
-OBJECTS: dict[str, tuple[str, Tree, list[Tree], list[str], list[str]]] = {
-    "Deployment": ("apps/v1", SELECTOR | {"template": template()}, [{}], ["template.spec"], []),
-    "StatefulSet": (
-        "apps/v1",
-        SELECTOR | {"serviceName": "x", "template": template()},
-        [{}],
-        ["template.spec"],
-        [],
-    ),
-    "Job": ("batch/v1", JOB_SPEC["spec"], [{}], ["template.spec"], []),
-    "CronJob": (
-        "batch/v1",
-        {"schedule": "0 1 * * *", "jobTemplate": JOB_SPEC},
-        [{}],
-        ["jobTemplate.spec.template.spec"],
-        [],
-    ),
-    "Pod": ("v1", pod_spec(), [{}], [""], []),
-    "JobSet": (
-        "jobset.x-k8s.io/v1alpha2",
-        {"replicatedJobs": [{"name": "driver", "template": JOB_SPEC}, {"name": "workers", "template": JOB_SPEC}]},
-        [{"jobset.sigs.k8s.io/replicatedjob-name": "workers"}],
-        ["replicatedJobs.workers.template.spec.template.spec"],
-        ["replicatedJobs.driver.template.spec.template.spec"],
-    ),
-    "LeaderWorkerSet": (
-        "leaderworkerset.x-k8s.io/v1",
-        {"leaderWorkerTemplate": {"size": 2, "leaderTemplate": template(), "workerTemplate": template()}},
-        [{"leaderworkerset.sigs.k8s.io/worker-index": "0"}, {"leaderworkerset.sigs.k8s.io/worker-index": "1"}],
-        ["leaderWorkerTemplate.workerTemplate.spec"],
-        ["leaderWorkerTemplate.leaderTemplate.spec"],
-    ),
-    "PyTorchJob": (
-        "kubeflow.org/v1",
-        {"pytorchReplicaSpecs": {"Master": {"template": template()}, "Worker": {"template": template()}}},
-        [
-            {"training.kubeflow.org/replica-type": "master"},
-            {"training.kubeflow.org/replica-type": "worker"},
-        ],
-        ["pytorchReplicaSpecs.Master.template.spec", "pytorchReplicaSpecs.Worker.template.spec"],
-        [],
-    ),
-    "MPIJob": (
-        "kubeflow.org/v1",
-        {"mpiReplicaSpecs": {"Launcher": {"template": template()}, "Worker": {"template": template()}}},
-        [{"training.kubeflow.org/replica-type": "worker"}],
-        ["mpiReplicaSpecs.Worker.template.spec"],
-        ["mpiReplicaSpecs.Launcher.template.spec"],
-    ),
-    "RayCluster": (
-        "ray.io/v1",
-        {
-            "headGroupSpec": {"template": template()},
-            "workerGroupSpecs": [
-                {"groupName": "cpu", "template": template()},
-                {"groupName": "gpu", "template": template()},
-            ],
-        },
-        [{"ray.io/node-type": "worker", "ray.io/group": "gpu"}],
-        ["workerGroupSpecs.gpu.template.spec"],
-        ["headGroupSpec.template.spec", "workerGroupSpecs.cpu.template.spec"],
-    ),
-    "RayJob": (
-        "ray.io/v1",
-        {
-            "rayClusterSpec": {
-                "headGroupSpec": {"template": template()},
-                "workerGroupSpecs": [{"groupName": "gpu", "template": template()}],
-            }
-        },
-        [
-            {"ray.io/node-type": "head", "ray.io/group": "headgroup"},
-            {"ray.io/node-type": "worker", "ray.io/group": "gpu"},
-        ],
-        ["rayClusterSpec.headGroupSpec.template.spec", "rayClusterSpec.workerGroupSpecs.gpu.template.spec"],
-        [],
-    ),
-    "Job.batch.volcano.sh": (
-        "batch.volcano.sh/v1alpha1",
-        {"tasks": [{"name": "ps", "template": template()}, {"name": "worker", "template": template()}]},
-        [{"volcano.sh/task-spec": "worker"}],
-        ["tasks.worker.template.spec"],
-        ["tasks.ps.template.spec"],
-    ),
-    "Notebook": ("kubeflow.org/v1", {"template": template()}, [{}], ["template.spec"], []),
-}
+_READ = yaml.safe_load(Path(__file__).with_name("objects.yaml").read_text(encoding="utf-8"))
+POD_SPEC: Tree = _READ["pod_spec"]
+OBJECTS: dict[str, tuple[str, Tree, list[Tree], list[str], list[str]]] = _READ["owners"]
 
 
 def merged(into: Any, patch: Any) -> Any:

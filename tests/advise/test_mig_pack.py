@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from advise.world import TABLES
 from gpuwatch.facts.catalog.mig import families, geometry, placement_sets
 from gpuwatch.size.mig_pack import KeptClass, Packing, pack, patterns
 from gpuwatch.size.mig_parted import standard_name
@@ -99,26 +100,7 @@ def test_every_family_can_be_packed_full(family: str) -> None:
             assert found.gpus == gpus
 
 
-@pytest.mark.parametrize(
-    ("family", "spelling", "name"),
-    [
-        ("A100-80GB", "3g.39gb", "3g.40gb"),
-        ("A100-80GB", "3g.40gb", "3g.40gb"),
-        ("A100-80GB", "1g.10gb.me", "1g.10gb+me"),
-        ("A100-80GB", "3g.37gb", None),  # 7.5 % away: another card's
-        ("A100-80GB", "5g.40gb", None),
-        ("A100-80GB", "1c.3g.40gb", None),
-        ("A100-80GB", "", None),
-        ("H100-94GB", "4g.48gb", "4g.47gb"),
-        ("GB200-186GB", "3g.95gb", "3g.93gb"),
-        ("GB200-186GB", "4g.95gb", "4g.93gb"),
-        ("GB200-186GB", "7g.189gb", "7g.186gb"),
-        ("RTX-PRO-6000-Blackwell-96GB", "1g.24gb.me.all", "1g.24gb+me.all"),
-        ("RTX-PRO-6000-Blackwell-96GB", "1g.23gb-me", "1g.24gb-me"),
-        ("RTX-PRO-6000-Blackwell-96GB", "1g.23gb+gfx", "1g.24gb+gfx"),
-        ("A30-24GB", "1g.5gb", None),
-    ],
-)
+@pytest.mark.parametrize(("family", "spelling", "name"), TABLES["spellings"])
 def test_spellings(family: str, spelling: str, name: str | None) -> None:
     shape = geometry(family)
     profile = shape.profile(spelling)

@@ -11,6 +11,7 @@ from advise.world import (
     GIB,
     LIGHT,
     NOW,
+    TABLES,
     abstained,
     advised,
     answer,
@@ -359,19 +360,7 @@ def test_beside_a_condition_stands_the_best_that_needs_none():
     assert found.reason.endswith("GPU-hours a week.")
 
 
-@pytest.mark.parametrize(
-    ("where", "text", "setting", "conditional"),
-    [
-        ("owner", "8.0,9.0", (), False),
-        ("owner", " 9.0 ", (), False),
-        ("pod", "9.0", (), False),
-        ("owner", "8.0", (), True),
-        ("owner", "sm_90", (), True),
-        ("owner", None, ("8.0", "9.0"), False),
-        ("owner", "8.0", ("9.0",), False),
-        ("owner", None, ("8.0",), True),
-    ],
-)
+@pytest.mark.parametrize(("where", "text", "setting", "conditional"), TABLES["images"])
 def test_who_knows_the_image_removes_the_condition(where, text, setting, conditional):
     told = {} if text is None else {"gpuwatch.dev/compute-capabilities": text}
     train = owner(JOB, "batch/v1", annotations=told if where == "owner" else {})

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advise import world
+from advise.world import TABLES
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, processors
 from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.model.cluster import Node
@@ -318,21 +319,7 @@ def sms(model: str, profile: str, told: dict[tuple[str, str], LabelledSize] | No
     return (found.compute_per_second or 0) / (whole.compute_per_second or 1) * processors()[model].multiprocessors
 
 
-@pytest.mark.parametrize(
-    ("model", "profile", "mebibytes", "multiprocessors"),
-    [
-        ("H200-SXM5-141GB", "1g.18gb", 16384, 16),
-        ("H200-SXM5-141GB", "2g.35gb", 33280, 32),
-        ("H200-SXM5-141GB", "1g.35gb", 33280, 26),
-        ("H100-NVL-94GB", "1g.12gb", 11008, 16),
-        ("H100-NVL-94GB", "1g.24gb", 22144, 16),
-        ("H20-96GB", "1g.12gb", 12032, 8),
-        ("H20-96GB", "3g.48gb", 48512, 32),
-        ("A100-SXM4-80GB", "3g.39gb", 40192, 42),
-        ("B200-180GB", "1g.23gb", 20992, 18),
-        ("RTX-PRO-6000-Blackwell-SE", "1g.24gb", 24192, 46),
-    ],
-)
+@pytest.mark.parametrize(("model", "profile", "mebibytes", "multiprocessors"), TABLES["measured_slices"])
 def test_slices_have_what_was_measured(model: str, profile: str, mebibytes: int, multiprocessors: int) -> None:
     found = capability_of(gpu(model), profile)
     assert found.memory_bytes / 2**20 == mebibytes
@@ -442,19 +429,7 @@ def between(now: str, target: str, allowed: tuple[str, ...] = (), told: str | No
 
 # NVIDIA's "Blackwell Compatibility Guide": binary code for 8.0 runs on 8.6, that for 8.6 not on 8.0, that for
 # 8.x not on 9.0.
-@pytest.mark.parametrize(
-    ("now", "target"),
-    [
-        ("A100-SXM4-40GB", "A100-SXM4-80GB"),
-        ("A100-SXM4-40GB", "A10"),
-        ("A100-SXM4-40GB", "L4"),
-        ("A10", "L40S"),
-        ("V100-SXM2-16GB", "T4"),
-        ("H100-SXM5-80GB", "H200-SXM5-141GB"),
-        ("B200-180GB", "B300-269GB"),
-        ("MI300X", "MI325X"),
-    ],
-)
+@pytest.mark.parametrize(("now", "target"), TABLES["runs_as_it_is"])
 def test_the_same_major_version_upwards_needs_nothing(now: str, target: str) -> None:
     assert between(now, target) == ""
 

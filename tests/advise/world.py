@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import yaml
 
 from gpuwatch.facts.catalog.instances import InstanceType
 from gpuwatch.facts.model.cluster import Cluster, Condition, Node, Pod, Workload
@@ -18,6 +21,7 @@ from gpuwatch.facts.model.workload_profile import (
 from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.recommend import advise
 
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 GIB = 2**30
 NOW = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)
 A100 = "A100-SXM4-40GB"

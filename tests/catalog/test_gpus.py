@@ -15,10 +15,7 @@ TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encodi
 SHARED = Path(__file__).parents[2].parent / "shared"
 
 
-@pytest.mark.parametrize(
-    ("spelling", "name"),
-    TABLES["spellings"],
-)
+@pytest.mark.parametrize(("spelling", "name"), TABLES["spellings"])
 def test_names_in_use(spelling: str, name: str) -> None:
     found = find_gpu(spelling)
     assert found.name == name
@@ -90,10 +87,7 @@ def test_mig_families_fit_the_memory() -> None:
         assert abs(nominal - gpu.memory_bytes) < 0.04 * gpu.memory_bytes, gpu.name
 
 
-@pytest.mark.parametrize(
-    ("model", "mig_profile", "share"),
-    TABLES["shares"],
-)
+@pytest.mark.parametrize(("model", "mig_profile", "share"), TABLES["shares"])
 def test_the_share_of_a_slice_is_its_share_of_the_memory_slices(
     model: str, mig_profile: str | None, share: float
 ) -> None:

@@ -27,10 +27,7 @@ def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | N
     return PriceList(instance_types() if types is None else types).find(name, region)
 
 
-@pytest.mark.parametrize(
-    ("name", "region", "gpu", "count", "per_gpu"),
-    TABLES["prices"],
-)
+@pytest.mark.parametrize(("name", "region", "gpu", "count", "per_gpu"), TABLES["prices"])
 def test_published_prices_per_gpu(name: str, region: str, gpu: str, count: int, per_gpu: float) -> None:
     found = find_instance_type(name, region)
     assert (found.gpu, found.gpu_count, found.currency) == (gpu, count, "USD")
@@ -49,10 +46,7 @@ def test_every_row_has_a_known_gpu_a_date_and_a_source() -> None:
         assert 0.1 < one.price_per_gpu_hour < 50, one.name
 
 
-@pytest.mark.parametrize(
-    ("name", "region", "vcpus", "gib"),
-    TABLES["hosts"],
-)
+@pytest.mark.parametrize(("name", "region", "vcpus", "gib"), TABLES["hosts"])
 def test_published_sizes_of_hosts(name: str, region: str, vcpus: int, gib: int) -> None:
     found = find_instance_type(name, region)
     assert (found.vcpus, found.host_memory_bytes) == (vcpus, gib * 2**30)
@@ -198,10 +192,7 @@ def test_a_price_of_a_known_type_keeps_its_host(tmp_path: Path, row: str, vcpus:
     assert (types[0].host_memory_bytes is None) is (vcpus is None)
 
 
-@pytest.mark.parametrize(
-    ("cells", "complaint"),
-    TABLES["bad_hosts"],
-)
+@pytest.mark.parametrize(("cells", "complaint"), TABLES["bad_hosts"])
 def test_a_bad_size_of_a_host_is_named(tmp_path: Path, cells: str, complaint: str) -> None:
     path = write(tmp_path, HEADER.strip() + ",vcpus,host_memory_bytes\n" + GOOD.strip() + f",{cells}\n")
     types, (gap,) = instance_types_with_overrides(path)
@@ -210,10 +201,7 @@ def test_a_bad_size_of_a_host_is_named(tmp_path: Path, cells: str, complaint: st
     assert types == instance_types()
 
 
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    TABLES["bad_prices"],
-)
+@pytest.mark.parametrize(("row", "complaint"), TABLES["bad_prices"])
 def test_a_bad_row_is_named_and_the_others_count(tmp_path: Path, row: str, complaint: str) -> None:
     path = write(tmp_path, HEADER + GOOD + row + "\n" + GOOD.replace("dgx-h100", "dgx-2"))
     types, (gap,) = instance_types_with_overrides(path)

@@ -45,10 +45,7 @@ def test_a_signal_is_physical_or_per_instance_for_every_exporter(signal: Signal)
     assert len({r.scope for r in rows_for(signal)}) == 1
 
 
-@pytest.mark.parametrize(
-    ("metric", "signal", "vocabulary", "exported", "si"),
-    TABLES["units"],
-)
+@pytest.mark.parametrize(("metric", "signal", "vocabulary", "exported", "si"), TABLES["units"])
 def test_units(metric: str, signal: str, vocabulary: str, exported: float, si: float) -> None:
     assert exported * row(metric, Signal(signal), vocabulary).scale == pytest.approx(si, rel=1e-12)
 
@@ -201,10 +198,7 @@ HEADER = (
 GOOD = "gaudi,gaudi,habanalabs_utilization,busy_ratio,0.01,gauge,instance,1,max,,,false,true,,list,2026-11-21\n"
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    TABLES["bad_metrics"],
-)
+@pytest.mark.parametrize(("change", "complaint"), TABLES["bad_metrics"])
 def test_a_malformed_row_is_named(change: list[str], complaint: str) -> None:
     assert len(parse_metrics(HEADER + GOOD, "table.csv")) == 1
     with pytest.raises(CatalogError, match=complaint):

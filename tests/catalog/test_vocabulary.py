@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from catalog.platform_metrics import LABEL_METRICS, PLATFORM_METRICS
 from gpuwatch.facts.catalog.metrics import metric_rows
 
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 ROOT = Path(__file__).parents[2]
 
 DISTINCT = re.compile(r"\b(?:DCGM_(?:FI|EXP)|xpum|habanalabs|amd_(?:gpu|pcie))_\w+")
@@ -74,38 +76,12 @@ def test_every_metric_in_use_is_in_the_catalog() -> None:
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "metric"),
-    [
-        ("a.py", "x = 1\nQUERY = 'max(DCGM_FI_DEV_ECC_DBE_VOL[5m])'", "DCGM_FI_DEV_ECC_DBE_VOL"),
-        ("a.py", "x = 1\n# reads DCGM_EXP_XID_COUNT", "DCGM_EXP_XID_COUNT"),
-        ("a.py", "x = 1\ny = 'hw_gpu_temperature_celsius'", "hw_gpu_temperature_celsius"),
-        ("a.py", "x = 1\ny = 'gpu_gfx_utilization'", "gpu_gfx_utilization"),
-        ("a.py", "x = 1\ny = f'gpu_load{{gpu_id=\"{x}\"}}'", "gpu_load"),
-        ("a.py", "x = 1\ny = 'amd_gpu_load'", "amd_gpu_load"),
-        ("a.yaml", "groups:\n  - expr: avg(xpum_gpu_ratio) > 0.9", "xpum_gpu_ratio"),
-        ("a.yaml", "groups:\n  - expr: habanalabs_power > 1", "habanalabs_power"),
-        ("a.json", '{\n"expr": "gpu_load{gpu_id=\\"0\\"}"}', "gpu_load"),
-        ("a.json", '{\n"expr": "sum(pcie_traffic[5m])"}', "pcie_traffic"),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "metric"), TABLES["unknown_metrics"])
 def test_an_unknown_name_is_caught_with_its_place(file: str, text: str, metric: str) -> None:
     (problem,) = unknown_metrics(Path(file), text)
     assert problem.startswith(f"{file}:2: {metric} is not in ")
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("a.py", "q = 'max by (UUID) (DCGM_FI_DEV_POWER_USAGE) or DCGM_FI_DEV_BOARD_POWER_WATTS'"),
-        ("a.py", "q = f'DCGM_FI_DEV_{name}' + 'DCGM_FI_.*'"),
-        ("a.py", "gpu_counts = {}\nprint(f'{gpu_counts[0]}', gpu_counts[1], 'gpu_count', 'gpu_memory_bytes')"),
-        ("a.py", "clock_events = ('hw_slowdown', 'hw_thermal', 'hw_power_brake'); s = 'hw_power_brake_seconds_total'"),
-        ("a.py", "labels = 'gpu_uuid', 'gpu_id', 'hw_type', 'pcie_replays_total'"),
-        ("a.yaml", "expr: sum by (gpu_uuid, hw_id) (amd_gpu_gfx_activity) + gpu_clock{clock_type='system'}"),
-        ("a.yaml", "expr: gpu:gpu_ecc_corrected:rate1h > 0.1 and gpu:gpu_power_watts:max{gpu='0'}"),
-        ("a.json", '{"expr": "hw_power_watts{hw_sensor_location=\\"gpu\\"} and gpuwatch_gpu_hours"}'),
-    ],
-)
+@pytest.mark.parametrize(("file", "text"), TABLES["known_metrics"])
 def test_what_is_known_or_no_metric_passes(file: str, text: str) -> None:
     assert unknown_metrics(Path(file), text) == []

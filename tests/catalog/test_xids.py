@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuwatch.facts.catalog.tables import CatalogError
 from gpuwatch.facts.catalog.xids import Xid, XidAction, XidClass, conflicts, parse_xids, xids, xids_with_overrides
 from gpuwatch.facts.model.telemetry import GapKind
 
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 SHARED = Path(__file__).parents[2].parent / "shared"
 
 
@@ -48,20 +50,7 @@ def test_ignored_where_nvidias_text_leaves_nothing_to_do(code: int) -> None:
     assert xid(code).rule == "nothing to do"
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        (32, "generally not a program"),
-        (93, "on Volta a corrupt InfoROM"),
-        (155, "which the driver also does on purpose"),
-        (163, "no reset is required"),
-        (164, "expect to replace the GPU where power smoothing is wanted"),
-        (165, "replace the GPU where power swings are not acceptable"),
-        (168, "enable ECC, or boot again"),
-        (171, "in DRAM"),
-        (172, "in SRAM"),
-    ],
-)
+@pytest.mark.parametrize(("code", "reason"), TABLES["xid_reasons"])
 def test_nvidias_text_is_the_reason_where_its_action_says_too_little(code: int, reason: str) -> None:
     assert reason in xid(code).reason
 
@@ -105,29 +94,7 @@ def test_nvlink5_numbers_decide_nothing_where_their_decode_rows_differ() -> None
     assert xid(150).reason == "each of its decode rows says RESET_GPU"
 
 
-@pytest.mark.parametrize(
-    ("code", "sentence"),
-    [
-        (
-            109,
-            "NVIDIA: RESET_GPU; the device plugin ignores it; NVSentinel: COMPONENT_RESET; EKS: FATAL; gpud: Warning;"
-            " awslabs: RESET",
-        ),
-        (
-            63,
-            "NVIDIA: IGNORE; the device plugin takes the GPU out of service; NVSentinel: no action; EKS: FATAL;"
-            " GKE sets a node condition; DCGM health: WARN; gpud: Fatal, reboot and inspect the hardware;"
-            " awslabs: MONITOR; Imbue and Konduktor: a hardware fault",
-        ),
-        (
-            162,
-            "NVIDIA: no action given; the device plugin takes the GPU out of service; EKS: an event only; gpud: Info;"
-            " awslabs: MONITOR",
-        ),
-        (79, ""),  # all agree that it is the hardware
-        (13, ""),  # all agree that it is not
-    ],
-)
+@pytest.mark.parametrize(("code", "sentence"), TABLES["conflicts"])
 def test_conflicts_are_readable(code: int, sentence: str) -> None:
     assert conflicts(xid(code)) == sentence
 
@@ -199,18 +166,7 @@ def test_an_override_can_add_an_xid(tmp_path: Path) -> None:
     assert conflicts(found[180]) == ""
 
 
-@pytest.mark.parametrize(
-    ("entry", "complaint"),
-    [
-        ("63: {class: deadly, reason: x}", "class is 'deadly'; give one of fatal, corroborate, application, ignore"),
-        ("63: {class: fatal}", "reason is missing; say in a few words why"),
-        ("63: {class: fatal, reason: x, severity: 1}", "unknown key severity; it takes class, reason"),
-        ("63: fatal", "expected keys class, reason, description below the number; it has 'fatal'"),
-        ("63:", "expected keys class"),
-        ("180: {class: fatal, reason: x}", "the catalog does not know this XID; give a description"),
-        ("sixty: {class: fatal, reason: x}", "the key must be the XID's number"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "complaint"), TABLES["bad_overrides"])
 def test_a_bad_entry_is_named_and_the_others_count(tmp_path: Path, entry: str, complaint: str) -> None:
     path = write(tmp_path, f"xids:\n  94: {{class: fatal, reason: x}}\n  {entry}\n")
     found, gaps = xids_with_overrides(path)

@@ -18,6 +18,7 @@ from gpuwatch.facts.frameworks.framework import ReleaseRule
 from gpuwatch.facts.frameworks.objects import Object, key_of, ref_of
 from gpuwatch.facts.model.remediation import Saved
 
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 FILES = sorted((Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks").iterdir())
 ANNOTATIONS = {"team.example.org/owner": "vision", "kubectl.kubernetes.io/note": "kept/~as it is"}
 

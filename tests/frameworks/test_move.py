@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from frameworks.samples import TABLES
 from gpuwatch.act.execute.requests import write
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.framework import How, MovePlan
@@ -45,34 +46,12 @@ def moved(plan: MovePlan | Refused) -> object:
     return [item.name for item in plan.pods] if plan.how is How.EVICT else str(plan.how)
 
 
-@pytest.mark.parametrize(
-    ("kind", "api_version"),
-    [
-        ("Job", "batch/v1"),
-        ("JobSet", "jobset.x-k8s.io/v1alpha2"),
-        ("TFJob", "kubeflow.org/v1"),
-        ("MPIJob", "kubeflow.org/v2beta1"),
-        ("TrainJob", "trainer.kubeflow.org/v1alpha1"),
-        ("RayJob", "ray.io/v1"),
-    ],
-    ids=lambda value: value.rpartition("/")[2],
-)
+@pytest.mark.parametrize(("kind", "api_version"), TABLES["moved_whole"], ids=lambda value: value.rpartition("/")[2])
 def test_gangs_move_as_a_whole(kind: str, api_version: str) -> None:
     assert moved(move(owner(kind, api_version), pods(4), ["p1"])) == "cycle"
 
 
-@pytest.mark.parametrize(
-    ("kind", "api_version"),
-    [
-        ("Notebook", "kubeflow.org/v1"),
-        ("RayService", "ray.io/v1"),
-        ("Pod", "v1"),
-        ("DaemonSet", "apps/v1"),
-        ("Workload", "kueue.x-k8s.io/v1beta2"),
-        ("Job", "batch.volcano.sh/v1alpha1"),
-    ],
-    ids=["notebook", "rayservice", "pod", "daemonset", "kueue", "volcano"],
-)
+@pytest.mark.parametrize(("kind", "api_version"), TABLES["never_moved"].values(), ids=TABLES["never_moved"])
 def test_others_never(kind: str, api_version: str) -> None:
     assert moved(move(owner(kind, api_version), pods(1), ["p0"])) is None
 
@@ -103,18 +82,7 @@ def worker(index: int, *, ready: bool = True, role: str = "worker") -> Object:
     return pod(f"{role}-{index}", ready=ready, **{f"{prefix}replica-type": role, f"{prefix}replica-index": str(index)})
 
 
-@pytest.mark.parametrize(
-    ("least", "there", "wanted", "expected"),
-    [
-        (3, 4, ["worker-2"], ["worker-2"]),
-        (4, 4, ["worker-2"], "cycle"),
-        (2, 4, ["worker-2", "worker-3"], ["worker-2", "worker-3"]),
-        (3, 4, ["worker-2", "worker-3"], "cycle"),
-        (1, 4, ["worker-0"], "cycle"),
-        (None, 4, ["worker-2"], "cycle"),
-    ],
-    ids=["one-spare", "none-spare", "two-spare", "one-short", "the-first", "not-elastic"],
-)
+@pytest.mark.parametrize(("least", "there", "wanted", "expected"), TABLES["elastic"].values(), ids=TABLES["elastic"])
 def test_elastic_workers_above_the_minimum(
     least: int | None, there: int, wanted: Sequence[str], expected: object
 ) -> None:
@@ -124,16 +92,7 @@ def test_elastic_workers_above_the_minimum(
 
 
 @pytest.mark.parametrize(
-    ("worker_spec", "run", "expected"),
-    [
-        ({}, {}, ["worker-2"]),
-        ({"restartPolicy": "OnFailure"}, {}, ["worker-2"]),
-        ({"restartPolicy": "Always"}, {"cleanPodPolicy": "All"}, ["worker-2"]),
-        ({"restartPolicy": "Never"}, {}, "cycle"),
-        ({"restartPolicy": "ExitCode"}, {}, "cycle"),
-        ({"restartPolicy": "OnFailure"}, {"backoffLimit": 3}, "cycle"),
-    ],
-    ids=["default", "on-failure", "always", "never", "exit-code", "counted"],
+    ("worker_spec", "run", "expected"), TABLES["elastic_ends"].values(), ids=TABLES["elastic_ends"]
 )
 def test_an_elastic_worker_is_evicted_where_its_end_is_no_failure_of_the_job(
     worker_spec: Object, run: Object, expected: object
@@ -169,22 +128,8 @@ def test_a_ray_cluster_keeps_its_head_and_its_many_host_workers() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "spec", "ready", "wanted", "expected"),
-    [
-        ("Deployment", {}, [True], ["p0"], "rollout"),
-        ("Deployment", {"replicas": 1}, [False], ["p0"], "rollout"),
-        ("Deployment", {"replicas": 3}, [True, True, True], ["p1"], ["p1"]),
-        ("Deployment", {"replicas": 3}, [True, False, True], ["p1"], ["p1"]),
-        ("Deployment", {"replicas": 3}, [False, True, True], ["p1"], None),
-        ("Deployment", {"replicas": 3}, [True, True], ["p1"], None),
-        ("StatefulSet", {"replicas": 3}, [True, True, True], ["p1"], ["p1"]),
-        ("StatefulSet", {"replicas": 3}, [True, True, False], ["p1"], None),
-        ("StatefulSet", {"replicas": 3, "podManagementPolicy": "Parallel"}, [True, True, True], ["p1"], "cycle"),
-        ("StatefulSet", {"replicas": 1, "podManagementPolicy": "Parallel"}, [True], ["p0"], ["p0"]),
-    ],
-    ids=[
-        "lone", "lone-unready", "three", "the-unready-one", "another-unready", "one-missing", "stateful",
-        "stateful-unready", "parallel", "parallel-lone",
-    ],
+    TABLES["replicas"].values(),
+    ids=TABLES["replicas"]
 )  # fmt: skip
 def test_replicas(kind: str, spec: Object, ready: Sequence[bool], wanted: Sequence[str], expected: object) -> None:
     there = [pod(f"p{number}", ready=told) for number, told in enumerate(ready)]

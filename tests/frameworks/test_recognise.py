@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from frameworks.samples import EXAMPLES, recorded
+from frameworks.samples import EXAMPLES, TABLES, recorded
 from gpuwatch.facts.frameworks import FRAMEWORKS, OWNERS, kueue, schedulers, volcano
 from gpuwatch.facts.frameworks.apps import StatefulSetSpec
 from gpuwatch.facts.frameworks.batch_job import JobSpec
@@ -66,36 +66,7 @@ def controller(group: str, kind: str, name: str = "top", spec: OwnerSpec | None 
     return Owner(group, kind, "ml", name, f"uid-{name}", spec=read, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("labels", "gang"),
-    [
-        ({"jobset.sigs.k8s.io/jobset-name": "j"}, "JobSet/ml/j"),
-        (
-            {"leaderworkerset.sigs.k8s.io/name": "l", "leaderworkerset.sigs.k8s.io/group-index": "3"},
-            "LeaderWorkerSet/ml/l/3",
-        ),
-        ({"training.kubeflow.org/job-name": "t"}, "Kubeflow-Training/ml/t"),
-        ({"ray.io/cluster": "c"}, "RayCluster/ml/c"),
-        (
-            {
-                "ray.io/cluster": "c",
-                "ray.io/originated-from-cr-name": "r",
-                "ray.io/originated-from-crd": "RayJob",
-            },
-            "RayJob/ml/r",
-        ),
-        (
-            {
-                "ray.io/cluster": "c",
-                "ray.io/originated-from-cr-name": "r",
-                "ray.io/originated-from-crd": "RayService",
-            },
-            "RayCluster/ml/c",
-        ),
-        ({"volcano.sh/job-name": "v"}, "Volcano/ml/v"),
-        ({"spark-app-selector": "spark-1", "spark-app-name": "s"}, "Spark/ml/spark-1"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "gang"), TABLES["labels"])
 def test_labels_tell_only_where_the_owners_do_not_reach_the_top(labels: dict[str, str], gang: str) -> None:
     for status in (OwnerStatus.BARE, OwnerStatus.FORBIDDEN, OwnerStatus.MISSING, OwnerStatus.UNKNOWN_KIND):
         found = recognise(member(labels=labels, status=status), GangObjects())
@@ -228,33 +199,7 @@ def test_workers_that_wait_for_their_leader_are_not_needed_yet() -> None:
     assert minimum_of(kind, {"startupPolicy": "LeaderReady"}, **size, **group) is None
 
 
-@pytest.mark.parametrize(
-    ("file", "kind", "conditions", "said"),
-    [
-        (
-            "kueue.yaml",
-            "Workload",
-            [
-                {"type": "Admitted", "status": "False", "reason": "NoReservation", "message": "no reservation"},
-                {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "insufficient quota"},
-            ],
-            "Workload job-admitted-1a2b: QuotaReserved=False, Pending: insufficient quota",
-        ),
-        ("kueue.yaml", "Workload", [{"type": "Admitted", "status": "True", "reason": "Admitted"}], ""),
-        (
-            "volcano.yaml",
-            "PodGroup",
-            [{"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources", "message": "1/3 tasks"}],
-            "PodGroup simulate-1: Unschedulable=True, NotEnoughResources: 1/3 tasks",
-        ),
-        (
-            "volcano.yaml",
-            "PodGroup",
-            [{"type": "Scheduled", "status": "True", "reason": "tasks in gang are ready"}],
-            "",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("file", "kind", "conditions", "said"), TABLES["unscheduled"])
 def test_what_the_gangs_own_object_says(
     tmp_path: Path, file: str, kind: str, conditions: list[dict[str, str]], said: str
 ) -> None:

@@ -4,15 +4,13 @@ import copy
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample, told_state
+from frameworks.samples import ANNOTATIONS, SAMPLES, TABLES, VOLCANO, Sample, told_state
 from gpuwatch.act.execute.requests import write
 from gpuwatch.facts.frameworks import WRITTEN, keys
 from gpuwatch.facts.frameworks.framework import ReleaseRule
@@ -35,7 +33,6 @@ from gpuwatch.facts.model.remediation import ObjectRef, Saved
 from gpuwatch.sources.kube.writer import Failure, WriteError
 from kube.memory_cluster import MemoryCluster, merged
 
-TABLES = yaml.safe_load(Path(__file__).with_name("releases.yaml").read_text(encoding="utf-8"))
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "release-4f2a"
 EVERY = pytest.mark.parametrize("sample", SAMPLES, ids=[sample.id for sample in SAMPLES])
@@ -196,9 +193,7 @@ def test_proof_of_release_needs_spec_status_pods_and_groups(sample: Sample) -> N
 
 
 @pytest.mark.parametrize(
-    ("id_", "status"),
-    TABLES["holds"],
-    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+    ("id_", "status"), TABLES["holds"], ids=lambda value: value if isinstance(value, str) else "-".join(value)
 )
 def test_a_status_that_says_otherwise_is_no_proof(id_: str, status: Object) -> None:
     cluster, before, _ = sent(BY_ID[id_])
@@ -306,18 +301,7 @@ def test_a_volcano_job_that_somebody_resumed_is_left_running() -> None:
     assert ([type(item) for item in back.writes], back.left) == ([Patch], ("/status/state/phase",))
 
 
-@pytest.mark.parametrize(
-    ("status", "spec", "told"),
-    [
-        ({"retryCount": 1}, {}, ""),
-        ({"retryCount": 2}, {}, "last of its 3 tries"),
-        ({"retryCount": 2}, {"maxRetry": 4}, ""),
-        ({"retryCount": 0}, {"maxRetry": 1}, "last of its 1 tries"),
-        ({"state": {"phase": "Pending"}}, {}, "only a running Job"),
-        ({"state": {"phase": "Completed"}}, {}, "has ended"),
-    ],
-    ids=["one-left", "none-left", "four", "never", "pending", "completed"],
-)
+@pytest.mark.parametrize(("status", "spec", "told"), TABLES["volcano_tries"].values(), ids=TABLES["volcano_tries"])
 def test_resuming_a_volcano_job_costs_a_try(status: Object, spec: Object, told: str) -> None:
     object_ = volcano(**status)
     object_ = {**object_, "spec": {**object_["spec"], **spec}}
