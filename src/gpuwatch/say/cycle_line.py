@@ -1,5 +1,6 @@
 """One cycle of the controller as a line of its log."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from gpuwatch.facts.model.decision import Analysis, Mode
@@ -70,10 +71,7 @@ def cycle_fields(analysis: Analysis, proposed: tuple[Remediation, ...], pause: P
         "at": f"{analysis.at:%Y-%m-%dT%H:%M:%SZ}",
         "devices": analysis.coverage.devices,
         "reporting": analysis.coverage.devices_present,
-        "findings": {
-            str(verdict): sum(item.verdict == verdict for item in analysis.findings)
-            for verdict in sorted({item.verdict for item in analysis.findings})
-        },
+        "findings": dict(sorted(Counter(str(item.verdict) for item in analysis.findings).items())),
         "plan": [
             {
                 "candidate": item.candidate.id,

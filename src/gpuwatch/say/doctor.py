@@ -43,11 +43,6 @@ class RuleLimit:
     present: tuple[str, ...]
     enable: tuple[str, ...]
 
-    @property
-    def blind(self) -> bool:
-        """True if none of the rule's signals is exported."""
-        return not self.present
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
@@ -185,7 +180,7 @@ def diagnosis_tables(item: Diagnosis, *, wide: bool = True) -> RenderableType:
         return Group(*parts)
     table = new_table("Rules that could know more", "rule", "state", "lacks")
     for rule in item.rules:
-        state = Text("blind", style="bold red") if rule.blind else Text("limited", style="yellow")
+        state = Text("limited", style="yellow") if rule.present else Text("blind", style="bold red")
         table.add_row(rule.rule, state, whole_or_line(f"{len(rule.missing)}: {', '.join(rule.missing)}", wide))
     parts += [table, Text()]
     if not wide:

@@ -26,16 +26,10 @@ def patch_yaml(change: Change) -> str:
     # A line break within a name must not end the comment.
     comments = "".join(f"# {' '.join(line.split())}\n" for line in said)
     patch = msgspec.to_builtins(dict(change.patch), str_keys=True)
-    metadata = {"name": change.name, **({"namespace": change.namespace} if change.namespace else {})}
-    document = {
-        "apiVersion": change.api_version,
-        "kind": change.kind,
-        **patch,
-        "metadata": {**(patch.get("metadata") or {}), **metadata},
-    }
-    order = ["apiVersion", "kind", "metadata"]
-    ordered = {name: document[name] for name in order} | document
-    return comments + _yaml(ordered)
+    metadata = {**(patch.pop("metadata", None) or {}), "name": change.name}
+    if change.namespace:
+        metadata["namespace"] = change.namespace
+    return comments + _yaml({"apiVersion": change.api_version, "kind": change.kind, "metadata": metadata, **patch})
 
 
 def recommend_tables(

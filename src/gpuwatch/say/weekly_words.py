@@ -10,6 +10,7 @@ import yaml
 
 from gpuwatch.account.weekly import NOT_READ
 from gpuwatch.facts.catalog.tables import checked, packaged
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.facts.model.sizing import (
     Abstention,
@@ -49,8 +50,8 @@ TIER, ABSTAINED, OUTCOME, BECAME = _WORDS.tier, _WORDS.abstained, _WORDS.outcome
 
 def abstained(found: Sequence[Abstention]) -> list[tuple[str, str, list[Abstention]]]:
     """(heading, meaning, abstentions) of each kind that occurs."""
-    alike = ((*words, [item for item in found if item.kind is kind]) for kind, words in ABSTAINED.items())
-    return [(title, meaning, items) for title, meaning, items in alike if items]
+    alike = grouped(found, lambda item: item.kind)
+    return [(*words, alike[kind]) for kind, words in ABSTAINED.items() if kind in alike]
 
 
 def number(value: float, digits: int) -> str:
@@ -270,22 +271,22 @@ class Trend:
     good: bool | None = None  # None: no change
 
 
-def points_trend(now: float | None, before: float | None, *, more_is_good: bool) -> Trend | None:
-    """Of two shares, in percentage points; None if one is unknown.
+def share_trend(now: float | None, before: float | None) -> Trend | None:
+    """Of two shares, in percentage points; more is better. None if one is unknown.
 
-    >>> points_trend(0.678, 0.637, more_is_good=True).text
+    >>> share_trend(0.678, 0.637).text
     'up 4.1 points from 63.7 %, better'
     """
     if now is None or before is None:
         return None
     change = round(now * 100, 1) - round(before * 100, 1)
-    return _trend(change, f"{number(abs(change), 1)} points from {percent(before, 1)}", more_is_good=more_is_good)
+    return _trend(change, f"{number(abs(change), 1)} points from {percent(before, 1)}", good=change > 0)
 
 
-def amount_trend(now: float | None, before: float | None, shown: str, *, more_is_good: bool) -> Trend | None:
-    """Of two amounts, in percent; `shown` is the earlier amount as text.
+def waste_trend(now: float | None, before: float | None, shown: str) -> Trend | None:
+    """Of two wasted amounts, in percent; less is better. `shown` is the earlier amount as text.
 
-    >>> amount_trend(110.0, 100.0, "100 USD", more_is_good=False).text
+    >>> waste_trend(110.0, 100.0, "100 USD").text
     'up 10 % from 100 USD, worse'
     """
     if now is None or before is None:
@@ -293,15 +294,14 @@ def amount_trend(now: float | None, before: float | None, shown: str, *, more_is
     change = now - before
     # A change from 0 has no percentage.
     text = f"from {shown}" if before == 0 else f"{number(abs(change / before) * 100, 0)} % from {shown}"
-    return _trend(0.0 if f"{now:.1f}" == f"{before:.1f}" else change, text, more_is_good=more_is_good)
+    return _trend(0.0 if f"{now:.1f}" == f"{before:.1f}" else change, text, good=change < 0)
 
 
-def _trend(change: float, text: str, *, more_is_good: bool) -> Trend:
+def _trend(change: float, text: str, *, good: bool) -> Trend:
     if abs(change) < 0.05:
         return Trend("=", "no change")
-    up = change > 0
-    good = up is more_is_good
-    return Trend("▲" if up else "▼", f"{'up' if up else 'down'} {text}, {'better' if good else 'worse'}", good)
+    arrow, way = ("▲", "up") if change > 0 else ("▼", "down")
+    return Trend(arrow, f"{way} {text}, {'better' if good else 'worse'}", good)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +322,11 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     changes = sum(1 for item in advised if not item.condition)
     held = busy = wasted = lost = None
     if before is not None:
-        held = points_trend(allocated_ratio(use), allocated_ratio(before), more_is_good=True)
-        busy = points_trend(busy_ratio(use), busy_ratio(before), more_is_good=True)
-        shown = money(before.wasted_cost, currency)
-        wasted = amount_trend(use.wasted_cost, before.wasted_cost, shown, more_is_good=False)
+        held = share_trend(allocated_ratio(use), allocated_ratio(before))
+        busy = share_trend(busy_ratio(use), busy_ratio(before))
+        wasted = waste_trend(use.wasted_cost, before.wasted_cost, money(before.wasted_cost, currency))
         lost_before = before.lost_gpu_hours if measured(before) else None
-        lost = amount_trend(use.lost_gpu_hours, lost_before, gpu_hours(lost_before), more_is_good=False)
+        lost = waste_trend(use.lost_gpu_hours, lost_before, gpu_hours(lost_before))
     savable = (
         f"{gpu_hours(use.saving_gpu_hours)} GPU-hours, by {plural(changes, 'change')} and "
         f"{plural(len(report.idle), 'release')}. Projected for a week: "

@@ -25,6 +25,8 @@ def ago(then: datetime | None, now: datetime) -> str:
 
 
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_WHOLE = {"hertz": (1e6, "MHz"), "celsius": (1, "°C"), "watts": (1, "W")}
+"""Units that are shown without decimals, with what divides the value."""
 
 
 def quantity(value: float | str, unit: str = "") -> str:
@@ -43,14 +45,11 @@ def quantity(value: float | str, unit: str = "") -> str:
             size, power = size / 1024, power + 1
         text = f"{size:.0f} {_BINARY[0]}" if power == 0 else f"{size:.1f} {_BINARY[power]}"
         return text + ("/s" if unit == "bytes/second" else "")
-    if unit == "hertz":
-        return f"{value / 1e6:.0f} MHz"
     if unit == "seconds":
         return duration(value) if value >= 1 else f"{value:.2g} s"
-    if unit == "celsius":
-        return f"{value:.0f} °C"
-    if unit == "watts":
-        return f"{value:.0f} W"
+    if unit in _WHOLE:
+        scale, sign = _WHOLE[unit]
+        return f"{value / scale:.0f} {sign}"
     number = f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.3g}"
     return f"{number} {unit}".strip()
 
