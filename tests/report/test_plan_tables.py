@@ -159,8 +159,11 @@ def test_what_is_notified_says_what_comes_next_and_how_it_is_stopped(store: Reme
     _, told = notified(store, ENFORCE)
     for each, text in zip(store.all(), told, strict=True):
         assert each.phase is Phase.NOTIFIED
-        assert "Next owners may object; then all is checked again, not before 2026-03-02 12:10Z (in 10 min)" in text
-        assert "At the latest this phase ends 2026-03-02 14:10Z (in 2 h 10 min)" in text
+        at_once = each.proposal.action is ActionKind.TAINT_NODE
+        due = "" if at_once else ", not before 2026-03-02 12:10Z (in 10 min)"
+        assert f"Next owners may object; then all is checked again{due} At the latest" in text
+        end = "14:00Z (in 2 h)" if at_once else "14:10Z (in 2 h 10 min)"
+        assert f"At the latest this phase ends 2026-03-02 {end}" in text
         assert f"Stop it gpuwatch reject {each.name}" in text
         assert "× confidence 0.90" in text
 
