@@ -12,16 +12,15 @@ from gpuwatch.facts.model.decision import Advice, Family, FindingKind, Severity,
 from gpuwatch.facts.model.telemetry import Readings, Scope, Signal, Statistic
 from gpuwatch.judge.fleet import Fleet
 from gpuwatch.judge.health.assess import (
+    HEALTH_UNKNOWN,
     RULES,
     HealthPolicy,
     assess_health,
     needs_of_rules,
     state_signals,
 )
-from gpuwatch.judge.health.detectors import DEVICE_HEALTH, NODE_CONDITION
-from gpuwatch.judge.health.operators import OPERATOR_CONFLICT
+from gpuwatch.judge.health.objects import DEVICE_HEALTH, NODE_CONDITION, OPERATOR_CONFLICT
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
-from gpuwatch.judge.health.unknown import HEALTH_UNKNOWN
 from gpuwatch.judge.needs import statistics
 from gpuwatch.judge.rule import Ask, Judged, Rule
 from tools.kinds import MODEL, model

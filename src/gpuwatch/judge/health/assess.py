@@ -4,32 +4,30 @@ Each rule reads one family of signals and concludes HEALTHY, DEGRADED or UNKNOWN
 exported, a window has too few samples, peers are missing) never causes an action.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpuwatch.facts.catalog.xids import Xid
-from gpuwatch.facts.model.decision import Finding, Snapshot, Verdict
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, Verdict
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import Signal, WindowStat, partial_answers
 from gpuwatch.judge.board import BOARD
-from gpuwatch.judge.fleet import Fleet
-from gpuwatch.judge.health.detectors import DEVICE_HEALTH, NODE_CONDITION
+from gpuwatch.judge.fleet import Fleet, PhysicalGpu, Tells, conclude, on_node
 from gpuwatch.judge.health.fabric import FABRIC
 from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, remembered_xids
 from gpuwatch.judge.health.hung import HUNG
 from gpuwatch.judge.health.infiniband import INFINIBAND
 from gpuwatch.judge.health.link import NVLINK_ERRORS, PCIE_REPLAY, PCIE_WIDTH
 from gpuwatch.judge.health.memory import ECC, PAGE_RETIREMENT, ROW_REMAP
-from gpuwatch.judge.health.operators import OPERATOR_CONFLICT
+from gpuwatch.judge.health.objects import DEVICE_HEALTH, NODE_CONDITION, OPERATOR_CONFLICT
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.pod_failures import POD_FAILURES
 from gpuwatch.judge.health.policy import HealthPolicy
 from gpuwatch.judge.health.presence import PRESENCE, PresenceAsked, absences
 from gpuwatch.judge.health.throttle import POWER_BRAKE, THERMAL_THROTTLE
-from gpuwatch.judge.health.unknown import HEALTH_UNKNOWN
 from gpuwatch.judge.health.xid import XID
 from gpuwatch.judge.health.xid_events import XidsAsked, xid_events
-from gpuwatch.judge.rule import Ask, Rule
+from gpuwatch.judge.rule import Ask, Rule, without_statistics
 from gpuwatch.judge.verdict import DCGM_HEALTH, RECOVERY_ACTION, VENDOR_HEALTH
 
 __all__ = [
@@ -43,6 +41,34 @@ __all__ = [
     "signals_of_rules",
     "state_signals",
 ]
+
+_UNKNOWN = Tells(FindingKind.HEALTH_UNKNOWN, "no rule could tell the health of the device", "info: fix_monitoring")
+
+
+def _unassessed(fleet: Fleet) -> Iterable[Finding]:
+    """One finding for each reporting GPU that no rule before could assess, or for a machine that has only such GPUs."""
+    for home, gpus in fleet.at_home.items():
+        left = [gpu for gpu in gpus if gpu.uuid not in fleet.assessed]
+        if len(left) < 2 or len(left) < len(gpus) or fleet.everything:
+            yield from (_health_unknown(gpu, "it reports") for gpu in left)
+        else:
+            yield _health_unknown(on_node(home), f"its {len(gpus)} GPUs report", left)
+
+
+def _health_unknown(on: PhysicalGpu | Subject, who: str, gpus: Sequence[PhysicalGpu] = ()) -> Finding:
+    return conclude(
+        on,
+        _UNKNOWN,
+        Verdict.UNKNOWN,
+        f"{who}, but no health rule has the signals or the samples that it needs",
+        advice=Advice.FIX_MONITORING,
+        missing=[Signal.XID_CODE, Signal.ROW_REMAP_FAILED_STATE, Signal.ECC_DBE_VOLATILE_TOTAL],
+        gpus=gpus,
+        node=gpus[0].lead.node if gpus else None,
+    )
+
+
+HEALTH_UNKNOWN = without_statistics(_UNKNOWN, _unassessed)
 
 RULES: tuple[Rule[Any], ...] = (
     RECOVERY_ACTION,

@@ -83,13 +83,9 @@ def _finding(fleet: Fleet, node: str, lost: Sequence[Pod], also: Sequence[str]) 
         missing.append("Pods of a second team that this Node refuses")
     elif len(named) < 2:
         label = f"the label {fleet.policy.team_label}" if fleet.policy.team_label else "a label (health.team_label)"
-        approval = (
-            f"A person has to approve it: no two of the refused Pods' Namespaces name different teams by {label}."
-        )
+        approval = f"no two of the refused Pods' Namespaces name different teams by {label}."
     elif also:
-        approval = (
-            f"A person has to approve it: Pods are refused on {', '.join(also)} too, so the cause may not be this Node."
-        )
+        approval = f"Pods are refused on {', '.join(also)} too, so the cause may not be this Node."
     minutes = int(_WINDOW.total_seconds() // 60)
     return conclude(
         on_node(node),
@@ -115,7 +111,7 @@ def _finding(fleet: Fleet, node: str, lost: Sequence[Pod], also: Sequence[str]) 
         missing=missing,
         gpus=fleet.at_home.get(node, ()),
         node=node,
-        approval=approval,
+        approval=f"A person has to approve it: {approval}" if approval else "",
     )
 
 
