@@ -101,11 +101,6 @@ class _Incident(NamedTuple):
     status: float
     meaning: DcgmError
 
-    @property
-    def understood(self) -> bool:
-        """Whether the catalog has the code; the watch, where the exporter gives no code."""
-        return self.meaning.code == (self.code or self.watch)
-
 
 def _incidents(answers: GpuAnswers, gpu: PhysicalGpu) -> list[_Incident]:
     parts = ((*variant.partition(";")[::2], status) for variant, status in sorted(answers.by_variant(gpu).items()))
@@ -196,7 +191,8 @@ def _failed(fleet: Fleet, gpu: PhysicalGpu, failed: list[_Incident], lasting: bo
         evidence.insert(
             0, asked.now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note)
         )
-    understood = [each for each in failed if each.understood]
+    # Those of which the catalog has the code; the watch, where the exporter gives no code.
+    understood = [each for each in failed if each.meaning.code == (each.code or each.watch)]
     if not understood:
         # The GPU or its surroundings may be at fault, so it is no second sign for an XID either.
         names = " and ".join(f"{each.watch} ({each.code or 'no code'})" for each in failed)

@@ -136,7 +136,8 @@ def _patterns(fleet: Fleet, asked: _Asked) -> Callable[[PhysicalGpu], _Pattern |
             return fleet.healthy(gpu, kind, "it works", busy_lowest, *working)
         if not enough:
             return fleet.unseen(gpu, kind, window)
-        limit = _limit(gpu, asked)
+        model = find_gpu(gpu.model)
+        limit = asked.limit.of(gpu) or (None if model is None else model.power_limit_watts)
         idle = idle_power(gpu, limit)
         if idle is None or limit is None:
             lacking = ["its power at idle"] if idle is None else []
@@ -159,12 +160,6 @@ def _patterns(fleet: Fleet, asked: _Asked) -> Callable[[PhysicalGpu], _Pattern |
         )
 
     return look
-
-
-def _limit(gpu: PhysicalGpu, asked: _Asked) -> float | None:
-    """The power limit in watts: as set, else its model's."""
-    model = find_gpu(gpu.model)
-    return asked.limit.of(gpu) or (None if model is None else model.power_limit_watts)
 
 
 def _idle_power(fleet: Fleet, asked: _Asked) -> Callable[[PhysicalGpu, float | None], tuple[float, str] | None]:

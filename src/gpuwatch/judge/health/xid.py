@@ -120,9 +120,12 @@ def xid(fleet: Fleet, asked: _Asked) -> Judged:
             return Verdict.HEALTHY
         if any(counts_xids(answers, gpu) for answers in asked.counts):
             return fleet.healthy(gpu, kind, none)
-        code = last.of(gpu)
+        code = last.of(gpu)  # of an XID from before the window that is not fatal; a 154 hides the one before it
+        if code == _RECOVERY_ACTION_CHANGED and asked.recovery.of(gpu) is None:
+            return _hidden(gpu)
         if code:
-            return _stands(fleet, gpu, code, asked)
+            words = f"XID {code:g} is older than the window; the gauge never clears"
+            return fleet.healthy(gpu, kind, words, last, confidence_ratio=0.8)
         # Since DCGM 4.5 the gauge has no series before the first XID, so its absence is no gap if others have it.
         if code == 0 or (gauge_is_there and gpu.lead.vendor is Vendor.NVIDIA and asked.reporting(gpu)):
             return fleet.healthy(gpu, kind, none, last, confidence_ratio=0.8)
@@ -133,14 +136,6 @@ def xid(fleet: Fleet, asked: _Asked) -> Judged:
 
 def _lasts(event: XidEvent) -> bool:
     return event.fault is None or event.fault.open
-
-
-def _stands(fleet: Fleet, gpu: PhysicalGpu, code: float, asked: _Asked) -> Conclusion:
-    """An XID from before the window that is not fatal. A 154 hides the one before it."""
-    if code == _RECOVERY_ACTION_CHANGED and asked.recovery.of(gpu) is None:
-        return _hidden(gpu)
-    words = f"XID {code:g} is older than the window; the gauge never clears"
-    return fleet.healthy(gpu, _TELLS, words, asked.last, confidence_ratio=0.8)
 
 
 def _hidden(gpu: PhysicalGpu) -> Conclusion:

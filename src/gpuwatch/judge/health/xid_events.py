@@ -34,13 +34,10 @@ class XidsAsked:
         self.counted = ask(Signal.XID_WINDOW_COUNT, Statistic.MAX, window)
         self.increased = ask(Signal.XID_EVENTS_TOTAL, Statistic.INCREASE, window)
         self.appeared = ask(Signal.XID_EVENTS_TOTAL, Statistic.APPEARED, window)
+        self.counts = (self.counted, self.increased, self.appeared)
         self.samples = [ask.context(signal, Statistic.COUNT, window) for signal in REPORTING_SIGNALS]
         self.latched = ask.changes(Signal.XID_CODE)
         self.occurred = ask.changes(Signal.XID_WINDOW_COUNT)
-
-    @property
-    def counts(self) -> tuple[GpuAnswers, ...]:
-        return self.counted, self.increased, self.appeared
 
 
 # Columns of NVIDIA's catalog, and the prefixes of their models. Every XID applies to other models (Ada, Turing, GH200).
