@@ -94,24 +94,6 @@ def test_a_trained_gpu_is_healthy() -> None:
     assert shown["fabric:device/gpu-0-0"].verdict is Verdict.HEALTHY
 
 
-@pytest.mark.parametrize(
-    ("mask", "words"),
-    [
-        (0x1, "bandwidth is degraded"),
-        (0x4, "recovers a route"),
-        (0x10, "a route of its fabric is unhealthy"),
-        (0x40, "access timeouts"),
-        (0x200, "configured wrongly"),
-        (0x2AA, "configured wrongly"),
-    ],
-)
-def test_faults_in_the_health_mask(mask: int, words: str) -> None:
-    found = findings(scene(FLEET, {FABRIC.mask: spread(FLEET, 0x1AA, gpu_0_3=mask)}))
-    finding = the(found, FindingKind.FABRIC, "gpu-0-3")
-    assert words in finding.summary
-    assert len(found) == 1
-
-
 @pytest.mark.parametrize("mask", [0x0, 0x80, 0x1AA, 0x1000])
 def test_a_mask_above_zero_is_no_fault(mask: int) -> None:
     """0x80: the EKS agent fenced healthy GPUs for it, until it decoded the mask."""
@@ -125,25 +107,6 @@ def test_the_summary_of_fabric_health(code: float, words: str) -> None:
     )
     assert (finding.verdict, finding.severity) == (Verdict.DEGRADED, Severity.WARNING)
     assert words in finding.summary
-
-
-def test_a_fatal_error_of_a_switch_is_the_machines() -> None:
-    answers: dict[WindowStat, Answer] = {FABRIC.switch: dict.fromkeys(of_node("node-2"), 12028.0)}
-    [finding] = fabric_of(findings(scene(FLEET, answers))).values()
-    assert finding.id == "fabric:node/node-2"
-    assert "SXid 12028" in finding.summary
-
-
-def test_access_between_gpus_that_all_other_machines_have() -> None:
-    answers: dict[WindowStat, Answer] = {
-        FABRIC.access: {item.uuid: 5.0 if item.node == "node-0" else 0.0 for item in FLEET}
-    }
-    [finding] = findings(scene(FLEET, answers)).values()
-    assert finding.id == "fabric:node/node-0"
-
-
-def test_no_access_by_design_is_no_fault() -> None:
-    assert findings(scene(FLEET, {FABRIC.access: 3.0})) == {}
 
 
 class TestImex:

@@ -1,14 +1,10 @@
 """What other tools got wrong on healthy hardware, by the place where it was reported."""
 
-import pytest
-
 from detect.builders import (
     POLICY,
     Answer,
     ago,
     cluster,
-    device,
-    exporters_of,
     findings,
     healthy,
     machines,
@@ -17,8 +13,8 @@ from detect.builders import (
     the,
     xid_became,
 )
-from detect.questions import ACTION, BRAKE, HEALTH, HEAT, REMAP, XIDS
-from gpuwatch.facts.model.decision import Advice, FindingKind, Severity, Verdict
+from detect.questions import ACTION, BRAKE, HEALTH, HEAT, XIDS
+from gpuwatch.facts.model.decision import FindingKind, Verdict
 from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
 from gpuwatch.judge.health.assess import needs_of_rules
 from gpuwatch.judge.needs import statistics
@@ -40,72 +36,12 @@ def test_10_xid_45_on_77_healthy_nodes_is_a_jobs_teardown() -> None:
     assert (finding.id, finding.verdict) == ("xid:fleet/fleet", Verdict.UNKNOWN)
 
 
-def test_11_a_check_that_fails_on_all_nodes_is_the_checks_fault() -> None:
-    """NVSentinel #1663: `issm` false-positived on every Node; #1826: DCGM's errors mapped wrongly."""
-    fleet = machines(20, 8)
-    watches = {item.uuid: {"ALL": 0.0, "NVLINK": 20.0} for item in fleet}
-    snapshot = scene(fleet, healthy(fleet), variants={HEALTH.now: watches, HEALTH.lowest: watches})
-    [finding] = findings(snapshot).values()
-    assert (finding.id, finding.verdict) == ("dcgm_health:fleet/fleet", Verdict.UNKNOWN)
-    assert finding.advice is Advice.FIX_MONITORING
-
-
-def test_12_an_idle_imex_domain_is_no_sick_gpu() -> None:
-    """NVIDIA/aicr #2641: IMEX 'unhealthy' on idle GB300 for 13 days."""
-    fleet = machines(2, 4, model="NVIDIA GB300")
-    found = findings(scene(fleet, healthy(fleet) | {ACTION: 5.0}))
-    assert {(item.verdict, item.severity) for item in found.values()} == {(Verdict.UNKNOWN, Severity.INFO)}
-
-
 def test_13_a_fatal_check_without_an_action_ends_with_the_window() -> None:
     """NVSentinel #911: XID 31, 'fatal' with action NONE, left the Node cordoned for ever."""
     during = the(findings(scene(changes=[xid_became("gpu-0", 31)])), FindingKind.XID)
     assert during.verdict is Verdict.UNKNOWN
     later = xid_became("gpu-0", 31, at=ago(seconds=POLICY.change_window_seconds))
     assert findings(scene(answers={XIDS.last: 31.0}, changes=[later])) == {}
-
-
-def test_14_dcgm_failing_is_monitoring_failing() -> None:
-    """aws/containers-roadmap #2555: `DCGMError` replaced healthy Nodes."""
-    fleet = tuple(
-        device(f"gpu-{node}-{index}", node=f"node-{node}", present=node != 4, last_seen=ago(minutes=node * 5 or 0))
-        for node in range(12)
-        for index in range(8)
-    )
-    well = {REMAP.failed: 0.0}
-    [finding] = findings(scene(fleet, well, exporters=exporters_of(fleet, down=["node-4"]))).values()
-    assert (finding.kind, finding.verdict) == (FindingKind.EXPORTER_DOWN, Verdict.UNKNOWN)
-    assert finding.advice is Advice.FIX_MONITORING
-
-
-def test_15_a_component_that_marks_everything_unhealthy_is_not_believed() -> None:
-    """karpenter #2811: 'a component inadvertently marked healthy nodes as unhealthy'."""
-    fleet = machines(10, 8, model="AMD Instinct MI300X OAM")
-    sick = healthy(fleet) | {
-        WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.LAST): 0.0,
-        WindowStat(Signal.VENDOR_HEALTHY_STATE, Statistic.MAX, POLICY.window_seconds): 0.0,
-    }
-    assert list(findings(scene(fleet, sick))) == ["vendor_health:fleet/fleet"]
-
-
-def test_18_a_pending_row_remap_is_not_urgent() -> None:
-    """IBM/autopilot #55: EVICT on a row remap is too severe."""
-    finding = the(findings(scene(answers={REMAP.pending: 1.0})), FindingKind.ROW_REMAP)
-    assert (finding.severity, finding.advice) == (Severity.INFO, Advice.RESET_WHEN_IDLE)
-
-
-@pytest.mark.parametrize("code", [65, 94])
-def test_19_a_first_contained_error_is_not_unhealthy(code: int) -> None:
-    """gpud PR 1165 tightened it; the catalog restarts the program and lets the GPU go on."""
-    finding = the(findings(scene(changes=[xid_became("gpu-0", code)])), FindingKind.XID)
-    assert finding.verdict is Verdict.UNKNOWN
-
-
-@pytest.mark.parametrize("code", [68, 109])
-def test_20_a_busy_gpus_time_out_is_not_unhealthy(code: int) -> None:
-    """k8s-device-plugin #945 (68) and koordinator #2834 (109: 'under heavy load … not unhealthy')."""
-    finding = the(findings(scene(changes=[xid_became("gpu-0", code)])), FindingKind.XID)
-    assert finding.verdict is Verdict.UNKNOWN
 
 
 def test_21_a_gpu_recovers() -> None:

@@ -170,15 +170,6 @@ class TestStopped:
     def test_what_worked_within_half_an_hour_is_in_use(self, minutes: int, kind: FindingKind) -> None:
         assert judged(InEffect(name="pod", activity=(steps(("#", 100), (".", minutes / 60)),))).kind is kind
 
-    def test_what_works_is_in_use(self) -> None:
-        found = judged(InEffect(name="pod", activity=(steps(("#", 1)),)))
-        assert (found.kind, found.verdict, found.summary) == (FindingKind.IN_USE, Verdict.BUSY, "works now")
-
-    def test_a_young_service_waits_for_a_day(self) -> None:
-        text = steps(("#", 8), (".", 23.9))
-        assert judged(InEffect(name="pod", activity=(text,))).kind is FindingKind.BURSTY
-        assert judged(InEffect(name="pod", activity=(text + "..",))).kind is FindingKind.MODEL_LOADED
-
     @pytest.mark.parametrize(("kind", "hours"), [("Job", 5), ("Deployment", 24), ("Notebook", 72), ("Pod", 24)])
     def test_each_class_has_its_prior(self, kind: str, hours: float) -> None:
         for silent, verdict in ((hours, Verdict.BUSY), (hours + 0.1, Verdict.IDLE)):

@@ -76,27 +76,11 @@ def pools(narrow: int) -> tuple[Node, ...]:
     return tuple(Node(name=f"node-{number}", pool="narrow" if number < narrow else "wide") for number in range(4))
 
 
-def test_a_link_with_fewer_lanes_than_its_peers() -> None:
-    answers: dict[WindowStat, Answer] = {WIDTH.most: 16.0, WIDTH.lanes: spread(FLEET, 16.0, gpu_0_3=8.0)}
-    [finding] = findings(scene(FLEET, answers)).values()
-    assert (finding.id, finding.verdict) == ("pcie_width:device/gpu-0-3", Verdict.DEGRADED)
-    assert finding.summary == "the PCIe link has 8 of 16 lanes; its peers have 16"
-
-
 def test_a_narrow_slot_is_the_servers_design() -> None:
     fleet = machines(4, 8)
     lanes = {item.uuid: 8.0 if item.node in ("node-0", "node-1") else 16.0 for item in fleet}
     snapshot = scene(fleet, {WIDTH.most: 16.0, WIDTH.lanes: lanes}, state=cluster(nodes=pools(2)))
     assert findings(snapshot) == {}
-
-
-def test_a_machine_of_which_no_gpu_has_all_lanes_may_have_narrow_slots() -> None:
-    fleet = machines(4, 8)
-    lanes = {item.uuid: 8.0 if item.node == "node-0" else 16.0 for item in fleet}
-    found = findings(scene(fleet, {WIDTH.most: 16.0, WIDTH.lanes: lanes}))
-    assert {item.verdict for item in found.values()} == {Verdict.UNKNOWN}
-    finding = the(found, FindingKind.PCIE_WIDTH, "gpu-0-3")
-    assert finding.summary == "the PCIe link has 8 of 16 lanes; no GPU of its machine has more"
 
 
 def test_a_narrow_link_without_peers_is_unknown() -> None:
@@ -185,11 +169,6 @@ def test_half_of_a_machine_is_not_its_switches() -> None:
     assert len(found) == 4
 
 
-def test_a_port_that_is_down_while_the_peers_ports_are_up() -> None:
-    found = findings(scene(FLEET, {NVLINK.up: spread(FLEET, 1.0, gpu_1_0=0.0)}))
-    assert list(found) == ["nvlink_errors:device/gpu-1-0"]
-
-
 def test_ports_that_nobody_uses_are_no_fault() -> None:
     shown = findings(scene(FLEET, {NVLINK.up: 0.0}), everything=True)
     assert {shown[f"nvlink_errors:device/{item.uuid}"].verdict for item in FLEET} == {Verdict.UNKNOWN}
@@ -197,13 +176,6 @@ def test_ports_that_nobody_uses_are_no_fault() -> None:
 
 BLACKWELL = machines(3, 4, model="NVIDIA GB200", pods=True)
 GANG = cluster(pods=[pod(f"pod-{number}", gang="job") for number in range(3)], gangs=[gang("job", ["ns/pod-0"])])
-
-
-def test_blackwell_is_known_by_its_own_counters() -> None:
-    """Its cards have none of the counters of NVLink 4."""
-    answers: dict[WindowStat, Answer] = {NVLINK.rx_symbol: 0.0, NVLINK.integrity: 0.0}
-    shown = findings(scene(BLACKWELL, answers), everything=True)
-    assert {shown[f"nvlink_errors:device/{item.uuid}"].verdict for item in BLACKWELL} == {Verdict.HEALTHY}
 
 
 @pytest.mark.parametrize(
@@ -230,13 +202,6 @@ def test_dcgms_bound_on_every_counter(counter: str, words: str, per_minute: floa
     found = findings(scene(BLACKWELL, answers))
     assert [item.summary for item in found.values()] == ([f"1 {words}"] if named else [])
     assert {item.id for item in found.values()} <= {"nvlink_errors:device/gpu-1-2"}
-
-
-@pytest.mark.parametrize("counter", ["failed_recoveries", "link_downs"])
-def test_one_link_that_went_down_is_enough(counter: str) -> None:
-    answers: dict[WindowStat, Answer] = {getattr(NVLINK, counter): spread(BLACKWELL, 0.0, gpu_1_2=1.0)}
-    finding = the(findings(scene(BLACKWELL, answers)), FindingKind.NVLINK_ERRORS, "gpu-1-2")
-    assert finding.verdict is Verdict.DEGRADED
 
 
 @pytest.mark.parametrize(
