@@ -99,6 +99,17 @@ class MigFleet:
         return plan
 
 
+HALVES = ("3g.20gb", "3g.20gb")
+
+
+def fleet_of(*names: str, gpus: int = 1, cut: Sequence[str] = ()) -> MigFleet:
+    """Nodes with these names. cut: the instances of the first GPU of each; MIG is off on the others."""
+    fleet = MigFleet()
+    for name in names:
+        fleet.node(name, gpus, cuts={0: cut} if cut else None)
+    return fleet
+
+
 def check(plan: MigPlan, fleet: MigFleet) -> None:
     """Everything that has to hold of any plan. Counts by itself, from the devices and from what the plan says."""
     rows: dict[str, list[Device]] = defaultdict(list)

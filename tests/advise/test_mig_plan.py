@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from advise.mig_fleets import A100, AT, MigFleet, nodes_after, overfull, random_fleet, random_hosts
+from advise.mig_fleets import A100, AT, HALVES, MigFleet, fleet_of, nodes_after, overfull, random_fleet, random_hosts
 from advise.world import advised, answer, profile
 from gpuwatch.facts.model.cluster import Cluster, Placement, Taint
 from gpuwatch.facts.model.sizing import Recommendation, SliceDemand, Target, TargetKind
@@ -51,8 +51,7 @@ def test_an_eighth_slice_needs_a_second_gpu() -> None:
 
 @pytest.mark.parametrize(("threes", "fours_on"), [(2, [0, 1]), (1, [1])])
 def test_of_three_slices_one_shares_a_gpu_with_four_and_two_do_not(threes: int, fours_on: list[int]) -> None:
-    fleet = MigFleet()
-    fleet.node("n", gpus=3)
+    fleet = fleet_of("n", gpus=3)
     fleet.asks("3g.20gb", threes)
     fleet.asks("4g.20gb", 1)
     plan = fleet.plan()
@@ -72,9 +71,7 @@ def test_a_gpu_whose_cut_serves_is_kept() -> None:
 
 
 def test_an_empty_gpu_is_cut_rather_than_one_that_must_be_emptied() -> None:
-    fleet = MigFleet()
-    fleet.node("a-held")
-    fleet.node("b-empty")
+    fleet = fleet_of("a-held", "b-empty")
     fleet.holds("pod", "GPU-a-held-0", "", wants="2g.10gb")
     plan = fleet.plan()
     assert [change.device for change in plan.changes] == ["GPU-b-empty-0"]
@@ -105,9 +102,7 @@ def test_whole_gpus_that_nobody_advised_stay_whole() -> None:
 
 
 def test_tenants_are_moved_only_to_save_a_gpu() -> None:
-    fleet = MigFleet()
-    fleet.node("one", cuts={0: ("3g.20gb", "3g.20gb")})
-    fleet.node("two", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet = fleet_of("one", "two", cut=HALVES)
     fleet.holds("left", "GPU-one-0/1", "3g.20gb")
     fleet.holds("right", "GPU-two-0/1", "3g.20gb")
     plan = fleet.plan()
@@ -119,9 +114,8 @@ def test_tenants_are_moved_only_to_save_a_gpu() -> None:
 
 
 def test_a_full_fleet_of_tenants_is_left_alone() -> None:
-    fleet = MigFleet()
+    fleet = fleet_of("one", "two", cut=HALVES)
     for node in ("one", "two"):
-        fleet.node(node, cuts={0: ("3g.20gb", "3g.20gb")})
         for number in (1, 2):
             fleet.holds(f"{node}-{number}", f"GPU-{node}-0/{number}", "3g.20gb")
     plan = fleet.plan()
@@ -130,16 +124,14 @@ def test_a_full_fleet_of_tenants_is_left_alone() -> None:
 
 @pytest.mark.parametrize(("priority", "gpus"), [(999, 1), (1000, 2)])
 def test_protected_tenants_never_move(priority: int, gpus: int) -> None:
-    fleet = MigFleet()
+    fleet = fleet_of("one", "two", cut=HALVES)
     for node in ("one", "two"):
-        fleet.node(node, cuts={0: ("3g.20gb", "3g.20gb")})
         fleet.holds(node, f"GPU-{node}-0/1", "3g.20gb", priority=priority)
     assert fleet.plan(MigPlanPolicy(protected_priority=1000)).gpus_after == gpus
 
 
 def test_a_gpu_with_a_tenant_that_stays_is_not_cut() -> None:
-    fleet = MigFleet()
-    fleet.node("n", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet = fleet_of("n", cut=HALVES)
     fleet.holds("stays", "GPU-n-0/1", "3g.20gb", priority=1000)
     fleet.asks("4g.20gb")
     plan = fleet.plan(MigPlanPolicy(protected_priority=1000))
@@ -148,8 +140,7 @@ def test_a_gpu_with_a_tenant_that_stays_is_not_cut() -> None:
 
 
 def test_a_tenant_is_never_without_a_place_for_a_higher_priority() -> None:
-    fleet = MigFleet()
-    fleet.node("n", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet = fleet_of("n", cut=HALVES)
     ref = fleet.holds("tenant", "GPU-n-0/1", "3g.20gb", priority=0)
     fleet.asks("7g.40gb", priority=1000)
     plan = fleet.plan()
@@ -159,8 +150,7 @@ def test_a_tenant_is_never_without_a_place_for_a_higher_priority() -> None:
 
 
 def test_a_scarce_gpu_goes_to_the_higher_priority() -> None:
-    fleet = MigFleet()
-    fleet.node("n")
+    fleet = fleet_of("n")
     fleet.asks("4g.20gb", priority=1)
     fleet.asks("4g.20gb", priority=2)
     plan = fleet.plan()
@@ -169,8 +159,7 @@ def test_a_scarce_gpu_goes_to_the_higher_priority() -> None:
 
 
 def test_of_one_priority_the_large_slices_are_placed_first() -> None:
-    fleet = MigFleet()
-    fleet.node("n")
+    fleet = fleet_of("n")
     fleet.asks("1g.5gb", 3)
     fleet.asks("7g.40gb")
     plan = fleet.plan()
@@ -180,8 +169,7 @@ def test_of_one_priority_the_large_slices_are_placed_first() -> None:
 
 def test_who_finds_no_place_stays_and_keeps_its_gpu() -> None:
     """Two Pods on one Node want slices that need two GPUs; one of the GPUs is to be avoided."""
-    fleet = MigFleet()
-    fleet.node("n", gpus=2)
+    fleet = fleet_of("n", gpus=2)
     fleet.holds("a", "GPU-n-0", "", wants="7g.40gb", priority=5)
     fleet.holds("b", "GPU-n-1", "", wants="7g.40gb")
     plan = fleet.plan(avoid={"GPU-n-1"})
@@ -202,9 +190,7 @@ def test_free_slices_of_a_gpu_out_of_service_get_nothing_new(degraded: bool) -> 
 
 
 def test_slices_of_one_pod_are_on_one_node() -> None:
-    fleet = MigFleet()
-    fleet.node("one", cuts={0: ("3g.20gb", "3g.20gb")})
-    fleet.node("two", cuts={0: ("3g.20gb", "3g.20gb")})
+    fleet = fleet_of("one", "two", cut=HALVES)
     fleet.holds("x", "GPU-one-0/1", "3g.20gb", priority=2_000_000_000)
     fleet.asks("3g.20gb", 1, count=2)
     plan = fleet.plan()
@@ -212,9 +198,7 @@ def test_slices_of_one_pod_are_on_one_node() -> None:
 
 
 def test_slices_of_one_pod_that_no_node_has_are_refused() -> None:
-    fleet = MigFleet()
-    fleet.node("one")
-    fleet.node("two")
+    fleet = fleet_of("one", "two")
     fleet.asks("4g.20gb", 1, count=2)
     plan = fleet.plan()
     assert plan.placements == {}
@@ -274,8 +258,7 @@ def test_the_order_of_demands_and_devices_does_not_matter_for_the_gpus() -> None
 
 class TestMigParted:
     def test_a_standard_layout_has_its_standard_name(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n", gpus=2)
+        fleet = fleet_of("n", gpus=2)
         fleet.asks("1g.5gb", 14)
         plan = fleet.plan()
         assert plan.node_labels == {"n": "all-1g.5gb"}
@@ -285,8 +268,7 @@ class TestMigParted:
         }
 
     def test_a_mixed_node_lists_every_gpu_and_its_name_follows_from_the_content(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n", gpus=3)
+        fleet = fleet_of("n", gpus=3)
         fleet.holds("whole", "GPU-n-0", "")
         fleet.asks("1g.5gb", 7)
         plan = fleet.plan()
@@ -309,8 +291,7 @@ class TestMigParted:
 
     def test_one_standard_name_for_two_models_is_given_once(self) -> None:
         """all-1g.10gb is seven instances on an A100 of 80 GB, four on one of 40."""
-        fleet = MigFleet()
-        fleet.node("a40")
+        fleet = fleet_of("a40")
         fleet.asks("1g.10gb", 4)
         fleet.model = "A100-SXM4-80GB"
         fleet.node("b80")
@@ -342,8 +323,7 @@ class TestMigParted:
 
 class TestBadInput:
     def test_each_costs_a_line_and_the_rest_goes_on(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n")
+        fleet = fleet_of("n")
         fleet.asks("1g.5gb")
         fleet.asks("1g.5gb", gpu_model="Z900")
         fleet.asks("9g.99gb")
@@ -378,8 +358,7 @@ class TestBadInput:
         assert any("no place is left for 1g.5gb" in line for line in plan.unplaced)
 
     def test_a_pod_that_nobody_can_attribute_keeps_its_node_as_it_is(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n", gpus=2)
+        fleet = fleet_of("n", gpus=2)
         fleet.holds("seen", "GPU-n-0", "", wants="1g.5gb")
         fleet.pods.append(replace(fleet.pods[0], name="unseen"))
         plan = fleet.plan()
@@ -387,8 +366,7 @@ class TestBadInput:
         assert any("it is not known which of its GPUs Pod team/unseen has" in line for line in plan.unplaced)
 
     def test_a_host_that_is_no_node(self) -> None:
-        fleet = MigFleet()
-        fleet.node("n")
+        fleet = fleet_of("n")
         fleet.asks("1g.5gb")
         stray = replace(fleet.devices[0], id="GPU-x", uuid="GPU-x", node=None, node_label="10.0.0.7")
         fleet.devices.append(stray)
