@@ -193,16 +193,14 @@ def _alert(alert: alerts.Alert) -> dict[str, Any]:
     return {**rule, "severity": severity, "optional": bool(alert.optional_because), **threshold}
 
 
+_ACCOUNT = "ServiceAccount"
+
+
 def _objects(sources: list[str]) -> str:
     pieces = [piece for source in sources for piece in (DEPLOY / source).read_text().split("\n---\n")]
-    kept = [piece.strip("\n") for piece in pieces if _object(piece).get("kind", "ServiceAccount") != "ServiceAccount"]
+    kept = [piece.strip("\n") for piece in pieces if (yaml.safe_load(piece) or {}).get("kind", _ACCOUNT) != _ACCOUNT]
     named = " and ".join(f"deploy/{source}" for source in sources)
     return HEAD.format(named) + "\n---\n".join(kept) + "\n"
-
-
-def _object(text: str) -> dict[str, Any]:
-    found: dict[str, Any] | None = yaml.safe_load(text)
-    return found or {}
 
 
 if __name__ == "__main__":

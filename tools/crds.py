@@ -81,7 +81,10 @@ def definitions() -> list[dict[str, Any]]:
             "Something to be done to a Node. The platform's people set spec.approved or spec.rejected.",
         ),
         _workload_profile(),
-        _checkpoint(),
+        _definition(
+            CHECKPOINT_KIND, "gwcp", "Namespaced", "A piece of what gpuwatch remembers. For gpuwatch alone.",
+            {"spec": schema(CheckpointSpec)}, [("Age", "date", ".metadata.creationTimestamp", 0)],
+        ),
     ]  # fmt: skip
 
 
@@ -110,7 +113,6 @@ def _remediation(kind: str, short: str, scope: str, actions: Collection[ActionKi
     status["default"] = {"phase": camel_enum(Phase.PROPOSED), "conditions": _pending(*TYPES)}
     return _definition(
         kind,
-        f"{kind.lower()}s",
         short,
         scope,
         says,
@@ -138,7 +140,6 @@ def _workload_profile() -> dict[str, Any]:
     advised = ".status.recommendation"
     return _definition(
         PROFILE_KIND,
-        "workloadprofiles",
         "wlp",
         "Namespaced",
         "What was measured of one container of a workload, and what is advised. For reading: gpuwatch writes it.",
@@ -159,21 +160,8 @@ def _workload_profile() -> dict[str, Any]:
     )
 
 
-def _checkpoint() -> dict[str, Any]:
-    return _definition(
-        CHECKPOINT_KIND,
-        "checkpoints",
-        "gwcp",
-        "Namespaced",
-        "A piece of what gpuwatch remembers. For gpuwatch alone.",
-        {"spec": schema(CheckpointSpec)},
-        [("Age", "date", ".metadata.creationTimestamp", 0)],
-    )
-
-
 def _definition(
     kind: str,
-    plural: str,
     short: str,
     scope: str,
     says: str,
@@ -181,6 +169,7 @@ def _definition(
     columns: list[tuple[str, str, str, int]],
 ) -> dict[str, Any]:
     """columns: name, type, JSONPath, and the priority: above 0 it is shown with `-o wide` alone."""
+    plural = f"{kind.lower()}s"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -292,20 +281,12 @@ def _schema(kind: Any) -> dict[str, Any]:
     origin = get_origin(kind)
     if origin is tuple:
         (item, _) = get_args(kind)
-        return {
-            "type": "array",
-            "maxItems": MAX_ITEMS,
-            "x-kubernetes-list-type": "atomic",
-            "items": _schema(item),
-        }
+        kept = {"maxItems": MAX_ITEMS, "x-kubernetes-list-type": "atomic"}
+        return {"type": "array", **kept, "items": _schema(item)}
     if origin is not None:
         (_, item) = get_args(kind)
-        return {
-            "type": "object",
-            "maxProperties": MAX_ITEMS,
-            "x-kubernetes-map-type": "granular",
-            "additionalProperties": _schema(item),
-        }
+        kept = {"maxProperties": MAX_ITEMS, "x-kubernetes-map-type": "granular"}
+        return {"type": "object", **kept, "additionalProperties": _schema(item)}
     if kind is datetime:
         return {"type": "string", "format": "date-time"}
     if issubclass(kind, Enum):
