@@ -188,10 +188,9 @@ def _combined(
     for item in sides:
         for name, seconds in item.left_out_seconds.items():
             left_out[name] += seconds
-    return WorkloadProfile(
-        key=now.key,
+    return replace(
+        now,
         as_of=until,
-        half_life_seconds=now.half_life_seconds,
         cells=cells,
         runs=tuple(
             run
