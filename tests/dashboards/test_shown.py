@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from dashboards import rendering
 from dashboards.screenshots import SCRAPE, SHIPPED, SPAN, world
-from parts.browser import BrowserBuild
-from parts.browser import running as running_browser
 from parts.prometheus_server import ServerBuild
 
 pytestmark = pytest.mark.npm
@@ -18,7 +17,7 @@ MAY_BE_EMPTY: frozenset[tuple[str, str]] = frozenset()
 
 
 def test_every_shipped_dashboard_is_drawn(
-    newest_prometheus: ServerBuild, renderer: Path, browser_build: BrowserBuild, tmp_path: Path
+    newest_prometheus: ServerBuild, renderer: Path, browser: Browser, tmp_path: Path
 ) -> None:
     files = sorted(SHIPPED.glob("*.json"))
     assert files
@@ -26,7 +25,6 @@ def test_every_shipped_dashboard_is_drawn(
     with (
         world(newest_prometheus) as prometheus_url,
         rendering.serving(renderer, prometheus_url) as base_url,
-        running_browser(browser_build) as browser,
     ):
         for file in files:
             board = json.loads(file.read_text())

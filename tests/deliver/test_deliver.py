@@ -3,9 +3,13 @@
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from deliver.receivers import mail_server, s3_server, webhook
+from deliver.receivers import Webhook, mail_server, s3_server, webhook
 from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
 from gpuwatch.say.deliver import deliver as turns
 from gpuwatch.say.deliver.deliver import (
@@ -72,6 +76,13 @@ class Run:
     def shown(self) -> str:
         """All that a person may come to see, or that is kept."""
         return "\n".join([*self.lines, repr(Store.open(self.state).deliveries())])
+
+
+@contextmanager
+def hooked(tmp_path: Path, *statuses: int, **changes: Any) -> Iterator[tuple[Webhook, Run]]:
+    """A webhook that answers so, and what delivers to it alone."""
+    with webhook(*statuses) as server:
+        yield server, Run(tmp_path, urls=(f"json://{server.address}/hook",), **changes)
 
 
 class TestReportFolder:
@@ -169,8 +180,7 @@ class TestFolder:
 
 class TestWebhook:
     def test_the_summary_arrives_with_a_key(self, tmp_path: Path) -> None:
-        with webhook() as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
+        with hooked(tmp_path) as (server, run):
             (done,) = run.deliver()
             assert done.state is DeliveryState.SENT
             body = json.loads(server.bodies[0])
@@ -182,23 +192,20 @@ class TestWebhook:
             assert len(server.bodies) == 1
 
     def test_what_is_too_long_is_cut(self, tmp_path: Path) -> None:
-        with webhook() as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
+        with hooked(tmp_path) as (server, run):
             run.deliver(text="x" * 100_000)
             assert 1000 < len(json.loads(server.bodies[0])["message"]) < 100_000
 
     @pytest.mark.parametrize("status", [500, 429, 404])
     def test_errors_are_tried_again(self, tmp_path: Path, status: int) -> None:
-        with webhook(status, status) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
+        with hooked(tmp_path, status, status) as (_, run):
             (done,) = run.deliver()
         assert (done.state, done.attempts) == (DeliveryState.SENT, 3)
         assert f"error={status}" in run.lines[0]
         assert "the receiver's own words" in run.lines[0]
 
     def test_as_often_as_a_run_tries_and_then_by_the_next(self, tmp_path: Path) -> None:
-        with webhook(*[500] * 3) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/hook",))
+        with hooked(tmp_path, *[500] * 3) as (server, run):
             (done,) = run.deliver()
             assert (done.state, done.attempts) == (DeliveryState.FAILED, 3)
             assert "error=500" in done.error
@@ -207,8 +214,7 @@ class TestWebhook:
             assert len(server.taken) == 1
 
     def test_a_receiver_that_does_not_answer(self, tmp_path: Path) -> None:
-        with webhook(0) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/hook",), timeout_seconds=0.2)
+        with hooked(tmp_path, 0, timeout_seconds=0.2) as (_, run):
             (done,) = run.deliver()
             assert (done.state, done.attempts) == (DeliveryState.SENT, 2)
         assert "timed out" in run.lines[0].lower()
@@ -220,8 +226,7 @@ class TestWebhook:
         assert "refused" in done.error.lower()
 
     def test_given_up_after_so_many_runs(self, tmp_path: Path) -> None:
-        with webhook(*[500] * 5) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/hook",), max_attempts=5)
+        with hooked(tmp_path, *[500] * 5, max_attempts=5) as (server, run):
             assert run.deliver()[0].attempts == 3
             assert run.deliver()[0].attempts == 5
             assert run.deliver()[0].attempts == 5
@@ -242,8 +247,7 @@ class TestWebhook:
         assert "does not understand" in done.error
 
     def test_a_destination_that_was_taken_out_is_not_sent_to(self, tmp_path: Path) -> None:
-        with webhook(*[500] * 3) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",))
+        with hooked(tmp_path, *[500] * 3) as (server, run):
             run.deliver()
             run.policy = replace(run.policy, urls=(), folder=tmp_path / "out")
             sent = Sent(lambda: Store.open(run.state))
@@ -429,8 +433,7 @@ class TestProcessThatStays:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(turns, "ATTEMPTS", 1)
-        with webhook(500, 500, 500) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",), retry_seconds=60.0)
+        with hooked(tmp_path, 500, 500, 500, retry_seconds=60.0) as (server, run):
 
             def tried(seconds: float) -> int:
                 """By a process of its own each time: a restart changes nothing."""
@@ -446,8 +449,7 @@ class TestProcessThatStays:
     ) -> None:
         monkeypatch.setattr(turns, "BACKOFF_SECONDS", 60.0)
         stopping = threading.Event()
-        with webhook(500, 500) as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",))
+        with hooked(tmp_path, 500, 500) as (server, run):
 
             class AskedToEnd(list[str]):
                 def append(self, _: str) -> None:
@@ -462,8 +464,8 @@ class TestProcessThatStays:
             assert len(server.bodies) == 1  # nothing new is begun
 
     def test_what_is_said_of_each_success(self, tmp_path: Path) -> None:
-        with webhook() as server:
-            run, told = Run(tmp_path, urls=(f"json://{server.address}/",)), list[str]()
+        with hooked(tmp_path) as (_, run):
+            told = list[str]()
             (done,) = run.deliver(context=DeliveryContext(on_sent=told.append))
             assert told == [done.destination]
             run.deliver(context=DeliveryContext(on_sent=told.append))
@@ -479,8 +481,7 @@ class TestProcessThatStays:
 
     def test_what_cannot_be_noted_is_not_sent(self, tmp_path: Path) -> None:
         """At least once, and not over and over: an attempt counts before it is made."""
-        with webhook() as server:
-            run = Run(tmp_path, urls=(f"json://{server.address}/",))
+        with hooked(tmp_path) as (server, run):
             run.state.mkdir()
             with pytest.raises(StoreError, match="state: the state has to be a regular file"):
                 run.deliver()
@@ -514,3 +515,30 @@ class TestPolicy:
             s3_endpoint="http://minio:9000", urls=("env:A", "file:/b", "jsons://c/d"),
         )  # fmt: skip
         assert len(names_of(policy)) == 4
+
+
+# A prime: not the same statement of each loop every time.
+STRIDE = "5"
+
+
+@pytest.mark.slow
+def test_killed_at_every_line(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("kill_at_every_line.py")
+    with webhook() as server:
+        command = [sys.executable, str(script), str(tmp_path), server.address, STRIDE]
+        told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+        keys = Counter(server.taken)
+    rounds = [json.loads(line) for line in told.splitlines()]
+    assert len(rounds) > 50  # lines of one delivery, divided by the stride
+    for item in rounds:
+        assert [one["state"] for one in item["result"]] == ["sent", "sent"], item
+        assert {name.split("/")[1] for name in item["files"]} == {"report.html", "report.json"}
+        # Half-written files never bear a file's name.
+        assert all(
+            name.split("/")[1] in ("report.html", "report.json") or name.endswith(".part")
+            for name in item["after_kill"]
+        )
+    assert len(keys) == len(rounds)  # each arrived
+    assert max(keys.values()) <= 2
+    repeated = sum(count > 1 for count in keys.values())
+    assert 0 < repeated < len(rounds) / 4  # killed between the answer and its note

@@ -5,6 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from detect.test_contention import ALONE_A, ALONE_B, SHARED, SISTERS, A, B, dram, snapshot
+from gpuwatch.act.analysis import Policies, analyse, assess
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.cli.scope import Scope
 from gpuwatch.facts.model.decision import (
     Analysis,
@@ -14,15 +17,17 @@ from gpuwatch.facts.model.decision import (
     Finding,
     FindingKind,
     Severity,
+    Snapshot,
     Subject,
     SubjectKind,
     Verdict,
 )
 from gpuwatch.facts.model.telemetry import Device, Vendor
+from gpuwatch.say.explain import explain, explanation_tables
 from gpuwatch.say.tables import analysis_tables
 from plan.fleet import sick
 from report import terminal
-from report.terminal import analysis_of
+from report.terminal import analysis_of, flat
 
 AT = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
@@ -113,3 +118,30 @@ def test_a_table_that_is_cut_says_so() -> None:
     findings = tuple(sick(device(f"GPU-{n}")) for n in range(4))
     assert "and 2 more" in shown(analysis(findings, devices=4), rows=2)
     assert "more: --rows" not in shown(analysis(findings, devices=4), rows=4)
+
+
+def shared(**asked: float) -> Snapshot:
+    return snapshot((SHARED, ALONE_A, ALONE_B), (A, B, *SISTERS), dram(**asked))
+
+
+def test_contention_is_in_the_analysis_with_its_reason() -> None:
+    text = flat(shown(analyse(PlanFacts(snapshot=shared(a=0.5, b=0.7)), Policies())))
+    assert "In the wrong place (1)" in text
+    assert "hbm contention" in text
+    assert "they lose 33% of their speed" in text
+    assert "In the wrong place" not in shown(analyse(PlanFacts(snapshot=shared(shared=0.5)), Policies()))
+
+
+def test_an_explanation_says_what_was_looked_at_and_is_well_or_not_known() -> None:
+    calm = shared(shared=0.5, a=0.1, b=0.1)
+    plan = analyse(PlanFacts(snapshot=calm), Policies()).plan
+    found = explain(calm, "device/gpu-0", assess(calm, Policies(), everything=True), plan)
+    verdicts = {item.rule: str(item.verdict) for item in found.findings if item.rule.startswith("misfit.")}
+    assert verdicts == {"misfit.hbm_contention": "healthy", "misfit.pcie_contention": "unknown"}
+    assert "its workloads leave room on its memory's bandwidth" in terminal.shown(explanation_tables(found, calm))
+
+
+def test_a_misfit_comes_after_what_is_broken_or_idle_and_before_what_is_not_known() -> None:
+    crowded = analyse(PlanFacts(snapshot=shared(a=0.5, b=0.7)), Policies())
+    verdicts = [str(item.verdict) for item in crowded.findings]
+    assert verdicts.index("misfit") < verdicts.index("unknown")
