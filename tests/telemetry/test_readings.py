@@ -1,8 +1,10 @@
 """Readings: units, preferences, Pods that come and go, shared GPUs, MIG, blanks, appearance."""
 
 import tempfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from telemetry.timeline import AT, EVERY, FIXTURES, SAMPLES, Timeline, Witness, 
 
 UTIL, TEMPERATURE, USED = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED"
 ENGINE, XID_TOTAL = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_EXP_XID_ERRORS_TOTAL"
+REPLAYS = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
 A = uuid(1)
 HOUR = 3600
 
@@ -111,36 +114,123 @@ def test_a_real_mig_page() -> None:
         assert readings.values[stat(signal, Statistic.LAST).key] == expected
 
 
-# Statistics of one undisturbed series
+# Statistics
 
 
-def ramp(folder: Path, metric: str = TEMPERATURE, labels: dict[str, str] | None = None) -> SampleStore:
+def ramp(folder: Path) -> SampleStore:
     """1, 2, … 120 over the hour, one each 30 s."""
-    rising = Timeline().add(metric, labels or gpu(1), lambda ago: (HOUR - ago) / 30)
-    return rising.store(folder)
+    return Timeline().add(TEMPERATURE, gpu(1), lambda ago: (HOUR - ago) / 30).store(folder)
+
+
+def relay(folder: Path) -> SampleStore:
+    """15 min nobody at 0 %, 30 min Pod a at 80 %, 15 min Pod b at 40 %: one device, three series."""
+    timeline = Timeline()
+    timeline.add(UTIL, gpu(1), 0, ago=3600, until=2700, ends=True)
+    timeline.add(UTIL, gpu(1) | held("a"), 80, ago=2700, until=900, ends=True)
+    timeline.add(UTIL, gpu(1) | held("b"), 40, ago=900)
+    timeline.add(TEMPERATURE, gpu(1) | held("b"), 40)
+    return timeline.store(folder)
+
+
+def shared(folder: Path) -> SampleStore:
+    """Two Pods on one GPU, each with all of its values; the second Pod's neighbour before it was another one."""
+    timeline = Timeline()
+    for metric, value in ((UTIL, 60.0), (TEMPERATURE, 50.0)):
+        timeline.add(metric, gpu(1, vgpu="0") | held("a"), value)
+        timeline.add(metric, gpu(1, vgpu="1") | held("b"), value, ago=3600, until=1800, ends=True)
+        timeline.add(metric, gpu(1, vgpu="1") | held("c"), value, ago=1800)
+    timeline.add(REPLAYS, gpu(1, vgpu="0") | held("a"), lambda ago: (3600 - ago) / 30)
+    timeline.add(REPLAYS, gpu(1, vgpu="1") | held("b"), lambda ago: (3600 - ago) / 30, ago=3600, until=1800, ends=True)
+    timeline.add(REPLAYS, gpu(1, vgpu="1") | held("c"), lambda ago: (3600 - ago) / 30, ago=1800)
+    return timeline.store(folder)
+
+
+def per_process(folder: Path) -> SampleStore:
+    """The device is at 90 % and two processes have 70 % and 20 % of it; the second one for half an hour only."""
+    timeline = Timeline().add(TEMPERATURE, gpu(1), 50)
+    timeline.add(UTIL, gpu(1), 90).add(UTIL, gpu(1) | held("a"), 70).add(UTIL, gpu(1) | held("b"), 20, ago=1800)
+    return timeline.store(folder)
+
+
+def handed_on(folder: Path) -> SampleStore:
+    """A counter that two Pods saw one after the other."""
+    timeline = Timeline().add(TEMPERATURE, gpu(1), 40)
+    timeline.add(REPLAYS, gpu(1) | held("a"), lambda ago: (3600 - ago) / 30, ago=3600, until=1800, ends=True)
+    return timeline.add(REPLAYS, gpu(1) | held("b"), lambda ago: (3600 - ago) / 30, ago=1800).store(folder)
+
+
+def burning(folder: Path) -> SampleStore:
+    """100 W for an hour are 360 kJ; the metric counts millijoules."""
+    energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+    return Timeline().add(energy, gpu(1), lambda ago: 1e9 + (7200 - ago) * 1e5, ago=7200).store(folder)
+
+
+def scraped_twice(folder: Path) -> SampleStore:
+    """Two exporters on one host."""
+    return Timeline().add(UTIL, gpu(1, instance="a:9400"), 60).add(UTIL, gpu(1, instance="b:9400"), 60).store(folder)
+
+
+def upgraded(folder: Path) -> SampleStore:
+    """An exporter of the new vocabulary took over in the middle of the hour."""
+    timeline = Timeline().add(UTIL, gpu(1), 90, ago=3600, until=1800, ends=True)
+    newer = gpu(1, Hostname="", hostname="node-a")
+    return timeline.add("DCGM_FI_DEV_GPU_UTIL_RATIO", newer, 0.3, ago=1800).store(folder)
+
+
+DEGREES, SHARE, COUNTER = Signal.GPU_TEMPERATURE_CELSIUS, Signal.GPU_UTIL_RATIO, Signal.PCIE_REPLAYS_TOTAL
 
 
 @pytest.mark.parametrize(
-    ("statistic", "window", "parameter", "expected"),
+    ("history", "signal", "statistic", "window", "parameter", "expected"),
     [
-        (Statistic.LAST, 0, None, 120),
-        (Statistic.MIN, HOUR, None, 1),
-        (Statistic.MAX, HOUR, None, 120),
-        (Statistic.AVG, HOUR, None, 60.5),
-        (Statistic.COUNT, HOUR, None, 120),
-        (Statistic.MIN, 600, None, 101),
-        (Statistic.COUNT, 600, None, 20),
-        (Statistic.QUANTILE, HOUR, 0.5, 60.5),
-        (Statistic.FRACTION_ABOVE, HOUR, 90.0, 30 / 120),
-        (Statistic.FRACTION_ABOVE, HOUR, 89.9, 31 / 120),
-        (Statistic.CHANGES, HOUR, None, 119),
+        (ramp, DEGREES, Statistic.LAST, 0, None, 120),
+        (ramp, DEGREES, Statistic.MIN, HOUR, None, 1),
+        (ramp, DEGREES, Statistic.MAX, HOUR, None, 120),
+        (ramp, DEGREES, Statistic.AVG, HOUR, None, 60.5),
+        (ramp, DEGREES, Statistic.COUNT, HOUR, None, 120),
+        (ramp, DEGREES, Statistic.MIN, 600, None, 101),
+        (ramp, DEGREES, Statistic.COUNT, 600, None, 20),
+        (ramp, DEGREES, Statistic.QUANTILE, HOUR, 0.5, 60.5),
+        (ramp, DEGREES, Statistic.FRACTION_ABOVE, HOUR, 90.0, 30 / 120),
+        (ramp, DEGREES, Statistic.FRACTION_ABOVE, HOUR, 89.9, 31 / 120),
+        (ramp, DEGREES, Statistic.CHANGES, HOUR, None, 119),
+        (burning, Signal.ENERGY_JOULES_TOTAL, Statistic.INCREASE, HOUR, None, 360e3),
+        (relay, SHARE, Statistic.AVG, HOUR, None, 0.5),  # (0·30 + 0.8·60 + 0.4·30) / 120, not the mean of the series
+        (relay, SHARE, Statistic.COUNT, HOUR, None, 120),
+        (relay, SHARE, Statistic.MIN, HOUR, None, 0),
+        (relay, SHARE, Statistic.MAX, HOUR, None, 0.8),
+        (relay, SHARE, Statistic.FRACTION_ABOVE, HOUR, 0.5, 0.5),
+        (relay, SHARE, Statistic.QUANTILE, HOUR, 0.5, 0.8),  # the greatest of the three series' medians
+        # Each piece is extrapolated to its own edges.
+        (handed_on, COUNTER, Statistic.INCREASE, HOUR, None, pytest.approx(120, abs=2)),
+        (handed_on, COUNTER, Statistic.CHANGES, HOUR, None, 118),  # 59 in each
+        (upgraded, SHARE, Statistic.AVG, HOUR, None, 0.6),
+        (upgraded, SHARE, Statistic.COUNT, HOUR, None, 120),
+        (scraped_twice, SHARE, Statistic.COUNT, HOUR, None, 120),
+        (shared, SHARE, Statistic.AVG, HOUR, None, 0.6),
+        (shared, SHARE, Statistic.COUNT, HOUR, None, 120),
+        (shared, COUNTER, Statistic.CHANGES, HOUR, None, 119),
+        (shared, COUNTER, Statistic.INCREASE, HOUR, None, pytest.approx(120, abs=2)),
+        # The row of the device answers where there are rows per process.
+        (per_process, SHARE, Statistic.AVG, HOUR, None, 0.9),
+        (per_process, SHARE, Statistic.MIN, HOUR, None, 0.9),
+        (per_process, SHARE, Statistic.MAX, HOUR, None, 0.9),
+        (per_process, SHARE, Statistic.LAST, 0, None, 0.9),
+        (per_process, SHARE, Statistic.COUNT, HOUR, None, 120),
+        (per_process, SHARE, Statistic.FRACTION_ABOVE, HOUR, 0.8, 1.0),
     ],
 )
 def test_statistics(
-    tmp_path: Path, statistic: Statistic, window: int, parameter: float | None, expected: float
+    tmp_path: Path,
+    history: Callable[[Path], SampleStore],
+    signal: Signal,
+    statistic: Statistic,
+    window: int,
+    parameter: float | None,
+    expected: Any,
 ) -> None:
-    asked = stat(Signal.GPU_TEMPERATURE_CELSIUS, statistic, window, parameter)
-    assert values(ramp(tmp_path), asked) == {A: pytest.approx(expected)}
+    about = pytest.approx(expected) if isinstance(expected, int | float) else expected
+    assert values(history(tmp_path), stat(signal, statistic, window, parameter)) == {A: about}
 
 
 def test_a_bound_in_si_is_asked_in_the_metrics_unit(tmp_path: Path) -> None:
@@ -158,54 +248,7 @@ def test_bits(tmp_path: Path) -> None:
     assert values(timeline.store(tmp_path), asked) == {A: pytest.approx(0.25), uuid(2): 0}
 
 
-def test_increase_in_si(tmp_path: Path) -> None:
-    # 100 W for an hour are 360 kJ; the metric counts millijoules.
-    energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-    timeline = Timeline().add(energy, gpu(1), lambda ago: 1e9 + (7200 - ago) * 1e5, ago=7200)
-    asked = stat(Signal.ENERGY_JOULES_TOTAL, Statistic.INCREASE, HOUR)
-    assert values(timeline.store(tmp_path), asked) == {A: pytest.approx(360e3)}
-
-
 # Pods that follow each other
-
-
-def relay(folder: Path) -> SampleStore:
-    """15 min nobody at 0 %, 30 min Pod a at 80 %, 15 min Pod b at 40 %: one device, three series."""
-    timeline = Timeline()
-    timeline.add(UTIL, gpu(1), 0, ago=3600, until=2700, ends=True)
-    timeline.add(UTIL, gpu(1) | held("a"), 80, ago=2700, until=900, ends=True)
-    timeline.add(UTIL, gpu(1) | held("b"), 40, ago=900)
-    timeline.add(TEMPERATURE, gpu(1) | held("b"), 40)
-    return timeline.store(folder)
-
-
-@pytest.mark.parametrize(
-    ("statistic", "parameter", "expected"),
-    [
-        (Statistic.AVG, None, 0.5),  # (0·30 + 0.8·60 + 0.4·30) / 120, not the mean 0.4 of the three series
-        (Statistic.COUNT, None, 120),
-        (Statistic.MIN, None, 0),
-        (Statistic.MAX, None, 0.8),
-        (Statistic.FRACTION_ABOVE, 0.5, 0.5),
-        (Statistic.QUANTILE, 0.5, 0.8),  # the greatest of the three series' medians
-    ],
-)
-def test_pods_that_follow_each_other(
-    tmp_path: Path, statistic: Statistic, parameter: float | None, expected: float
-) -> None:
-    asked = stat(Signal.GPU_UTIL_RATIO, statistic, HOUR, parameter)
-    assert values(relay(tmp_path), asked) == {A: pytest.approx(expected)}
-
-
-def test_increase_and_changes_add_up_over_pods(tmp_path: Path) -> None:
-    replays = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
-    timeline = Timeline().add(TEMPERATURE, gpu(1), 40)
-    timeline.add(replays, gpu(1) | held("a"), lambda ago: (3600 - ago) / 30, ago=3600, until=1800, ends=True)
-    timeline.add(replays, gpu(1) | held("b"), lambda ago: (3600 - ago) / 30, ago=1800)
-    store = timeline.store(tmp_path)
-    increase = values(store, stat(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, HOUR))
-    assert increase == {A: pytest.approx(120, abs=2)}  # each piece is extrapolated to its own edges
-    assert values(store, stat(Signal.PCIE_REPLAYS_TOTAL, Statistic.CHANGES, HOUR)) == {A: 118}  # 59 in each
 
 
 def test_samples_are_counted_only_for_devices_whose_answer_depends_on_them(tmp_path: Path) -> None:
@@ -301,62 +344,6 @@ def test_without_an_interval_several_rows_count_as_being_there_at_once(tmp_path:
     assert values(store, stat(Signal.GPU_UTIL_RATIO, Statistic.COUNT, 1800)) == {A: 1}
 
 
-# Pods that share a device
-
-
-def shared(folder: Path) -> SampleStore:
-    """Two Pods on one GPU, each with all of its values; the second Pod's neighbour before it was another one."""
-    timeline = Timeline()
-    replays = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
-    for metric, value in ((UTIL, 60.0), (TEMPERATURE, 50.0)):
-        timeline.add(metric, gpu(1, vgpu="0") | held("a"), value)
-        timeline.add(metric, gpu(1, vgpu="1") | held("b"), value, ago=3600, until=1800, ends=True)
-        timeline.add(metric, gpu(1, vgpu="1") | held("c"), value, ago=1800)
-    timeline.add(replays, gpu(1, vgpu="0") | held("a"), lambda ago: (3600 - ago) / 30)
-    timeline.add(replays, gpu(1, vgpu="1") | held("b"), lambda ago: (3600 - ago) / 30, ago=3600, until=1800, ends=True)
-    timeline.add(replays, gpu(1, vgpu="1") | held("c"), lambda ago: (3600 - ago) / 30, ago=1800)
-    return timeline.store(folder)
-
-
-def test_replicas_are_not_added_up(tmp_path: Path) -> None:
-    store = shared(tmp_path)
-    assert values(store, stat(Signal.GPU_UTIL_RATIO, Statistic.AVG, HOUR)) == {A: pytest.approx(0.6)}
-    assert values(store, stat(Signal.GPU_UTIL_RATIO, Statistic.COUNT, HOUR)) == {A: 120}
-    assert values(store, stat(Signal.PCIE_REPLAYS_TOTAL, Statistic.CHANGES, HOUR)) == {A: 119}
-    increase = values(store, stat(Signal.PCIE_REPLAYS_TOTAL, Statistic.INCREASE, HOUR))
-    assert increase == {A: pytest.approx(120, abs=2)}
-
-
-def test_two_exporters_on_one_host_are_not_added_up(tmp_path: Path) -> None:
-    timeline = Timeline().add(UTIL, gpu(1, instance="a:9400"), 60).add(UTIL, gpu(1, instance="b:9400"), 60)
-    assert values(timeline.store(tmp_path), stat(Signal.GPU_UTIL_RATIO, Statistic.COUNT, HOUR)) == {A: 120}
-
-
-def per_process(folder: Path) -> SampleStore:
-    """The device is at 90 % and two processes have 70 % and 20 % of it; the second one for half an hour only."""
-    timeline = Timeline().add(TEMPERATURE, gpu(1), 50)
-    timeline.add(UTIL, gpu(1), 90).add(UTIL, gpu(1) | held("a"), 70).add(UTIL, gpu(1) | held("b"), 20, ago=1800)
-    return timeline.store(folder)
-
-
-@pytest.mark.parametrize(
-    ("statistic", "parameter", "expected"),
-    [
-        (Statistic.AVG, None, 0.9),
-        (Statistic.MIN, None, 0.9),
-        (Statistic.MAX, None, 0.9),
-        (Statistic.LAST, None, 0.9),
-        (Statistic.COUNT, None, 120),
-        (Statistic.FRACTION_ABOVE, 0.8, 1.0),
-    ],
-)
-def test_the_row_of_the_device_answers_where_there_are_rows_per_process(
-    tmp_path: Path, statistic: Statistic, parameter: float | None, expected: float
-) -> None:
-    asked = stat(Signal.GPU_UTIL_RATIO, statistic, 0 if statistic is Statistic.LAST else HOUR, parameter)
-    assert values(per_process(tmp_path), asked) == {A: pytest.approx(expected)}
-
-
 # Preferences
 
 
@@ -389,14 +376,6 @@ def test_a_fleet_with_both_vocabularies_is_one_fleet() -> None:
     store = open_recording([FIXTURES / "honor-labels-false.prom", FIXTURES / "dcgm49.prom"], AT)
     power = values(store, stat(Signal.POWER_WATTS, Statistic.LAST))
     assert power == {uuid(1): 512.5, uuid(2): 71.2, uuid(0x21): 300, uuid(0x22): 66}
-
-
-def test_an_upgrade_within_the_window_is_one_history(tmp_path: Path) -> None:
-    timeline = Timeline().add(UTIL, gpu(1), 90, ago=3600, until=1800, ends=True)
-    timeline.add("DCGM_FI_DEV_GPU_UTIL_RATIO", gpu(1, Hostname="", hostname="node-a"), 0.3, ago=1800)
-    store = timeline.store(tmp_path)
-    assert values(store, stat(Signal.GPU_UTIL_RATIO, Statistic.AVG, HOUR)) == {A: pytest.approx(0.6)}
-    assert values(store, stat(Signal.GPU_UTIL_RATIO, Statistic.COUNT, HOUR)) == {A: 120}
 
 
 # What is no measurement
