@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.client import ApiClient, Configuration
 
 from execute.living import Fleet, new_store
 from gpuwatch.act.analysis import Policies, analyse
@@ -22,7 +21,7 @@ from gpuwatch.facts.model.decision import Analysis
 from gpuwatch.sources.kube.live import LiveCluster
 from gpuwatch.sources.kube.reader import Followed
 from gpuwatch.sources.kube.recorded import RecordedCluster
-from kube.api_server import ApiServer, serving
+from kube.api_server import ApiServer, client_of, serving
 from kube.cluster_json import pod
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -36,10 +35,8 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def opened(server: ApiServer) -> Iterator[Opened]:
-    configuration = Configuration(host=server.url)
-    configuration.retries = False
     settings = load_settings(environment={})
-    with ApiClient(configuration) as client:
+    with client_of(server.url) as client:
         policies = Policies(health=settings.health, idle=settings.idle, plan=settings.plan)
         yield Opened(settings, policies, None, LiveCluster(client), None, NOW, "")
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from kubernetes.client import ApiClient, Configuration
+
 from parts.http_server import QuietHandler, served
 
 
@@ -149,3 +151,10 @@ def serving(server: ApiServer) -> Iterator[ApiServer]:
 
     with served(Handler) as server.url:
         yield server
+
+
+def client_of(url: str, **settings: Any) -> ApiClient:
+    """One that tries nothing again."""
+    configuration = Configuration(host=url, **settings)
+    configuration.retries = False
+    return ApiClient(configuration)

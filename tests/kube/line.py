@@ -21,7 +21,6 @@ class Line:
     connections: int = 0
     refused: int = 0
     received_bytes: int = 0
-    sent_bytes: int = 0
     _down: bool = False
     _open: set[socket.socket] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -62,10 +61,8 @@ class Line:
                 return
             self.connections += 1
             self._open |= {client, server}
-        threads = [
-            threading.Thread(target=self._one_way, args=(client, server, True), daemon=True),
-            threading.Thread(target=self._one_way, args=(server, client, False), daemon=True),
-        ]
+        ways = ((client, server, False), (server, client, True))
+        threads = [threading.Thread(target=self._one_way, args=each, daemon=True) for each in ways]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -75,12 +72,11 @@ class Line:
         client.close()
         server.close()
 
-    def _one_way(self, source: socket.socket, target: socket.socket, sent: bool) -> None:
+    def _one_way(self, source: socket.socket, target: socket.socket, received: bool) -> None:
         with contextlib.suppress(OSError):
             while piece := source.recv(_PIECE_BYTES):
                 with self._lock:
-                    self.sent_bytes += len(piece) * sent
-                    self.received_bytes += len(piece) * (not sent)
+                    self.received_bytes += len(piece) * received
                 target.sendall(piece)
         for each in (source, target):
             with contextlib.suppress(OSError):

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from kubernetes.client import ApiClient, Configuration
 
 from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.facts.model.telemetry import Gap, GapKind
@@ -19,7 +18,7 @@ from gpuwatch.sources.kube.follow import Patience
 from gpuwatch.sources.kube.live import FollowedCluster, LiveCluster
 from gpuwatch.sources.kube.reader import ClusterError, Followed
 from gpuwatch.sources.kube.transport import Limits
-from kube.api_server import Answer, ApiServer, Request, Trouble, quiet, serving, status
+from kube.api_server import Answer, ApiServer, Request, Trouble, client_of, quiet, serving, status
 from kube.cluster_json import controlled_by, node, owner, pod
 from parts.processes import wait_until
 
@@ -101,15 +100,12 @@ def world(
     """answers: to watches of Pods."""
     script = Script({PODS: answers.get("pods", [])}, first)
     server = ApiServer(found() if lists is None else lists, script)
-    with serving(server):
-        configuration = Configuration(host=server.url)
-        configuration.retries = False
-        with ApiClient(configuration) as client:
-            reader = FollowedCluster(client, limits, patience)
-            try:
-                yield World(server, script, reader, LiveCluster(client, limits))
-            finally:
-                reader.close()
+    with serving(server), client_of(server.url) as client:
+        reader = FollowedCluster(client, limits, patience)
+        try:
+            yield World(server, script, reader, LiveCluster(client, limits))
+        finally:
+            reader.close()
 
 
 def event(kind: str, object_: dict[str, Any], version: int) -> bytes:

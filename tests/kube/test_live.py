@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.client import ApiClient, Configuration
 
 from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube.live import LiveCluster, api_client
 from gpuwatch.sources.kube.reader import ClusterError
 from gpuwatch.sources.kube.transport import Limits
-from kube.api_server import Answer, ApiServer, Request, Trouble, serving, status
+from kube.api_server import Answer, ApiServer, Request, Trouble, client_of, serving, status
 from kube.cluster_json import container, controlled_by, metadata, node, owner, pod
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -46,12 +45,9 @@ def live(
     **settings: bool,
 ) -> Iterator[tuple[ApiServer, LiveCluster]]:
     server = ApiServer(lists() if found is None else found, trouble, **settings)
-    with serving(server):
-        configuration = Configuration(host=server.url)
-        configuration.retries = False
-        configuration.api_key = {"authorization": "Bearer secret-token"}
-        with ApiClient(configuration) as client:
-            yield server, LiveCluster(client, limits)
+    token = {"authorization": "Bearer secret-token"}
+    with serving(server), client_of(server.url, api_key=token) as client:
+        yield server, LiveCluster(client, limits)
 
 
 def names(cluster: Cluster) -> list[str]:
@@ -310,9 +306,7 @@ def test_no_server_is_an_error_without_secrets() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         host = f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}"
-        configuration = Configuration(host=host)
-        configuration.retries = False
-        with ApiClient(configuration) as client:
+        with client_of(host) as client:
             reader = LiveCluster(client, replace(QUICK, attempts=2))
             with pytest.raises(ClusterError, match="Connection refused") as caught:
                 reader.read(NOW)

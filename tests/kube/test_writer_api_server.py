@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from kubernetes.client import ApiClient, Configuration
 
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
@@ -15,17 +14,12 @@ from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.transport import Limits
 from gpuwatch.sources.kube.writer import ClusterWriter, Failure, PatchKind
+from kube.api_server import client_of
 from kube.forwarding import Forwarding, Spoilt, forwarding
 from kube.writer_conformance import NOW, Place, World, WriterConformance, failed, new_place
 from parts.processes import wait_until
 
 STATUS = "application/merge-patch+json"
-
-
-def client_of(url: str) -> ApiClient:
-    configuration = Configuration(host=url)
-    configuration.retries = False
-    return ApiClient(configuration)
 
 
 class ServerWorld:
