@@ -99,9 +99,9 @@ class Metrics:
 
     def proposed(self, remediation: Remediation) -> None:
         """Count a new proposal: its history has no entry for it."""
-        action = str(remediation.proposal.action)
+        action = remediation.proposal.action
         self._counters["gpuwatch_proposals_total"].labels(action).inc()
-        self._counters["gpuwatch_remediation_transitions_total"].labels(action, str(Phase.PROPOSED)).inc()
+        self._counters["gpuwatch_remediation_transitions_total"].labels(action, Phase.PROPOSED).inc()
 
     def transitioned(self, remediation: Remediation, index: int) -> None:
         """Count the history entry `index` if it changed the phase."""
@@ -113,10 +113,9 @@ class Metrics:
         began = len(history) - 2
         while began and history[began - 1].phase is left:
             began -= 1
-        action = str(proposal.action)
-        self._counters["gpuwatch_remediation_transitions_total"].labels(action, str(turn.phase)).inc()
+        self._counters["gpuwatch_remediation_transitions_total"].labels(proposal.action, turn.phase).inc()
         spent = max((turn.at - history[began].at).total_seconds(), 0.0)
-        self._histograms["gpuwatch_remediation_phase_seconds"].labels(action, str(left)).observe(spent)
+        self._histograms["gpuwatch_remediation_phase_seconds"].labels(proposal.action, left).observe(spent)
 
     def analysed(self, analysis: Analysis) -> None:
         """Replace the fleet metrics by the last cycle's."""
@@ -132,30 +131,23 @@ class Metrics:
         notable = worst_first(item for item in analysis.findings if item.notable)
         named = {
             (
-                *(str(item.family), str(item.kind), str(item.verdict), str(item.severity), str(item.advice)),
+                *(item.family, item.kind, item.verdict, item.severity, item.advice),
                 *(what.gpu_node, what.uuid, what.mig_instance, what.namespace, what.pod),
             ): 1
             for item, what in zip(notable, culprits(analysis, notable), strict=True)
         }
         self._replace("gpuwatch_finding", named)
-        self._replace(
-            "gpuwatch_findings",
-            Tally((str(item.family), str(item.kind), str(item.verdict), str(item.severity)) for item in notable),
-        )
+        findings = Tally((item.family, item.kind, item.verdict, item.severity) for item in notable)
+        self._replace("gpuwatch_findings", findings)
         wasted = 3600 * sum(item.gpu_hours for item in notable if item.verdict is Verdict.IDLE)
         self._gauges["gpuwatch_idle_gpu_seconds"].set(wasted)
         suspected = 3600 * sum(item.gpu_hours for item in notable if item.kind is FindingKind.SUSPECTED_IDLE)
         self._gauges["gpuwatch_suspected_idle_gpu_seconds"].set(suspected)
-        lost = Tally((str(each.kind),) for each in analysis.cluster.unread)
-        self._replace("gpuwatch_unread_facts", {(str(kind),): lost.get((str(kind),), 0) for kind in FactKind})
-        self._replace("gpuwatch_gaps", Tally((str(gap.kind),) for gap in analysis.gaps))
-        self._replace(
-            "gpuwatch_plan_items",
-            Tally(
-                (str(item.candidate.action), str(item.mode), "true" if item.admitted else "false")
-                for item in plan.items
-            ),
-        )
+        lost = Tally(each.kind for each in analysis.cluster.unread)
+        self._replace("gpuwatch_unread_facts", {(kind,): lost[kind] for kind in FactKind})
+        self._replace("gpuwatch_gaps", Tally((gap.kind,) for gap in analysis.gaps))
+        items = Tally((item.candidate.action, item.mode, "true" if item.admitted else "false") for item in plan.items)
+        self._replace("gpuwatch_plan_items", items)
         refusals = Tally((refusal.guard,) for item in plan.items for refusal in item.refusals)
         self._replace("gpuwatch_plan_refusals", refusals)
         self._gauges["gpuwatch_brake"].set(bool(plan.brake))
@@ -207,9 +199,7 @@ class Metrics:
                 for bound, ratio in (("lower", each.lower_ratio), ("upper", each.upper_ratio))
             },
         )
-        self._replace(
-            "gpuwatch_remediations", Tally((str(each.proposal.action), str(each.phase)) for each in remediations)
-        )
+        self._replace("gpuwatch_remediations", Tally((each.proposal.action, each.phase) for each in remediations))
         since = tainted_since(remediations)
         self._gauges["gpuwatch_tainted_nodes"].set(len(since))
         ages = {(node,): max((at - began).total_seconds(), 0.0) for node, began in since.items()}

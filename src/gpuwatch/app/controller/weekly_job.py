@@ -67,7 +67,10 @@ class WeeklyJob:
         Raises StoreError, OSError, NotLeadingError, and what `make` raises.
         """
         at = last_due(run.report_schedule, now, timedelta(seconds=run.report_deadline_seconds))
-        self._give_up(at)
+        if self._missing is not None and self._missing[0] != at:
+            log.error("report %s did not arrive everywhere in its time; it stays in the folder", self._missing[1])
+            self._missing = None
+            self._metrics.pending("report", 0)
         if at is None or at == self.done or time.monotonic() < self._not_before:
             return False
         title = f"GPUs from {at - _WEEK:%Y-%m-%d} to {at:%Y-%m-%d}"
@@ -140,13 +143,6 @@ class WeeklyJob:
     def _over(self, at: datetime) -> None:
         self.done, self._missing = at, None
         self._metrics.report_done.set(at.timestamp())
-
-    def _give_up(self, at: datetime | None) -> None:
-        """Stops sending a report whose time is over."""
-        if self._missing is not None and self._missing[0] != at:
-            log.error("report %s did not arrive everywhere in its time; it stays in the folder", self._missing[1])
-            self._missing = None
-            self._metrics.pending("report", 0)
 
 
 def _said(missing: list[Delivery], policy: DeliveryPolicy) -> str:
