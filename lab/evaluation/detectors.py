@@ -6,7 +6,6 @@ over the same fleets. Seeds from 1000 on are for this alone: no threshold is cho
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
@@ -80,7 +79,6 @@ def evaluate(
     gpus: int = 64,
     days: float = 7,
     every_hours: float = 2,
-    policies: Policies | None = None,
     jobs: int = 1,
     progress: Callable[[str], None] = lambda _: None,
     special: bool = True,
@@ -95,13 +93,10 @@ def evaluate(
     if jobs == 1:
         for seed in seeds:
             progress(f"fleet {seed}")
-            parts.append(evaluate_fleet(seed, gpus, days, every_hours, policies or Policies(), special))
+            parts.append(evaluate_fleet(seed, gpus, days, every_hours, special))
     else:
         with ProcessPoolExecutor(jobs) as pool:
-            waiting = {
-                pool.submit(evaluate_fleet, seed, gpus, days, every_hours, policies or Policies(), special): seed
-                for seed in seeds
-            }
+            waiting = {pool.submit(evaluate_fleet, seed, gpus, days, every_hours, special): seed for seed in seeds}
             for done in as_completed(waiting):
                 progress(f"fleet {waiting[done]} is done")
                 parts.append(done.result())
@@ -123,14 +118,12 @@ def evaluate(
     )
 
 
-def evaluate_fleet(
-    seed: int, gpus: int, days: float, every_hours: float, policies: Policies, special: bool = True
-) -> Evaluation:
+def evaluate_fleet(seed: int, gpus: int, days: float, every_hours: float, special: bool) -> Evaluation:
     """One fleet, in a folder that is removed afterwards, and the `special_fleets` of its seed."""
     fleet = contended_fleet(FleetPlan(seed=seed, end=END, gpus=gpus, days=days), CONTENDED)
     moments = moments_of(fleet, every_hours)
-    named = watch(fleet, moments, policies)
-    more = special_fleets(seed, policies) if special else Special()
+    named = watch(fleet, moments)
+    more = special_fleets(seed) if special else Special()
     waits = waits_of(fleet)
     classes, kept = score_idle(fleet.truth, named, moments, waits=waits)
     baselines, left = [], [kept, *more.kept]
@@ -167,19 +160,19 @@ class Special(NamedTuple):
     moments: int = 0
 
 
-def special_fleets(seed: int, policies: Policies) -> Special:
+def special_fleets(seed: int) -> Special:
     """Fleets for what the regular one does not have: gangs in part, exporters with one signal, and `health_fleets`."""
-    suspected, kept = suspected_of(seed, policies)
-    return Special([*gangs_of(seed, policies), *suspected], [kept], *evaluate_health(seed))
+    suspected, kept = suspected_of(seed)
+    return Special([*gangs_of(seed), *suspected], [kept], *evaluate_health(seed))
 
 
-def gangs_of(seed: int, policies: Policies) -> list[Quality]:
+def gangs_of(seed: int) -> list[Quality]:
     """How gangs that are placed in part are judged, beside others that only look like it; the rest of the fleet
     works."""
     plan = FleetPlan(seed=seed, end=END, gpus=128, days=2, idle_allocations=0, faults=(), partial_gangs=PARTIAL_GANGS)
     fleet = build_fleet(plan)
     moments = moments_of(fleet, 6)
-    named = watch(fleet, moments, policies)
+    named = watch(fleet, moments)
     rows, _ = score_idle(fleet.truth, named, moments)
     return [row for row in rows if row.kind == FindingKind.PARTIAL_GANG]
 
@@ -197,12 +190,12 @@ class OneSignalFleet(SimulatedFleet):
                 yield series
 
 
-def suspected_of(seed: int, policies: Policies) -> tuple[list[Quality], Kept]:
+def suspected_of(seed: int) -> tuple[list[Quality], Kept]:
     """What is suspected to be idle, where nothing can confirm it."""
     built = build_fleet(FleetPlan(seed=seed, end=END, gpus=64, days=4, faults=()))
     fleet = OneSignalFleet(**{each.name: getattr(built, each.name) for each in fields(built)})
     moments = moments_of(fleet, 6)
-    named = watch(fleet, moments, policies, _suspected)
+    named = watch(fleet, moments, _suspected)
     return score_idle(fleet.truth, named, moments, FindingKind.SUSPECTED_IDLE.value)
 
 
@@ -215,10 +208,10 @@ def _suspected(at: datetime, findings: Sequence[Finding]) -> Iterator[Named]:
 def watch(
     fleet: SimulatedFleet,
     moments: Sequence[datetime],
-    policies: Policies,
     taken: Callable[[datetime, Sequence[Finding]], Iterable[Named]] = named_with_misfits,
 ) -> list[Named]:
     """Runs the whole path at each moment. taken: from the findings of each moment."""
+    policies = Policies()
     return [
         one
         for snapshot in snapshots_of(fleet, moments, policies)
@@ -402,8 +395,7 @@ def main(seeds: str, gpus: int, days: float, every_hours: float, jobs: int, spec
         chosen, gpus, days, every_hours, jobs=min(jobs, len(chosen)), progress=told.print, special=special
     )
     if form == "json":
-        json.dump(evaluation_json(result), sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        print(json.dumps(evaluation_json(result), indent=1))
     else:
         print_evaluation(result, Console())
 

@@ -6,7 +6,6 @@ by the learners, which are judged on models that they did not see.
 
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
@@ -108,11 +107,8 @@ def evaluation_json(result: SizingEvaluation) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    return {one.name: _rounded(getattr(value, one.name)) for one in dataclasses.fields(value)}
-
-
-def _rounded(value: object) -> object:
-    return round(value, 4) if isinstance(value, float) else value
+    known = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    return {name: round(each, 4) if isinstance(each, float) else each for name, each in known.items()}
 
 
 def print_evaluation(result: SizingEvaluation, console: Console) -> None:
@@ -223,7 +219,8 @@ def main(files: tuple[Path, ...], card: str, gavel: Path | None, shapes: int, ca
     result = evaluate_slices(points_of(jobs), models) if jobs else None
     if form == "json":
         told = evaluation_json(result) if result else {"models": [_plain(one) for one in models]}
-        _dump(told | {"shapes": [_plain(one) for one in shaped], "planted": [_plain(one) for one in hosts]})
+        told |= {"shapes": [_plain(one) for one in shaped], "planted": [_plain(one) for one in hosts]}
+        print(json.dumps(told, indent=1, ensure_ascii=False))
         return
     console = Console()
     if result:
@@ -242,11 +239,6 @@ def _planted(found: PlantedQuality, console: Console) -> None:
     values = (found.cases, found.advised, found.wrong, found.missed, found.overstated, found.by_gpu_alone)
     table.add_row(*map(str, values))
     console.print(table)
-
-
-def _dump(value: object) -> None:
-    json.dump(value, sys.stdout, indent=1, ensure_ascii=False)
-    sys.stdout.write("\n")
 
 
 if __name__ == "__main__":

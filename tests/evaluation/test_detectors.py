@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch.act.analysis import Policies
 from gpuwatch.app.cli.planted import first_named, holds
 from gpuwatch.facts.model.decision import FindingKind
 from lab.evaluation.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
@@ -55,7 +54,7 @@ def test_every_pod_that_never_worked_is_named_within_two_hours() -> None:
     ]
     assert len(never) >= 4
     moments = [each for each in moments_of(fleet, 24) if any(holds(truth, each) for truth in never)]
-    named = watch(fleet, moments, Policies())
+    named = watch(fleet, moments)
     for truth in never:
         at = first_named(truth, named)
         assert at is not None, truth
@@ -63,7 +62,7 @@ def test_every_pod_that_never_worked_is_named_within_two_hours() -> None:
 
 
 def test_gangs_in_part_are_named_and_what_looks_like_one_is_not() -> None:
-    (row,) = gangs_of(5, Policies())
+    (row,) = gangs_of(5)
     assert row.kind == FindingKind.PARTIAL_GANG
     assert row.planted == row.found == row.same_kind > 0
     assert row.false_names == ()

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from gpuwatch.act.analysis import Policies
 from gpuwatch.app.cli.planted import Named, Truth
 from gpuwatch.facts.model.decision import FindingKind
 from lab.evaluation.contention import BUSY_RATIO, contended_fleet, dram_peak
@@ -93,7 +92,7 @@ def test_contention_is_found_from_files_as_a_user_has_them(fleet: SimulatedFleet
     """Every planted one is suspected, and proven where others of both have a card to themselves."""
     planted = [truth for truth in misfits(fleet) if not truth.harmless]
     moments = sorted(truth.start + timedelta(hours=2) for truth in planted)
-    named = watch(fleet, moments, Policies())
+    named = watch(fleet, moments)
     rows = {row.kind: row for row in score_misfits(fleet.truth, named, [fleet.plan.start, *moments])}
     for kind in (FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION):
         assert (rows[kind].planted, rows[kind].found) == (2, 2)
