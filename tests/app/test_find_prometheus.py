@@ -4,14 +4,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.find_prometheus import find_prometheus, services
-from parts.http_server import QuietHandler, served
+from parts.scripted_server import Asked, Reply, scripted
 
 STACK = {"app": "kube-prometheus-stack-prometheus"}
 
@@ -25,29 +24,18 @@ def service(name: str, labels: dict[str, str], port: int = 9090, port_name: str 
 def api(*known: dict[str, Any], proxied: bool = True) -> Iterator[ApiClient]:
     """Serves Services by label, and through the proxy the answer of a Prometheus, or that it is forbidden."""
 
-    class Handler(QuietHandler):
-        def do_GET(self) -> None:
-            asked = urlsplit(self.path)
-            label, _, values = parse_qs(asked.query)["labelSelector"][0].partition(" in ")
-            wanted = values.strip("()").split(",")
-            items = [each for each in known if each["metadata"]["labels"].get(label) in wanted]
-            self.answer(200, {"apiVersion": "v1", "kind": "ServiceList", "metadata": {}, "items": items})
-
-        def do_POST(self) -> None:
-            assert "/namespaces/monitoring/services/" in self.path
+    def answer(asked: Asked) -> Reply:
+        if asked.method == "POST":
+            assert "/namespaces/monitoring/services/" in asked.path
             result = {"resultType": "scalar", "result": [0, "1"]}
-            self.answer(200 if proxied else 403, {"status": "success", "data": result})
+            return Reply(200 if proxied else 403, json.dumps({"status": "success", "data": result}))
+        label, _, values = asked.form["labelSelector"].partition(" in ")
+        wanted = values.strip("()").split(",")
+        items = [each for each in known if each["metadata"]["labels"].get(label) in wanted]
+        found = {"apiVersion": "v1", "kind": "ServiceList", "metadata": {}, "items": items}
+        return Reply(body=json.dumps(found), headers={"Content-Type": "application/json"})
 
-        def answer(self, status: int, body: dict[str, Any]) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    with served(Handler) as url, ApiClient(Configuration(host=url)) as client:
+    with scripted(answer) as server, ApiClient(Configuration(host=server.url)) as client:
         yield client
 
 

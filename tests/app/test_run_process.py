@@ -37,6 +37,12 @@ def telemetry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def url(newest_prometheus: ServerBuild, telemetry: Path) -> Iterator[str]:
+    with running(newest_prometheus, telemetry) as found:
+        yield found
+
+
 @dataclass(frozen=True)
 class Run(GpuwatchRun):
     settings: Path
@@ -73,12 +79,9 @@ def gpuwatch(folder: Path, url: str, *options: str, prometheus: str = "", **sett
         yield Run(process, port, log, settings)
 
 
-def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path) -> None:
+def test_it_looks_tells_and_ends_in_order(url: str, tmp_path: Path) -> None:
     yearly = "0 0 1 1 *"  # a weekly report is made soon after it was due, so this test failed on Mondays
-    with (
-        running(newest_prometheus, telemetry) as url,
-        gpuwatch(tmp_path, url, "--log-format", "json", report_schedule=yearly) as run,
-    ):
+    with gpuwatch(tmp_path, url, "--log-format", "json", report_schedule=yearly) as run:
         run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
         assert run.asked("/healthz") == (200, "ok\n")
         run.until(lambda: "cycle 2 in" in run.said())
@@ -109,10 +112,8 @@ def test_it_looks_tells_and_ends_in_order(newest_prometheus: ServerBuild, teleme
     assert (tmp_path / "work" / "gpuwatch.state").exists()
 
 
-def test_settings_are_taken_when_they_change_and_wrong_ones_are_not(
-    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
-) -> None:
-    with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url) as run:
+def test_settings_are_taken_when_they_change_and_wrong_ones_are_not(url: str, tmp_path: Path) -> None:
+    with gpuwatch(tmp_path, url) as run:
         run.until(lambda: run.asked("/readyz")[0] == 200)
         run.set(anlysis_seconds=2)
         run.until(lambda: "the new settings are not taken, the old ones go on: run.anlysis_seconds" in run.said())
@@ -145,12 +146,10 @@ def test_a_source_that_does_not_answer_is_told_and_new_settings_name_another(
             assert "settings taken anew; changed: prometheus" in run.said()
 
 
-def test_a_folder_that_cannot_be_made_is_told_where_it_is_asked_whether_it_is_ready(
-    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_made_is_told_where_it_is_asked_whether_it_is_ready(url: str, tmp_path: Path) -> None:
     in_its_place = tmp_path / "work"
     in_its_place.touch()
-    with running(newest_prometheus, telemetry) as url, gpuwatch(tmp_path, url) as run:
+    with gpuwatch(tmp_path, url) as run:
         run.until(lambda: "the last cycle failed: " in run.asked("/readyz")[1])
         status, why = run.asked("/readyz")
         assert status == 503
@@ -159,13 +158,11 @@ def test_a_folder_that_cannot_be_made_is_told_where_it_is_asked_whether_it_is_re
         run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
 
 
-def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is_sent(
-    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
-) -> None:
+def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is_sent(url: str, tmp_path: Path) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=65)  # the full minute before it is up to a minute ahead
     cron = f"{soon.minute} {soon.hour} * * {soon:%a}"
     inbox = tmp_path / "inbox"
-    with running(newest_prometheus, telemetry) as url, webhook(0, hang_seconds=60) as receiver:
+    with webhook(0, hang_seconds=60) as receiver:
         delivery = {"folder": str(inbox), "urls": [f"json://{receiver.address}/"]}
         with gpuwatch(tmp_path, url, delivery=delivery, report_schedule=cron) as first:
             wait_until(lambda: bool(receiver.bodies), lambda: first.said()[-3000:], 120)
@@ -196,19 +193,18 @@ def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is
 
 
 def test_a_report_that_was_missed_is_made_at_the_next_start_and_another_that_is_too_late_is_not(
-    newest_prometheus: ServerBuild, telemetry: Path, tmp_path: Path
+    url: str, tmp_path: Path
 ) -> None:
     due = datetime.now(UTC) - timedelta(hours=2)
     cron = f"{due.minute} {due.hour} * * *"
     inbox = tmp_path / "inbox"
-    with running(newest_prometheus, telemetry) as url:
-        options: dict[str, Any] = {"delivery": {"folder": str(inbox)}, "report_schedule": cron}
-        with gpuwatch(tmp_path, url, **options, report_deadline_seconds=3600) as late:
-            late.until(lambda: "cycle 3 in" in late.said())
-            assert not inbox.exists()
-        with gpuwatch(tmp_path, url, **options) as run:
-            run.until(lambda: "was missed, and is made now" in run.said())
-            run.until(lambda: bool(run.metric("gpuwatch_report_done_timestamp_seconds")))
+    options: dict[str, Any] = {"delivery": {"folder": str(inbox)}, "report_schedule": cron}
+    with gpuwatch(tmp_path, url, **options, report_deadline_seconds=3600) as late:
+        late.until(lambda: "cycle 3 in" in late.said())
+        assert not inbox.exists()
+    with gpuwatch(tmp_path, url, **options) as run:
+        run.until(lambda: "was missed, and is made now" in run.said())
+        run.until(lambda: bool(run.metric("gpuwatch_report_done_timestamp_seconds")))
     assert len(list(inbox.iterdir())) == 1
 
 
