@@ -44,9 +44,7 @@ def fewest(demand: tuple[int, ...], profiles: tuple[str, ...]) -> int:
 
 
 def packed(demand: Mapping[str, int], family: str = A100, **supply: Any) -> Packing | None:
-    shape = geometry(family)
-    assert shape is not None
-    return pack(demand, shape, **supply)
+    return pack(demand, geometry(family), **supply)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -124,6 +122,4 @@ def test_spellings(family: str, spelling: str, name: str | None) -> None:
 )
 def test_names_of_mig_parteds_own_configs(family: str, cut: tuple[str, ...], name: str) -> None:
     """As in deployments/systemd/config-default.yaml of NVIDIA/mig-parted."""
-    shape = geometry(family)
-    assert shape is not None
-    assert standard_name(shape, cut) == name
+    assert standard_name(geometry(family), cut) == name

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from advise import world
 from advise.world import TABLES
-from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, processors
+from gpuwatch.facts.catalog.gpus import find_gpu, gpus, processors
 from gpuwatch.facts.catalog.mig import geometry
 from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
@@ -22,14 +22,8 @@ from gpuwatch.size.speed import SpeedPolicy, predict_speed, predict_speeds
 ENVELOPE = PowerEnvelope(gpu_model="A100-SXM4-40GB", floor_watts=50.0, ceiling_watts=250.0, devices=8)
 
 
-def gpu(name: str) -> Gpu:
-    found = find_gpu(name)
-    assert found is not None
-    return found
-
-
-WHOLE = capability_of(gpu("A100-SXM4-40GB"))
-SLICES = {kind: capability_of(gpu("A100-SXM4-40GB"), name) for kind, name in
+WHOLE = capability_of(find_gpu("A100-SXM4-40GB"))
+SLICES = {kind: capability_of(find_gpu("A100-SXM4-40GB"), name) for kind, name in
           {"1g": "1g.5gb", "2g": "2g.10gb", "3g": "3g.20gb", "4g": "4g.20gb", "7g": "7g.40gb"}.items()}  # fmt: skip
 
 
@@ -53,9 +47,7 @@ def speed(
     policy: SpeedPolicy | None = None,
     coarse: bool = False,
 ) -> SpeedEstimate:
-    found = predict_speed(profile(*cells, coarse=coarse), now, target, envelope, policy)
-    assert found is not None
-    return found
+    return predict_speed(profile(*cells, coarse=coarse), now, target, envelope, policy)
 
 
 ACTIVITY = st.floats(0.0, 1.0)
@@ -78,7 +70,7 @@ def cells(draw: st.DrawFn) -> Cell:
 
 TARGETS = [
     *SLICES.values(),
-    *(capability_of(gpu(name)) for name in ("T4", "L4", "H100-SXM5-80GB", "B200-180GB", "MI300X")),
+    *(capability_of(find_gpu(name)) for name in ("T4", "L4", "H100-SXM5-80GB", "B200-180GB", "MI300X")),
 ]
 
 
@@ -89,7 +81,6 @@ def test_low_likely_and_high_are_in_order_and_within_what_the_capabilities_allow
 ) -> None:
     found = predict_speeds(profile(*some, coarse=coarse), WHOLE, TARGETS, ENVELOPE if told else None)
     for target, one in zip(TARGETS, found, strict=True):
-        assert one is not None
         offer = ratios(WHOLE, target)
         scarcest = min(offer.compute.low, offer.memory, offer.tensor.low, 1.0)
         least = 1 / (1 / scarcest + max(1 / (offer.pcie or 1.0) - 1, 0.0))
@@ -249,9 +240,8 @@ def test_the_margin_of_power_is_at_the_pessimistic_end_only() -> None:
 
 def test_traffic_to_the_host_bounds_a_move_to_a_slower_link() -> None:
     link = WHOLE.pcie_bytes_per_second
-    assert link is not None
     signals = {"sm_active_ratio": 0.0, "dram_active_ratio": 0.0, "tensor_active_ratio": 0.0}
-    t4 = capability_of(gpu("T4"))  # PCIe 3 against 4
+    t4 = capability_of(find_gpu("T4"))  # PCIe 3 against 4
     half = speed(cell(0.5, pcie_bytes_per_second=0.5 * link, **signals), target=t4)
     assert half.high_ratio == pytest.approx(1.0)  # behind the rest of the time
     assert half.low_ratio == pytest.approx(1 / 1.5)  # on top of it
@@ -262,7 +252,7 @@ def test_traffic_to_the_host_bounds_a_move_to_a_slower_link() -> None:
 
 
 def test_a_faster_card_promises_nothing_at_the_low_end() -> None:
-    h100 = capability_of(gpu("H100-SXM5-80GB"))
+    h100 = capability_of(find_gpu("H100-SXM5-80GB"))
     found = speed(full(1.0, 1.0, 0.8, 0.5), target=h100)
     assert found.low_ratio == pytest.approx(1.0)
     assert found.likely_ratio > 1.2
@@ -272,10 +262,10 @@ def test_a_faster_card_promises_nothing_at_the_low_end() -> None:
 
 def test_across_architectures_the_pessimistic_end_is_amdahls_bound() -> None:
     job = full(0.9, 0.5, 0.0, 0.0)
-    l4 = speed(job, target=capability_of(gpu("L4")))
+    l4 = speed(job, target=capability_of(find_gpu("L4")))
     assert 1 / l4.low_ratio == pytest.approx(0.1 + 0.4 + 0.5 * (108 * 1410) / (58 * 2040))
     # The same architecture with 56 of 108 SMs: as on a slice, the policy says how far towards the bound.
-    a30 = speed(job, target=capability_of(gpu("A30")), policy=SpeedPolicy(sm_burst_ratio=0.5))
+    a30 = speed(job, target=capability_of(find_gpu("A30")), policy=SpeedPolicy(sm_burst_ratio=0.5))
     assert 1 / a30.low_ratio < 0.1 + 0.4 + 0.5 * 19.5 / 10.3 - 0.01
     assert "Across models" in l4.basis
     assert "Across models" not in speed(job).basis
@@ -283,30 +273,28 @@ def test_across_architectures_the_pessimistic_end_is_amdahls_bound() -> None:
 
 def test_what_power_tells_is_not_enough_across_architectures() -> None:
     job = cell(0.6, dram_active_ratio=0.0, tensor_active_ratio=0.0, power_watts=110.0)
-    l4 = capability_of(gpu("L4"))
+    l4 = capability_of(find_gpu("L4"))
     plain, bursty = (speed(job, target=l4, envelope=ENVELOPE, policy=SpeedPolicy(sm_burst_ratio=b)) for b in (0, 1))
     assert plain == bursty
 
 
 def test_what_cannot_be_compared_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="of both Gaudi and A100-SXM4-40GB"):
-        ratios(WHOLE, capability_of(gpu("Gaudi")))
-    same = capability_of(gpu("Gaudi"))
+        ratios(WHOLE, capability_of(find_gpu("Gaudi")))
+    same = capability_of(find_gpu("Gaudi"))
     assert ratios(same, same).compute.low == 1.0
 
 
 @pytest.mark.parametrize("name", [one.name for one in gpus()])
 def test_every_gpu_of_the_catalog_has_a_capability(name: str) -> None:
-    found = capability_of(gpu(name))
-    assert found.memory_bytes == gpu(name).memory_bytes
+    found = capability_of(find_gpu(name))
+    assert found.memory_bytes == find_gpu(name).memory_bytes
     assert 0 < found.idle_power_watts < found.power_limit_watts
     assert not found.mig_profile
 
 
 def test_slices_have_the_sms_that_mig_leaves() -> None:
-    whole = WHOLE.compute_per_second
-    assert whole is not None
-    shares = {kind: (one.compute_per_second or 0.0) / whole for kind, one in SLICES.items()}
+    shares = {kind: one.compute_per_second / WHOLE.compute_per_second for kind, one in SLICES.items()}
     assert shares == pytest.approx({"1g": 14 / 108, "2g": 28 / 108, "3g": 42 / 108, "4g": 56 / 108, "7g": 98 / 108})
     memory = {kind: one.memory_bytes / 2**20 for kind, one in SLICES.items()}
     assert memory == {"1g": 4864, "2g": 9856, "3g": 19968, "4g": 19968, "7g": 40192}
@@ -315,13 +303,13 @@ def test_slices_have_the_sms_that_mig_leaves() -> None:
 
 def sms(model: str, profile: str, told: dict[tuple[str, str], LabelledSize] | None = None) -> float:
     """Of the slice, from its peak rate."""
-    found, whole = capability_of(gpu(model), profile, told), capability_of(gpu(model))
+    found, whole = capability_of(find_gpu(model), profile, told), capability_of(find_gpu(model))
     return (found.compute_per_second or 0) / (whole.compute_per_second or 1) * processors()[model].multiprocessors
 
 
 @pytest.mark.parametrize(("model", "profile", "mebibytes", "multiprocessors"), TABLES["measured_slices"])
 def test_slices_have_what_was_measured(model: str, profile: str, mebibytes: int, multiprocessors: int) -> None:
-    found = capability_of(gpu(model), profile)
+    found = capability_of(find_gpu(model), profile)
     assert found.memory_bytes / 2**20 == mebibytes
     assert sms(model, profile) == pytest.approx(multiprocessors)
     assert found.assumed == ()
@@ -339,7 +327,7 @@ def test_slices_have_what_was_measured(model: str, profile: str, mebibytes: int,
 def test_what_no_source_gives_is_the_least_that_any_leaves(
     model: str, profile: str, mebibytes: float, multiprocessors: float
 ) -> None:
-    found = capability_of(gpu(model), profile)
+    found = capability_of(find_gpu(model), profile)
     assert found.memory_bytes / 2**20 == pytest.approx(mebibytes, rel=0.003)
     assert sms(model, profile) == pytest.approx(multiprocessors)
     assert f"No source gives the SMs of {model} {profile}; the smallest" in " ".join(found.assumed)
@@ -355,17 +343,17 @@ def test_every_slice_has_less_than_its_share_of_the_card_and_most_of_it() -> Non
 
 def test_the_labels_of_the_fleets_own_nodes_go_first() -> None:
     told = {("GB200-186GB", "1g.23gb"): LabelledSize(memory_bytes=21504 * 2.0**20, multiprocessors=18)}
-    found = capability_of(gpu("GB200-186GB"), "1g.23gb", told)
+    found = capability_of(find_gpu("GB200-186GB"), "1g.23gb", told)
     assert (found.memory_bytes / 2**20, sms("GB200-186GB", "1g.23gb", told), found.assumed) == (21504, 18, ())
-    whole = capability_of(gpu("T4"), labelled={("T4", ""): LabelledSize(memory_bytes=15360 * 2.0**20)})
+    whole = capability_of(find_gpu("T4"), labelled={("T4", ""): LabelledSize(memory_bytes=15360 * 2.0**20)})
     assert whole.memory_bytes == 15360 * 2**20
 
 
 def test_a_profile_that_the_card_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no MIG profile '1g.99gb'; it has 1g.5gb"):
-        capability_of(gpu("A100-SXM4-40GB"), "1g.99gb")
+        capability_of(find_gpu("A100-SXM4-40GB"), "1g.99gb")
     with pytest.raises(ValueError, match="cannot be cut"):
-        capability_of(gpu("T4"), "1g.5gb")
+        capability_of(find_gpu("T4"), "1g.5gb")
 
 
 SAMPLES = Path(__file__).parents[2].parent / "shared/samples/nodes"
@@ -420,11 +408,8 @@ PTX = "or PTX that the driver can compile for it"
 
 
 def between(now: str, target: str, allowed: tuple[str, ...] = (), told: str | None = None) -> str:
-    have, need = find_gpu(now), find_gpu(target)
-    assert have is not None
-    assert need is not None
     annotations = {} if told is None else {"gpuwatch.dev/compute-capabilities": told}
-    return condition(have, need, allowed, [("Deployment/a/b", {}), ("Pod a/b-0", annotations)])
+    return condition(find_gpu(now), find_gpu(target), allowed, [("Deployment/a/b", {}), ("Pod a/b-0", annotations)])
 
 
 # NVIDIA's "Blackwell Compatibility Guide": binary code for 8.0 runs on 8.6, that for 8.6 not on 8.0, that for

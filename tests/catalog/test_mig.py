@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.facts.catalog.mig import MigGeometry, MigPlacement, families, geometry, maximal, parse_mig, placement_sets
+from gpuwatch.facts.catalog.mig import MigPlacement, families, geometry, maximal, parse_mig, placement_sets
 from gpuwatch.facts.catalog.tables import CatalogError
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -32,15 +32,9 @@ def listed() -> set[frozenset[tuple[str, int]]]:
     return found
 
 
-def of(family: str) -> MigGeometry:
-    found = geometry(family)
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("family", SEVEN_SLICE)
 def test_seven_slices_make_298_sets_and_19_maximal_ones(family: str) -> None:
-    gpu = of(family)
+    gpu = geometry(family)
     sets = placement_sets(gpu, gpu.plain_profiles)
     largest = maximal(gpu, gpu.plain_profiles)
     assert len(sets) == len(set(sets)) == 298
@@ -52,7 +46,7 @@ def test_seven_slices_make_298_sets_and_19_maximal_ones(family: str) -> None:
 
 @pytest.mark.parametrize("family", SEVEN_SLICE)
 def test_with_double_memory_they_make_723_and_78(family: str) -> None:
-    gpu = of(family)
+    gpu = geometry(family)
     profiles = [p.name for p in gpu.profiles if not p.media_extensions]
     assert len(placement_sets(gpu, profiles)) == 723
     assert len(maximal(gpu, profiles)) == 78
@@ -60,14 +54,14 @@ def test_with_double_memory_they_make_723_and_78(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["A30-24GB", "RTX-PRO-6000-Blackwell-96GB"])
 def test_four_slices_make_26_and_5(family: str) -> None:
-    gpu = of(family)
+    gpu = geometry(family)
     assert len(placement_sets(gpu, gpu.plain_profiles)) == 26
     assert len(maximal(gpu, gpu.plain_profiles)) == 5
 
 
 @pytest.mark.parametrize("family", families())
 def test_every_set_is_valid(family: str) -> None:
-    gpu = of(family)
+    gpu = geometry(family)
     for placed in placement_sets(gpu):
         profiles = [gpu.profile(p.profile) for p in placed]
         units = [unit for p, f in zip(placed, profiles, strict=True) if f for unit in range(p.start, p.start + f.size)]
@@ -80,7 +74,7 @@ def test_every_set_is_valid(family: str) -> None:
 
 @given(st.data())
 def test_taking_an_instance_away_leaves_a_valid_set(data: st.DataObject) -> None:
-    gpu = of(data.draw(st.sampled_from(["A100-40GB", "A30-24GB"])))
+    gpu = geometry(data.draw(st.sampled_from(["A100-40GB", "A30-24GB"])))
     sets = set(placement_sets(gpu))
     placed = data.draw(st.sampled_from(sorted(sets - {()})))
     gone = data.draw(st.sampled_from(placed))
@@ -88,15 +82,15 @@ def test_taking_an_instance_away_leaves_a_valid_set(data: st.DataObject) -> None
 
 
 def test_media_extensions_go_to_one_instance_only() -> None:
-    a30 = of("A30-24GB")
+    a30 = geometry("A30-24GB")
     holders = [sum("+me" in p.profile for p in placed) for placed in placement_sets(a30)]
     assert set(holders) == {0, 1}
-    pro = of("RTX-PRO-6000-Blackwell-96GB")  # +me and +me.all are two profiles that exclude each other
+    pro = geometry("RTX-PRO-6000-Blackwell-96GB")  # +me and +me.all are two profiles that exclude each other
     assert max(sum("+me" in p.profile for p in placed) for placed in placement_sets(pro)) == 1
 
 
 def test_memory_and_compute_shares() -> None:
-    a100 = of("A100-40GB")
+    a100 = geometry("A100-40GB")
     three, double = a100.profile("3g.20gb"), a100.profile("1g.10gb")
     assert (a100.memory_ratio(three), three.compute_slices) == (0.5, 3)
     assert (a100.memory_ratio(double), double.compute_slices) == (0.25, 1)
@@ -104,10 +98,10 @@ def test_memory_and_compute_shares() -> None:
 
 
 def test_profiles_are_found_by_name_and_by_resource_name() -> None:
-    pro = of("RTX-PRO-6000-Blackwell-96GB")
+    pro = geometry("RTX-PRO-6000-Blackwell-96GB")
     assert pro.profile("1g.24gb+me.all") is pro.profile("1g.24gb.me.all")
     assert pro.profile("1g.24gb-me") is not pro.profile("1g.24gb")
-    assert of("A100-40GB").profile("1g.24gb") is None
+    assert geometry("A100-40GB").profile("1g.24gb") is None
 
 
 def test_a_gpu_without_mig_has_no_geometry() -> None:
@@ -116,7 +110,7 @@ def test_a_gpu_without_mig_has_no_geometry() -> None:
 
 
 def test_placements_of_the_smallest_gpu_by_hand() -> None:
-    assert maximal(of("A30-24GB"), ["2g.12gb", "4g.24gb"]) == (
+    assert maximal(geometry("A30-24GB"), ["2g.12gb", "4g.24gb"]) == (
         (MigPlacement(0, "4g.24gb"),),
         (MigPlacement(0, "2g.12gb"), MigPlacement(2, "2g.12gb")),
     )
@@ -129,7 +123,7 @@ def test_profiles_agree_with_the_reference() -> None:
     for family, facts in reference.items():
         assert [
             (p.name, p.compute_slices, p.size, list(p.starts), p.max_instances, p.media_extensions)
-            for p in of(family).profiles
+            for p in geometry(family).profiles
         ] == [
             (
                 p["name"],

@@ -7,52 +7,46 @@ import pytest
 import yaml
 
 from gpuwatch.facts.catalog.tables import CatalogError
-from gpuwatch.facts.catalog.xids import Xid, XidAction, XidClass, conflicts, parse_xids, xids, xids_with_overrides
+from gpuwatch.facts.catalog.xids import XidAction, XidClass, conflicts, parse_xids, xids, xids_with_overrides
 from gpuwatch.facts.model.telemetry import GapKind
 
 TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 SHARED = Path(__file__).parents[2].parent / "shared"
 
 
-def xid(code: int) -> Xid:
-    found = xids().get(code)
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize(
     "code", [79, 48, 64, 95, 62, 140, 143, 110, 46, 54, 136, 156, 158, 142, 151, 74, 119, 120, 150, 171, 172]
 )
 def test_fatal_on_sight(code: int) -> None:
-    assert xid(code).xid_class is XidClass.FATAL
-    assert xid(code).rule == "fatal on sight"
+    assert xids()[code].xid_class is XidClass.FATAL
+    assert xids()[code].rule == "fatal on sight"
 
 
 @pytest.mark.parametrize("code", [32, *range(144, 147), 149, 109, 45, 94, 63, 92, 93, 121, 154, 155, 163, 168])
 def test_only_with_corroboration(code: int) -> None:
-    assert xid(code).xid_class is XidClass.CORROBORATE
+    assert xids()[code].xid_class is XidClass.CORROBORATE
 
 
 @pytest.mark.parametrize("code", [8, 13, 31, 43, 68, 69, 137, 11, 25, 39, 126, 139])
 def test_the_application_first(code: int) -> None:
-    assert xid(code).xid_class is XidClass.APPLICATION
+    assert xids()[code].xid_class is XidClass.APPLICATION
 
 
 @pytest.mark.parametrize("code", [14, 37, 38, 44, 66, 67, 106, 107, 108, 141, 152, 153, 157, 160, 161])
 def test_ignored_where_nvidia_asks_for_nothing(code: int) -> None:
-    assert xid(code).xid_class is XidClass.IGNORE
-    assert xid(code).rule == "NVIDIA: IGNORE"
+    assert xids()[code].xid_class is XidClass.IGNORE
+    assert xids()[code].rule == "NVIDIA: IGNORE"
 
 
 @pytest.mark.parametrize("code", [147, 148, 162])
 def test_ignored_where_nvidias_text_leaves_nothing_to_do(code: int) -> None:
-    assert xid(code).xid_class is XidClass.IGNORE
-    assert xid(code).rule == "nothing to do"
+    assert xids()[code].xid_class is XidClass.IGNORE
+    assert xids()[code].rule == "nothing to do"
 
 
 @pytest.mark.parametrize(("code", "reason"), TABLES["xid_reasons"])
 def test_nvidias_text_is_the_reason_where_its_action_says_too_little(code: int, reason: str) -> None:
-    assert reason in xid(code).reason
+    assert reason in xids()[code].reason
 
 
 def test_without_a_verdict_nothing_is_concluded_from_the_number_alone() -> None:
@@ -68,7 +62,7 @@ def test_every_fatal_one_is_something_that_nvidia_acts_on() -> None:
     fatal = [one for one in xids().values() if one.xid_class is XidClass.FATAL and one.action in harmless]
     assert [one.code for one in fatal] == [171, 172]  # which come with 48
     resets = {one.code for one in xids().values() if one.action is XidAction.RESET_GPU}
-    assert {code for code in resets if xid(code).xid_class is not XidClass.FATAL} == {109, 155}
+    assert {code for code in resets if xids()[code].xid_class is not XidClass.FATAL} == {109, 155}
 
 
 def test_every_class_comes_with_its_rule_and_a_reason() -> None:
@@ -81,22 +75,22 @@ def test_an_unknown_number_is_unknown(code: int) -> None:
 
 
 def test_what_the_catalog_says_of_one() -> None:
-    gone = xid(79)
+    gone = xids()[79]
     assert gone.description == "GPU has fallen off the bus"
     assert gone.action is XidAction.RESTART_BM
     assert gone.architectures == ("A100", "H100", "B100", "GB200")
-    assert xid(74).architectures == ("A100", "H100")  # no such XID on Blackwell
-    assert xid(144).architectures == ("B100", "GB200")  # nor this one before it
+    assert xids()[74].architectures == ("A100", "H100")  # no such XID on Blackwell
+    assert xids()[144].architectures == ("B100", "GB200")  # nor this one before it
 
 
 def test_nvlink5_numbers_decide_nothing_where_their_decode_rows_differ() -> None:
-    assert "16 IGNORE, 9 RESET_GPU, 8 XID_154_EVAL" in xid(145).reason
-    assert xid(150).reason == "each of its decode rows says RESET_GPU"
+    assert "16 IGNORE, 9 RESET_GPU, 8 XID_154_EVAL" in xids()[145].reason
+    assert xids()[150].reason == "each of its decode rows says RESET_GPU"
 
 
 @pytest.mark.parametrize(("code", "sentence"), TABLES["conflicts"])
 def test_conflicts_are_readable(code: int, sentence: str) -> None:
-    assert conflicts(xid(code)) == sentence
+    assert conflicts(xids()[code]) == sentence
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared reference is not beside this checkout")
@@ -104,9 +98,9 @@ def test_the_table_agrees_with_the_reference() -> None:
     reference = {x["code"]: x for x in json.loads((SHARED / "reference/xid_classification.json").read_text())}
     assert set(xids()) == set(reference) | {14, 108}  # which the reference lacks, and NVIDIA's page has
     for code, facts in reference.items():
-        assert xid(code).action == (facts["nvidia_immediate"] or "NONE_GIVEN")
+        assert xids()[code].action == (facts["nvidia_immediate"] or "NONE_GIVEN")
         authorities = {name for name, verdict in facts["others"].items() if verdict and verdict != "-"}
-        assert {opinion.authority for opinion in xid(code).others} - {"nvsentinel"} == authorities
+        assert {opinion.authority for opinion in xids()[code].others} - {"nvsentinel"} == authorities
 
 
 def test_a_malformed_table_is_named() -> None:
@@ -153,9 +147,9 @@ def test_an_override_changes_the_class_and_nothing_else(tmp_path: Path) -> None:
     assert changed.reason == "our supplier replaces on 63"
     assert str(path) in changed.source
     assert changed.action is XidAction.IGNORE
-    assert conflicts(changed) == conflicts(xid(63))
+    assert conflicts(changed) == conflicts(xids()[63])
     assert {code for code in found if found[code] != xids()[code]} == {63}
-    assert xid(63).xid_class is XidClass.CORROBORATE  # the catalog itself is as it was
+    assert xids()[63].xid_class is XidClass.CORROBORATE  # the catalog itself is as it was
 
 
 def test_an_override_can_add_an_xid(tmp_path: Path) -> None:
@@ -174,7 +168,7 @@ def test_a_bad_entry_is_named_and_the_others_count(tmp_path: Path, entry: str, c
     assert gap.kind is GapKind.BAD_INPUT
     assert gap.what == f"{path}, XID {entry.split(':', maxsplit=1)[0]}"
     assert complaint in gap.detail
-    assert found[63] == xid(63)
+    assert found[63] == xids()[63]
     assert found[94].xid_class is XidClass.FATAL
 
 
@@ -202,5 +196,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_driver_branch_that_speaks_of_an_xid() -> None:
-    assert (xid(48).recovery_driver, xid(109).recovery_driver, xid(143).recovery_driver) == (565, 570, 575)
-    assert (xid(46).recovery_driver, xid(158).recovery_driver) == (None, 0)
+    assert (xids()[48].recovery_driver, xids()[109].recovery_driver, xids()[143].recovery_driver) == (565, 570, 575)
+    assert (xids()[46].recovery_driver, xids()[158].recovery_driver) == (None, 0)

@@ -155,9 +155,7 @@ def minimum_of(kind: str, spec: dict[str, object], **more: object) -> int | None
     metadata = {"name": "top", "namespace": "ml", "uid": "uid-top"}
     text = json.dumps({"apiVersion": version, "kind": name, "metadata": metadata, "spec": spec})
     owner = TakeOwner(known)(msgspec.Raw(text.encode()))
-    assert owner is not None
-    found = recognise(member(chain=(owner,), **more), GangObjects())
-    return found.min_available
+    return recognise(member(chain=(owner,), **more), GangObjects()).min_available
 
 
 def of_jobs(*jobs: dict[str, object], **spec: object) -> int | None:
