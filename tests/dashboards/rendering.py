@@ -15,17 +15,17 @@ import http.server
 import json
 import shutil
 import subprocess
-import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from parts.go_tools import cache_root
+from parts.http_server import served
 
 if TYPE_CHECKING:  # rendering is looked for by every test run, and used by few
     from playwright.sync_api import Browser, Locator
@@ -143,19 +143,9 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         """Says nothing."""
 
 
-@contextlib.contextmanager
-def serving(page: Path, prometheus_url: str) -> Iterator[str]:
+def serving(page: Path, prometheus_url: str) -> contextlib.AbstractContextManager[str]:
     """The built page and the Prometheus behind it, on a loopback port. Yields the base URL."""
-    handler = functools.partial(_Handler, directory=str(page), prometheus_url=prometheus_url)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    return served(functools.partial(_Handler, directory=str(page), prometheus_url=prometheus_url))
 
 
 def render(

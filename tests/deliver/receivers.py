@@ -1,67 +1,50 @@
 """Receivers for the tests of delivery: a webhook that misbehaves on demand, a mail server, an S3 server."""
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from email import message_from_bytes
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from aiosmtpd.controller import Controller
 
+from parts.http_server import QuietHandler, served
 
-class Webhook(ThreadingHTTPServer):
+
+@dataclass
+class Webhook:
     """Answers POSTs with the given statuses, then with 200. 0: hangs up late, after `hang_seconds`."""
 
-    daemon_threads = True
-
-    def __init__(self, *statuses: int, hang_seconds: float = 1.0) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.statuses = list(statuses)
-        self.hang_seconds = hang_seconds
-        self.bodies: list[bytes] = []
-        self.headers: list[dict[str, str]] = []
-        self.taken: list[str] = []  # Idempotency-Key of each that was answered with 200
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Webhook
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        status = self.server.statuses.pop(0) if self.server.statuses else 200
-        self.server.bodies.append(body)
-        self.server.headers.append(dict(self.headers))
-        if status == 0:
-            time.sleep(self.server.hang_seconds)
-            self.close_connection = True
-            return
-        if status == 200:
-            self.server.taken.append(self.headers.get("Idempotency-Key", ""))
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(b"the receiver's own words")
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+    statuses: list[int]
+    hang_seconds: float
+    address: str = ""
+    bodies: list[bytes] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)  # Idempotency-Key of each that was answered with 200
 
 
 @contextmanager
 def webhook(*statuses: int, hang_seconds: float = 1.0) -> Iterator[Webhook]:
-    with Webhook(*statuses, hang_seconds=hang_seconds) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    hook = Webhook(list(statuses), hang_seconds)
+
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:
+            hook.bodies.append(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
+            status = hook.statuses.pop(0) if hook.statuses else 200
+            if status == 0:
+                time.sleep(hook.hang_seconds)
+                self.close_connection = True
+                return
+            if status == 200:
+                hook.taken.append(self.headers.get("Idempotency-Key", ""))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"the receiver's own words")
+
+    with served(Handler) as url:
+        hook.address = url.removeprefix("http://")
+        yield hook
 
 
 class _Mailbox:
