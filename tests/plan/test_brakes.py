@@ -105,6 +105,16 @@ def test_a_chosen_alert_stops_everything(named: tuple[str, ...], firing: tuple[s
     assert bool(plan.brake) is stopped
 
 
+@pytest.mark.parametrize("kind", GapKind)
+def test_a_gap_says_by_its_kind_whether_it_stops_everything(kind: GapKind) -> None:
+    state, findings = one_idle()
+    plan = plan_of(replace(state, gaps=(Gap(kind=kind, what="x", detail="This is why."),)), findings, POLICY)
+    stopping = {GapKind.CLOCK: {"clocks"}, GapKind.PARTIAL: {"partial_answer"}, GapKind.AMBIGUOUS: {"several_clusters"}}
+    assert refused_by(plan) == stopping.get(kind, set())
+    assert bool(plan.brake) is kind.stops_all
+    assert plan.brake.endswith("This is why.") or not kind.stops_all
+
+
 def test_nothing_is_done_while_telemetry_is_of_several_clusters() -> None:
     state, findings = one_idle()
     gap = Gap(kind=GapKind.AMBIGUOUS, what="telemetry", detail="Set prometheus.matchers.")

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import Guard
 from gpuwatch.facts.model.decision import FindingKind, Refusal, Severity, SubjectKind, Verdict
-from gpuwatch.facts.model.telemetry import GapKind, partial_answers
+from gpuwatch.facts.model.telemetry import GapKind
 
 # Share of the known devices that report now, and of the ready Nodes with accelerators that telemetry shows. Below half,
 # what is missing could turn every other number round.
@@ -50,13 +50,13 @@ def _memory(facts: PlanFacts) -> str:
     return f"The record of {unread[0]}{more} cannot be read, so budgets cannot count what was done."
 
 
-def _clusters(facts: PlanFacts) -> str:
-    return next((gap.detail for gap in facts.snapshot.gaps if gap.kind is GapKind.AMBIGUOUS), "")
+def _first(facts: PlanFacts, kind: GapKind) -> str:
+    return next((gap.detail for gap in facts.snapshot.gaps if gap.kind is kind), "")
 
 
 def _partial(facts: PlanFacts) -> str:
-    partial = partial_answers(facts.snapshot.gaps)
-    return f"Telemetry answered only in part: {partial[0].detail}" if partial else ""
+    partial = _first(facts, GapKind.PARTIAL)
+    return f"Telemetry answered only in part: {partial}" if partial else ""
 
 
 def _storm(facts: PlanFacts) -> str:
@@ -127,8 +127,9 @@ def _freeze(facts: PlanFacts) -> str:
 BRAKES: dict[Guard, Callable[[PlanFacts], str]] = {
     Guard.PAUSED: _paused,
     Guard.MEMORY: _memory,
-    Guard.SEVERAL_CLUSTERS: _clusters,
+    Guard.SEVERAL_CLUSTERS: lambda facts: _first(facts, GapKind.AMBIGUOUS),
     Guard.PARTIAL_ANSWER: _partial,
+    Guard.CLOCKS: lambda facts: _first(facts, GapKind.CLOCK),
     Guard.BRAKE: _storm,
     Guard.COOL_DOWN: _cooling,
     Guard.ALERT: _alert,

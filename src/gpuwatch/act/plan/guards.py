@@ -453,6 +453,7 @@ class Guard(StrEnum):
     MEMORY = "memory", Clearance.WAIT
     SEVERAL_CLUSTERS = "several_clusters", Clearance.WAIT
     PARTIAL_ANSWER = "partial_answer", Clearance.WAIT
+    CLOCKS = "clocks", Clearance.WAIT
     BRAKE = "brake", Clearance.WAIT
     COOL_DOWN = "cool_down", Clearance.WAIT
     ALERT = "alert", Clearance.WAIT

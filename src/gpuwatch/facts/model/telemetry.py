@@ -323,7 +323,8 @@ class PodRun:
 
 
 class GapKind(StrEnum):
-    """Why something is unknown."""
+    """Why something is unknown. The last three make every other fact doubtful, so they stop all actions; another gap
+    stops what rests on the fact that is missing, which is UNKNOWN then, or unread."""
 
     UNREACHABLE = "unreachable"  # no connection, or no answer in time
     REFUSED = "refused"  # no right to read it (401, 403)
@@ -333,10 +334,14 @@ class GapKind(StrEnum):
     IMPLAUSIBLE = "implausible"  # a value outside of physics was dropped
     NOT_SERVED = "not_served"  # the API server does not serve the kind
     BAD_INPUT = "bad_input"  # a file or an object could not be understood
-    CLOCK = "clock"  # the clocks of gpuwatch and its source differ
+    UNTRUSTED = "untrusted"  # rows of a target that is no known exporter, or that contradicts the cluster
+    CLOCK = "clock"  # the clocks of gpuwatch and its source differ, so that the past looks like the present
     PARTIAL = "partial"  # the server said that parts of the data are missing
     AMBIGUOUS = "ambiguous"  # series of several clusters, and none of them is certain to be this one
-    UNTRUSTED = "untrusted"  # rows of a target that is no known exporter, or that contradicts the cluster
+
+    @property
+    def stops_all(self) -> bool:
+        return self in (GapKind.CLOCK, GapKind.PARTIAL, GapKind.AMBIGUOUS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
