@@ -1,17 +1,14 @@
 """Who would undo a release."""
 
-import json
 from typing import Any
 
 import pytest
 
+from frameworks.samples import TABLES
 from gpuwatch.act.execute.executor import read_surroundings
 from gpuwatch.facts.frameworks.fights import Surroundings, fights, kueue_workload, who_wrote
 from gpuwatch.facts.frameworks.objects import Object, Refused
 from kube.memory_cluster import MemoryCluster
-
-ARGO = {"annotations": {"argocd.argoproj.io/tracking-id": "apps:apps/Deployment:team-a/chat"}}
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def object_(kind: str = "Deployment", api_version: str = "apps/v1", **metadata: Any) -> Object:
@@ -38,33 +35,12 @@ def scaled_object(target: Object, **annotations: str) -> Object:
 CHAT = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
 
 
-@pytest.mark.parametrize(
-    ("around", "told"),
-    [
-        (autoscaler(CHAT), "(1 to 4)"),
-        (autoscaler(CHAT, minReplicas=0), "(0 to 4)"),
-        (autoscaler({**CHAT, "name": "other"}), ""),
-        (autoscaler({**CHAT, "kind": "StatefulSet"}), ""),
-        (autoscaler({**CHAT, "apiVersion": "example.org/v1"}), ""),
-        (autoscaler({"apiVersion": "apps/v1beta2", "kind": "Deployment", "name": "chat"}), "(1 to 4)"),
-        (scaled_object({"name": "chat"}), "ScaledObject keda"),
-        (scaled_object({"name": "chat", "kind": "StatefulSet"}), ""),
-        (scaled_object({"name": "chat"}, **{"autoscaling.keda.sh/paused": "true"}), ""),
-        (scaled_object({"name": "chat"}, **{"autoscaling.keda.sh/paused": "false"}), "ScaledObject keda"),
-        (
-            scaled_object(
-                {"name": "chat"}, **{"autoscaling.keda.sh/paused": "true", "autoscaling.keda.sh/paused-replicas": "2"}
-            ),
-            "ScaledObject keda",
-        ),
-    ],
-    ids=[
-        "hpa", "hpa-zero", "hpa-other-name", "hpa-other-kind", "hpa-other-group", "hpa-old-version", "keda",
-        "keda-other-kind", "keda-paused", "keda-not-paused", "keda-paused-at-a-number",
-    ],
-)  # fmt: skip
-def test_autoscalers_of_the_target_are_found(around: Object, told: str) -> None:
-    found = fights(object_(), beside(around))
+MADE = {"HorizontalPodAutoscaler": autoscaler, "ScaledObject": scaled_object}
+
+
+@pytest.mark.parametrize(("kind", "target", "more", "told"), TABLES["autoscalers"].values(), ids=TABLES["autoscalers"])
+def test_autoscalers_of_the_target_are_found(kind: str, target: Object, more: dict[str, Any], told: str) -> None:
+    found = fights(object_(), beside(MADE[kind](target, **more)))
     assert [told in item for item in found] == ([True] if told else [])
 
 
@@ -87,59 +63,19 @@ def test_a_controller_would_set_it_back(owner: Object, held: bool) -> None:
     assert [item.startswith("TrainJob t controls it") for item in found] == ([True] if held else [])
 
 
-def managed(manager: str, fields: Object) -> Object:
-    return {"manager": manager, "operation": "Update", "fieldsV1": fields}
-
-
-REPLICAS = {"f:spec": {"f:replicas": {}}}
-IMAGE = {"f:spec": {"f:template": {}}}
-
-
-@pytest.mark.parametrize(
-    ("metadata", "deployer"),
-    [
-        ({}, ""),
-        (ARGO, "Argo CD"),  # the server does not tell whose the fields are
-        ({**ARGO, "managedFields": [managed("argocd-controller", REPLICAS)]}, "Argo CD"),
-        ({**ARGO, "managedFields": [managed("argocd-controller", IMAGE)]}, ""),
-        ({**ARGO, "managedFields": [managed("argocd-controller", IMAGE), managed("gpuwatch", REPLICAS)]}, "Argo CD"),
-        ({**ARGO, "managedFields": [managed("argocd-controller", IMAGE), managed("kubectl", REPLICAS)]}, ""),
-        ({"managedFields": [managed("kustomize-controller", REPLICAS)]}, "Flux"),
-        ({"labels": {"helm.toolkit.fluxcd.io/name": "apps"}}, "Flux"),
-        ({"managedFields": [managed("kubectl", REPLICAS)]}, ""),
-        ({"labels": {"app.kubernetes.io/instance": "chat"}}, ""),
-        ({"annotations": {**ARGO["annotations"], LAST_APPLIED: json.dumps({"spec": {"replicas": 2}})}}, "Argo CD"),
-        ({"annotations": {**ARGO["annotations"], LAST_APPLIED: json.dumps({"spec": {}})}}, ""),
-        ({"annotations": {**ARGO["annotations"], LAST_APPLIED: "{"}}, "Argo CD"),
-    ],
-    ids=[
-        "nobody", "marked", "its-field", "another-field", "ours-by-now", "somebody-elses", "flux-unmarked",
-        "flux-helm", "by-hand", "helm", "applied-with", "applied-without", "applied-unreadable",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("metadata", "deployer"), TABLES["deployers"].values(), ids=TABLES["deployers"])
 def test_deployers_count_where_they_may_set_the_field(metadata: Object, deployer: str) -> None:
     found = fights(object_(**metadata), Surroundings())
     assert [item.split(" deploys")[0] for item in found] == ([deployer] if deployer else [])
 
 
-def at(time: str, manager: str, fields: Object) -> Object:
-    return {**managed(manager, fields), "time": f"2026-03-02T{time}:00Z"}
-
-
-@pytest.mark.parametrize(
-    ("entries", "who"),
-    [
-        ([], ""),
-        ([at("12:00", "gpuwatch", REPLICAS)], ""),
-        ([at("12:00", "kubectl-edit", REPLICAS)], "kubectl-edit"),
-        ([at("12:00", "kubectl-edit", IMAGE)], ""),
-        ([at("12:00", "argocd-application-controller", REPLICAS)], "Argo CD"),
-        ([at("12:00", "kubectl", REPLICAS), at("12:01", "kustomize-controller", REPLICAS)], "Flux"),
-        ([at("12:01", "kubectl", REPLICAS), at("12:00", "kustomize-controller", REPLICAS)], "kubectl"),
-    ],
-)
-def test_who_wrote_a_field_last(entries: list[Object], who: str) -> None:
-    assert who_wrote(object_(managedFields=entries), "/spec/replicas") == who
+@pytest.mark.parametrize(("entries", "who"), TABLES["last_writers"])
+def test_who_wrote_a_field_last(entries: list[tuple[str, str, Object]], who: str) -> None:
+    managed = [
+        {"manager": manager, "operation": "Update", "fieldsV1": fields, "time": f"2026-03-02T{time}:00Z"}
+        for time, manager, fields in entries
+    ]
+    assert who_wrote(object_(managedFields=managed), "/spec/replicas") == who
 
 
 def workload(name: str = "job-chat", *, finished: bool = False, uid: str = "u-1") -> Object:
