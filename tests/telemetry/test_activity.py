@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.telemetry import ActivityHistory, Gap, GapKind
 from gpuwatch.sources.telemetry.activity import histories
 from gpuwatch.sources.telemetry.recording import open_recording
@@ -16,25 +17,21 @@ UTIL, ENGINE, TEMPERATURE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTI
 A, B = uuid(1), uuid(2)
 
 
-def ask(
-    store: SampleStore,
-    *,
-    window_seconds: int = 3600,
-    step_seconds: int = 600,
-    bound_ratio: float = 0.01,
-    devices: Collection[str] | None = None,
-) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
-    schema, inventory = seen(store)
-    return histories(
-        store,
-        AT,
-        schema,
-        inventory,
-        window_seconds=window_seconds,
-        step_seconds=step_seconds,
-        bound_ratio=bound_ratio,
-        devices=devices,
+def activity(window_seconds: int = 3600, step_seconds: int = 600) -> TelemetryNeeds:
+    return TelemetryNeeds(
+        stats=(),
+        state_signals=(),
+        change_window_seconds=0,
+        activity_window_seconds=window_seconds,
+        activity_step_seconds=step_seconds,
+        activity_bound_ratio=0.01,
     )
+
+
+def ask(
+    store: SampleStore, devices: Collection[str] | None = None, **window: int
+) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
+    return histories(store, AT, *seen(store), activity(**window), devices)
 
 
 def steps(store: SampleStore, **options: int) -> dict[tuple[str, str], str]:

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from collect.test_collect import NEEDS
 from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
 from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.sources.telemetry.activity import histories
@@ -175,10 +176,9 @@ def test_devices_readings_histories_and_changes(store: PrometheusStore, recorded
         assert values, key
 
     for devices in (None, {uuid(1), f"{uuid(9)}/7"}):
-        options = {"window_seconds": 3600, "step_seconds": 300, "bound_ratio": 0.05, "devices": devices}
-        found, gaps = histories(store, AT, schema, inventory, **options)
+        found, gaps = histories(store, AT, schema, inventory, NEEDS, devices)
         assert gaps == ()
-        assert found == histories(recorded, AT, expected_schema, expected, **options)[0]
+        assert found == histories(recorded, AT, expected_schema, expected, NEEDS, devices)[0]
 
     states = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT)
     changes, gaps = state_changes(store, states, AT, 1800, schema, inventory)

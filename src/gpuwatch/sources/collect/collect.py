@@ -124,16 +124,7 @@ def _read_telemetry(
     progress(f"reading the activity of {len(inventory.devices) if chosen is None else len(chosen)} devices")
     activity: Sequence[ActivityHistory] = ()
     if chosen is None or chosen:
-        activity, found = histories(
-            telemetry,
-            at,
-            schema,
-            inventory,
-            window_seconds=needs.activity_window_seconds,
-            step_seconds=needs.activity_step_seconds,
-            bound_ratio=needs.activity_bound_ratio,
-            devices=chosen,
-        )
+        activity, found = histories(telemetry, at, schema, inventory, needs, chosen)
         gaps += found
     progress("reading how Pods with accelerators ended")
     runs, found = pod_runs(telemetry, at, needs.pod_runs_seconds)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuwatch.facts.catalog.metrics import MetricRow, plausible_range
+from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.telemetry import Activity, ActivityHistory, Device, DeviceId, Gap, PodRef, Schema, Signal
 from gpuwatch.sources.telemetry import labels as row_labels
 from gpuwatch.sources.telemetry.discovery import by_labels, selector
@@ -45,17 +46,15 @@ def histories(
     at: datetime,
     schema: Schema,
     inventory: Inventory,
-    *,
-    window_seconds: int,
-    step_seconds: int,
-    bound_ratio: float,
+    needs: TelemetryNeeds,
     devices: Collection[DeviceId] | None = None,
 ) -> tuple[tuple[ActivityHistory, ...], tuple[Gap, ...]]:
     """One history per device and Pod, and one with pod '' for the time in which no Pod held the device.
 
     Every history covers (at − n·step, at], for the n whole steps of the window. A step is active when a sample in it is
-    above bound_ratio, and unknown while the Pod did not hold the device. devices: only these, if they have a row.
+    above the bound, and unknown while the Pod did not hold the device. devices: only these, if they have a row.
     """
+    window_seconds, step_seconds = needs.activity_window_seconds, needs.activity_step_seconds
     if step_seconds <= 0 or window_seconds < step_seconds:
         raise ValueError(f"a window of {window_seconds} s has no step of {step_seconds} s")
     found = found_rows(Signal.BUSY_RATIO, schema)
@@ -63,7 +62,7 @@ def histories(
         return (), (missing(Signal.BUSY_RATIO, schema.vocabularies),)
     count = window_seconds // step_seconds
     steps = Steps(at - timedelta(seconds=count * step_seconds), step_seconds, count)
-    activity = _Activity(store, inventory, steps, bound_ratio)
+    activity = _Activity(store, inventory, steps, needs.activity_bound_ratio)
     wanted = [device for device in inventory.devices if devices is None or device.id in devices]
     for preference in sorted({row.preference for row, _ in found}):
         left = [device for device in wanted if device.id not in activity.answered]
