@@ -282,12 +282,12 @@ def _text(member: Member, begin: int, at: int) -> str:
 
 def watch(members: Sequence[Member], first: int, last: int, policy: IdlePolicy, every_steps: int = PER_HOUR) -> Outcome:
     """Assesses the fleet again and again, from step `first` to `last`."""
-    return _held_against_truth(members, first, last, _named(members, first, last, policy, every_steps))
+    return _held_against_truth(members, last, _named(members, first, last, policy, every_steps))
 
 
 def watch_fixed(members: Sequence[Member], first: int, last: int, hours: float, every_steps: int = 1) -> Outcome:
     """The common rule instead: no activity for so long."""
-    return _held_against_truth(members, first, last, _silent_for(members, first, last, hours, every_steps))
+    return _held_against_truth(members, last, _silent_for(members, first, last, hours, every_steps))
 
 
 Named = tuple[int, str, FindingKind]
@@ -309,7 +309,7 @@ def _silent_for(members: Sequence[Member], first: int, last: int, hours: float, 
                 yield at, member.name, FindingKind.ABANDONED
 
 
-def _held_against_truth(members: Sequence[Member], first: int, last: int, named: Iterator[Named]) -> Outcome:
+def _held_against_truth(members: Sequence[Member], last: int, named: Iterator[Named]) -> Outcome:
     outcome = Outcome()
     by_name = {member.name: member for member in members}
     when: dict[str, int] = {}

@@ -11,7 +11,7 @@ from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.facts.model.faults import FaultMemory, Holding, KnownFault, RepairKind
-from gpuwatch.facts.model.telemetry import ActivityHistory, Gap, GapKind, Signal, StateChange, Statistic, WindowStat
+from gpuwatch.facts.model.telemetry import Gap, GapKind, Signal, StateChange, Statistic, WindowStat
 from gpuwatch.judge.health.assess import assess_health, remember_faults
 from gpuwatch.judge.health.fault_memory import programs_differ
 
@@ -360,13 +360,6 @@ def test_an_open_fault_of_many_nodes_keeps_its_common_cause() -> None:
     [finding] = [item for item in assess_health(later, POLICY, memory=memory) if item.kind is FindingKind.XID]
     assert (finding.id, finding.advice, finding.severity) == ("xid:fleet/fleet", Advice.INSPECT, Severity.CRITICAL)
     assert "all in nvidia.com/gpu.clique=c0" in finding.summary
-
-
-def history(pod_name: str, start_minutes: float, end_minutes: float) -> ActivityHistory:
-    steps = int(start_minutes - end_minutes)
-    return ActivityHistory(
-        device="gpu-0", pod=pod_name, start=ago(minutes=start_minutes), step_seconds=60, steps="#" * steps
-    )
 
 
 def under(name: str, image: str, *, workload: str = "", by: timedelta) -> Snapshot:

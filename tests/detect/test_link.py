@@ -110,15 +110,6 @@ def nvlink(**odd: float) -> dict[WindowStat, Answer]:
     }
 
 
-@pytest.mark.parametrize(("per_minute", "named"), [(0.99, False), (1.0, True)])
-def test_dcgms_bound_on_nvlink_replays(per_minute: float, named: bool) -> None:
-    found = findings(scene(FLEET, nvlink(gpu_0_0=per_minute * MINUTES)))
-    finding = on(found, FindingKind.NVLINK_ERRORS, "gpu-0-0")
-    assert (finding is not None) is named
-    if finding is not None:
-        assert (finding.verdict, finding.confidence_ratio) == (Verdict.DEGRADED, 0.6)
-
-
 @pytest.mark.parametrize(("per_second", "named"), [(99.9, False), (100.0, True)])
 def test_dcgms_bound_on_crc_errors(per_second: float, named: bool) -> None:
     answers: dict[WindowStat, Answer] = {NVLINK.crc_data: spread(FLEET, 0.0, gpu_0_0=per_second * SECONDS)}
@@ -181,6 +172,8 @@ GANG = cluster(pods=[pod(f"pod-{number}", gang="job") for number in range(3)], g
 @pytest.mark.parametrize(
     ("counter", "words"),
     [
+        ("replay", "NVLink replay errors per minute"),
+        ("recovery", "NVLink recovery errors per minute"),
         ("rx_symbol", "NVLink rx symbol errors per minute"),
         ("rx_malformed_packets", "NVLink rx malformed packets per minute"),
         ("rx_dropped_packets", "NVLink rx dropped packets per minute"),

@@ -110,15 +110,6 @@ def test_a_counter_that_appeared_at_zero_is_no_news() -> None:
     assert findings(scene(answers={ECC.dbe: 0.0, ECC.appeared: 0.0})) == {}
 
 
-def test_no_new_double_bit_error_is_healthy_where_enough_was_seen() -> None:
-    shown = findings(scene(answers={ECC.dbe: 0.0}), everything=True)
-    assert shown["ecc:device/gpu-0"].verdict is Verdict.HEALTHY
-    shown = findings(scene(answers={ECC.dbe: 0.0}, coverage=0.69), everything=True)
-    assert shown["ecc:device/gpu-0"].verdict is Verdict.UNKNOWN
-    shown = findings(scene(answers={ECC.dbe: 0.0}, coverage=0.7), everything=True)
-    assert shown["ecc:device/gpu-0"].verdict is Verdict.HEALTHY
-
-
 def test_an_error_is_degraded_however_little_was_seen() -> None:
     finding = the(findings(scene(answers={ECC.dbe: 1.0}, coverage=0.1)), FindingKind.ECC)
     assert finding.verdict is Verdict.DEGRADED

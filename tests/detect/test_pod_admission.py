@@ -57,8 +57,8 @@ def eaten(spaces: Iterable[str] = ("vision", "speech"), count: int = 5, **more: 
     return [pod(f"p-{n}", space=space, owner=f"job-{space}", **more) for n, space in enumerate(chosen)]  # type: ignore[arg-type]
 
 
-def seen(pods: Iterable[Pod], *, ready_since: datetime | None = None) -> Snapshot:
-    ready = (Condition("Ready", "True", since=ready_since or ago(days=9)),)
+def seen(pods: Iterable[Pod]) -> Snapshot:
+    ready = (Condition("Ready", "True", since=ago(days=9)),)
     state = cluster(nodes=[f"node-{number}" for number in range(4)])
     nodes = tuple(replace(node, conditions=ready) for node in state.nodes)
     spaces = tuple(

@@ -13,8 +13,8 @@ def node(name: str, **labels: str) -> Node:
     return Node(name=name, labels={CLIQUE: labels["clique"]} if "clique" in labels else {}, allocatable={GPU: 8})
 
 
-def pod(name: str, on: str, *, gpus: int = 8, gang: str = "g", phase: str = "Running") -> Pod:
-    return Pod(namespace="ml", name=name, node=on, phase=phase, accelerators={GPU: gpus}, gang=gang)
+def pod(name: str, on: str, *, gang: str = "g", phase: str = "Running") -> Pod:
+    return Pod(namespace="ml", name=name, node=on, phase=phase, accelerators={GPU: 8}, gang=gang)
 
 
 def found(nodes: list[Node], pods: list[Pod], *, everything: bool = False) -> list[Finding]:
