@@ -90,20 +90,10 @@ def together_finding(
 ) -> list[Finding]:
     """One UNKNOWN finding with everything that is `said` of these GPUs, since a subject can have one of a kind; none
     where nothing is said."""
-    if not said:
-        return []
-    return [
-        conclude(
-            on,
-            kind,
-            Verdict.UNKNOWN,
-            "; ".join(said),
-            severity=severity,
-            gpus=gpus,
-            **{
-                "advice": Advice.WATCH if severity is Severity.INFO else Advice.INSPECT,
-                "missing": ["a GPU that is slowed while the others of its place and model are not"],
-                **of,
-            },
-        )
-    ]
+    more: dict[str, Any] = {
+        "advice": Advice.WATCH if severity is Severity.INFO else Advice.INSPECT,
+        "missing": ["a GPU that is slowed while the others of its place and model are not"],
+        **of,
+    }
+    words = "; ".join(said)
+    return [conclude(on, kind, Verdict.UNKNOWN, words, severity=severity, gpus=gpus, **more)] if said else []

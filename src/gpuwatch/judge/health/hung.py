@@ -66,15 +66,10 @@ class _Pattern:
 
 def hung(fleet: Fleet, asked: _Asked) -> Judged:
     """Conclusions by GPU, and findings on jobs that hang as a whole."""
-    conclusions: dict[str, Conclusion] = {}
-    patterns: dict[str, _Pattern] = {}
     look = _patterns(fleet, asked)
-    for gpu in fleet.gpus:
-        found = look(gpu)
-        if isinstance(found, _Pattern):
-            patterns[gpu.uuid] = found
-        else:
-            conclusions[gpu.uuid] = found
+    seen = {gpu.uuid: look(gpu) for gpu in fleet.gpus}
+    patterns = {uuid: each for uuid, each in seen.items() if isinstance(each, _Pattern)}
+    conclusions = {uuid: each for uuid, each in seen.items() if not isinstance(each, _Pattern)}
     jobs: list[Finding] = []
     alone = set(patterns)
     accompanied: set[str] = set()

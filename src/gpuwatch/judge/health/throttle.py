@@ -134,29 +134,27 @@ def thermal_throttle(fleet: Fleet, asked: _HeatAsked) -> Judged:
             return fleet.unknown(gpu, kind, f"slowed by heat, as {place_of[gpu]}", _ALONE)
         duty, excess = duties.get(gpu), heat.get(gpu)
         excess = excess if excess is not None and excess.stands_out else None
-        if gpu in as_its_model and excess is None and asked.hardware.of(gpu) is None:
-            missing = [Signal.CLOCK_EVENT_REASONS_BITS]  # without them a site that is too hot looks the same
-            return fleet.unknown(gpu, kind, "slowed by heat as most busy GPUs of its model", missing)
         if gpu in as_its_model and excess is None:
-            return fleet.healthy(
-                gpu, kind, "slowed by heat as most busy GPUs of its model", asked.bits.now, confidence_ratio=0.5
-            )
+            words = "slowed by heat as most busy GPUs of its model"
+            if asked.hardware.of(gpu) is None:  # a site that is too hot looks the same
+                return fleet.unknown(gpu, kind, words, [Signal.CLOCK_EVENT_REASONS_BITS])
+            return fleet.healthy(gpu, kind, words, asked.bits.now, confidence_ratio=0.5)
         if excess is not None and gpu not in slowed:
             return _hotter(fleet, gpu, excess, temperature)
         if gpu not in slowed and (memory.of(gpu) or 0.0) >= memory_limit:
             return _hot_memory(fleet, gpu, memory)
+        if duty is not None and gpu in slowed:
+            evidence = [_duty_evidence(gpu, duty, policy.thermal_duty_ratio)]
+            if excess is not None:
+                evidence.append(_excess_evidence(gpu, excess, temperature))
+            if margin.of(gpu) is not None:
+                evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
+            # The driver counted it in both windows; below half of the time a hot day explains it as well.
+            severe = duty.lasting >= policy.thermal_severe_ratio
+            critical = Grade(Severity.CRITICAL, Advice.INSPECT, 0.9)
+            grade = critical if severe else Grade(Severity.WARNING, Advice.WATCH, 0.8)
+            return _slowed(fleet, gpu, kind, duty, "slowed by heat", evidence, grade)
         if duty is not None:
-            if gpu in slowed:
-                evidence = [_duty_evidence(gpu, duty, policy.thermal_duty_ratio)]
-                if excess is not None:
-                    evidence.append(_excess_evidence(gpu, excess, temperature))
-                if margin.of(gpu) is not None:
-                    evidence.append(margin.evidence(gpu, comparison="<=", bound=policy.temperature_margin_celsius))
-                # The driver counted it in both windows; below half of the time a hot day explains it as well.
-                severe = duty.lasting >= policy.thermal_severe_ratio
-                critical = Grade(Severity.CRITICAL, Advice.INSPECT, 0.9)
-                grade = critical if severe else Grade(Severity.WARNING, Advice.WATCH, 0.8)
-                return _slowed(fleet, gpu, kind, duty, "slowed by heat", evidence, grade)
             return fleet.healthy(gpu, kind, "no lasting thermal slowdown", asked.seconds.now, asked.bits.now)
         if not asked.reporting(gpu):
             return fleet.unseen(gpu, kind, policy.window_seconds)

@@ -307,12 +307,11 @@ def _catalog(known: Xid) -> Evidence:
 def _strongest(found: list[Finding]) -> Finding:
     """The gravest finding, with the evidence of the others appended."""
     order = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.DEGRADED)
-    ranked = sorted(
+    first, *rest = sorted(
         found,
         key=lambda item: (order.index(item.verdict), _SEVERITIES.index(item.severity), item.confidence_ratio),
         reverse=True,
     )
-    first, *rest = ranked
     if not rest:
         return first
     also = ", ".join(item.summary.partition(" (")[0].partition(" is ")[0] for item in rest)
