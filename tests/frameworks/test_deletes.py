@@ -4,11 +4,11 @@ import copy
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import pytest
 
+from frameworks.samples import TABLES
 from frameworks.test_allowed import KINDS, POD, gang_of, members, owner, written
 from gpuwatch.facts.frameworks import BY_NAME, OWNERS, WRITTEN, kueue
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
@@ -19,94 +19,23 @@ from gpuwatch.facts.model.cluster import Workload
 from gpuwatch.sources.kube.owners import TakeOwner
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-STATEFUL_SET = ("apps", "StatefulSet")
-LWS = ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
-JOB_SET = ("jobset.x-k8s.io", "JobSet")
-RAY_JOB = ("ray.io", "RayJob")
-RAY_CLUSTER = ("ray.io", "RayCluster")
-APP_WRAPPER = ("workload.codeflare.dev", "AppWrapper")
-CLAIMS = [{"metadata": {"name": "cache"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
-POLICY = "persistentVolumeClaimRetentionPolicy"
-"""The field of a StatefulSet, and of a LeaderWorkerSet's template."""
+BY_NAME_OF_KIND = {kind.kind: kind for kind in reversed(WRITTEN.values())}
 
 
-def of(key: tuple[str, str], **spec: Any) -> Object:
-    """A running object of the kind, with more in its spec; names with / are paths."""
-    object_ = copy.deepcopy(written(WRITTEN[key]))
-    for path, value in spec.items():
+def made(kind: str, spec: Object | None = None, annotations: Object | None = None, wrapped: bool = False) -> Object:
+    """A running object of the kind, with more in its spec; names with / are paths. wrapped: by an AppWrapper."""
+    object_ = copy.deepcopy(written(BY_NAME_OF_KIND[kind]))
+    for path, value in (spec or {}).items():
         object_ = put(object_, f"/spec/{path}", value)
-    return object_
+    object_ = put(object_, "/metadata/annotations", annotations) if annotations else object_
+    wrapping = {"components": [{"template": {**object_, "metadata": {"name": "x"}}}]}
+    return made("AppWrapper", wrapping) if wrapped else object_
 
 
-def stateful(policy: object = None, **spec: Any) -> Object:
-    given = {POLICY: policy} if policy is not None else {}
-    return of(STATEFUL_SET, volumeClaimTemplates=CLAIMS, **given, **spec)
-
-
-def leaders(policy: object = None) -> Object:
-    given = {f"leaderWorkerTemplate/{POLICY}": policy} if policy is not None else {}
-    return of(LWS, **{"leaderWorkerTemplate/volumeClaimTemplates": CLAIMS}, **given)
-
-
-def ray_job(**options: Any) -> Object:
-    return of(RAY_JOB, **{"rayClusterSpec/gcsFaultToleranceOptions": options})
-
-
-def marked(object_: Object, **annotations: str) -> Object:
-    return put(object_, "/metadata/annotations", annotations)
-
-
-def wraps(object_: Object) -> Object:
-    return of(APP_WRAPPER, components=[{"template": {**object_, "metadata": {"name": "x"}}}])
-
-
-KEEPING = {
-    "no volumes": of(STATEFUL_SET),
-    "Kubernetes keeps claims by default": stateful(),
-    "kept": stateful({"whenScaled": "Retain", "whenDeleted": "Retain"}),
-    "deleted with the StatefulSet only": stateful({"whenScaled": "Retain", "whenDeleted": "Delete"}),
-    "leaders without volumes": of(LWS),
-    "leaders by default": leaders(),
-    "leaders whose claims are kept": leaders({"whenScaled": "Retain", "whenDeleted": "Retain"}),
-    "a JobSet deletes claims with itself only": of(JOB_SET, volumeClaimPolicies=[{"templates": CLAIMS}]),
-    "a RayJob with a claim of its owner's": ray_job(backend="rocksdb", storage={"claimName": "mine"}),
-    "a RayJob that keeps its claim": ray_job(backend="rocksdb", storage={"deletionPolicy": "Retain"}),
-    "a RayJob without fault tolerance": marked(of(RAY_JOB), **{"ray.io/ft-enabled": "false"}),
-    "a RayCluster is not deleted": of(RAY_CLUSTER, gcsFaultToleranceOptions={"backend": "rocksdb"}),
-    "wrapped claims that are kept": wraps(stateful({"whenScaled": "Delete", "whenDeleted": "Retain"})),
-    "a wrapped JobSet that keeps its claims": wraps(
-        of(JOB_SET, volumeClaimPolicies=[{"templates": CLAIMS, "retentionPolicy": {"whenDeleted": "Retain"}}])
-    ),
-}
+KEEPING = {name: made(**row) for name, row in TABLES["keeping"].items()}
 DELETING = {
-    "scaled": (stateful({"whenScaled": "Delete", "whenDeleted": "Retain"}), "whenScaled is Delete"),
-    "scaled, all at once": (
-        stateful({"whenScaled": "Delete"}, podManagementPolicy="Parallel"),
-        "whenScaled is Delete",
-    ),
-    "by its policy alone": (of(STATEFUL_SET, **{POLICY: {"whenScaled": "Delete"}}), "whenScaled is Delete"),
-    "an unknown word": (stateful({"whenScaled": "Snapshot"}), "whenScaled is Snapshot"),
-    "null": (stateful({"whenScaled": None}), "whenScaled is None"),
-    "not a policy": (stateful("Delete"), "could not be read"),
-    "leaders": (leaders({"whenScaled": "Delete", "whenDeleted": "Retain"}), "whenScaled is Delete"),
-    "workers, whose StatefulSet is deleted": (
-        leaders({"whenScaled": "Retain", "whenDeleted": "Delete"}),
-        "whenDeleted is Delete",
-    ),
-    "leaders with an unknown word": (leaders({"whenDeleted": "Snapshot"}), "whenDeleted is Snapshot"),
-    "Ray in Redis": (ray_job(redisAddress="redis:6379"), "fault tolerance"),
-    "Ray in Redis, by its annotation": (marked(of(RAY_JOB), **{"ray.io/ft-enabled": "True"}), "fault tolerance"),
-    "Ray's own claim": (ray_job(backend="rocksdb"), "fault tolerance"),
-    "Ray's own claim, in words": (
-        ray_job(backend="rocksdb", storage={"deletionPolicy": "DeleteWithCluster"}),
-        "fault tolerance",
-    ),
-    "Ray elsewhere": (ray_job(backend="tikv", storage={"claimName": "mine"}), "fault tolerance"),
-    "wrapped": (wraps(stateful({"whenDeleted": "Delete"})), "whenDeleted is Delete"),
-    "a wrapped JobSet": (wraps(of(JOB_SET, volumeClaimPolicies=[{"templates": CLAIMS}])), "whenDeleted is Delete"),
-    "a wrapped RayCluster": (wraps(of(RAY_CLUSTER, gcsFaultToleranceOptions={})), "fault tolerance"),
-    "a wrapped RayJob": (wraps(ray_job()), "fault tolerance"),
-    "nothing that can be read": (of(APP_WRAPPER, components=["what"]), "could not be read"),
+    name: (made(**{key: row[key] for key in row if key != "why"}), row["why"])
+    for name, row in TABLES["deleting"].items()
 }
 DELETES = pytest.mark.parametrize(("object_", "why"), DELETING.values(), ids=DELETING)
 KEEPS = pytest.mark.parametrize("object_", KEEPING.values(), ids=KEEPING)

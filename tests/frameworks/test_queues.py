@@ -2,6 +2,7 @@
 
 import pytest
 
+from frameworks.samples import TABLES
 from gpuwatch.facts.frameworks.allowed import move_refusal
 from gpuwatch.facts.frameworks.fights import Surroundings, loses_place
 from gpuwatch.facts.frameworks.objects import Object
@@ -19,19 +20,6 @@ KINDS = {
 }
 # Labels that let a RayCluster's worker and a group's leader go.
 FREE = {"ray.io/node-type": "worker", "leaderworkerset.sigs.k8s.io/worker-index": "0"}
-QUEUED: dict[str, tuple[str, dict[str, str], dict[str, str], str]] = {
-    "Kueue": ("Kueue", {"kueue.x-k8s.io/queue-name": "team"}, {}, ""),
-    "Kueue's Pods": ("Kueue", {"kueue.x-k8s.io/managed": "true"}, {}, ""),
-    "a Job's Pods under Kueue": ("Kueue", {"kueue.x-k8s.io/podset": "main"}, {}, ""),
-    "Volcano": ("Volcano", {}, {}, "volcano"),
-    "Volcano's group": ("Volcano", {}, {"scheduling.k8s.io/group-name": "g"}, ""),
-    "Volcano's queue": ("Volcano", {}, {"scheduling.volcano.sh/queue-name": "team"}, ""),
-    "KAI": ("KAI", {"kai.scheduler/queue": "team"}, {}, "kai-scheduler"),
-    "KAI's own queue": ("KAI", {}, {}, "kai-scheduler"),
-    "YuniKorn": ("YuniKorn", {}, {}, "yunikorn"),
-    "YuniKorn's queue": ("YuniKorn", {"yunikorn.apache.org/queue": "root.a"}, {}, ""),
-    "Run:ai": ("Run:ai", {}, {}, "runai-scheduler"),
-}
 FREE_ONES = {"none": "", "Kubernetes'": "default-scheduler", "a profile of its own": "gpu-binpack"}
 
 
@@ -53,10 +41,10 @@ def owner(kind: str, **metadata: object) -> tuple[Workload, Object]:
     return model, raw
 
 
-@pytest.mark.parametrize("case", QUEUED)
+@pytest.mark.parametrize("case", TABLES["queued"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_queue_admitted_is_not_moved(kind: str, case: str) -> None:
-    name, labels, annotations, scheduler = QUEUED[case]
+    name, labels, annotations, scheduler = TABLES["queued"][case]
     planned, raw = pod(kind, labels, annotations, scheduler)
     for told in (
         move_refusal(None, owner(kind)[0], [planned], [planned]),
