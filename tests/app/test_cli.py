@@ -15,7 +15,9 @@ import pytest
 import yaml
 
 from app.commands import document, gpuwatch
-from gpuwatch.app.cli.scope import shown_name
+from gpuwatch.app.cli.scope import parse_selector, shown_name
+from gpuwatch.app.cli.terminal import output
+from gpuwatch.app.errors import OptionsError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.facts.model.cluster import Cluster, Workload
 from gpuwatch.say.machine import analysis_schema, to_json
@@ -296,3 +298,45 @@ def test_the_operators_own_xid_classes_are_read_and_their_faults_are_gaps(tmp_pa
     gaps = document("analyze", *ALONE, "--config", config)["gaps"]
     (ours,) = [gap for gap in gaps if "79" in gap["what"] + gap["detail"]]
     assert "nonsense" in ours["detail"]
+
+
+POD = {"team": "vision", "tier": "prod"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ("team=vision", True),
+        ("team==vision,tier=dev", False),
+        ("tier!=dev", True),
+        ("owner!=a", True),  # as kubectl: also where the label is missing
+        ("team", True),
+        ("!team", False),
+        ("tier in (dev, prod)", True),
+        ("tier notin (dev,prod),team", False),
+        ("owner notin (a)", True),
+    ],
+)
+def test_a_selector_selects_as_kubectl_does(selector: str, matches: bool) -> None:
+    chosen = parse_selector(selector)
+    assert chosen is not None
+    assert chosen(POD) is matches
+
+
+@pytest.mark.parametrize("selector", ["a=b=c", "!a=b", "a in b", "="])
+def test_what_is_no_selector_is_refused(selector: str) -> None:
+    with pytest.raises(OptionsError, match="is no label selector"):
+        parse_selector(selector)
+
+
+def test_a_pipe_is_160_wide_unless_columns_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert output().width == 160
+    monkeypatch.setenv("COLUMNS", "100")
+    assert output().width == 100
+
+
+def test_a_terminal_has_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert output().width == 80

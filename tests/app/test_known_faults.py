@@ -11,8 +11,8 @@ from app.commands import document, gpuwatch
 from detect.builders import AT
 from detect.test_fault_memory import HOUR, moved, quiet, raised
 from gpuwatch.act.analysis import Policies, assess
+from gpuwatch.app.controller.look import KnownFaults
 from gpuwatch.app.controller.metrics import Metrics
-from gpuwatch.app.controller.remembered import KnownFaults
 from gpuwatch.app.controller.replica import Replica, Writers
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.settings.run_policy import ControllerPolicy

@@ -12,9 +12,8 @@ from detect.test_fault_memory import quiet
 from gpuwatch.act.analysis import Policies
 from gpuwatch.app.controller.cycle_job import CycleJob
 from gpuwatch.app.controller.leader import Election
-from gpuwatch.app.controller.look import Look
+from gpuwatch.app.controller.look import LastStorm, Look
 from gpuwatch.app.controller.metrics import Metrics
-from gpuwatch.app.controller.remembered import LastStorm
 from gpuwatch.app.controller.replica import Found, Replica
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.settings.run_policy import ControllerPolicy

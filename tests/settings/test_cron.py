@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.app.settings.cron import cron_trigger, last_due
+from gpuwatch.app.settings.run_policy import cron_trigger, last_due
 
 MONDAY = datetime(2026, 3, 9, 6, tzinfo=UTC)
 LATE = timedelta(hours=36)

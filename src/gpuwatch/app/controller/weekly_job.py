@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuwatch.app.controller.metrics import Metrics
-from gpuwatch.app.settings.cron import last_due
-from gpuwatch.app.settings.run_policy import ControllerPolicy
+from gpuwatch.app.settings.run_policy import ControllerPolicy, last_due
 from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
 from gpuwatch.say.deliver.deliver import (
     DeliveryContext,
