@@ -48,7 +48,7 @@ COMMANDS = {
     for each in node.decorator_list
     if isinstance(each, ast.Call)
     and isinstance(each.func, ast.Name)
-    and each.func.id == "_runs"
+    and each.func.id == "_command"
     and isinstance(each.args[0], ast.Constant)
     and isinstance(each.args[0].value, str)
 }
