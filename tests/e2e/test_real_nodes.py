@@ -198,13 +198,13 @@ def test_an_idle_gang_is_released_and_undo_gives_it_back_elsewhere_with_its_volu
     nodes: RealNodes, installed: Installed
 ) -> None:
     without_gangs(installed)
+    for index in range(nodes[0].gpus):  # before the gang is there: one sample of work, and it was used once
+        nodes[0].set_gpu(index, busy=False)
     with cordoned(installed.api, nodes[1]):
         before = started(installed, gang_with_volume(installed, "forgotten"))
     assert set(before.values()) == {"gpu-0"}
     stays, spec = kept(installed, "forgotten"), job_of(installed, "forgotten")["spec"]
     assert stays.count("Bound") == 2 and "Retain" in stays
-    for index in range(nodes[0].gpus):
-        nodes[0].set_gpu(index, busy=False)
     with installed.gpuwatch("releasing", installed.settings("releasing", plan={"modes": RELEASE})) as replica:
         installed.until(lambda: installed.phase("release_gang", "forgotten") == "InEffect", replica, seconds=180)
         assert installed.pods("forgotten") == []
