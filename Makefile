@@ -137,7 +137,7 @@ docs: $(DOCS)/.installed  ## The documentation as a site, into out/site; fails w
 schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the weekly report
 	@mkdir -p docs
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
-	$(BIN)/python -c 'from gpuwatch.say.weekly_machine import *; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
+	$(BIN)/python -c 'from gpuwatch.say.machine import to_json; from gpuwatch.say.weekly_machine import weekly_schema; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
 names: $(STAMP)  ## Write docs/names.md, docs/settings.md, tables of docs/rules.md, the kinds of findings, and deploy/base/crds.yaml
 	$(BIN)/python -m tools.kinds

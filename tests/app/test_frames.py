@@ -15,7 +15,8 @@ from gpuwatch.account.fleet_cost import fleet_cost
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.sizing import price_list
 from gpuwatch.facts.model.decision import Verdict
-from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json
+from gpuwatch.say.machine import to_json
+from gpuwatch.say.weekly_machine import weekly_csvs
 from lab.simulate.fleet import build_fleet
 from lab.simulate.plan import FleetPlan
 from lab.simulate.writing import write_fleet
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = ("--telemetry", folder / "telemetry.parquet", "--cluster", folder / "cluster")
     assert commands.gpuwatch("capture", *sources, "--output-file", folder / "incident.json.gz").exit_code == 0
     (folder / "analysis.json").write_text(commands.gpuwatch("analyze", *sources, "-o", "json").stdout)
-    (folder / "report.json").write_text(weekly_json(full_report()))
+    (folder / "report.json").write_text(to_json(full_report()))
     return folder
 
 

@@ -68,14 +68,10 @@ HEADINGS = [
 # Where each rule's confidences and fixed bounds are written.
 MODULES: dict[str, tuple[ModuleType, ...]] = {
     **{rule.name: (sys.modules[rule.judge.__module__], *SHARED) for rule in health.RULES},
-    "idle.never_used": (idle_verdict,),
+    **dict.fromkeys(("idle.never_used", "idle.host_bound", "idle.bursty", "idle.in_use"), (idle_verdict,)),
     "idle.abandoned": (explanation,),
     "idle.partial_gang": (idle_partial_gang,),
-    "idle.host_bound": (idle_verdict,),
-    "idle.bursty": (idle_verdict,),
-    "idle.in_use": (idle_verdict,),
-    "misfit.hbm_contention": (contention,),
-    "misfit.pcie_contention": (contention,),
+    **dict.fromkeys(("misfit.hbm_contention", "misfit.pcie_contention"), (contention,)),
     "misfit.scattered": (misfit,),
 }
 
@@ -401,11 +397,5 @@ def test_queries_show_the_sick_and_nobody_else(prometheus_build: ServerBuild) ->
 
 
 def _name(labels: dict[str, str]) -> str:
-    return next(
-        (
-            labels[name]
-            for name in ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name", "node", "pod")
-            if name in labels
-        ),
-        "",
-    )
+    named = ("exported_pod", "UUID", "gpu_uuid", "Hostname", "created_by_name", "node", "pod")
+    return next((labels[name] for name in named if name in labels), "")

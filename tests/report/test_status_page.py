@@ -27,11 +27,12 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import Pause
-from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema
+from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.say.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
 from parts.browser import page
 from parts.http_server import QuietHandler, served
 from report.html_checks import checked, parsed, text_of, unfocused
+from report.terminal import analysis_of
 from report.weekly_example import HOSTILE, HOSTILE_NAMESPACE, LONG
 
 
@@ -96,15 +97,12 @@ def full() -> Status:
         replace(known[0], proposal=replace(known[0].proposal, target=f"gang/{HOSTILE}", reason=HOSTILE)),
         *known[1:],
     )
-    found = Analysis(
-        version=1,
-        at=now - timedelta(seconds=40),
-        coverage=Coverage(devices=64, devices_present=63),
-        devices=view.snapshot.devices,
-        cluster=view.snapshot.cluster,
-        findings=view.findings,
-        plan=plan,
-        telemetry_schema=Schema(),
+    coverage = Coverage(devices=64, devices_present=63)
+    snapshot, at = view.snapshot, now - timedelta(seconds=40)
+    found = replace(
+        analysis_of(
+            view.findings, at=at, devices=snapshot.devices, cluster=snapshot.cluster, coverage=coverage, plan=plan
+        ),
         gaps=(
             Gap(kind=GapKind.REFUSED, what=f"rayclusters {HOSTILE_NAMESPACE}", detail=HOSTILE),
             Gap(kind=GapKind.SIGNAL_MISSING, what="sm_active_ratio", detail="No series."),

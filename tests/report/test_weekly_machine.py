@@ -12,11 +12,12 @@ import msgspec
 import pytest
 import yaml
 
-from gpuwatch.facts.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.facts.model.decision import Subject, SubjectKind
 from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.machine import FINDINGS, to_csv, to_json
-from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json, weekly_schema
+from gpuwatch.say.weekly_machine import weekly_csvs, weekly_schema
+from plan.fleet import device, sick
 from report.weekly_example import FORMULA, HOSTILE, empty_report, free_report, full_report
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "weekly-v1.schema.json"
@@ -30,13 +31,13 @@ def rows(report: WeeklyReport, file: str) -> list[dict[str, str]]:
 def test_the_json_keeps_to_its_schema_and_reads_back(make: object) -> None:
     assert callable(make)
     report = make()
-    text = weekly_json(report)
+    text = to_json(report)
     jsonschema.Draft202012Validator(weekly_schema()).validate(json.loads(text))
     assert msgspec.json.decode(text, type=WeeklyReport) == report
 
 
 def test_the_schema_refuses_what_is_none() -> None:
-    broken = json.loads(weekly_json(full_report()))
+    broken = json.loads(to_json(full_report()))
     broken["fleet"]["allocated_gpu_hours"] = "much"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(weekly_schema()).validate(broken)
@@ -48,7 +49,7 @@ def test_the_published_schema_is_that_of_the_code() -> None:
 
 def test_unknown_is_null_and_an_empty_cell_never_zero() -> None:
     report = full_report()
-    assert json.loads(weekly_json(empty_report()))["fleet"]["allocatable_gpu_hours"] is None
+    assert json.loads(to_json(empty_report()))["fleet"]["allocatable_gpu_hours"] is None
     found = {row["workload"]: row for row in rows(report, "workloads.csv")}
     for item in report.workloads:
         row = found[item.workload.lstrip("=")]
@@ -91,15 +92,7 @@ def test_text_is_never_a_formula(text: str) -> None:
 
 def test_findings_are_not_run_as_formulas_either() -> None:
     text = "=cmd|'/C calc'!A0"
-    item = Finding(
-        rule="health.xid",
-        family=Family.HEALTH,
-        kind=FindingKind.XID,
-        subject=Subject(SubjectKind.NODE, text),
-        verdict=Verdict.DEGRADED,
-        confidence_ratio=1.0,
-        summary=text,
-    )
+    item = sick(device("n0", 0), subject=Subject(SubjectKind.NODE, text), summary=text)
     (row,) = csv.DictReader(io.StringIO(to_csv(FINDINGS, (item,))))
     assert {key for key, cell in row.items() if cell == f"'{text}"} == {"subject", "summary"}
     assert not [cell for cell in row.values() if cell.startswith("=")]

@@ -9,7 +9,8 @@ from gpuwatch.app.sources import Opened
 from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.facts.model.weekly import DetectorRecord, WeeklyReport
-from gpuwatch.say.weekly_machine import weekly_csvs, weekly_json
+from gpuwatch.say.machine import to_json
+from gpuwatch.say.weekly_machine import weekly_csvs
 from gpuwatch.say.weekly_pages import weekly_html, weekly_markdown
 
 
@@ -57,7 +58,7 @@ def report_files(report: WeeklyReport) -> dict[str, bytes]:
     texts = {
         "report.html": weekly_html(report),
         "report.md": weekly_markdown(report),
-        "report.json": weekly_json(report),
+        "report.json": to_json(report),
         **weekly_csvs(report),
     }
     return {name: text.encode() for name, text in texts.items()}

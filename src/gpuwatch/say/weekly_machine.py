@@ -1,4 +1,4 @@
-"""The weekly report as JSON with its schema, and as CSV files. Complete, never cut."""
+"""The weekly report as CSV files, and the schema of its JSON. Complete, never cut."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -8,18 +8,13 @@ from typing import Any
 from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.weekly import ActionTaken, TeamUse, WeeklyReport, WorkloadUse
 from gpuwatch.facts.model.workload_profile import WorkloadKey
-from gpuwatch.say.machine import COUNT, NUMBER, TIME, Column, Columns, csv_cell, fields, json_schema, to_csv, to_json
+from gpuwatch.say.machine import COUNT, NUMBER, TIME, Column, Columns, csv_cell, fields, json_schema, to_csv
 from gpuwatch.say.sizing_tables import patch_yaml
 from gpuwatch.say.weekly_words import busy_gpu_hours, busy_ratio, use_of
 
 
-def weekly_json(report: WeeklyReport) -> str:
-    """The whole report, indented; null is unknown."""
-    return to_json(report)
-
-
 def weekly_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of `weekly_json`; docs/weekly-v1.schema.json is a copy."""
+    """JSON Schema (2020-12) of the report as JSON; docs/weekly-v1.schema.json is a copy."""
     return json_schema(WeeklyReport, "weekly-v1", "gpuwatch weekly report, version 1")
 
 

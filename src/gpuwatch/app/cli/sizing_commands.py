@@ -35,10 +35,10 @@ from gpuwatch.say.deliver.deliver import (
     write_report,
 )
 from gpuwatch.say.deliver.policy import DeliveryPolicy
-from gpuwatch.say.machine import to_yaml
+from gpuwatch.say.machine import to_json, to_yaml
 from gpuwatch.say.sizing_tables import mig_plan_tables, patch_yaml, recommend_tables, workload_detail
 from gpuwatch.say.tables import gap_tables
-from gpuwatch.say.weekly_machine import advice_columns, weekly_json, weekly_tables
+from gpuwatch.say.weekly_machine import advice_columns, weekly_tables
 from gpuwatch.say.weekly_pages import weekly_markdown, weekly_summary
 from gpuwatch.size.mig_fleet import slice_demands
 from gpuwatch.size.mig_plan import plan_mig
@@ -183,7 +183,7 @@ def run_report(
         sending = Sending(id=name, title=title, text=summary, at=opened.at, report=True)
         sent = _sent(sending, files, settings.delivery, state or settings.state, output_dir, tell)
     if form == "json":
-        write(weekly_json(report) + "\n")
+        write(to_json(report) + "\n")
     elif form == "markdown":
         write(weekly_markdown(report))
     else:
