@@ -183,9 +183,9 @@ def running_nodes(
         # The binding of a real cluster names the user; tokens here come with groups.
         Api(cluster.administrator).create(_PROXIER)
         archives = [*_built_images(build, folder), *images]
-        mounted = _mounted() if checkout else ()
+        mounted = _mounted() if checkout else {}
         if checkout:
-            archives.append(_image(checkout, _GPUWATCH, folder, user="65532:65532"))
+            archives.append(_image(checkout, (PYTHON, "-m", "gpuwatch.app.cli.main"), folder, user="65532:65532"))
         nodes = [
             stack.enter_context(_node(build, cluster, folder, number, count, gpus, kubelet or {}, plugin, mounted))
             for number in range(count)
@@ -273,7 +273,7 @@ def _node(
     gpus: int,
     kubelet: Mapping[str, Any],
     plugin: Sequence[str],
-    mounted: Sequence[Path],
+    mounted: Mapping[Path, Path],
 ) -> Iterator[RealNode]:
     """The namespaces of one Node and its programs, none of them started yet."""
     name, address, pods, cgroup = f"gpu-{number}", f"10.77.0.{number + 2}", f"10.78.{number}.0/24", f"gwnode{number}"
@@ -370,7 +370,7 @@ def _programs(
     node: RealNode,
     kubelet: Mapping[str, Any],
     plugin: Sequence[str],
-    mounted: Sequence[Path],
+    mounted: Mapping[Path, Path],
 ) -> dict[str, list[str | Path]]:
     """The command of each program of a Node, whose configuration is written here."""
     folder = node.folder
@@ -387,8 +387,10 @@ def _programs(
     labels = {"present": "true", "count": node.gpus, "product": GPU_PRODUCT, "memory": 81_920}
     (folder / "containerd.toml").write_text(_CONTAINERD.format(folder=folder, plugins=_PLUGINS))
     spec = json.loads(_run("ctr", "oci", "spec"))
-    binds = [{"type": "bind", "options": ["rbind", "ro"], "source": f"{each}"} for each in mounted]
-    spec["mounts"] += [{**each, "destination": each["source"]} for each in binds]
+    spec["mounts"] += [
+        {"type": "bind", "options": ["rbind", "ro"], "source": f"{source}", "destination": f"{place}"}
+        for place, source in mounted.items()
+    ]
     _write(folder / "container.json", spec)
     _write(folder / "net.d" / "10-bridge.conflist", _network(node))
     _write(folder / "kubelet.json", {**_kubelet(node), **kubelet})
@@ -495,13 +497,17 @@ state = "/run/node/containerd"
     base_runtime_spec = "{{folder}}/container.json"
 """
 
-_GPUWATCH = (sys.executable, "-m", "gpuwatch.app.cli.main")
+_OPT = Path("/opt/gpuwatch")
+PYTHON = f"{_OPT}/venv/bin/python"
+"""The interpreter of the image that is this checkout."""
 
 
-def _mounted() -> list[Path]:
-    """What every container then sees of this machine, read-only and at its own place: the interpreter that runs now,
-    its libraries and those of the system, and the sources of this checkout."""
-    return [Path("/usr"), Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[2] / "src"]
+def _mounted() -> dict[Path, Path]:
+    """What every container then sees of this machine, read-only: place → source. The system's libraries and the
+    interpreter that runs now stand where they are; the virtual environment and the sources of this checkout stand where
+    no Pod mounts anything, as the checkout may lie in /tmp."""
+    found = {each: each for each in (Path("/usr"), Path(sys.base_prefix))}
+    return {**found, _OPT / "venv": Path(sys.prefix), _OPT / "src": Path(__file__).parents[2] / "src"}
 
 
 def _built_images(build: ControlPlaneBuild, folder: Path) -> list[Path]:
@@ -538,7 +544,7 @@ def _image(
     config = {
         "architecture": "amd64" if os.uname().machine == "x86_64" else "arm64",
         "os": "linux",
-        "config": {"Entrypoint": list(entry), "User": user},
+        "config": {"Entrypoint": list(entry), "User": user, "Env": [f"PYTHONPATH={_OPT}/src"]},
         "rootfs": {"type": "layers", "diff_ids": [files["digest"]]},
     }
     described = stored(json.dumps(config).encode(), "config.v1+json")

@@ -3,7 +3,6 @@ is left. Its image is this checkout. The tests are one story: each goes on from 
 
 import json
 import shutil
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import yaml
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild
-from cluster.real_node import HOST, RealNodes, running_nodes
+from cluster.real_node import HOST, PYTHON, RealNodes, running_nodes
 from deploy.manifests import DEPLOY
 from deploy.pod_environment import pod_environment
 from e2e.clusters import Cluster
@@ -213,7 +212,7 @@ def test_a_containers_variables_are_those_that_the_tests_make(living: Installed,
         "name": "main",
         "image": f"docker.io/library/gpuwatch:{__version__}",
         "imagePullPolicy": "Never",
-        "command": [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"],
+        "command": [PYTHON, "-c", "import json, os; print(json.dumps(dict(os.environ)))"],
         "env": [
             {"name": "X_PORT", "value": "9090"},
             {"name": "AT", "value": "$(KUBERNETES_SERVICE_HOST):$(X_PORT) $(NONE) $$(X_PORT) $(ONE)"},
@@ -233,7 +232,8 @@ def test_a_containers_variables_are_those_that_the_tests_make(living: Installed,
     services = api.get("/api/v1/services")["items"]
     made = pod_environment(pod, container, services, lambda _, name: {"NE": "one"} if name == "some" else {})
     assert {name: real.get(name) for name in made} == made
-    assert set(real) - set(made) <= {"PATH", "HOSTNAME", "HOME", "LC_CTYPE"}, "what the runtime and Python set"
+    others = {"PATH", "HOSTNAME", "HOME", "LC_CTYPE", "PYTHONPATH"}
+    assert set(real) - set(made) <= others, "what the runtime, Python and the image set"
     for each in services:  # else what is left of gpuwatch after its removal would be these
         if each["metadata"]["namespace"] == place:
             api.delete({"apiVersion": "v1", "kind": "Service", **each})
@@ -319,15 +319,21 @@ def test_each_action_has_its_rights_and_no_others(
     rights(living.api, OBSERVE, SUGGEST, more, overlap if action == "evict" else ())
 
 
-def test_what_a_person_approved_is_done(helm: Helm, living: Installed) -> None:
-    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause"
+def test_what_a_person_approved_is_done(helm: Helm, living: Installed, quick: Path) -> None:
+    path, before = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause", set(replicas(living.api))
+    # The annotation makes new Pods, which know no other mode.
+    changes = "mode=suggest,rbac.roles={suggest,taint},podAnnotations.mode=suggest"
+    helm("upgrade", RELEASE, CHART, "--values", quick, "--set", changes)
+    wait_until(lambda: ready(living.api, 1) and not before & set(replicas(living.api)), lambda: said(living.api))
     assert living.api.answer("PATCH", path, {"data": {"paused": "false", "reason": None}}, content_type=MERGE).ok
     wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(living.api))
-    (proposed,) = living.remediations("taint_node")  # in mode suggest, so that a person decides
+    (proposed,) = living.remediations("taint_node")
     done = living.command("approve", proposed["metadata"]["name"], "--controller-namespace", NAMESPACE)
     assert done.returncode == 0, done.stderr
     wait_until(lambda: living.phase("taint_node", FAULTY) == "InEffect", lambda: said(living.api))
     assert living.taints(FAULTY) != []
+    helm("upgrade", RELEASE, CHART, "--values", quick, "--set", "mode=enforce,enforce.taint=true")
+    rights(living.api, OBSERVE, SUGGEST, TAINT)
 
 
 def test_what_is_in_effect_outlasts_an_upgrade(helm: Helm, living: Installed) -> None:
