@@ -385,7 +385,7 @@ def test_a_slice_frees_nothing_where_the_host_bounds_the_pods(asked, refused):
 
 
 def test_the_saving_counts_the_part_of_the_host_that_stays_in_use():
-    """6 of 96 cores: 16 such Pods on 8 GPUs, half a GPU each, whatever their slices. 84 of 168 hours are saved."""
+    """6 of 96 cores: 16 such Pods on 8 GPUs, half a GPU each, with slices of any size. 84 of 168 hours are saved."""
     light, heavy = advised(answer(profile(cpu_cores=1.0))), advised(answer(profile(cpu_cores=6.0)))
     assert light.chosen.projected_saving_gpu_hours_per_week == pytest.approx(168 * 7 / 8, rel=0.01)
     assert heavy.chosen.projected_saving_gpu_hours_per_week == pytest.approx(168 / 2, rel=0.01)

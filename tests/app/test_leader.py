@@ -41,7 +41,7 @@ def election(cluster: MemoryCluster, identity: str, clock: Clock, **options: Any
 
 
 def pair() -> tuple[MemoryCluster, Clock, Election, Election]:
-    """Two with one clock, of whom the first leads and the second knows it."""
+    """Two replicas with one clock. The first one leads, and the second one knows it."""
     cluster, clock = MemoryCluster([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-0"}}]), Clock()
     one, two = election(cluster, "one", clock), election(cluster, "two", clock)
     assert one.attempt()

@@ -15,7 +15,7 @@ from gpuwatch.sources.kube.recorded import RecordedCluster
 RECORDINGS = Path(__file__).parent.parent / "fixtures" / "node-recordings"
 Line = dict[str, Any]
 _PERHAPS_NONE_OF = ("Pod", "PodDisruptionBudget", "ResourceQuota", "Workload")
-"""Kinds of which there is a list also where there is no object."""
+"""Kinds that always have a list, which is empty where there is no object."""
 
 
 def key_of(found: Object) -> str:

@@ -191,7 +191,7 @@ def _failed(fleet: Fleet, gpu: PhysicalGpu, failed: list[_Incident], lasting: bo
         evidence.insert(
             0, asked.now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note)
         )
-    # Those of which the catalog has the code; the watch, where the exporter gives no code.
+    # The catalog has to know the code. Where the exporter gives no code, it has to know the watch.
     understood = [each for each in failed if each.meaning.code == (each.code or each.watch)]
     if not understood:
         # The GPU or its surroundings may be at fault, so it is no second sign for an XID either.

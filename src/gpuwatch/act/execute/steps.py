@@ -255,7 +255,7 @@ _AT_ONCE = frozenset({FindingKind.POD_ADMISSION})
 
 
 def at_once(proposal: Proposal) -> bool:
-    """Whether its Node is tainted with NoSchedule where the settings allow it, whatever they begin with."""
+    """Whether its taint begins with NoSchedule, if `last_taint_effect` allows it, and not with the first effect."""
     return proposal.action is ActionKind.TAINT_NODE and not _AT_ONCE.isdisjoint(proposal.detectors)
 
 

@@ -25,8 +25,8 @@ _MEDIA_SUFFIX = re.compile(r"(\d+g\.\d+gb)\.")
 
 @dataclass(frozen=True, slots=True)
 class TakenNode:
-    """addresses: inside the cluster: IP addresses, DNS name, host name. offers: names an accelerator in its capacity,
-    of which it has 0 while a restarted kubelet waits for the device plugin."""
+    """addresses: inside the cluster: IP addresses, DNS name, host name. offers: its capacity names an accelerator. The
+    number is 0 while a restarted kubelet waits for the device plugin."""
 
     node: Node
     addresses: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Samples in a server with the Prometheus HTTP API: Prometheus, Thanos, Mimir, VictoriaMetrics.
 
-Large queries are divided by Node into parts that a server accepts, a few of which are sent at a time. Prometheus limits
+Large queries are divided by Node into parts that a server accepts. A few parts are sent at a time. Prometheus limits
 the samples that a query loads at once (--query.max-samples). They are estimated as series × steps or samples per
 series. A part that the server refuses all the same is halved and sent again, down to one Node; later parts of that size
 are halved before they are sent.
