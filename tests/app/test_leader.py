@@ -163,6 +163,23 @@ def test_of_two_that_take_over_at_once_one_gets_it() -> None:
     assert holder(cluster) == "three"
 
 
+def test_a_leader_whose_renewal_comes_too_late_knows_who_leads_instead() -> None:
+    """As a process that was suspended between its read of the Lease and its write."""
+    cluster, clock = MemoryCluster(), Clock()
+    two = election(cluster, "two", clock)
+
+    def suspended(verb: str, what: str, done: bool) -> None:
+        if verb == "patch" and not done:
+            two.attempt()
+            clock.seconds += LEASE_SECONDS
+            assert two.attempt()
+
+    one = election(cluster, "one", clock, interfere=suspended)
+    assert one.attempt()
+    assert not one.attempt()
+    assert one.holder == "two"
+
+
 def test_a_lease_that_is_given_back_is_taken_at_once() -> None:
     cluster, _, one, two = pair()
     one.release()

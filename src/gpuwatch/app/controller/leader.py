@@ -85,7 +85,7 @@ class Election:
             raise NotLeadingError(f"whether {self.identity} still leads could not be read: {error.message}") from error
         holder = _holder(found)
         if holder != self.identity:
-            self._leads_until = float("-inf")
+            self._leads_until, self.holder = float("-inf"), holder
             raise NotLeadingError(f"{holder or 'no replica'} holds the Lease, and not {self.identity}")
         if not self.leads:
             raise NotLeadingError(f"the Lease of {self.identity} ran out while it was read")
@@ -142,11 +142,14 @@ class Election:
                 log.exception("the election failed")
             if led != self.leads:
                 led = self.leads
-                log.info(
-                    "%s %s", self.identity, "leads" if led else f"leads no more; {self.holder or 'no replica'} does"
-                )
+                log.info("%s %s", self.identity, "leads" if led else f"leads no more; {self._why_not()}")
             # Jitter, so that replicas started together do not stay in step.
             stop.wait(self.retry_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
+
+    def _why_not(self) -> str:
+        if self.holder == self.identity:
+            return "it did not renew its Lease in time"
+        return f"{self.holder or 'no replica'} does"
 
     def _taken(self, asked: float, write: Callable[[], Object]) -> bool:
         try:
@@ -155,6 +158,7 @@ class Election:
             if error.failure is not Failure.CONFLICT and error.failure is not Failure.NOT_FOUND:
                 raise
             # Another replica was faster. A leader's remaining time ends before another could take over.
+            self.holder = _holder(self._writer.get(self.lease))
             return self.leads
         self.holder = self.identity
         self._leads_until = asked + self._lease_seconds * _WRITES_FOR
