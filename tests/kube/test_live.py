@@ -131,7 +131,8 @@ def test_lasting_trouble_costs_that_part_only(answer: Answer, kind: GapKind, sai
 )
 @pytest.mark.parametrize("answer", [status(403, "no"), status(504, "etcd"), Answer(200, '{"items": [', close_after=5)])
 def test_a_list_that_failed_is_unread_and_not_empty(path: str, kind: FactKind, answer: Answer) -> None:
-    found = lists(**{PODS: [pod(meta=controlled_by("Job", "j", "batch/v1"))], JOBS: [owner("Job", "j", "batch/v1")]})
+    claiming = pod(meta=controlled_by("Job", "j", "batch/v1"), resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
+    found = lists(**{PODS: [claiming], JOBS: [owner("Job", "j", "batch/v1")]})
     found |= {"/apis/kueue.x-k8s.io/v1beta2/workloads": [], CLAIMS.format("v1"): [], SLICES.format("v1"): []}
     with live(found) as (_, reader):
         assert reader.read(NOW).unread == ()
@@ -238,6 +239,7 @@ def dra(version: str) -> dict[str, list[dict[str, Any]]]:
         device = {"name": "gpu-0", "basic": {"attributes": attributes}}
     spec = {"driver": "gpu.nvidia.com", "pool": {"name": "gpu-0", "generation": 1}, "devices": [device]}
     return {
+        PODS: [claiming()],
         CLAIMS.format(version): [
             {"metadata": metadata("c", "ml"), "status": {"allocation": {"devices": {"results": [result]}}}}
         ],
@@ -259,10 +261,21 @@ def test_a_newer_version_than_those_known_is_tried() -> None:
         assert [item.device for item in reader.read(NOW).claims] == ["GPU-1"]
 
 
+def claiming() -> dict[str, Any]:
+    return pod("c", containers=[], resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
+
+
 def test_claims_are_missed_only_where_pods_have_some() -> None:
-    claiming = pod("c", containers=[], resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
-    with live(lists(**{PODS: [claiming]})) as (_, reader):
+    with live(lists(**{PODS: [claiming()]})) as (_, reader):
         assert [item.what for item in reader.read(NOW).gaps] == ["resourceclaims.resource.k8s.io"]
+
+
+def test_claims_are_not_asked_for_where_no_pod_has_one() -> None:
+    """A cluster without DRA may refuse the list, and nothing depends on it there."""
+    with live(trouble=Times(CLAIMS.format("v1"), status(403, "no"), 99)) as (server, reader):
+        cluster = reader.read(NOW)
+        assert server.asked(CLAIMS.format("v1")) == []
+    assert (cluster.gaps, cluster.unread) == ((), ())
 
 
 def test_one_broken_object_costs_itself() -> None:

@@ -468,6 +468,7 @@ def guard_of(refusal: Refusal) -> Guard:
 _NO_POD_ENDS = "A taint below NoExecute ends no Pod, and NoExecute is checked like a move."
 INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
     (FactKind.OWNERS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
+    (FactKind.GANGS, ActionKind.TAINT_NODE): f"{_NO_POD_ENDS} What Kueue then does is watched once its list is read.",
     (FactKind.BUDGETS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.QUOTAS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.QUOTAS, ActionKind.RELEASE_GANG): "A release ends Pods and lets others have their place and their quota.",

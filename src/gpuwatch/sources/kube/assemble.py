@@ -162,9 +162,9 @@ def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Se
 
 
 def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
-    # A cluster that does not serve claims is a gap only if its Pods have claims.
-    optional = not any(item.pod.claims for item in held)
-    claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take_claim, optional=optional)
+    if not any(item.pod.claims for item in held):
+        return ()  # a cluster without DRA may not serve them, or not to gpuwatch
+    claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take_claim)
     if not claims.items:
         return ()
     slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, take_slice)
