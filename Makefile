@@ -89,8 +89,8 @@ record-nodes: parts  ## What real Nodes show over time, into tests/fixtures/node
 
 # About a quarter of a second each on a core.
 HISTORIES ?= 3000
-histories: $(STAMP)  ## Thousands of random histories of what acts: HISTORIES=3000
-	HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -n auto -v tests/execute/test_histories.py
+histories: $(STAMP)  ## Thousands of random histories and towns, of what acts and what must act: HISTORIES=3000
+	HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -n auto -v tests/execute/test_histories.py tests/sentences
 
 lint: $(STAMP)  ## ruff, mypy --strict, the rooms' import contracts, Dockerfile and workflows, and that generated files are up to date
 	$(BIN)/ruff check .

@@ -34,8 +34,6 @@ from kube.memory_cluster import MemoryCluster
 
 T = TypeVar("T")
 
-SHARED = "n5"
-"""A Node of eight GPUs, each of which time-slicing shows as ten."""
 SLICES = 10
 LAG = timedelta(minutes=10)
 """By how much a stale list lags: `MAX_FACTS_AGE_SECONDS`, up to which a look may be decided on."""
@@ -93,13 +91,15 @@ class FrozenCluster(MemoryCluster):
 @dataclass
 class HostileFleet(Fleet):
     """reads: how the list of a kind goes wrong. rows: devices that others' targets export. lied: devices about which
-    another target tells that they are sick. undying: owners whose Pods do not end."""
+    another target tells that they are sick. undying: owners whose Pods do not end. shared: a Node of eight GPUs, each of
+    which time-slicing shows as ten; no Pod of the fleet is placed there."""
 
     nodes: int = 6
     reads: dict[KindKey, str] = field(default_factory=dict)
     rows: list[Device] = field(default_factory=list)
     lied: set[str] = field(default_factory=set)
     undying: set[str] = field(default_factory=set)
+    shared: str = "n5"
     between: Callable[[], object] = lambda: None
     """What happens between the reading for a cycle and what is read for a step that rests on it."""
     unreadable: str = ""
@@ -114,7 +114,7 @@ class HostileFleet(Fleet):
             self.cluster.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
         for index in range(self.nodes):
             node = copy.deepcopy(self.node(f"n{index}"))
-            slices = SLICES if node["metadata"]["name"] == SHARED else 1
+            slices = SLICES if node["metadata"]["name"] == self.shared else 1
             node["metadata"]["labels"] = {
                 keys.POOL: "train",
                 "nvidia.com/gpu.product": "A100",

@@ -377,14 +377,14 @@ class Fleet:
         self.cluster.remove(ObjectRef("v1", "Pod", pod["metadata"]["name"], "ml"))
 
     def _free_node(self, gpus: int) -> str | None:
-        used: dict[str, int] = {}
-        for pod in self.pods():
-            node = pod["spec"].get("nodeName", "")
-            used[node] = used.get(node, 0) + self._gpus(pod)
         # The last Nodes first: the first one is the sick one in these tests.
         names = [f"n{index}" for index in reversed(range(self.nodes))]
         closed = {node["metadata"]["name"] for node in self._all("v1", "Node") if is_closed(node)}
-        return next((name for name in names if name not in closed and used.get(name, 0) + gpus <= GPUS), None)
+        return next((name for name in names if name not in closed and self._has_room(name, gpus)), None)
+
+    def _has_room(self, node: str, gpus: int) -> bool:
+        used = sum(self._gpus(pod) for pod in self.pods() if pod["spec"].get("nodeName") == node)
+        return used + gpus <= GPUS
 
     def _gpus(self, pod: Object) -> int:
         return self.size[pod["metadata"]["labels"]["app"]][0]
