@@ -77,8 +77,7 @@ def writer(written: list[Kind]) -> Iterator[str]:
     yield "  # Written to.\n"
     yield rules((kind.group, kind.plural, "patch") for kind in written)
     yield "  # Read before it is written, for who would undo it.\n"
-    autoscalers = (fights.HORIZONTAL, fights.KEDA)
-    yield rules((version.rpartition("/")[0], f"{kind.lower()}s", "list") for version, kind in autoscalers)
+    yield rules((kind.group, kind.plural, "list") for kind in fights.AUTOSCALERS)
     for kind in written:
         if isinstance(kind.release, ReleaseRule) and kind.release.commands:
             yield f"  # {kind.resource} are asked by a command.\n"

@@ -45,10 +45,7 @@ def written(patched: Iterable[Kind]) -> Rights:
 SURROUNDINGS: Rights = {
     ("", "namespaces", "get"),
     ("", "nodes", "get"),
-    *(
-        (api_version.rpartition("/")[0], f"{kind.lower()}s", "list")
-        for api_version, kind in (fights.HORIZONTAL, fights.KEDA)
-    ),
+    *((kind.group, kind.plural, "list") for kind in fights.AUTOSCALERS),
 }
 
 

@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwatch.act.execute.advance import ExecutorPolicies
-from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.executor import Executor, read_surroundings
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore, needs_attention
 from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.fights import may_release
 from gpuwatch.facts.frameworks.objects import Object, ref_of
 from gpuwatch.facts.frameworks.release import loses
 from gpuwatch.facts.model.cluster import (
@@ -100,6 +101,8 @@ class Fleet:
     notices: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """Successful writes to the cluster but Events, which may be said twice."""
+    foresees: bool = True
+    """The plan knows what stands beside an owner."""
     before_write: Callable[[str, str, bool], None] = lambda _verb, _what, _done: None
 
     def __post_init__(self) -> None:
@@ -477,6 +480,9 @@ class Fleet:
             uid=owner["metadata"]["uid"],
             annotations=owner["metadata"].get("annotations") or {},
             loses=loses(owner),
+            unreleasable=" ".join(may_release(owner, read_surroundings(self.cluster, owner)).no)
+            if self.foresees
+            else "",
         )
 
     def _gang(self, owner: Object) -> Gang:

@@ -24,7 +24,9 @@ LABELS = {
 
 def owner(kind: Kind) -> Workload:
     version = kind.api_version if kind.versions else f"{kind.group}/v1"
-    return Workload(id=f"{kind.kind}/ml/x", kind=kind.kind, api_version=version, namespace="ml", name="x", loses="")
+    return Workload(
+        id=f"{kind.kind}/ml/x", kind=kind.kind, api_version=version, namespace="ml", name="x", loses="", unreleasable=""
+    )
 
 
 def written(kind: Kind) -> Object:

@@ -101,7 +101,9 @@ def test_kueue_stops_no_owner_of_which_it_is_not_known_what_is_deleted(kind: Kin
         gang = gang_of(BY_NAME["Kueue"])
         assert release_refusal(gang, owner(kind)) == kind.release.reason
         assert move_refusal(gang, owner(kind), [POD], [POD]) == place_lost("Kueue")
-    foreign = Workload(id="Sprocket/ml/x", kind="Sprocket", api_version="x/v1", namespace="ml", name="x", loses="")
+    foreign = Workload(
+        id="Sprocket/ml/x", kind="Sprocket", api_version="x/v1", namespace="ml", name="x", loses="", unreleasable=""
+    )
     assert "not known what data" in release_refusal(gang_of(BY_NAME["Kueue"]), foreign)
 
 

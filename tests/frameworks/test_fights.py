@@ -1,19 +1,33 @@
-"""Who would undo a release."""
+"""Whether an owner may be released: who would undo it, by the plan and by the executor."""
 
+import copy
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from frameworks.samples import TABLES
+from frameworks.samples import EXAMPLES, TABLES, recorded
 from gpuwatch.act.execute.executor import read_surroundings
-from gpuwatch.facts.frameworks.fights import Surroundings, fights, kueue_workload, who_wrote
-from gpuwatch.facts.frameworks.objects import Object, Refused
-from kube.memory_cluster import MemoryCluster
+from gpuwatch.facts.frameworks.allowed import release_refusal
+from gpuwatch.facts.frameworks.fights import Surroundings, kueue_workload, may_release, who_wrote
+from gpuwatch.facts.frameworks.objects import Object, Refused, key_of, put, value_at
+from gpuwatch.facts.frameworks.release import owned_paths
+from gpuwatch.facts.model.cluster import Cluster, OwnerStatus
+from gpuwatch.sources.kube.recorded import RecordedCluster
+from kube.memory_cluster import MemoryCluster, merged
 
 
 def object_(kind: str = "Deployment", api_version: str = "apps/v1", **metadata: Any) -> Object:
     meta = {"name": "chat", "namespace": "team-a", "uid": "u-1", **metadata}
     return {"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": {"replicas": 2}}
+
+
+def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
+    return may_release(object_, surroundings).no
 
 
 def beside(*objects: Object) -> Surroundings:
@@ -87,7 +101,7 @@ def workload(name: str = "job-chat", *, finished: bool = False, uid: str = "u-1"
             "name": name,
             "namespace": "team-a",
             "uid": name,
-            "ownerReferences": [{"uid": uid, "kind": "Job"}],
+            "ownerReferences": [{"uid": uid, "kind": "Job", "controller": True}],
         },
         "status": {"conditions": conditions},
     }
@@ -97,8 +111,9 @@ def test_kueue_is_the_only_one_to_talk_to() -> None:
     job = object_("Job", "batch/v1")
     around = beside(workload("old", finished=True), workload(), workload("other", uid="u-2"))
     assert kueue_workload(job, around) == workload()
-    assert fights(job, around) == ("Kueue manages it: act on its Workload job-chat.",)
-    assert fights(workload(), around) == ()
+    assert fights(job, around) == fights(workload(), around) == ()
+    stopped = {**workload(), "spec": {"active": False}}
+    assert fights(job, beside(stopped)) == ("It is released already, and not by gpuwatch.",)
     assert kueue_workload(workload(), Surroundings()) == workload()
     assert kueue_workload(job, beside(workload("other", uid="u-2"), workload("old", finished=True))) is None
 
@@ -122,8 +137,9 @@ def test_surroundings_are_of_the_namespace_and_what_is_unread_is_said() -> None:
     assert around.unread == ()
     blind = cluster.writer(may=lambda _, resource: resource != "horizontalpodautoscalers.autoscaling")
     around = read_surroundings(blind, object_())
-    assert len(around.unread) == 1
-    assert "horizontalpodautoscalers" in fights(object_(), around)[0]
+    answer = may_release(object_(), around)
+    assert (answer.no, len(answer.unread)) == ((), 1)
+    assert "horizontalpodautoscalers" in answer.unread[0]
     assert read_surroundings(blind, object_("Job", "batch/v1")).unread == ()
 
 
@@ -136,4 +152,71 @@ def test_the_pod_group_of_a_suspended_raycluster_stays_in_the_queue() -> None:
     (told,) = fights(cluster, beside(group("u-1")))
     assert "PodGroup ray-chat-pg" in told
     assert fights(cluster, beside(group("u-2"))) == ()
-    assert fights(object_("RayJob", "ray.io/v1"), beside(group("u-1"))) == ()
+    jobs = object_("RayJob", "ray.io/v1")
+    assert fights(jobs, beside(group("u-1"))) == fights(jobs, Surroundings())
+
+
+def argo(owner: Object) -> Object:
+    """With all that it has in Git, as the annotation of `kubectl apply` shows it: what a release sets, too."""
+    (path, *_) = owned_paths(owner) or ("/spec/none",)
+    applied = json.dumps(put({}, path, value_at(owner, path) or 1))
+    marks = {"argocd.argoproj.io/tracking-id": "x", "kubectl.kubernetes.io/last-applied-configuration": applied}
+    owner["metadata"]["annotations"] = {**(owner["metadata"].get("annotations") or {}), **marks}
+    return owner
+
+
+def flux(owner: Object) -> Object:
+    owner["metadata"]["labels"] = {**(owner["metadata"].get("labels") or {}), "helm.toolkit.fluxcd.io/name": "x"}
+    return owner
+
+
+def target(owner: Object) -> Object:
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"]}
+
+
+def near(owner: Object, made: Object) -> list[Object]:
+    made["metadata"]["namespace"] = owner["metadata"]["namespace"]
+    return [owner, made]
+
+
+SCENES: dict[str, Callable[[Object], list[Object]]] = {
+    "nothing": lambda owner: [owner],
+    "HPA": lambda owner: near(owner, autoscaler(target(owner))),
+    "KEDA": lambda owner: near(owner, scaled_object(target(owner))),
+    "KEDA paused": lambda owner: near(owner, scaled_object(target(owner), **{"autoscaling.keda.sh/paused": "true"})),
+    "Argo CD": lambda owner: [argo(owner)],
+    "Flux": lambda owner: [flux(owner)],
+    "being deleted": lambda owner: [merged(owner, {"metadata": {"deletionTimestamp": "2026-03-02T12:00:00Z"}})],
+    "a version that is not known": lambda owner: [{**owner, "apiVersion": f"{key_of(owner)[0]}/v9"}],
+    "Kueue": lambda owner: near(owner, workload(uid=owner["metadata"]["uid"])),
+    "Kueue, stopped": lambda owner: near(owner, {**workload(uid=owner["metadata"]["uid"]), "spec": {"active": False}}),
+    "Kueue, finished": lambda owner: near(owner, workload(uid=owner["metadata"]["uid"], finished=True)),
+    "Kueue's queue without a Workload": lambda owner: [
+        merged(owner, {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}})
+    ],
+}
+
+
+CHANGES_NOTHING = {"nothing", "KEDA paused", "Kueue, finished"}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_the_plan_and_the_executor_say_the_same_of_every_owner(scene: str, tmp_path: Path) -> None:
+    """Of each owner in all examples, as a list shows it to the plan and as it is read before a step."""
+    asked = changed = 0
+    for plain in (recorded(example.file) for example in EXAMPLES.values()):
+        for top in [each for each in read(plain, tmp_path).workloads if each.status is OwnerStatus.FOUND]:
+            (owner,) = (each for each in plain if each["metadata"].get("uid") == top.uid)
+            objects = [*(each for each in plain if each is not owner), *SCENES[scene](copy.deepcopy(owner))]
+            (now,) = (each for each in objects if each["metadata"].get("uid") == top.uid)
+            (planned,) = (each for each in read(objects, tmp_path).workloads if each.uid == top.uid)
+            answer = may_release(now, read_surroundings(MemoryCluster(objects), now))
+            assert (planned.unreleasable, answer.unread) == (" ".join(answer.no), ())
+            assert not answer.no or release_refusal(None, planned)
+            asked, changed = asked + 1, changed + (planned.unreleasable != top.unreleasable)
+    assert (asked > len(EXAMPLES) / 2, changed > 0) == (True, scene not in CHANGES_NOTHING)
+
+
+def read(objects: list[Object], folder: Path) -> Cluster:
+    (folder / "objects.yaml").write_text(yaml.safe_dump_all(objects))
+    return RecordedCluster(folder).read(datetime(2027, 1, 1, tzinfo=UTC))

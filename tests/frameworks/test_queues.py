@@ -32,7 +32,16 @@ def pod(kind: str, labels: dict[str, str], annotations: dict[str, str], schedule
 
 
 def owner(kind: str, **metadata: object) -> tuple[Workload, Object]:
-    model = Workload(id=f"{kind}/ml/x", kind=kind, api_version=KINDS[kind], namespace="ml", name="x", uid="u", loses="")
+    model = Workload(
+        id=f"{kind}/ml/x",
+        kind=kind,
+        api_version=KINDS[kind],
+        namespace="ml",
+        name="x",
+        uid="u",
+        loses="",
+        unreleasable="",
+    )
     raw = {
         "apiVersion": KINDS[kind],
         "kind": kind,

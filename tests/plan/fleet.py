@@ -84,6 +84,7 @@ def workload(name: str, status: OwnerStatus = OwnerStatus.FOUND, **changes: obje
         name=short,
         status=status,
         loses="",
+        unreleasable="",
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 

@@ -43,7 +43,8 @@ def test_every_fact_that_is_missing_refuses_or_is_said_not_to_matter(kind: FactK
 
 
 def test_each_kind_has_a_reason_of_its_own() -> None:
-    reasons = {told(ActionKind.EVICT_GANG, Unread(kind, "", "")) for kind in FactKind} - {""}
+    acting = (ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG)
+    reasons = {told(action, Unread(kind, "", "")) for kind in FactKind for action in acting} - {""}
     assert len(reasons) == len(FactKind)
 
 

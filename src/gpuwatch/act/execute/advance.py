@@ -30,7 +30,7 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import Clearance, unread
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO, PlanPolicy
 from gpuwatch.act.plan.topology import sent_back
-from gpuwatch.facts.frameworks.fights import loses_place, waits_for, who_wrote
+from gpuwatch.facts.frameworks.fights import loses_place, may_release, waits_for, who_wrote
 from gpuwatch.facts.frameworks.objects import ABSENT, Object, Refused, condition, value_at
 from gpuwatch.facts.frameworks.release import (
     as_json,
@@ -126,7 +126,7 @@ def held_up(remediation: Remediation, step: Step, pause: Pause) -> bool:
 def needs(remediation: Remediation) -> WantedInputs:
     main, step = remediation.proposal.objects[0], _next(remediation)
     match remediation.phase:
-        case Phase.NOTIFIED if step is None:
+        case Phase.NOTIFIED if step is None or acts.announces(step):
             return WantedInputs(main, around=True, view=True, budgets=main.kind != "Node")
         case Phase.ACTING if step is not None:
             asks = step.kind.disrupts
@@ -266,6 +266,12 @@ class Advance:
             stuck = untold.error and untold.begun_at is None
             if stuck and self._older(_notified_at(remediation), policy.action_timeout_seconds):
                 return self._undo(Phase.EXPIRED, f"Its owners could not be notified in time: {untold.error}")
+            if acts.announces(untold) and view is not None and not self.inputs.pause.paused:
+                # Nobody is told of what would be refused now. What may pass until then is told.
+                if (check := self._hindered()) and check.answer is Clearance.WAIT:
+                    return self._wait(check.reason)
+                if (check := self._cleared()).answer not in (Clearance.GO, Clearance.WAIT):
+                    return self._not_now(check)
             return self._step()
         if remediation.deadline_at is None:
             due = self.after(acts.notice_seconds(remediation.proposal, policy))
@@ -364,10 +370,30 @@ class Advance:
                 return Check(Clearance.GONE, f"{main} is gone, or another object has its name.")
             if lost := loses(owner):
                 return Check(Clearance.REFUSED, lost)
-        if self.remediation.proposal.action is ActionKind.EVICT_GANG and (queued := self._queued()):
-            return queued
+        if hindered := self._hindered(step):
+            return hindered
         again = read_again(self._facts(view), live)
         return recheck(self.remediation, again, self.inputs.others, self.now, self.policy, step)
+
+    def _hindered(self, step: Step | None = None) -> Check | None:
+        """Why a move would lose its place in a queue, or why the release that comes may not be written, as just read;
+        None for neither. step: None before the first one."""
+        state, action = self.inputs.state, self.remediation.proposal.action
+        if action is ActionKind.EVICT_GANG and (queued := self._queued()):
+            return queued
+        if step is None and action is ActionKind.EVICT_GANG:
+            found = acts.act_steps(self.remediation, state, (), (), self.policy)
+            comes = not isinstance(found, Blocked) and any(each.kind is StepKind.RELEASE for each in found)
+        else:
+            comes = action is ActionKind.RELEASE_GANG if step is None else step.kind is StepKind.RELEASE
+        if not comes or state.owner is None:
+            return None
+        answer = may_release(state.owner, state.surroundings)
+        if answer.no:
+            return Check(Clearance.REFUSED, " ".join(answer.no))
+        if answer.unread:
+            return Check(Clearance.WAIT, f"It is not known whether it may be released: {' '.join(answer.unread)}")
+        return None
 
     def _facts(self, view: PlanFacts) -> PlanFacts:
         """Under these policies. Precision is measured anew, and the pause read anew and asked before. Without the

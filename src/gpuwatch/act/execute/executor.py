@@ -27,8 +27,8 @@ from gpuwatch.act.execute.sweep import Orphan, held_objects, made, orphan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import ConflictError, RefusedError, RemediationStore
 from gpuwatch.facts.frameworks import WRITTEN, kueue, volcano
-from gpuwatch.facts.frameworks.fights import HORIZONTAL, KEDA, Surroundings, is_scaled
-from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.frameworks.fights import AUTOSCALERS, Surroundings, is_scaled
+from gpuwatch.facts.frameworks.objects import Object, key_of
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import ActionKind, Plan
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, RemediationId
@@ -320,11 +320,9 @@ def read_surroundings(writer: ClusterWriter, object_: Object) -> Surroundings:
     namespace = object_["metadata"].get("namespace", "")
     found: list[Object] = []
     unread = []
-    single = (_POD_GROUPS, *((HORIZONTAL, KEDA) if is_scaled(object_) else ()))
-    workloads = (kueue.WORKLOAD.api_versions, kueue.WORKLOAD.kind)
-    for api_versions, kind in (workloads, *(((api_version,), kind) for api_version, kind in single)):
+    for kind in (kueue.WORKLOAD, volcano.POD_GROUP, *(AUTOSCALERS if is_scaled(key_of(object_)) else ())):
         try:
-            found += listed(writer, api_versions, kind, namespace)
+            found += listed(writer, kind.api_versions, kind.kind, namespace)
         except WriteError as error:
             unread.append(error.message)
     return Surroundings(tuple(found), tuple(unread))

@@ -16,7 +16,7 @@ from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.recheck import LiveFacts
 from gpuwatch.act.execute.requests import CALLED, SCHEDULED, Deletion, EventNote, Eviction, Notice, Request, StatusPatch
 from gpuwatch.facts.frameworks import keys
-from gpuwatch.facts.frameworks.fights import Surroundings, fights, kueue_workload
+from gpuwatch.facts.frameworks.fights import Surroundings, kueue_workload
 from gpuwatch.facts.frameworks.framework import How
 from gpuwatch.facts.frameworks.objects import (
     ABSENT,
@@ -125,6 +125,11 @@ def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy)
         Step(kind=StepKind.NOTIFY, target=target, parameters={"by": by, "text": text})
         for by in ("annotation", "event", "notice")
     )
+
+
+def announces(step: Step) -> bool:
+    """Whether it is the first that tells the owners, and was not begun."""
+    return step.kind is StepKind.NOTIFY and step.parameters["by"] == "annotation" and step.begun_at is None
 
 
 def call_steps(remediation: Remediation, why: str) -> tuple[Step, ...]:
@@ -385,7 +390,7 @@ def build(step: Step, state: TargetState, remediation: Remediation, now: datetim
             leaves = object_["metadata"].get("deletionTimestamp")
             return Done() if leaves else PendingWrite(Eviction(step.target, version_of(object_)))
         case StepKind.RELEASE:
-            return _release(step, object_, remediation, state.surroundings, now)
+            return _release(step, object_, remediation, now)
         case StepKind.COMMAND:
             # A Command that was carried out is gone; sending it again before its effect shows changes nothing.
             sent = state.sent is not None or obeyed(object_)
@@ -556,11 +561,7 @@ def _taint_device(step: Step, rule: Object | None, remediation: Remediation) -> 
     return PendingWrite(Creation(wanted))
 
 
-def _release(step: Step, object_: Object, remediation: Remediation, surroundings: Surroundings, now: datetime) -> Built:
-    if held_by(object_) != remediation.name:
-        against = fights(object_, surroundings)
-        if against:
-            return Blocked(" ".join(against))
+def _release(step: Step, object_: Object, remediation: Remediation, now: datetime) -> Built:
     found = release(object_, remediation=remediation.name, at=now, kept=remediation.saved)
     if isinstance(found, Refused):
         return Blocked(found.reason)

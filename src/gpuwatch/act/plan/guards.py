@@ -471,6 +471,8 @@ INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
     (FactKind.GANGS, ActionKind.TAINT_NODE): f"{_NO_POD_ENDS} What Kueue then does is watched once its list is read.",
     (FactKind.BUDGETS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.QUOTAS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
+    (FactKind.AUTOSCALERS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
+    (FactKind.AUTOSCALERS, ActionKind.EVICT_GANG): "Most moves change no replicas. One that does waits for the list.",
     (FactKind.QUOTAS, ActionKind.RELEASE_GANG): "A release ends Pods and lets others have their place and their quota.",
     (
         FactKind.NAMESPACES,
@@ -488,6 +490,7 @@ _NOUNS: Mapping[FactKind, tuple[str, str]] = {
     FactKind.GANGS: ("Kueue Workloads and PodGroups", "which Pods need each other"),
     FactKind.BUDGETS: ("PodDisruptionBudgets", "how many disruptions they allow"),
     FactKind.QUOTAS: ("ResourceQuotas", "whether the Pods may be created again"),
+    FactKind.AUTOSCALERS: ("autoscalers", "who else sets the replicas"),
     FactKind.NAMESPACES: ("Namespaces", "which modes and opt-outs they have"),
     FactKind.CLAIMS: ("ResourceClaims", "which Pods have which devices"),
 }

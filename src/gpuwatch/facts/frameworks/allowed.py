@@ -17,7 +17,7 @@ def release_refusal(gang: Gang | None, owner: Workload | None) -> str:
         return kind.reason
     if framework is not None and framework.release is not None:
         return framework.release.reason
-    return kind.release.reason if isinstance(kind.release, Never) else _loses(owner)
+    return kind.release.reason if isinstance(kind.release, Never) else _loses(owner) or _held(owner)
 
 
 def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], siblings: list[Pod]) -> str:
@@ -31,6 +31,9 @@ def move_refusal(gang: Gang | None, owner: Workload | None, pods: list[Pod], sib
         return kind.move.reason
     if lost := _loses(owner):
         return lost
+    # Without a gang, a kind whose Pods move one by one is not stopped as a whole.
+    if kind.move.whole and not (gang is None and kind.move.one_by_one) and (held := _held(owner)):
+        return held
     marks = ({**each.labels, **each.annotations} for each in (*((owner,) if owner else ()), *pods, *siblings))
     if queue := admitted_by(marks, (pod.scheduler for pod in (*pods, *siblings))):
         return place_lost(queue)
@@ -52,6 +55,13 @@ def _loses(owner: Workload | None) -> str:
         return ""
     unread = f"It was not read what data the controller of {owner.kind} {owner.name} would delete."
     return unread if owner.loses is None else owner.loses
+
+
+def _held(owner: Workload | None) -> str:
+    """Why a release of it would not be written, or would not last: what `fights.may_release` says of it as read."""
+    if owner is None or owner.unreleasable is None:
+        return "It was not read whether its owner could be released and restored."
+    return owner.unreleasable
 
 
 def _found(gang: Gang | None, owner: Workload | None) -> tuple[Framework | None, Kind | Never]:

@@ -94,7 +94,7 @@ APPS = Framework(
             release=common.to_zero(
                 Deletes("nothing; a restart for a move, ReplicaSets older than `revisionHistoryLimit`", None)
             ),
-            move=MoveRule(choose=_move_of_deployment),
+            move=MoveRule(choose=_move_of_deployment, whole=False),
             template=Template(_IN_THE_SPEC),
         ),
         reported(

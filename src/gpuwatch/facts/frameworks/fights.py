@@ -1,4 +1,4 @@
-"""What other controllers do about an owner: which would undo a release (checked before it is written), whose queue
+"""Whether an owner may be released, and what other controllers do about it: which would undo the release, whose queue
 admits it, and what one that was stopped waits for. Pure.
 
 An autoscaler does not always undo it (a HorizontalPodAutoscaler of at least one replica is switched off while its
@@ -10,14 +10,14 @@ known that it keeps the place for the new Pod.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from gpuwatch.facts.frameworks import FRAMEWORKS, kueue, volcano
-from gpuwatch.facts.frameworks.framework import place_lost
+from gpuwatch.facts.frameworks import FRAMEWORKS, WRITTEN, kueue, volcano
+from gpuwatch.facts.frameworks.framework import Kind, ReleaseRule, place_lost
 from gpuwatch.facts.frameworks.objects import (
     ABSENT,
     MANAGER,
@@ -32,10 +32,13 @@ from gpuwatch.facts.frameworks.objects import (
     value_at,
 )
 from gpuwatch.facts.frameworks.owner import OwnerState
-from gpuwatch.facts.frameworks.release import owned_paths, rule_of
+from gpuwatch.facts.frameworks.release import barred, known_rule, owned_paths
 
-HORIZONTAL = ("autoscaling/v2", "HorizontalPodAutoscaler")
-KEDA = ("keda.sh/v1alpha1", "ScaledObject")
+AUTOSCALERS = (
+    Kind("autoscaling", "HorizontalPodAutoscaler", ("v2",)),
+    Kind("keda.sh", "ScaledObject", ("v1alpha1",)),
+)
+PAUSED = "autoscaling.keda.sh/paused"
 _LAST_APPLIED = pointer("metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
 
 # Deployers that restore their own state: labels or annotations on their objects, and prefixes of their names in
@@ -66,10 +69,49 @@ class Surroundings:
         return (item for item in self.objects if key_of(item) == key)
 
 
-def is_scaled(object_: Object) -> bool:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """no: why it may not be released. unread: what was not read, so that it is not known. Both empty: it may."""
+
+    no: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def alone(object_: Object) -> tuple[str, ...]:
+    """Why it may not be released, by what stands in the object itself."""
+    controllers = _controller if key_of(object_) != kueue.WORKLOAD.key else lambda _: ()
+    try:
+        return tuple(filter(None, (barred(object_), *controllers(object_), *_deployers(object_))))
+    except (AttributeError, KeyError, TypeError, ValueError):  # a field has another type than its API documents
+        return ("Its fields could not be read, so it is not known whether a release of it would last.",)
+
+
+def may_release(
+    owner: Object, surroundings: Surroundings, by_itself: Callable[[Object], Iterable[str]] = alone
+) -> Answer:
+    """Whether a release of it would be written and would last; where Kueue manages it, a release of its Workload. The
+    plan and the executor both ask here, and a move that stops the whole owner asks too.
+
+    by_itself: the answers of `alone`, where the objects are not whole.
+    """
+    found = kueue_workload(owner, surroundings)
+    if isinstance(found, Refused):
+        return Answer((found.reason,), surroundings.unread)
+    target = owner if found is None else found
+    rule = known_rule(target)
+    reasons = [rule.reason] if isinstance(rule, Refused) else []
+    reasons += by_itself(target)
+    if is_scaled(key_of(target)):
+        reasons += _autoscalers(target, surroundings)
+    if key_of(target) == ("ray.io", "RayCluster"):
+        reasons += _left_in_the_queue(target, surroundings)
+    return Answer(tuple(dict.fromkeys(reasons)), surroundings.unread)
+
+
+def is_scaled(kind: KindKey) -> bool:
     """Whether autoscalers may set the fields that a release sets."""
-    rule = rule_of(object_)
-    return rule is not None and rule.scaled
+    rule = WRITTEN[kind].release if kind in WRITTEN else None
+    return isinstance(rule, ReleaseRule) and rule.scaled
 
 
 def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refused | None:
@@ -89,23 +131,6 @@ def kueue_workload(object_: Object, surroundings: Surroundings) -> Object | Refu
     if queue:
         return Refused(f"It is in Kueue's queue {queue}, and no Workload of it was found.")
     return None
-
-
-def fights(object_: Object, surroundings: Surroundings) -> tuple[str, ...]:
-    """Why a release would be undone or contradict an autoscaler, in sentences. An unread object is a reason too."""
-    reasons = [f"It is not known whether another controller would undo it: {reason}" for reason in surroundings.unread]
-    if key_of(object_) != kueue.WORKLOAD.key:
-        workload = kueue_workload(object_, surroundings)
-        if isinstance(workload, Refused):
-            reasons.append(workload.reason)
-        elif workload is not None:
-            reasons.append(f"Kueue manages it: act on its Workload {workload['metadata']['name']}.")
-        reasons += _controller(object_)
-    if is_scaled(object_):
-        reasons += _autoscalers(object_, surroundings)
-    if key_of(object_) == ("ray.io", "RayCluster"):
-        reasons += _left_in_the_queue(object_, surroundings)
-    return (*reasons, *_deployers(object_))
 
 
 def who_wrote(object_: Object, path: str) -> str:
@@ -158,10 +183,7 @@ def _targets(autoscaler: Object, object_: Object, api_version: str, kind: str) -
 def _paused(scaled: Object) -> bool:
     annotations = scaled["metadata"].get("annotations") or {}
     # KEDA keeps setting the number in paused-replicas, so only paused without it leaves the replicas alone.
-    return (
-        annotations.get("autoscaling.keda.sh/paused") == "true"
-        and "autoscaling.keda.sh/paused-replicas" not in annotations
-    )
+    return annotations.get(PAUSED) == "true" and f"{PAUSED}-replicas" not in annotations
 
 
 def _deployers(object_: Object) -> Iterable[str]:

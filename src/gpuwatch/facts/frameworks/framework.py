@@ -130,12 +130,14 @@ class MoveRule:
     """How the Pods of an object move to other Nodes. Its kind has a ReleaseRule too, which says what is deleted.
 
     choose: (object, its live Pods, those to move) → plan. stays: why a Pod with these labels is never moved.
-    one_by_one: Pods without a gang move singly, while all others are ready.
+    one_by_one: Pods without a gang move singly, while all others are ready. whole: a move may stop the whole object, as
+    a release does.
     """
 
     choose: Callable[[Object, Sequence[Object], Sequence[Object]], MovePlan | Refused] = lambda *_: CYCLE
     stays: Callable[[Labels], str] = no_reason
     one_by_one: bool = False
+    whole: bool = True
 
 
 WHOLE = MoveRule()

@@ -68,7 +68,7 @@ KSERVE = Framework(
                 deletes=Deletes("nothing; Knative makes a new Revision, and deletes old ones by its own rules", None),
                 refuses=_refuses,
             ),
-            move=MoveRule(choose=_move),
+            move=MoveRule(choose=_move, whole=False),
             template=Template(
                 _place,
                 note="Where spec.predictor has containers or a framework instead of model, the same resources go "

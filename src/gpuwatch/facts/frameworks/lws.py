@@ -80,7 +80,7 @@ LEADER_WORKER_SET = Framework(
                     _deleted_claims,
                 )
             ),
-            move=MoveRule(choose=_move),
+            move=MoveRule(choose=_move, whole=False),
             template=Template(_place),
         ),
     ),

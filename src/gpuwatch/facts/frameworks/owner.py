@@ -86,6 +86,8 @@ class Owner:
     suspended: bool | None = None
     unscheduled: str = ""  # why its Pods are not placed, as its status says
     loses: str | None = None  # see Workload
+    alone: tuple[str, ...] = ()  # why it may not be released, by itself
+    ended: bool = False
     retries: int | None = None  # see Workload
     assigned: Assigned | None = None  # see Gang
     misread: Gap | None = None  # why `assigned` is not understood

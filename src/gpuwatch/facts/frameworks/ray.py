@@ -178,7 +178,7 @@ CLUSTER = Framework(
                 holds=_cluster_holds,
                 unset=False,
             ),
-            move=MoveRule(choose=lambda _, _there, chosen: common.evict(chosen), stays=_stays),
+            move=MoveRule(choose=lambda _, _there, chosen: common.evict(chosen), stays=_stays, whole=False),
             template=Template(_place(), note="Running Pods are not changed: delete them."),
         ),
     ),

@@ -58,7 +58,8 @@ def rule_of(object_: Object | None) -> ReleaseRule | None:
     return kind.release if kind is not None and isinstance(kind.release, ReleaseRule) else None
 
 
-def _rule_of(object_: Object) -> ReleaseRule | Refused:
+def known_rule(object_: Object) -> ReleaseRule | Refused:
+    """The same, in a version whose fields are known; or why there is none."""
     kind = WRITTEN.get(key_of(object_))
     if kind is None:
         return Refused(f"gpuwatch has no way to release a {object_['kind']} of {object_['apiVersion']}.")
@@ -71,7 +72,7 @@ def _rule_of(object_: Object) -> ReleaseRule | Refused:
 
 def owned_paths(object_: Object) -> tuple[str, ...]:
     """The fields that a release of it would write."""
-    rule = _rule_of(object_)
+    rule = known_rule(object_)
     if isinstance(rule, Refused) or rule.commands:
         return ()
     return tuple(path for path, _ in rule.fields(object_, datetime.fromtimestamp(0, UTC)))
@@ -80,7 +81,7 @@ def owned_paths(object_: Object) -> tuple[str, ...]:
 def release(object_: Object, *, remediation: str, at: datetime, kept: Sequence[Saved] = ()) -> Release | Refused:
     """The writes that release this object as read. remediation: name of the one that releases it. kept: values that it
     stored before its first write. `fights.fights` checks which controllers would undo the release."""
-    rule = _rule_of(object_)
+    rule = known_rule(object_)
     if isinstance(rule, Refused):
         return rule
     holder = held_by(object_)
@@ -113,7 +114,7 @@ def release(object_: Object, *, remediation: str, at: datetime, kept: Sequence[S
 def restore(object_: Object, saved: Sequence[Saved], *, remediation: str) -> Restoration | Refused:
     """The writes that restore saved fields that still have the released values, and remove both annotations. Fields
     that no release of this kind writes stay. remediation: the one that released it. No writes: nothing to restore."""
-    rule = _rule_of(object_)
+    rule = known_rule(object_)
     if isinstance(rule, Refused):
         return rule
     target = ref_of(object_)
@@ -157,7 +158,7 @@ def released(object_: Object, pods: Sequence[Object] | None, pod_groups: Sequenc
 
     pods: all Pods below it, those being deleted too. pod_groups: Volcano's in its Namespace. None: could not be read.
     """
-    rule = _rule_of(object_)
+    rule = known_rule(object_)
     if isinstance(rule, Refused):
         return None
     meant = () if rule.commands else rule.fields(object_, datetime.fromtimestamp(0, UTC))
@@ -172,25 +173,31 @@ def released(object_: Object, pods: Sequence[Object] | None, pod_groups: Sequenc
 
 def still_holds(object_: Object) -> str:
     """Why its status shows that it is not released, for people; '' where it does not."""
-    rule = _rule_of(object_)
+    rule = known_rule(object_)
     return "" if isinstance(rule, Refused) else rule.holds(object_)
 
 
 def resumes_early(object_: Object) -> bool:
     """Whether it may be resumed while Pods of it are still terminating."""
-    rule = _rule_of(object_)
+    rule = known_rule(object_)
     return isinstance(rule, ReleaseRule) and rule.resumes_early(object_)
+
+
+def barred(object_: Object) -> str:
+    """Why its own fields and status rule its release out; '' where they do not."""
+    rule = known_rule(object_)
+    return rule.reason if isinstance(rule, Refused) else _refusal(rule, object_, datetime.fromtimestamp(0, UTC))
 
 
 def loses(object_: Object) -> str:
     """Why a release or a move of it may delete data; '' where it does not. A kind without a ReleaseRule may."""
-    rule = _rule_of(object_)
+    rule = known_rule(object_)
     return rule.reason if isinstance(rule, Refused) else rule.deletes.refusal(object_)
 
 
 def obeyed(object_: Object) -> bool:
     """Whether its controller has begun to carry out the Command that releases it."""
-    rule = _rule_of(object_)
+    rule = known_rule(object_)
     return isinstance(rule, ReleaseRule) and rule.commands is not None and rule.commands.obeyed(object_)
 
 

@@ -165,8 +165,9 @@ class Workload:
     """The top controller of some Pods. `id` is `Kind/namespace/name`; a bare Pod is its own workload.
 
     loses: why a release or a move of it would delete data that outlives a Pod; '' where it would not, None where its
-    own fields were not read. retries: how many of its Pods may be evicted before its controller gives it up; None where
-    it counts none, or gpuwatch does not know how.
+    own fields were not read. unreleasable: why a release of it, or a move that stops it, would not be written or would
+    not last; '' where it would, None where that was not read. retries: how many of its Pods may be evicted before its
+    controller gives it up; None where it counts none, or gpuwatch does not know how.
     """
 
     id: str
@@ -183,6 +184,7 @@ class Workload:
     suspended: bool | None = None
     queue: str = ""  # Kueue or Volcano queue, where one manages it
     loses: str | None = None
+    unreleasable: str | None = None
     retries: int | None = None
 
     @property
@@ -327,6 +329,7 @@ class FactKind(StrEnum):
     GANGS = "gangs"  # Kueue's Workloads and PodGroups
     BUDGETS = "budgets"  # PodDisruptionBudgets
     QUOTAS = "quotas"  # ResourceQuotas
+    AUTOSCALERS = "autoscalers"  # HorizontalPodAutoscalers, and ScaledObjects of KEDA
     NAMESPACES = "namespaces"
     CLAIMS = "claims"  # ResourceClaims and ResourceSlices
 

@@ -3,11 +3,13 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol, TypeVar
 
 from gpuwatch.facts.frameworks import WRITTEN, kueue
+from gpuwatch.facts.frameworks.fights import AUTOSCALERS, is_scaled
 from gpuwatch.facts.frameworks.framework import Kind
-from gpuwatch.facts.frameworks.objects import KindKey
+from gpuwatch.facts.frameworks.objects import KindKey, Object
 from gpuwatch.facts.frameworks.owner import Owner
 from gpuwatch.facts.frameworks.recognise import GangObjects, Member, group_kinds
 from gpuwatch.facts.frameworks.release import MARKS
@@ -17,7 +19,15 @@ from gpuwatch.sources.kube import kinds
 from gpuwatch.sources.kube.claims import claimed_devices, device_uuids, take_claim, take_slice
 from gpuwatch.sources.kube.decode import Listing, Take, take_budget, take_namespace, take_quota
 from gpuwatch.sources.kube.nodes import node_names, take_node
-from gpuwatch.sources.kube.owners import TakeOwner, assign_companions, assign_workloads, climb_all, read_owners
+from gpuwatch.sources.kube.owners import (
+    TakeOwner,
+    assign_companions,
+    assign_workloads,
+    climb_all,
+    judge_releases,
+    read_owners,
+    take_autoscaler,
+)
 from gpuwatch.sources.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
 from gpuwatch.sources.kube.reader import ClusterError
 
@@ -40,8 +50,10 @@ class _ReadProgress:
     answered: int = 0
     unread: dict[tuple[FactKind, str], Unread] = field(default_factory=dict)
 
-    def objects(self, fact: FactKind, kind: Kind, take: Take[T], *, optional: bool = False) -> Listing[T]:
-        """optional: a kind that the cluster does not serve is no gap."""
+    def objects(
+        self, fact: FactKind, kind: Kind, take: Take[T], *, optional: bool = False, places: Iterable[str] = ("",)
+    ) -> Listing[T]:
+        """optional: a kind that the cluster does not serve is no gap. places: what depends on it, as in `lose`."""
         found = self.source.objects(kind, take)
         self.gaps += found.bad
         self.lose(fact, found.bad_places, " ".join(gap.detail for gap in found.bad))
@@ -51,7 +63,7 @@ class _ReadProgress:
             self.gaps.append(found.failure)
             # A kind that is not served has no objects: Pods may have the label of a PodGroup without its controller.
             if not (fact is FactKind.GANGS and found.failure.kind is GapKind.NOT_SERVED):
-                self.lose(fact, ("",), found.failure.detail)
+                self.lose(fact, places, found.failure.detail)
         return found
 
     def lose(self, fact: FactKind, places: Iterable[str], why: str) -> None:
@@ -91,6 +103,8 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
             reading.lose(FactKind.OWNERS, (end.held.pod.ref,), why)
     objects = _gang_objects(reading, admitted.items, [item.member for item in climbed])
     tied, workloads, gangs = assign_workloads(climbed, objects)
+    tops = [item.reached.chain[-1] for item in climbed if item.reached.status is OwnerStatus.FOUND]
+    workloads = judge_releases(workloads, tops, tuple(objects.by_name.values()), _autoscalers(reading, tops))
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
     return Cluster(
@@ -159,6 +173,16 @@ def _gang_objects(reading: _ReadProgress, admitted: Sequence[Owner], members: Se
         for item in reading.objects(FactKind.GANGS, kind, TakeOwner(kind)).items:
             by_name[item.key, item.namespace, item.name] = item
     return GangObjects(by_job, by_name)
+
+
+def _autoscalers(reading: _ReadProgress, tops: Iterable[Owner]) -> list[Object]:
+    """Listed only where some owners of GPU Pods may have one."""
+    scaled = sorted({f"{top.namespace}/{top.name}" for top in tops if is_scaled(top.key)})
+    found: list[Object] = []
+    for kind in AUTOSCALERS if scaled else ():
+        take = partial(take_autoscaler, kind)
+        found += reading.objects(FactKind.AUTOSCALERS, kind, take, optional=True, places=scaled).items
+    return found
 
 
 def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:

@@ -2,6 +2,7 @@
 
 from gpuwatch.facts import frameworks
 from gpuwatch.facts.frameworks import FRAMEWORKS, kueue, schedulers
+from gpuwatch.facts.frameworks.fights import AUTOSCALERS
 from gpuwatch.facts.frameworks.framework import Kind
 
 NODE = Kind("", "Node", ("v1",))
@@ -25,6 +26,7 @@ LISTED = (
     SLICE,
     *LISTED_OWNERS.values(),
     kueue.WORKLOAD,
+    *AUTOSCALERS,
     schedulers.NATIVE_GROUP,
     *(item.groups.kind for item in FRAMEWORKS if item.groups is not None),
 )

@@ -8,9 +8,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from gpuwatch.facts.frameworks import FRAMEWORKS, kueue
+from gpuwatch.facts.frameworks import FRAMEWORKS, WRITTEN, kueue
+from gpuwatch.facts.frameworks.fights import PAUSED, Surroundings, alone, may_release
 from gpuwatch.facts.frameworks.framework import Kind, ReleaseRule
-from gpuwatch.facts.frameworks.objects import KindKey
+from gpuwatch.facts.frameworks.objects import KindKey, Object
 from gpuwatch.facts.frameworks.owner import Owner, OwnerRef, OwnerSpec, OwnerState, Wire
 from gpuwatch.facts.frameworks.recognise import (
     GangObjects,
@@ -21,9 +22,10 @@ from gpuwatch.facts.frameworks.recognise import (
     recognise,
     unscheduled,
 )
+from gpuwatch.facts.frameworks.release import ended
 from gpuwatch.facts.model.cluster import Assigned, Gang, OwnerStatus, Pod, Workload
 from gpuwatch.facts.model.telemetry import Gap, GapKind
-from gpuwatch.sources.kube.decode import Listing, own_annotations, part
+from gpuwatch.sources.kube.decode import Listing, decode_bare, own_annotations, part
 from gpuwatch.sources.kube.kinds import LISTED_OWNERS
 from gpuwatch.sources.kube.pods import HeldPod
 from gpuwatch.sources.kube.wire import Metadata
@@ -73,8 +75,10 @@ class TakeOwner:
         kind = self.kind
         found = _decoder(kind.spec).decode(raw)
         meta, spec = found.metadata, found.spec or kind.spec()
+        released = isinstance(kind.release, ReleaseRule)
         if self.wanted and meta.uid and meta.uid not in self.wanted:
             return None
+        whole = take_whole(kind, raw) if released else {}
         assigned, misread = _assigned(kind, raw, f"{meta.namespace}/{meta.name}")
         return Owner(
             group=kind.group,
@@ -90,11 +94,32 @@ class TakeOwner:
             replicas=kind.replicas(spec) if kind.replicas else None,
             suspended=kind.suspended(spec, meta.annotations or {}) if kind.suspended else None,
             unscheduled=kind.unscheduled(found.status) if kind.unscheduled else "",
-            loses=_loses(kind, raw),
+            loses=kind.release.deletes.refusal(whole) if isinstance(kind.release, ReleaseRule) else None,
+            alone=alone(whole) if released else (),
+            ended=released and ended(whole),
             retries=kind.retries(spec, found.status) if kind.retries else None,
             assigned=assigned,
             misread=misread,
         )
+
+
+def take_whole(kind: Kind, raw: msgspec.Raw) -> Object:
+    """The object with its kind, which the items of a list lack."""
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **msgspec.json.decode(raw)}
+
+
+def take_autoscaler(kind: Kind, raw: msgspec.Raw) -> Object:
+    """As much of it as `may_release` asks for: its status changes all the time."""
+    meta, spec = decode_bare(raw).metadata, part(raw, "/spec", dict) or {}
+    paused = {key: value for key, value in (meta.annotations or {}).items() if key.startswith(PAUSED)}
+    kept = {key: spec[key] for key in ("minReplicas", "maxReplicas") if key in spec}
+    target = msgspec.convert(spec.get("scaleTargetRef") or {}, dict[str, str])
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {"name": meta.name, "namespace": meta.namespace, "annotations": paused},
+        "spec": {"scaleTargetRef": target, **kept},
+    }
 
 
 def _assigned(kind: Kind, raw: msgspec.Raw, of: str) -> tuple[Assigned | None, Gap | None]:
@@ -106,14 +131,6 @@ def _assigned(kind: Kind, raw: msgspec.Raw, of: str) -> tuple[Assigned | None, G
     except (AttributeError, LookupError, TypeError, ValueError, msgspec.DecodeError) as error:
         why = f"Only its Pods show where Kueue placed it: its status is not understood ({error!r})."
         return Assigned(), Gap(kind=GapKind.BAD_INPUT, what=f"{kind.kind} {of}", detail=why)
-
-
-def _loses(kind: Kind, raw: msgspec.Raw) -> str | None:
-    """`Owner.loses` of this object. It is decoded as a whole only if some objects of its kind lose data."""
-    if not isinstance(kind.release, ReleaseRule):
-        return None
-    deletes = kind.release.deletes
-    return deletes.refusal(msgspec.json.decode(raw)) if deletes.data is not None else ""
 
 
 @dataclass(slots=True)
@@ -262,6 +279,41 @@ def assign_workloads(
                 gangs[membership.id] = (membership, item.member, [])
             gangs[membership.id][2].append(pod)
     return tuple(pods), tuple(ids.workloads.values()), tuple(_gang(objects, *found) for found in gangs.values())
+
+
+def judge_releases(
+    workloads: Sequence[Workload], tops: Sequence[Owner], groups: Sequence[Owner], autoscalers: Sequence[Object]
+) -> tuple[Workload, ...]:
+    """These Workloads with `unreleasable`. groups: Kueue's Workloads and PodGroups."""
+    known = {owner.uid: owner for owner in (*tops, *groups)}
+    around: dict[str, list[Object]] = {}
+    for item in (*(_bare(owner) for owner in groups), *autoscalers):
+        around.setdefault(item["metadata"].get("namespace", ""), []).append(item)
+
+    def judged(workload: Workload) -> Workload:
+        owner = known.get(workload.uid)
+        if owner is None or workload.status is not OwnerStatus.FOUND:
+            return workload
+        surroundings = Surroundings(tuple(around.get(owner.namespace, ())))
+        bare = _bare(owner, workload.api_version)
+        answer = may_release(bare, surroundings, lambda target: known[target["metadata"]["uid"]].alone)
+        return replace(workload, unreleasable=" ".join(answer.no))
+
+    return tuple(map(judged, workloads))
+
+
+def _bare(owner: Owner, api_version: str = "") -> Object:
+    """As much of the object as `may_release` asks for beside `Owner.alone`."""
+    version = (api_version or WRITTEN[owner.key].api_version) if owner.key in WRITTEN else f"{owner.group}/"
+    above = [{"uid": owner.controller.uid}] if owner.controller is not None else []
+    names = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid, "labels": dict(owner.labels)}
+    ended = [{"type": "Finished", "status": "True"}] if owner.ended else []
+    return {
+        "apiVersion": version,
+        "kind": owner.kind,
+        "metadata": {**names, "ownerReferences": above},
+        "status": {"conditions": ended},
+    }
 
 
 def assign_companions(
