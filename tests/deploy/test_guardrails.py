@@ -140,7 +140,12 @@ def test_no_policy_names_an_account_and_all_look_in_one_place() -> None:
                     {"matchExpressions": [{"key": keys.ACCOUNT, "operator": "Exists"}]},
                     {"matchLabels": {keys.ACCOUNT: "controller"}},
                 )
-    assert set(asked) == {BY_GPUWATCH}
+    right = "authorizer.group('gpuwatch.dev').resource('accounts').name('{}').check('use').allowed()"
+    some_binding = f"{BY_GPUWATCH} || ({right.format('controller')} && !{right.format('nobody')})"
+    assert set(asked) == {BY_GPUWATCH, some_binding}
+    rules = [rule for each in documents(DEPLOY / "base") if each["kind"] == "ClusterRole" for rule in each["rules"]]
+    granted = [rule["resourceNames"] for rule in rules if {"accounts", "*"} & set(rule["resources"])]
+    assert granted == [["controller"]]
 
 
 def kustomized(folder: Path) -> list[Object]:

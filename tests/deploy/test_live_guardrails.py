@@ -833,6 +833,47 @@ def test_without_any_binding_nobody_is_held_and_nobody_is_gpuwatch(administrator
         wait_until(lambda: proposing.sent(keeper).ok, lambda: "nobody is gpuwatch")
 
 
+def test_a_second_installation_freezes_neither_and_lets_nobody_else_in(
+    plane: ControlPlane, administrator: Api, keeper: Api
+) -> None:
+    """Two bindings with the label: the API server needs a yes for both."""
+    rbac = "rbac.authorization.k8s.io"
+
+    def bound(name: str, role: str, **labels: str) -> Object:
+        account = [{"kind": "ServiceAccount", "name": name, "namespace": TEAM}]
+        made = named("ClusterRoleBinding", f"{name}-{role}", "", f"{rbac}/v1", subjects=account)
+        made["metadata"]["labels"] = {f"gpuwatch.dev/{key}": value for key, value in labels.items()}
+        return {**made, "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role}}
+
+    accounts = [named("ServiceAccount", name) for name in ("second", "deployer")]
+    apply(administrator, accounts)
+    second, deployer = (Api(plane.service_account(TEAM, name)) for name in ("second", "deployer"))
+    bindings = [
+        bound("second", "gpuwatch-controller", account="controller"),
+        bound("second", "everything"),
+        bound("deployer", "cluster-admin"),  # as Argo CD has it
+    ]
+    mine = proposed(of_team())
+    proposing = creation(administrator, proposed(remediation(), "n"))
+    telling = change(administrator, mine, {"status": {"phase": "Failed"}}, "/status")
+    deciding = change(administrator, mine, {"spec": {"approved": True}})
+    try:
+        apply(administrator, bindings)
+        wait_until(lambda: denied_by(deciding.sent(second)) == "gpuwatch-decides-nothing", lambda: "it is no param yet")
+        wait_until(lambda: proposing.sent(second).ok, lambda: proposing.sent(second).text)
+        for api in (keeper, second):
+            assert [request.sent(api).text for request in (proposing, telling) if not request.sent(api).ok] == []
+        wait_until(lambda: deployer.answer("GET", "/api/v1/nodes").ok, lambda: "its rights do not count")
+        for api in (administrator, deployer):
+            assert [denied_by(request.sent(api)) for request in (proposing, telling)] == [
+                "gpuwatch-creation",
+                "gpuwatch-status",
+            ]
+    finally:
+        for each in (*bindings, *accounts):
+            administrator.delete(each)
+
+
 def test_the_doctor_says_whether_they_are_there(plane: ControlPlane, administrator: Api, keeper: Api) -> None:
     def told(kubeconfig: Path) -> str:
         options = ["doctor", "--telemetry", str(PAGE), "--kubeconfig", str(kubeconfig), "-o", "json"]

@@ -1,7 +1,7 @@
 """The diagnosis: which sources are connected, which exporters there are, and which metrics each rule lacks."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.facts.catalog.metrics import MetricRow, rows_for
+from gpuwatch.facts.frameworks.objects import Object, value_at
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema, Signal
@@ -163,6 +164,22 @@ def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:
         ("GPU Pods", f"{len(cluster.pods)} of {plural(len(cluster.workloads), 'workload')}"),
         ("gangs", ", ".join(f"{count} {name}" for name, count in gangs.items()) or "none"),
     ]
+
+
+_OURS = {"app.kubernetes.io/name": "gpuwatch", "app.kubernetes.io/component": "controller"}.items()
+
+
+def installations(deployments: Iterable[Object]) -> str:
+    """The controllers that run in the cluster, by the labels of their Deployments, and what to do about a second."""
+    ours = [each for each in deployments if (each["metadata"].get("labels") or {}).items() >= _OURS]
+    running = [each["metadata"] for each in ours if value_at(each, "/spec/replicas") != 0]
+    found = sorted(f"{each['namespace']}/{each['name']}" for each in running)
+    if len(found) < 2:
+        return ", ".join(found) or "none runs"
+    return (
+        f"{len(found)}: {', '.join(found)}. Each acts on all Remediations of the cluster, and has a pause of its own. "
+        "Keep one: scale the others to 0, then remove them (helm uninstall, or kubectl delete -k)."
+    )
 
 
 def diagnosis_tables(item: Diagnosis, *, wide: bool = True) -> RenderableType:

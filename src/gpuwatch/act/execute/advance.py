@@ -433,18 +433,14 @@ class Advance:
         due = _call_due(remediation, self.policy)
         if due is None or not (everything or self.now >= due):
             return None
-        since = remediation.stopped_since
-        target = remediation.proposal.target
-        why = f"{target} has been stopped since {since:%Y-%m-%d %H:%M:%S %Z}, and does not run again."
+        why = _stopped(remediation)
         if everything:
             why += " `gpuwatch pause --all` also stops its resumption: end the pause, or resume it by hand."
         elif told := [step.error for step in remediation.steps if step.error and step.done_at is None]:
             why += f" {told[0]}"
         elif remediation.put_back and (waits := self._waits_for()):
             why += f" Its fields are put back. {waits}"
-        at = remediation.step
-        steps = (*remediation.steps[:at], *acts.call_steps(remediation, why), *remediation.steps[at:])
-        called = replace(remediation, steps=steps, next_at=None)
+        called = replace(_with_call(remediation, why), next_at=None)
         return Transition(self._noted(f"A person is called: {why}", called))
 
     def _late(self) -> Transition:
@@ -799,6 +795,27 @@ def _call_due(remediation: Remediation, policy: ExecutePolicy) -> datetime | Non
     if since is None or any("call" in step.parameters for step in remediation.steps):
         return None
     return since + timedelta(seconds=policy.stopped_gang_seconds)
+
+
+def _stopped(remediation: Remediation) -> str:
+    since = f"{remediation.stopped_since:%Y-%m-%d %H:%M:%S %Z}"
+    return f"{remediation.proposal.target} has been stopped since {since}, and does not run again."
+
+
+def _with_call(remediation: Remediation, why: str) -> Remediation:
+    at = remediation.step
+    steps = (*remediation.steps[:at], *acts.call_steps(remediation, why), *remediation.steps[at:])
+    return replace(remediation, steps=steps)
+
+
+def unheard(remediation: Remediation, policy: ExecutePolicy, now: datetime) -> Remediation | None:
+    """The Remediation with a call as its next step, if a person is due to be called and the record shows no call: as it
+    cannot be saved, the call must not wait for it. None otherwise."""
+    since = remediation.stopped_since
+    if since is None or remediation.called_at or now < since + timedelta(seconds=policy.stopped_gang_seconds):
+        return None
+    unsaved = "gpuwatch cannot write that into its record: its account or the API server refuses it."
+    return _with_call(remediation, f"{_stopped(remediation)} {unsaved}")
 
 
 def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:

@@ -1,6 +1,5 @@
 """What each command does: open the sources, take a Snapshot, decide, print. Returns the exit code."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
 from gpuwatch.facts.model.telemetry import GapKind
-from gpuwatch.say.doctor import diagnose, diagnosis_tables
+from gpuwatch.say.doctor import diagnose, diagnosis_tables, installations
 from gpuwatch.say.explain import explain, explanation_tables, full_subject, workloads_of
 from gpuwatch.say.machine import FINDINGS
 from gpuwatch.say.remediation_tables import pause_text
@@ -112,7 +111,9 @@ def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: 
     if opened.cluster is not None and opened.cluster.served:
         kept, unread = kept_of(opened, options)
         told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"
-        facts = {**diagnosis.facts, "guardrails": _guardrails(options), "pause": told}
+        writer = LiveWriter(api_client(options["kubeconfig"], options["context"]))
+        installed = {"guardrails": _guardrails(writer), "installations": _installations(writer)}
+        facts = {**diagnosis.facts, **installed, "pause": told}
         diagnosis = replace(diagnosis, facts=facts)
     print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis, wide=form == "wide"))
     if csv_out is not None:
@@ -123,14 +124,21 @@ def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: 
     return ExitCode.LIMITED if diagnosis.limited and not allow_limited else ExitCode.OK
 
 
-def _guardrails(options: Mapping[str, Any]) -> str:
+def _guardrails(writer: LiveWriter) -> str:
     """Whether the last admission policy of deploy/base, which refuses all that no other names, is bound."""
     at = ObjectRef("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", "gpuwatch-other")
     try:
-        found = LiveWriter(api_client(options["kubeconfig"], options["context"])).get(at)
+        found = writer.get(at)
     except WriteError as error:
         return f"unknown: {error.message}"
     return "in place" if found is not None else "none: RBAC alone holds gpuwatch's account (deploy/README.md)"
+
+
+def _installations(writer: LiveWriter) -> str:
+    try:
+        return installations(writer.objects("apps/v1", "Deployment", ""))
+    except WriteError as error:
+        return f"unknown: {error.message}"
 
 
 def run_capture(output_file: Path, pseudonyms: bool, **options: Any) -> int:

@@ -84,7 +84,7 @@ class Controller:
             leads=leads,
             leader=election.holder if election is not None else "",
             modes=self._modes(),
-            complaints=(*unwell, *self.unready(), *found.leftovers),
+            complaints=(*unwell, *self.unready(), *self._remediation.stopped, *found.leftovers),
             jobs=jobs,
             analysis=found.analysis,
             remediations=found.remediations,
@@ -121,4 +121,4 @@ class Controller:
     def _notify(self) -> bool:
         """Send the outstanding notifications. False if there were none."""
         delivery = self.settings.delivery
-        return self.replica.leads() and self.replica.notifications.send(delivery, datetime.now(UTC))
+        return self.replica.calls() and self.replica.notifications.send(delivery, datetime.now(UTC))

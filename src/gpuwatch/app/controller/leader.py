@@ -61,6 +61,8 @@ class Election:
         self._leads_until = float("-inf")
         self._answered_at = float("-inf")
         self.holder = ""
+        self.vacant = False
+        """Nobody leads, because the API server refused this process' write of the Lease."""
 
     @property
     def leads(self) -> bool:
@@ -107,6 +109,7 @@ class Election:
             self._observed = version, self._monotonic()
         duration = found.get("spec", {}).get("leaseDurationSeconds") or self._lease_seconds
         if self.holder and self._monotonic() - self._observed[1] < duration:
+            self.vacant = False
             return False
         return self._taken(asked, lambda: self._take(found))
 
@@ -156,11 +159,12 @@ class Election:
             write()
         except WriteError as error:
             if error.failure is not Failure.CONFLICT and error.failure is not Failure.NOT_FOUND:
+                self.vacant = not self.leads
                 raise
             # Another replica was faster. A leader's remaining time ends before another could take over.
             self.holder = _holder(self._writer.get(self.lease))
             return self.leads
-        self.holder = self.identity
+        self.holder, self.vacant = self.identity, False
         self._leads_until = asked + self._lease_seconds * _WRITES_FOR
         return self.leads
 

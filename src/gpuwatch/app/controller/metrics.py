@@ -205,7 +205,9 @@ class Metrics:
         ages = {(node,): max((at - began).total_seconds(), 0.0) for node, began in since.items()}
         self._replace("gpuwatch_taint_age_seconds", ages)
         self._gauges["gpuwatch_paused"].set(pause.paused)
-        self._gauges["gpuwatch_remediations_overdue"].set(sum(each.overdue for each in remediations))
+
+    def overdue(self, remediations: int) -> None:
+        self._gauges["gpuwatch_remediations_overdue"].set(remediations)
 
     def left_behind(self, count: int) -> None:
         self._gauges["gpuwatch_orphaned_objects"].set(count)

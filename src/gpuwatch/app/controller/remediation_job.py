@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.execute.advance import ExecutorPolicies, unheard
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.sweep import ORPHAN_GRACE_SECONDS, Orphan, in_turn, suspects
 from gpuwatch.act.remediations import RemediationStore
@@ -16,6 +17,8 @@ from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers
 from gpuwatch.app.errors import EXPECTED
 from gpuwatch.app.logs import fields
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation
+from gpuwatch.sources.kube.writer import WriteError
+from gpuwatch.sources.store import StoreError
 
 log = logging.getLogger("gpuwatch.run")
 
@@ -77,11 +80,37 @@ class RemediationJob:
         self._histories = HistoryLog(replica.metrics)
         self._sweeps = 0
         self._left_since: dict[ObjectRef, datetime] = {}
+        self._known: tuple[Remediation, ...] = ()
+        self.stopped: tuple[str, ...] = ()
+        """A sentence for each stopped gang whose call for a person could not be saved."""
 
     def run(self) -> None:
-        """Advance every due Remediation as far as it goes now."""
+        """Advance every due Remediation as far as it goes now, and call people for gangs that stay stopped."""
+        try:
+            self._carry_out()
+        finally:
+            self._call(datetime.now(UTC))
+
+    def _call(self, now: datetime) -> None:
+        """By metric, log, page and notification, for each gang that stays stopped, also while nothing can be saved."""
+        replica, policy = self._replica, self._replica.settings.execute
+        known = self._known if replica.calls() else ()
+        called = [found for each in known if (found := unheard(each, policy, now))]
+        replica.metrics.overdue(len(called) + sum(each.overdue for each in known))
+        said = {each.id: each.steps[each.step].parameters["text"] for each in called}
+        for each in called:
+            if said[each.id] not in self.stopped:
+                log.error("remediation %s", said[each.id], extra=fields(remediation=each.name))
+            with suppress(WriteError, StoreError):  # on its way, or told again in the next run
+                replica.notifications.tell(each, replica.settings.delivery, now)
+        self.stopped = tuple(said.values())
+
+    def _carry_out(self) -> None:
         replica = self._replica
         if not replica.leads():
+            if replica.calls():
+                with replica.remediations() as store:
+                    self._known = store.all() if store is not None else ()
             return
         with replica.remediations() as store:
             if store is None or replica.writers is None:
@@ -92,6 +121,7 @@ class RemediationJob:
                     return
                 self._carry_on(executor, name)
             known, pause = store.all(), store.paused()
+            self._known = known
             swept = self._swept(executor, known)
         with replica.telling:
             if not replica.leads():

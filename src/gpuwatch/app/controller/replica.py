@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuwatch.act.remediations import RemediationStore
-from gpuwatch.app.controller.leader import Election
+from gpuwatch.app.controller.leader import Election, NotLeadingError
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.notifications import Notifications
 from gpuwatch.app.settings import Settings
@@ -20,6 +20,7 @@ from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.say.deliver.deliver import Sent
 from gpuwatch.sources.kube.writer import ClusterWriter
+from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.checkpoints import DELIVERIES, STATE, Checkpoints
 from gpuwatch.sources.store.store import Store
 
@@ -81,7 +82,7 @@ class Replica:
         self.found = Found()
         self.term = 0
         self._led = False
-        self.sent = Sent(lambda: self.store(DELIVERIES))
+        self.sent = Sent(lambda: self.store(DELIVERIES), (StoreError, NotLeadingError))
         self.notifications = Notifications(self.sent, metrics, stopping)
 
     @property
@@ -100,6 +101,10 @@ class Replica:
             self._led = leads
             self.metrics.leads.set(leads)
             return leads
+
+    def calls(self) -> bool:
+        """Whether it calls people: it leads, or nobody can."""
+        return self.leads() or (self.election is not None and self.election.vacant)
 
     def take(self) -> None:
         """Reload the settings, and open their sources. If that raises, nothing changes."""

@@ -5,6 +5,7 @@ at least once: a process that is killed before it has noted their answer sends i
 """
 
 import hashlib
+import logging
 import re
 import shutil
 import threading
@@ -37,6 +38,8 @@ _AGAIN_SECONDS = 60.0
 # No leading dot: neither hidden files nor the parent folder.
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
+log = logging.getLogger("gpuwatch.deliver")
+
 Progress = Callable[[str], None]
 
 
@@ -44,11 +47,14 @@ class Sent:
     """What was sent to whom: rows of the state in memory, each saved when it changes. Nothing else outlives a process
     that delivers. For several threads. Every method raises StoreError.
 
-    opened: opens the state; called for each read and write.
+    opened: opens the state; called for each read and write. lost: what a write raises that fails.
     """
 
-    def __init__(self, opened: Callable[[], AbstractContextManager[Store]]) -> None:
+    def __init__(
+        self, opened: Callable[[], AbstractContextManager[Store]], lost: tuple[type[Exception], ...] = (StoreError,)
+    ) -> None:
         self._opened = opened
+        self._lost = lost
         self._lock = threading.Lock()
         self._rows: dict[str, Sending] | None = None
         self._unsaved: dict[str, Sending] = {}
@@ -64,14 +70,19 @@ class Sent:
 
     def note(self, sending: Sending, *, later: bool = False) -> Sending:
         """Keep the row. later: save it with the next one that is noted. A row that cannot be saved counts here, and is
-        saved with the next one too."""
+        saved with the next one too. Only a report waits for that: a notification may arrive twice."""
         with self._lock:
             rows = self._loaded()
             rows[sending.id] = self._unsaved[sending.id] = sending
             if not later:
-                with self._opened() as store:
-                    store.save_deliveries(self._unsaved.values())
-                self._unsaved.clear()
+                try:
+                    with self._opened() as store:
+                        store.save_deliveries(self._unsaved.values())
+                    self._unsaved.clear()
+                except self._lost as error:
+                    if sending.report:
+                        raise
+                    log.warning("%s: what was sent is not saved: %s", sending.id, error)
         return sending
 
     def forget(self, names: Iterable[str]) -> int:

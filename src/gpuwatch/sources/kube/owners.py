@@ -11,7 +11,7 @@ import msgspec
 from gpuwatch.facts.frameworks import FRAMEWORKS, WRITTEN, kueue
 from gpuwatch.facts.frameworks.fights import PAUSED, Surroundings, alone, may_release
 from gpuwatch.facts.frameworks.framework import Kind, ReleaseRule
-from gpuwatch.facts.frameworks.objects import KindKey, Object
+from gpuwatch.facts.frameworks.objects import KindKey, Object, key_of
 from gpuwatch.facts.frameworks.owner import Owner, OwnerRef, OwnerSpec, OwnerState, Wire
 from gpuwatch.facts.frameworks.recognise import (
     GangObjects,
@@ -285,35 +285,38 @@ def judge_releases(
     workloads: Sequence[Workload], tops: Sequence[Owner], groups: Sequence[Owner], autoscalers: Sequence[Object]
 ) -> tuple[Workload, ...]:
     """These Workloads with `unreleasable`. groups: Kueue's Workloads and PodGroups."""
-    known = {owner.uid: owner for owner in (*tops, *groups)}
+    known = {(owner.key, owner.namespace, owner.name): owner for owner in (*tops, *groups)}
     around: dict[str, list[Object]] = {}
-    for item in (*(_bare(owner) for owner in groups), *autoscalers):
-        around.setdefault(item["metadata"].get("namespace", ""), []).append(item)
+    for group in groups:
+        if group.controller is not None and not group.ended:
+            around.setdefault(group.controller.uid, []).append(
+                _bare(group, WRITTEN[group.key].api_version if group.key in WRITTEN else group.group + "/")
+            )
+    for item in autoscalers:
+        around.setdefault(f"{item['metadata']['namespace']}/{item['spec']['scaleTargetRef'].get('name')}", []).append(
+            item
+        )
 
     def judged(workload: Workload) -> Workload:
-        owner = known.get(workload.uid)
+        owner = known.get((workload.key, workload.namespace, workload.name))
         if owner is None or workload.status is not OwnerStatus.FOUND:
             return workload
-        surroundings = Surroundings(tuple(around.get(owner.namespace, ())))
-        bare = _bare(owner, workload.api_version)
-        answer = may_release(bare, surroundings, lambda target: known[target["metadata"]["uid"]].alone)
+        near = (*around.get(owner.uid, ()), *around.get(f"{owner.namespace}/{owner.name}", ()))
+        answer = may_release(_bare(owner, workload.api_version), Surroundings(near), lambda it: known[_at(it)].alone)
         return replace(workload, unreleasable=" ".join(answer.no))
 
     return tuple(map(judged, workloads))
 
 
-def _bare(owner: Owner, api_version: str = "") -> Object:
+def _at(object_: Object) -> tuple[KindKey, str, str]:
+    return key_of(object_), object_["metadata"]["namespace"], object_["metadata"]["name"]
+
+
+def _bare(owner: Owner, api_version: str) -> Object:
     """As much of the object as `may_release` asks for beside `Owner.alone`."""
-    version = (api_version or WRITTEN[owner.key].api_version) if owner.key in WRITTEN else f"{owner.group}/"
     above = [{"uid": owner.controller.uid}] if owner.controller is not None else []
     names = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid, "labels": dict(owner.labels)}
-    ended = [{"type": "Finished", "status": "True"}] if owner.ended else []
-    return {
-        "apiVersion": version,
-        "kind": owner.kind,
-        "metadata": {**names, "ownerReferences": above},
-        "status": {"conditions": ended},
-    }
+    return {"apiVersion": api_version, "kind": owner.kind, "metadata": {**names, "ownerReferences": above}}
 
 
 def assign_companions(
