@@ -220,7 +220,7 @@ class Fleet:
                     "ownerReferences": [self._reference(name)],
                 },
                 "spec": {},
-                "status": {"phase": "Pending", "conditions": [UNPLACED]},
+                "status": {"phase": "Pending"},
             }
         )
         if node:
@@ -231,6 +231,16 @@ class Fleet:
         assert pod is not None
         status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         self.cluster.put({**pod, "spec": {"nodeName": node}, "status": status})
+
+    def _refuse(self, pod: Object) -> None:
+        """The scheduler's words about a Pod that it does not place."""
+        name, closed = pod["metadata"]["labels"]["app"], sum(map(is_closed, self._all("v1", "Node")))
+        why = f"{self.nodes - closed} Insufficient {GPU}"
+        if self._free_node(self.size[name][0]) is not None:
+            why = "1 node(s) had volume node affinity conflict"
+        barred = f"{closed} node(s) had untolerated taint(s), " if closed else ""
+        said = {**UNPLACED, "message": f"0/{self.nodes} nodes are available: {barred}{why}."}
+        self.cluster.put({**pod, "status": {"phase": "Pending", "conditions": [said]}})
 
     def budget(self, name: str, allowed: int) -> None:
         self.cluster.put(
@@ -303,10 +313,12 @@ class Fleet:
                     self.cluster.put({**self.find(name), "status": status})
         for pod in self.pods():
             name = pod["metadata"]["labels"]["app"]
-            if "nodeName" not in pod["spec"] and name not in self.stuck:
-                node = self._free_node(self.size[name][0])
+            if "nodeName" not in pod["spec"]:
+                node = self._free_node(self.size[name][0]) if name not in self.stuck else None
                 if node is not None:
                     self._place(pod["metadata"]["name"], node)
+                else:
+                    self._refuse(pod)
 
     def _wanted(self, owner: Object) -> int:
         count = self.size[owner["metadata"]["name"]][1]
@@ -461,6 +473,7 @@ class Fleet:
     def _model_pod(self, pod: Object) -> Pod:
         owner = self._owner(pod["metadata"]["labels"]["app"])
         name, phase = f"{owner['kind']}/ml/{owner['metadata']['name']}", pod["status"]["phase"]
+        words = [each for each in pod["status"].get("conditions", ()) if each["type"] == "PodScheduled"]
         return model.pod(
             f"ml/{pod['metadata']['name']}",
             pod["spec"].get("nodeName", ""),
@@ -470,6 +483,7 @@ class Fleet:
             phase=phase,
             ready=phase == "Running",
             labels=pod["metadata"]["labels"],
+            unscheduled=": ".join(each.get(key, "") for each in words for key in ("reason", "message")),
             gang=name if owner["kind"] == "Job" else "",
         )
 
@@ -546,7 +560,7 @@ HEALTHY = {
     "severity": Severity.INFO,
     "advice": Advice.NONE,
 }
-UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no Node has room"}
+UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 VOLCANO = "batch.volcano.sh/v1alpha1"
 KUEUE = "kueue.x-k8s.io/v1beta2"
 _KINDS = (

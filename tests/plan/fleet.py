@@ -31,6 +31,8 @@ from gpuwatch.facts.model.telemetry import Device, Vendor
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
+FULL = f"Unschedulable: 0/9 nodes are available: 9 Insufficient {GPU}."
+"""What kube-scheduler says of a Pod for which no Node has GPUs."""
 
 
 def node(name: str, gpus: int = 8, **changes: object) -> Node:
@@ -61,6 +63,7 @@ def device(node_name: str, index: int, holder: str = "", **changes: object) -> D
 
 
 def pod(ref: str, on: str, gpus: int = 1, owner: str = "", **changes: object) -> Pod:
+    """on: '' for one that waits for GPUs, as its scheduler says."""
     namespace, name = ref.split("/")
     base = Pod(
         namespace=namespace,
@@ -70,6 +73,7 @@ def pod(ref: str, on: str, gpus: int = 1, owner: str = "", **changes: object) ->
         started=NOW - timedelta(hours=10),
         accelerators={GPU: gpus},
         workload=owner or f"Deployment/{namespace}/{name}",
+        unscheduled="" if on else FULL,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.act.plan.policy import PlanPolicy
-from gpuwatch.facts.model.cluster import Gang, Node, Placement, Pod
+from gpuwatch.facts.model.cluster import Node, Pod
 from gpuwatch.facts.model.decision import ActionKind, Finding, Plan, Snapshot
-from plan.fleet import device, guards, idle, node, only, plan_of, pod, reason, sick, snapshot
+from plan.fleet import device, guards, idle, node, only, plan_of, pod, sick, snapshot
 
 OPEN = PlanPolicy(
     budget_ratio=1.0,
@@ -126,48 +125,3 @@ def test_two_gangs_do_not_land_in_the_same_place() -> None:
     assert [guards(item) for item in moves] == [set(), {"lands"}]
     alone = plan_of(snapshot(nodes, devices, pods), (sick(devices[8]),), OPEN)
     assert only(alone, ActionKind.EVICT_GANG).admitted
-
-
-@pytest.mark.parametrize(
-    ("gpus", "others", "refused"),
-    [
-        (7, 0, True),  # the healthy seven of the sick Node are its last place
-        (8, 0, False),  # it has no use for the sick one, so it has no place to lose
-        (7, 1, False),
-    ],
-)
-@pytest.mark.parametrize("noticed", [False, True])
-def test_a_taint_leaves_an_admitted_gang_its_last_place(gpus: int, others: int, refused: bool, noticed: bool) -> None:
-    """noticed: the device plugin has taken the sick GPU off the Node's allocatable already."""
-    labels = {"gpu": "h100"}
-    first = node("n0", labels=labels)
-    if noticed:
-        first = replace(first, allocatable={"nvidia.com/gpu": 7})
-    nodes = [first, *(node(f"free{i}", labels=labels) for i in range(others)), node("n9")]
-    devices = [device(item.name, i) for item in nodes for i in range(8)]
-    gang = Gang(id="G", framework="JobSet", workload="JobSet/ml/g", namespace="ml", pods=("ml/g0",))
-    member = waiting("g0", gpus, owner="JobSet/ml/g", gang="G", placement=Placement(node_selector=labels))
-    state = snapshot(nodes, devices, [member], gangs=[gang])
-    item = only(plan_of(state, (sick(devices[0]),), OPEN), ActionKind.TAINT_NODE)
-    assert ("waiting_gangs" in guards(item)) is refused
-    if refused:
-        assert reason(item, "waiting_gangs").startswith("G waits to be placed and would have no place left.")
-
-
-def test_two_fences_of_one_plan_do_not_take_the_last_place_of_a_gang_that_waits() -> None:
-    """Either of the Nodes could go; the gang needs one of them."""
-    nodes = [node("n0", 8), node("n1", 8), *(node(f"b{i}", 8) for i in range(4))]
-    busy = [pod(f"ml/x{i}", f"b{i}", 8, "Job/ml/x") for i in range(4)]
-    waits = pod("ml/w", "", 7, phase="Pending", started=None)
-    devices = [device(name, i) for name in ("n0", "n1") for i in range(8)]
-    devices += [device(f"b{i}", j, f"ml/x{i}") for i in range(4) for j in range(8)]
-    both = snapshot(nodes, devices, [*busy, waits])
-    findings = (sick(devices[0]), sick(devices[8]))
-    policy = replace(OPEN, min_pool_nodes_left=0)
-    for alone in findings:
-        assert "waiting_gangs" not in guards(only(plan_of(both, (alone,), policy), ActionKind.TAINT_NODE))
-    items = [item for item in plan_of(both, findings, policy).items if item.candidate.action is ActionKind.TAINT_NODE]
-    refused = [item for item in items if not item.admitted]
-    assert [item.admitted for item in items] == [True, False]
-    assert guards(refused[0]) == {"waiting_gangs"}
-    assert reason(refused[0], "waiting_gangs").startswith("With the taints that are planned before it: ml/w waits")

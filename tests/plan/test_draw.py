@@ -179,9 +179,11 @@ def test_the_taint_of_a_move_has_its_turn_before_it() -> None:
     names = [f"JobSet/ml/g{i}" for i in range(2)]
     gangs = [Gang(id=name, framework="JobSet", workload=name, namespace="ml", pods=()) for name in names]
     members = [pod(f"ml/p{n}-{i}", f"n{n}", owner=names[n], gang=names[n]) for n in range(2) for i in range(4)]
-    waits = pod("ml/waits", "", gpus=64, phase="Pending")
-    devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n < 2 and i < 4 else "") for n in range(8) for i in range(8)]
-    state = snapshot(nodes, devices, [*members, waits], gangs=gangs)
+    others = [pod(f"ml/q{n}-{i}", f"n{n}") for n in range(2, 8) for i in range(5)]  # no block of four is left there
+    held = {0: members[:4], 1: members[4:], **{n: others[5 * n - 10 : 5 * n - 5] for n in range(2, 8)}}
+    refs = {(n, i): each.ref for n, pods in held.items() for i, each in enumerate(pods)}
+    devices = [device(f"n{n}", i, refs.get((n, i), "")) for n in range(8) for i in range(8)]
+    state = snapshot(nodes, devices, [*members, *others], gangs=gangs)
     policy = replace(POLICY, budget_ratio=0.0, budget_min_gpus=8, storm_ratio=1.0)
     plan = plan_of(state, (sick(devices[0]), sick(devices[8], confidence_ratio=0.95)), policy)
     items = [(item.candidate.action, item.candidate.nodes[0], item.admitted) for item in plan.items]
@@ -227,10 +229,11 @@ def test_the_documented_score_examples() -> None:
     assert worth(one_lost_of_eight(gang=True)) == pytest.approx(205.6)
 
 
-@pytest.mark.parametrize(("waiting", "missed"), [(0, 0), (1, 1), (2, 2), (8, 7), (16, 7)])
-def test_free_gpus_are_missed_as_far_as_others_cannot_stand_in(waiting: int, missed: int) -> None:
-    """Of another Node's free GPUs a block of seven stands in, less those that somebody waits for."""
-    assert one_lost_of_eight(also_free=1, waiting=waiting).score.disrupted_gpu_hours == 20 * missed
+@pytest.mark.parametrize(("also_free", "missed"), [(0, 7), (1, 0)])
+@pytest.mark.parametrize("waiting", [0, 8, 10**9])
+def test_free_gpus_are_missed_as_far_as_others_cannot_stand_in(also_free: int, missed: int, waiting: int) -> None:
+    """A block of seven on another Node stands in. What waits although it is free cannot use it."""
+    assert one_lost_of_eight(also_free=also_free, waiting=waiting).score.disrupted_gpu_hours == 20 * missed
 
 
 def test_single_free_gpus_do_not_stand_in_for_a_block() -> None:

@@ -7,6 +7,7 @@ the same simulation. Pure.
 """
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -390,6 +391,41 @@ def waiting_groups(pods: Iterable[Pod]) -> list[list[Pod]]:
         return -max(pod.priority for pod in group), min(created, default=math.inf), min(pod.ref for pod in group)
 
     return sorted(groups.values(), key=rank)
+
+
+_REASON = re.compile(r"(?:^|[:,.]\s+)\d+ (.+?)(?=[,.]+(?:\s|$)|$)", re.DOTALL)
+"""A scheduler's reason, after the number of Nodes for which it holds. kube-scheduler 1.36, Coscheduling and nearly so
+Volcano: '0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insufficient nvidia.com/gpu. preemption: …'.
+KAI: 'no nodes with enough resources were found: 5 node(s) didn't have enough resources: GPUs.'"""
+_KAI_LACKS = "node(s) didn't have enough "
+_SIMULATED = re.compile(
+    rf"(?:Insufficient|{re.escape(_KAI_LACKS)}resources:) (?:cpu|CPU cores|memory)|Too many pods"
+    r"|.* taint.*|.*were unschedulable|.*node affinity/selector"
+)
+"""Reasons that the landing sees as the scheduler does, whatever else the Pod asks for."""
+
+
+def _reasons(pod: Pod) -> tuple[str, ...]:
+    said = pod.unscheduled.partition(" preemption: ")[0]
+    # A name in quotes, such as a claim's, is what a tenant wrote: anything.
+    return tuple(_REASON.findall(said)) if said.startswith("Unschedulable: ") and '"' not in said else ()
+
+
+def _shortages(pod: Pod) -> set[str]:
+    """Of its accelerators, in the words of schedulers."""
+    named = {f"Insufficient {name}" for name in pod.accelerators}
+    kai = {f"{_KAI_LACKS}of mig profile: {name}" for name in pod.accelerators}
+    return named | kai | ({f"{_KAI_LACKS}resources: GPUs"} if pod.accelerators else set())
+
+
+def lacks_accelerators(pod: Pod) -> bool:
+    """Whether its scheduler says that a Node lacks the accelerators that the Pod asks for."""
+    return not _shortages(pod).isdisjoint(_reasons(pod))
+
+
+def lacks_room_alone(pod: Pod) -> bool:
+    """Whether its scheduler names nothing against any Node but what the landing sees too."""
+    return all(each in _shortages(pod) or _SIMULATED.fullmatch(each) for each in _reasons(pod))
 
 
 def unfit(pod: Pod, node: Node) -> str:

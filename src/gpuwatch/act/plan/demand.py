@@ -104,7 +104,7 @@ def _places(
 def explained(facts: PlanFacts) -> tuple[Finding, ...]:
     """All findings; those of partly placed gangs with the reason why their other Pods find no room."""
     partial = {item.subject.name: item for item in facts.findings if item.kind is FindingKind.PARTIAL_GANG}
-    rest = {group[0].gang: group for group in facts.waiting if group[0].gang in partial}
+    rest = {group[0].gang: group for group in facts.pending if group[0].gang in partial}
     stuck = {name: found for name, group in rest.items() if (found := _no_room(group, facts))}
     frees = {
         name: [each for each in sorted(partial) if each != name and not _no_room(rest[name], facts, each)]

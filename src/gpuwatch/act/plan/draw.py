@@ -19,7 +19,6 @@ from gpuwatch.act.plan.guards import (
     in_flight,
     left_behind,
     selected,
-    starved,
     taken_back,
 )
 from gpuwatch.act.plan.misfit import place
@@ -184,8 +183,6 @@ class _Grants:
 
     def _against(self, candidate: Candidate) -> Iterable[Refusal]:
         if candidate.action is ActionKind.TAINT_NODE:
-            if self._tainted and (why := starved(self._facts, {*self._tainted, *candidate.nodes})):
-                yield Guard.WAITING_GANGS.refuses(f"With the taints that are planned before it: {why}")
             return
         other = next((self._disturbed[ref] for ref in candidate.pods if ref in self._disturbed), None)
         if other is not None:

@@ -2,12 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
 
-from gpuwatch.act.placement import Nowhere, Room, waiting_groups
+from gpuwatch.act.placement import Nowhere, Room, lacks_accelerators, lacks_room_alone, waiting_groups
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.frameworks import OWNERS, keys
@@ -26,9 +26,9 @@ _KUBERNETES_PREFIX = "node.kubernetes.io/"
 
 @dataclass(frozen=True)
 class Ground:
-    """The room left after the pending Pods are placed, as the scheduler is about to do.
+    """The room left after the Pods that wait are placed, as the scheduler is about to do.
 
-    unsettled: groups that fit nowhere now.
+    unsettled: groups that wait and fit nowhere now.
     """
 
     room: Room
@@ -161,11 +161,6 @@ class PlanFacts:
             if node.name not in self.out_of_service and (free := self.free_gpus.get(node.name, 0)):
                 found[self.pool(node)][free] += 1
         return found
-
-    @cached_property
-    def waiting_gpus(self) -> float:
-        """GPUs that pending Pods without a Node request; a slice counts as a whole GPU, since its Node is not known."""
-        return self.gpu_shares(pod for pod in self.snapshot.cluster.pods if pod.phase == "Pending" and not pod.node)
 
     @cached_property
     def mean_group_gpus(self) -> dict[str, float]:
@@ -329,39 +324,25 @@ class PlanFacts:
         return self.workloads[workload].uid if workload in self.workloads else ""
 
     @cached_property
-    def serving_room(self) -> Room:
-        """Where the scheduler puts Pods before new taints: degraded Nodes too, without their free degraded GPUs."""
-        nodes = []
-        for node in self.nodes.values():
-            here = self.devices_of_node.get(node.name, ())
-            idle = sum(1 for item in here if item.id in self.degraded_devices and not item.pods)
-            main = max(node.allocatable, key=lambda name: (node.allocatable[name], name), default=None)
-            if idle and main is not None:
-                # The device plugin may have removed them from the allocatable already.
-                gone = max(node.accelerators.get(main, 0) - node.allocatable[main], 0)
-                left = max(node.allocatable[main] - max(idle - gone, 0), 0)
-                nodes.append(replace(node, allocatable={**node.allocatable, main: left}))
-            else:
-                nodes.append(node)
-        out = {node.name: reason for node in nodes if (reason := self.closed(node))}
-        return Room(nodes, self.snapshot.cluster.pods, {**self.tainted_by_us, **out})
-
-    @cached_property
     def ground(self) -> Ground:
         room = self.bare_room.copy()
-        left = (group for group in self.waiting if isinstance(room.land(group, tell=False, perhaps=True), Nowhere))
-        return Ground(room, tuple(tuple(group) for group in left))
+
+        def lands(group: list[Pod]) -> bool:
+            # A reason that the landing does not see holds on some Node that has room here: the Pod will not take it.
+            told = all(map(lacks_room_alone, group))
+            return told and not isinstance(room.land(group, tell=False, perhaps=True), Nowhere)
+
+        return Ground(room, tuple(tuple(group) for group in self.waiting if not lands(group)))
 
     @cached_property
-    def waiting(self) -> list[list[Pod]]:
+    def pending(self) -> list[list[Pod]]:
+        """All groups that are not placed, for whatever reason."""
         return waiting_groups(self.snapshot.cluster.pods)
 
     @cached_property
-    def served(self) -> list[tuple[list[Pod], frozenset[str]]]:
-        """Pending groups that the scheduler can place before new taints, with their Nodes."""
-        room = self.serving_room.copy()
-        placed = ((group, room.land(group, tell=False, perhaps=True)) for group in self.waiting)
-        return [(group, frozenset(places.values())) for group, places in placed if not isinstance(places, Nowhere)]
+    def waiting(self) -> list[list[Pod]]:
+        """Those that wait for accelerators, by the word of their scheduler: a tenant does not write a Pod's status."""
+        return [group for group in self.pending if any(map(lacks_accelerators, group))]
 
     @cached_property
     def domains(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
@@ -393,9 +374,10 @@ class PlanFacts:
         return Counter(item.claim for item in self.snapshot.cluster.claims)
 
     def gpu_shares(self, pods: Iterable[Pod]) -> float:
-        """Physical GPUs that these Pods request, or hold by a claim (DRA): a slice or a shared GPU counts in part."""
+        """Physical GPUs that these Pods hold, by requests or by a claim (DRA): a slice or a shared GPU counts in part.
+        A Pod without a Node holds none, and may ask for any number."""
         total = 0.0
-        for pod in pods:
+        for pod in (pod for pod in pods if pod.node):
             node = self.nodes.get(pod.node)
             worth = self._units(node) if node is not None else {}
             total += sum(count * worth.get(name, 1.0) for name, count in pod.accelerators.items())

@@ -353,24 +353,6 @@ def _takes(pod: Pod, limited: str) -> bool:
     return not other_device and not _NO_PODS.fullmatch(limited)
 
 
-def starved(facts: PlanFacts, nodes: Collection[str]) -> str:
-    """The pending gang that would lose its last healthy place if these Nodes were tainted; '' for none."""
-    if all(places.isdisjoint(nodes) for _, places in facts.served):
-        return ""
-    room = facts.serving_room.copy()
-    room.avoid(nodes, "it would be tainted")
-    for group, _ in facts.served:
-        # Of a Pod that cannot be judged, the rest of its spec counts: it must not keep a degraded Node in service.
-        left = room.land(group, perhaps=True)
-        if isinstance(left, Nowhere):
-            return f"{group[0].gang or group[0].ref} waits to be placed and would have no place left. {left.reason}"
-    return ""
-
-
-def _waiting_gangs(case: GuardCase) -> str | None:
-    return starved(case.facts, case.candidate.nodes)
-
-
 def contended(candidate: Candidate, facts: PlanFacts) -> list[str]:
     """Its findings of contention; one move resolves each."""
     return [item.id for item in facts.findings_of(candidate) if item.kind in CONTENTION]
@@ -441,7 +423,6 @@ class Guard(StrEnum):
     ALREADY_OPEN = "already_open", Clearance.WAIT, _already_open
     TAINTED_FIRST = "tainted_first", Clearance.WAIT, _tainted_first
     LANDS = "lands", Clearance.WAIT, _lands, _MOVE
-    WAITING_GANGS = "waiting_gangs", Clearance.WAIT, _waiting_gangs, _TAINT
     # By what else is planned.
     POOL_NODES = "pool_nodes", None
     BUDGET = "budget", None

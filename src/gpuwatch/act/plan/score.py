@@ -232,7 +232,7 @@ def weigh(candidate: Candidate, facts: PlanFacts) -> tuple[Score, Timing]:
     moment, timing = chosen(candidate, facts, rate * confidence)
     horizon = HORIZON_HOURS
     if candidate.action is ActionKind.RELEASE_GANG:
-        freed = facts.gpu_shares(pod for pod in pods if pod.node) if pods else candidate.gpus
+        freed = facts.gpu_shares(pods) if pods else candidate.gpus
         gain = _Term(freed, horizon, "GPUs that the release frees")
         harm = _restart(candidate, moment, freed)
     elif candidate.action is ActionKind.EVICT_GANG:
@@ -343,7 +343,8 @@ def _missed(candidate: Candidate, facts: PlanFacts) -> _Term:
 
 
 def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> float:
-    """Free healthy GPUs of the Node that the pool cannot replace by free blocks as large, less those in demand."""
+    """Free healthy GPUs of the Node that the pool cannot replace by free blocks as large. A Pod that waits
+    although a block is free cannot use it."""
     missed = 0.0
     for name in candidate.nodes:
         node = facts.nodes.get(name)
@@ -355,5 +356,5 @@ def _missed_gpus(candidate: Candidate, facts: PlanFacts) -> float:
         spare = sum(free // here * here * nodes for free, nodes in blocks.items()) if blocks else 0
         if name not in facts.out_of_service:
             spare -= here  # its own
-        missed += min(max(here - max(spare - facts.waiting_gpus, 0), 0), here)
+        missed += min(max(here - spare, 0), here)
     return missed
