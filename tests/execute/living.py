@@ -225,6 +225,8 @@ class Fleet:
         )
         if node:
             self._place(f"{name}-{generation}", node)
+        else:
+            self._refuse(next(pod for pod in self.pods(name) if pod["metadata"]["name"] == f"{name}-{generation}"))
 
     def _place(self, name: str, node: str) -> None:
         pod = self.cluster.get(ObjectRef("v1", "Pod", name, "ml"))
@@ -240,7 +242,8 @@ class Fleet:
             why = "1 node(s) had volume node affinity conflict"
         barred = f"{closed} node(s) had untolerated taint(s), " if closed else ""
         said = {**UNPLACED, "message": f"0/{self.nodes} nodes are available: {barred}{why}."}
-        self.cluster.put({**pod, "status": {"phase": "Pending", "conditions": [said]}})
+        if pod["status"].get("conditions") != [said]:  # it writes only what it did not say before
+            self.cluster.put({**pod, "status": {"phase": "Pending", "conditions": [said]}})
 
     def budget(self, name: str, allowed: int) -> None:
         self.cluster.put(
