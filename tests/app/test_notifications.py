@@ -52,7 +52,13 @@ class World:
             self.notifications.tell(remediation, self.policy, self.fleet.now)
 
         self.executor = Executor(
-            self.store, self.fleet.cluster, self.fleet.rehearsal, self.fleet.view, tell, ExecutorPolicies(plan, quick())
+            self.store,
+            self.fleet.cluster,
+            self.fleet.rehearsal,
+            self.fleet.view,
+            tell,
+            ExecutorPolicies(plan, quick()),
+            self.fleet.read_exporters,
         )
 
     def restarted(self) -> None:

@@ -12,7 +12,8 @@ import pytest
 from detect.alone import with_others
 from detect.situations.asked import complaints, concluded
 from detect.situations.notation import STALE, values
-from gpuwatch.facts.model.decision import Advice, Severity, Verdict
+from gpuwatch.act.execute.source import UNSHOWN, facts_of
+from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Severity, Verdict
 from tools.situations import PAGE, Row, page, themes
 
 THEMES = themes()
@@ -27,12 +28,21 @@ def _parameters() -> list[object]:
     return found
 
 
+def calls_for_a_move(finding: Finding) -> bool:
+    """Whether it may end Pods, by a signal that one read of the exporter can show."""
+    grave = finding.advice in (Advice.RESET, Advice.REBOOT, Advice.REPLACE) and finding.severity is Severity.CRITICAL
+    return grave and finding.verdict is Verdict.DEGRADED and finding.kind not in (*UNSHOWN, FindingKind.GPU_MISSING)
+
+
 @pytest.mark.parametrize("row", _parameters())
 def test_what_is_concluded(row: Row, tmp_path: Path) -> None:
     wrong = []
     for moment, found in concluded(row, tmp_path):
         wrong += complaints(moment, found)
         assert with_others(found.snapshot, found.faults) == [], "rules that need what they did not declare"
+        assert [each.id for each in found.findings if calls_for_a_move(each) and not facts_of(each, 0.01)] == [], (
+            UNSHOWN
+        )
     assert not wrong, "\n".join(wrong)
 
 

@@ -127,7 +127,7 @@ class HostileFleet(Fleet):
             self.cluster.put(node)
 
     def executor(self, store: Any, policies: ExecutorPolicies) -> Executor:
-        return Executor(store, self.process, self.rehearsal, self.fresh, self._notify, policies)
+        return Executor(store, self.process, self.rehearsal, self.fresh, self._notify, policies, self.read_exporters)
 
     def _may(self, verb: str, resource: str) -> bool:
         return verb not in ("get", "list") or resource != self.unreadable
@@ -237,6 +237,7 @@ class HostileFleet(Fleet):
         except ClusterError as error:
             cluster = Cluster()
             gaps.append(Gap(kind=GapKind.UNREACHABLE, what="cluster", detail=str(error)))
+        cluster = replace(cluster, exporter_urls=self.exporter_urls())
         gaps += cluster.gaps
         gaps += self.gaps()
         pods = self.pods()

@@ -1,7 +1,7 @@
 """A small fleet that lives: objects in a MemoryCluster, the few controllers that the tests need, and views of it."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,6 +31,7 @@ from gpuwatch.facts.model.cluster import (
 from gpuwatch.facts.model.decision import (
     ActionKind,
     Advice,
+    Evidence,
     Finding,
     FindingKind,
     Mode,
@@ -40,7 +41,7 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation
-from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Signal, SourceRead
 from gpuwatch.sources.kube.writer import Failure, WriteError
 from gpuwatch.sources.store.custom_resources import API_VERSION, KIND, NODE_KIND
 from kube.memory_cluster import MemoryCluster, merged
@@ -84,6 +85,13 @@ class Fleet:
     """UUIDs of which telemetry shows nothing."""
     silent: set[str] = field(default_factory=set)
     """UUIDs that do not report now, though rules still conclude from what they told before."""
+    well: set[str] = field(default_factory=set)
+    at_work: set[str] = field(default_factory=set)
+    """UUIDs whose exporter shows them as well, or at work, whatever the series say."""
+    unanswered: str = ""
+    """Why no exporter answers."""
+    asked: list[str] = field(default_factory=list)
+    """URLs of exporters that were read."""
     partial: bool = False
     alerts: tuple[str, ...] = ()
     stale: timedelta = timedelta()
@@ -432,6 +440,7 @@ class Fleet:
             ),
             namespaces=(Namespace(name="ml"),),
             claims=self.claims,
+            exporter_urls=self.exporter_urls(),
             known=True,
             unread=(),
         )
@@ -455,6 +464,27 @@ class Fleet:
             for i in range(GPUS)
             if device_id(f"n{n}", i) not in self.dark
         )
+
+    def exporter_urls(self) -> dict[str, str]:
+        """As the API server tells them."""
+        return {f"http://n{n}:9400/metrics": f"n{n}" for n in range(self.nodes)}
+
+    def read_exporters(self, urls: Sequence[str]) -> SourceRead:
+        """The page of one Node."""
+        self.asked += urls
+        (url,) = urls
+        name = self.exporter_urls()[url]
+        if self.unanswered:
+            return SourceRead(failed=f"{url} could not be read: {self.unanswered}.")
+        values: dict[tuple[str, Signal], dict[str, float]] = {}
+        mine = [each for each in Fleet._devices(self, self.pods()) if each.node == name]
+        names = {f"ml/{pod['metadata']['name']}": pod["metadata"]["labels"]["app"] for pod in self.pods()}
+        for device in mine:
+            works = {names.get(ref, "") for ref in device.pods} - self.idle or device.id in self.at_work
+            well = device.id not in self.sick or device.id in self.well
+            values[device.id, Signal.BUSY_RATIO] = {"": 0.9 if works else 0.0}
+            values[device.id, Signal.XID_CODE] = {"": 0.0 if well else 79.0}
+        return SourceRead(url, frozenset(each.id for each in mine), values)
 
     def gaps(self) -> tuple[Gap, ...]:
         """Of telemetry."""
@@ -513,7 +543,7 @@ class Fleet:
         found = []
         for device in devices:
             if device.id in self.sick:
-                found.append(model.sick(device, kind=self.sick_kind))
+                found.append(model.sick(device, kind=self.sick_kind, evidence=(SHOWN,)))
             elif not self.blind:
                 found.append(model.sick(device, **HEALTHY, kind=self.sick_kind))
         for pod in pods:
@@ -545,7 +575,7 @@ class Fleet:
         self.rehearsal.interfere = interfere
 
     def executor(self, store: Any, policies: ExecutorPolicies) -> Executor:
-        return Executor(store, self.cluster, self.rehearsal, self.view, self._notify, policies)
+        return Executor(store, self.cluster, self.rehearsal, self.view, self._notify, policies, self.read_exporters)
 
     def _notify(self, remediation: Remediation) -> None:
         self.notices.append(remediation.name)
@@ -557,6 +587,8 @@ class Fleet:
         return draw_plan(replace(self.view(), policy=executor.policies.plan, history=executor.store.all()))
 
 
+SHOWN = Evidence(signal="xid_code", value=79.0, statistic="last", comparison="==", bound=79.0)
+"""What the rules say of a sick GPU here, whatever its kind."""
 HEALTHY = {
     "verdict": Verdict.HEALTHY,
     "summary": "no XID",
@@ -777,6 +809,10 @@ class Scene:
 
     def writes(self) -> int:
         return len(self.fleet.log)
+
+    def reads(self) -> int:
+        """Of exporters."""
+        return len(self.fleet.asked)
 
     def calls(self) -> int:
         """Events that call a person."""

@@ -171,7 +171,8 @@ class Served:
         self.people.resume()
         policies = ExecutorPolicies(ONLY_RELEASES, quick(notice_period_seconds=60))
         rehearsal = LiveWriter(self.client, dry_run=True)
-        self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies)
+        source = self.fleet.read_exporters
+        self.executor = Executor(self.store, writer, rehearsal, self.fleet.view, lambda _: None, policies, source)
 
     def _lease_check(self) -> None:
         self.writes += 1

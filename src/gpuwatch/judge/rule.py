@@ -9,6 +9,10 @@ from gpuwatch.facts.model.telemetry import Readings, Signal, StateChange, Statis
 from gpuwatch.judge.fleet import MIN_COVERAGE_RATIO, REPORTING_SIGNALS, Fleet, GpuAnswers, Judge, PhysicalGpu, Tells
 from gpuwatch.judge.health.policy import HealthPolicy
 
+OVER_TIME = "it compares values over time"
+FROM_OBJECTS = "it reads the cluster's objects"
+NO_PORTS = "a GPU exporter shows no ports"
+
 
 class Ask:
     """Takes the questions of one rule, and answers them where there is a fleet.
@@ -107,12 +111,14 @@ NeedsT = TypeVar("NeedsT")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[NeedsT]):
     """tells: the kinds of its findings. needs: the class of its questions. assesses: whether a GPU that it could judge
-    has a known health; False where it says nothing about a GPU that reports and is well."""
+    has a known health; False where it says nothing about a GPU that reports and is well. unshown: why one read of the
+    exporter cannot show what its findings rest on; '' where it can."""
 
     tells: tuple[Tells, ...]
     needs: Callable[[Ask], NeedsT]
     judge: Callable[[Fleet, NeedsT], Judged]
     assesses: bool = True
+    unshown: str = ""
 
     @property
     def name(self) -> str:
@@ -134,4 +140,5 @@ class Rule(Generic[NeedsT]):
 
 def without_statistics(tells: Tells, find: Callable[[Fleet], Iterable[Finding]]) -> Rule[Nothing]:
     """A rule that reads the cluster's objects, and says nothing about a GPU that reports and is well."""
-    return Rule(tells=(tells,), needs=Nothing, judge=lambda fleet, _: Judged(None, tuple(find(fleet))), assesses=False)
+    by = lambda fleet, _: Judged(None, tuple(find(fleet)))  # noqa: E731
+    return Rule(tells=(tells,), needs=Nothing, judge=by, assesses=False, unshown=FROM_OBJECTS)

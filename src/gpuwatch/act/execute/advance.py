@@ -4,7 +4,8 @@ A Transition has at most one write. Its `intent` is stored before the write and 
 killed in between leaves a step that was begun and is not done; the next process checks the object itself.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 
@@ -24,6 +25,7 @@ from gpuwatch.act.execute.recheck import (
     stopped_by,
 )
 from gpuwatch.act.execute.requests import Request
+from gpuwatch.act.execute.source import not_shown
 from gpuwatch.act.execute.steps import Blocked, Done, TargetState
 from gpuwatch.act.plan.demand import on_demand
 from gpuwatch.act.plan.facts import PlanFacts
@@ -59,8 +61,11 @@ from gpuwatch.facts.model.remediation import (
     StepKind,
     Turn,
 )
-from gpuwatch.facts.model.telemetry import PodRef
+from gpuwatch.facts.model.telemetry import PodRef, SourceRead
+from gpuwatch.judge.idle.policy import IdlePolicy
 from gpuwatch.sources.kube.writer import Failure, WriteError
+
+_INSTEAD = "It is read again later. A person may approve the action instead (`gpuwatch approve`)."
 
 WAITER_STARTED = "waiter_started"
 """In `Remediation.verified`: whether the Pod that the release was for was placed in time. Absent if it is gone."""
@@ -83,19 +88,23 @@ class WantedInputs:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What was read for one Transition. others: all stored Remediations but this one."""
+    """What was read for one Transition. others: all stored Remediations but this one. source: by Node."""
 
     pause: Pause = Pause()
     state: TargetState = TargetState()
     view: PlanFacts | None = None
     waiter: Object | None = None
     others: tuple[Remediation, ...] = ()
+    source: Mapping[str, SourceRead] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorPolicies:
+    """idle_ratio: `idle.active_ratio`, up to which an engine is idle."""
+
     plan: PlanPolicy = PlanPolicy()
     execute: ExecutePolicy = ExecutePolicy()
+    idle_ratio: float = IdlePolicy().active_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,13 @@ def held_up(remediation: Remediation, step: Step, pause: Pause) -> bool:
     """Whether the pause stops this step. No pause stops the call of a person."""
     gives_back = remediation.phase is Phase.UNDOING or step.kind.gives_back or "touch" in step.parameters
     return "call" not in step.parameters and pause.stops(gives_back=gives_back)
+
+
+def needs_source(remediation: Remediation) -> bool:
+    """Whether the next step, or the claim before it, leads to the first write that ends Pods, which nobody approved."""
+    step, taints = _next(remediation), remediation.proposal.action is ActionKind.TAINT_NODE
+    strict = step is not None and step.parameters.get("effect") == "NoExecute"
+    return not remediation.approved and (strict if taints else remediation.began_at is None)
 
 
 def needs(remediation: Remediation) -> WantedInputs:
@@ -373,7 +389,12 @@ class Advance:
         if hindered := self._hindered(step):
             return hindered
         again = read_again(self._facts(view), live)
-        return recheck(self.remediation, again, self.inputs.others, self.now, self.policy, step)
+        check = recheck(self.remediation, again, self.inputs.others, self.now, self.policy, step)
+        wanted, reads = self.policy.source_read, self.inputs.source
+        if check.answer is not Clearance.GO or wanted == "off" or not needs_source(self.remediation):
+            return check
+        why = not_shown(check.findings, view, reads, self.policies.idle_ratio, wanted == "required")
+        return Check(Clearance.WAIT, f"Its exporter does not show the reason now. {why} {_INSTEAD}") if why else check
 
     def _hindered(self, step: Step | None = None) -> Check | None:
         """Why a move would lose its place in a queue, or why the release that comes may not be written, as just read;

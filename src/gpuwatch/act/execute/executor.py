@@ -17,11 +17,13 @@ from gpuwatch.act.execute.advance import (
     held_up,
     idle,
     needs,
+    needs_source,
 )
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.execute.propose import left_alone, propose
 from gpuwatch.act.execute.recheck import LiveFacts
 from gpuwatch.act.execute.requests import SWEPT, Notify, rehearse, send, write
+from gpuwatch.act.execute.source import nodes_to_read
 from gpuwatch.act.execute.steps import DEVICE_TAINT_VERSIONS, TargetState
 from gpuwatch.act.execute.sweep import Orphan, held_objects, made, orphan
 from gpuwatch.act.plan.facts import PlanFacts
@@ -32,10 +34,12 @@ from gpuwatch.facts.frameworks.objects import Object, key_of
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import ActionKind, Plan
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Remediation, RemediationId
-from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.telemetry import Gap, GapKind, SourceRead
 from gpuwatch.sources.kube.decode import take_budget
 from gpuwatch.sources.kube.kinds import BUDGET
 from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError, listed
+
+_NO_EXPORTER = "has no exporter's Pod that lists a port. For exporters that are no Pods there is execute.source_read."
 
 _OWNERS_DEEP = 6
 """Most controllers above a Pod that are followed. TrainJob, JobSet, Job and Pod make four."""
@@ -54,7 +58,7 @@ class Executor:
     """Carries out Remediations, one write at a time.
 
     rehearsal: the same cluster as `writer`, with every write as a dry run. fresh: returns an assessed Snapshot that is
-    at most `MAX_FACTS_AGE_SECONDS` old. notify: called at least once per notification.
+    at most `MAX_FACTS_AGE_SECONDS` old. notify: called at least once per notification. source: reads exporters, by URL.
 
     Several executors may share one store: only the one that stored the intent writes.
     """
@@ -65,6 +69,7 @@ class Executor:
     fresh: Callable[[], PlanFacts]
     notify: Notify
     policies: ExecutorPolicies = ExecutorPolicies()
+    source: Callable[[Sequence[str]], SourceRead] = lambda _: SourceRead(failed="There is no way to read exporters.")
     refused: list[Gap] = field(default_factory=list, init=False, repr=False, compare=False)
     """Proposals of the last `propose` that the store refused to keep."""
     failures: dict[RemediationId, WriteError] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -208,7 +213,19 @@ class Executor:
             waiter=self.writer.get(wanted.waiter) if wanted.waiter else None,
             view=view,
             others=tuple(each for each in self._known.values() if each.id != remediation.id),
+            source=self._source(remediation, view) if view is not None and needs_source(remediation) else {},
         )
+
+    def _source(self, remediation: Remediation, view: PlanFacts) -> dict[str, SourceRead]:
+        """What the exporters of its Nodes show, up to the first Node that does not answer if each has to."""
+        known, wanted = view.snapshot.cluster.exporter_urls, self.policies.execute.source_read
+        reads: dict[str, SourceRead] = {}
+        for node in () if wanted == "off" else nodes_to_read(remediation.proposal, view):
+            urls = [url for url, at in known.items() if at == node]
+            reads[node] = self.source(urls) if urls else SourceRead(failed=f"Node {node} {_NO_EXPORTER}")
+            if reads[node].failed and wanted == "required":
+                break
+        return reads
 
     def _state(self, remediation: Remediation, wanted: WantedInputs, view: PlanFacts | None) -> TargetState:
         """Raises WriteError if the object itself cannot be read."""

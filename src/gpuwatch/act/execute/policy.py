@@ -11,6 +11,8 @@ from gpuwatch.facts.model.bounds import named, require
 EFFECTS = ("PreferNoSchedule", "NoSchedule", "NoExecute")
 """Effects of a Node's taint, mildest first."""
 
+SOURCE_READS = ("required", "if_reachable", "off")
+
 FILLED_IN = ("node", "remediation", "cause", "reason")
 """Names that `hand_off_object` may use in braces."""
 
@@ -45,6 +47,10 @@ class ExecutePolicy:
         static ones, so that a repair system that reboots it ends no work. Otherwise with the taint.
     condition: whether the Node condition GPUDegraded is written.
     device_taints: taint the single device by a DeviceTaintRule where the cluster serves it, and not its Node.
+    source_read: before a move, a release or NoExecute that no person approved, gpuwatch reads the exporter of the Node
+        once, which has to show the fault or the idleness now. required: without an answer it waits; if_reachable: it
+        acts; off: it reads nothing. Required: a series may be forged, stale or of another cluster, a Node's own page
+        is not.
     retry_seconds, retry_max_seconds: first wait after a passing obstacle, such as a conflict; doubled up to the second.
     failure_backoff_seconds: how long a target is left alone after a failed Remediation; doubled with each failure in a
         row, up to 16 days.
@@ -73,6 +79,7 @@ class ExecutePolicy:
     hand_off_when_empty: bool = True
     condition: bool = True
     device_taints: bool = True
+    source_read: str = "required"
     retry_seconds: int = 60
     retry_max_seconds: int = 3_600
     failure_backoff_seconds: int = 86_400
@@ -87,6 +94,8 @@ class ExecutePolicy:
         require(self, "execute.", others, lambda value: value >= 1, "1 or more seconds")
         effects = ("first_taint_effect", "last_taint_effect")
         require(self, "execute.", effects, lambda value: value in EFFECTS, f"one of {', '.join(EFFECTS)}")
+        reads = f"one of {', '.join(SOURCE_READS)}"
+        require(self, "execute.", ("source_read",), lambda value: value in SOURCE_READS, reads)
         if EFFECTS.index(self.first_taint_effect) > EFFECTS.index(self.last_taint_effect):
             raise ValueError(
                 f"execute.first_taint_effect {self.first_taint_effect} is stricter than last_taint_effect "

@@ -87,7 +87,7 @@ def _named(kind: str, metadata: Object) -> tuple[str, str, str]:
 @dataclass(frozen=True, slots=True)
 class Check:
     """waiter: the Pod that would now get the freed GPUs. ended: the Namespace of each gang that NoExecute ends. due:
-    when what it waits for is due, where gpuwatch itself does it."""
+    when what it waits for is due, where gpuwatch itself does it. findings: those that call for it now."""
 
     answer: Clearance
     reason: str = ""
@@ -95,6 +95,7 @@ class Check:
     waiter: PodRef = ""
     ended: tuple[str, ...] = ()
     due: datetime | None = None
+    findings: tuple[str, ...] = ()
 
 
 def recheck(
@@ -147,7 +148,9 @@ def recheck(
         return _until_shut(open_nodes[0], others, now, policy)
     full = () if begun else Ledger(facts).charge(item.candidate)
     reason = occupied(remediation, others) or " ".join(refusal.reason for refusal in full)
-    return Check(Clearance.WAIT, reason) if reason else Check(Clearance.GO, waiter=item.candidate.waiter, ended=ended)
+    if reason:
+        return Check(Clearance.WAIT, reason)
+    return Check(Clearance.GO, waiter=item.candidate.waiter, ended=ended, findings=item.candidate.findings)
 
 
 def _until_shut(name: str, others: tuple[Remediation, ...], now: datetime, policy: ExecutePolicy) -> Check:

@@ -17,8 +17,7 @@ from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers
 from gpuwatch.app.errors import EXPECTED
 from gpuwatch.app.logs import fields
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation
-from gpuwatch.sources.kube.writer import WriteError
-from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.telemetry.exporter_page import read_exporters
 
 log = logging.getLogger("gpuwatch.run")
 
@@ -40,7 +39,8 @@ def new_executor(replica: Replica, look: Look, store: RemediationStore, writers:
         writers.rehearsal,
         lambda: look.fresh(store),
         lambda remediation: replica.notifications.tell(remediation, settings.delivery, datetime.now(UTC)),
-        ExecutorPolicies(plan=settings.plan, execute=settings.execute),
+        ExecutorPolicies(plan=settings.plan, execute=settings.execute, idle_ratio=settings.idle.active_ratio),
+        read_exporters,
     )
 
 

@@ -364,6 +364,7 @@ class Cluster:
     claims: tuple[ClaimedDevice, ...] = ()
     exporter_nodes: Mapping[str, str] = field(default_factory=dict)  # name or IP of an exporter's Pod → its Node
     exporter_pods: tuple[PodRef, ...] = ()  # GPU exporters' Pods that request no device, and so hold none
+    exporter_urls: Mapping[str, str] = field(default_factory=dict)  # URL of such a Pod's metrics → its Node
     node_addresses: Mapping[str, str] = field(default_factory=dict)  # internal IP or host name → Node
     gaps: tuple[Gap, ...] = ()
     unread: tuple[Unread, ...] = tuple(Unread(kind, "", "No cluster was read.") for kind in FactKind)

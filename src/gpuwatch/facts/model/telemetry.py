@@ -232,6 +232,17 @@ class Exporter:
     devices: int = 0  # devices it exported within the inventory window
 
 
+@dataclass(frozen=True, slots=True)
+class SourceRead:
+    """What the exporters of a Node show, as gpuwatch just read it. place: their URLs. devices: ids and UUIDs. values:
+    by device (or its GPU) and signal, then by variant. failed: why nothing could be read."""
+
+    place: str = ""
+    devices: frozenset[DeviceId] = frozenset()
+    values: Mapping[tuple[DeviceId, Signal], Mapping[str, float]] = field(default_factory=dict)
+    failed: str = ""
+
+
 class Activity(StrEnum):
     """One step of an ActivityHistory."""
 

@@ -20,7 +20,7 @@ from gpuwatch.facts.model.decision import (
 )
 from gpuwatch.facts.model.telemetry import Signal, Statistic
 from gpuwatch.judge.fleet import Conclusion, Fleet, PhysicalGpu, Tells, conclude, on_node
-from gpuwatch.judge.rule import Ask, Judged, Rule
+from gpuwatch.judge.rule import OVER_TIME, Ask, Judged, Rule
 
 KIND = Tells(
     FindingKind.FABRIC,
@@ -191,4 +191,4 @@ def by_domain(fleet: Fleet, kind: Tells, what: str, sick: Iterable[PhysicalGpu])
     return found, explained
 
 
-FABRIC = Rule(tells=(KIND,), needs=_Asked, judge=fabric)
+FABRIC = Rule(tells=(KIND,), needs=_Asked, judge=fabric, unshown=OVER_TIME)

@@ -13,7 +13,7 @@ from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, Verdict
 from gpuwatch.facts.model.telemetry import Signal, Statistic
 from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, Grade, PhysicalGpu, Tells, conclude, peers_of
-from gpuwatch.judge.rule import Ask, Judged, Rule
+from gpuwatch.judge.rule import OVER_TIME, Ask, Judged, Rule
 
 _IDLE_BUSY_RATIO = 0.01
 """Highest engine activity of an idle card: the noise of the counter."""
@@ -244,4 +244,4 @@ def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) ->
     )
 
 
-HUNG = Rule(tells=(_TELLS,), needs=_Asked, judge=hung)
+HUNG = Rule(tells=(_TELLS,), needs=_Asked, judge=hung, unshown=OVER_TIME)

@@ -10,7 +10,7 @@ from statistics import median
 from gpuwatch.facts.model.decision import Evidence, FindingKind, Severity
 from gpuwatch.judge.fleet import Fleet, Tells, on_node
 from gpuwatch.judge.places import slow_places, together_finding
-from gpuwatch.judge.rule import Ask, Judged, Rule
+from gpuwatch.judge.rule import NO_PORTS, Ask, Judged, Rule
 
 _TELLS = Tells(
     FindingKind.INFINIBAND,
@@ -101,4 +101,4 @@ def _signs(fleet: Fleet) -> Iterator[tuple[str, str, Evidence]]:
             yield words, node, held(value=value, note=note)
 
 
-INFINIBAND = Rule(tells=(_TELLS,), needs=_Asked, judge=infiniband, assesses=False)
+INFINIBAND = Rule(tells=(_TELLS,), needs=_Asked, judge=infiniband, assesses=False, unshown=NO_PORTS)

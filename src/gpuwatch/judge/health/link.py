@@ -7,7 +7,7 @@ from gpuwatch.facts.model.decision import Advice, Component, Evidence, FindingKi
 from gpuwatch.facts.model.telemetry import Signal, Statistic
 from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Peers, PhysicalGpu, Tells
 from gpuwatch.judge.health.fabric import by_domain
-from gpuwatch.judge.rule import Ask, Judged, Rule
+from gpuwatch.judge.rule import OVER_TIME, Ask, Judged, Rule
 
 _ASSUMED_GENERATION = 5
 _ASSUMED_LANES = 16
@@ -269,6 +269,6 @@ def _link_down(gpu: PhysicalGpu, up: GpuAnswers, peers: Peers | None) -> Conclus
     return Fleet.degraded(gpu, _NVLINK, summary, grade, evidence)
 
 
-PCIE_REPLAY = Rule(tells=(_REPLAY,), needs=_ReplayAsked, judge=pcie_replay)
-PCIE_WIDTH = Rule(tells=(_WIDTH,), needs=_WidthAsked, judge=pcie_width)
-NVLINK_ERRORS = Rule(tells=(_NVLINK,), needs=_NvlinkAsked, judge=nvlink_errors)
+PCIE_REPLAY = Rule(tells=(_REPLAY,), needs=_ReplayAsked, judge=pcie_replay, unshown=OVER_TIME)
+PCIE_WIDTH = Rule(tells=(_WIDTH,), needs=_WidthAsked, judge=pcie_width, unshown=OVER_TIME)
+NVLINK_ERRORS = Rule(tells=(_NVLINK,), needs=_NvlinkAsked, judge=nvlink_errors, unshown=OVER_TIME)

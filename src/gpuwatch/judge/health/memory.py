@@ -254,9 +254,7 @@ def page_retirement(fleet: Fleet, asked: _PagesAsked) -> Judged:
         new = round(dbe_new.of(gpu) or 0.0)  # increase() extrapolates one page to 1.03
         evidence = []
         if total >= _RETIRED_PAGES:
-            bound = float(_RETIRED_PAGES)
-            evidence.append(dbe.evidence(gpu, total, comparison=">=", bound=bound, note="with SBE pages"))
-            evidence.append(sbe.evidence(gpu))
+            evidence = [each.evidence(gpu, comparison=">=", bound=each.of(gpu)) for each in (dbe, sbe)]
             return fleet.degraded(gpu, kind, f"{total:g} pages are retired, of at most 64", _EXCHANGE, evidence)
         if double is not None and double > _RETIRED_DBE_PAGES and new > _RETIRED_DBE_PAGES_PER_WEEK:
             evidence.append(dbe.evidence(gpu, comparison=">", bound=float(_RETIRED_DBE_PAGES)))

@@ -13,7 +13,7 @@ from gpuwatch.facts.model.telemetry import PodRef, PodRun
 from gpuwatch.judge.fleet import Fleet, Tells, conclude, on_node
 from gpuwatch.judge.health.fault_memory import stem
 from gpuwatch.judge.health.xid_events import COMMON_CAUSE_SECONDS
-from gpuwatch.judge.rule import Judged, Nothing, Rule
+from gpuwatch.judge.rule import FROM_OBJECTS, Judged, Nothing, Rule
 
 _TELLS = Tells(FindingKind.POD_FAILURES, "Pods die soon after their start here, and live elsewhere", "warning: inspect")
 
@@ -157,4 +157,4 @@ def _finding(fleet: Fleet, place: str, dead: Sequence[PodRun], words: str, chanc
     )
 
 
-POD_FAILURES = Rule(tells=(_TELLS,), needs=Nothing, judge=pod_failures, assesses=False)
+POD_FAILURES = Rule(tells=(_TELLS,), needs=Nothing, judge=pod_failures, assesses=False, unshown=FROM_OBJECTS)

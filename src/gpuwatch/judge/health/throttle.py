@@ -16,7 +16,7 @@ from gpuwatch.facts.model.telemetry import Signal, Statistic
 from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu, Tells
 from gpuwatch.judge.health.heat import Excess, excess_heat
 from gpuwatch.judge.places import SlowPlace, air_of, slow_places, together_finding
-from gpuwatch.judge.rule import Ask, Judged, Rule
+from gpuwatch.judge.rule import OVER_TIME, Ask, Judged, Rule
 
 THERMAL_BITS = 0x60
 HARDWARE_THERMAL_BITS = 0x40
@@ -449,5 +449,5 @@ def power_brake(fleet: Fleet, asked: _BrakeAsked) -> Judged:
     return Judged(judge, together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since))
 
 
-THERMAL_THROTTLE = Rule(tells=(_HEAT,), needs=_HeatAsked, judge=thermal_throttle)
-POWER_BRAKE = Rule(tells=(_BRAKE,), needs=_BrakeAsked, judge=power_brake)
+THERMAL_THROTTLE = Rule(tells=(_HEAT,), needs=_HeatAsked, judge=thermal_throttle, unshown=OVER_TIME)
+POWER_BRAKE = Rule(tells=(_BRAKE,), needs=_BrakeAsked, judge=power_brake, unshown=OVER_TIME)

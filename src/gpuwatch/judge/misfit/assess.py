@@ -18,8 +18,16 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.facts.model.telemetry import WindowStat
 from gpuwatch.judge.fleet import conclude
 from gpuwatch.judge.misfit.contention import Contention, MisfitPolicy, contention_needs
+from gpuwatch.judge.rule import FROM_OBJECTS, OVER_TIME
 
 __all__ = ["MisfitPolicy", "assess_misfit", "needs_of_rules"]
+
+
+UNSHOWN = {
+    **dict.fromkeys((FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION), OVER_TIME),
+    FindingKind.SCATTERED: FROM_OBJECTS,
+}
+"""As `Rule.unshown`."""
 
 
 def needs_of_rules(policy: MisfitPolicy) -> Mapping[str, tuple[WindowStat, ...]]:

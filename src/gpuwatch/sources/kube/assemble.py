@@ -123,6 +123,9 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         exporter_nodes=exporter_nodes(exporters),
         # A Pod that requests accelerators is a workload, even when one of its containers is an exporter.
         exporter_pods=tuple(sorted(item.exporter.ref for item in pods.items if item.exporter and not item.held)),
+        exporter_urls={
+            url: at.node for item in pods.items if not item.held and (at := item.exporter) for url in at.urls
+        },
         node_addresses=addresses,
         gaps=tuple(reading.gaps),
         unread=tuple(reading.unread.values()),

@@ -37,6 +37,7 @@ NodeAffinity, and OutOfcpu with its like, which two schedulers or a late status 
 _decoder = msgspec.json.Decoder(wire.WirePod)
 _managed = msgspec.json.Decoder(wire.ManagedPod)
 _volumes = msgspec.json.Decoder(list[wire.Volume] | None)
+_ports = msgspec.json.Decoder(list[wire.Port] | None)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _Shared = TypeVar("_Shared", bound=Hashable)
 
@@ -53,11 +54,13 @@ class HeldPod:
 
 @dataclass(frozen=True, slots=True)
 class ExporterPod:
-    """A running exporter. names: its Pod's name and IPs, as telemetry may have them."""
+    """A running exporter. names: its Pod's name and IPs, as telemetry may have them. urls: of its metrics; none where
+    it lists no port."""
 
     names: tuple[str, ...]
     node: str
     ref: PodRef
+    urls: tuple[str, ...] = ()
 
 
 class OtherPod(msgspec.Struct, frozen=True, gc=False):
@@ -274,10 +277,8 @@ def _exporter(found: wire.WirePod) -> ExporterPod | None:
         return None  # another Pod may have the address of an ended Pod
     containers = found.spec.containers or ()
     labels = found.metadata.labels or {}
-    if not (
-        any(_names_exporter(labels[key]) for key in _EXPORTER_LABELS if key in labels)
-        or any(_names_exporter(item.name) or _names_exporter(item.image or "") for item in containers)
-    ):
+    named = [item for item in containers if _names_exporter(item.name) or _names_exporter(item.image or "")]
+    if not named and not any(_names_exporter(labels[key]) for key in _EXPORTER_LABELS if key in labels):
         return None
     mounted = (item.host_path.get("path") or "" for item in _volumes.decode(found.spec.volumes) or () if item.host_path)
     if not any(map(_POD_RESOURCES.search, mounted)):
@@ -285,7 +286,16 @@ def _exporter(found: wire.WirePod) -> ExporterPod | None:
     addresses = [item.get("ip", "") for item in found.status.pod_ips or ()] or [found.status.pod_ip or ""]
     meta = found.metadata
     names = tuple(name for name in (meta.name, *addresses) if name)
-    return ExporterPod(names, node, f"{meta.namespace}/{meta.name}")
+    return ExporterPod(names, node, f"{meta.namespace}/{meta.name}", _urls(addresses[0], named or containers))
+
+
+def _urls(address: str, containers: Iterable[wire.Container]) -> tuple[str, ...]:
+    """Of the port that is named for metrics, else of the first one."""
+    ports = [port for item in containers for port in _ports.decode(item.ports) or () if port.protocol in (None, "TCP")]
+    ports.sort(key=lambda port: "metrics" not in (port.name or ""))
+    host = f"[{address}]" if ":" in address else address
+    found = (f"http{'s' * ('https' in (port.name or ''))}://{host}:{port.container_port}/metrics" for port in ports[:1])
+    return tuple(found) if address else ()
 
 
 def exporter_nodes(exporters: Iterable[ExporterPod]) -> dict[str, str]:

@@ -144,6 +144,7 @@ class Container(Wire, frozen=True):
     image: str | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
+    ports: msgspec.Raw = msgspec.Raw(b"null")  # as list[Port] | None; decoded of exporters alone
 
 
 class PodClaim(Wire, frozen=True):
@@ -225,6 +226,12 @@ class PodSpec(Wire, frozen=True):
     topology_spread_constraints: list[SpreadConstraint] | None = None
     scheduling_gates: list[msgspec.Raw] | None = None  # read only for whether there are any
     volumes: msgspec.Raw = msgspec.Raw(b"null")  # as list[Volume] | None; decoded of exporters alone
+
+
+class Port(Wire, frozen=True):
+    container_port: int = 0
+    name: str | None = None
+    protocol: str | None = None
 
 
 class Volume(Wire, frozen=True):
