@@ -316,7 +316,9 @@ def overview() -> Iterator[str]:
             advice = told.advice.replace(":", " →")
             anchor = f"#{rule.name.replace('.', '')}" + (f"-{told.kind}" if len(rule.tells) > 1 else "")
             kind = f"[`{told.kind}`]({anchor})" if len(rule.tells) > 1 else f"`{told.kind}`"
-            yield f"| {f'[{name}]({anchor})' if name else ''} | {kind} | {advice} | {state} |".replace("|  |", "| |")
+            shown = f"no: {rule.unshown}" if rule.unshown else "yes"
+            row = f"| {f'[{name}]({anchor})' if name else ''} | {kind} | {advice} | {state} | {shown} |"
+            yield row.replace("|  |", "| |")
             name = ""
 
 

@@ -456,15 +456,17 @@ def test_a_network_policy_names_what_is_reached_and_denies_the_rest(helm_chart: 
         rules: list[Any] = spec["egress"]
         return rules
 
-    api, dns, prometheus = egress(URL)
+    api, dns, prometheus, exporters = egress(URL)
     assert [port["port"] for port in api["ports"]] == [443, 6443]
     assert {(port["protocol"], port["port"]) for port in dns["ports"]} == {("UDP", 53), ("TCP", 53)}
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     assert prometheus == {"to": [monitoring]}  # at any port, as a Service's may differ from its Pods'
     assert egress("https://metrics.example.org/prometheus")[2] == {"ports": [{"protocol": "TCP", "port": 443}]}
     assert egress("http://metrics.example.org:8427")[2] == {"ports": [{"protocol": "TCP", "port": 8427}]}
+    assert [port["port"] for port in exporters["ports"]] == [9400, 5000, 29999, 41611] and "to" not in exporters
+    assert len(egress(URL, exporters={"ports": []})) == 3
     mail = {"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}
-    assert egress(URL, delivery=[mail], apiServer={"cidrs": ["198.51.100.7/32"]})[3] == mail
+    assert egress(URL, delivery=[mail], apiServer={"cidrs": ["198.51.100.7/32"]})[4] == mail
 
 
 def test_values_of_an_older_chart_get_what_came_since(helm_chart: Chart, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gpuwatch.sources.kube.resources import is_accelerator
 from parts.processes import wait_until
 
 MARK = "e2e.gpuwatch.dev/suite"
-NAMESPACES = ("gpuwatch", "team-a")
+NAMESPACES = ("gpuwatch", "team-a", "gpu-operator")
 _TAINT_RULES = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
 _GONE_SECONDS = 180
 _PROBE = "gpuwatch-e2e-probe"

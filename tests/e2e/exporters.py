@@ -25,9 +25,24 @@ Sample = tuple[str, Mapping[str, str], float]
 """Metric, labels as the exporter writes them, value."""
 
 
+NAMESPACE = "gpu-operator"
+
+
+def daemon_set(port: int, image: str = "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2") -> dict[str, Any]:
+    """The exporters' Pods, as the API server knows them."""
+    labels = {"app": JOB}
+    container = {"name": JOB, "image": image, "ports": [{"name": "metrics", "containerPort": port}]}
+    pod_resources = {"name": "pods", "hostPath": {"path": "/var/lib/kubelet/pod-resources"}}
+    spec = {"containers": [container], "volumes": [pod_resources], "tolerations": [{"operator": "Exists"}]}
+    template = {"metadata": {"labels": labels}, "spec": {**spec, "hostNetwork": True}}
+    metadata = {"name": JOB, "namespace": NAMESPACE}
+    wanted = {"selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": wanted}
+
+
 def target(node: str) -> dict[str, str]:
     """The labels that service discovery gives to a Node's exporter."""
-    own = {"namespace": "gpu-operator", "pod": f"{JOB}-{node}", "container": JOB}
+    own = {"namespace": NAMESPACE, "pod": f"{JOB}-{node}", "container": JOB}
     return {"job": JOB, "instance": f"{node}:9400", **own}
 
 
@@ -51,6 +66,16 @@ class Exporters:
     silent: set[str] = field(default_factory=set)
     _pages: dict[str, bytes] = field(default_factory=dict)
     _tenants: dict[str, tuple[Mapping[str, str], bytes]] = field(default_factory=dict)
+    _addresses: dict[str, str] = field(default_factory=dict)
+
+    def address(self, node: str) -> str:
+        """Of the Node's exporter: each has a loopback address of its own, by which its page is found."""
+        count = len(self._addresses)
+        return self._addresses.setdefault(node, f"127.9.{count // 250}.{count % 250 + 1}")
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     def show(self, nodes: Mapping[str, Iterable[Sample]]) -> None:
         """The pages of these Nodes from now on; of no others."""
@@ -81,9 +106,11 @@ class Exporters:
                     for path, (labels, _) in listed.items()
                 ]
                 return Reply(body=json.dumps(found), headers={"Content-Type": "application/json"})
-        if asked.path.removesuffix("/metrics").removeprefix("/") in self.silent:
+        at = {address: f"/{node}/metrics" for node, address in self._addresses.items()}
+        path = at.get(asked.headers.get("host", "").partition(":")[0], asked.path)
+        if path.removesuffix("/metrics").removeprefix("/") in self.silent:
             return Reply(500)
-        page = {**pages, **tenants}.get(asked.path)
+        page = {**pages, **tenants}.get(path)
         return Reply(404) if page is None else Reply(body=page[1], headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
@@ -116,7 +143,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 def exporters() -> Iterator[Exporters]:
     """Served on a loopback port until the block ends; with no Node yet."""
     found = Exporters()
-    with scripted(found.answer) as server:
+    with scripted(found.answer, everywhere=True) as server:
         found.url = server.url
         yield found
 

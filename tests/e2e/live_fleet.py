@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cluster.api import Api, Object
-from e2e.exporters import INTERVAL_SECONDS, Exporters, Sample, scraped, target
+from e2e.exporters import INTERVAL_SECONDS, NAMESPACE, Exporters, Sample, scraped, target
 from parts import remote_write
 from rules.exporters import STEADY
 
@@ -141,7 +141,21 @@ class LiveFleet:
             held = self._held[name]
             shown[name] = [each for index in range(count) for each in self._gpu(name, index, pods.get(held[index]))]
         self.exporters.show(shown)
+        self._place_exporters(every)
         self._end_the_past()
+
+    def _place_exporters(self, every: list[Object]) -> None:
+        """Their Pods have the addresses at which the pages are."""
+        for pod in every:
+            meta, spec = pod["metadata"], pod["spec"]
+            if self._alone or meta["namespace"] != NAMESPACE or not spec.get("nodeName"):
+                continue
+            address = self.exporters.address(spec["nodeName"])
+            if pod["status"].get("podIP") != address:
+                path = f"/api/v1/namespaces/{NAMESPACE}/pods/{meta['name']}/status"
+                body = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
+                answer = self.api.answer("PATCH", path, body, content_type="application/merge-patch+json")
+                assert answer.ok or answer.status_code in (404, 409), answer.text
 
     def _end_the_past(self) -> None:
         """Of GPUs that are held now: a scrape ends only series that the scrape before it has seen, and no written

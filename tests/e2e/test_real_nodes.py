@@ -10,10 +10,10 @@ import pytest
 
 from cluster.api import Api, Object
 from cluster.control_plane import ControlPlaneBuild
-from cluster.real_node import RealNode, RealNodes, running_nodes
+from cluster.real_node import EXPORTER_PORT, PAUSE, RealNode, RealNodes, running_nodes
 from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, on_existing
-from e2e.exporters import scraping, write_history
+from e2e.exporters import NAMESPACE, daemon_set, scraping, write_history
 from e2e.world import HISTORY_SECONDS, Installed, base
 from parts.prometheus_server import ServerBuild
 from parts.prometheus_server import running as running_prometheus
@@ -53,7 +53,9 @@ def installed(
         apply(api, base())
         for file in sorted((DEPLOY / "roles").glob("*.yaml")):
             apply(api, documents(file))
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}})
+        for name in ("team-a", NAMESPACE):
+            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        api.create(daemon_set(EXPORTER_PORT, PAUSE))  # the device plugin writes the page, at the same address
         yield Installed(cluster, api, prometheus, tmp_path_factory.mktemp("real"))
 
 

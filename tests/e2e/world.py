@@ -18,7 +18,7 @@ from cluster.api import Api, Object
 from cluster.control_plane import Asked, credential
 from deploy.manifests import DEPLOY, apply, documents
 from e2e.clusters import Cluster, marked
-from e2e.exporters import JOB, TENANTS_JOB, exporters
+from e2e.exporters import JOB, NAMESPACE, TENANTS_JOB, daemon_set, exporters
 from e2e.live_fleet import LiveFleet, node, reporting, workload
 from gpuwatch.facts.model.decision import ActionKind
 from gpuwatch.sources.store.api_form import camel_enum
@@ -319,7 +319,9 @@ def world(
         api = Api(cluster.administrator)
         if installed:
             apply(api, map(marked, base()))
-        api.create(marked({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
+        for name in ("team-a", NAMESPACE):
+            api.create(marked({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+        api.create(daemon_set(pages.port))
         for item in nodes:
             api.create(marked(item))
         fleet = LiveFleet(Api(cluster.administrator), pages, prometheus)

@@ -158,6 +158,28 @@ def test_all_addresses_of_an_exporter_and_none_that_two_nodes_share() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("ports", "address", "urls"),
+    [
+        ([{"containerPort": 9400}], "10.1.0.9", ["http://10.1.0.9:9400/metrics"]),
+        (
+            [{"containerPort": 1, "name": "health"}, {"containerPort": 2, "name": "metrics"}],
+            "fd00::9",
+            ["http://[fd00::9]:2/metrics"],
+        ),
+        ([{"containerPort": 8443, "name": "https-metrics"}], "10.1.0.9", ["https://10.1.0.9:8443/metrics"]),
+        ([{"containerPort": 9400, "protocol": "UDP"}], "10.1.0.9", []),
+        ([{"containerPort": 9400}], "", []),
+        (None, "10.1.0.9", []),
+    ],
+)
+def test_where_an_exporter_shows_its_page(ports: list[Any] | None, address: str, urls: list[str]) -> None:
+    side = {**container("side"), "ports": [{"containerPort": 80, "name": "metrics"}]}
+    mine = {**container("dcgm-exporter"), "ports": ports}
+    found = taken(pod("x", containers=[side, mine], volumes=POD_RESOURCES, status={"podIP": address}))
+    assert found is not None and found.exporter is not None and list(found.exporter.urls) == urls
+
+
 def other(**more: Any) -> OtherPod | None:
     asked = container("a", requests={"cpu": "500m"}, limits={"cpu": "2", "memory": "1Gi"})
     found = take_pod(raw(pod(**{"containers": [asked, container("b", requests={"memory": "1G"})], **more})))

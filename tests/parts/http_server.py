@@ -16,9 +16,11 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def served(handler: Callable[..., Any], tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Yields its URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def served(
+    handler: Callable[..., Any], tls: ssl.SSLContext | None = None, *, everywhere: bool = False
+) -> Iterator[str]:
+    """Yields its URL. everywhere: on all loopback addresses, and all others of the machine."""
+    server = ThreadingHTTPServer(("" if everywhere else "127.0.0.1", 0), handler)
     server.daemon_threads = True
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)

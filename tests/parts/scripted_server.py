@@ -74,7 +74,9 @@ class Scripted:
 
 
 @contextlib.contextmanager
-def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+def scripted(
+    answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None, *, everywhere: bool = False
+) -> Iterator[Scripted]:
     """Serves `answer`; the question about the server's dialect is answered as by Prometheus 3, if it comes through."""
     asked: list[Asked] = []
     stop_waiting = threading.Event()
@@ -106,7 +108,7 @@ def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None
 
         do_POST = do_GET  # noqa: N815 - the name that the standard library looks for
 
-    with served(Handler, tls) as url:
+    with served(Handler, tls, everywhere=everywhere) as url:
         try:
             yield Scripted(url, asked, stop_waiting)
         finally:
