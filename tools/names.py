@@ -316,7 +316,8 @@ def overview() -> Iterator[str]:
             advice = told.advice.replace(":", " →")
             anchor = f"#{rule.name.replace('.', '')}" + (f"-{told.kind}" if len(rule.tells) > 1 else "")
             kind = f"[`{told.kind}`]({anchor})" if len(rule.tells) > 1 else f"`{told.kind}`"
-            shown = f"no: {rule.unshown}" if rule.unshown else "yes"
+            acts = re.search("reset|reboot|inspect|replace", told.advice)
+            shown = (f"no: {rule.unshown}" if rule.unshown else "yes") if acts else "never acted on"
             row = f"| {f'[{name}]({anchor})' if name else ''} | {kind} | {advice} | {state} | {shown} |"
             yield row.replace("|  |", "| |")
             name = ""

@@ -16,6 +16,7 @@ import pytest
 
 from detect.builders import AT, device
 from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
+from gpuwatch.act.execute.source import UNSHOWN
 from gpuwatch.act.plan.guards import Guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.settings import load_settings
@@ -124,7 +125,7 @@ def _table(text: str, first: str) -> list[list[str]]:
 def _overview() -> Iterator[tuple[str, str, str, str]]:
     """(rule, kind, severity → advice, state on the default list) of the table on top."""
     rule = ""
-    for name, kinds, advice, state in _table(TEXT, "rule"):
+    for name, kinds, advice, state, _ in _table(TEXT, "rule"):
         rule = name or rule
         for kind in kinds.split(", "):
             yield rule, kind, advice, state
@@ -207,6 +208,14 @@ def test_the_overview_says_what_the_doctor_says_of_the_default_list() -> None:
         for signal in missing.get(rule, ()):
             names = [f"`{row.metric}`" for row in rows_for(signal) if row.vocabulary == "dcgm"]
             assert any(name in needs for name in names), f"{rule}: {signal}"
+
+
+def test_the_overview_says_of_each_kind_that_may_end_pods_whether_one_read_shows_it() -> None:
+    told = {kind: cells[4] for cells in _table(TEXT, "rule") for kind in cells[1].split(", ")}
+    acting = {kind: text for kind, text in told.items() if text != "never acted on"}
+    assert acting == {kind: f"no: {UNSHOWN[kind]}" if kind in UNSHOWN else "yes" for kind in map(FindingKind, acting)}
+    idle_kinds = {FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED, FindingKind.PARTIAL_GANG}
+    assert idle_kinds | (UNSHOWN.keys() - {FindingKind.HEALTH_UNKNOWN}) <= acting.keys()
 
 
 @pytest.mark.parametrize("section", SECTIONS)
