@@ -1,5 +1,7 @@
 """One read of an exporter's page: what it gives, and what it does not take for an answer."""
 
+import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.sources.telemetry import exporter_page
 from gpuwatch.sources.telemetry.exporter_page import read_exporters
+from parts.http_server import QuietHandler, served
 from parts.scripted_server import Reply, scripted
 
 PAGES = Path(__file__).parents[1] / "fixtures" / "exposition"
@@ -68,6 +71,22 @@ def test_what_is_no_answer(reply: Reply, said: str, monkeypatch: pytest.MonkeyPa
         server.stop_waiting.set()
     assert said in read.failed and f"{server.url}/metrics could not be read" in read.failed
     assert not read.devices and len(server.asked) == 1
+
+
+def test_a_server_that_sends_byte_by_byte_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            with contextlib.suppress(OSError):
+                for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 100:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.05)
+
+    monkeypatch.setattr(exporter_page, "_SECONDS", 0.3)
+    with served(Handler) as url:
+        began = time.monotonic()
+        read = read_exporters([url])
+    assert "its page took more than 0.6 s" in read.failed
+    assert time.monotonic() - began < 3
 
 
 def test_one_of_two_exporters_that_does_not_answer_is_no_answer() -> None:

@@ -217,13 +217,13 @@ class Executor:
         )
 
     def _source(self, remediation: Remediation, view: PlanFacts) -> dict[str, SourceRead]:
-        """What the exporters of its Nodes show, up to the first Node that does not answer if each has to."""
+        """What the exporters of its Nodes show; of a release up to the first that does not answer if each has to."""
         known, wanted = view.snapshot.cluster.exporter_urls, self.policies.execute.source_read
         reads: dict[str, SourceRead] = {}
         for node in () if wanted == "off" else nodes_to_read(remediation.proposal, view):
             urls = [url for url, at in known.items() if at == node]
             reads[node] = self.source(urls) if urls else SourceRead(failed=f"Node {node} {_NO_EXPORTER}")
-            if reads[node].failed and wanted == "required":
+            if reads[node].failed and wanted == "required" and remediation.proposal.action is ActionKind.RELEASE_GANG:
                 break
         return reads
 

@@ -22,6 +22,7 @@ UNSHOWN = {told.kind: rule.unshown for rule in RULES for told in rule.tells if r
 _HOLDS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq,
 }  # fmt: skip
+_XID_COUNTS = (Signal.XID_WINDOW_COUNT, Signal.XID_EVENTS_TOTAL)
 _OF_ONE_READ = ("last", "increase", "max", "min")
 """Statistics whose bound holds for the value itself: a counter that grew by more than 0 is above 0."""
 
@@ -50,12 +51,11 @@ def facts_of(finding: Finding, idle_ratio: float) -> tuple[_Fact, ...]:
         return (_Fact(Signal.BUSY_RATIO, "<=", idle_ratio),)
     facts: list[_Fact] = []
     for each in finding.evidence:
-        if finding.kind is FindingKind.XID and each.signal.startswith("xid_"):
+        if finding.kind is FindingKind.XID and each.signal in (Signal.XID_CODE, *_XID_COUNTS):
             # The first is the gravest. A count has the XID in its note.
             code = re.search(r"\d+", str(each.value) if each.signal == Signal.XID_CODE else each.note)
-            counts = (Signal.XID_WINDOW_COUNT, Signal.XID_EVENTS_TOTAL) if code else ()
-            gauge = [_Fact(Signal.XID_CODE, "==", float(code[0]))] if code else []
-            return (*gauge, *(_Fact(count, ">", 0, code[0]) for count in counts if code))
+            counts = [_Fact(count, ">", 0, code[0]) for count in _XID_COUNTS] if code else []
+            return (_Fact(Signal.XID_CODE, "==", float(code[0])), *counts) if code else ()
         if each.signal in set(Signal) and each.statistic in _OF_ONE_READ and isinstance(each.bound, float):
             if each.comparison == "!=" and isinstance(each.value, float):
                 facts.append(_Fact(Signal(each.signal), "==", each.value))  # another code asks for something else

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterable, Sequence
 from functools import cache
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 import requests
 
@@ -14,12 +16,13 @@ from gpuwatch.sources.telemetry.recording_part import parse
 from gpuwatch.sources.telemetry.series import RecordedSeries
 
 _SECONDS = 5.0
-"""For the connection, each part of the answer, and all of it: most exporters take less than one second."""
+"""For the connection and for each part of the answer; twice as much for all of it. Most take less than a second."""
 _MOST_BYTES = 16 * 2**20
 """A page of a Node with 16 GPUs and all of DCGM's fields has less than one MiB."""
 _OLD_MS = 300_000
 """A sample with an older timestamp of its own is not of now; Prometheus looks back for so long."""
-_HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity", "User-Agent": "gpuwatch"}
+_PLAIN = "identity"
+_HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": _PLAIN, "User-Agent": "gpuwatch"}
 
 
 def read_exporters(urls: Sequence[str]) -> SourceRead:
@@ -35,20 +38,36 @@ def read_exporters(urls: Sequence[str]) -> SourceRead:
 
 
 def _page(url: str) -> str:
-    """Sends no credentials, and follows no proxy and no redirect. Raises RequestException or ValueError."""
-    end, content = time.monotonic() + _SECONDS, bytearray()
-    with requests.Session() as session:
-        session.trust_env = False  # neither its proxies nor ~/.netrc
-        with session.get(url, headers=_HEADERS, timeout=_SECONDS, allow_redirects=False, stream=True) as answer:
-            if answer.status_code != requests.codes.ok or "Content-Encoding" in answer.headers:
-                raise ValueError(f"it answered {answer.status_code}, which is no plain page")
-            for chunk in answer.iter_content(65_536):
-                content += chunk
-                if len(content) > _MOST_BYTES or time.monotonic() > end:
-                    raise ValueError(f"its page has more than {_MOST_BYTES} bytes, or took more than {_SECONDS:g} s")
+    """In time also where the server sends byte by byte. Raises RequestException or ValueError."""
+    answers: SimpleQueue[bytes | Exception] = SimpleQueue()
+    Thread(target=lambda: answers.put(_got(url)), daemon=True).start()
+    try:
+        content = answers.get(timeout=2 * _SECONDS)
+    except Empty:
+        raise ValueError(f"its page took more than {2 * _SECONDS:g} s") from None
+    if isinstance(content, Exception):
+        raise content
     if not content.endswith(b"\n"):
         raise ValueError("its page is empty or cut off")
     return content.decode("utf-8", "backslashreplace")
+
+
+def _got(url: str) -> bytes | Exception:
+    """Sends no credentials, and follows no proxy and no redirect."""
+    content = bytearray()
+    try:
+        with requests.Session() as session:
+            session.trust_env = False  # neither its proxies nor ~/.netrc
+            with session.get(url, headers=_HEADERS, timeout=_SECONDS, allow_redirects=False, stream=True) as answer:
+                if answer.status_code != requests.codes.ok or answer.headers.get("Content-Encoding", _PLAIN) != _PLAIN:
+                    return ValueError(f"it answered {answer.status_code}, which is no plain page")
+                for chunk in answer.iter_content(65_536):
+                    content += chunk
+                    if len(content) > _MOST_BYTES:
+                        return ValueError(f"its page has more than {_MOST_BYTES} bytes")
+    except requests.RequestException as error:
+        return error
+    return bytes(content)
 
 
 @cache
