@@ -396,5 +396,5 @@ def test_modes_and_refusals_are_those_of_the_last_plan(leader: Metrics, fleet: A
     refused = sum(number for _, number in series(leader, "gpuwatch_plan_refusals"))
     assert refused == sum(len(item.refusals) for item in fleet.plan.items)
     assert value(leader, "gpuwatch_brake") == 1
-    limits = {labels["scope"]: number for labels, number in series(leader, "gpuwatch_budget_limit_gpus")}
-    assert limits == {use.scope: use.limit_gpus for use in fleet.plan.budgets}
+    limits = {labels["scope"]: number for labels, number in series(leader, "gpuwatch_budget_limit_nodes")}
+    assert limits == {use.scope: use.limit_nodes for use in fleet.plan.budgets}

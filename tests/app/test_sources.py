@@ -60,19 +60,26 @@ def lost_gpu_hours(found: Sized) -> float:
 
 def test_an_edit_after_the_sources_were_opened_changes_nothing(options: dict[str, object], tmp_path: Path) -> None:
     config = tmp_path / "gpuwatch.yaml"
-    config.write_text("{currency: EUR, plan: {budget_min_gpus: 3}}")
+    config.write_text("{currency: EUR, plan: {min_pool_nodes_left: 3}}")
     opened = open_sources(options)
-    config.write_text("{currency: CHF, plan: {budget_min_gpus: 4}}")
+    config.write_text("{currency: CHF, plan: {min_pool_nodes_left: 4}}")
     assert sized(opened).currency == "EUR"
     controller = Controller(Replica(options, opened, None, None, Metrics(), threading.Event()))
     for each in (opened, controller.replica.own_sources()):
-        assert (each.settings.currency, each.settings.plan.budget_min_gpus, each.policies.plan.budget_min_gpus) == (
+        assert (
+            each.settings.currency,
+            each.settings.plan.min_pool_nodes_left,
+            each.policies.plan.min_pool_nodes_left,
+        ) == (
             "EUR",
             3,
             3,
         )
     controller.replica.take()
-    assert (controller.settings.currency, controller.replica.own_sources().policies.plan.budget_min_gpus) == ("CHF", 4)
+    assert (controller.settings.currency, controller.replica.own_sources().policies.plan.min_pool_nodes_left) == (
+        "CHF",
+        4,
+    )
 
 
 def test_the_operators_xids_reach_the_profiles(options: dict[str, object], tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def forged_pod(uid: str) -> Object:
 
 def settings(living: World, name: str, *actions: str, **groups: Any) -> Any:
     scopes = [{"mode": "enforce", "pool": "attacked", "action": action} for action in actions]
-    plan = {"scopes": scopes, "budget_min_gpus": 64, "storm_cooldown_seconds": 2}
+    plan = {"scopes": scopes, "storm_cooldown_seconds": 2}
     # On a busy machine samples are late and a finding is less sure for a moment: then it is proposed again.
     return living.settings(name, plan=plan, execute={"obsolete_backoff_seconds": 3}, **groups)
 

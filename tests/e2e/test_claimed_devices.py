@@ -52,7 +52,7 @@ def nodes_of(living: World, app: str) -> list[str]:
 def test_a_device_is_tainted_alone_and_free_again_by_proof_of_health_or_undo(claimable: World) -> None:
     living = claimable
     scopes = [{"mode": "enforce", "pool": "claimed", "action": "taint_node"}]
-    file = living.settings("claimed", plan={"scopes": scopes, "budget_min_gpus": 64, "min_pool_nodes_left": 0})
+    file = living.settings("claimed", plan={"scopes": scopes, "min_pool_nodes_left": 0})
     with living.gpuwatch("claimed", file) as replica:
         living.fleet.faults["claimed-0"] = {3}
         living.fleet.faults["claimed-1"] = {5}

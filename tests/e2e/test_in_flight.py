@@ -35,7 +35,7 @@ class Flight:
 
     def settings(self, *actions: str, **execute: Any) -> Any:
         scopes = [{"mode": "enforce", "pool": "flight", "action": action} for action in actions]
-        plan = {"scopes": scopes, "budget_min_gpus": 64, "storm_cooldown_seconds": 2}
+        plan = {"scopes": scopes, "storm_cooldown_seconds": 2}
         # On a busy machine samples are late and a finding is less sure for a moment: then it is proposed again.
         return self.living.settings("flight", plan=plan, execute={"obsolete_backoff_seconds": 3, **execute})
 

@@ -12,9 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 def enforced(living: World, name: str, pool: str, notice_period_seconds: int) -> World:
     scopes = [{"mode": "enforce", "pool": pool, "action": action} for action in ("taint_node", "evict_gang")]
-    living.settings(
-        name, plan={"scopes": scopes, "budget_min_gpus": 64}, execute={"notice_period_seconds": notice_period_seconds}
-    )
+    living.settings(name, plan={"scopes": scopes}, execute={"notice_period_seconds": notice_period_seconds})
     return living
 
 

@@ -24,7 +24,7 @@ LOST = ("held-0", "sick-0", "nap-0")
 def settings(living: World, door: FaultyPrometheus, notice_period_seconds: int, **modes: str) -> None:
     """modes: pool → the action that is enforced there. A replica that watches the file takes it by itself."""
     scopes = [{"mode": "enforce", "pool": pool, "action": action} for pool, action in modes.items()]
-    plan = {"scopes": scopes, "budget_min_gpus": 64, "storm_cooldown_seconds": 2}
+    plan = {"scopes": scopes, "storm_cooldown_seconds": 2}
     prometheus = {"url": door.url, "timeout_seconds": TIMEOUT_SECONDS, "retries": 0}
     living.settings(
         "faults", prometheus=prometheus, plan=plan, execute={"notice_period_seconds": notice_period_seconds}

@@ -32,7 +32,7 @@ def test_a_gang_whose_pod_never_ends_runs_again_or_a_person_is_called_in_time(al
     scopes = [{"mode": "enforce", "pool": "stuck", "action": action} for action in ("taint_node", "evict_gang")]
     file = living.settings(
         "stuck",
-        plan={"scopes": scopes, "budget_min_gpus": 64},
+        plan={"scopes": scopes},
         execute={"notice_period_seconds": 1, "stopped_gang_seconds": STOPPED_SECONDS},
     )
     stopped: dict[str, float] = {}

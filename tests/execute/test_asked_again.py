@@ -20,7 +20,7 @@ from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Step, StepKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
-MOVES = replace(ENFORCE, modes={ActionKind.EVICT_GANG: Mode.ENFORCE}, budget_min_gpus=64)
+MOVES = replace(ENFORCE, modes={ActionKind.EVICT_GANG: Mode.ENFORCE})
 TAINTS = replace(ENFORCE, modes={ActionKind.TAINT_NODE: Mode.ENFORCE})
 
 
@@ -331,7 +331,7 @@ def no_execute(store: RemediationStore, **plan: Any) -> tuple[HostileFleet, Exec
     fleet.budget("train", 4)
     modes = {ActionKind.TAINT_NODE: Mode.ENFORCE, ActionKind.EVICT_GANG: Mode.ENFORCE}
     changes = {"actions_per_hour": 100, "namespace_actions_per_hour": 100, **plan}
-    policy = replace(ENFORCE, modes={**modes, ActionKind.RELEASE_GANG: Mode.ENFORCE}, budget_min_gpus=64, **changes)
+    policy = replace(ENFORCE, modes={**modes, ActionKind.RELEASE_GANG: Mode.ENFORCE}, **changes)
     executor = start(fleet, store, policy, last_taint_effect="NoExecute")
     store.reject(next(each.id for each in store.all() if each.proposal.action is ActionKind.EVICT_GANG))
     until(fleet, executor, lambda: [taint["effect"] for taint in taints_of(fleet)] == ["NoSchedule"])

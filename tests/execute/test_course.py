@@ -26,9 +26,9 @@ def only(store: RemediationStore, action: ActionKind | None = None) -> Remediati
     return found
 
 
-def taint_fleet() -> Fleet:
+def taint_fleet(nodes: int = 8) -> Fleet:
     """One gang holds the whole Node of which one GPU is sick: tainting it is worth it."""
-    fleet = Fleet(sick={"GPU-n0-0"})
+    fleet = Fleet(nodes=nodes, sick={"GPU-n0-0"})
     fleet.owner("Job", "train", 8)
     return fleet
 
@@ -227,18 +227,18 @@ def test_a_claim_that_was_given_up_is_no_action_of_the_rate(store: RemediationSt
 
 
 def test_a_budget_holds_what_is_in_flight_by_the_records(store: RemediationStore) -> None:
-    """Two Nodes were worth tainting; now the budget is one."""
-    fleet = taint_fleet()
+    """Two Nodes of twenty were worth tainting; now the limit is one."""
+    fleet = taint_fleet(nodes=20)
     fleet.owner("Job", "more", 8, node="n1")
     fleet.sick.add("GPU-n1-0")
-    start(fleet, store, replace(taints_only(), budget_min_gpus=16))
+    start(fleet, store, taints_only())
     assert len(store.all()) == 2
-    drive(fleet, fleet.executor(store, ExecutorPolicies(taints_only(), quick())), 1)
+    drive(fleet, fleet.executor(store, ExecutorPolicies(replace(taints_only(), budget_ratio=0.05), quick())), 1)
     tainted = [name for name in ("n0", "n1") if effects(fleet, name)]
     assert len(tainted) == 1
     waiting = next(each for each in store.all() if each.phase is Phase.NOTIFIED)
-    assert "16 of 64 GPUs would be out of service or disturbed" in waiting.history[-1].message
-    assert waiting.history[-1].message.endswith("; the limit is 8.")
+    assert "2 of 20 Nodes would be out of service" in waiting.history[-1].message
+    assert waiting.history[-1].message.endswith("; the limit is 1.")
 
 
 class Counted:
@@ -262,7 +262,7 @@ def test_all_is_read_once_in_a_run_and_once_more_for_each_claim(store: Remediati
     for name in "abcd":
         fleet.owner("Job", name, 2)
     counted = Counted(store)
-    executor = start(fleet, counted, replace(ENFORCE, budget_min_gpus=64))  # type: ignore[arg-type]
+    executor = start(fleet, counted, replace(ENFORCE))  # type: ignore[arg-type]
     counted.reads = 0
 
     def run() -> int:

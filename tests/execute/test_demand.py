@@ -13,7 +13,7 @@ from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, StepKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
-ON_DEMAND = replace(ENFORCE, reclaim_only_on_demand=True, budget_min_gpus=16, idle_storm_ratio=1.0)
+ON_DEMAND = replace(ENFORCE, reclaim_only_on_demand=True, idle_storm_ratio=1.0)
 
 
 def crowded(**owners: int) -> Fleet:

@@ -8,8 +8,8 @@ What has to hold, by the names that a broken one is reported under:
 namespace   No Pod ends unless the Namespace of its owner allowed it in that moment, by its mode.
 opt_out     No opt-out, objection or snooze of a Pod, its owner, its Namespace or its Node is passed in that moment.
 disruption  No PodDisruptionBudget is passed, whoever counts: by all Pods that a step ends, with GPUs or without.
-budget      No budget of GPUs and no rate of actions is passed, in physical GPUs; what is in flight counts until it is
-            over, as GPUs that are out of service do.
+budget      gpuwatch takes no second Node out of service, whoever took out the first. Until their Pods run again, moves
+            disturb at most as many GPUs in service as a Node has, in physical GPUs. No rate of actions is passed.
             The rates forget a release or a move whose record somebody takes away by force (docs/remediation.md).
 brake       Nothing disrupts while a pause, an alert, or an alert of which nobody knows stops it.
 unread      Nothing disrupts on what was not read: a list that failed or was not understood, old or partial telemetry.
@@ -64,14 +64,11 @@ EVENTS = 14
 BROKEN_SEEDS = 40
 """Within so many a broken mechanism is seen; most are within five."""
 NODES = 5
-LIMIT_GPUS = 8
 AN_HOUR = 3
 POLICIES = ExecutorPolicies(
-    # One Node, and three actions in an hour. Storms are left out, since they are the plan's and stop everything.
+    # Three actions in an hour; of so few Nodes one may be out. Storms are left out, since they stop everything.
     replace(
         ENFORCE,
-        budget_ratio=0.0,
-        budget_min_gpus=LIMIT_GPUS,
         actions_per_hour=AN_HOUR,
         namespace_actions_per_hour=AN_HOUR,
         pool_actions_per_hour=AN_HOUR,
@@ -276,13 +273,14 @@ class History:
             return
         self.not_declined(by)
         self.tainted_first(by)
-        before = self.harmed(self.before)
         self.acted[by.name] = self.fleet.now
         self.within_rates()
-        after = self.harmed({name: self.fleet.node(name) for name in self.theirs})
-        # What disturbs a GPU that is out of service already is no further harm.
-        why = f"{after} GPUs are out of service or disturbed, and {before} were"
-        holds("budget", after <= max(before, LIMIT_GPUS), why)
+        were, out = self.out(self.before), self.out({name: self.fleet.node(name) for name in self.theirs})
+        if by.proposal.action is ActionKind.TAINT_NODE:
+            holds("budget", len(out) <= max(len(were), 1), f"{out} are out of service, and {were} were")
+        if by.proposal.action is ActionKind.EVICT_GANG:
+            moving = self.moving(were)
+            holds("budget", moving <= GPUS, f"{moving} GPUs in service are disturbed by moves")
 
     def within_rates(self) -> None:
         """A gang that NoExecute ends counts as one that was moved."""
@@ -290,20 +288,16 @@ class History:
         lately = [at for at in done if self.fleet.now - at < timedelta(hours=1)]
         holds("budget", len(lately) <= AN_HOUR, f"{len(lately)} actions in an hour")
 
-    def harmed(self, nodes: dict[str, Object]) -> int:
-        """GPUs of Nodes that anybody tainted, and of gangs that are being disturbed on others."""
-        tainted = {
-            name
-            for name in self.theirs
-            if nodes[name]["spec"].get("unschedulable") or self.our_taints(nodes[name], name)
-        }
-        disturbed: dict[str, int] = {}
-        for each in attended(self.store):
-            moving = each.proposal.action is not ActionKind.TAINT_NODE
-            if moving and each.name in self.acted and each.phase is not Phase.IN_EFFECT:
-                for name in set(each.proposal.nodes) - tainted:
-                    disturbed[name] = disturbed.get(name, 0) + each.proposal.gpus // len(each.proposal.nodes)
-        return len(tainted) * GPUS + sum(min(gpus, GPUS) for gpus in disturbed.values())
+    def out(self, nodes: dict[str, Object]) -> set[str]:
+        """Nodes that anybody took out of service."""
+        taken = (name for name in self.theirs if self.our_taints(nodes[name], name))
+        return {*taken, *(name for name in self.theirs if nodes[name]["spec"].get("unschedulable"))}
+
+    def moving(self, out: set[str]) -> int:
+        """GPUs of gangs that are being moved, without those on these Nodes."""
+        begun = (each for each in attended(self.store) if each.name in self.acted and each.phase is not Phase.IN_EFFECT)
+        moves = [each.proposal for each in begun if each.proposal.action is ActionKind.EVICT_GANG]
+        return sum(len(set(each.nodes) - out) * (each.gpus // len(each.nodes)) for each in moves)
 
     def allowed(self, pods: list[Object], why: str) -> None:
         """Every budget allows the end of these Pods together. Our own eviction has taken one already."""
@@ -639,8 +633,6 @@ def others_of(spec: Object) -> Object:
 class Hostile(History):
     """The same, where tenants and other clusters mean harm and any list may fail."""
 
-    # One Node of eight: of 48 GPUs, which a shared Node shows as 120 units.
-    policies = replace(POLICIES, plan=replace(POLICIES.plan, budget_ratio=LIMIT_GPUS / 47))
     fleet: HostileFleet
 
     def __init__(self, seed: int, of: Sequence[str] = ()) -> None:

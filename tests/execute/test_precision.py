@@ -40,14 +40,36 @@ def test_bounds_are_wilsons(successes: int, failures: int) -> None:
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.sampled_from([0.5, 0.8, 0.95]))
-def test_one_more_wrong_outcome_never_wins_trust_below_the_number_that_decides(
-    successes: int, failures: int, bound: float
-) -> None:
+def test_no_wrong_outcome_wins_trust_and_no_right_one_loses_it(successes: int, failures: int, bound: float) -> None:
     before, after = Precision(successes, failures), Precision(successes, failures + 1)
     assert after.lower_ratio <= before.lower_ratio
     assert after.upper_ratio <= before.upper_ratio
-    if not before.trusted(bound):
-        assert not after.trusted(bound)
+    right = Precision(successes + 1, failures)
+    assert before.trusted(bound) >= after.trusted(bound)
+    assert right.trusted(bound) >= before.trusted(bound)
+    if failures:
+        one_sided = binomtest(successes, before.outcomes).proportion_ci(0.8, method="wilson").low  # 10 % below it
+        assert before.trusted(bound) is (one_sided >= bound)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "trusted"),
+    [
+        (0, 0, True),
+        (0, 1, False),
+        (2, 2, False),
+        (13, 1, False),
+        (14, 1, True),
+        (15, 1, True),  # a right outcome takes no trust away
+        (20, 2, False),
+        (21, 2, True),
+        (25, 3, False),
+        (26, 3, True),
+        (80, 20, False),
+    ],
+)
+def test_how_many_right_outcomes_make_up_for_wrong_ones(right: int, wrong: int, trusted: bool) -> None:
+    assert Precision(right, wrong).trusted(0.8) is trusted
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_lasting_trouble_costs_that_part_only(answer: Answer, kind: GapKind, sai
 )
 @pytest.mark.parametrize("answer", [status(403, "no"), status(504, "etcd"), Answer(200, '{"items": [', close_after=5)])
 def test_a_list_that_failed_is_unread_and_not_empty(path: str, kind: FactKind, answer: Answer) -> None:
-    claiming = pod(meta=controlled_by("Job", "j", "batch/v1"), resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
+    claiming = pod(meta=controlled_by("Job", "j", "batch/v1"), resourceClaims=[{"name": "g", "resourceClaimName": "c"}])
     found = lists(**{PODS: [claiming], JOBS: [owner("Job", "j", "batch/v1")]})
     found |= {"/apis/kueue.x-k8s.io/v1beta2/workloads": [], CLAIMS.format("v1"): [], SLICES.format("v1"): []}
     with live(found) as (_, reader):
@@ -270,12 +270,17 @@ def test_claims_are_missed_only_where_pods_have_some() -> None:
         assert [item.what for item in reader.read(NOW).gaps] == ["resourceclaims.resource.k8s.io"]
 
 
-def test_claims_are_not_asked_for_where_no_pod_has_one() -> None:
-    """A cluster without DRA may refuse the list, and nothing depends on it there."""
-    with live(trouble=Times(CLAIMS.format("v1"), status(403, "no"), 99)) as (server, reader):
-        cluster = reader.read(NOW)
-        assert server.asked(CLAIMS.format("v1")) == []
-    assert (cluster.gaps, cluster.unread) == ((), ())
+@pytest.mark.parametrize("code", [403, 500])
+def test_claims_that_no_pod_has_need_not_be_read(code: int) -> None:
+    """A cluster without DRA whose roles do not allow the list, or whose server fails for it: people see it, and no
+    action depends on it."""
+    refused = Times(CLAIMS.format("v1"), status(code, "no"), 99)
+    claiming = pod("c", containers=[], resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
+    for pods, depends in (([pod("p")], set()), ([pod("p"), claiming], {FactKind.CLAIMS})):
+        with live(lists(**{**dra("v1"), PODS: pods}), trouble=refused) as (_, reader):
+            cluster = reader.read(NOW)
+        assert [item.what for item in cluster.gaps] == ["resourceclaims.resource.k8s.io"]
+        assert {item.kind for item in cluster.unread} == depends
 
 
 def test_one_broken_object_costs_itself() -> None:

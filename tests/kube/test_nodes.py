@@ -1,4 +1,5 @@
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,13 @@ def test_taints_conditions_and_cordon() -> None:
     found = node(
         "gpu-0", None, None, conditions=[{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
     )
-    found["spec"] = {"unschedulable": True, "taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+    taints = [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]
+    # As the node lifecycle controller writes the taint of a cordon.
+    cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": "2026-03-02T10:00:00Z"}
+    found["spec"] = {"unschedulable": True, "taints": [*taints, cordon]}
+    dated = taken(found).node.taints
+    assert [taint.since for taint in dated] == [None, datetime(2026, 3, 2, 10, tzinfo=UTC)]
+    found["spec"]["taints"] = taints
     result = taken(found).node
     assert result.unschedulable
     assert [(taint.key, taint.value, taint.effect) for taint in result.taints] == [("nvidia.com/gpu", "", "NoSchedule")]

@@ -104,6 +104,7 @@ def sick(target: Device, **changes: object) -> Finding:
         severity=Severity.CRITICAL,
         advice=Advice.REBOOT,
         confidence_ratio=0.9,
+        since=NOW - timedelta(hours=2),  # what begins within an hour may be a storm
         devices=(target.id,),
         node=target.node,
     )

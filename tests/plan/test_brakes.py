@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuwatch.act.plan.brakes import first_seen
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import Freeze, PlanPolicy
+from gpuwatch.facts.model.cluster import FactKind, Node, Unread
 from gpuwatch.facts.model.decision import (
+    ActionKind,
+    Advice,
     Family,
     Finding,
     FindingKind,
@@ -21,8 +26,8 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import Pause
-from gpuwatch.facts.model.telemetry import Gap, GapKind
-from plan.fleet import NOW, device, guards, idle, node, plan_of, pod, sick, snapshot
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
+from plan.fleet import NOW, device, guards, idle, node, only, plan_of, pod, reason, sick, snapshot
 
 POLICY = PlanPolicy()
 
@@ -39,11 +44,106 @@ def refused_by(plan: Plan) -> set[str]:
     return guards(item)
 
 
+HOUR = timedelta(hours=1)
+FIRST = [f"xid:device/GPU-train{i}-0" for i in range(4)]
+
+
+def pool(nodes: int, gpus: int = 8, name: str = "train") -> tuple[list[Node], list[Device]]:
+    """And the first GPU of each Node; the others are as those of the Node."""
+    named = [node(f"{name}{i}", gpus, pool=name) for i in range(nodes)]
+    return named, [device(each.name, i) for each in named for i in range(gpus)]
+
+
+def braked(count: int, nodes: int, gpus: int = 8, beside: int = 0, policy: PlanPolicy = POLICY, **changes: Any) -> str:
+    """So many of the Nodes have a degraded GPU each. beside: Nodes of another pool."""
+    known: dict[str, Any] = {key: changes.pop(key) for key in ("first_seen",) if key in changes}
+    named, devices = pool(nodes, gpus)
+    more, others = pool(beside, name="other")
+    found = [sick(devices[gpus * at], **{"since": None, **changes}) for at in range(count)]
+    return plan_of(snapshot([*named, *more], [*devices, *others]), tuple(found), policy, **known).brake
+
+
+@pytest.mark.parametrize(
+    ("count", "nodes", "gpus", "storm"),
+    [
+        *((nodes, nodes, 1, True) for nodes in (5, 9, 12, 15)),  # small pools of one GPU in a Node, all at once
+        (2, 5, 1, True),
+        (1, 1, 8, False),  # one Node may fail by itself
+        (1, 4, 8, False),
+        (2, 10, 8, True),
+        (2, 11, 8, False),
+        (7, 35, 8, True),  # a fifth, exactly
+        (6, 35, 8, False),
+        (3, 15, 16, True),
+    ],
+)
+def test_a_storm_is_a_fifth_of_a_pools_nodes_and_two_at_least(count: int, nodes: int, gpus: int, storm: bool) -> None:
+    says = f"{count} of {nodes} Nodes of pool train became degraded within an hour, such as train0."
+    assert braked(count, nodes, gpus).startswith(says if storm else "")
+    assert bool(braked(count, nodes, gpus)) is storm
+    # The exporter and the rules are the same everywhere, so a storm of one pool stops all.
+    assert bool(braked(count, nodes, gpus, beside=60)) is storm
+
+
+@pytest.mark.parametrize(
+    ("ratio", "count", "storm"), [(1.0, 4, False), (1.0, 5, True), (0.0, 1, False), (0.0, 2, True)]
+)
+def test_what_the_ends_of_the_storms_ratio_mean(ratio: float, count: int, storm: bool) -> None:
+    assert bool(braked(count, 5, policy=PlanPolicy(storm_ratio=ratio))) is storm
+
+
+def test_pools_of_one_node_have_a_storm_together() -> None:
+    parts = [pool(1, 1, f"p{i}") for i in range(5)]
+    state = snapshot([each for nodes, _ in parts for each in nodes], [each for _, found in parts for each in found])
+    brake = plan_of(state, tuple(sick(each, since=NOW) for each in state.devices[:2]), POLICY).brake
+    assert brake.startswith("2 of 5 Nodes of the cluster became degraded within an hour")
+
+
+@pytest.mark.parametrize(
+    ("changes", "storm"),
+    [
+        ({"since": NOW}, True),
+        ({"since": NOW - 0.9 * HOUR}, True),
+        ({"since": NOW - HOUR}, False),
+        ({"since": NOW - 24 * HOUR}, False),  # an old fleet
+        # A level has no beginning but its window; what was seen before is older.
+        (
+            {"since": NOW - 0.25 * HOUR, "first_seen": {FIRST[i]: NOW - HOUR for i in range(4)}},
+            False,
+        ),
+        ({"since": None, "first_seen": {FIRST[i]: NOW - 2 * HOUR for i in range(3)}}, False),
+        ({"since": None, "first_seen": {FIRST[i]: NOW - HOUR / 2 for i in range(4)}}, True),
+        # What may cause no action is no sign against the observer: a hot aisle, suspicions, a tenant's own kernels.
+        ({"advice": Advice.WATCH}, False),
+        ({"advice": Advice.NONE}, False),
+        ({"advice": Advice.FIX_APPLICATION}, False),
+        ({"confidence_ratio": 0.5}, False),
+        ({"confidence_ratio": 0.79}, False),
+        ({"confidence_ratio": 0.8}, True),
+        ({"advice": Advice.RESET_WHEN_IDLE, "severity": Severity.WARNING}, True),
+        ({"verdict": Verdict.UNKNOWN, "confidence_ratio": 0.0}, False),
+    ],
+)
+def test_only_what_began_lately_and_may_cause_an_action_makes_a_storm(changes: dict[str, Any], storm: bool) -> None:
+    assert bool(braked(4, 16, **changes)) is storm
+
+
+def test_when_a_finding_began_is_remembered_while_it_stays() -> None:
+    nodes, devices = pool(2)
+    found = (sick(devices[0]), sick(devices[8]), sick(devices[1], advice=Advice.WATCH))
+    state = snapshot(nodes, devices)
+    began = first_seen(PlanFacts(snapshot=state, findings=found))
+    assert began == {"xid:device/GPU-train0-0": NOW, "xid:device/GPU-train1-0": NOW}
+    later = replace(state, at=NOW + HOUR)
+    again = first_seen(PlanFacts(snapshot=later, findings=found[:1], first_seen=began))
+    assert again == {"xid:device/GPU-train0-0": NOW}
+
+
 def test_a_storm_is_remembered_until_its_cool_down_is_over() -> None:
-    nodes = [node(f"n{i}") for i in range(10)]
-    devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
-    storm = plan_of(snapshot(nodes, devices), tuple(sick(item) for item in devices[:17]), POLICY)
+    nodes, devices = pool(10)
+    storm = plan_of(snapshot(nodes, devices), tuple(sick(item, since=NOW) for item in devices[:9]), POLICY)
     assert storm.brake
+    assert all("brake" in guards(item) for item in storm.items)
     assert storm.last_storm == NOW
     state, findings = one_idle()
     for seconds, stopped in ((1, True), (1799, True), (1800, False)):
@@ -56,14 +156,14 @@ def test_a_storm_is_remembered_until_its_cool_down_is_over() -> None:
 
 
 @pytest.mark.parametrize(("kind", "gpus", "says"), [
-    (FindingKind.POWER_BRAKE, 15, ""),
-    (FindingKind.POWER_BRAKE, 16, "17 of 80 GPUs look degraded at once"),
+    (FindingKind.POWER_BRAKE, 8, ""),
+    (FindingKind.POWER_BRAKE, 16, "3 of 12 Nodes of pool train became degraded"),
     (FindingKind.TELEMETRY_MISSING, 16, "Telemetry of the fleet as a whole is missing or stale."),
 ])  # fmt: skip
 def test_a_rack_with_one_cause_stops_the_rest_of_the_fleet_only_as_a_storm(
     kind: FindingKind, gpus: int, says: str
 ) -> None:
-    devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
+    nodes, devices = pool(12)
     rack = Finding(
         rule=f"health.{kind}",
         family=Family.HEALTH,
@@ -74,9 +174,87 @@ def test_a_rack_with_one_cause_stops_the_rest_of_the_fleet_only_as_a_storm(
         severity=Severity.CRITICAL,
         devices=tuple(item.id for item in devices[:gpus]),
     )
-    plan = plan_of(snapshot([node(f"n{i}") for i in range(10)], devices), (rack, sick(devices[79])), POLICY)
+    plan = plan_of(snapshot(nodes, devices), (rack, sick(devices[95], since=NOW)), POLICY)
     assert plan.brake.startswith(says)
     assert bool(plan.brake) is bool(says)
+    warned = plan_of(snapshot(nodes, devices), (replace(rack, severity=Severity.WARNING), sick(devices[95])), POLICY)
+    assert warned.brake == ""
+
+
+# An idle storm stops releases alone
+
+
+@pytest.mark.parametrize(
+    ("nodes", "held", "idle_gpus", "ratio", "stopped"),
+    [
+        (3, 20, 16, 0.8, False),  # 80 % of 20
+        (3, 20, 17, 0.8, True),
+        (2, 2, 2, 0.8, True),  # a small fleet
+        (1, 8, 8, 0.8, False),  # one Node's exporter
+        (2, 2, 2, 1.0, False),
+    ],
+)
+def test_when_nearly_everything_looks_idle_nothing_is_released(
+    nodes: int, held: int, idle_gpus: int, ratio: float, stopped: bool
+) -> None:
+    """On a Sunday all notebooks are idle. A free GPU that is dead is fenced as ever, and no cool-down follows."""
+    named, each = [node(f"n{i}") for i in range(nodes)], -(-held // nodes)
+    devices = [device(f"n{i // each}", i % each, f"ml/p{i}") for i in range(held)]
+    pods = [pod(f"ml/p{i}", f"n{i // each}") for i in range(held)]
+    free = [device(name, i) for name in ("b0", "b1") for i in range(8)]
+    findings = (*(idle(f"ml/p{i}", [devices[i]]) for i in range(idle_gpus)), sick(free[0]))
+    state = snapshot([*named, node("b0"), node("b1")], [*devices, *free], pods)
+    plan = plan_of(state, findings, PlanPolicy(idle_storm_ratio=ratio))
+    assert (plan.brake, plan.last_storm) == ("", None)
+    releases = [guards(item) for item in plan.items if item.candidate.action is ActionKind.RELEASE_GANG]
+    assert ["idle_storm" in found for found in releases] == [stopped] * idle_gpus
+    assert guards(only(plan, ActionKind.TAINT_NODE)) == set()
+
+
+def test_a_gang_moves_off_a_dead_gpu_while_all_else_looks_idle() -> None:
+    """And what is moved is not a reason to release anything."""
+    held = [device(f"n{i}", 0, f"ml/p{i}") for i in range(5)]
+    gang, free = [device("b0", i, "ml/t") for i in range(1)], [device("b1", i) for i in range(8)]
+    pods = [*(pod(f"ml/p{i}", f"n{i}") for i in range(5)), pod("ml/t", "b0", 1, "Job/ml/t", started=NOW - HOUR)]
+    names = [*(f"n{i}" for i in range(5)), "b0", "b1"]
+    state = snapshot([node(name, 8 if name == "b1" else 1) for name in names], [*held, *gang, *free], pods)
+    plan = plan_of(state, (*(idle(f"ml/p{i}", held[i : i + 1]) for i in range(5)), sick(gang[0])), POLICY)
+    refused = {(item.candidate.action, *sorted(guards(item))) for item in plan.items}
+    assert refused == {
+        (ActionKind.RELEASE_GANG, "idle_storm"),
+        (ActionKind.TAINT_NODE,),
+        (ActionKind.EVICT_GANG,),
+    }
+    (item, *_) = (each for each in plan.items if each.candidate.action is ActionKind.RELEASE_GANG)
+    assert reason(item, "idle_storm") == "5 of 6 allocated GPUs look idle at once, more than 80%."
+
+
+# What telemetry covers
+
+
+def test_gpus_of_nodes_that_left_the_cluster_are_not_missing() -> None:
+    """A nightly scale-down: the GPUs of six of eight Nodes reported within the hour, and now do not."""
+    nodes, devices = pool(2)
+    gone = [replace(device(f"gone{i // 8}", i % 8), node=None, present=False) for i in range(48)]
+    finding = (sick(devices[0]),)
+    down = snapshot(nodes, [*devices, *gone])
+    assert plan_of(down, finding, POLICY).brake == ""
+    # Where the Nodes were not read, or telemetry's hosts are no Nodes, nobody knows that they left.
+    unread = replace(down, cluster=replace(down.cluster, unread=(Unread(FactKind.NODES, "", "403"),)))
+    nowhere = replace(down, devices=tuple(replace(each, node=None) for each in down.devices))
+    still = replace(down, devices=(*devices, *(replace(each, node="train1") for each in gone)))
+    for state in (unread, nowhere, still):
+        assert plan_of(state, finding, POLICY).brake == "Only 16 of 64 known GPUs report."
+
+
+@pytest.mark.parametrize(("minutes", "stopped"), [(29, False), (30, True), (None, True)])
+def test_nodes_that_began_just_now_need_not_be_shown_yet(minutes: float | None, stopped: bool) -> None:
+    """Spot and batch Nodes may live for less than half an hour: their drivers and exporters are still starting."""
+    nodes, devices = pool(2)
+    created = None if minutes is None else NOW - timedelta(minutes=minutes)
+    new = [node(f"spot{i}", created=created) for i in range(3)]
+    brake = plan_of(snapshot([*nodes, *new], devices), (sick(devices[0]),), POLICY).brake
+    assert brake == ("Telemetry shows devices of only 2 of 5 Nodes that have any." if stopped else "")
 
 
 def test_missing_telemetry_counts_as_a_storm_and_a_freeze_does_not() -> None:
@@ -130,12 +308,17 @@ def test_a_misspelt_alert_says_so_in_the_brake() -> None:
     assert plan.brake == "It is not known whether A fires. No rule is called A."
 
 
-def test_forged_devices_do_not_hide_a_storm() -> None:
-    nodes = [node(f"n{i}") for i in range(10)]
-    devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
-    forged = [replace(device("n0", i), untrusted="its target is unknown") for i in range(100, 900)]
-    findings = tuple(sick(item) for item in devices[:17])
-    assert "17 of 80" in plan_of(snapshot(nodes, [*devices, *forged]), findings, POLICY).brake
+def test_forged_devices_do_not_hide_a_storm_nor_what_is_missing() -> None:
+    nodes, devices = pool(10)
+    forged = [replace(device("train0", i), untrusted="its target is unknown") for i in range(100, 900)]
+    assert (
+        "2 of 10"
+        in plan_of(
+            snapshot(nodes, [*devices, *forged]), (sick(devices[0], since=NOW), sick(devices[8], since=NOW)), POLICY
+        ).brake
+    )
+    lost = [replace(item, present=index < 39) for index, item in enumerate(devices)]
+    assert "Only 39 of 80" in plan_of(snapshot(nodes, [*lost, *forged]), (), POLICY).brake
 
 
 def test_the_pause_says_who_and_why() -> None:

@@ -9,7 +9,8 @@ from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Node, Pod
 from gpuwatch.facts.model.decision import ActionKind, Finding, Plan, Snapshot
-from plan.fleet import device, guards, idle, node, only, plan_of, pod, sick, snapshot
+from gpuwatch.facts.model.remediation import Phase, Remediation
+from plan.fleet import device, guards, idle, node, only, plan_of, pod, reason, remediation, sick, snapshot
 
 OPEN = PlanPolicy(
     budget_ratio=1.0,
@@ -56,22 +57,64 @@ def test_several_releases_on_one_node_make_room_together() -> None:
     plan = plan_of(state, findings[:4], ON_DEMAND)
     assert released(plan) == {"a": "ml/w", "b": "ml/w"}
     # Where one of them is refused, the other would be for nothing.
-    tight = replace(ON_DEMAND, budget_ratio=0.0, budget_min_gpus=3)
-    plan = plan_of(state, findings[:4], tight)
+    plan = plan_of(state, findings[:4], replace(ON_DEMAND, actions_per_hour=2), [began(20)])
     assert released(plan) == {}
     refused = {item.candidate.target.name: guards(item) for item in plan.items}
-    assert refused["Deployment/ml/a"] | refused["Deployment/ml/b"] == {"budget", "demand"}
+    assert refused["Deployment/ml/a"] | refused["Deployment/ml/b"] == {"rate", "demand"}
+
+
+def began(minutes: float, **changes: object) -> Remediation:
+    """A release that began so long ago."""
+    return remediation(
+        RELEASE, f"workload/w{minutes}", phase=Phase.IN_EFFECT, begun_minutes_ago=minutes, **{"gpus": 1, **changes}
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "past", "served", "says"),
+    [
+        ("pool_actions_per_hour", [], True, ""),
+        ("namespace_actions_per_hour", [], True, ""),
+        ("actions_per_hour", [began(61)], True, ""),
+        ("actions_per_hour", [began(10, waiter="ml/w"), began(11, waiter="ml/w")], True, ""),
+        (
+            "actions_per_hour",
+            [began(10), began(20)],
+            False,
+            "2 may begin in an hour. The next may begin at 12:40 UTC at the earliest. All releases that make room for "
+            "ml/w may begin together at 12:50 UTC at the earliest, however many they are.",
+        ),
+        ("pool_actions_per_hour", [began(10, pool="other"), began(20, pool="other")], True, ""),
+        ("namespace_actions_per_hour", [began(10, namespace="ml")], False, "All releases that make room for ml/w"),
+    ],
+)
+def test_a_group_larger_than_a_rate_begins_where_nothing_else_began(
+    rate: str, past: list[Remediation], served: bool, says: str
+) -> None:
+    """A Pod of 8 GPUs needs five idle notebooks. They are released all or none."""
+    sizes = {**{name: ("n0", 2 if name in "abc" else 1) for name in "abcde"}, "busy": ("n1", 8)}
+    state, findings = idle_fleet(sizes, waiting("w", 8), nodes=(node("n0"), node("n1")))
+    plan = plan_of(state, findings[:5], replace(ON_DEMAND, **{rate: 2}), past)
+    assert released(plan) == (dict.fromkeys("abcde", "ml/w") if served else {})
+    assert served or any(says in refusal.reason for item in plan.items for refusal in item.refusals)
+    # What needs no waiting Pod is no group.
+    alone = plan_of(state, findings[:5], replace(OPEN, **{rate: 2}), past)
+    assert sum(item.admitted for item in alone.items) <= 2
 
 
 def test_what_a_group_that_is_refused_would_have_taken_goes_to_others() -> None:
-    """Two releases for the first that waits are one more than may be begun; the second needs one only."""
+    """Two releases for the first that waits are one more than may still begin; the second needs one only."""
     sizes = {"a": ("n0", 4), "b": ("n0", 4), "c": ("n1", 2), "busy": ("n1", 6)}
     pending = (waiting("first", 8, priority=9), waiting("second", 2))
     state, findings = idle_fleet(sizes, *pending)
     assert released(plan_of(state, findings[:3], ON_DEMAND)) == {"a": "ml/first", "b": "ml/first", "c": "ml/second"}
-    for limit, expected in ((2, {"c": "ml/second"}), (1, {"c": "ml/second"}), (0, {})):
-        policy = replace(ON_DEMAND, budget_ratio=0.0, budget_min_gpus=4 if limit == 2 else 8, actions_per_hour=limit)
-        assert released(plan_of(state, findings[:3], policy)) == expected
+    for limit, past, expected in (
+        (2, [began(5)], {"c": "ml/second"}),
+        (1, [], {"a": "ml/first", "b": "ml/first"}),
+        (0, [], {}),
+    ):
+        policy = replace(ON_DEMAND, actions_per_hour=limit)
+        assert released(plan_of(state, findings[:3], policy, past)) == expected
 
 
 @given(
@@ -117,9 +160,10 @@ def test_a_moved_gang_leaves_the_waiting_their_place() -> None:
 
 
 def test_two_gangs_do_not_land_in_the_same_place() -> None:
-    nodes = [node(f"n{i}") for i in range(3)]
-    devices = [device(f"n{n}", i, f"ml/t{n}" if n < 2 else "") for n in range(3) for i in range(8)]
-    pods = [pod(f"ml/t{n}", f"n{n}", 8, f"Job/ml/t{n}") for n in range(2)]
+    """Of 20 Nodes two may be out of service at once, and one is free."""
+    nodes = [node(f"n{i}") for i in range(20)]
+    devices = [device(f"n{n}", i, f"ml/t{n}" if n != 2 else "") for n in range(20) for i in range(8)]
+    pods = [pod(f"ml/t{n}", f"n{n}", 8, f"Job/ml/t{n}") for n in range(20) if n != 2]
     plan = plan_of(snapshot(nodes, devices, pods), (sick(devices[0]), sick(devices[8])), OPEN)
     moves = [item for item in plan.items if item.candidate.action is ActionKind.EVICT_GANG]
     assert [guards(item) for item in moves] == [set(), {"lands"}]

@@ -24,10 +24,12 @@ from gpuwatch.facts.model.cluster import (
 )
 from gpuwatch.facts.model.decision import (
     ActionKind,
+    Advice,
     Finding,
     Mode,
     PlanItem,
     Score,
+    Severity,
     Snapshot,
     Subject,
     SubjectKind,
@@ -78,9 +80,9 @@ def test_a_lost_gpu_under_a_gang_is_tainted_and_the_gang_moved() -> None:
     assert taint.admitted, taint.refusals
     assert move.admitted, move.refusals
     assert move.candidate.target == Subject(SubjectKind.GANG, "JobSet/ml/train")
-    # The move happens on the Node that is tainted anyway: its GPUs are charged once.
+    # The move is off the Node that is tainted anyway: its GPUs are charged once.
     (pool,) = [use for use in plan.budgets if use.scope == "pool/train"]
-    assert pool.limit_gpus == 8
+    assert (pool.limit_nodes, pool.limit_gpus) == (1, 8)
 
 
 def moves_with(
@@ -179,12 +181,10 @@ def test_the_taint_of_a_move_has_its_turn_before_it() -> None:
     names = [f"JobSet/ml/g{i}" for i in range(2)]
     gangs = [Gang(id=name, framework="JobSet", workload=name, namespace="ml", pods=()) for name in names]
     members = [pod(f"ml/p{n}-{i}", f"n{n}", owner=names[n], gang=names[n]) for n in range(2) for i in range(4)]
-    others = [pod(f"ml/q{n}-{i}", f"n{n}") for n in range(2, 8) for i in range(5)]  # no block of four is left there
-    held = {0: members[:4], 1: members[4:], **{n: others[5 * n - 10 : 5 * n - 5] for n in range(2, 8)}}
-    refs = {(n, i): each.ref for n, pods in held.items() for i, each in enumerate(pods)}
-    devices = [device(f"n{n}", i, refs.get((n, i), "")) for n in range(8) for i in range(8)]
-    state = snapshot(nodes, devices, [*members, *others], gangs=gangs)
-    policy = replace(POLICY, budget_ratio=0.0, budget_min_gpus=8, storm_ratio=1.0)
+    waits = pod("ml/waits", "", gpus=64, phase="Pending")
+    devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n < 2 and i < 4 else "") for n in range(8) for i in range(8)]
+    state = snapshot(nodes, devices, [*members, waits], gangs=gangs)
+    policy = replace(POLICY, budget_ratio=0.0, storm_ratio=1.0)
     plan = plan_of(state, (sick(devices[0]), sick(devices[8], confidence_ratio=0.95)), policy)
     items = [(item.candidate.action, item.candidate.nodes[0], item.admitted) for item in plan.items]
     assert items == [
@@ -329,40 +329,20 @@ def test_without_a_cluster_everything_is_refused_and_says_why() -> None:
     assert all("cluster_known" in guards(item) for item in plan.items)
 
 
-def test_the_budget_goes_to_the_best_candidate() -> None:
-    """Two idle gangs of 8 in a pool of 80: the limit is 8, so one is released and the other waits."""
+def test_the_limit_goes_to_the_worst_fault_and_then_to_the_best_score() -> None:
+    """Of three sick Nodes of ten one may be tainted. On n2 are warnings alone, and three GPUs that would be spared."""
     nodes = [node(f"n{i}") for i in range(10)]
-    first, second = [device("n0", i, "ml/a") for i in range(8)], [device("n1", i, "ml/b") for i in range(8)]
-    rest = [device(f"n{n}", i, f"ml/busy-{n}") for n in range(2, 10) for i in range(8)]
-    state = snapshot(nodes, first + second + rest, [pod("ml/a", "n0", 8), pod("ml/b", "n1", 8)])
-    findings = (idle("ml/a", first, confidence_ratio=0.85), idle("ml/b", second, confidence_ratio=0.95))
-    plan = plan_of(state, findings, POLICY)
-    assert [(item.candidate.target.name, item.admitted) for item in plan.items] == [
-        ("Deployment/ml/b", True),
-        ("Deployment/ml/a", False),
-    ]
-    assert guards(plan.items[1]) == {"budget"}
-
-
-def test_a_storm_stops_everything() -> None:
-    """20 % of 80 GPUs is 16: at 16 planning goes on, at 17 the observer is the likelier patient."""
-    nodes = [node(f"n{i}") for i in range(10)]
-    devices = [device(f"n{n}", i) for n in range(10) for i in range(8)]
-    state = snapshot(nodes, devices)
-    assert plan_of(state, tuple(sick(item) for item in devices[:16]), POLICY).brake == ""
-    storm = plan_of(state, tuple(sick(item) for item in devices[:17]), POLICY)
-    assert storm.brake.startswith("17 of 80 GPUs")
-    assert all("brake" in guards(item) for item in storm.items)
-
-
-def test_when_nearly_everything_looks_idle_nothing_is_released() -> None:
-    """80 % of 20 held GPUs is 16: at 16 idle planning goes on, at 17 a broken exporter is likelier."""
-    nodes = [node(f"n{i}") for i in range(3)]
-    devices = [device(f"n{i // 8}", i % 8, f"ml/p{i}") for i in range(20)]
-    state = snapshot(nodes, devices, [pod(f"ml/p{i}", f"n{i // 8}") for i in range(20)])
-    for count, halted in ((16, False), (17, True)):
-        plan = plan_of(state, tuple(idle(f"ml/p{i}", [devices[i]]) for i in range(count)), POLICY)
-        assert bool(plan.brake) is halted
+    devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if i > 2 else "") for n in range(10) for i in range(8)]
+    pods = [pod(f"ml/p{n}-{i}", f"n{n}") for n in range(10) for i in range(3, 8)]
+    faults = ((0, Severity.CRITICAL, 0.8), (1, Severity.CRITICAL, 0.85), (2, Severity.WARNING, 0.95))
+    findings = tuple(
+        sick(devices[8 * n + i], severity=severity, advice=Advice.RESET_WHEN_IDLE, confidence_ratio=sure)
+        for n, severity, sure in faults
+        for i in range(3 if n == 2 else 1)
+    )
+    plan = plan_of(snapshot(nodes, devices, pods), findings, POLICY)
+    found = [(item.candidate.target.name, guards(item)) for item in plan.items]
+    assert found == [("n2", {"budget"}), ("n1", set()), ("n0", {"budget"})]
 
 
 @pytest.mark.parametrize(("seen", "resolved", "stopped"), [(5, True, False), (4, True, True), (4, False, False)])
@@ -426,7 +406,7 @@ def test_a_score_without_a_pool_is_not_a_number() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("budget_ratio", 1.1), ("min_confidence_ratio", -0.1), ("storm_ratio", -1.0), ("budget_min_gpus", -1)],
+    [("budget_ratio", 1.1), ("min_confidence_ratio", -0.1), ("storm_ratio", -1.0), ("min_pool_nodes_left", -1)],
 )
 def test_bounds_out_of_range_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"plan\.{field} is"):
@@ -450,19 +430,20 @@ def test_no_random_fleet_gets_past_its_budget(
         *(sick(devices[i]) for i in sorted(sick_gpus)),
         *(idle(f"ml/p{i}", [devices[i]]) for i in sorted(idle_gpus) if held[i]),
     )
-    plan = plan_of(snapshot(nodes, devices, pods), findings, PlanPolicy(budget_min_gpus=4))
-    disturbed: set[str] = set()
+    plan = plan_of(snapshot(nodes, devices, pods), findings, PlanPolicy(budget_ratio=1.0))
+    tainted: set[str] = set()
+    moved: set[str] = set()
     for item in plan.items:
         if item.admitted and item.candidate.action is ActionKind.TAINT_NODE:
-            disturbed |= {d.id for d in devices if d.node in item.candidate.nodes}
-        elif item.admitted:
-            disturbed |= {d.id for d in devices if set(d.pods) & set(item.candidate.pods)}
+            tainted |= set(item.candidate.nodes)
+        elif item.admitted and item.candidate.action is ActionKind.EVICT_GANG:
+            moved |= {d.id for d in devices if set(d.pods) & set(item.candidate.pods)}
     # A GPU on a cordoned Node is out of service already, and no further harm.
-    out = {d.id for d in devices if d.node in {f"n{i}" for i in cordoned}}
+    out = {f"n{i}" for i in cordoned}
     for use in plan.budgets:
-        assert use.in_flight_gpus == len(out)
-        if disturbed - out:
-            assert len(out | disturbed) <= use.limit_gpus
+        assert (use.out_nodes, use.limit_nodes, use.limit_gpus) == (len(out), 1, 8)
+        assert not tainted or len(out | tainted) <= 1
+        assert len({d.id for d in devices if d.id in moved and d.node not in out | tainted}) <= 8
     assert not [
         item
         for item in plan.items

@@ -120,7 +120,7 @@ def two_pools(first: Mode, second: Mode) -> tuple[Snapshot, tuple[Finding, ...],
     pods = [pod("ml/a", "n0", 8), pod("ml/b", "n1", 4)]
     findings = (idle("ml/a", devices[:8]), idle("ml/b", devices[8:]))
     scopes = (ModeScope(mode=first, pool="big"), ModeScope(mode=second, pool="small"))
-    return snapshot(nodes, devices, pods), findings, PlanPolicy(budget_ratio=1.0, scopes=scopes, actions_per_hour=1)
+    return snapshot(nodes, devices, pods), findings, PlanPolicy(idle_storm_ratio=1.0, scopes=scopes, actions_per_hour=1)
 
 
 def test_what_is_observed_takes_no_budget_from_what_is_enforced() -> None:

@@ -198,8 +198,9 @@ def test_a_gang_that_is_released_is_not_moved_as_well() -> None:
 
 
 def test_moves_share_a_disruption_budget() -> None:
-    nodes = [node(f"n{i}", 1) for i in range(4)]
-    devices = [device(f"n{i}", 0, f"ml/w{i}" if i < 2 else "") for i in range(4)]
+    """Of 20 Nodes two may be out of service at once."""
+    nodes = [node(f"n{i}", 1) for i in range(20)]
+    devices = [device(f"n{i}", 0, f"ml/w{i}" if i < 2 else "") for i in range(20)]
     pods = [pod(f"ml/w{i}", f"n{i}", labels={"app": "w"}, started=NOW - timedelta(hours=1)) for i in range(2)]
     findings = tuple(sick(devices[i]) for i in range(2))
 
@@ -281,6 +282,8 @@ def drawn(state: Snapshot, policy: PlanPolicy = POLICY, *more: Finding) -> Plan:
 
 
 TWO_RACKS = {"n0": "a", "n1": "a", "n2": "b"}
+MANY = TWO_RACKS | {f"x{i}": "" for i in range(17)}
+"""Of 20 Nodes two Nodes' GPUs may move at once."""
 
 
 def test_a_scattered_gang_is_shown_and_moved_only_when_its_loss_is_known() -> None:
@@ -292,7 +295,7 @@ def test_a_scattered_gang_is_shown_and_moved_only_when_its_loss_is_known() -> No
     assert guards(item) == {"worth_it"}
     assert reason(item, "worth_it") == "It is not known what the move gains; missing: what spanning them costs it."
     # 16 GPUs × 24 h × 0.5 are gained, 10 h × 16 lost.
-    known = only(drawn(spread_gang(TWO_RACKS), replace(POLICY, scattered_loss_ratio=0.5)), EVICT)
+    known = only(drawn(spread_gang(MANY), replace(POLICY, scattered_loss_ratio=0.5)), EVICT)
     assert (known.score.gained_gpu_hours, known.score.disrupted_gpu_hours) == (192.0, 160.0)
     assert known.admitted, known.refusals
     little = only(drawn(spread_gang(TWO_RACKS), replace(POLICY, scattered_loss_ratio=0.4)), EVICT)

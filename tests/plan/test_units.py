@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.act.plan import brakes
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Node, Pod, Sharing
@@ -45,16 +44,15 @@ def facts(state: Snapshot) -> PlanFacts:
     return PlanFacts(snapshot=state)
 
 
-def test_slices_do_not_raise_a_budget() -> None:
-    """Ten Nodes of 56 slices and ten whole ones of 8 GPUs are 160 GPUs, of which a tenth is 16: two Nodes."""
+def test_slices_do_not_raise_a_limit() -> None:
+    """Ten Nodes of 56 slices and ten whole ones of 8 GPUs have 160 GPUs, of which a tenth may move: 16."""
     nodes = [cut(f"m{at}") for at in range(10)] + [node(f"w{at}") for at in range(10)]
     devices = [device(f"w{at}", index) for at in range(10) for index in range(8)]
     devices += [part for at in range(10) for index in range(8) for part in instances(f"m{at}", index)]
     findings = tuple(sick(device(f"w{at}", 0)) for at in range(10))
-    policy = PlanPolicy(budget_ratio=0.1, budget_min_gpus=0)
-    plan = plan_of(snapshot(nodes, devices), findings, policy)
+    plan = plan_of(snapshot(nodes, devices), findings, PlanPolicy())
     pool = next(item for item in plan.budgets if item.scope == "pool/train")
-    assert (pool.total_gpus, pool.limit_gpus) == (160, 16)
+    assert (pool.total_nodes, pool.limit_nodes, pool.limit_gpus) == (20, 2, 16)
     assert sum(item.admitted for item in plan.items) == 2
 
 
@@ -114,20 +112,3 @@ def test_the_score_of_a_release_counts_the_slice_that_it_frees() -> None:
     item = only(plan_of(state, (idle(owner.ref, parts[:1]),), PlanPolicy()), ActionKind.RELEASE_GANG)
     assert item.score.gained_gpu_hours == pytest.approx(24 / 7)
     assert item.candidate.gpus == 1
-
-
-@pytest.mark.parametrize(("sick_gpus", "stopped"), [(4, False), (5, True)])
-def test_a_storm_counts_gpus_and_not_their_slices(
-    sick_gpus: int, stopped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fifth of 20 GPUs is four, cut in seven slices or not."""
-    monkeypatch.setattr(brakes, "_STORM_MIN_GPUS", 2)
-    nodes = [cut(f"m{at}", 2) for at in range(5)] + [node(f"w{at}", 2) for at in range(5)]
-    whole = [device(f"w{at}", index) for at in range(5) for index in range(2)]
-    parts = [part for at in range(5) for index in range(2) for part in instances(f"m{at}", index)]
-    state = snapshot(nodes, [*whole, *parts])
-    policy = PlanPolicy(storm_ratio=0.2)
-    plan = plan_of(state, tuple(sick(item) for item in whole[:sick_gpus]), policy)
-    assert bool(plan.brake) is stopped
-    of_one_gpu = plan_of(state, tuple(sick(item) for item in parts[:7]), policy)
-    assert of_one_gpu.brake == ""

@@ -81,6 +81,7 @@ def full() -> Status:
     fleet.owner("Job", "train", 8)
     executor = fleet.executor(store, ExecutorPolicies(ENFORCE, quick()))
     fleet.propose(executor)
+    fleet.budget("chat", 0)  # so its release waits
     drive(fleet, executor, 1.0)
     known = store.all()
     view, now = fleet.view(), fleet.now
@@ -88,7 +89,13 @@ def full() -> Status:
     refused = next(item for item in plan.items if not item.admitted)
     hostile = replace(refused, candidate=replace(refused.candidate, target=Subject(SubjectKind.GANG, HOSTILE)))
     budget = BudgetUse(
-        scope=f"pool/{HOSTILE_NAMESPACE}", limit_gpus=8, total_gpus=64, in_flight_gpus=8, reasons=(LONG,)
+        scope=f"pool/{HOSTILE_NAMESPACE}",
+        limit_nodes=1,
+        total_nodes=8,
+        out_nodes=1,
+        limit_gpus=8,
+        moving_gpus=8,
+        reasons=(LONG,),
     )
     plan = replace(
         plan, items=(*plan.items, hostile), budgets=(budget, *plan.budgets), brake=f"An alert fires: {HOSTILE}"

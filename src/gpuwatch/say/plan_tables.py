@@ -26,6 +26,7 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.say.layout import FoldedName, cut, new_grid, new_table, whole_or_line
 from gpuwatch.say.words import duration, listed, plural, short_uuid
 
+_TAINT, _MOVE = ActionKind.TAINT_NODE, ActionKind.EVICT_GANG
 _NAMES = 3
 """Most Pods, Nodes or findings in a line; the JSON has all."""
 
@@ -198,44 +199,48 @@ def _brake(plan: Plan) -> list[RenderableType]:
 
 def _budgets(plan: Plan, rows: int) -> list[RenderableType]:
     """Budgets in use as a table; the others in a line."""
-    asked: Counter[str] = Counter()
+    asked: Counter[tuple[str, ActionKind]] = Counter()
     for item in plan.items:
         if item.admitted:
             candidate = item.candidate
-            asked.update({f"pool/{candidate.pool or 'default'}": candidate.gpus})
-            if candidate.gpu_model:
-                asked.update({f"model/{candidate.gpu_model}": candidate.gpus})
-    used = [use for use in plan.budgets if use.in_flight_gpus or asked[use.scope]]
+            more = candidate.gpus if candidate.action is ActionKind.EVICT_GANG else len(candidate.nodes)
+            asked[f"pool/{candidate.pool or 'default'}", candidate.action] += more
+            asked[f"model/{candidate.gpu_model}", candidate.action] += more
+    used = [
+        use
+        for use in plan.budgets
+        if use.out_nodes or use.moving_gpus or asked[use.scope, _TAINT] or asked[use.scope, _MOVE]
+    ]
     free = [use for use in plan.budgets if use not in used]
     parts: list[RenderableType] = []
     if used:
         table = new_table(
-            "Budgets: GPUs out of service or disturbed", "scope", "now", "this plan, at most", "limit", "of", "what"
+            "Budgets: Nodes out of service, and GPUs that moves disturb (+: by this plan, at most)",
+            *("scope", "Nodes out", "limit", "of", "GPUs moved", "limit", "what"),
         )
         for use in used[:rows]:
-            table.add_row(*_budget_row(use, asked[use.scope]))
+            table.add_row(*_budget_row(use, asked[use.scope, _TAINT], asked[use.scope, _MOVE]))
         parts += [table, *cut(len(used), rows)]
     if free:
-        smallest = min(free, key=lambda use: (min(use.limit_gpus, use.total_gpus), use.scope))
+        smallest = min(free, key=lambda use: (use.limit_nodes, use.scope))
         noun = "budget has" if len(free) == 1 else "budgets have"
         parts.append(
             Text(
                 f"{len(free)} {'other ' if used else ''}{noun} nothing on them; the smallest allows "
-                f"{min(smallest.limit_gpus, smallest.total_gpus)} of {plural(smallest.total_gpus, 'GPU')} "
-                f"({smallest.scope}).",
+                f"{smallest.limit_nodes} of {plural(smallest.total_nodes, 'Node')} ({smallest.scope}).",
                 style="dim",
             )
         )
     return [*parts, Text()] if parts else []
 
 
-def _budget_row(use: BudgetUse, asked: int) -> Iterable[RenderableType]:
-    full = use.in_flight_gpus >= use.limit_gpus
+def _budget_row(use: BudgetUse, nodes: int, gpus: int) -> Iterable[RenderableType]:
     yield FoldedName(use.scope)
-    yield Text(str(use.in_flight_gpus), style="bold red" if full else "")
-    yield str(asked) if asked else ""
+    yield Text(f"{use.out_nodes}{f' + {nodes}' * (nodes > 0)}", style="bold red" * (use.out_nodes >= use.limit_nodes))
+    yield str(use.limit_nodes)
+    yield str(use.total_nodes)
+    yield f"{use.moving_gpus}{f' + {gpus}' * (gpus > 0)}"
     yield str(use.limit_gpus)
-    yield str(use.total_gpus)
     yield escape("; ".join(use.reasons[:_NAMES]) + (" …" if len(use.reasons) > _NAMES else ""))
 
 

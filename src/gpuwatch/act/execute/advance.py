@@ -27,6 +27,7 @@ from gpuwatch.act.execute.recheck import (
 from gpuwatch.act.execute.requests import Request
 from gpuwatch.act.execute.source import not_shown
 from gpuwatch.act.execute.steps import Blocked, Done, TargetState
+from gpuwatch.act.plan.budget import outranks
 from gpuwatch.act.plan.demand import on_demand
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import Clearance, unread
@@ -419,8 +420,13 @@ class Advance:
     def _facts(self, view: PlanFacts) -> PlanFacts:
         """Under these policies. Precision is measured anew, and the pause read anew and asked before. Without the
         Remediations that have not begun: two that wait for one place would wait for each other, and so would releases
-        that make room for one Pod together."""
-        known = tuple(each for each in self.inputs.others if not each.announced)
+        that make room for one Pod together. But the announced taint of a worse fault goes first."""
+        mine = self.remediation.proposal
+        known = tuple(
+            each
+            for each in self.inputs.others
+            if not each.announced or (mine.action is ActionKind.TAINT_NODE and outranks(each.proposal, mine, view))
+        )
         return replace(view, policy=self.policies.plan, pause=Pause(), precision={}, history=known)
 
     def _queued(self) -> Check | None:

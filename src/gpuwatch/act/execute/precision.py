@@ -10,6 +10,11 @@ from gpuwatch.facts.model.remediation import Phase, Remediation
 _Z = 1.959964
 """Quantile of the normal distribution at 97.5 %, for 95 % intervals."""
 
+_Z_TRUST = 1.281552
+"""The same at 90 %, one-sided (Wilson, 1927). Of detectors that are right in just less than 80 %, one in ten is trusted
+by chance at any number of outcomes; what it then does can be undone, and the next wrong outcome counts again. After one
+wrong outcome it needs 14 right ones, after two 21."""
+
 BUSY_AGAIN = "busy_again"
 """In `Remediation.verified`: an idle target became busy before anything was done to it."""
 
@@ -33,26 +38,25 @@ class Precision:
     def upper_ratio(self) -> float:
         return self._bound(1)
 
-    def _bound(self, side: int) -> float:
+    def _bound(self, side: int, z: float = _Z) -> float:
         n = self.outcomes
         if not n:
             return 0.0 if side < 0 else 1.0
         share = self.successes / n
-        spread = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
-        return min(max((share + _Z**2 / (2 * n) + side * spread) / (1 + _Z**2 / n), 0.0), 1.0)
+        spread = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+        return min(max((share + z**2 / (2 * n) + side * spread) / (1 + z**2 / n), 0.0), 1.0)
 
     def trusted(self, bound: float) -> bool:
-        """Whether gpuwatch may act on its findings without approval.
+        """Whether gpuwatch may act on its findings without approval: until the first wrong outcome, and after it where
+        Wilson's one-sided lower bound reaches `bound`. So a right outcome never takes trust away, and a wrong one never
+        gives it.
 
-        The lower bound has to reach `bound`; the upper one, where even a perfect record of so few outcomes could not.
-
-        >>> Precision(16, 0).trusted(0.8), Precision(15, 0).trusted(0.8), Precision(14, 2).trusted(0.8)
-        (True, True, False)
-        >>> Precision(0, 0).trusted(0.8), Precision(0, 1).trusted(0.8), Precision(1, 1).trusted(0.8)
-        (True, False, True)
+        >>> Precision(0, 0).trusted(0.8), Precision(0, 1).trusted(0.8), Precision(2, 2).trusted(0.8)
+        (True, False, False)
+        >>> Precision(13, 1).trusted(0.8), Precision(14, 1).trusted(0.8), Precision(15, 1).trusted(0.8)
+        (False, True, True)
         """
-        spotless = Precision(self.outcomes, 0).lower_ratio >= bound
-        return (self.lower_ratio if spotless else self.upper_ratio) >= bound
+        return not self.failures or self._bound(-1, _Z_TRUST) >= bound
 
 
 Place = tuple[str, str]

@@ -3,16 +3,24 @@
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from gpuwatch.act.plan.candidates import TAINTING
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import Guard
-from gpuwatch.facts.model.decision import FindingKind, Refusal, Severity, SubjectKind, Verdict
-from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.facts.model.cluster import FactKind
+from gpuwatch.facts.model.decision import Family, Finding, FindingKind, Refusal, Severity, SubjectKind, Verdict
+from gpuwatch.facts.model.telemetry import Device, GapKind
 
 # Share of the known devices that report now, and of the ready Nodes with accelerators that telemetry shows. Below half,
 # what is missing could turn every other number round.
 _MIN_COVERAGE_RATIO = 0.5
-# Two Nodes of 8 GPUs: so many may fail at once by one cause, and are a large share of a small fleet only.
-_STORM_MIN_GPUS = 16
+_STORM_MIN_NODES = 2
+"""One Node may fail by itself."""
+_STORM_WINDOW = timedelta(hours=1)
+"""What one cause breaks, it breaks together: a rollout of an exporter or a driver passes a pool within an hour. What
+broke one after the other over days is an old fleet."""
+_STARTING = timedelta(minutes=30)
+"""So long a new Node may take until its driver and exporter run, and a scrape has shown them. Nodes that live less
+(spot, batch) may never be shown."""
 _REMEDIATION_GAP = "remediation "
 """Prefix of the gaps that stores report for Remediations they cannot read."""
 
@@ -27,6 +35,53 @@ def last_storm(facts: PlanFacts) -> datetime | None:
     if _storm(facts):
         return facts.snapshot.at
     return facts.last_storm if _cooling(facts) else None
+
+
+def first_seen(facts: PlanFacts) -> dict[str, datetime]:
+    """Since when each finding that counts for a storm has been there, as input of the next plan."""
+    counting = (item.id for item in facts.findings if _counts(item, facts))
+    return {name: facts.first_seen.get(name, facts.snapshot.at) for name in counting}
+
+
+def _counts(finding: Finding, facts: PlanFacts) -> bool:
+    """Whether it could cause a taint or a move; or it says that one cause stands behind GPUs which are then UNKNOWN."""
+    if finding.subject.kind is SubjectKind.FLEET:
+        return finding.severity is Severity.CRITICAL
+    sure = finding.verdict is Verdict.DEGRADED and finding.confidence_ratio >= facts.policy.min_confidence_ratio
+    return sure and finding.family is Family.HEALTH and finding.advice in TAINTING
+
+
+def _newly_degraded(facts: PlanFacts) -> frozenset[str]:
+    """Nodes that became degraded within the window. A beginning that is not known is now."""
+    at, began = facts.snapshot.at, dict[str, datetime]()
+    for item in facts.findings:
+        if _counts(item, facts):
+            since = min(item.since or at, facts.first_seen.get(item.id, at))
+            there = {item.node, *(facts.devices[name].node for name in item.devices if name in facts.devices)}
+            began.update((name, min(since, began.get(name, at))) for name in there if name is not None)
+    return frozenset(name for name, since in began.items() if at - since < _STORM_WINDOW)
+
+
+def _degraded_together(facts: PlanFacts) -> str:
+    """Of a pool, or of the fleet where its pools are small."""
+    new, scopes = _newly_degraded(facts), dict[str, set[str]]()
+    for node in facts.nodes.values():
+        if facts.node_gpus(node):
+            for scope in (f"pool {facts.pool(node)}", "the cluster"):
+                scopes.setdefault(scope, set()).add(node.name)
+    for scope, names in scopes.items():
+        sick = sorted(names & new)
+        if len(sick) >= _STORM_MIN_NODES and len(sick) / len(names) >= facts.policy.storm_ratio:
+            what = f"{len(sick)} of {len(names)} Nodes of {scope} became degraded within an hour, such as {sick[0]}"
+            return f"{what}. From {facts.policy.storm_ratio:.0%} on, one cause such as telemetry is likelier."
+    return ""
+
+
+def _gone(device: Device, facts: PlanFacts) -> bool:
+    """Whether its Node left the cluster. False where that was not read, or telemetry's hosts are no Nodes at all."""
+    cluster = facts.snapshot.cluster
+    read = cluster.known and all(each.kind is not FactKind.NODES for each in cluster.unread)
+    return read and not device.present and device.node is None and bool(facts.devices_of_node)
 
 
 def _paused(facts: PlanFacts) -> str:
@@ -60,15 +115,14 @@ def _partial(facts: PlanFacts) -> str:
 
 
 def _storm(facts: PlanFacts) -> str:
-    policy = facts.policy
     if _partial(facts):
         return ""  # rows that are missing may look like a storm, which would be remembered
     # Forged devices must not make a storm look small.
     devices = [device for device in facts.snapshot.devices if not device.untrusted] or facts.snapshot.devices
     present = [device for device in devices if device.present]
-    known = facts.physical(device.id for device in devices)
+    known = facts.physical(device.id for device in devices if not _gone(device, facts))
     reporting = facts.physical(device.id for device in present)
-    if not known:
+    if not devices:
         return "Telemetry shows no GPU; `gpuwatch doctor` says which exporter it looks for."
     grave = [finding for finding in facts.findings if finding.severity is Severity.CRITICAL]
     if any(finding.kind is FindingKind.TELEMETRY_MISSING for finding in grave):
@@ -77,25 +131,13 @@ def _storm(facts: PlanFacts) -> str:
         return f"Only {reporting} of {known} known GPUs report."
     # A Prometheus that lost a part of the fleet and its history shows no missing device. Compare with the cluster's
     # Nodes, if the hosts in telemetry are Nodes.
-    holding = [node for node in facts.nodes.values() if node.ready is True and any(node.accelerators.values())]
+    new = facts.snapshot.at - _STARTING
+    ready = (node for node in facts.nodes.values() if node.ready is True and any(node.accelerators.values()))
+    holding = [node for node in ready if node.created is None or node.created <= new]
     seen = sum(any(item.present for item in facts.devices_of_node.get(node.name, ())) for node in holding)
     if seen < _MIN_COVERAGE_RATIO * len(holding) and all(device.node is not None for device in present):
         return f"Telemetry shows devices of only {seen} of {len(holding)} Nodes that have any."
-    # One cause for a rack leaves its GPUs UNKNOWN; they count as well.
-    together = {device for finding in grave if finding.subject.kind is SubjectKind.FLEET for device in finding.devices}
-    sick = facts.physical(facts.degraded_devices | together)
-    if sick >= _STORM_MIN_GPUS and sick > policy.storm_ratio * known:
-        return f"{sick} of {known} GPUs look degraded at once, more than {policy.storm_ratio:.0%}."
-    looks_idle = {name for finding in facts.findings if finding.verdict is Verdict.IDLE for name in finding.devices}
-    # Allocated instances of a GPU count as equal parts of it.
-    held: dict[str, list[bool]] = {}
-    for device in present:
-        if device.pods:
-            held.setdefault(device.uuid, []).append(device.id in looks_idle)
-    idle = sum(sum(parts) / len(parts) for parts in held.values())
-    if idle >= _STORM_MIN_GPUS and idle > policy.idle_storm_ratio * len(held):
-        return f"{idle:.0f} of {len(held)} allocated GPUs look idle at once, more than {policy.idle_storm_ratio:.0%}."
-    return ""
+    return _degraded_together(facts)
 
 
 def _cooling(facts: PlanFacts) -> str:

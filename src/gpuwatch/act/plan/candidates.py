@@ -23,7 +23,7 @@ from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.telemetry import PodRef
 
 # Advice that needs the Node to be kept free of new Pods.
-_TAINTING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
+TAINTING = frozenset({Advice.RESET_WHEN_IDLE, Advice.RESET, Advice.REBOOT, Advice.INSPECT, Advice.REPLACE})
 # Advice that cannot wait until the Pods end.
 _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
@@ -59,7 +59,7 @@ def _sentence(text: str) -> str:
 
 
 def _tainting(facts: PlanFacts) -> Iterable[Candidate]:
-    found = (item for item in _degraded(facts) if item.advice in _TAINTING)
+    found = (item for item in _degraded(facts) if item.advice in TAINTING)
     # Without a verified Node the finding still becomes a candidate, so that the Plan shows its refusal.
     by_node = grouped(found, lambda item: item.node or f"unresolved:{item.subject.name}")
     for name, findings in sorted(by_node.items(), key=lambda item: item[0]):

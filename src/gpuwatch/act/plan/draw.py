@@ -35,6 +35,7 @@ from gpuwatch.facts.model.decision import (
     Plan,
     PlanItem,
     Refusal,
+    Severity,
     Subject,
     SubjectKind,
 )
@@ -220,20 +221,21 @@ class _Grants:
 
 
 def _granted(items: list[PlanItem], ledger: Ledger, facts: PlanFacts) -> list[PlanItem]:
-    """Order: candidates in mode observe after all others, then by score. A move's taints come just before it. A
-    refused candidate takes neither budget nor room."""
+    """Order: candidates in mode observe after all others, then by score. A move's taints come just before it, and
+    taints of critical faults before all. A refused candidate takes neither budget nor room."""
     grants = _Grants(facts)
     wanted: dict[str, int] = {}  # Node → the best rank of a move that needs its taint
     for rank, item in enumerate(items):
         for name in () if item.refusals else left_behind(item.candidate, facts):
             wanted.setdefault(name, rank)
 
-    def turn(ranked: tuple[int, PlanItem]) -> tuple[bool, int, bool]:
+    def turn(ranked: tuple[int, PlanItem]) -> tuple[bool, bool, int, bool]:
         rank, item = ranked
         taints = item.candidate.action is ActionKind.TAINT_NODE
+        grave = taints and any(each.severity is Severity.CRITICAL for each in facts.findings_of(item.candidate))
         if taints:
             rank = min([rank, *(wanted.get(name, rank) for name in item.candidate.nodes)])
-        return item.mode is Mode.OBSERVE, rank, not taints
+        return item.mode is Mode.OBSERVE, not grave, rank, not taints
 
     turns = [item for _, item in sorted(enumerate(items), key=turn)]
     drawn = {item.candidate.id: item.refusals or grants.grant(item, ledger) for item in turns}

@@ -2,8 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
 
@@ -19,6 +19,9 @@ from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
 from gpuwatch.facts.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.judge.reclaim import reclaimed
 
+_LONG = timedelta(hours=24)
+"""A Node that others took out of service for longer is no news to anybody: its capacity was made up for, or is not
+missed. Repairs and RMAs take days, drains and upgrades hours."""
 # Kubernetes' own taints and gpuwatch's take a Node out of service. Other NoSchedule taints (nvidia.com/gpu,
 # dedicated=…) only restrict who may use it: counting them would use up every budget on a healthy cluster.
 _KUBERNETES_PREFIX = "node.kubernetes.io/"
@@ -41,6 +44,7 @@ class PlanFacts:
 
     history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
     precision: (Namespace, '' for Nodes; detector) → its lower bound. last_storm: `Plan.last_storm` of the plan before.
+    first_seen: Finding.id → since when a finding that may call for an action has been there, as far as is remembered.
     """
 
     snapshot: Snapshot
@@ -51,6 +55,7 @@ class PlanFacts:
     pause: Pause = Pause()
     precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
     last_storm: datetime | None = None
+    first_seen: Mapping[str, datetime] = field(default_factory=dict)
 
     @cached_property
     def devices(self) -> dict[DeviceId, Device]:
@@ -200,6 +205,19 @@ class PlanFacts:
         }
 
     @cached_property
+    def looks_idle(self) -> tuple[float, int, int]:
+        """Allocated GPUs that look idle, all that are allocated, and the machines of the former. Allocated instances of
+        a GPU count as equal parts of it."""
+        idle = {name for item in self.findings if item.verdict is Verdict.IDLE for name in item.devices}
+        held: defaultdict[str, list[bool]] = defaultdict(list)
+        machines = set()
+        for device in self.snapshot.devices:
+            if device.present and device.pods and not device.untrusted:
+                held[device.uuid].append(device.id in idle)
+                machines |= {device.node or device.node_label} if device.id in idle else set()
+        return sum(sum(parts) / len(parts) for parts in held.values()), len(held), len(machines)
+
+    @cached_property
     def idle_pods(self) -> frozenset[PodRef]:
         return frozenset(ref for item in self.findings if item.verdict is Verdict.IDLE for ref in item.pods)
 
@@ -245,16 +263,29 @@ class PlanFacts:
 
     def closed(self, node: Node) -> str:
         """Why no new Pod is scheduled to this Node; '' where it is in service."""
+        return next((why for why, _ in self._closures(node)), "")
+
+    def _closures(self, node: Node) -> Iterable[tuple[str, datetime | None]]:
+        """Each reason why no new Pod is scheduled to this Node, and since when; None where no object says so."""
         if node.unschedulable:
-            return f"{node.name} is cordoned"
+            since = (taint.since for taint in node.taints if taint.key == f"{_KUBERNETES_PREFIX}unschedulable")
+            yield f"{node.name} is cordoned", next(since, None)
         if node.ready is not True:
-            return f"{node.name} is {'NotReady' if node.ready is False else 'without a Ready condition'}"
+            since = (item.since for item in node.conditions if item.type == "Ready")
+            yield (
+                f"{node.name} is {'NotReady' if node.ready is False else 'without a Ready condition'}",
+                next(since, None),
+            )
         for taint in node.taints:
             if taint.key.startswith((_KUBERNETES_PREFIX, keys.PREFIX)) and taint.effect in ("NoSchedule", "NoExecute"):
-                return f"{node.name} has the taint {taint.key}"
+                yield f"{node.name} has the taint {taint.key}", taint.since
         if why := reclaimed(node):
-            return f"{node.name} is taken back by its provider ({why})"
-        return ""
+            yield f"{node.name} is taken back by its provider ({why})", None
+
+    def closed_for_long(self, node: Node) -> bool:
+        """Whether others took it out of service more than a day ago; False where no object says since when."""
+        began = min((since for _, since in self._closures(node) if since is not None), default=None)
+        return began is not None and self.snapshot.at - began > _LONG
 
     def kept_free(self, name: str) -> str:
         """Why it is out of service, or that it has gpuwatch's taint, with any effect, recorded or not; '' else."""

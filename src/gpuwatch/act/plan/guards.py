@@ -203,6 +203,15 @@ def _whole_group_idle(case: GuardCase) -> str | None:
     return None
 
 
+def _idle_storm(case: GuardCase) -> str | None:
+    """Of any confidence: what looks a little idle everywhere is a sign of a broken exporter, too."""
+    idle, held, machines = case.facts.looks_idle
+    most = case.facts.policy.idle_storm_ratio
+    if machines < 2 or idle <= most * held:
+        return None
+    return f"{idle:.0f} of {held} allocated GPUs look idle at once, more than {most:.0%}."
+
+
 def _attribution(case: GuardCase) -> str | None:
     shared = [name for name in case.candidate.devices if name in case.facts.devices and case.facts.devices[name].shared]
     why = "is shared by several Pods, so its telemetry does not show which of them is idle"
@@ -414,6 +423,7 @@ class Guard(StrEnum):
     OWNER = "owner", Clearance.REFUSED, _owner, _MOVE | _RELEASE  # a NoSchedule taint touches no Pod
     FRAMEWORK = "framework", Clearance.REFUSED, _framework, _MOVE | _RELEASE
     WHOLE_GROUP_IDLE = "whole_group_idle", Clearance.REFUSED, _whole_group_idle, _RELEASE
+    IDLE_STORM = "idle_storm", Clearance.WAIT, _idle_storm, _RELEASE
     ATTRIBUTION = "attribution", Clearance.REFUSED, _attribution, _RELEASE
     PRIORITY = "priority", Clearance.REFUSED, _priority
     DISRUPTION_BUDGET = "disruption_budget", Clearance.WAIT, _disruption_budget
@@ -451,6 +461,7 @@ INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
     (FactKind.OWNERS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.GANGS, ActionKind.TAINT_NODE): f"{_NO_POD_ENDS} What Kueue then does is watched once its list is read.",
     (FactKind.BUDGETS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
+    (FactKind.GANGS, ActionKind.TAINT_NODE): f"{_NO_POD_ENDS} Pods that wait are then placed one by one.",
     (FactKind.QUOTAS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.AUTOSCALERS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.AUTOSCALERS, ActionKind.EVICT_GANG): "Most moves change no replicas. One that does waits for the list.",

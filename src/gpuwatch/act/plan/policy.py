@@ -14,6 +14,10 @@ MIN_PRECISION_RATIO = 0.8
 """Where a detector's measured precision (its lower bound) is below it, an action that rests on this detector alone is
 suggested and not enforced. The same as `min_confidence_ratio`."""
 
+SMALL_POOL_NODES = 20
+"""Of fewer Nodes a tenth is less than two. So in a smaller pool one Node at a time may be out of service, whatever
+`budget_ratio` is: no share of a few Nodes is small."""
+
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -119,17 +123,18 @@ class PlanPolicy:
     scopes: the same for an action kind, a Namespace and a pool together; the scope that names most things
         wins, and of equals the mildest. The keys of `modes` are scopes that name an action kind.
     min_confidence_ratio: findings below it are shown, never planned. 0.8 leaves out single weak signals.
-    budget_ratio and budget_min_gpus: share of a pool and of a GPU model that may be out of service or disturbed at
-        once, by gpuwatch or not; the absolute floor (one node of 8) because a share alone blocks small pools for ever
-        (karpenter #2134), the share because a count that suits small pools is too low for large ones.
+    budget_ratio: share of the Nodes of a pool, and of a GPU model, beyond which gpuwatch takes none out of service; and
+        share of their GPUs that moves may disturb at once. At least one Node: a share alone blocks small pools for ever
+        (karpenter #2134). In pools of fewer than 20 Nodes it is one Node. 1: no limit in larger ones.
     min_pool_nodes_left: schedulable Nodes of a pool that planning never goes below.
     actions_per_hour, namespace_actions_per_hour, pool_actions_per_hour: Remediations that may begin in any 60 minutes,
         in all, of one Namespace and of one pool, counted from the stored Remediations. Four: one per quarter of an hour
         is what a person can follow; three of a pool allow a taint, its move and one more; two are half of them.
-    storm_ratio: when a larger share of the GPUs looks degraded at once, and at least 16 of them, the monitoring is more
-        likely at fault than the GPUs (karpenter #2811: 'inadvertently marked healthy nodes as unhealthy'): everything
-        is refused.
-    idle_storm_ratio: the same for idle GPUs, as a share of the held ones; a broken exporter looks like idleness.
+    storm_ratio: when so large a share of a pool's Nodes, and at least two, became degraded within an hour, the
+        monitoring is more likely at fault than the GPUs (karpenter #2811: 'inadvertently marked healthy nodes as
+        unhealthy'): everything is refused. 1: only when all Nodes of a pool did.
+    idle_storm_ratio: when a larger share of the held GPUs, on at least two Nodes, looks idle, nothing is released; a
+        broken exporter looks like idleness. 1: never.
     storm_cooldown_seconds: how long a storm is remembered. Half an hour: twice the 15 minutes over which levels are
         judged, so that no sample of the storm decides anything.
     brake_alerts: names of alerts that stop everything while they fire.
@@ -148,7 +153,6 @@ class PlanPolicy:
     scopes: tuple[ModeScope, ...] = ()
     min_confidence_ratio: float = 0.8
     budget_ratio: float = 0.1
-    budget_min_gpus: int = 8
     min_pool_nodes_left: int = 1
     actions_per_hour: int = 4
     namespace_actions_per_hour: int = 2
@@ -172,7 +176,7 @@ class PlanPolicy:
         require(self, "plan.", named(self, "_ratio"), lambda value: 0 <= value <= 1, "a ratio from 0 to 1")
         interval = ("checkpoint_interval_hours",)
         require(self, "plan.", interval, lambda value: 0 <= value < float("inf"), "0 or more hours")
-        counts = ("budget_min_gpus", "min_pool_nodes_left", "storm_cooldown_seconds")
+        counts = ("min_pool_nodes_left", "storm_cooldown_seconds")
         require(self, "plan.", (*counts, *named(self, "_per_hour")), lambda value: value >= 0, "0 or more")
 
     @property

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuwatch.act.analysis import analyse, proofs, remember
 from gpuwatch.act.execute.precision import poor, precision_by_place
+from gpuwatch.act.plan.brakes import first_seen
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import MIN_PRECISION_RATIO
 from gpuwatch.act.remediations import RemediationStore
@@ -51,6 +52,7 @@ class Look:
         self._storm = LastStorm(replica.election)
         self.health = Health()
         self.last: PlanFacts | None = None
+        self._first_seen: dict[str, datetime] = {}
 
     def now(self, known: tuple[Remediation, ...], pause: Pause, unread: tuple[Gap, ...]) -> tuple[Analysis, PlanFacts]:
         """known, unread: the stored Remediations, and their gaps. Raises UnreachableError."""
@@ -110,12 +112,14 @@ class Look:
             pause=pause,
             precision=poor(precision_by_place(known), MIN_PRECISION_RATIO),
             last_storm=self._storm.at(term),
+            first_seen=self._first_seen,
         )
         faults = self._faults.with_snapshot(snapshot, opened, term)
         analysis = analyse(facts, opened.policies, faults)
         findings = (*analysis.findings, *proofs(snapshot, opened.policies, known, faults))
         self._storm.remember(analysis.plan.last_storm)
         self.last = replace(facts, findings=findings, last_storm=analysis.plan.last_storm)
+        self._first_seen = first_seen(replace(self.last, findings=analysis.findings, policy=opened.policies.plan))
         unreachable = [gap for gap in lost if gap.kind is GapKind.UNREACHABLE]
         self.health = replace(self.health, wrong=joined(unreachable)) if unreachable else Health("", time.monotonic())
         return analysis, self.last

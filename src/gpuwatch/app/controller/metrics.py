@@ -151,8 +151,8 @@ class Metrics:
         refusals = Tally((refusal.guard,) for item in plan.items for refusal in item.refusals)
         self._replace("gpuwatch_plan_refusals", refusals)
         self._gauges["gpuwatch_brake"].set(bool(plan.brake))
-        self._replace("gpuwatch_budget_limit_gpus", {(use.scope,): use.limit_gpus for use in plan.budgets})
-        self._replace("gpuwatch_budget_in_flight_gpus", {(use.scope,): use.in_flight_gpus for use in plan.budgets})
+        self._replace("gpuwatch_budget_limit_nodes", {(use.scope,): use.limit_nodes for use in plan.budgets})
+        self._replace("gpuwatch_budget_out_nodes", {(use.scope,): use.out_nodes for use in plan.budgets})
 
     def costs(self, found: FleetCost) -> None:
         self._replace("gpuwatch_allocatable_gpus", found.allocatable)

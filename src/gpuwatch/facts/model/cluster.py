@@ -12,9 +12,12 @@ HOSTNAME = "kubernetes.io/hostname"
 
 @dataclass(frozen=True, slots=True)
 class Taint:
+    """since: when it was set, where its writer says so (`timeAdded`); Kubernetes' own controllers do."""
+
     key: str
     value: str
     effect: str
+    since: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

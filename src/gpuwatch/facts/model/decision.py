@@ -349,12 +349,15 @@ class PlanItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUse:
-    """One budget and its use. `reasons` name the actions in flight."""
+    """The limits of a pool or GPU model, and what counts against them: Nodes out of service, and GPUs that moves
+    disturb. `reasons` say why each Node counts."""
 
     scope: str  # 'pool/NAME' or 'model/NAME'
+    limit_nodes: int
+    total_nodes: int
+    out_nodes: int
     limit_gpus: int
-    total_gpus: int
-    in_flight_gpus: int
+    moving_gpus: int
     reasons: tuple[str, ...] = ()
 
 

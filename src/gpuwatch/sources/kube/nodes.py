@@ -57,7 +57,9 @@ def _node(found: wire.WireNode) -> Node:
         created=meta.creation_timestamp,
         labels=labels,
         annotations=own_annotations(meta.annotations),
-        taints=tuple(Taint(item.key, item.value or "", item.effect) for item in found.spec.taints or ()),
+        taints=tuple(
+            Taint(item.key, item.value or "", item.effect, item.time_added) for item in found.spec.taints or ()
+        ),
         conditions=tuple(
             Condition(item.type, item.status, item.reason or "", item.last_transition_time)
             for item in found.status.conditions or ()

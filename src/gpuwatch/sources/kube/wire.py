@@ -101,6 +101,7 @@ class WireTaint(Wire, frozen=True):
     key: str = ""
     value: str | None = None
     effect: str = ""
+    time_added: datetime | None = None
 
 
 class WireCondition(Wire, frozen=True):
