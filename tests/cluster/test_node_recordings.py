@@ -19,7 +19,7 @@ from cluster.node_replay import RECORDINGS, Moment, lines_of, moments, told
 from cluster.real_node import running_nodes
 from detect.builders import device, healthy, scene
 from gpuwatch.act.execute.recheck import no_execute_refused
-from gpuwatch.act.placement import Nowhere
+from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
@@ -101,7 +101,8 @@ class Seen:
     def has_room(self, node: str) -> bool:
         """For a Pod that takes all GPUs of a Node."""
         asks = Pod(namespace="team-b", name="next", phase="Pending", accelerators={GPU: 4})
-        return not isinstance(self.facts.serving_room.copy().land([asks], within=[node]), Nowhere)
+        shut = {each.name: why for each in self.cluster.nodes if (why := self.facts.closed(each))}
+        return not isinstance(Room(self.cluster.nodes, self.cluster.pods, shut).land([asks], within=[node]), Nowhere)
 
     def node(self, name: str) -> str:
         """Ready, allocatable, capacity."""
