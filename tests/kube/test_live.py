@@ -143,6 +143,19 @@ def test_a_list_that_failed_is_unread_and_not_empty(path: str, kind: FactKind, a
     assert len(lost.why) > 10
 
 
+def test_autoscalers_are_listed_for_owners_that_they_may_scale_and_unread_for_their_namespaces_alone() -> None:
+    path, deployments = "/apis/autoscaling/v2/horizontalpodautoscalers", "/apis/apps/v1/deployments"
+    of_job = lists(**{PODS: [pod(meta=controlled_by("Job", "j", "batch/v1"))], JOBS: [owner("Job", "j", "batch/v1")]})
+    service = {PODS: [pod(meta=controlled_by("Deployment", "d", "apps/v1"))]}
+    service[deployments] = [owner("Deployment", "d", "apps/v1")]
+    with live({**of_job, path: []}) as (server, reader):
+        assert reader.read(NOW).unread == ()
+        assert server.asked(path) == []
+    with live(lists(**service, **{path: []}), Times(path, status(403, "no"), 99)) as (_, reader):
+        (lost,) = reader.read(NOW).unread
+    assert (lost.kind, lost.namespace) == (FactKind.AUTOSCALERS, "ml")
+
+
 @pytest.mark.parametrize(
     ("path", "broken", "kind", "namespace"),
     [

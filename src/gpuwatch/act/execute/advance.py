@@ -841,8 +841,9 @@ def unheard(remediation: Remediation, policy: ExecutePolicy, now: datetime) -> R
     since = remediation.stopped_since
     if since is None or remediation.called_at or now < since + timedelta(seconds=policy.stopped_gang_seconds):
         return None
-    unsaved = "gpuwatch cannot write that into its record: its account or the API server refuses it."
-    return _with_call(remediation, f"{_stopped(remediation)} {unsaved}")
+    return _with_call(
+        remediation, f"{_stopped(remediation)} gpuwatch has not saved this call; it may be unable to write."
+    )
 
 
 def _saving(remediation: Remediation, saved: tuple[Saved, ...]) -> Remediation:
