@@ -150,6 +150,7 @@ def test_what_the_plan_refused_is_not_proposed() -> None:
         {"notice_period_seconds": -1},
         {"action_timeout_seconds": 0},
         {"first_taint_effect": "NoSchedule", "last_taint_effect": "PreferNoSchedule"},
+        {"source_read": "yes"},
         {"last_taint_effect": "NoWay"},
         {"hand_off_label": "repair"},
         {"hand_off_label": "=yes"},

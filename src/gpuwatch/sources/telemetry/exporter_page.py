@@ -7,19 +7,19 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 import requests
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from gpuwatch.facts.catalog.metrics import MetricRow, metric_rows, plausible_range
 from gpuwatch.facts.model.telemetry import DeviceId, Scope, Signal, SourceRead
 from gpuwatch.sources.telemetry.labels import ids
 from gpuwatch.sources.telemetry.questions import in_si
-from gpuwatch.sources.telemetry.recording_part import parse
-from gpuwatch.sources.telemetry.series import RecordedSeries
 
 _SECONDS = 5.0
 """For the connection and for each part of the answer; twice as much for all of it. Most take less than a second."""
 _MOST_BYTES = 16 * 2**20
 """A page of a Node with 16 GPUs and all of DCGM's fields has less than one MiB."""
-_OLD_MS = 300_000
+_OLD_SECONDS = 300
 """A sample with an older timestamp of its own is not of now; Prometheus looks back for so long."""
 _PLAIN = "identity"
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": _PLAIN, "User-Agent": "gpuwatch"}
@@ -27,14 +27,14 @@ _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": _PLAIN, "Us
 
 def read_exporters(urls: Sequence[str]) -> SourceRead:
     """What they show. Raises nothing: `failed` says what happened, also where one of several failed."""
-    series: list[RecordedSeries] = []
-    now_ms = round(time.time() * 1000)
+    samples: list[Sample] = []
+    now = time.time()
     for url in urls:
         try:
-            series += parse(_page(url).splitlines(), now_ms)[0]
+            samples += (one for family in text_string_to_metric_families(_page(url)) for one in family.samples)
         except (requests.RequestException, ValueError) as error:
             return SourceRead(failed=f"{url} could not be read: {error}.")
-    return _taken((one for one in series if one.times_ms[-1] >= now_ms - _OLD_MS), " and ".join(urls))
+    return _taken((one for one in samples if now - float(one.timestamp or now) < _OLD_SECONDS), " and ".join(urls))
 
 
 def _page(url: str) -> str:
@@ -79,11 +79,11 @@ def _rows() -> dict[str, list[MetricRow]]:
     return found
 
 
-def _taken(series: Iterable[RecordedSeries], place: str) -> SourceRead:
+def _taken(samples: Iterable[Sample], place: str) -> SourceRead:
     """Of the preferred metric of each signal: of several rows the highest, or the lowest if the catalog says so."""
     devices: set[DeviceId] = set()
     best: dict[tuple[DeviceId, Signal], tuple[int, dict[str, float]]] = {}
-    each = ((one.labels, one.values[-1], row) for one in series for row in _rows().get(one.metric, ()))
+    each = ((one.labels, one.value, row) for one in samples for row in _rows().get(one.name, ()))
     for labels, last, row in each:
         found = ids(labels, row.vendor)
         if found is None or any(labels.get(label) != value for label, value in row.matchers):
