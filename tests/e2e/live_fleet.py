@@ -38,7 +38,8 @@ def node(name: str, pool: str, gpus: int = GPUS_PER_NODE) -> Object:
         "gpuwatch.dev/pool": pool,
         "nvidia.com/gpu.present": "true",
         "nvidia.com/gpu.count": str(gpus),
-        "nvidia.com/gpu.product": PRODUCT,
+        # A GPU model has a limit of its own, and each test is to have its own limits.
+        **({"nvidia.com/gpu.product": PRODUCT} if pool == "seen" else {}),
         "nvidia.com/gpu.memory": str(_MEMORY_MIB),
     }
     return {
