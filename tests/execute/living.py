@@ -79,7 +79,7 @@ class Fleet:
     idle: set[str] = field(default_factory=set)
     idle_kind: FindingKind = FindingKind.ABANDONED
     sick_kind: FindingKind = FindingKind.XID
-    sick_since: datetime | None = START - timedelta(hours=2)  # None: just now
+    sick_for: timedelta = timedelta(hours=2)
     busy: set[str] = field(default_factory=set)
     blind: bool = False  # telemetry gives no verdict on healthy devices
     dark: set[str] = field(default_factory=set)
@@ -544,7 +544,7 @@ class Fleet:
         found = []
         for device in devices:
             if device.id in self.sick:
-                found.append(model.sick(device, kind=self.sick_kind, since=self.sick_since))
+                found.append(model.sick(device, kind=self.sick_kind, since=self.now - self.sick_for))
             elif not self.blind:
                 found.append(model.sick(device, **HEALTHY, kind=self.sick_kind))
         for pod in pods:
