@@ -64,8 +64,8 @@ def test_a_leader_that_was_suspended_in_the_act_writes_nothing_when_it_wakes(all
         assert phase() == "Acting"
         woken = time.time()
         first.thaw()
-        # The Lease is the second one's still, and the first one learns so. (It may say so before it knows who leads: the
-        # request that it was in may be lost when it wakes.)
+        # The Lease is the second one's still, and the first one learns so. (It may say so before it knows who leads:
+        # the request that it was in may be lost when it wakes.)
         living.until(lambda: "leads no more" in first.said(), first)
         # It takes over when nobody renewed it for as long as it lasts, and finishes what both had begun.
         living.until(lambda: leader(living).startswith("frozen-a"), first)
