@@ -20,6 +20,7 @@ from gpuwatch.app.cli.terminal import output
 from gpuwatch.app.errors import OptionsError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.facts.model.cluster import Cluster, Workload
+from gpuwatch.facts.model.telemetry import DoubtedDevice
 from gpuwatch.say.machine import analysis_schema, to_json
 from gpuwatch.sources.collect.snapshot_file import load_snapshot, save_snapshot
 
@@ -92,6 +93,27 @@ def test_explain_a_device_by_a_beginning_of_its_id() -> None:
     assert "health." not in result.stdout, "rules that found nothing are counted"
     whole = gpuwatch("explain", f"device/{uuid[:14]}", *ALONE, "-o", "wide")
     assert "health." in whole.stdout
+
+
+def test_a_doubted_device_is_counted_shown_and_explained_as_unknown(tmp_path: Path) -> None:
+    capture = tmp_path / "moment.json.gz"
+    assert gpuwatch("capture", *ALONE, "--output-file", capture).exit_code == 0
+    moment = load_snapshot(capture)
+    first, *rest = moment.devices
+    doubted = DoubtedDevice(shown=first, why="its target is unknown")
+    cluster = replace(moment.cluster, known=True)
+    save_snapshot(replace(moment, devices=tuple(rest), doubted=(doubted,), cluster=cluster, gaps=()), capture)
+    found = document("analyze", "--telemetry", capture)
+    assert (found["coverage"]["devices"], found["doubted"][0]["why"]) == (len(moment.devices), "its target is unknown")
+    assert not any(first.id in item["devices"] for item in found["findings"])
+    facts = document("doctor", "--telemetry", capture, code=ExitCode.LIMITED)["facts"]
+    assert (
+        facts["devices"]
+        == f"{len(moment.devices)}, {len(moment.devices)} reporting now, 0 on a verified Node, 1 not trusted"
+    )
+    told = gpuwatch("explain", f"device/{first.id}", "--telemetry", capture).stdout
+    assert "its target is unknown" in told
+    assert "No rule has anything to say about it: it is not trusted." in told
 
 
 def test_explain_names_what_comes_near() -> None:

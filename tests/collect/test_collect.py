@@ -77,7 +77,9 @@ def test_a_node_that_left_the_cluster_is_not_missed(hours: float, tmp_path: Path
     assert findings == {}
     # Within the hour its host is told to be no Node, and then forgotten.
     assert any("node-a" in gap.what for gap in snapshot.gaps) is (hours < 1)
-    assert {device.node for device in snapshot.devices if not device.present} == ({None} if hours < 1 else set())
+    assert {(item.shown.node, item.shown.present) for item in snapshot.doubted} == (
+        {(None, False)} if hours < 1 else set()
+    )
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from collect.test_collect import NEEDS, POLICY
-from gpuwatch.facts.model.cluster import Cluster, Node
+from gpuwatch.act.analysis import Policies, analyse
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.facts.model.cluster import Cluster, Gang, Node
 from gpuwatch.facts.model.decision import Snapshot, Verdict
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Signal, Statistic, WindowStat
 from gpuwatch.judge.health import assess as health
@@ -18,9 +21,11 @@ from gpuwatch.sources.telemetry.prometheus import PrometheusStore
 from gpuwatch.sources.telemetry.samples import SampleStore
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
-from telemetry.timeline import AT, Timeline, gpu, uuid
+from plan.fleet import pod, workload
+from telemetry.timeline import AT, Timeline, gpu, held, uuid
 
 TEMPERATURE, XID = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"
+CORRECTED, BUSY, DAY = "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "DCGM_FI_DEV_GPU_UTIL", 86_400
 STAT = WindowStat(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.LAST)
 OURS, THEIRS = "10.1.0.5:9400", "10.9.0.5:9400"
 CLUSTER = Cluster(
@@ -32,11 +37,13 @@ CLUSTER = Cluster(
 )
 
 
+@dataclass
 class Fixed:
-    description = "one Node"
+    cluster: Cluster = CLUSTER
+    description: str = "a few Nodes"
 
     def read(self, at: datetime) -> Cluster:
-        return CLUSTER
+        return self.cluster
 
 
 def up(timeline: Timeline, instance: str, pod: str, job: str = "dcgm", **more: str) -> None:
@@ -78,12 +85,15 @@ def recorded(tmp_path: Path) -> Taken:
 
 
 def taken(
-    store: SampleStore, matchers: Mapping[str, str] = {}, trusted: tuple[Mapping[str, str], ...] = ()
+    store: SampleStore,
+    matchers: Mapping[str, str] = {},
+    trusted: tuple[Mapping[str, str], ...] = (),
+    cluster: Cluster = CLUSTER,
 ) -> Snapshot:
     needs = NEEDS.__class__(
         **{name: getattr(NEEDS, name) for name in NEEDS.__slots__} | {"stats": (*NEEDS.stats, STAT)}
     )
-    return collect(store, Fixed(), AT, needs, matchers=matchers, trusted=trusted)
+    return collect(store, Fixed(cluster), AT, needs, matchers=matchers, trusted=trusted)
 
 
 def degraded(snapshot: Snapshot) -> set[str]:
@@ -105,7 +115,7 @@ def by_id(snapshot: Snapshot) -> dict[str, Device]:
 
 def test_one_cluster_without_any_setting_is_read_as_it_is(recorded: Taken) -> None:
     snapshot = recorded(ours(cluster="eu-1"))
-    assert [(item.node, item.untrusted) for item in snapshot.devices] == [("n0", "")] * 2
+    assert ([item.node for item in snapshot.devices], snapshot.doubted) == (["n0", "n0"], ())
     assert (snapshot.telemetry_schema.matchers, snapshot.gaps and gaps(snapshot, GapKind.AMBIGUOUS)) == ({}, [])
 
 
@@ -134,34 +144,35 @@ def test_matchers_that_select_nothing_are_told_and_hold_for_alerts(recorded: Tak
 
 def test_another_clusters_host_is_not_ours_by_its_short_name(recorded: Taken) -> None:
     snapshot = recorded(theirs(ours(), "n0.eu.example.com"))
-    assert {item.id: item.node for item in snapshot.devices if item.node is None} == {uuid(8): None, uuid(9): None}
+    assert {item.shown.id: item.shown.node for item in snapshot.doubted} == {uuid(8): None, uuid(9): None}
 
 
 def test_more_gpus_than_the_node_has_are_shown_and_not_trusted(recorded: Taken) -> None:
     snapshot = recorded(theirs(ours(), "n0", instance="n0:9400"))
-    assert {"which has 2" in item.untrusted for item in snapshot.devices} == {True}
+    assert (snapshot.devices, ["which has 2" in item.why for item in snapshot.doubted]) == ((), [True] * 4)
     assert gaps(snapshot, GapKind.UNTRUSTED)
 
 
 def test_a_target_of_which_nothing_is_known_is_shown_and_trusted_by_a_setting(recorded: Taken) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1, "n0", instance="192.0.2.7:9400"), 40)
-    (found,) = recorded(timeline).devices
-    assert (found.node, "prometheus.trusted_targets: [{job: dcgm}]" in found.untrusted) == ("n0", True)
+    (found,) = recorded(timeline).doubted
+    assert (found.shown.node, "prometheus.trusted_targets: [{job: dcgm}]" in found.why) == ("n0", True)
     for trusted in ({"job": "dcgm"}, {"instance": "192.0.2.7:9400"}):
-        assert [item.untrusted for item in recorded(timeline, trusted=(trusted,)).devices] == [""]
-    assert recorded(timeline, trusted=({"job": "other"},)).devices == (found,)
+        assert recorded(timeline, trusted=(trusted,)).devices == (found.shown,)
+    assert recorded(timeline, trusted=({"job": "other"},)).doubted == (found,)
 
 
 def test_an_exporter_on_the_node_itself_is_trusted_by_its_address(recorded: Taken) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1, "n0", instance="10.0.0.5:9400"), 40)
-    assert [item.untrusted for item in recorded(timeline).devices] == [""]
+    snapshot = recorded(timeline)
+    assert (set(by_id(snapshot)), snapshot.doubted) == ({uuid(1)}, ())
 
 
 def test_rows_of_another_node_than_the_exporters_are_not_trusted(recorded: Taken) -> None:
     timeline = ours().add(TEMPERATURE, gpu(3, "n0", instance="10.1.0.5:9400"), 40)
     timeline.add(TEMPERATURE, gpu(1, "other", instance=OURS), 40)
-    found = by_id(recorded(timeline))
-    assert "at once with the hosts" in found[uuid(1)].untrusted
+    found = {item.shown.id: item.why for item in recorded(timeline).doubted}
+    assert "at once with the hosts" in found[uuid(1)]
 
 
 @pytest.mark.parametrize("job", ["pods", "dcgm"])
@@ -170,7 +181,7 @@ def test_rows_of_a_tenants_target_count_for_nothing(recorded: Taken, job: str, p
     timeline = forged(ours(), job=job)
     up(timeline, "10.1.0.66:8080", pod, job=job)
     snapshot = recorded(timeline)
-    assert {item.id: item.untrusted for item in snapshot.devices} == {uuid(1): "", uuid(2): ""}
+    assert (set(by_id(snapshot)), snapshot.doubted) == ({uuid(1), uuid(2)}, ())
     assert snapshot.readings.get(STAT, by_id(snapshot)[uuid(1)]) == 40
     assert degraded(snapshot) == set()
     (gap,) = gaps(snapshot, GapKind.UNTRUSTED)
@@ -182,8 +193,7 @@ def test_rows_of_a_tenants_target_count_for_nothing(recorded: Taken, job: str, p
 def test_a_tenants_target_that_exports_faults_alone_counts_for_nothing(recorded: Taken, job: str) -> None:
     row = gpu(1, "n0", instance="10.1.0.66:8080", job=job)
     timeline = ours().add(XID, row, lambda ago: 79 if ago < 600 else 0)
-    trusted = {item.id for item in recorded(timeline).devices if not item.untrusted}  # no `up`, as by remote write
-    assert degraded(recorded(timeline)).isdisjoint(trusted)
+    assert degraded(recorded(timeline)) == set()  # no `up`, as by remote write
     up(timeline, "10.1.0.66:8080", "evil/web-0", job=job)
     assert degraded(recorded(timeline)) == set()
 
@@ -213,16 +223,64 @@ def test_a_rollout_from_48_to_49_keeps_both_vocabularies(recorded: Taken) -> Non
     timeline.add(TEMPERATURE, gpu(2, "n0", instance="10.1.0.4:9400"), 40, until=600, ends=True)
     up(timeline, OURS, "gpu-operator/dcgm-exporter-bbbbb")
     snapshot = recorded(timeline)
-    assert {item.id: (item.present, item.untrusted) for item in snapshot.devices} == {
-        uuid(1): (True, ""),
-        uuid(2): (False, ""),
-    }
+    assert {item.id: item.present for item in snapshot.devices} == {uuid(1): True, uuid(2): False}
+    assert snapshot.doubted == ()
 
 
 def test_where_no_exporter_is_recognised_all_is_shown_and_nothing_trusted(recorded: Taken) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1, "n0", instance="10.1.0.66:9400"), 40)
     up(timeline, "10.1.0.66:9400", "monitoring/gpu-metrics-x")
-    assert ["is not known as an exporter" in item.untrusted for item in recorded(timeline).devices] == [True]
+    snapshot = recorded(timeline)
+    assert snapshot.devices == ()
+    assert ["is not known as an exporter" in item.why for item in snapshot.doubted] == [True]
+
+
+@pytest.mark.parametrize(("ours_per_second", "theirs_per_second"), [([5] * 10, 0), ([5] + [0] * 9, 5)])
+def test_invented_devices_are_no_peers(recorded: Taken, ours_per_second: list[float], theirs_per_second: float) -> None:
+    """Beside 30 quiet ones, ten equal GPUs looked noisy; beside 30 noisy ones, the one noisy GPU looked usual."""
+
+    def noisy(timeline: Timeline, number: int, per_second: float, **more: str) -> None:
+        row = gpu(number, "n0", **more)
+        timeline.add(TEMPERATURE, row, 40, ago=2 * DAY, every=600)
+        timeline.add(CORRECTED, row, lambda ago: (2 * DAY - ago) * per_second, ago=2 * DAY, every=600)
+
+    timeline = Timeline()
+    for number, per_second in enumerate(ours_per_second):
+        noisy(timeline, number, per_second, instance=OURS)
+    up(timeline, OURS, "gpu-operator/dcgm-exporter-bbbbb")
+    for number in range(100, 130):
+        noisy(timeline, number, theirs_per_second, instance="192.0.2.7:9400", Hostname="")
+    ten = replace(CLUSTER, nodes=(Node(name="n0", accelerators={"nvidia.com/gpu": 10}, gpu_count=10),))
+    snapshot = recorded(timeline, cluster=ten)
+    assert degraded(snapshot) == ({uuid(0)} if len(set(ours_per_second)) > 1 else set())
+    # No other fact of the Snapshot tells of them, so that no rule meets one.
+    told = {name for values in snapshot.readings.values.values() for name in values}
+    told |= {item.device for item in (*snapshot.changes, *snapshot.activity)}
+    assert told <= {uuid(number) for number in range(10)} == set(by_id(snapshot))
+    assert len(snapshot.doubted) == 30
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_gpu_on_no_node_of_ours_moves_and_releases_nothing(recorded: Taken, busy: bool) -> None:
+    """The text of the gap led people to trust all targets of a job; their Pods may have our Pods' names."""
+    timeline = Timeline()
+    for name in (TEMPERATURE, BUSY):
+        for number in (1, 2):
+            timeline.add(name, gpu(number, "n0", instance=OURS), 40, ago=2 * DAY)
+        foreign = gpu(8, "elsewhere", instance="192.0.2.7:9400", **held("train-0"))
+        timeline.add(name, foreign, 90 if busy or name is TEMPERATURE else 0, ago=2 * DAY)
+    timeline.add(XID, foreign, lambda ago: 79 if ago < 600 else 0)
+    up(timeline, OURS, "gpu-operator/dcgm-exporter-bbbbb")
+    job, ref = "Job.batch/team/train", "team/train-0"
+    own = pod(ref, "n0", owner=job, gang=job, started=AT - timedelta(hours=40))
+    gang = Gang(id=job, framework="Job", workload=job, namespace="team", pods=(ref,))
+    cluster = replace(CLUSTER, pods=(own,), workloads=(workload(job),), gangs=(gang,), unread=())
+    snapshot = recorded(timeline, cluster=cluster, trusted=({"job": "dcgm"},))
+    analysis = analyse(PlanFacts(snapshot=snapshot), Policies())
+    assert [item.candidate.id for item in analysis.plan.items] == []
+    assert {item.verdict for item in analysis.findings if ref in item.pods} == {Verdict.UNKNOWN}
+    (doubted,) = snapshot.doubted
+    assert doubted.why.startswith("telemetry gives it to team/train-0, which runs on n0, and the GPU is on the host")
 
 
 @contextmanager
@@ -243,6 +301,6 @@ def test_a_real_server_with_two_clusters_and_a_tenants_target(newest_prometheus:
     with served(newest_prometheus, timeline) as store:
         snapshot = taken(store)
         assert snapshot.telemetry_schema.matchers == {"cluster": "eu-1"}
-        assert {item.id: item.untrusted for item in snapshot.devices} == {uuid(1): "", uuid(2): ""}
+        assert (set(by_id(snapshot)), snapshot.doubted) == ({uuid(1), uuid(2)}, ())
         assert snapshot.readings.get(STAT, by_id(snapshot)[uuid(1)]) == 40
         assert degraded(snapshot) == set()

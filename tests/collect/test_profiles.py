@@ -119,6 +119,18 @@ def two_gpus(hours: float = 2) -> Timeline:
     return timeline
 
 
+@pytest.mark.parametrize("doubted", [uuid(2), "node-a:9401"], ids=["the device", "its target"])
+def test_windows_of_what_is_doubted_are_in_no_profile(tmp_path: Path, ledger: Ledger, doubted: str) -> None:
+    timeline = Timeline()
+    for number, pod, target in ((1, "a", "node-a:9400"), (2, "b", "node-a:9401")):
+        timeline.add(ENGINE, gpu(number, instance=target) | held(pod), 0.5, ago=7200)
+    store = timeline.store(tmp_path)
+    update_profiles(None, store, CLUSTER, AT, POLICY, fetch=FETCH, doubted={doubted})
+    assert {pod for _, pod, _ in ledger.busy()} == {"team/a"}
+    update_profiles(None, store, CLUSTER, AT, POLICY, fetch=FETCH)
+    assert {each.pod for each in ledger.windows} == {"team/a", "team/b"}
+
+
 def failures(gaps: Sequence[Gap]) -> list[tuple[GapKind, str]]:
     return [(gap.kind, gap.what) for gap in gaps if gap.kind is not GapKind.SIGNAL_MISSING]
 

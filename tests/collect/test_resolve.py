@@ -125,21 +125,21 @@ def test_without_ports_one_question_is_asked(tmp_path: Path) -> None:
     assert len(asked) == 1
 
 
-def held(told: str, started_minutes_ago: float = 60, **device: object) -> tuple[Device, list[Gap]]:
-    """GPU-1 of gpu-2 with these facts of telemetry, where Pod ml/a holds `told` by its kubelet."""
+def held(told: str, started_minutes_ago: float = 60, **device: object) -> tuple[Device, str, list[Gap]]:
+    """GPU-1 of gpu-2 with these facts of telemetry, where Pod ml/a holds `told` by its kubelet; why it is doubted."""
     at = datetime(2026, 10, 1, tzinfo=UTC)
     started = at - timedelta(minutes=started_minutes_ago)
     pod = Pod(namespace="ml", name="a", node="gpu-2", started=started, devices=(HeldDevice(told, "Healthy"),))
     facts = {"node": "gpu-2", "vendor": Vendor.NVIDIA, "vocabulary": "dcgm", **device}
     known = Device(id="GPU-1", uuid="GPU-1", **facts)  # type: ignore[arg-type]
-    (found,), gaps = held_devices([known], Cluster(pods=(pod,), known=True), at)
-    return found, gaps
+    (found,), wrong, gaps = held_devices([known], Cluster(pods=(pod,), known=True), at)
+    return found, wrong.get("GPU-1", ""), gaps
 
 
 @pytest.mark.parametrize("told", ["GPU-1", "GPU-1::3"])
 def test_the_kubelet_tells_who_holds_a_device_that_telemetry_gives_to_no_pod(told: str) -> None:
-    found, gaps = held(told)
-    assert (found.pods, gaps) == (("ml/a",), [])
+    found, doubt, gaps = held(told)
+    assert (found.pods, doubt, gaps) == (("ml/a",), "", [])
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_the_kubelet_tells_who_holds_a_device_that_telemetry_gives_to_no_pod(tol
     ids=["another device", "a device of the same UUID elsewhere", "no Node", "a MIG device", "another way to name it"],
 )
 def test_a_device_that_the_kubelet_does_not_name_is_given_to_nobody(told: str, device: dict[str, object]) -> None:
-    found, gaps = held(told, **device)
-    assert (found.pods, gaps) == ((), [])
+    found, doubt, gaps = held(told, **device)
+    assert (found.pods, doubt, gaps) == ((), "", [])
 
 
 def test_telemetry_that_names_the_same_pod_is_left_as_it_is() -> None:
@@ -163,10 +163,27 @@ def test_telemetry_that_names_the_same_pod_is_left_as_it_is() -> None:
 
 
 def test_a_contradiction_is_shown_and_nothing_is_done_about_the_device() -> None:
-    found, (gap,) = held("GPU-1", pods=("ml/old",))
-    assert found.untrusted == "telemetry gives it to ml/old, and the kubelet to ml/a"
+    found, doubt, (gap,) = held("GPU-1", pods=("ml/old",))
+    assert found.pods == ("ml/old",)
+    assert doubt == "telemetry gives it to ml/old, and the kubelet to ml/a"
     assert (gap.kind, gap.what) == (GapKind.UNTRUSTED, "holders of 1 devices")
     assert "GPU-1: telemetry gives it to ml/old, and the kubelet to ml/a." in gap.detail
     # An exporter's labels lag behind a new Pod, and a device that left telemetry has old ones.
     for facts in ({"started_minutes_ago": 4}, {"present": False}):
-        assert held("GPU-1", pods=("ml/old",), **facts)[0].untrusted == ""  # type: ignore[arg-type]
+        assert held("GPU-1", pods=("ml/old",), **facts)[1] == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("node", "host", "where"),
+    [(None, "x9", "on the host 'x9', no Node of the cluster"), ("gpu-3", "gpu-3", "on gpu-3")],
+)
+def test_a_pod_of_another_node_does_not_hold_the_device(node: str | None, host: str, where: str) -> None:
+    facts = {"node": node, "node_label": host, "pods": ("ml/a", "ml/b"), "containers": ("main", "other")}
+    found, doubt, (gap,) = held("GPU-7", **facts)
+    assert doubt == f"telemetry gives it to ml/a, which runs on gpu-2, and the GPU is {where}"
+    assert doubt in gap.detail
+    assert found.pods == ("ml/a", "ml/b")  # people see what the exporter says
+    # The labels of a Pod that was made anew elsewhere may lag; it holds nothing here meanwhile.
+    for moved in ({"started_minutes_ago": 4}, {"present": False}):
+        found, doubt, gaps = held("GPU-7", **facts, **moved)  # type: ignore[arg-type]
+        assert (found.pods, found.containers, found.shared, doubt, gaps) == (("ml/b",), ("other",), False, "", [])

@@ -51,7 +51,9 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
     assert changed.readings.promql == {
         "power_watts:last:0": 'max(x{$device, err="1", cluster="…", job=~"…", instance!~"…"})'
     }
-    assert device.untrusted == pod.unscheduled == changed.cluster.workloads[0].loses == "(withheld)"
+    (doubted,) = changed.doubted
+    assert (doubted.shown.node, doubted.shown.pods) == (pod.node, (pod.ref,))
+    assert doubted.why == pod.unscheduled == changed.cluster.workloads[0].loses == "(withheld)"
     (run,) = changed.pod_runs
     assert (run.pod, run.node, run.reasons) == (pod.ref, pod.node, ("Error",))
     assert list(changed.boots) == list(changed.infiniband) == [pod.node]
@@ -70,11 +72,12 @@ def test_pseudonyms_cannot_be_guessed() -> None:
         (b"hello", "not a whole gzip file"),
         (gzip.compress(b"{}"), "not a file of `gpuwatch capture`"),
         (gzip.compress(b"{"), "damaged"),
-        (gzip.compress(b'{"format":"gpuwatch-snapshot","version":2}'), "newer gpuwatch"),
-        (gzip.compress(b'{"format":"gpuwatch-snapshot","version":1,"snapshot":{"at":7}}'), "damaged"),
+        (gzip.compress(b'{"format":"gpuwatch-snapshot","version":3}'), "newer gpuwatch"),
+        (gzip.compress(b'{"format":"gpuwatch-snapshot","version":1,"snapshot":{}}'), "older gpuwatch"),
+        (gzip.compress(b'{"format":"gpuwatch-snapshot","version":2,"snapshot":{"at":7}}'), "damaged"),
         (gzip.compress(b'{"format":"gpuwatch-snapshot","version":1}' * 99)[:-9], "not a whole gzip file"),
     ],
-    ids=["text", "other JSON", "half JSON", "newer", "wrong type", "cut off"],
+    ids=["text", "other JSON", "half JSON", "newer", "older", "wrong type", "cut off"],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "x.gz"

@@ -10,7 +10,7 @@ from detect.idle_world import A_DAY, AN_HOUR, AT, POLICY, STEP, InEffect, bystan
 from frameworks.names import api_version
 from gpuwatch.facts.model.cluster import ClaimedDevice, Condition, Node, OwnerStatus, Pod, Sharing, Workload
 from gpuwatch.facts.model.decision import FindingKind, Snapshot, Verdict
-from gpuwatch.facts.model.telemetry import ActivityHistory, Device, Vendor
+from gpuwatch.facts.model.telemetry import ActivityHistory, Device, DoubtedDevice, Vendor
 from gpuwatch.judge.idle.assess import assess_idle
 from gpuwatch.judge.idle.holdings import WorkloadClass, class_of, holdings_of, image_family, left_out_reasons
 from gpuwatch.judge.idle.verdict import gpu_share
@@ -159,6 +159,39 @@ class TestDevices:
         claim = ClaimedDevice(claim="chat/gpu", driver="gpu.nvidia.com", pool="n", name="gpu-0", device="GPU-pod-0")
         claimed = replace(snapshot, cluster=replace(snapshot.cluster, claims=(claim,)))
         assert holdings_of(claimed).holders[pod.ref].devices[0].id == "GPU-pod-0"
+
+    @pytest.mark.parametrize("by_claim", [False, True])
+    def test_a_pod_with_a_doubted_device_is_unknown(self, by_claim: bool) -> None:
+        """By a claim, no count of devices tells that one is missing."""
+        given = {"pod": {"claims": ("gpu",), "accelerators": {}}, "device": {"pods": ()}} if by_claim else {}
+        two = InEffect(name="pod", activity=(steps((".", 9)), steps((".", 9))), memory_bytes=0, **given)
+        snapshot = world(two, bystander())
+        claims = tuple(
+            ClaimedDevice(claim="chat/gpu", driver="gpu.nvidia.com", pool="n", name=str(n), device=f"GPU-pod-{n}")
+            for n in range(2)
+            if by_claim
+        )
+        snapshot = replace(snapshot, cluster=replace(snapshot.cluster, claims=claims))
+        assert only(snapshot, two.ref).verdict is Verdict.IDLE
+        doubted = [item for item in snapshot.devices if item.id == "GPU-pod-1"]
+        snapshot = replace(
+            snapshot,
+            devices=tuple(item for item in snapshot.devices if item not in doubted),
+            doubted=tuple(DoubtedDevice(shown=item, why="two hosts") for item in doubted),
+        )
+        found = only(snapshot, two.ref)
+        assert found.verdict is Verdict.UNKNOWN
+        assert any("GPU-pod-1, which may be its own, is not trusted" in text for text in found.missing)
+
+    @pytest.mark.parametrize("elsewhere", [None, "node-other"])
+    def test_a_device_of_another_node_is_not_the_pods(self, elsewhere: str | None) -> None:
+        """Neither by a row of the past, nor by a claim."""
+        pod = InEffect(name="pod", activity=(steps((".", 9)),), device={"node": elsewhere, "pods": ()})
+        snapshot = with_pod(world(pod, bystander()), pod.ref, claims=("gpu",))
+        claim = ClaimedDevice(claim="chat/gpu", driver="gpu.nvidia.com", pool="n", name="gpu-0", device="GPU-pod-0")
+        snapshot = replace(snapshot, cluster=replace(snapshot.cluster, claims=(claim,)))
+        assert holdings_of(snapshot).holders[pod.ref].devices == ()
+        assert only(snapshot, pod.ref).verdict is Verdict.UNKNOWN
 
     def test_a_claim_without_its_pod_is_reported(self) -> None:
         snapshot = world(bystander())

@@ -9,7 +9,7 @@ from detect.builders import ago, cluster, device, exporters_of, findings, machin
 from detect.questions import REMAP
 from gpuwatch.facts.model.cluster import ClaimedDevice, Condition, Node, Sharing, Taint
 from gpuwatch.facts.model.decision import Advice, Finding, Severity, Verdict
-from gpuwatch.facts.model.telemetry import Device, Exporter, Gap, GapKind, Readings
+from gpuwatch.facts.model.telemetry import Device, DoubtedDevice, Exporter, Gap, GapKind, Readings
 from gpuwatch.judge.health.assess import HealthPolicy
 
 # Something that every GPU answers, so that only presence is in question.
@@ -265,6 +265,24 @@ class TestAgainstTheCluster:
             0.6,
         )
         assert finding.summary == "1 of its 8 GPUs is missing in telemetry (index 5)"
+
+    @pytest.mark.parametrize("doubted", [["gpu-2-5"], [f"gpu-2-{n}" for n in range(8)]], ids=["one", "all of a Node"])
+    @pytest.mark.parametrize("lost", [[], ["gpu-2-7"]])
+    def test_a_doubted_gpu_is_not_missing(self, doubted: list[str], lost: list[str]) -> None:
+        fleet = without(machines(4), *lost)
+        shown = tuple(DoubtedDevice(shown=item, why="two hosts") for item in fleet if item.uuid in doubted)
+        trusted = [item for item in fleet if item.uuid not in doubted]
+        state = cluster(nodes=self.NODES)
+        found = findings(replace(scene(trusted, WELL, state=state), doubted=shown))
+        assert list(found) == [f"gpu_missing:device/{name}" for name in lost if name not in doubted]
+
+    def test_what_is_left_beside_doubted_gpus_says_nothing_of_their_exporter(self) -> None:
+        fleet = without(machines(4), "gpu-2-7")
+        shown = tuple(
+            DoubtedDevice(shown=item, why="two hosts") for item in fleet if item.node == "node-2" and item.present
+        )
+        trusted = [item for item in fleet if item.node != "node-2" or not item.present]
+        assert findings(replace(scene(trusted, WELL, state=cluster(nodes=self.NODES)), doubted=shown)) == {}
 
     def test_the_device_plugin_agrees(self) -> None:
         nodes = [counted("node-2", allocatable=7), *(node for node in self.NODES if node.name != "node-2")]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from execute import hostile
 from gpuwatch.act.execute import advance, recheck, steps
 from gpuwatch.act.execute.executor import Executor
 from gpuwatch.act.execute.recheck import Check
@@ -72,7 +73,7 @@ def reservations(patch: pytest.MonkeyPatch) -> None:
 
 def any_telemetry(patch: pytest.MonkeyPatch) -> None:
     """Whoever exports a row is believed."""
-    patch.setattr(guards.Guard.TELEMETRY_TRUSTED, "check", None)
+    patch.setattr(hostile, "by_trust", lambda devices, *_: (devices, (), []))
 
 
 def units_as_gpus(patch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The fleet of `living` in a cluster where others mean harm, and where any part may not be readable.
 
-Its view is made as the product makes it: raw objects through `read_cluster`, telemetry's rows through `resolve_nodes`
-and `untrusted`. Only the rules' verdicts are the fleet's own.
+Its view is made as the product makes it: raw objects through `read_cluster`, telemetry's rows through `resolve_nodes`,
+`held_devices` and `by_trust`. Only the rules' verdicts are the fleet's own.
 """
 
 import copy
@@ -25,7 +25,7 @@ from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Finding, Snapshot
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
-from gpuwatch.sources.collect.origin import Origin, host_of, resolve_nodes, untrusted
+from gpuwatch.sources.collect.origin import Origin, by_trust, held_devices, host_of, resolve_nodes
 from gpuwatch.sources.kube.assemble import read_cluster
 from gpuwatch.sources.kube.decode import BadObjects, Listing, Take, take_all
 from gpuwatch.sources.kube.reader import ClusterError
@@ -259,8 +259,12 @@ class HostileFleet(Fleet):
             reasons=dict.fromkeys(told, "nothing ties its rows to an exporter of this cluster"),
         )
         resolved, _, more = resolve_nodes(raw, (), cluster, nodes, set(nodes))
-        devices, doubts = untrusted(resolved, instances, origin, cluster)
-        snapshot = Snapshot(at=self.now - self.stale, devices=devices, cluster=cluster, gaps=(*gaps, *more, *doubts))
+        held, wrong, away = held_devices(resolved, cluster, self.now)
+        devices, doubted, doubts = by_trust(held, wrong, instances, origin, cluster)
+        gaps += (*more, *away, *doubts)
+        snapshot = Snapshot(
+            at=self.now - self.stale, devices=devices, doubted=doubted, cluster=cluster, gaps=tuple(gaps)
+        )
         return PlanFacts(snapshot=snapshot, findings=tuple(self._findings(devices, pods)), alerts=self.alerts)
 
     def fresh(self) -> PlanFacts:
@@ -275,7 +279,7 @@ class HostileFleet(Fleet):
         return tuple(replace(each, node=None, exporter=f"10.0.0.{each.node_label[1:]}:9400") for each in found)
 
     def _findings(self, devices: tuple[Device, ...], pods: list[Object]) -> list[Finding]:
-        """A rule believes what the rows say: it cannot know whose they are."""
+        """A rule believes what is said of the trusted devices, which are all that it is given."""
         true_sick, true_idle = self.sick, self.idle
         self.sick = true_sick | self.lied | {device.id for device in self.rows}
         self.idle = true_idle | {pod["metadata"]["labels"]["app"] for pod in pods if is_foreign(pod)}

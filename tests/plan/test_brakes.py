@@ -26,7 +26,7 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import Pause
-from gpuwatch.facts.model.telemetry import Device, Gap, GapKind
+from gpuwatch.facts.model.telemetry import Device, DoubtedDevice, Gap, GapKind
 from plan.fleet import NOW, device, guards, idle, node, only, plan_of, pod, reason, sick, snapshot
 
 POLICY = PlanPolicy()
@@ -310,15 +310,15 @@ def test_a_misspelt_alert_says_so_in_the_brake() -> None:
 
 def test_forged_devices_do_not_hide_a_storm_nor_what_is_missing() -> None:
     nodes, devices = pool(10)
-    forged = [replace(device("train0", i), untrusted="its target is unknown") for i in range(100, 900)]
-    assert (
-        "2 of 10"
-        in plan_of(
-            snapshot(nodes, [*devices, *forged]), (sick(devices[0], since=NOW), sick(devices[8], since=NOW)), POLICY
-        ).brake
+    forged = tuple(
+        DoubtedDevice(shown=device("train0", i), why="its target is unknown") for i in range(100, 900)
     )
+    two = (sick(devices[0], since=NOW), sick(devices[8], since=NOW))
+    assert "2 of 10" in plan_of(replace(snapshot(nodes, devices), doubted=forged), two, POLICY).brake
     lost = [replace(item, present=index < 39) for index, item in enumerate(devices)]
-    assert "Only 39 of 80" in plan_of(snapshot(nodes, [*lost, *forged]), (), POLICY).brake
+    assert "Only 39 of 80" in plan_of(replace(snapshot(nodes, lost), doubted=forged), (), POLICY).brake
+    alone = plan_of(replace(snapshot(nodes, []), doubted=forged), (), POLICY)
+    assert alone.brake.startswith("Telemetry shows no GPU that is trusted")
 
 
 def test_the_pause_says_who_and_why() -> None:

@@ -13,7 +13,7 @@ import yaml
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Cluster, Gang
 from gpuwatch.facts.model.decision import ActionKind, Plan
-from gpuwatch.facts.model.telemetry import Gap
+from gpuwatch.facts.model.telemetry import DoubtedDevice, Gap
 from plan.fleet import GPU, device, guards, idle, node, only, plan_of, pod, reason, sick, snapshot, workload
 
 T = TypeVar("T")
@@ -21,14 +21,15 @@ T = TypeVar("T")
 
 class Scene(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Nodes of `gpus` GPUs (8), and Pods that hold the first of them, `gpus` each (1), in this order, or wait with `on`
-    ''; other keys are fields of the model, beside the defaults of plan/fleet.py. devices: changes, by NODE/INDEX. sick:
-    findings by NODE/INDEX; idle: by Pod. guards: those that refuse the only candidate of each action; of no other
-    action there is a candidate. reasons: a part of what a guard says. waiters: for whom each workload is released.
-    disturbs, gpus: the Pods and GPUs that the action disturbs. brake: how it begins."""
+    ''; other keys are fields of the model, beside the defaults of plan/fleet.py. devices: changes, by NODE/INDEX.
+    doubted: why it is, by NODE/INDEX. sick: findings by NODE/INDEX; idle: by Pod. guards: those that refuse the only
+    candidate of each action; of no other action there is a candidate. reasons: a part of what a guard says. waiters:
+    for whom each workload is released. disturbs, gpus: the Pods and GPUs that it disturbs. brake: how it begins."""
 
     nodes: dict[str, dict[str, Any]]
     pods: dict[str, dict[str, Any]] = {}
     devices: dict[str, dict[str, Any]] = {}
+    doubted: dict[str, str] = {}
     workloads: dict[str, dict[str, Any]] = {}
     gangs: dict[str, str] = {}
     cluster: dict[str, Any] = {}
@@ -79,8 +80,10 @@ def drawn(scene: Scene) -> Plan:
     ]
     hints = typing.get_type_hints(Cluster)
     cluster = {name: msgspec.convert(value, hints[name]) for name, value in scene.cluster.items()}
-    state = snapshot(nodes, devices.values(), pods, workloads, gangs, **cluster)
-    state = replace(state, gaps=tuple(scene.gaps))
+    trusted = [each for at, each in devices.items() if at not in scene.doubted]
+    doubted = [DoubtedDevice(shown=devices[at], why=why) for at, why in scene.doubted.items()]
+    state = snapshot(nodes, trusted, pods, workloads, gangs, **cluster)
+    state = replace(state, doubted=tuple(doubted), gaps=tuple(scene.gaps))
     held = {ref: [each for each in devices.values() if ref in each.pods] for ref in scene.idle}
     findings = (
         *(changed(sick(devices[at]), given) for at, given in scene.sick.items()),

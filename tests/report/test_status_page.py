@@ -27,7 +27,7 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import Pause
-from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.telemetry import DoubtedDevice, Gap, GapKind
 from gpuwatch.say.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
 from parts.browser import page
 from parts.http_server import QuietHandler, served
@@ -220,6 +220,19 @@ def test_a_gpu_that_telemetry_does_not_tell_is_unknown_and_never_free() -> None:
     assert [cell.state for cell in rows["n2"].cells] == ["unknown"] * 8
     assert [cell.state for cell in rows["n3"].cells] == ["unknown"] * 8
     assert "No telemetry shows this GPU." in rows["n3"].cells[0].reason
+
+
+def test_a_doubted_gpu_is_unknown_with_the_reason() -> None:
+    whole = analysis()
+    mine = [item for item in whole.devices if item.node == "n1"]
+    doubted = tuple(DoubtedDevice(shown=item, why="its target is unknown") for item in mine)
+    rest = tuple(item for item in whole.devices if item not in mine)
+    rows = {row.name: row for row in fleet_rows(replace(whole, devices=rest, doubted=doubted, findings=()))}
+    assert [(cell.state, cell.reason.partition(": ")[2]) for cell in rows["n1"].cells] == [
+        ("unknown", "It is not trusted: its target is unknown.")
+    ] * 8
+    page_of = changed(devices=rest, doubted=doubted, findings=())
+    assert "It is not trusted: its target is unknown." in page_of
 
 
 def test_findings_stand_by_name_with_their_evidence() -> None:

@@ -450,7 +450,7 @@ def test_two_hosts_for_one_gpu_are_none(tmp_path: Path) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1, "node-a"), 40).add(TEMPERATURE, gpu(1, "node-b"), 40)
     inventory = inventory_of(timeline.store(tmp_path))
     assert only(inventory).node_label == ""
-    assert "at once with the hosts node-a, node-b" in only(inventory).untrusted
+    assert "at once with the hosts node-a, node-b" in inventory.doubts[only(inventory).id]
 
 
 def test_of_two_exporters_on_one_host_the_one_that_names_it_is_believed(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.needs import TelemetryNeeds
 from gpuwatch.facts.model.remediation import Remediation
-from gpuwatch.facts.model.telemetry import Device, Schema, Signal
+from gpuwatch.facts.model.telemetry import Device, DoubtedDevice, Schema, Signal
 from gpuwatch.judge.health import assess as health
 from gpuwatch.judge.health.assess import HealthPolicy
 from gpuwatch.judge.idle import assess as idle
@@ -102,8 +102,9 @@ def analyse(known: PlanFacts, policies: Policies, faults: FaultMemory | None = N
     return Analysis(
         version=VERSION,
         at=snapshot.at,
-        coverage=coverage_of(snapshot.devices, findings, limited),
+        coverage=coverage_of(snapshot.devices, snapshot.doubted, findings, limited),
         devices=snapshot.devices,
+        doubted=snapshot.doubted,
         cluster=snapshot.cluster,
         findings=findings,
         plan=draw_plan(replace(known, findings=findings, policy=policies.plan)),
@@ -165,9 +166,13 @@ def _order(finding: Finding) -> tuple[int, int, float, str]:
 
 
 def coverage_of(
-    devices: Sequence[Device], findings: Sequence[Finding], rules_limited: dict[str, tuple[str, ...]]
+    trusted: Sequence[Device],
+    doubted: Sequence[DoubtedDevice],
+    findings: Sequence[Finding],
+    rules_limited: dict[str, tuple[str, ...]],
 ) -> Coverage:
-    """What is known of these devices. findings: those about them."""
+    """What is known of these devices. findings: those about them. The health of a doubted one is unknown."""
+    devices = (*trusted, *(item.shown for item in doubted))
     present = [device for device in devices if device.present]
     unknown = [finding for finding in findings if finding.verdict is Verdict.UNKNOWN]
     # Other UNKNOWN findings are about one fault (an XID that may be the application's), not about the device's health.
@@ -184,7 +189,7 @@ def coverage_of(
         devices_resolved=sum(1 for device in devices if device.node is not None),
         devices_allocated=sum(1 for device in present if device.pods),
         devices_shared=sum(1 for device in present if device.shared),
-        health_unknown=len(health_unknown),
+        health_unknown=len(health_unknown) + len(doubted),
         idle_unknown=len(idle_unknown),
         rules_limited=rules_limited,
     )

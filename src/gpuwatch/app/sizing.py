@@ -70,7 +70,8 @@ def size(
     store = Store.open(state) if isinstance(state, Path) else state() if state is not None else None
     snapshot = take_snapshot(opened, quiet=quiet)
     matchers, trusted = (connection.matchers, connection.trusted_targets) if connection else ({}, ())
-    telemetry = find_origin(opened.store.reading(), opened.at, snapshot.cluster, matchers, trusted).store
+    origin = find_origin(opened.store.reading(), opened.at, snapshot.cluster, matchers, trusted)
+    telemetry, doubted = origin.store, {*origin.reasons, *(item.shown.id for item in snapshot.doubted)}
     analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
     book: ProfileBook | None = None
     if store is not None:
@@ -90,6 +91,7 @@ def size(
             fetch,
             xids,
             partial_answers(snapshot.gaps),
+            doubted,
         )
     gaps += found
     recommendations, abstentions = advise(

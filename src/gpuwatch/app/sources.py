@@ -211,7 +211,7 @@ def known_faults(state: Path | None, opened: Opened, snapshot: Snapshot) -> Faul
 def unreadable(snapshot: Snapshot) -> Gap | None:
     """Why nothing is known, where no device was seen because a source did not answer."""
     silent = (gap for gap in snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED))
-    return None if snapshot.devices else next(silent, None)
+    return None if snapshot.devices or snapshot.doubted else next(silent, None)
 
 
 _MOST_SKEW_SECONDS = 60.0

@@ -115,8 +115,12 @@ class PhysicalGpu:
 
     @property
     def home(self) -> str:
-        """Its machine: the Node, or the host as telemetry spells it."""
-        return self.lead.node or self.lead.node_label or self.lead.exporter
+        return home_of(self.lead)
+
+
+def home_of(device: Device) -> str:
+    """Its machine: the Node, or the host as telemetry spells it."""
+    return device.node or device.node_label or device.exporter
 
 
 Judge: TypeAlias = Callable[[PhysicalGpu], Conclusion]
@@ -269,6 +273,11 @@ class Fleet:
     @cached_property
     def present(self) -> tuple[PhysicalGpu, ...]:
         return tuple(gpu for gpu in self.gpus if gpu.present)
+
+    @cached_property
+    def doubted_at(self) -> frozenset[str]:
+        """Machines of which telemetry shows devices that are doubted: their trusted ones may not be all."""
+        return frozenset(home_of(item.shown) for item in self.snapshot.doubted)
 
     @cached_property
     def nodes(self) -> dict[str, Node]:

@@ -16,7 +16,7 @@ from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema, Signal
 from gpuwatch.judge.idle.signals import CONFIRMING
 from gpuwatch.say.layout import new_grid, new_table, whole_or_line
-from gpuwatch.say.tables import gap_tables
+from gpuwatch.say.tables import gap_tables, shown
 from gpuwatch.say.words import duration, plural
 
 _USUAL = ("dcgm",)
@@ -118,7 +118,7 @@ def _counters_csv(schema: Schema, rules: Sequence[RuleLimit]) -> str:
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     schema = snapshot.telemetry_schema
-    devices = snapshot.devices
+    devices = shown(snapshot)
     down = [item.instance for item in snapshot.exporters if item.up is False]
     return [
         ("vocabularies", ", ".join(schema.vocabularies) or "none found"),
@@ -133,7 +133,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
             "devices",
             f"{len(devices)}, {sum(1 for device in devices if device.present)} reporting now, "
             f"{sum(1 for device in devices if device.node)} on a verified Node, "
-            f"{sum(1 for device in devices if device.untrusted)} not trusted",
+            f"{len(snapshot.doubted)} not trusted",
         ),
         ("ends of Pods", _or_none(len(snapshot.pod_runs), "Pods", "kube-state-metrics has no requests of devices")),
         ("boots of Nodes", _or_none(len(snapshot.boots), "Nodes", "no node_exporter with a Node's address")),

@@ -16,7 +16,7 @@ from gpuwatch.facts.model.telemetry import DeviceId, PodRef
 from gpuwatch.say.layout import FoldedName, cut, new_grid, new_table
 from gpuwatch.say.plan_tables import called, item_lines
 from gpuwatch.say.sizing_tables import workload_detail
-from gpuwatch.say.tables import evidence_line
+from gpuwatch.say.tables import evidence_line, shown
 from gpuwatch.say.words import ago, listed, plural, short_uuid
 
 
@@ -80,7 +80,7 @@ def full_subject(snapshot: Snapshot, subject: str, namespace: str = "") -> str:
     kind = kind if kind in _FINDERS else _SHORT.get(kind.removesuffix("s"), kind.removesuffix("s"))
     if kind in ("device", "gpu", "node", "gang", "workload"):
         return f"{kind}/{name}"
-    pods = {pod.ref for pod in snapshot.cluster.pods} | {ref for device in snapshot.devices for ref in device.pods}
+    pods = {pod.ref for pod in snapshot.cluster.pods} | {ref for device in shown(snapshot) for ref in device.pods}
     owners = {pod.workload for pod in snapshot.cluster.pods}
     names = [f"pod/{ref}" for ref in pods] if kind == "pod" else [
         f"workload/{owner}" for owner in owners if owner.partition("/")[0].lower() == kind
@@ -138,12 +138,12 @@ def _known(what: str, name: str, names: Iterable[str]) -> UnknownSubject:
 
 
 def _held(snapshot: Snapshot, pods: set[PodRef]) -> set[DeviceId]:
-    return {device.id for device in snapshot.devices if pods & set(device.pods)}
+    return {device.id for device in shown(snapshot) if pods & set(device.pods)}
 
 
 def _pod(snapshot: Snapshot, name: str) -> Found:
     cluster = {pod.ref: pod for pod in snapshot.cluster.pods}
-    refs = set(cluster) | {ref for device in snapshot.devices for ref in device.pods}
+    refs = set(cluster) | {ref for device in shown(snapshot) for ref in device.pods}
     if name not in refs:
         raise _known("Pod", name, refs)
     facts = []
@@ -166,10 +166,10 @@ def _pod(snapshot: Snapshot, name: str) -> Found:
 
 
 def _device(snapshot: Snapshot, name: str) -> Found:
-    found = [device for device in snapshot.devices if device.id == name]
-    found = found or [device for device in snapshot.devices if device.id.startswith(name) or device.uuid == name]
+    found = [device for device in shown(snapshot) if device.id == name]
+    found = found or [device for device in shown(snapshot) if device.id.startswith(name) or device.uuid == name]
     if not found:
-        raise _known("device", name, (device.id for device in snapshot.devices))
+        raise _known("device", name, (device.id for device in shown(snapshot)))
     if len({device.uuid for device in found}) > 1:
         raise UnknownSubject(
             f"{len(found)} device ids begin with {name!r}: {', '.join(d.id for d in found[:5])}; write more of the id"
@@ -184,14 +184,15 @@ def _device(snapshot: Snapshot, name: str) -> Found:
         ("allocated to", ", ".join(sorted({ref for item in found for ref in item.pods})) or "no Pod"),
         ("reports", "now" if device.present else f"not since {ago(device.last_seen, snapshot.at)}"),
     ]
+    facts += [("not trusted", item.why) for item in snapshot.doubted if item.shown.id == device.id]
     return {item.id for item in found}, {ref for item in found for ref in item.pods}, facts
 
 
 def _node(snapshot: Snapshot, name: str) -> Found:
     node = next((item for item in snapshot.cluster.nodes if item.name == name), None)
-    devices = [device for device in snapshot.devices if name in (device.node, device.node_label)]
+    devices = [device for device in shown(snapshot) if name in (device.node, device.node_label)]
     if node is None and not devices:
-        names = {item.name for item in snapshot.cluster.nodes} | {device.node_label for device in snapshot.devices}
+        names = {item.name for item in snapshot.cluster.nodes} | {device.node_label for device in shown(snapshot)}
         raise _known("Node", name, names)
     facts = [("devices", str(len(devices)))]
     if node is not None:
@@ -260,7 +261,8 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bo
         if rules:
             parts.append(_beside(verdict, Text(f"{plural(len(rules), 'rule')} {how}; -o wide shows them")))
     if not item.findings:
-        parts.append(Text("No rule has anything to say about it: no telemetry of it was found.", style="magenta"))
+        why = "it is not trusted" if "not trusted" in dict(item.facts) else "no telemetry of it was found"
+        parts.append(Text(f"No rule has anything to say about it: {why}.", style="magenta"))
     known = {finding.id: finding for finding in item.findings}
     for plan in item.plan:
         done = f"worth doing, in mode {plan.mode}" if plan.admitted else "not planned"
@@ -285,9 +287,9 @@ def _beside(verdict: Verdict, what: RenderableType) -> RenderableType:
 def _verdicts(item: SubjectExplanation, snapshot: Snapshot, wide: bool) -> RenderableType:
     """A row for each device: its health, and the use by each Pod on it."""
     table = new_table("", "GPU", "where", "health", "Pod", "use")
-    devices = [device for device in snapshot.devices if device.id in item.devices]
-    shown = devices if wide else devices[:_DEVICES]
-    for device in shown:
+    devices = [device for device in shown(snapshot) if device.id in item.devices]
+    listed_here = devices if wide else devices[:_DEVICES]
+    for device in listed_here:
         pods = device.pods or ("",)
         table.add_row(
             FoldedName(device.id if wide else short_uuid(device.id)),
@@ -296,7 +298,7 @@ def _verdicts(item: SubjectExplanation, snapshot: Snapshot, wide: bool) -> Rende
             Group(*(FoldedName(pod or "none") for pod in pods)),
             Group(*(_use(item, pod) for pod in pods)),
         )
-    return Group(table, *cut(len(devices), len(shown)))
+    return Group(table, *cut(len(devices), len(listed_here)))
 
 
 def _health(findings: Iterable[Finding]) -> Text:

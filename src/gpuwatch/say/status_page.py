@@ -13,7 +13,7 @@ from gpuwatch.facts.model.decision import Analysis, Finding, Mode, Verdict
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
 from gpuwatch.facts.model.telemetry import Device
 from gpuwatch.say.remediation_tables import held_up_by, pause_text
-from gpuwatch.say.tables import lasted, other_gaps
+from gpuwatch.say.tables import lasted, other_gaps, shown
 from gpuwatch.say.templating import template
 from gpuwatch.say.words import ago, listed, plural, short_uuid
 
@@ -138,10 +138,10 @@ def fleet_rows(analysis: Analysis) -> list[NodeRow]:
     has as many unknown ones as Kubernetes counts."""
     nodes = {node.name: node for node in analysis.cluster.nodes}
     devices: dict[str, list[Device]] = {name: [] for name, node in nodes.items() if node.accelerators}
-    for device in analysis.devices:
+    for device in shown(analysis):
         devices.setdefault(device.node or device.node_label or "Node unknown", []).append(device)
-    deciding = _deciding(analysis.findings)
-    rows = [_node_row(name, nodes.get(name), found, deciding) for name, found in devices.items()]
+    deciding, doubts = _deciding(analysis.findings), {item.shown.id: item.why for item in analysis.doubted}
+    rows = [_node_row(name, nodes.get(name), found, deciding, doubts) for name, found in devices.items()]
     return sorted(rows, key=lambda row: (_urgency(row), row.name))
 
 
@@ -156,12 +156,16 @@ def _deciding(findings: Sequence[Finding]) -> dict[str, tuple[Finding, str]]:
 
 
 def _node_row(
-    name: str, node: Node | None, devices: Sequence[Device], deciding: Mapping[str, tuple[Finding | None, str]]
+    name: str,
+    node: Node | None,
+    devices: Sequence[Device],
+    deciding: Mapping[str, tuple[Finding | None, str]],
+    doubts: Mapping[str, str],
 ) -> NodeRow:
     barred = [taint.key for taint in node.taints if taint.key.startswith(_OWN_TAINTS)] if node is not None else []
     barred += ["cordoned"] if node is not None and node.unschedulable else []
     in_order = sorted(devices, key=lambda each: (each.index.zfill(4), each.id))  # 2 before 10
-    cells = [_cell(each, *deciding.get(each.id, (None, "")), barred) for each in in_order]
+    cells = [_cell(each, *deciding.get(each.id, (None, "")), doubts.get(each.id, ""), barred) for each in in_order]
     if not cells and node is not None:
         silent = Cell(name="", state="unknown", reason="No telemetry shows this GPU.")
         cells = [silent] * sum(node.accelerators.values())
@@ -180,12 +184,12 @@ def _anchored(kind: str, findings: Sequence[Finding]) -> list[tuple[Finding, str
     return [(item, f"{kind}-{row}" if row <= ROWS_SHOWN else "") for row, item in enumerate(findings, 1)]
 
 
-def _cell(device: Device, finding: Finding | None, anchor: str, barred: Sequence[str]) -> Cell:
+def _cell(device: Device, finding: Finding | None, anchor: str, doubt: str, barred: Sequence[str]) -> Cell:
     verdict = finding.verdict if finding is not None else None
     if finding is not None and verdict in (Verdict.DEGRADED, Verdict.IDLE, Verdict.UNKNOWN):
         state, reason = str(verdict), finding.summary
-    elif not device.present or device.untrusted:
-        state, reason = "unknown", device.untrusted or "It reports no samples now."
+    elif not device.present or doubt:
+        state, reason = "unknown", f"It is not trusted: {doubt}." if doubt else "It reports no samples now."
     elif device.pods:
         state, reason = "busy", f"Used by {listed(device.pods, 3)}."
     elif barred:

@@ -15,6 +15,7 @@ from gpuwatch.facts.model.decision import (
     Finding,
     FindingKind,
     Severity,
+    Snapshot,
     SubjectKind,
     Verdict,
 )
@@ -26,6 +27,11 @@ from gpuwatch.say.weekly_words import percent
 from gpuwatch.say.words import ago, duration, plural, quantity, short_uuid
 
 _COLOUR = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+
+
+def shown(of: Analysis | Snapshot) -> tuple[Device, ...]:
+    """All devices that telemetry shows, trusted or not: for people, and for nothing that concludes."""
+    return (*of.devices, *(item.shown for item in of.doubted))
 
 
 def analysis_tables(
@@ -65,10 +71,11 @@ def plan_tables(
 
 def _head(analysis: Analysis, source: str, scope: str) -> RenderableType:
     coverage = analysis.coverage
-    nodes = {device.node or device.node_label for device in analysis.devices}
-    pods = {ref for device in analysis.devices if device.present for ref in device.pods}
-    models = Counter(device.model or "unknown model" for device in analysis.devices)
-    cut_up = {device.uuid for device in analysis.devices if device.mig_instance is not None}
+    devices = shown(analysis)
+    nodes = {device.node or device.node_label for device in devices}
+    pods = {ref for device in devices if device.present for ref in device.pods}
+    models = Counter(device.model or "unknown model" for device in devices)
+    cut_up = {device.uuid for device in devices if device.mig_instance is not None}
     instances = f" (MIG instances of {plural(len(cut_up), 'GPU')} among them)" if cut_up else ""
     grid = new_grid()
     grid.add_row("At", f"{analysis.at:%Y-%m-%d %H:%M %Z}".strip() + f" · {source}")
@@ -88,7 +95,8 @@ def _head(analysis: Analysis, source: str, scope: str) -> RenderableType:
         f"health of {coverage.devices - coverage.health_unknown} of {coverage.devices} devices · "
         f"use of {len(pods) - coverage.idle_unknown} of {plural(len(pods), 'Pod')} · "
         f"Node of {coverage.devices_resolved} of {coverage.devices}"
-        + (f" · {plural(coverage.devices_shared, 'shared device')}" if coverage.devices_shared else ""),
+        + (f" · {plural(coverage.devices_shared, 'shared device')}" if coverage.devices_shared else "")
+        + (f" · [yellow]{plural(len(analysis.doubted), 'device')} not trusted[/]" if analysis.doubted else ""),
     )
     return Group(grid, Text())
 
@@ -161,7 +169,7 @@ def _sure(finding: Finding) -> Text:
 
 def _idle(findings: list[Finding], analysis: Analysis, rows: int, wide: bool) -> RenderableType:
     if not findings:
-        pods = {ref for device in analysis.devices if device.present for ref in device.pods}
+        pods = {ref for device in shown(analysis) if device.present for ref in device.pods}
         known = len(pods) - analysis.coverage.idle_unknown
         return Text.from_markup("[bold]Idle allocations[/]  " + _none("proven", known, "Pod") + "\n")
     return _allocations("Idle allocations", findings, analysis, rows, wide)

@@ -4,7 +4,7 @@ that could not be read completely is not counted: the book ends before it, and t
 import contextlib
 import gc
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -95,14 +95,16 @@ def update_profiles(
     fetch: FetchPolicy = FetchPolicy(),
     xids: Mapping[int, Xid] | None = None,
     partial: Sequence[Gap] = (),
+    doubted: Set[str] = frozenset(),
 ) -> tuple[ProfileBook, tuple[Gap, ...]]:
     """The book with all whole windows up to `at` less settle_seconds.
 
     Without a book it begins `history_seconds` before `at`; a book keeps its own step. unfit: times to leave out, from
     the caller's findings; throttling, fatal XIDs and recovery actions are found here. xids: the catalog with the
     operator's overrides. partial: answers in part that `unfit` or `cluster_state` rest on; with any, nothing is read.
-    What could not be read, or was answered in part, is a Gap, and `until` stays before it. It also stays before the
-    newest windows in which no device of the fleet has a sample: samples may be late.
+    doubted: devices, and instances of targets, whose rows count for nothing. What could not be read, or was answered in
+    part, is a Gap, and `until` stays before it. It also stays before the newest windows in which no device of the fleet
+    has a sample: samples may be late.
     """
     step = book.step_seconds if book else fetch.step_seconds
     end = aligned(at - timedelta(seconds=fetch.settle_seconds), step)
@@ -123,7 +125,7 @@ def update_profiles(
         return book, tuple(gaps)
     telemetry = telemetry.reading()
     live = {pod.ref: pod for pod in cluster_state.pods}
-    reader = _StretchReader(telemetry, cluster_state, fetch, step, catalog() if xids is None else xids, live)
+    reader = _StretchReader(telemetry, cluster_state, fetch, step, catalog() if xids is None else xids, live, doubted)
     try:
         for stretch in reader.stretches(book.until, end):
             gaps += (*stretch.gaps, *(partial := partial_answers(telemetry.problems)))
@@ -159,7 +161,7 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True)
 class _StretchReader:
-    """live: the cluster's Pods."""
+    """live: the cluster's Pods. doubted: see `update_profiles`."""
 
     telemetry: SampleStore
     cluster: Cluster
@@ -167,6 +169,7 @@ class _StretchReader:
     step_seconds: int
     xids: Mapping[int, Xid]
     live: Mapping[PodRef, Pod]
+    doubted: Set[str]
 
     def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
         """Oldest first; ends after one that could not be read."""
@@ -215,6 +218,8 @@ class _StretchReader:
         telemetry, step = self.telemetry, self.step_seconds
         with _garbage_collector_off():
             windows, more = held_windows(telemetry, SIGNALS, start, end, step, schema, inventory)
+        out = self.doubted | {name for name, by in inventory.instances.items() if not self.doubted.isdisjoint(by)}
+        windows = tuple(each for each in windows if each.device not in out)
         found = [*gaps, *more]
         if is_newest:
             # Without a sample of any device, late samples are likelier than an outage of the whole fleet.

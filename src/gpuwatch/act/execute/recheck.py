@@ -356,6 +356,8 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
         return Health.SICK, against[0].summary
     if partial_answers(facts.snapshot.gaps):
         return Health.UNKNOWN, "Telemetry answered only in part."
+    if doubt := facts.doubt(proposal.nodes):
+        return Health.UNKNOWN, doubt
     for name in proposal.nodes:
         node = facts.nodes.get(name)
         present = {device.uuid for device in facts.devices_of_node.get(name, ()) if device.present}

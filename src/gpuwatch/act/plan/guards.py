@@ -66,12 +66,7 @@ def _node_known(case: GuardCase) -> str | None:
 
 
 def _telemetry_trusted(case: GuardCase) -> str | None:
-    candidate, facts = case.candidate, case.facts
-    there = {device.id: device for name in candidate.nodes for device in facts.devices_of_node.get(name, ())}
-    held = {device.id: device for ref in candidate.pods for device in facts.devices_of_pod.get(ref, ())}
-    own = {name: facts.devices[name] for name in candidate.devices if name in facts.devices}
-    doubted = [device for device in {**there, **held, **own}.values() if device.untrusted]
-    return f"Device {doubted[0].id} is not trusted: {doubted[0].untrusted}." if doubted else None
+    return case.facts.doubt(case.candidate.nodes, case.candidate.pods) or None
 
 
 def _evidence(case: GuardCase) -> str | None:

@@ -22,7 +22,7 @@ from gpuwatch.say.doctor import diagnose, diagnosis_tables, installations
 from gpuwatch.say.explain import explain, explanation_tables, full_subject, workloads_of
 from gpuwatch.say.machine import FINDINGS
 from gpuwatch.say.remediation_tables import pause_text
-from gpuwatch.say.tables import analysis_tables
+from gpuwatch.say.tables import analysis_tables, shown
 from gpuwatch.sources.collect.pseudonyms import pseudonymise
 from gpuwatch.sources.collect.snapshot_file import save_snapshot
 from gpuwatch.sources.kube.live import api_client
@@ -146,7 +146,7 @@ def run_capture(output_file: Path, pseudonyms: bool, **options: Any) -> int:
     snapshot = take_snapshot(opened)
     save_snapshot(pseudonymise(snapshot) if pseudonyms else snapshot, output_file)
     remark(
-        f"wrote {output_file}: {len(snapshot.devices)} devices, {len(snapshot.cluster.pods)} GPU Pods, "
+        f"wrote {output_file}: {len(shown(snapshot))} devices, {len(snapshot.cluster.pods)} GPU Pods, "
         f"{len(snapshot.gaps)} gaps; replay it with: gpuwatch analyze --telemetry {output_file}"
     )
     return ExitCode.OK

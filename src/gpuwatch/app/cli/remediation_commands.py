@@ -81,7 +81,7 @@ def run_plan(form: str, output_file: Path | None, rows: int, namespace: str, sel
         analysis.plan.items,
         output_file,
     )
-    return ExitCode.OK if snapshot.devices else ExitCode.FAILED
+    return ExitCode.OK if snapshot.devices or snapshot.doubted else ExitCode.FAILED
 
 
 def plan_facts(opened: Opened, options: Mapping[str, Any], snapshot: Snapshot) -> tuple[PlanFacts, tuple[Gap, ...]]:

@@ -12,6 +12,7 @@ from gpuwatch.facts.model.decision import Analysis, Snapshot
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.say.explain import concerns
 from gpuwatch.say.plan_tables import kubectl_kind
+from gpuwatch.say.tables import shown
 
 Matches = Callable[[Mapping[str, str]], bool]
 
@@ -66,6 +67,7 @@ class Scope:
             return analysis
         pods = self._pods(analysis)
         devices = tuple(device for device in analysis.devices if pods & set(device.pods))
+        doubted = tuple(item for item in analysis.doubted if pods & set(item.shown.pods))
         held = {device.id for device in devices}
         findings = tuple(item for item in analysis.findings if concerns(item, held, pods))
         items = (
@@ -76,14 +78,15 @@ class Scope:
         return replace(
             analysis,
             devices=devices,
-            coverage=coverage_of(devices, findings, analysis.coverage.rules_limited),
+            doubted=doubted,
+            coverage=coverage_of(devices, doubted, findings, analysis.coverage.rules_limited),
             findings=findings,
             plan=replace(analysis.plan, items=tuple(items)),
         )
 
     def _pods(self, analysis: Analysis) -> set[PodRef]:
         known = {pod.ref: pod.labels for pod in analysis.cluster.pods}
-        refs = set(known) | {ref for device in analysis.devices for ref in device.pods}
+        refs = set(known) | {ref for device in shown(analysis) for ref in device.pods}
         return {
             ref
             for ref in refs
@@ -105,7 +108,7 @@ def check_namespace(namespace: str | None, snapshot: Snapshot) -> None:
     """Raises SourceError for a Namespace that the cluster does not have, or, where no cluster was read, without a Pod
     in telemetry."""
     known = {each.name for each in snapshot.cluster.namespaces} | {each.namespace for each in snapshot.cluster.pods}
-    known |= {ref.partition("/")[0] for device in snapshot.devices for ref in device.pods}
+    known |= {ref.partition("/")[0] for device in shown(snapshot) for ref in device.pods}
     if namespace and namespace not in known:
         near = difflib.get_close_matches(namespace, known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"{len(known)} Namespaces are known"

@@ -100,7 +100,7 @@ class Look:
             if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)
             and (opened.cluster is not None or gap.what != "cluster")  # no gap for a cluster that was not requested
         ]
-        if lost and not snapshot.devices:
+        if lost and not (snapshot.devices or snapshot.doubted):
             self.health = replace(self.health, wrong=joined(lost))
             raise UnreachableError(self.health.wrong)
         alerts, gaps = _alerts(opened, snapshot.telemetry_schema)

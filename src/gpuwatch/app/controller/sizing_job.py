@@ -60,7 +60,7 @@ class SizingJob:
             opened = replica.own_sources()
             sized = size(opened, replica.store, 2 * _WEEK, quiet=True)
             lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
-            if lost and not sized.snapshot.devices:
+            if lost and not (sized.snapshot.devices or sized.snapshot.doubted):
                 raise UnreachableError(joined(lost))  # make the report later, with data
             with replica.remediations() as store:
                 week = week_of(opened, sized, _WEEK, end, store.all() if store else ())

@@ -10,6 +10,7 @@ from gpuwatch.facts.model.telemetry import (
     ActivityHistory,
     Device,
     DeviceId,
+    DoubtedDevice,
     Exporter,
     Gap,
     PodRef,
@@ -22,11 +23,15 @@ from gpuwatch.facts.model.telemetry import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All facts of one cycle. `gpuwatch capture` saves it; any decision can be replayed from it."""
+    """All facts of one cycle. `gpuwatch capture` saves it; any decision can be replayed from it.
+
+    devices, readings, activity, changes: of trusted devices alone.
+    """
 
     at: datetime
     telemetry_schema: Schema = Schema()
     devices: tuple[Device, ...] = ()
+    doubted: tuple[DoubtedDevice, ...] = ()
     exporters: tuple[Exporter, ...] = ()
     readings: Readings = Readings()
     activity: tuple[ActivityHistory, ...] = ()
@@ -401,5 +406,6 @@ class Analysis:
     cluster: Cluster
     findings: tuple[Finding, ...]
     plan: Plan
+    doubted: tuple[DoubtedDevice, ...] = ()
     telemetry_schema: Schema = Schema()
     gaps: tuple[Gap, ...] = ()

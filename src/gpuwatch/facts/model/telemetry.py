@@ -217,7 +217,15 @@ class Device:
     shared: bool = False  # several Pods on one device: device-wide values cannot be attributed
     present: bool = True  # False: no sample now, though within the inventory window
     last_seen: datetime | None = None  # of a device that is present: the time of the query
-    untrusted: str = ""  # why nothing is done about it: nothing ties its rows to this cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtedDevice:
+    """What telemetry shows as a device of which it is not proven that it is one of this cluster, and who has it. It is
+    no Device, so no rule can take it for one: people see it with the reason, and rules know only that it is there."""
+
+    shown: Device
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

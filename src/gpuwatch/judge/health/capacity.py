@@ -54,13 +54,16 @@ class _Count(NamedTuple):
 
 
 def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
-    """Nodes whose capacity exceeds the GPUs that telemetry has seen within the inventory window.
+    """Nodes whose capacity exceeds the GPUs that telemetry has seen within the inventory window. A doubted one is not
+    missing, so it counts as seen.
 
     Empty where some host of telemetry resolves to no Node: the missing GPUs may be there.
     """
-    if not fleet.snapshot.cluster.known or not fleet.present or any(gpu.lead.node is None for gpu in fleet.present):
+    doubted = [item.shown for item in fleet.snapshot.doubted]
+    present = (*(gpu.lead for gpu in fleet.present), *(item for item in doubted if item.present))
+    if not fleet.snapshot.cluster.known or not fleet.present or any(item.node is None for item in present):
         return []
-    seen = Counter(gpu.lead.node for gpu in fleet.gpus if gpu.lead.node is not None)
+    seen = Counter(node for node, _ in {(item.node, item.uuid) for item in (*fleet.snapshot.devices, *doubted)})
     at, settling = fleet.snapshot.at, fleet.policy.change_window_seconds
     counts = [
         _Count(node, capacity, seen[node.name])
@@ -152,6 +155,8 @@ def _usual(fleet: Fleet, comparable: Sequence[_Count]) -> Mapping[tuple[str, str
 
 def _places(fleet: Fleet, count: _Count, usual: int, comparable: Sequence[_Count]) -> str:
     """Index and slot of the missing GPUs, where the other GPUs and the Nodes of the same kind show them."""
+    if count.node.name in fleet.doubted_at:
+        return ""
     here = [gpu.lead for gpu in fleet.gpus if gpu.lead.node == count.node.name]
     slots = defaultdict(set)
     for gpu in fleet.gpus:

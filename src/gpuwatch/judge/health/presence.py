@@ -98,7 +98,7 @@ def absences(fleet: Fleet, asked: PresenceAsked) -> tuple[dict[str, Finding], li
     """Findings on GPUs that are gone beside others, by UUID, and on machines and the fleet that show none."""
     if not fleet.gpus:
         return {}, [_nothing_at_all(fleet)]
-    counted = [machine for machine in _machines(fleet) if not (machine.silent and _left_the_cluster(fleet, machine))]
+    counted = [machine for machine in _machines(fleet) if not (machine.silent and _is_elsewhere(fleet, machine))]
     silent = [machine for machine in counted if machine.silent]
     if silent and (len(silent) == len(counted) or widespread(fleet, len(silent), len(counted))):
         whole = [_telemetry_missing(fleet, silent, len(counted))]
@@ -122,8 +122,11 @@ def _machines(fleet: Fleet) -> list[_Machine]:
     return [_Machine(home, tuple(exporters.get(home, ())), tuple(found)) for home, found in gpus.items()]
 
 
-def _left_the_cluster(fleet: Fleet, machine: _Machine) -> bool:
-    """Whether the Node was scaled down or replaced. False where telemetry's hosts do not resolve to Nodes at all."""
+def _is_elsewhere(fleet: Fleet, machine: _Machine) -> bool:
+    """Whether the Node was scaled down or replaced, or what reports of it is doubted. False where telemetry's hosts do
+    not resolve to Nodes at all."""
+    if machine.name in fleet.doubted_at:
+        return True
     if not fleet.snapshot.cluster.known or machine.node is not None:
         return False
     return any(gpu.lead.node is not None for gpu in fleet.present)
@@ -134,7 +137,8 @@ def _nothing_at_all(fleet: Fleet) -> Finding:
     return monitoring_fault(
         FLEET,
         TELEMETRY_MISSING,
-        summary="no GPU telemetry at all was read, which says nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
+        summary=f"no GPU telemetry{' that is trusted' if fleet.snapshot.doubted else ' at all'} was read, which says "
+        "nothing about the GPUs" + (f" ({gaps})" if gaps else ""),
         severity=Severity.CRITICAL,
         evidence=[Evidence(signal="exporters", value=0.0), Evidence(signal="devices", value=0.0)],
         missing=["any series of a GPU exporter"],

@@ -144,7 +144,8 @@ def holdings_of(snapshot: Snapshot) -> Holdings:
     claimed = _claimed(snapshot)
     for pod in cluster.pods:
         for claim in pod.claims:
-            held[pod.ref] += [item for item in claimed.get(f"{pod.namespace}/{claim}", ()) if item not in held[pod.ref]]
+            own = claimed.get(f"{pod.namespace}/{claim}", ())
+            held[pod.ref] += [item for item in own if item.node == pod.node and item not in held[pod.ref]]
     build = _Builder(snapshot, calendar, rows, held, unnamed)
     if cluster.known:
         holders = {ref: build.holder(ref, pod) for ref, pod in pods.items() if ref not in left_out}
@@ -174,6 +175,7 @@ class _Builder:
         self.held = held
         self.unnamed = unnamed
         self.devices = {device.id: device for device in snapshot.devices}
+        self.doubted = _doubted(snapshot)
         self.nodes = {node.name: node for node in snapshot.cluster.nodes}
 
     def holder(self, ref: PodRef, pod: Pod | None) -> PodHolding:
@@ -197,7 +199,9 @@ class _Builder:
             for history, code in rows:
                 lane = lane_of(calendar, history, code, begin, lasts=True)
                 # A row from before the Pod was recreated under the same name belongs to the past.
-                if history.device in devices or (lane & KNOWN).any():
+                there = self.devices.get(history.device)
+                away = pod is not None and there is not None and there.node != pod.node
+                if history.device in devices or ((lane & KNOWN).any() and not away):
                     lanes[history.device] = lane
                     if history.device in self.devices:
                         devices[history.device] = self.devices[history.device]
@@ -213,6 +217,7 @@ class _Builder:
         elif len(devices) < asked and not ambiguous:
             unseen.append(f"telemetry shows {len(devices)} of its {asked} devices")
         unseen += [f"{device.id} has left telemetry" for device in devices.values() if not device.present]
+        unseen += [f"{name}, which may be its own, is not trusted" for name in self.doubted.get(ref, ())[:1]]
         if calendar is None:
             unseen.append("no history of activity")
         return PodHolding(
@@ -291,6 +296,19 @@ def _claimed(snapshot: Snapshot) -> dict[str, list[Device]]:
     for item in snapshot.cluster.claims:
         if item.device in devices:
             found[item.claim].append(devices[item.device])
+    return found
+
+
+def _doubted(snapshot: Snapshot) -> dict[PodRef, list[DeviceId]]:
+    """Doubted devices by the Pods that telemetry or a claim gives them to: such a Pod may have more than is seen."""
+    found: dict[PodRef, list[DeviceId]] = defaultdict(list)
+    for each in snapshot.doubted:
+        for ref in each.shown.pods:
+            found[ref].append(each.shown.id)
+    doubted = {each.shown.id for each in snapshot.doubted}
+    claimed = {item.claim: item.device for item in snapshot.cluster.claims if item.device in doubted}
+    for pod in snapshot.cluster.pods:
+        found[pod.ref] += [claimed[name] for claim in pod.claims if (name := f"{pod.namespace}/{claim}") in claimed]
     return found
 
 

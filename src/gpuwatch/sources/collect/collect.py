@@ -22,11 +22,11 @@ from gpuwatch.facts.model.telemetry import (
 from gpuwatch.sources.collect.origin import (
     TrustedTargets,
     boot_times,
+    by_trust,
     find_origin,
     held_devices,
     infiniband_ports,
     resolve_nodes,
-    untrusted,
 )
 from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
 from gpuwatch.sources.telemetry.activity import histories
@@ -106,9 +106,11 @@ def _read_telemetry(
     devices, exporters, unresolved = resolve_nodes(
         inventory.devices, inventory.exporters, snapshot.cluster, origin.nodes, ours
     )
-    devices, contradicted = held_devices(devices, snapshot.cluster, at)
-    devices, doubted = untrusted(devices, inventory.instances, origin, snapshot.cluster)
-    gaps += (*unresolved, *contradicted, *doubted)
+    devices, wrong, contradicted = held_devices(devices, snapshot.cluster, at)
+    wrong = {**inventory.doubts, **wrong}
+    devices, doubted, untrusted = by_trust(devices, wrong, inventory.instances, origin, snapshot.cluster)
+    gaps += (*unresolved, *contradicted, *untrusted)
+    inventory = replace(inventory, devices=devices)
     suspects_stat = WindowStat(Signal.BUSY_RATIO, Statistic.MAX, needs.suspect_window_seconds)
     stats = tuple(dict.fromkeys((*needs.stats, suspects_stat) if needs.suspect_window_seconds else needs.stats))
     progress(f"asking {len(stats)} statistics of {len(devices)} devices")
@@ -135,6 +137,7 @@ def _read_telemetry(
         snapshot,
         telemetry_schema=schema,
         devices=devices,
+        doubted=doubted,
         exporters=exporters,
         readings=readings,
         activity=tuple(activity),

@@ -8,7 +8,7 @@ counts where the exporter runs on that Node, or where the series are known to be
 
 A target is trusted where a setting lists it, where its address is that of an exporter's Pod or of a Node, or where its
 series `up` names an exporter's Pod. Any other Pod that exports GPU metrics is foreign: every query leaves its rows out.
-The devices of an unknown target are shown and never acted on.
+The devices of an unknown target are doubted.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from gpuwatch.facts.model.cluster import Cluster, Pod
-from gpuwatch.facts.model.telemetry import Device, DeviceId, Exporter, Gap, GapKind, Schema
+from gpuwatch.facts.model.telemetry import Device, DeviceId, DoubtedDevice, Exporter, Gap, GapKind, Schema
 from gpuwatch.sources.telemetry.discovery import Places, discover
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.labels import Labels, is_address, is_one_of, node_label
@@ -101,30 +101,45 @@ _LABELS_LAG = timedelta(minutes=5)
 """An exporter's labels follow a new Pod after a scrape or two, and an answer of Prometheus may be five minutes old."""
 
 
-def held_devices(devices: Sequence[Device], cluster: Cluster, at: datetime) -> tuple[tuple[Device, ...], list[Gap]]:
-    """Devices with the Pods that hold them by their kubelets, where the exporter names none; and a Gap where it names
-    others for longer than its labels may lag: nothing is done about such a device. MIG devices' own UUIDs are not in
-    telemetry, so they stay as they are."""
+def held_devices(
+    devices: Sequence[Device], cluster: Cluster, at: datetime
+) -> tuple[tuple[Device, ...], dict[DeviceId, str], list[Gap]]:
+    """Devices with the Pods that hold them by their kubelets, where the exporter names none. A Pod of another Node than
+    the device's does not hold it. Why a device is doubted, and a Gap, where the exporter names such a Pod, or another
+    than the kubelet, for longer than its labels may lag. MIG devices' own UUIDs are not in telemetry, so the kubelet
+    tells nothing of them."""
     holders: dict[tuple[str, str], list[Pod]] = defaultdict(list)
     for pod in cluster.pods:
         for item in pod.devices:
             holders[pod.node, item.id.partition("::")[0]].append(pod)
-    told, wrong = [], []
+    known = {pod.ref: pod for pod in cluster.pods}
+
+    def settled(pod: Pod) -> bool:
+        return pod.started is not None and pod.started + _LABELS_LAG <= at
+
+    told: list[Device] = []
+    wrong: dict[DeviceId, str] = {}
     for device in devices:
+        away = {ref: known[ref] for ref in device.pods if ref in known and known[ref].node != device.node}
+        stays = [pod for pod in away.values() if settled(pod) and device.present]
+        if stays:
+            where = f"on {device.node}" if device.node else f"on the host {device.node_label!r}, no Node of the cluster"
+            wrong[device.id] = (
+                f"telemetry gives it to {stays[0].ref}, which runs on {stays[0].node}, and the GPU is {where}"
+            )
+        refs = tuple(ref for ref in device.pods if ref not in away)
+        inside = tuple(name for ref, name in zip(device.pods, device.containers, strict=False) if ref not in away)
         pods = [] if device.mig_instance or device.node is None else holders.get((device.node, device.uuid), [])
         names = tuple(sorted({pod.ref for pod in pods}))
-        settled = all(pod.started is not None and pod.started + _LABELS_LAG <= at for pod in pods)
-        if names and not device.pods:
-            told.append(replace(device, pods=names, shared=len(names) > 1))
-        elif names and settled and device.present and set(names).isdisjoint(device.pods):
-            reason = f"telemetry gives it to {', '.join(device.pods)}, and the kubelet to {', '.join(names)}"
-            told.append(replace(device, untrusted=reason))
-            wrong.append(f"{device.id}: {reason}")
-        else:
-            told.append(device)
-    detail = f"{'; '.join(wrong[:3])}. Check the exporter's Pod labels (its mount of pod-resources, honor_labels)."
+        if names and refs and device.present and all(map(settled, pods)) and set(names).isdisjoint(refs):
+            wrong[device.id] = f"telemetry gives it to {', '.join(refs)}, and the kubelet to {', '.join(names)}"
+        held = refs or names
+        here = replace(device, pods=held, containers=inside, shared=len(held) > 1) if held != device.pods else device
+        told.append(device if device.id in wrong else here)  # a doubted one is shown as its exporter names it
+    some = "; ".join(f"{name}: {reason}" for name, reason in list(wrong.items())[:3])
+    detail = f"{some}. Check the exporter's Pod labels (its mount of pod-resources, honor_labels) and its host label."
     gap = Gap(kind=GapKind.UNTRUSTED, what=f"holders of {len(wrong)} devices", detail=detail)
-    return tuple(told), [gap] if wrong else []
+    return tuple(told), wrong, [gap] if wrong else []
 
 
 def boot_times(store: SampleStore, at: datetime, cluster: Cluster) -> tuple[dict[str, datetime], tuple[Gap, ...]]:
@@ -355,30 +370,38 @@ def _too_many(instances: Sequence[str]) -> Gap:
     )
 
 
-def untrusted(
-    devices: Sequence[Device], instances: Mapping[DeviceId, Collection[str]], found: Origin, cluster: Cluster
-) -> tuple[tuple[Device, ...], list[Gap]]:
-    """The devices with why nothing may be done about them, and one Gap per reason. instances: device → targets."""
-    held = {node.name: node.gpu_count for node in cluster.nodes if not node.mig_layout}
-    seen = Counter(node for node, _ in {(device.node, device.uuid) for device in devices if device.present})
-    reasons: Counter[str] = Counter()
-    judged = []
+def by_trust(
+    devices: Sequence[Device],
+    wrong: Mapping[DeviceId, str],
+    instances: Mapping[DeviceId, Collection[str]],
+    found: Origin,
+    cluster: Cluster,
+) -> tuple[tuple[Device, ...], tuple[DoubtedDevice, ...], list[Gap]]:
+    """The trusted devices, the doubted ones, and one Gap per reason. wrong: why devices are doubted already. instances:
+    device → targets. A doubted part of a GPU makes the whole GPU doubted."""
+    reasons: dict[str, str] = {}
     for device in devices:
         sources = (*instances.get(device.id, ()), device.exporter)
-        reason = device.untrusted or next((found.reasons[item] for item in sources if item in found.reasons), "")
+        reason = wrong.get(device.id) or next((found.reasons[item] for item in sources if item in found.reasons), "")
         there = found.nodes.get(device.exporter) if device.exporter not in found.by_setting else None
         if not reason and device.node and there not in (None, device.node):
             reason = f"its rows name the Node {device.node}, and its exporter {device.exporter} runs on {there}"
-        if not reason and device.node and 0 < held.get(device.node, 0) < seen[device.node]:
+        if reason:
+            reasons.setdefault(device.uuid, reason)
+    here = {(item.node, item.uuid) for item in devices if item.present and item.uuid not in reasons}
+    seen = Counter(node for node, _ in here)
+    held = {node.name: node.gpu_count for node in cluster.nodes if not node.mig_layout}
+    over = {name: seen[name] for name, count in held.items() if 0 < count < seen[name]}
+    for device in devices:
+        if device.node in over:
             reason = (
-                f"telemetry has {seen[device.node]} GPUs of the Node {device.node}, which has {held[device.node]}; "
+                f"telemetry has {over[device.node]} GPUs of the Node {device.node}, which has {held[device.node]}; "
                 "rows of another cluster may be among them (prometheus.matchers)"
             )
-        reasons[reason] += 1
-        judged.append(replace(device, untrusted=reason))
+            reasons.setdefault(device.uuid, reason)
+    doubted = tuple(DoubtedDevice(shown=item, why=reasons[item.uuid]) for item in devices if item.uuid in reasons)
     gaps = [
-        Gap(kind=GapKind.UNTRUSTED, what=f"{count} devices", detail=f"shown and never acted on: {reason}")
-        for reason, count in sorted(reasons.items())
-        if reason
+        Gap(kind=GapKind.UNTRUSTED, what=f"{count} devices", detail=f"shown, and no rule judges them: {reason}")
+        for reason, count in sorted(Counter(item.why for item in doubted).items())
     ]
-    return tuple(judged), gaps
+    return tuple(item for item in devices if item.uuid not in reasons), doubted, gaps

@@ -10,7 +10,7 @@ import msgspec
 from gpuwatch.facts.model.decision import Snapshot
 
 FORMAT = "gpuwatch-snapshot"
-VERSION = 1
+VERSION = 2
 
 
 class SnapshotFileError(Exception):
@@ -63,6 +63,10 @@ def load_snapshot(path: Path) -> Snapshot:
         if head.version > VERSION:
             raise SnapshotFileError(
                 f"{path}: written by a newer gpuwatch (format {head.version}, this one reads up to {VERSION}); upgrade"
+            )
+        if head.version < VERSION:
+            raise SnapshotFileError(
+                f"{path}: of an older gpuwatch, which kept doubted devices as others; capture it again"
             )
         return msgspec.json.decode(data, type=_File).snapshot
     except msgspec.DecodeError as error:

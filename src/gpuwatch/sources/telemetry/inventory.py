@@ -38,6 +38,7 @@ class Inventory:
     matchers: select a device's rows; the first one alone selects the rows of its GPU.
     per_process: (metric, instance) of exporters that write a row per process and Pod beside the device's row, as
     dcgm-exporter does from 4.8.2 on for GPU_UTIL and FB_USED.
+    doubts: device → why its rows contradict each other.
     """
 
     devices: tuple[Device, ...] = ()
@@ -47,6 +48,7 @@ class Inventory:
     instances: Mapping[DeviceId, frozenset[str]] = field(default_factory=dict)  # that export a device
     matchers: Mapping[DeviceId, tuple[Matcher, ...]] = field(default_factory=dict)
     per_process: frozenset[tuple[str, str]] = frozenset()
+    doubts: Mapping[DeviceId, str] = field(default_factory=dict)
     partition: Partition | None = None
 
     @property
@@ -95,6 +97,12 @@ def take_inventory(
             for device, sighting in devices.items()
         },
         per_process=_per_process(repeated, targets),
+        doubts={
+            device: f"{device} is exported at once with the hosts {', '.join(hosts)}; two exporters that disagree, one "
+            "GPU passed to two machines, or another cluster's rows (prometheus.matchers)"
+            for device, sighting in devices.items()
+            if (hosts := _node_label(sighting.rows())[1])
+        },
         partition=_partition(devices.values(), schema.interval_seconds),
     )
 
@@ -144,13 +152,6 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, 
     for each in sorted(held, key=lambda holder: (holder.pod, holder.container)):
         containers.setdefault(each.pod, each.container)
     exporter = min(labels.get("instance", "") for labels in rows)
-    host, hosts = _node_label(rows)
-    untrusted = ""
-    if hosts:
-        untrusted = (
-            f"{identity.id} is exported at once with the hosts {', '.join(hosts)}; two exporters that disagree, one "
-            "GPU passed to two machines, or another cluster's rows (prometheus.matchers)"
-        )
     return Device(
         id=identity.id,
         uuid=identity.uuid,
@@ -162,8 +163,7 @@ def _device(sighting: Sighting, targets: frozenset[PodRef], moved: Mapping[str, 
         model=_first_value(rows, row_labels.LABELS.model),
         driver_version=_first_value(rows, row_labels.LABELS.driver),
         pci_bus_id=_first_value(rows, row_labels.LABELS.pci),
-        node_label=host,
-        untrusted=untrusted,
+        node_label=_node_label(rows)[0],
         exporter=moved.get(exporter, exporter),
         pods=tuple(containers),
         containers=tuple(containers.values()),
