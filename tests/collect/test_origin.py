@@ -260,6 +260,36 @@ def test_invented_devices_are_no_peers(recorded: Taken, ours_per_second: list[fl
     assert len(snapshot.doubted) == 30
 
 
+@pytest.mark.parametrize(
+    ("instance", "named", "why"),
+    [
+        ("10.1.0.5", "evil/forged", ""),
+        ("n0", "evil/forged", ""),
+        ("10.1.0.5", "", "is not known as an exporter"),
+        ("n0", "", "is not known as an exporter"),
+        ("10.1.0.5", "gpu-operator/dcgm-exporter-zzzzz", "its address is on n0, and `up` names a Pod on n1"),
+        (OURS, "evil/forged", "`up` names the Pod evil/forged too, which is no exporter"),
+    ],
+    ids=["of a Pod", "of a Pod on a Node", "of a Service", "of a Service on a Node", "of two exporters", "the same"],
+)
+def test_a_forged_instance_is_no_exporter(recorded: Taken, instance: str, named: str, why: str) -> None:
+    """Jobs that map labels of Pods and Services to targets let a tenant choose `instance` and `job`."""
+    timeline = forged(ours(), instance=instance, job="dcgm", app="forged")
+    up(timeline, instance, named)
+    two = replace(
+        CLUSTER,
+        nodes=(*CLUSTER.nodes, Node(name="n1", accelerators={"nvidia.com/gpu": 2}, gpu_count=2)),
+        exporter_nodes={**CLUSTER.exporter_nodes, "dcgm-exporter-zzzzz": "n1"},
+        exporter_pods=(*CLUSTER.exporter_pods, "gpu-operator/dcgm-exporter-zzzzz"),
+    )
+    snapshot = recorded(timeline, cluster=two)
+    assert degraded(snapshot) == set()
+    assert any(why in item.why for item in snapshot.doubted) if why else snapshot.doubted == ()
+    # A setting covers a target with all the Pods that `up` names.
+    if instance == OURS:
+        assert recorded(timeline, cluster=two, trusted=({"namespace": "gpu-operator"},)).doubted == snapshot.doubted
+
+
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_gpu_on_no_node_of_ours_moves_and_releases_nothing(recorded: Taken, busy: bool) -> None:
     """The text of the gap led people to trust all targets of a job; their Pods may have our Pods' names."""

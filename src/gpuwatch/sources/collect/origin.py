@@ -6,9 +6,9 @@ exporters), or `localhost` (a remote host engine, dcgm-exporter #572). A host th
 nothing is done about its devices. Where only the part before the domain matches, the host may be another cluster's: it
 counts where the exporter runs on that Node, or where the series are known to be of this cluster.
 
-A target is trusted where a setting lists it, where its address is that of an exporter's Pod or of a Node, or where its
-series `up` names an exporter's Pod. Any other Pod that exports GPU metrics is foreign: every query leaves its rows out.
-The devices of an unknown target are doubted.
+A target is trusted where a setting lists it, where its series `up` names an exporter's Pod, or where that names no Pod
+and the address is that of an exporter's Pod or of a Node. Any other Pod that exports GPU metrics is foreign: no query
+asks for its rows. The devices of an unknown target, and of one whose labels contradict each other, are doubted.
 """
 
 from collections import Counter, defaultdict
@@ -275,7 +275,7 @@ def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: Trust
         schema=schema,
         gaps=(*origin.gaps, *gaps),
         nodes={item.instance: node for item in found if (node := judge.node(item)) is not None},
-        reasons={item.instance: _unknown(item) for item in doubted},
+        reasons={item.instance: _unknown(item, judge.contradiction(item)) for item in doubted},
         by_setting=frozenset(item.instance for item in by_setting),
     )
 
@@ -325,17 +325,34 @@ class _TargetJudge:
         return here.pop() if len(here) == 1 else None
 
     def is_exporter(self, target: Target) -> bool | None:
-        """None if unknown."""
-        are = {is_one_of(pod, self._exporters) for pod in target.pods}
-        if len(are) == 1 and not (are == {False} and host_of(target.instance) in self._of_exporter):
-            return are.pop()
-        return True if self.node(target) is not None else None
+        """None if unknown. The Pod that `up` names counts before the address: scrape jobs copy labels of Pods and of
+        Services to their targets, `instance` among them. Such a label has no colon, so it is no address with a port."""
+        if target.pods and not any(is_one_of(pod, self._exporters) for pod in target.pods):
+            return False
+        if self.contradiction(target) or not (target.pods or host_of(target.instance) != target.instance):
+            return None
+        return True if target.pods or self.node(target) is not None else None
+
+    def contradiction(self, target: Target) -> str:
+        """What its labels say that cannot all be true; '' for nothing."""
+        theirs = sorted(pod for pod in target.pods if not is_one_of(pod, self._exporters))
+        if theirs and len(theirs) < len(target.pods):
+            return f"`up` names the Pod {theirs[0]} too, which is no exporter"
+        host = host_of(target.instance)
+        there = self._of_exporter.get(host) or self._of_host.get(host)
+        named = {self._of_exporter.get(pod.partition("/")[2]) for pod in target.pods & self._exporters}
+        if there and named and None not in named and there not in named:
+            return f"its address is on {there}, and `up` names a Pod on {', '.join(sorted(map(str, named)))}"
+        return ""
 
 
 def _is_set(target: Target, trusted: TrustedTargets) -> bool:
+    """Whether the setting covers it with every Pod that its series `up` names."""
     own = [dict(zip(("namespace", "pod"), pod.split("/", 1), strict=True)) for pod in target.pods] or [{}]
     known = [{"instance": target.instance, "job": target.job, **pod} for pod in own]
-    return any(all(item.get(label) == value for label, value in each.items()) for each in trusted for item in known)
+    return all(
+        any(all(item.get(label) == value for label, value in each.items()) for each in trusted) for item in known
+    )
 
 
 def _named(target: Target) -> str:
@@ -343,11 +360,16 @@ def _named(target: Target) -> str:
     return f"target {target.instance or '(without instance)'} of job {target.job or '(none)'}{pods}"
 
 
-def _unknown(target: Target) -> str:
-    return (
-        f"its rows come from {_named(target)}, which is not known as an exporter on a Node of this cluster; if it is "
-        f"one, set prometheus.trusted_targets: [{{job: {target.job}}}]"
-    )
+def _unknown(target: Target, contradiction: str) -> str:
+    why = contradiction or "which is not known as an exporter on a Node of this cluster"
+    advice = f"if it is an exporter, set prometheus.trusted_targets: {_item(target)}"
+    return f"its rows come from {_named(target)}, {why}; {advice}"
+
+
+def _item(target: Target) -> str:
+    """The item of prometheus.trusted_targets that covers it. A tenant's labels may set `job`, and no Namespace."""
+    spaces = sorted({pod.partition("/")[0] for pod in target.pods})
+    return f"[{{job: {target.job}{f', namespace: {spaces[0]}' if spaces else ''}}}]"
 
 
 def _foreign(items: Sequence[Target]) -> Gap:
@@ -356,7 +378,7 @@ def _foreign(items: Sequence[Target]) -> Gap:
         what=f"{len(items)} targets",
         detail=f"They export GPU metrics and belong to no known exporter, so their rows are ignored; one is "
         f"{_named(items[0])}. gpuwatch knows an exporter's Pod by its mount of the kubelet's pod-resources. To trust "
-        f"another target, set prometheus.trusted_targets, for example [{{job: {items[0].job}}}].",
+        f"another target, set prometheus.trusted_targets, for example {_item(items[0])}.",
     )
 
 
