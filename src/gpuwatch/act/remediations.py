@@ -14,6 +14,7 @@ from typing import Any
 
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object, difference, ref_of, version_of
+from gpuwatch.facts.model.plain_text import plain
 from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Remediation, RemediationId, misplaced
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube.writer import ClusterWriter, Failure, WriteError
@@ -420,7 +421,8 @@ def _form(at: RemediationId, part: object) -> dict[str, Any]:
 
 
 def _pause_data(found: Object | None) -> dict[str, str]:
-    return {key: value for part in ("data", "binaryData") for key, value in ((found or {}).get(part) or {}).items()}
+    parts = ((found or {}).get(part) or {} for part in ("data", "binaryData"))
+    return {key: plain(value) for part in parts for key, value in part.items()}
 
 
 def _time(text: str) -> datetime | None:

@@ -6,6 +6,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from gpuwatch.facts.model.plain_text import plain
+
 LogFormat = Literal["text", "json"]
 
 
@@ -15,9 +17,13 @@ def fields(**values: object) -> dict[str, dict[str, object]]:
 
 
 class _Text(logging.Formatter):
+    """A line for each record; those of an exception below it begin with spaces."""
+
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_at(record)} {record.levelname:<7} {record.getMessage()}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        lines = [f"{_at(record)} {record.levelname:<7} {plain(record.getMessage())}"]
+        if record.exc_info:
+            lines += ("  " + plain(line) for line in self.formatException(record.exc_info).splitlines())
+        return "\n".join(lines)
 
 
 class _Json(logging.Formatter):

@@ -32,6 +32,7 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
+from gpuwatch.facts.model.plain_text import plain
 from gpuwatch.facts.model.remediation import Phase, Proposal, Remediation, Step, StepKind
 from gpuwatch.facts.model.telemetry import PodRef, partial_answers
 
@@ -56,7 +57,8 @@ def read_again(facts: PlanFacts, live: LiveFacts) -> PlanFacts:
         now = read.get((kind, getattr(item, "namespace", ""), item.name))
         if now is None:
             return item
-        found = {key: now["metadata"].get(key) or {} for key in _READ_AGAIN}
+        noted = {key: now["metadata"].get(key) or {} for key in _READ_AGAIN}
+        found: dict[str, Any] = {key: {name: plain(text) for name, text in noted[key].items()} for key in noted}
         if kind == "Node":
             spec = now.get("spec") or {}
             found["unschedulable"] = bool(spec.get("unschedulable"))

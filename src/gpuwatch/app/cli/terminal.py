@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from gpuwatch.app.errors import EXPECTED, OptionsError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.settings import SettingsError
+from gpuwatch.facts.model.plain_text import plain
 from gpuwatch.say.machine import Columns, to_csv, to_json, to_yaml
 
 T = TypeVar("T")
@@ -26,7 +27,8 @@ def output() -> Console:
 
 
 def remark(text: str, style: str = "") -> None:
-    """Prints a line on standard error."""
+    """Prints on standard error."""
+    text = "\n".join(map(plain, text.split("\n")))
     Console(stderr=True, soft_wrap=True, highlight=False).print(text, style=style, markup=False)
 
 

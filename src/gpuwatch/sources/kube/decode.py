@@ -9,6 +9,7 @@ import msgspec
 from gpuwatch.facts.frameworks import FRAMEWORKS, keys
 from gpuwatch.facts.frameworks.objects import ABSENT, value_at
 from gpuwatch.facts.model.cluster import DisruptionBudget, Namespace, Quota
+from gpuwatch.facts.model.plain_text import plain
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import wire
 
@@ -62,7 +63,7 @@ class BadObjects:
     def add(self, place: str, why: str) -> None:
         """place: namespace/name, '' if unknown. why: what follows it in the message."""
         self.places.add(place)
-        self.told.append(f"{place or 'an object without a name'}{why}")
+        self.told.append(f"{place or 'an object without a name'}{plain(why)}")
 
     def gaps(self, what: str) -> tuple[Gap, ...]:
         if not self.told:

@@ -17,6 +17,7 @@ import urllib3
 from kubernetes.client import ApiClient, ApiException
 
 from gpuwatch.facts.frameworks.framework import Kind
+from gpuwatch.facts.model.plain_text import plain_json
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.decode import (
     UNDECODABLE,
@@ -298,7 +299,7 @@ class Follow:
 
 def _decoded(line: bytes) -> wire.Event:
     try:
-        event = _event.decode(line)
+        event = _event.decode(plain_json(line))
     except UNDECODABLE as error:
         raise LostError(f"a line of the watch is no event in JSON ({error})") from error
     if event.type == "ERROR":

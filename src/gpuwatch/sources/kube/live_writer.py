@@ -14,6 +14,7 @@ import urllib3
 from kubernetes.client import ApiClient, ApiException
 
 from gpuwatch.facts.frameworks.objects import MANAGER, Object, version_of
+from gpuwatch.facts.model.plain_text import plain
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.transport import (
@@ -269,7 +270,7 @@ def event_of(
     regarding: ObjectRef, *, at: datetime, reason: str, action: str, note: str, warning: bool = False
 ) -> Object:
     """An Event without its instance. Its name is a hash of its content, so that creating it twice is a conflict."""
-    note = note.encode()[:_NOTE_BYTES].decode(errors="ignore")
+    note = plain(note).encode()[:_NOTE_BYTES].decode(errors="ignore")
     content = json.dumps([regarding.api_version, regarding.kind, regarding.uid, regarding.name, reason, action, note])
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     # Events of cluster-scoped objects go into `default`.

@@ -16,6 +16,7 @@ import yaml
 from gpuwatch.facts.frameworks.framework import Kind
 from gpuwatch.facts.frameworks.objects import KindKey
 from gpuwatch.facts.model.cluster import Cluster, FactKind, Unread
+from gpuwatch.facts.model.plain_text import plain_json
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import kinds, wire
 from gpuwatch.sources.kube.assemble import read_cluster
@@ -169,7 +170,7 @@ def _documents(path: Path) -> Iterator[bytes]:
     """The JSON of each document of a file. Raises _BadFileError at the first that cannot be parsed."""
     data = _content(path)
     if data.lstrip()[:1] in (b"{", b"["):
-        yield _checked_json(data)
+        yield plain_json(_checked_json(data))
     elif data.strip():
         yield from _yaml_documents(data)
 
@@ -220,4 +221,4 @@ def _yaml_documents(data: bytes) -> Iterator[bytes]:
             continue
         if not isinstance(document, dict | list):
             raise _BadFileError("Text that is neither an object nor a List; the rest of the file is left out.")
-        yield msgspec.json.encode(document)
+        yield plain_json(msgspec.json.encode(document))

@@ -11,6 +11,7 @@ from kubernetes.client import ApiClient, ApiException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from gpuwatch.facts.frameworks.framework import Kind
+from gpuwatch.facts.model.plain_text import plain, plain_json
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.decode import UNDECODABLE, BadObjects, Listing, Take, take_all
@@ -52,9 +53,9 @@ class ListError(Exception):
     """A request failed after all retries. `kind` and `detail` are those of the Gap."""
 
     def __init__(self, kind: GapKind, detail: str, status: int = 0) -> None:
-        super().__init__(detail)
         self.kind = kind
-        self.detail = detail
+        self.detail = plain(detail)
+        super().__init__(self.detail)
         self.status = status
 
 
@@ -151,7 +152,7 @@ class Lists:
             params = {"limit": str(self._limits.page_size), "continue": token}
 
     def _get(self, path: str, params: dict[str, str], accept: str, kind: Kind | None = None) -> bytes:
-        """The body of a successful answer. Raises ListError after the last attempt."""
+        """The body of a successful answer, of plain texts. Raises ListError after the last attempt."""
         # After the server was unreachable once, the read's other lists do not retry.
         attempts = 1 if self._lost else self._limits.attempts
         timeout = (self._limits.connect_timeout_seconds, self._limits.read_timeout_seconds)
@@ -169,7 +170,7 @@ class Lists:
             self._lost = True
             detail = f"No answer from {address(self._client)}: {cause_of(error)}."
             raise ListError(GapKind.UNREACHABLE, detail) from error
-        return body
+        return plain_json(body)
 
     def _pause(self, state: RetryCallState) -> float:
         """Seconds before the next try."""

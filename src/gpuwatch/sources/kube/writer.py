@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from gpuwatch.facts.frameworks.objects import Object
+from gpuwatch.facts.model.plain_text import plain
 from gpuwatch.facts.model.remediation import ObjectRef
 
 LeaseCheck = Callable[[], None]
@@ -46,6 +47,9 @@ class WriteError(Exception):
     _: KW_ONLY
     retry_after_seconds: float | None = None
     status: int = 0
+
+    def __post_init__(self) -> None:
+        self.message = plain(self.message)
 
     def __str__(self) -> str:
         return self.message

@@ -17,6 +17,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from gpuwatch.facts.model.plain_text import plain
+
 T = TypeVar("T")
 
 QUANTITY = r"^[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?$"
@@ -160,6 +162,8 @@ def _written(value: object, where: str) -> Any:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, Enum):
         return camel_enum(value)
+    if isinstance(value, str):
+        return plain(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise FormError(f"{where} is {value}, which is not finite")
@@ -189,7 +193,7 @@ def _scalar(data: Any, kind: type, where: str) -> Any:
         if isinstance(data, str):
             found = enum_members(kind).get(data) if issubclass(kind, Enum) else _OF_TEXT[kind](data)
     elif type(data) is kind:
-        found = data
+        found = plain(data) if isinstance(data, str) else data
     if found is None:
         raise FormError(f"{where} is {data!r}, which is no {_CALLED.get(kind, kind.__name__)}")
     return found

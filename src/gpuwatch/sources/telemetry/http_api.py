@@ -19,6 +19,7 @@ from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_environ_proxies
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from gpuwatch.facts.model.plain_text import plain, plain_key
 from gpuwatch.sources.telemetry.connection import Connection
 from gpuwatch.sources.telemetry.http_errors import Envelope, Failed, failure_of_request, outcome_of_answer
 from gpuwatch.sources.telemetry.samples import AnswerRow, QueryFailed, Series, StoreRefused, TelemetryError
@@ -124,7 +125,7 @@ class ApiSession(requests.Session):
         try:
             if url.endswith("/rules"):
                 groups = _RULES.decode(outcome.data)["groups"] or []
-                rules = [str(rule["name"]) for group in groups for rule in group.get("rules") or []]
+                rules = [plain_key(str(rule["name"])) for group in groups for rule in group.get("rules") or []]
                 return DecodedResponse(rules, lacks, date)
             names = "/label/" in url
             found = (_NAMES.decode(outcome.data) or []) if names else self._decoded(outcome)
@@ -161,9 +162,8 @@ class ApiSession(requests.Session):
         return Series(self._labels.get(text) or self._shared_labels(text), times, values)
 
     def _shared_labels(self, text: bytes) -> Mapping[str, str]:
-        """The labels without the metric's name. Equal labels share one object, as each answer repeats them."""
-        labels = _LABELS.decode(text)
-        labels.pop("__name__", None)
+        """Without the metric's name, as plain keys. Equal labels share one object, as each answer repeats them."""
+        labels = {name: plain_key(value) for name, value in _LABELS.decode(text).items() if name != "__name__"}
         if len(self._labels) > _KEPT_LABELS:
             self._labels.clear()
         return self._labels.setdefault(text, labels)
@@ -227,7 +227,7 @@ def _lacks(answer: "Envelope | _VectorAnswer") -> tuple[str, ...]:
     -search.denyPartialResponse is set (docs.victoriametrics.com, Cluster version, "Cluster availability").
     Mimir has no such answers: it fails the query (err-mimir-store-consistency-check-failed).
     """
-    said = [warning for warning in answer.warnings or () if not warning.startswith("PromQL info:")]
+    said = [plain(warning) for warning in answer.warnings or () if not warning.startswith("PromQL info:")]
     return (*said, *([_IS_PARTIAL] if answer.isPartial else []))
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
+from gpuwatch.facts.model.plain_text import original, quoted
 from gpuwatch.sources.telemetry.samples import Expression, Function, Matcher, MatchOp, Selector
 
 DEFAULT_STEP_SECONDS = 60
@@ -91,7 +92,7 @@ def render(
 
 def vector(selector: Selector, more: Iterable[Matcher] = ()) -> str:
     """The selector with further matchers: `metric{label="value"}`."""
-    matchers = [f"{each.label}{each.op}{quoted(each.value)}" for each in (*selector.matchers, *more)]
+    matchers = [f"{each.label}{each.op}{quoted(original(each.value))}" for each in (*selector.matchers, *more)]
     if _PLAIN_METRIC.fullmatch(selector.metric):
         return f"{selector.metric}{{{', '.join(matchers)}}}" if matchers else selector.metric
     return f"{{{', '.join([f'__name__={quoted(selector.metric)}', *matchers])}}}"
@@ -118,11 +119,6 @@ def in_batches(label: str, values: Iterable[str], at_once: int) -> Iterator[Matc
     ordered = sorted(values)
     for begin in range(0, len(ordered), at_once):
         yield any_of(label, ordered[begin : begin + at_once])
-
-
-def quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
 
 
 def duration(seconds: float, closed: bool = False) -> str:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gpuwatch.facts.model.plain_text import plain_key
 from gpuwatch.sources.telemetry.samples import TelemetryError
 from gpuwatch.sources.telemetry.series import IntArray, MetricSamples, stacked
 
@@ -58,7 +59,8 @@ class RecordingFile:
             if metric not in self._labels:
                 column = self._file.read_row_groups(self._groups[metric], columns=["labels"])["labels"]
                 self._labels[metric] = tuple(
-                    self._mappings.setdefault(tuple(pairs), dict(pairs)) for pairs in column.to_pylist()
+                    self._mappings.setdefault(tuple(pairs), {name: plain_key(value) for name, value in pairs})
+                    for pairs in column.to_pylist()
                 )
         starts, times_ms = _flat(table["times"], np.dtype(np.int64))
         value_starts, values = _flat(table["values"], np.dtype(np.float64))

@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from gpuwatch.facts.model.plain_text import plain, plain_key
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.telemetry import recording_file
 from gpuwatch.sources.telemetry.recording_file import RecordingFile
@@ -194,7 +195,7 @@ def _column(head: str, label: re.Pattern[str]) -> _Column | None:
             return None
         name = one["name"] or _unescaped(one["quoted"])
         if one["value"]:
-            labels[name] = _unescaped(one["value"]) if escaped else one["value"]
+            labels[name] = plain_key(_unescaped(one["value"]) if escaped else one["value"])
         position = one.end()
     metric = labels.pop("__name__", metric)
     return _Column(metric, labels) if metric else None
@@ -205,6 +206,7 @@ def _unescaped(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
+    text = plain(text)
     return text if len(text) <= 120 else f"{text[:117]}…"
 
 
@@ -323,7 +325,8 @@ def _parse_answer(content: bytes) -> tuple[list[RecordedSeries], Problems]:
     problems = Problems()
     series: list[RecordedSeries] = []
     for number, result in enumerate(answer.data.result, 1):
-        metric = result.metric.pop("__name__", "")
+        labels = {name: plain_key(value) for name, value in result.metric.items()}
+        metric = labels.pop("__name__", "")
         samples = result.values or ([result.value] if result.value else [])
         try:
             values = np.array([float(value) for _, value in samples], np.float64)
@@ -336,7 +339,7 @@ def _parse_answer(content: bytes) -> tuple[list[RecordedSeries], Problems]:
         elif not samples:
             problems.add(number, f"{metric} is skipped: it has no samples that are numbers")
         else:
-            series.append(RecordedSeries(metric, result.metric, times_ms, values))
+            series.append(RecordedSeries(metric, labels, times_ms, values))
     return series, problems
 
 

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gpuwatch.facts.model.plain_text import plain
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 
 
@@ -207,6 +208,9 @@ class TelemetryError(Exception):
     """Telemetry could not be read. The message names the store, the query and what to do, without secrets."""
 
     kind: ClassVar[GapKind] = GapKind.QUERY_FAILED
+
+    def __init__(self, message: str) -> None:
+        super().__init__(plain(message))
 
 
 class StoreUnreachable(TelemetryError):
