@@ -26,7 +26,7 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import Pause
-from gpuwatch.facts.model.telemetry import Device, DoubtedDevice, Gap, GapKind
+from gpuwatch.facts.model.telemetry import Device, DoubtedDevice, Gap, GapKind, Stops
 from plan.fleet import NOW, device, guards, idle, node, only, plan_of, pod, reason, sick, snapshot
 
 POLICY = PlanPolicy()
@@ -289,8 +289,8 @@ def test_a_gap_says_by_its_kind_whether_it_stops_everything(kind: GapKind) -> No
     plan = plan_of(replace(state, gaps=(Gap(kind=kind, what="x", detail="This is why."),)), findings, POLICY)
     stopping = {GapKind.CLOCK: {"clocks"}, GapKind.PARTIAL: {"partial_answer"}, GapKind.AMBIGUOUS: {"several_clusters"}}
     assert refused_by(plan) == stopping.get(kind, set())
-    assert bool(plan.brake) is kind.stops_all
-    assert plan.brake.endswith("This is why.") or not kind.stops_all
+    assert bool(plan.brake) is (kind.stops is Stops.EVERYTHING)
+    assert plan.brake.endswith("This is why." if plan.brake else "")
 
 
 def test_nothing_is_done_while_telemetry_is_of_several_clusters() -> None:

@@ -7,7 +7,7 @@ converts each vendor's units and metric names.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import TypeAlias
 
 DeviceId: TypeAlias = str
@@ -341,9 +341,16 @@ class PodRun:
     reasons: tuple[str, ...] = ()
 
 
+class Stops(Enum):
+    """What a gap stops. EVERYTHING: all other facts are doubtful too, so a brake reads it. ITS_FACT: what rests on the
+    fact that is missing: a rule concludes UNKNOWN, or a guard refuses. No gap stops nothing."""
+
+    EVERYTHING = "everything"
+    ITS_FACT = "its fact"
+
+
 class GapKind(StrEnum):
-    """Why something is unknown. The last three make every other fact doubtful, so they stop all actions; another gap
-    stops what rests on the fact that is missing, which is UNKNOWN then, or unread."""
+    """Why something is unknown; `stops` says what it stops."""
 
     UNREACHABLE = "unreachable"  # no connection, or no answer in time
     REFUSED = "refused"  # no right to read it (401, 403)
@@ -356,11 +363,12 @@ class GapKind(StrEnum):
     UNTRUSTED = "untrusted"  # rows of a target that is no known exporter, or that contradicts the cluster
     CLOCK = "clock"  # the clocks of gpuwatch and its source differ, so that the past looks like the present
     PARTIAL = "partial"  # the server said that parts of the data are missing
-    AMBIGUOUS = "ambiguous"  # series of several clusters, and none of them is certain to be this one
+    AMBIGUOUS = "ambiguous"  # it is not certain which series are those of this cluster and its exporters
 
     @property
-    def stops_all(self) -> bool:
-        return self in (GapKind.CLOCK, GapKind.PARTIAL, GapKind.AMBIGUOUS)
+    def stops(self) -> Stops:
+        everything = (GapKind.CLOCK, GapKind.PARTIAL, GapKind.AMBIGUOUS)
+        return Stops.EVERYTHING if self in everything else Stops.ITS_FACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

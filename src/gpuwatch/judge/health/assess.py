@@ -10,7 +10,7 @@ from typing import Any
 from gpuwatch.facts.catalog.xids import Xid
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Snapshot, Subject, Verdict
 from gpuwatch.facts.model.faults import FaultMemory
-from gpuwatch.facts.model.telemetry import Signal, WindowStat, partial_answers
+from gpuwatch.facts.model.telemetry import GapKind, Signal, WindowStat, partial_answers
 from gpuwatch.judge.board import BOARD
 from gpuwatch.judge.fleet import Fleet, PhysicalGpu, Tells, conclude, on_node
 from gpuwatch.judge.health.fabric import FABRIC
@@ -146,8 +146,12 @@ def conclusions(fleet: Fleet, rule: Rule[Any]) -> list[Finding]:
         fleet.assessed.update(fleet.uuids[device] for finding in shared for device in finding.devices)
     if each is None:
         return findings
+    unread = sorted(_unread(fleet.snapshot, rule.asked(fleet.policy)))
     for gpu in fleet.gpus:
         conclusion = each(gpu)
+        verdict = conclusion.verdict if isinstance(conclusion, Finding) else conclusion
+        if unread and verdict is Verdict.HEALTHY:
+            conclusion = fleet.unknown(gpu, rule.tells[0], f"not all was read: {', '.join(unread)}", unread)
         known = conclusion is not Verdict.UNKNOWN
         if isinstance(conclusion, Finding):
             findings.append(conclusion)
@@ -157,6 +161,14 @@ def conclusions(fleet: Fleet, rule: Rule[Any]) -> list[Finding]:
         if known and rule.assesses:
             fleet.assessed.add(gpu.uuid)
     return findings
+
+
+def _unread(snapshot: Snapshot, asked: Ask) -> set[str]:
+    """The rule's signals of which a query failed. No series of them then proves nothing, as it does where one begins
+    with the first event."""
+    kinds = (GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED)
+    words = {word.strip(",") for gap in snapshot.gaps if gap.kind in kinds for word in gap.what.split()}
+    return words.intersection(map(str, (*asked.signals, *asked.state_signals)))
 
 
 def remember_faults(

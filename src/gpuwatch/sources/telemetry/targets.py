@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Self
 
 from gpuwatch.facts.catalog.metrics import metric_rows
-from gpuwatch.facts.model.telemetry import Gap, PodRef, Schema
+from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef, Schema
 from gpuwatch.sources.telemetry import labels as row_labels
 from gpuwatch.sources.telemetry.discovery import LOOKBACK_SECONDS, PLACE, Places, by_labels, place_of, selector
-from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.labels import Labels
 from gpuwatch.sources.telemetry.promql import any_of
 from gpuwatch.sources.telemetry.samples import (
@@ -64,7 +63,7 @@ def targets(
                 if pod := row_labels.target({**row.labels, "__name__": "up"}):
                     own.add(pod)
         except TelemetryError as error:
-            gaps.append(failed("targets of the exporters' jobs", error))
+            gaps.append(_unsure("targets of the exporters' jobs", error))
     found = (Target(*key, frozenset(own), key in exporters, key in devices) for key, own in sorted(pods.items()))
     return tuple(found), tuple(gaps)
 
@@ -87,10 +86,16 @@ def _rows(store: SampleStore, at: datetime, schema: Schema, by: Sequence[str]) -
     gaps: list[Gap] = []
     for answer in store.evaluate_many(wanted, at) if wanted else ():
         if isinstance(answer, TelemetryError):
-            gaps.append(failed("targets of GPU metrics", answer))
+            gaps.append(_unsure("targets of GPU metrics", answer))
         else:
             found.update(dict.fromkeys(tuple(sorted(row.labels.items())) for row in answer))
     return [dict(each) for each in found], gaps[:1]
+
+
+def _unsure(what: str, error: TelemetryError) -> Gap:
+    """Whom to trust follows from the answer; without it a tenant's target on a Node looks like an exporter."""
+    detail = f"{error} Until it is answered, nothing is done, as it is not known whose rows are an exporter's."
+    return Gap(kind=GapKind.AMBIGUOUS, what=what, detail=detail)
 
 
 _OF_DEVICES = frozenset(row.metric for row in metric_rows())
