@@ -10,6 +10,7 @@ RUNS = (
     ("window_statistics", "health"),
     ("scoping",),
     ("look",),
+    ("flood",),
     ("plan_growth",),
     ("profile_update", "week"),
     ("profile_update", "fleet"),

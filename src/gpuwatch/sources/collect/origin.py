@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.telemetry import Device, DeviceId, DoubtedDevice, Exporter, Gap, GapKind, Schema
-from gpuwatch.sources.telemetry.discovery import Places, discover
+from gpuwatch.sources.telemetry.discovery import LEFT_OUT_AT_ONCE, Places, discover, too_many
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.labels import Labels, is_address, is_one_of, node_label
 from gpuwatch.sources.telemetry.promql import any_of, none_of
@@ -207,9 +207,6 @@ def host_of(instance: str) -> str:
 TrustedTargets = Sequence[Mapping[str, str]]
 """prometheus.trusted_targets."""
 
-_LEFT_OUT_AT_ONCE = 64
-"""Instances in one matcher: VictoriaMetrics accepts queries of 16 KiB, most of which the devices' names take."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -244,6 +241,11 @@ def find_origin(
 def _of_cluster(store: SampleStore, at: datetime, matchers: Mapping[str, str], exporting: Places) -> Origin:
     scoped = ScopedStore(store, cluster=tuple(any_of(label, [value]) for label, value in matchers.items()))
     schema, gaps = discover(scoped, at, exporting)
+    if (flood := too_many(exporting)) is not None:
+        exporting.clear()
+        scoped = replace(scoped, targets=flood[0])
+        schema, more = discover(scoped, at, exporting)
+        gaps = (*gaps, *more)
     return Origin(store=scoped, schema=replace(schema, matchers=dict(matchers)), gaps=gaps)
 
 
@@ -261,10 +263,10 @@ def _of_exporters(origin: Origin, at: datetime, cluster: Cluster, trusted: Trust
     jobs = {item.job for item in shown}
     shared = {item.instance for item in shown}
     alone = sorted({item.instance for item in wrong if item.job in jobs} - shared)
-    if len(alone) > _LEFT_OUT_AT_ONCE:
+    if len(alone) > LEFT_OUT_AT_ONCE:
         gaps += (_too_many(alone),)
     matchers = (any_of("job", sorted(jobs)),) if jobs != {""} else ()
-    left_out = (none_of("instance", alone[:_LEFT_OUT_AT_ONCE]),) if alone else ()
+    left_out = (none_of("instance", alone[:LEFT_OUT_AT_ONCE]),) if alone else ()
     store, schema = ScopedStore(origin.store, targets=(*matchers, *left_out)), origin.schema
     if wrong:
         schema = replace(discover(store, at)[0], matchers=schema.matchers)
@@ -387,7 +389,7 @@ def _too_many(instances: Sequence[str]) -> Gap:
         kind=GapKind.AMBIGUOUS,
         what="telemetry",
         detail=f"{len(instances)} targets of the exporters' own jobs export GPU metrics and are no exporters, such as "
-        f"{instances[0]}; queries can leave out only {_LEFT_OUT_AT_ONCE}. Nothing is done until exporters have a job "
+        f"{instances[0]}; queries can leave out only {LEFT_OUT_AT_ONCE}. Nothing is done until exporters have a job "
         "of their own, or prometheus.trusted_targets names them.",
     )
 

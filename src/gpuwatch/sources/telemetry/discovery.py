@@ -2,6 +2,7 @@
 signal is left out of the Schema; only the absence of all of them is a Gap."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
@@ -9,6 +10,7 @@ from gpuwatch.facts.catalog.metrics import MetricRow, metric_rows
 from gpuwatch.facts.model.telemetry import Gap, GapKind, Schema, Scope, SignalFound, Vendor
 from gpuwatch.sources.telemetry import labels as row_labels
 from gpuwatch.sources.telemetry.gaps import BLANK, failed
+from gpuwatch.sources.telemetry.promql import any_of, none_of
 from gpuwatch.sources.telemetry.samples import (
     AnswerRow,
     Combine,
@@ -23,6 +25,8 @@ from gpuwatch.sources.telemetry.samples import (
 
 LOOKBACK_SECONDS = 3600
 _SERIES_FOR_INTERVAL = 9
+LEFT_OUT_AT_ONCE = 64
+"""Instances in one matcher: VictoriaMetrics accepts queries of 16 KiB, most of which the devices' names take."""
 _PERCENT_FROM = 1.5
 """A *_RATIO metric above this is in whole percent (DCGM 4.6 has the new name as an alias of the integer percent):
 no ratio reaches it, and 2 % is the smallest percentage above it."""
@@ -39,8 +43,46 @@ def by_labels(*groups: Sequence[str]) -> tuple[str, ...]:
 
 
 PLACE = ("instance", "job")
-Places = dict[str, set[tuple[str, str]]]
-"""Metric → instance and job of each target that has it now, or where none has, in the look-back."""
+Places = dict[str, dict[tuple[str, str], int]]
+"""Metric → instance and job of each target that has it now, or where none has, in the look-back → how many series."""
+
+MOST_SERIES = 50_000
+"""Of one metric. More are not read: a cycle takes about 30 KiB for each GPU (docs/cost.md), and the limit is 2 GiB."""
+_MOST_OF_TARGET = 1_000
+"""16 GPUs with 7 MIG instances each, all with nine Pods in the look-back."""
+_ROW_PER_DEVICE = frozenset(
+    row.metric
+    for row in metric_rows()
+    if row.scope is not Scope.MACHINE and not row.variant_label and row.combine not in ("sum", "avg")
+)
+
+
+def too_many(places: Places) -> tuple[tuple[Matcher, ...], Gap] | None:
+    """Matchers that leave out targets, and a Gap, where they have more series than are read: first those with more than
+    any exporter, then the job with most. At most so many targets of the jobs that stay as one matcher may name."""
+    series: dict[tuple[str, str], int] = {}
+    for metric in _ROW_PER_DEVICE.intersection(places):
+        series.update({place: max(count, series.get(place, 0)) for place, count in places[metric].items()})
+    if sum(series.values()) <= MOST_SERIES:
+        return None
+    of_job = Counter[str]()
+    for (_, job), count in series.items():
+        of_job[job] += count if count <= _MOST_OF_TARGET else 0
+    total = of_job.total()
+    for job, count in of_job.most_common():
+        if total > MOST_SERIES:
+            total, of_job[job] = total - count, 0
+    left = {place: count for place, count in series.items() if count > _MOST_OF_TARGET or not of_job[place[1]]}
+    (instance, job), most = max(left.items(), key=lambda item: item[1])
+    jobs, largest = sorted(+of_job), sorted(left, key=lambda place: -left[place])
+    alone = [place[0] for place in largest if of_job[place[1]]]
+    detail = (
+        f"They have {sum(left.values())} series of one metric, more than a fleet has, and are not read; most has "
+        f"{instance} of job {job}: {most}. Find out who runs it, and give its job a sample_limit in Prometheus "
+        "(sampleLimit of its ServiceMonitor). If they are of other clusters, set prometheus.matchers."
+    )
+    matchers = [any_of("job", jobs or ["-"])] + ([none_of("instance", alone[:LEFT_OUT_AT_ONCE])] if alone else [])
+    return tuple(matchers), Gap(kind=GapKind.UNTRUSTED, what=f"{len(left)} targets", detail=detail)
 
 
 def discover(store: SampleStore, at: datetime, places: Places | None = None) -> tuple[Schema, tuple[Gap, ...]]:
@@ -54,7 +96,10 @@ def discover(store: SampleStore, at: datetime, places: Places | None = None) -> 
     if not existing:
         return Schema(backend=store.description), (_nothing(store),)
     gaps: list[Gap] = []
-    found = _counted(store, existing, at, gaps, {} if places is None else places)
+    counted: Places = {} if places is None else places
+    found = _counted(store, existing, at, gaps, counted)
+    if (flood := too_many(counted)) is not None:
+        return Schema(backend=store.description), (flood[1],)
     samples: dict[str, list[AnswerRow]] = {}
     references: dict[str, MetricRow] = {}
     for vocabulary in dict.fromkeys(row.vocabulary for row in found):
@@ -125,7 +170,8 @@ def _counted(
                 unanswered[chosen] = answer
             elif answer:
                 counts[chosen] = int(sum(row.value for row in answer))
-                places.setdefault(chosen.metric, set()).update(place_of(row.labels) for row in answer)
+                of_metric = places.setdefault(chosen.metric, {})
+                of_metric.update((place_of(row.labels), int(row.value)) for row in answer)
                 unanswered.pop(chosen, None)
         open_selectors = [each for each in open_selectors if each not in counts]
     if unanswered:

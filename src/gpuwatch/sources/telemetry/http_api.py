@@ -22,7 +22,14 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from gpuwatch.facts.model.plain_text import plain, plain_key
 from gpuwatch.sources.telemetry.connection import Connection
 from gpuwatch.sources.telemetry.http_errors import Envelope, Failed, failure_of_request, outcome_of_answer
-from gpuwatch.sources.telemetry.samples import AnswerRow, QueryFailed, Series, StoreRefused, TelemetryError
+from gpuwatch.sources.telemetry.samples import (
+    AnswerRow,
+    QueryFailed,
+    QueryTooLarge,
+    Series,
+    StoreRefused,
+    TelemetryError,
+)
 
 _log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 10.0
@@ -31,6 +38,8 @@ BACKOFF_SECONDS = 0.5
 """Before the second attempt; doubled before each further one."""
 RETRY_MAX_SECONDS = 30.0
 """The longest wait; a Retry-After is honoured up to it: a cycle begins each minute, and does without the answer."""
+_MOST_BYTES = 64 << 20
+"""Of one answer: twice the rows of `MOST_SERIES` devices. A larger query is divided by Node, or fails."""
 _KEPT_REASONS = 100
 _KEPT_LABELS = 200_000
 _IS_PARTIAL = "vmselect marked its answer as partial: a vmstorage node did not answer."
@@ -106,7 +115,8 @@ class ApiSession(requests.Session):
         # A proxy may limit the length of URLs; a query with the names of a hundred Nodes needs a body.
         sent |= {"data": params} if posts else {"params": params}
         try:
-            response = super().request("POST" if posts else "GET", url, allow_redirects=False, **sent)
+            response = super().request("POST" if posts else "GET", url, allow_redirects=False, stream=True, **sent)
+            self._read(response, asked)
         except requests.RequestException as error:
             raise failure_of_request(error, self.place, asked, timeout) from error
         except OSError as error:
@@ -133,6 +143,17 @@ class ApiSession(requests.Session):
         except (msgspec.MsgspecError, KeyError) as error:
             message = f"{self.place}: the answer is not of the Prometheus API ({error}); check the url. Asked: {asked}"
             raise Failed(QueryFailed(message)) from error
+
+    def _read(self, response: requests.Response, asked: str) -> None:
+        """The body, up to a limit: what is invented must not take the memory in which changes are undone."""
+        body = bytearray()
+        with response:
+            for chunk in response.iter_content(1 << 16):
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    message = f"{self.place}: the answer has more than {_MOST_BYTES >> 20} MiB; ask for less at once. "
+                    raise Failed(QueryTooLarge(f"{message}Asked: {asked[:300]}"))
+        response._content = bytes(body)
 
     def _vector(self, response: requests.Response) -> "DecodedResponse | None":
         known = self._labels.get
