@@ -362,3 +362,26 @@ def test_a_terminal_has_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert output().width == 80
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "usual", "says"),
+    [
+        ("execute.notice_period_seconds", 0, 60, "owners cannot object"),
+        ("execute.write_timeout_seconds", 65, 66, "may be under way for 65 s"),
+        ("plan.min_confidence_ratio", 0, 0.1, "of any confidence"),
+        ("plan.budget_ratio", 1, 0.9, "out of service at once"),
+        ("plan.storm_ratio", 1, 0.9, "is a storm"),
+        ("plan.idle_storm_ratio", 1, 0.9, "is a storm"),
+    ],
+)
+def test_doctor_says_what_a_setting_takes_away(setting: str, value: float, usual: float, says: str) -> None:
+    name = f"GPUWATCH_{setting.replace('.', '__').upper()}"
+    told = [
+        gpuwatch("doctor", *ALONE, "--allow-limited", COLUMNS="200", **{name: str(each)}).stdout
+        for each in (value, usual)
+    ]
+    (line,) = [line for line in told[0].splitlines() if "takes a safeguard away" in line]
+    assert setting in line
+    assert says in line
+    assert "takes a safeguard away" not in told[1]

@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
+from gpuwatch.act.execute.policy import ExecutePolicy
+from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.catalog.metrics import MetricRow, rows_for
 from gpuwatch.facts.frameworks.objects import Object, value_at
 from gpuwatch.facts.model.cluster import Cluster
@@ -59,6 +61,22 @@ class Diagnosis:
     telemetry_schema: Schema
     counters_csv: str
     service_monitor: str
+
+
+def switched_off(plan: PlanPolicy, execute: ExecutePolicy, writer_seconds: float) -> dict[str, str]:
+    """Settings whose value takes a safeguard away, and which one. writer_seconds: after which a write fails."""
+    found = {
+        "execute.notice_period_seconds": (execute.notice_period_seconds == 0, "owners cannot object before an action"),
+        "execute.write_timeout_seconds": (
+            execute.write_timeout_seconds <= writer_seconds,
+            f"a write may be under way for {writer_seconds:.0f} s, and is taken for lost before that",
+        ),
+        "plan.min_confidence_ratio": (plan.min_confidence_ratio == 0, "findings of any confidence are planned"),
+        "plan.budget_ratio": (plan.budget_ratio == 1, "all of a pool or model may be out of service at once"),
+        "plan.storm_ratio": (plan.storm_ratio == 1, "no share of degraded GPUs is a storm before all are"),
+        "plan.idle_storm_ratio": (plan.idle_storm_ratio == 1, "no share of GPUs that look idle is a storm"),
+    }
+    return {f"{name} takes a safeguard away": why for name, (takes, why) in found.items() if takes}
 
 
 def diagnose(snapshot: Snapshot, policies: Policies, telemetry: str, cluster: str) -> Diagnosis:

@@ -18,7 +18,7 @@ from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
 from gpuwatch.facts.model.telemetry import GapKind
-from gpuwatch.say.doctor import diagnose, diagnosis_tables, installations
+from gpuwatch.say.doctor import diagnose, diagnosis_tables, installations, switched_off
 from gpuwatch.say.explain import explain, explanation_tables, full_subject, workloads_of
 from gpuwatch.say.machine import FINDINGS
 from gpuwatch.say.remediation_tables import pause_text
@@ -27,6 +27,7 @@ from gpuwatch.sources.collect.pseudonyms import pseudonymise
 from gpuwatch.sources.collect.snapshot_file import save_snapshot
 from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
+from gpuwatch.sources.kube.transport import DEFAULT_LIMITS
 from gpuwatch.sources.kube.writer import WriteError
 
 _NAMED = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
@@ -108,6 +109,9 @@ def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: 
         gaps = (gap for gap in snapshot.gaps if (gap.kind, gap.what) != (GapKind.UNREACHABLE, "cluster"))
         snapshot = replace(snapshot, gaps=tuple(gaps))
     diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
+    seconds = DEFAULT_LIMITS.connect_timeout_seconds + DEFAULT_LIMITS.read_timeout_seconds
+    off = switched_off(opened.settings.plan, opened.settings.execute, seconds)
+    diagnosis = replace(diagnosis, facts={**diagnosis.facts, **off})
     if opened.cluster is not None and opened.cluster.served:
         kept, unread = kept_of(opened, options)
         told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"
