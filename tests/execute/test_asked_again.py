@@ -18,6 +18,7 @@ from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
 from gpuwatch.facts.model.decision import ActionKind, Mode
 from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Step, StepKind
+from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
 
 MOVES = replace(ENFORCE, modes={ActionKind.EVICT_GANG: Mode.ENFORCE})
@@ -411,3 +412,17 @@ def test_a_device_that_left_telemetry_is_no_proof_of_health(store: RemediationSt
     drive(fleet, executor, 3)
     assert only(store).phase is Phase.IN_EFFECT
     assert fleet.node("n0")["spec"]["taints"]
+
+
+def test_whose_clock_is_ahead_ends_no_notice_period_early(store: RemediationStore) -> None:
+    """A leader half an hour ahead sees that the server is behind."""
+    fleet = two_gangs()
+    executor = start(fleet, store, notice_period_seconds=3600)
+    until(fleet, executor, lambda: any(each.phase is Phase.NOTIFIED for each in store.all()))
+    detail = "The server's clock is 1800 s behind the one here; set both by NTP, or give --at."
+    fleet.gaps = lambda: (Gap(kind=GapKind.CLOCK, what="clocks", detail=detail),)  # type: ignore[method-assign]
+    drive(fleet, executor, 2)
+    assert not any(pod["metadata"].get("deletionTimestamp") for pod in fleet.pods("a"))
+    assert not fleet.find("a")["spec"].get("suspend")
+    del fleet.gaps
+    until(fleet, executor, lambda: fleet.find("a")["spec"].get("suspend"))
