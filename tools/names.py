@@ -18,6 +18,7 @@ from typing import Any
 
 from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.act.execute import requests
+from gpuwatch.act.plan.guards import Guard
 from gpuwatch.app.controller.metric_table import METRICS
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.settings import Settings
@@ -270,7 +271,8 @@ def vocabulary() -> Iterator[str]:
         (DOCS / "rules.md").read_text(encoding="utf-8"),
         re.M | re.S,
     )
-    yield from table(("guard", "refuses"), ((code(name), text) for name, text in heads))
+    rows = ((code(name), text, Guard[name.upper()].helps) for name, text in heads)
+    yield from table(("guard", "refuses", "what helps"), rows)
 
 
 def _by_hand(page: str, end: str) -> str:

@@ -343,7 +343,19 @@ def test_rates_count_what_is_planned_and_what_began(policy: PlanPolicy, where: s
     done = [remediation(RELEASE, f"workload/w{i}", phase=Phase.SUCCEEDED) for i in range(2)]
     plan = plan_of(state, findings, policy, history=done)
     assert admitted(plan) == 1
-    assert where in next(reason(item, "rate") for item in plan.items if not item.admitted)
+    refused = next(item for item in plan.items if not item.admitted)
+    assert where in reason(refused, "rate")
+    assert refused.helps == f"Wait until {NOW + 50 * MINUTE:%H:%M} UTC: the rate is 3 an hour."
+
+
+@pytest.mark.parametrize(("limit", "minutes"), [(3, 10), (2, 30), (1, 50)])
+def test_a_rate_says_from_when_on_one_more_may_begin(limit: int, minutes: int) -> None:
+    state, findings = fleet([0])
+    past = [
+        remediation(RELEASE, f"workload/w{ago}", phase=Phase.SUCCEEDED, begun_minutes_ago=ago) for ago in (10, 30, 50)
+    ]
+    item = only(plan_of(state, findings, replace(FREE, actions_per_hour=limit), history=past), RELEASE)
+    assert item.helps == f"Wait until {NOW + minutes * MINUTE:%H:%M} UTC: the rate is {limit} an hour."
 
 
 @pytest.mark.parametrize(("minutes", "counts"), [(59.9, True), (60, False)])

@@ -23,8 +23,9 @@ class Scene(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Nodes of `gpus` GPUs (8), and Pods that hold the first of them, `gpus` each (1), in this order, or wait with `on`
     ''; other keys are fields of the model, beside the defaults of plan/fleet.py. devices: changes, by NODE/INDEX.
     doubted: why it is, by NODE/INDEX. sick: findings by NODE/INDEX; idle: by Pod. guards: those that refuse the only
-    candidate of each action; of no other action there is a candidate. reasons: a part of what a guard says. waiters:
-    for whom each workload is released. disturbs, gpus: the Pods and GPUs that it disturbs. brake: how it begins."""
+    candidate of each action; of no other action there is a candidate. reasons: a part of what a guard says. helps: the
+    one thing to change. waiters: for whom each workload is released. disturbs, gpus: the Pods and GPUs that the action
+    disturbs. brake: how it begins."""
 
     nodes: dict[str, dict[str, Any]]
     pods: dict[str, dict[str, Any]] = {}
@@ -40,6 +41,7 @@ class Scene(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     alerts: tuple[str, ...] | None = ()
     guards: dict[ActionKind, list[str]] | None = None
     reasons: dict[str, str] = {}
+    helps: dict[ActionKind, str] = {}
     waiters: dict[str, str] | None = None
     disturbs: dict[ActionKind, list[str]] = {}
     gpus: dict[ActionKind, int] = {}
@@ -103,6 +105,7 @@ def test_scene(name: str) -> None:
     for guard, said in scene.reasons.items():
         refused = [item for item in plan.items if guard in guards(item)]
         assert any(said in reason(item, guard) for item in refused), [item.refusals for item in plan.items]
+    assert {action: only(plan, action).helps for action in scene.helps} == scene.helps
     for action, pods in scene.disturbs.items():
         assert list(only(plan, action).candidate.pods) == pods
     for action, gpus in scene.gpus.items():

@@ -7,6 +7,7 @@ import pytest
 
 from execute.living import ENFORCE, SUGGEST, Fleet, drive, new_store, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.plan.guards import Guard
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
@@ -132,6 +133,21 @@ def test_one_that_is_for_later_and_for_somebody_says_so() -> None:
     assert "when Mon 2026-03-02 17:00 UTC, in 5 h. It is idle then." in text
     assert "for Pod ml/queued, which waits and could be scheduled" in text
     assert "why A cheaper model would do." in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_helps_is_shown_whole(width: int, wide: bool) -> None:
+    """The other cells of the row stand between its words; no word of it is cut."""
+    key = "cluster-autoscaler.kubernetes.io/safe-to-evict"  # longer than its column at 80, so it is folded
+    helps = f"First ask the owner of Deployment/ml/a to remove {key}."
+    refused = item(refusals=(Guard.OPTED_OUT.refuses("no"), Guard.LANDS.refuses("no")), helps=helps)
+    state = replace(analysis(), plan=replace(analysis().plan, items=(refused,)))
+    text = shown(plan_tables(state, "test", wide=wide), width)
+    words = iter(text.split())
+    assert all(word in words for word in helps.removesuffix(f"{key}.").split()), text
+    assert f"{key}." in "".join(text.split()), text
+    assert f"what helps {helps}" in lines(refused)
 
 
 def test_markup_in_names_is_shown_as_it_is() -> None:

@@ -95,6 +95,7 @@ PLAN: Columns[PlanItem] = {
     **fields("gained_gpu_hours", "disrupted_gpu_hours", "confidence_ratio", "horizon_hours", of="score", dtype=NUMBER),
     "score": Column(lambda item: item.score.value, NUMBER),
     "refusals": Column(lambda item: " ".join(f"{each.guard}: {each.reason}" for each in item.refusals)),
+    **fields("helps"),
 }
 """A row per candidate."""
 

@@ -45,14 +45,17 @@ def plan_summary(analysis: Analysis, rows: int, *, wide: bool = True) -> list[Re
     watched = all(item.mode is Mode.OBSERVE for item in plan.items)
     table = new_table(_title(plan), "verdict", "action", "GPUs", "when", *(() if watched else ("mode",)), "why")
     for item in plan.items[:rows]:
-        why = (_for_it(item, wide) if item.admitted else _against(item)).split("\n")
+        why = _for_it(item, wide).split("\n") if item.admitted else _against(item)
         table.add_row(
             Text("yes", style="green") if item.admitted else Text("no", style="red"),
             Group(_action(item), FoldedName(called(item.candidate.target))),
             str(item.candidate.gpus),
             "now" if item.timing.at is None else f"in {_until(item.timing.at, analysis.at)}",
             *(() if watched else (str(item.mode),)),
-            Group(*(whole_or_line(line, wide) for line in (why if wide else why[:2]))),
+            Group(
+                *(whole_or_line(line, wide) for line in (why if wide else why[: 2 if item.admitted else 1])),
+                *(() if item.admitted else (Text(item.helps, style="bold"),)),
+            ),
         )
     return [*_brake(plan), table, *cut(len(plan.items), rows), Text()]
 
@@ -72,14 +75,14 @@ def plan_parts(analysis: Analysis, rows: int) -> list[RenderableType]:
         parts.append(Text())
     parts += cut(len(admitted), rows)
     if refused:
-        table = new_table("Refused", "action", "target", "GPUs", "worth", "why not")
+        table = new_table("Refused", "action", "target", "GPUs", "worth", "why not, and what helps")
         for item in refused[:rows]:
             table.add_row(
                 _action(item),
                 FoldedName(called(item.candidate.target)),
                 str(item.candidate.gpus),
                 f"{item.score.value:+.4f}",
-                escape(_against(item)),
+                Group(*map(Text, _against(item)), Text(item.helps, style="bold")),
             )
         parts += [table, *cut(len(refused), rows), Text()]
     parts += _budgets(plan, rows)
@@ -102,6 +105,8 @@ def item_lines(
         grid.add_row("for", escape(f"Pod {candidate.waiter}, which waits and could be scheduled with what this frees"))
     for refusal in item.refusals:
         grid.add_row("stops it", escape(f"{refusal.guard}: {refusal.reason}"), style="red")
+    if item.helps:
+        grid.add_row("what helps", escape(item.helps))
     command = _annotate(item, cluster)
     if command:
         grid.add_row("keep off", escape(f"{command} {keys.OPT_OUT}=true\nor for a while: {keys.SNOOZE_UNTIL}=TIME"))
@@ -267,8 +272,8 @@ def _for_it(item: PlanItem, wide: bool) -> str:
     return "\n".join(filter(None, (item.candidate.reason, f"{short_worth(item)}{waiter}", basis)))
 
 
-def _against(item: PlanItem) -> str:
-    return "\n".join(f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals)
+def _against(item: PlanItem) -> list[str]:
+    return [f"{refusal.guard}: {refusal.reason}" for refusal in item.refusals]
 
 
 def _until(then: datetime, now: datetime) -> str:

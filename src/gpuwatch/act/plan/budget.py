@@ -256,7 +256,9 @@ class Ledger:
             if limit and together:
                 what = f"All releases that make room for {candidate.waiter} may begin together"
                 reason += f" {what} {_from(others[-1])}, however many they are."
-            yield Guard.RATE.refuses(reason)
+            when = f"Wait until {begun[len(begun) - limit][0]:%H:%M %Z}: the rate is {limit} an hour." if limit else ""
+            stands = bool(limit) and begun[len(begun) - limit][0] == _STANDS
+            yield Guard.RATE.refuses(reason, "" if stands else when)
 
 
 def _from(until: datetime) -> str:

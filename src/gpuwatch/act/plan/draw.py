@@ -55,11 +55,21 @@ def draw_plan(facts: PlanFacts) -> Plan:
         drawn, ledger = _together(items, facts)
     return Plan(
         at=facts.snapshot.at,
-        items=tuple(drawn),
+        items=tuple(map(_advised, drawn)),
         budgets=ledger.budgets,
         brake=" ".join(item.reason for item in stopped),
         last_storm=last_storm(facts),
     )
+
+
+def _advised(item: PlanItem) -> PlanItem:
+    """With the one thing to change first: nothing if one refusal stays anyway, and no wait before a change."""
+    rank = {"Nothing:": 0, "Wait": 2}
+    refusals = tuple(sorted(item.refusals, key=lambda each: rank.get(each.helps.partition(" ")[0], 1)))
+    helps = refusals[0].helps if refusals else ""
+    if len(refusals) > 1 and not helps.startswith("Nothing:"):
+        helps = f"First {helps[:1].lower()}{helps[1:]}"
+    return replace(item, refusals=refusals, helps=helps)
 
 
 def _item(candidate: Candidate, facts: PlanFacts) -> PlanItem:
@@ -205,7 +215,10 @@ class _Grants:
             if best < MILDEST_FIRST.index(item.mode):
                 but = f"; the mode of its planned taint is {MILDEST_FIRST[best]}" if offers else ""
                 reason = f"{name} has neither NoSchedule nor a cordon: the scheduler may put the Pods back there{but}."
-                yield Guard.TAINTED_FIRST.refuses(reason)
+                taints = self._facts.policy.mode(ActionKind.TAINT_NODE, pool=self._facts.pool(self._facts.nodes[name]))
+                mild = MILDEST_FIRST.index(taints) < MILDEST_FIRST.index(item.mode)
+                change = f"Set plan.modes.taint_node to {item.mode}." if mild else f"Cordon {name}."
+                yield Guard.TAINTED_FIRST.refuses(reason, change)
 
     def _budgets(self, candidate: Candidate) -> Iterable[Refusal]:
         """PodDisruptionBudgets that do not allow this together with what is granted already."""
@@ -284,7 +297,8 @@ def _together(items: list[PlanItem], facts: PlanFacts) -> tuple[list[PlanItem], 
             return drawn, ledger
         for name in mates[_party(short)]:
             reason = f"Pod {short.candidate.waiter} also needs {short.candidate.id}, which is refused."
-            dropped[name] = found[name].refusals or (Guard.DEMAND.refuses(reason),)
+            then = f"Look at {short.candidate.id}: both are released together."
+            dropped[name] = found[name].refusals or (Guard.DEMAND.refuses(reason, then),)
 
 
 def _party(item: PlanItem) -> tuple[PodRef, bool]:

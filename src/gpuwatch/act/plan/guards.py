@@ -17,7 +17,8 @@ from gpuwatch.act.plan.misfit import CONTENTION, place
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.facts.model.cluster import DisruptionBudget, FactKind, Node, OwnerStatus, Pod, Requirement, Taint
-from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, FindingKind, Refusal, Score, Verdict
+from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, FindingKind, Mode, Refusal, Score, Verdict
+from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.judge.reclaim import remediated
 
 
@@ -39,6 +40,9 @@ class Clearance(StrEnum):
     GONE = "gone"  # its reason or its target no longer exists
 
 
+Against = str | tuple[str, str] | None
+"""The reason; or the reason and what helps in this case, in place of what `Guard` says of all cases."""
+
 _TAINT, _MOVE, _RELEASE = ({ActionKind.TAINT_NODE}, {ActionKind.EVICT_GANG}, {ActionKind.RELEASE_GANG})
 
 
@@ -48,8 +52,9 @@ _FOREIGN_OPT_OUTS = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.
 
 def guard(case: GuardCase) -> tuple[Refusal, ...]:
     """All reasons against the candidate, except budgets and rates."""
-    asked = (each for each in Guard if each.check is not None and case.candidate.action in each.actions)
-    return tuple(each.refuses(reason) for each in asked if each.check is not None and (reason := each.check(case)))
+    asked = ((each, each.check) for each in Guard if each.check is not None and case.candidate.action in each.actions)
+    found = ((each, check(case)) for each, check in asked)
+    return tuple(each.refuses(*((why,) if isinstance(why, str) else why)) for each, why in found if why)
 
 
 def _cluster_known(case: GuardCase) -> str | None:
@@ -78,19 +83,22 @@ def _evidence(case: GuardCase) -> str | None:
     return f"The highest confidence of its findings is {best:.2f}; {needed:.2f} is needed." if best < needed else None
 
 
-def _worth_it(case: GuardCase) -> str | None:
+def _worth_it(case: GuardCase) -> Against:
     if not math.isfinite(case.score.value):
-        return "The score is not a finite number."
+        return "The score is not a finite number.", "Name the Node of its GPUs in telemetry."
     if case.score.value <= 0:
         findings = case.facts.findings_of(case.candidate)
         if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):
             missing = dict.fromkeys(text for item in findings for text in item.missing)
-            return f"It is not known what the move gains; missing: {', '.join(missing)}."
+            why = f"It is not known what the move gains; missing: {', '.join(missing)}."
+            return why, "Export the signals that are missing."
         score = case.score
-        return (
+        why = (
             f"It gains {score.gained_gpu_hours * score.confidence_ratio:.1f} GPU-hours (times confidence) and costs "
             f"{score.disrupted_gpu_hours:.1f} within {score.horizon_hours:g} h. {score.gain_basis} {score.harm_basis}"
         )
+        saved = f"Annotate its Pods with {keys.LAST_CHECKPOINT} if they save their work."
+        return (why, saved) if keys.LAST_CHECKPOINT in score.harm_basis else why
     return None
 
 
@@ -113,33 +121,35 @@ def _annotated(candidate: Candidate, facts: PlanFacts) -> Iterable[tuple[str, st
         yield from ((where, key, value) for key, value in found)
 
 
-def _opted_out(case: GuardCase) -> str | None:
+def _opted_out(case: GuardCase) -> Against:
     for where, key, value in _annotated(case.candidate, case.facts):
+        asks = f"Ask the owner of {where} to remove {key}."
         if key == keys.OPT_OUT and value.lower() != "false":
-            return f"{where} opted out with {keys.OPT_OUT}={value}."
+            return f"{where} opted out with {keys.OPT_OUT}={value}.", asks
         if key == keys.OBJECTION and value:
-            return f"{where} objects: {value}"
+            return f"{where} objects: {value}", asks
         if _FOREIGN_OPT_OUTS.get(key) == value and case.candidate.action is not ActionKind.TAINT_NODE:
-            return f"{where} opted out of disruptions with {key}={value}."
+            return f"{where} opted out of disruptions with {key}={value}.", asks
     return None
 
 
-def _snoozed(case: GuardCase) -> str | None:
+def _snoozed(case: GuardCase) -> Against:
     for where, key, value in _annotated(case.candidate, case.facts):
         if key != keys.SNOOZE_UNTIL:
             continue
+        mend = f"Ask the owner of {where} to write {key} as 2026-01-31T18:00:00Z."
         try:
             until = datetime.fromisoformat(value)
         except ValueError:
-            return f"{where} has {keys.SNOOZE_UNTIL}={value!r}, which is not a time; write it as 2026-01-31T18:00:00Z."
+            return f"{where} has {key}={value!r}, which is not a time.", mend
         if until.tzinfo is None:
-            return f"{where} has {keys.SNOOZE_UNTIL}={value!r} without a time zone; add Z or an offset."
+            return f"{where} has {key}={value!r} without a time zone.", mend
         if until > case.facts.snapshot.at:
-            return f"{where} is snoozed until {value}."
+            return f"{where} is snoozed until {value}.", f"Wait until {value}, or ask the owner of {where}."
     return None
 
 
-def _owner(case: GuardCase) -> str | None:
+def _owner(case: GuardCase) -> Against:
     reasons = {
         OwnerStatus.BARE: "has no controller and would be gone for good",
         OwnerStatus.FORBIDDEN: "has an owner that gpuwatch may not read",
@@ -157,11 +167,14 @@ def _owner(case: GuardCase) -> str | None:
         if owner is None:
             return f"The owner of Pod {ref} was not read."
         if owner.status in reasons:
-            return f"Pod {ref} {reasons[owner.status]} ({owner.id})."
+            stays = owner.status in (OwnerStatus.STATIC, OwnerStatus.DAEMON)
+            unread = f"Let gpuwatch read {owner.id}." if owner.status is OwnerStatus.FORBIDDEN else ""
+            helps = "Nothing: such a Pod belongs to its Node." if stays else unread
+            return f"Pod {ref} {reasons[owner.status]} ({owner.id}).", helps
     return None if case.candidate.pods else "None of its Pods was found."
 
 
-def _framework(case: GuardCase) -> str | None:
+def _framework(case: GuardCase) -> Against:
     candidate, facts = case.candidate, case.facts
     pods = facts.pods_of(candidate)
     gang = facts.gangs.get(candidate.target.name)
@@ -174,11 +187,12 @@ def _framework(case: GuardCase) -> str | None:
         else:
             reason = move_refusal(gang, owner, pods, facts.owned.get(name, []))
         if reason:
-            return f"{gang.framework if gang else owner.kind}: {reason}"
+            kept = f"Let {owner.kind} {owner.name} retain its data." if reason == owner.loses else ""
+            return f"{gang.framework if gang else owner.kind}: {reason}", kept
     return None
 
 
-def _whole_group_idle(case: GuardCase) -> str | None:
+def _whole_group_idle(case: GuardCase) -> Against:
     facts = case.facts
     group = facts.members.get(case.candidate.target.name, ())
     # A release acts on the owner, which may have other gangs too.
@@ -194,7 +208,8 @@ def _whole_group_idle(case: GuardCase) -> str | None:
         if not (pod.accelerators or pod.claims) and not (pod.gang and pod.gang in gangs)
     )
     if beside:
-        return f"{len(beside)} Pods without a GPU have the same owner and would end with it, such as {beside[0]}."
+        why = f"{len(beside)} Pods without a GPU have the same owner and would end with it, such as {beside[0]}."
+        return why, "Give the Pods without a GPU an owner of their own."
     return None
 
 
@@ -305,7 +320,7 @@ _CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """Kubernetes' own taint of a cordoned Node; the scheduler asks for its toleration even before the taint is there."""
 
 
-def _tainted_first(case: GuardCase) -> str | None:
+def _tainted_first(case: GuardCase) -> Against:
     """Refuses Pods that would tolerate the taint; `draw` checks whether there is one."""
     candidate, facts = case.candidate, case.facts
     nodes = left_behind(candidate, facts)
@@ -314,7 +329,8 @@ def _tainted_first(case: GuardCase) -> str | None:
     for ref in candidate.pods:
         pod = facts.pods.get(ref)
         if pod is not None and any(tolerates(pod.placement.tolerations, taint) for taint in taints):
-            return f"Pod {ref} tolerates the taint {keys.DEGRADED}, so the scheduler may put it back on {nodes[0]}."
+            why = f"Pod {ref} tolerates the taint {keys.DEGRADED}, so the scheduler may put it back on {nodes[0]}."
+            return why, f"Name the keys in the tolerations of Pod {ref}, without {keys.DEGRADED}."
     return None
 
 
@@ -362,11 +378,13 @@ def contended(candidate: Candidate, facts: PlanFacts) -> list[str]:
     return [item.id for item in facts.findings_of(candidate) if item.kind in CONTENTION]
 
 
-def _already_open(case: GuardCase) -> str | None:
+def _already_open(case: GuardCase) -> Against:
     candidate, facts = case.candidate, case.facts
     if same := facts.open_on(candidate.action, str(candidate.target)):
         why = f": {same.history[-1].message}" if same.history else "."
-        return f"Remediation {same.name} of the same target is in phase {same.phase}{why}"
+        approve = f"Approve it or reject it: `gpuwatch approve {same.name}`."
+        helps = approve if same.phase is Phase.PROPOSED and same.proposal.mode is Mode.SUGGEST else ""
+        return f"Remediation {same.name} of the same target is in phase {same.phase}{why}", helps
     if candidate.action is ActionKind.TAINT_NODE:
         return None
     answered = set(contended(candidate, facts))
@@ -380,15 +398,22 @@ def _already_open(case: GuardCase) -> str | None:
     return None
 
 
+_LOSS = "Nothing: it costs more than it gains."
+_OUT = "Nothing: the Node is out of service already."
+_OTHER = "Wait until the other remediator is done."
+
+
 class Guard(StrEnum):
     """The name of every refusal, as the Plan and the docs have it, with what follows from it.
 
+    helps: what ends the refusal, as the docs say it; "Nothing: …" where no change does, "Wait …" where time does.
     check: the reason against one candidate, or none; None where the plan as a whole refuses. actions: those that it
     checks. each_step: whether it is asked again once the action has begun.
     """
 
     nature: Clearance | None
-    check: Callable[[GuardCase], str | None] | None
+    helps: str
+    check: Callable[[GuardCase], Against] | None
     actions: Collection[ActionKind]
     each_step: bool
 
@@ -396,54 +421,57 @@ class Guard(StrEnum):
         cls,
         name: str,
         nature: Clearance | None,
-        check: Callable[[GuardCase], str | None] | None = None,
+        helps: str,
+        check: Callable[[GuardCase], Against] | None = None,
         actions: Collection[ActionKind] = frozenset(ActionKind),
         each_step: bool = True,
     ) -> "Guard":
         made = str.__new__(cls, name)
         made._value_, made.nature, made.check, made.actions, made.each_step = name, nature, check, actions, each_step
+        made.helps = helps
         return made
 
-    def refuses(self, reason: str) -> Refusal:
-        return Refusal(guard=self.value, reason=reason)
+    def refuses(self, reason: str, helps: str = "") -> Refusal:
+        return Refusal(guard=self.value, reason=reason, helps=helps or self.helps)
 
-    CLUSTER_KNOWN = "cluster_known", Clearance.WAIT, _cluster_known
-    NODE_KNOWN = "node_known", Clearance.WAIT, _node_known
-    TELEMETRY_TRUSTED = "telemetry_trusted", Clearance.WAIT, _telemetry_trusted
-    EVIDENCE = "evidence", Clearance.REFUSED, _evidence
+    CLUSTER_KNOWN = "cluster_known", Clearance.WAIT, "Let gpuwatch read what the reason names.", _cluster_known
+    NODE_KNOWN = "node_known", Clearance.WAIT, "Name the Node in a label `node`, by relabelling.", _node_known
+    TELEMETRY_TRUSTED = "telemetry_trusted", Clearance.WAIT, "Set `prometheus.trusted_targets`.", _telemetry_trusted
+    EVIDENCE = "evidence", Clearance.REFUSED, "Export what `gpuwatch doctor` lists for its rules.", _evidence
     # What is left of an action that has begun has a lower score.
-    WORTH_IT = "worth_it", Clearance.REFUSED, _worth_it, frozenset(ActionKind), False
-    OPTED_OUT = "opted_out", Clearance.OBJECTED, _opted_out
-    SNOOZED = "snoozed", Clearance.WAIT, _snoozed
-    OWNER = "owner", Clearance.REFUSED, _owner, _MOVE | _RELEASE  # a NoSchedule taint touches no Pod
-    FRAMEWORK = "framework", Clearance.REFUSED, _framework, _MOVE | _RELEASE
-    WHOLE_GROUP_IDLE = "whole_group_idle", Clearance.REFUSED, _whole_group_idle, _RELEASE
-    IDLE_STORM = "idle_storm", Clearance.WAIT, _idle_storm, _RELEASE
-    ATTRIBUTION = "attribution", Clearance.REFUSED, _attribution, _RELEASE
-    PRIORITY = "priority", Clearance.REFUSED, _priority
-    DISRUPTION_BUDGET = "disruption_budget", Clearance.WAIT, _disruption_budget
+    WORTH_IT = "worth_it", Clearance.REFUSED, _LOSS, _worth_it, frozenset(ActionKind), False
+    OPTED_OUT = "opted_out", Clearance.OBJECTED, "Ask the owner of the object that the reason names.", _opted_out
+    SNOOZED = "snoozed", Clearance.WAIT, "Wait until the time that the reason names.", _snoozed
+    # A NoSchedule taint touches no Pod.
+    OWNER = "owner", Clearance.REFUSED, "Run the Pod under a controller that gpuwatch knows.", _owner, _MOVE | _RELEASE
+    FRAMEWORK = "framework", Clearance.REFUSED, "Nothing: gpuwatch only reports it.", _framework, _MOVE | _RELEASE
+    WHOLE_GROUP_IDLE = "whole_group_idle", Clearance.REFUSED, "Wait until all are idle.", _whole_group_idle, _RELEASE
+    IDLE_STORM = "idle_storm", Clearance.WAIT, "Wait until people work again.", _idle_storm, _RELEASE
+    ATTRIBUTION = "attribution", Clearance.REFUSED, "Give each Pod a GPU of its own.", _attribution, _RELEASE
+    PRIORITY = "priority", Clearance.REFUSED, "Nothing: such Pods are never disturbed.", _priority
+    DISRUPTION_BUDGET = "disruption_budget", Clearance.WAIT, "Run more ready replicas.", _disruption_budget
     # The Node of a taint that has begun has our taint.
-    ALREADY_TAINTED = "already_tainted", Clearance.REFUSED, _already_tainted, _TAINT, False
-    OTHER_REMEDIATOR = "other_remediator", Clearance.WAIT, _other_remediator, _TAINT | _MOVE
-    ALREADY_OPEN = "already_open", Clearance.WAIT, _already_open
-    TAINTED_FIRST = "tainted_first", Clearance.WAIT, _tainted_first
-    LANDS = "lands", Clearance.WAIT, _lands, _MOVE
+    ALREADY_TAINTED = "already_tainted", Clearance.REFUSED, _OUT, _already_tainted, _TAINT, False
+    OTHER_REMEDIATOR = "other_remediator", Clearance.WAIT, _OTHER, _other_remediator, _TAINT | _MOVE
+    ALREADY_OPEN = "already_open", Clearance.WAIT, "Wait until the Remediation ends.", _already_open
+    TAINTED_FIRST = "tainted_first", Clearance.WAIT, "Set `plan.modes.taint_node`, or cordon the Node.", _tainted_first
+    LANDS = "lands", Clearance.WAIT, "Make room for its Pods, or move them yourself.", _lands, _MOVE
     # By what else is planned.
-    POOL_NODES = "pool_nodes", None
-    BUDGET = "budget", None
-    RATE = "rate", None, None, frozenset(ActionKind), False  # it counts when an action begins
-    ONCE = "once", None
-    DEMAND = "demand", Clearance.WAIT
+    POOL_NODES = "pool_nodes", None, "Bring another Node of the pool into service."
+    BUDGET = "budget", None, "Return Nodes of the pool to service, or raise the limit."
+    RATE = "rate", None, "Wait an hour at most.", None, frozenset(ActionKind), False  # it counts when an action begins
+    ONCE = "once", None, "Nothing: another action of this plan goes before it."
+    DEMAND = "demand", Clearance.WAIT, "Nothing: no Pod waits for these GPUs."
     # By conditions that stop all actions.
-    PAUSED = "paused", Clearance.WAIT
-    MEMORY = "memory", Clearance.WAIT
-    SEVERAL_CLUSTERS = "several_clusters", Clearance.WAIT
-    PARTIAL_ANSWER = "partial_answer", Clearance.WAIT
-    CLOCKS = "clocks", Clearance.WAIT
-    BRAKE = "brake", Clearance.WAIT
-    COOL_DOWN = "cool_down", Clearance.WAIT
-    ALERT = "alert", Clearance.WAIT
-    FREEZE = "freeze", Clearance.WAIT
+    PAUSED = "paused", Clearance.WAIT, "End the pause with `gpuwatch resume`."
+    MEMORY = "memory", Clearance.WAIT, "Run the version that wrote the record, or delete the record."
+    SEVERAL_CLUSTERS = "several_clusters", Clearance.WAIT, "Set `prometheus.matchers` to the label of this cluster."
+    PARTIAL_ANSWER = "partial_answer", Clearance.WAIT, "Mend the store that did not answer."
+    CLOCKS = "clocks", Clearance.WAIT, "Set both clocks by NTP."
+    BRAKE = "brake", Clearance.WAIT, "Look for one common cause, such as an exporter or a driver."
+    COOL_DOWN = "cool_down", Clearance.WAIT, "Wait until the cool-down ends."
+    ALERT = "alert", Clearance.WAIT, "Resolve the alert, or correct its name in `plan.brake_alerts`."
+    FREEZE = "freeze", Clearance.WAIT, "Wait until the freeze ends."
 
 
 def guard_of(refusal: Refusal) -> Guard:

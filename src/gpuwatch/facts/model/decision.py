@@ -277,10 +277,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a guard refuses an action. guard: its name in the docs. reason: a full sentence."""
+    """Why a guard refuses an action. guard: its name in the docs. reason: a full sentence. helps: the change that ends
+    it, a sentence."""
 
     guard: str
     reason: str
+    helps: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +339,8 @@ class HeldRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
-    """A candidate with its score, mode and refusals. mode_reason: why it has this mode. room: where a move lands."""
+    """A candidate with its score, mode and refusals, the most pressing first. mode_reason: why it has this mode. room:
+    where a move lands. helps: the one thing to change first, a sentence; '' where it is admitted."""
 
     candidate: Candidate
     score: Score
@@ -346,6 +349,7 @@ class PlanItem:
     timing: Timing = Timing()
     mode_reason: str = ""
     room: tuple[HeldRoom, ...] = ()
+    helps: str = ""
 
     @property
     def admitted(self) -> bool:
