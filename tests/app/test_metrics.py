@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.told_fleet import leading, remediations, simulated
 from gpuwatch.account.fleet_cost import FleetCost
+from gpuwatch.act.plan.brakes import BRAKES
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.tables import CatalogError
@@ -147,6 +148,9 @@ FROM_THE_START: Mapping[str, Iterable[tuple[str, ...]]] = {
     "gpuwatch_task_errors_total": product(("cycle",)),
     "gpuwatch_task_missed_total": product(("cycle",)),
     "gpuwatch_task_duration_seconds": product(("cycle",)),
+    "gpuwatch_enforcement_cycles_total": product(
+        map(str, ActionKind), ("false", "true"), [*map(str, BRAKES), "cluster_known", "unreachable", "nothing"]
+    ),
     "gpuwatch_series_dropped": product(each.name for each in METRICS if each.most_series),
 }
 OF_WHAT_IS_FOLLOWED = {"gpuwatch_inventory_lists_total", "gpuwatch_inventory_drift_total"}

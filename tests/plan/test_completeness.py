@@ -54,6 +54,26 @@ def test_one_namespaces_loss_costs_that_namespace() -> None:
     assert "Namespace ml" in told(ActionKind.RELEASE_GANG, replace(lost, namespace="ml"))
 
 
+@pytest.mark.parametrize(
+    ("unread", "alerts", "taint", "move"),
+    [
+        ((), (), (), ()),
+        ((Unread(FactKind.BUDGETS, "", "403"),), (), (), ("cluster_known",)),
+        ((Unread(FactKind.BUDGETS, "ml", "403"),), (), (), ()),
+        ((Unread(FactKind.NODES, "", "403"),), (), ("cluster_known",), ("cluster_known",)),
+        ((Unread(FactKind.BUDGETS, "", "403"),), ("Down",), ("alert",), ("alert", "cluster_known")),
+    ],
+)
+def test_a_plan_says_what_stops_every_action_of_a_kind(
+    unread: tuple[Unread, ...], alerts: tuple[str, ...], taint: tuple[str, ...], move: tuple[str, ...]
+) -> None:
+    """Also without a candidate, and in the mode observe; what concerns one Namespace does not count."""
+    state = snapshot([node("a")], [device("a", 0)], unread=unread)
+    stops = plan_of(state, (), PlanPolicy(brake_alerts=("Down",)), alerts=alerts).stops
+    assert (stops[ActionKind.TAINT_NODE], stops[ActionKind.EVICT_GANG]) == (taint, move)
+    assert stops[ActionKind.RELEASE_GANG] == move
+
+
 def test_a_cluster_that_does_not_say_what_it_read_is_unread() -> None:
     assert {item.kind for item in Cluster(known=True).unread} == set(FactKind)
 

@@ -1,7 +1,8 @@
 """Remediations as tables for a terminal, and the notification of an upcoming action. Pure: prints nothing."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -177,6 +178,19 @@ def pause_text(pause: Pause, now: datetime) -> str:
     why = f": {pause.reason}" if pause.reason else ""
     stopped = "changes nothing" if pause.everything else "starts no action, and only undoes what it did"
     return f"Paused{since}{by}{why}. gpuwatch {stopped}; `gpuwatch resume` ends the pause."
+
+
+def enforcement_text(hours: Mapping[datetime, Counter[str]], now: datetime) -> str:
+    """hours: of the controller's record (`app/controller/enforcement.py`)."""
+    week = sum((counts for hour, counts in hours.items() if now - hour < timedelta(days=7)), Counter[str]())
+    if not (cycles := week[""]):
+        return "Unknown: no cycle of the last 7 days was counted."
+    shares = {str(each): f"{100 * week[each] // cycles} %" for each in ActionKind}
+    alike = len(set(shares.values())) == 1
+    told = min(shares.values()) if alike else ", ".join(f"{share} ({name})" for name, share in shares.items())
+    stops = sorted(((count, name) for name, count in week.items() if name and name not in shares), reverse=True)
+    by = f"; stopped by {', '.join(f'{name} in {count:,}' for count, name in stops)}" if stops else ""
+    return f"In the last 7 days enforcement was possible in {told} of the cycles ({cycles:,} counted){by}."
 
 
 def notification(remediation: Remediation) -> tuple[str, str]:

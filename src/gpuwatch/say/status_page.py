@@ -60,6 +60,7 @@ class Status:
     report_due: datetime | None = None
     report_done: datetime | None = None
     undelivered: int = 0
+    enforcement: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from gpuwatch.act.plan.guards import (
     left_behind,
     selected,
     taken_back,
+    unread,
 )
 from gpuwatch.act.plan.misfit import place
 from gpuwatch.act.plan.policy import MILDEST_FIRST, MIN_PRECISION_RATIO
@@ -53,12 +54,14 @@ def draw_plan(facts: PlanFacts) -> Plan:
         drawn = [replace(item, refusals=(*item.refusals, *stopped)) for item in items]
     else:
         drawn, ledger = _together(items, facts)
+    on = [item.guard for item in stopped]
     return Plan(
         at=facts.snapshot.at,
         items=tuple(map(_advised, drawn)),
         budgets=ledger.budgets,
         brake=" ".join(item.reason for item in stopped),
         last_storm=last_storm(facts),
+        stops={each: (*on, *([Guard.CLUSTER_KNOWN.value] * bool(unread(facts, each, ())))) for each in ActionKind},
     )
 
 

@@ -13,7 +13,7 @@ from gpuwatch.app.cli.terminal import print_answer, print_listing, remark
 from gpuwatch.app.errors import OptionsError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sizing import size
-from gpuwatch.app.sources import checked_sources, known_faults, take_snapshot, unreadable
+from gpuwatch.app.sources import Opened, checked_sources, known_faults, take_snapshot, unreadable
 from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
@@ -21,14 +21,17 @@ from gpuwatch.facts.model.telemetry import GapKind
 from gpuwatch.say.doctor import diagnose, diagnosis_tables, installations, switched_off
 from gpuwatch.say.explain import explain, explanation_tables, full_subject, workloads_of
 from gpuwatch.say.machine import FINDINGS
-from gpuwatch.say.remediation_tables import pause_text
+from gpuwatch.say.remediation_tables import enforcement_text, pause_text
 from gpuwatch.say.tables import analysis_tables, shown
 from gpuwatch.sources.collect.pseudonyms import pseudonymise
 from gpuwatch.sources.collect.snapshot_file import save_snapshot
 from gpuwatch.sources.kube.live import api_client
 from gpuwatch.sources.kube.live_writer import LiveWriter
 from gpuwatch.sources.kube.transport import DEFAULT_LIMITS
-from gpuwatch.sources.kube.writer import WriteError
+from gpuwatch.sources.kube.writer import ClusterWriter, WriteError
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.checkpoints import FAULTS, Checkpoints
+from gpuwatch.sources.store.store import Store
 
 _NAMED = (Verdict.DEGRADED, Verdict.IDLE, Verdict.MISFIT)
 
@@ -117,7 +120,7 @@ def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: 
         told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"
         writer = LiveWriter(api_client(options["kubeconfig"], options["context"]))
         installed = {"guardrails": _guardrails(writer), "installations": _installations(writer)}
-        facts = {**diagnosis.facts, **installed, "pause": told}
+        facts = {**diagnosis.facts, **installed, "pause": told, "enforcement": enforcement_of(opened, writer)}
         diagnosis = replace(diagnosis, facts=facts)
     print_answer(diagnosis, form, lambda: diagnosis_tables(diagnosis, wide=form == "wide"))
     if csv_out is not None:
@@ -143,6 +146,16 @@ def _installations(writer: LiveWriter) -> str:
         return installations(writer.objects("apps/v1", "Deployment", ""))
     except WriteError as error:
         return f"unknown: {error.message}"
+
+
+def enforcement_of(opened: Opened, writer: ClusterWriter) -> str:
+    """What the controller's state says, in a file that is here or in the cluster."""
+    file, kept = opened.settings.state, Checkpoints(writer, opened.settings.namespace, FAULTS)
+    try:
+        store = Store.open(file) if file is not None and file.exists() else Store(kept)
+        return enforcement_text(store.load_enforcement(), opened.at)
+    except StoreError as error:
+        return f"Unknown: {error}"
 
 
 def run_capture(output_file: Path, pseudonyms: bool, **options: Any) -> int:

@@ -15,6 +15,7 @@ from gpuwatch.app.controller.sizing_job import SizingJob
 from gpuwatch.app.controller.weekly_job import WeeklyJob
 from gpuwatch.app.settings import Settings
 from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.say.remediation_tables import enforcement_text
 from gpuwatch.say.status_page import JobTimes, Status
 from gpuwatch.say.words import plural
 
@@ -92,6 +93,7 @@ class Controller:
             report_due=self._weekly.due,
             report_done=self._weekly.done,
             undelivered=self.replica.notifications.undelivered,
+            enforcement=enforcement_text(self.cycle.enforcement.hours if leads else {}, datetime.now(UTC)),
         )
 
     def _modes(self) -> tuple[tuple[str, Mode], ...]:

@@ -9,11 +9,12 @@ from gpuwatch.account.fleet_cost import fleet_cost
 from gpuwatch.act.execute.requests import PROPOSED
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.app.controller.enforcement import EnforcementRecord
 from gpuwatch.app.controller.look import Look
 from gpuwatch.app.controller.remediation_job import new_executor
-from gpuwatch.app.controller.replica import Replica, Writers
+from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers
 from gpuwatch.app.logs import fields
-from gpuwatch.facts.model.decision import Analysis, Mode
+from gpuwatch.facts.model.decision import ActionKind, Analysis, Mode
 from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.say.cycle_line import cycle_fields, cycle_line
@@ -27,6 +28,7 @@ class CycleJob:
         self._replica = replica
         self._look = look
         self._cycles = 0
+        self.enforcement = EnforcementRecord(replica)
 
     def run(self) -> None:
         """Analyse the fleet and store proposals. A replica that does not lead only checks whether its sources
@@ -43,7 +45,11 @@ class CycleJob:
         began = time.monotonic()
         with replica.remediations() as store:
             known, pause, unread = (store.all(), store.paused(), store.gaps) if store else ((), Pause(), ())
-            analysis, view = self._look.now(known, pause, unread)
+            try:
+                analysis, view = self._look.now(known, pause, unread)
+            except UnreachableError:
+                self.enforcement.count(dict.fromkeys(ActionKind, ("unreachable",)), datetime.now(UTC))
+                raise
             proposed, refused = self._propose(store, analysis, view) if store else ((), ())
             analysis = replace(analysis, gaps=(*analysis.gaps, *refused))
             if store and proposed:
@@ -56,6 +62,7 @@ class CycleJob:
             metrics.costs(fleet_cost(analysis, price_list(replica.settings), replica.found.advice))
             metrics.remembered(known, pause, datetime.now(UTC))
             replica.found = replace(replica.found, analysis=analysis, remediations=known, pause=pause)
+        self.enforcement.count(analysis.plan.stops, analysis.at)
         self._cycles += 1
         seconds = time.monotonic() - began
         log.info(

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from gpuwatch.act.plan.brakes import BRAKES
+from gpuwatch.act.plan.guards import Guard
 from gpuwatch.facts.catalog.tables import CatalogError, checked, packaged
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import ActionKind
@@ -25,6 +27,7 @@ VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "failures": tuple(map(str, Failure)),
     "open_phases": tuple(str(phase) for phase in Phase if phase.open),
     "phases": tuple(map(str, Phase)),
+    "stops": (*map(str, BRAKES), str(Guard.CLUSTER_KNOWN), "unreachable", "nothing"),
     "requests": (*_WRITES, "get", "list"),
     "results": ("sent", "failed"),
     "writes": _WRITES,

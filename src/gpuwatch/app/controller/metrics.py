@@ -58,6 +58,7 @@ class Metrics:
         self.job_seconds = self._histograms["gpuwatch_task_duration_seconds"]
         self.job_errors = self._counters["gpuwatch_task_errors_total"]
         self.job_missed = self._counters["gpuwatch_task_missed_total"]
+        self.enforcement = self._counters["gpuwatch_enforcement_cycles_total"]
         self.report_due = self._gauges["gpuwatch_report_due_timestamp_seconds"]
         self.report_done = self._gauges["gpuwatch_report_done_timestamp_seconds"]
 

@@ -375,7 +375,8 @@ class Plan:
     """Every candidate, admitted or refused, best score first. brake: why all are refused, or ''.
 
     last_storm: the last time within the cool-down that too much looked degraded or idle at once, or telemetry was
-    missing. The caller keeps it for the next plan, so that the cool-down outlasts a restart.
+    missing. The caller keeps it for the next plan, so that the cool-down outlasts a restart. stops: by action, the
+    brakes that are on, and cluster_known if facts of the whole cluster are missing.
     """
 
     at: datetime
@@ -383,6 +384,7 @@ class Plan:
     budgets: tuple[BudgetUse, ...] = ()
     brake: str = ""
     last_storm: datetime | None = None
+    stops: Mapping[ActionKind, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

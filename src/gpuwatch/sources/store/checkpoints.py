@@ -2,7 +2,7 @@
 
     Checkpoint profile-3-64-9f86d0…   a piece (see `rows`); immutable
     Checkpoint state                  the names of all pieces that make up the state
-    Checkpoint faults, deliveries     the same for the known faults, and for what was sent
+    Checkpoint faults, deliveries     the same for the cycle's known faults and counts, and for what was sent
 
 A list is written last, in one request, so that a process killed earlier leaves the old state whole. Its `sweep` lists
 the pieces to delete and those about to be created, so that none is left over.
@@ -24,8 +24,8 @@ from gpuwatch.sources.store.rows import is_piece
 STATE = "state"
 
 FAULTS = "faults"
-"""Name of the list of the known faults' pieces. It is separate because a fault is written within a minute, and the
-profiles by a long job."""
+"""Name of the list of the pieces that a cycle writes: known faults, and the counts of possible enforcement. It is
+separate because a fault is written within a minute, and the profiles by a long job."""
 
 DELIVERIES = "deliveries"
 """Name of the list of what was sent; separate for the same reason."""

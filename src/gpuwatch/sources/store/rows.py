@@ -32,6 +32,7 @@ LOST: Mapping[str, str] = {
     "advised": "advice and the profiles that it was based on: it is not followed up",
     "fault": "known faults: they are forgotten",
     "delivery": "which reports and notifications were sent: they may be sent again",
+    "enforcement": "in how many cycles enforcement was possible: it is counted anew",
     "token": "the name of this state in those of its reports: a report may be sent again under another name",
 }
 """By table: what a damaged piece had, and what follows."""

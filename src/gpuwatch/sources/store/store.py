@@ -1,7 +1,8 @@
 """What is kept between runs: profiles, advice, known faults, and what was sent."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -188,6 +189,15 @@ class Store(AbstractContextManager["Store"]):
         """Replace the last memory, whole or not at all."""
         with self._state.writing():
             self._state.replace("fault", {f"{each.uuid} {each.kind} {each.code}": each for each in memory.faults})
+
+    def load_enforcement(self) -> dict[datetime, Counter[str]]:
+        """By hour, in how many cycles enforcement was possible, and what stopped it in others."""
+        rows = self._state.rows("enforcement", dict[str, int])
+        return {datetime.fromisoformat(hour): Counter(counts) for hour, counts in rows}
+
+    def save_enforcement(self, hours: Mapping[datetime, Counter[str]]) -> None:
+        with self._state.writing():
+            self._state.replace("enforcement", {hour.isoformat(): dict(counts) for hour, counts in hours.items()})
 
     def deliveries(self) -> dict[str, Sending]:
         """By id, what was sent or is to be sent."""
