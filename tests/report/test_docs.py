@@ -229,7 +229,9 @@ def test_sections_have_the_same_headings_in_the_same_order(section: str) -> None
 def test_guards_say_what_they_refuse_and_what_helps(guard: str) -> None:
     starts = re.findall(r"^- \*\*([A-Za-z ]+)\*\*", GUARD_SECTIONS[guard], flags=re.MULTILINE)
     assert starts in (["Refuses", "What helps"], ["Refuses", "Bound", "What helps"])
-    assert " ".join(GUARD_SECTIONS[guard].partition("**What helps**: ")[2].split()).startswith(Guard[guard.upper()].helps)
+    assert " ".join(GUARD_SECTIONS[guard].partition("**What helps**: ")[2].split()).startswith(
+        Guard[guard.upper()].helps
+    )
     assert re.fullmatch(r"[A-Z].*\.", Guard[guard.upper()].helps)
 
 
