@@ -243,6 +243,8 @@ def _taken(
 
 
 def _share_of(node: Node, resource: str) -> float:
+    if node.partitioned:
+        return node.gpu_count / sum(node.accelerators.values())
     bare = resource.removesuffix(".shared")
     replicas = node.labels.get(f"{bare}.replicas", "")
     shared = node.replicas if node.sharing is not Sharing.NONE else 1

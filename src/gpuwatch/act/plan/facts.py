@@ -12,7 +12,7 @@ from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.frameworks import OWNERS, keys
 from gpuwatch.facts.frameworks.framework import Kind
-from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Node, Pod, Sharing, Workload
+from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Node, Pod, Workload
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
@@ -246,11 +246,11 @@ class PlanFacts:
         multiplies the capacity, by telemetry before that."""
         seen = len({device.uuid for device in self.devices_of_node.get(node.name, ())})
         units = sum(node.accelerators.values())
-        return node.gpu_count or (seen or units if _is_cut(node) else units or seen)
+        return node.gpu_count or (seen or units if node.cut else units or seen)
 
     def _units(self, node: Node) -> dict[str, float]:
         """Accelerator resource → physical GPUs per unit, so that all units of the Node are its GPUs."""
-        if not _is_cut(node):
+        if not node.cut:
             return {}
         weights = {
             name: gpu_share_ratio(node.gpu_product, name.partition("/mig-")[2].removesuffix(".shared") or None)
@@ -420,7 +420,7 @@ class PlanFacts:
         cut: dict[str, list[Pod]] = defaultdict(list)
         for pod in pods:
             node = self.nodes.get(pod.node)
-            if node is not None and _is_cut(node):
+            if node is not None and node.cut:
                 cut[node.name].append(pod)
             else:
                 total += self._units_of(pod)
@@ -437,8 +437,3 @@ class PlanFacts:
 
     def _devices_claimed(self, pod: Pod) -> int:
         return sum(self._claimed[f"{pod.namespace}/{name}"] for name in pod.claims)
-
-
-def _is_cut(node: Node) -> bool:
-    """Whether its capacity counts slices or shares instead of GPUs."""
-    return bool(node.mig_layout) or node.sharing is not Sharing.NONE or node.replicas > 1

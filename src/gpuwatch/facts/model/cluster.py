@@ -149,6 +149,18 @@ class Node:
                 return condition.status == "True"
         return None
 
+    @property
+    def cut(self) -> bool:
+        """Whether its capacity counts slices, shares or partitions instead of GPUs."""
+        return bool(self.mig_layout) or self.sharing is not Sharing.NONE or self.replicas > 1 or self.partitioned
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether its capacity counts AMD's partitions, which no label of sharing tells."""
+        return (
+            0 < self.gpu_count < sum(count for name, count in self.accelerators.items() if name.startswith("amd.com/"))
+        )
+
 
 class OwnerStatus(StrEnum):
     """Result of the search for the top owner. FORBIDDEN does not mean that there is none."""

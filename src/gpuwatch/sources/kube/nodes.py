@@ -20,6 +20,11 @@ _MIG_RESOURCE = re.compile(
 )
 _MIG_SHARING = re.compile(r"nvidia\.com/mig-.+\.sharing-strategy")
 _decoder = msgspec.json.Decoder(wire.WireNode)
+_AMD_PARTITIONS = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
+"""Partitions of a GPU by its compute mode. CPX makes one of each compute die: eight in MI300X, MI325X and MI350X, six
+in MI300A (ROCm's documentation of compute partitioning)."""
+_MI300A_CPX = 6
+_AMD_MODE = re.compile(r"(spx|dpx|tpx|qpx|cpx)(?:_|$)")
 _MEDIA_SUFFIX = re.compile(r"(\d+g\.\d+gb)\.")
 
 
@@ -71,7 +76,7 @@ def _node(found: wire.WireNode) -> Node:
         memory_bytes=whole(allocatable.get("memory", 0)),
         max_pods=whole(allocatable["pods"]) if "pods" in allocatable else None,
         gpu_product=product,
-        gpu_count=0 if instances_only else _gpu_count(labels, counts),
+        gpu_count=0 if instances_only else _gpu_count(labels, counts, product),
         mig_strategy=labels.get("nvidia.com/mig.strategy", ""),
         mig_layout=_mig_layout(labels, counts, profile),
         sharing=_sharing(labels, counts),
@@ -92,9 +97,26 @@ def _number(labels: Mapping[str, str], *names: str) -> int:
     return next((int(labels[name]) for name in names if labels.get(name, "").isdecimal()), 0)
 
 
-def _gpu_count(labels: Mapping[str, str], counts: Mapping[str, int]) -> int:
+def _gpu_count(labels: Mapping[str, str], counts: Mapping[str, int], product: str) -> int:
     """Physical GPUs by GFD's label, else the cloud's, else the Node's capacity."""
-    return _number(labels, *LABELS.gpu_count) or sum(counts.get(name, 0) for name in LABELS.whole_devices)
+    return _number(labels, *LABELS.gpu_count) or sum(
+        count // _partitions(name, labels, product) for name, count in counts.items() if _of_devices(name)
+    )
+
+
+def _of_devices(resource: str) -> bool:
+    return resource in LABELS.whole_devices or _AMD_MODE.match(resource.removeprefix("amd.com/")) is not None
+
+
+def _partitions(resource: str, labels: Mapping[str, str], product: str) -> int:
+    """Units of an AMD resource per GPU. The label has the mode where all partitions are `amd.com/gpu`."""
+    mode = next((labels[key] for key in LABELS.partition if labels.get(key)), "")
+    if not resource.startswith("amd.com/"):
+        return 1
+    found = _AMD_MODE.match(mode.lower() if resource == "amd.com/gpu" else resource.removeprefix("amd.com/"))
+    if found is None:
+        return 1
+    return _MI300A_CPX if found[1] == "cpx" and "MI300A" in product else _AMD_PARTITIONS[found[1]]
 
 
 def _mig_layout(labels: Mapping[str, str], counts: Mapping[str, int], single_profile: str) -> dict[str, int]:

@@ -46,6 +46,7 @@ class _Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pool: tuple[str, ...]
     product: tuple[str, ...]
+    partition: tuple[str, ...]
     gpu_count: tuple[str, ...]
     whole_devices: tuple[str, ...]
     no_devices: Mapping[str, frozenset[str]]
