@@ -24,9 +24,11 @@ CONDITIONS = ("PreemptScheduled", "TerminateScheduled")
 # MIG manager stops the exporter while it works, and gives every instance a new identity.
 _MIG_STATE = "nvidia.com/mig.config.state"
 _MIG_CHANGING = frozenset({"pending", "rebooting"})
+_MIG_FAILED = "failed"
 # In every other state the GPU Operator may have unloaded the driver.
 _DRIVER_STATE = "nvidia.com/gpu-driver-upgrade-state"
-_DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", "upgrade-failed"})
+_DRIVER_FAILED = "upgrade-failed"
+_DRIVER_AT_REST = frozenset({"", "upgrade-done", "upgrade-required", _DRIVER_FAILED})
 # The GPU Operator gives all GPUs of such a Node to virtual machines.
 _WORKLOADS = "nvidia.com/gpu.workload.config"
 _FOR_VMS = frozenset({"vm-passthrough", "vm-vgpu"})
@@ -81,4 +83,14 @@ def being_changed(node: Node | None) -> str:
     driver = node.labels.get(_DRIVER_STATE, "")
     if driver not in _DRIVER_AT_REST:
         return f"its driver is being upgraded ({driver})"
+    return ""
+
+
+def change_failed(node: Node | None) -> str:
+    """The planned change of the Node's GPUs that its operator gave up, and the label that says so; '' for none."""
+    labels = {} if node is None else node.labels
+    if labels.get(_DRIVER_STATE) == _DRIVER_FAILED:
+        return f"its driver upgrade has failed ({_DRIVER_STATE}={_DRIVER_FAILED})"
+    if labels.get(_MIG_STATE) == _MIG_FAILED:
+        return f"its MIG layout could not be applied ({_MIG_STATE}={_MIG_FAILED})"
     return ""

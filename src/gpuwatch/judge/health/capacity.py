@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from gpuwatch.facts.model.cluster import Node, Sharing
+from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.decision import Advice, Component, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.judge.fleet import FLEET, SUSPECTED, Fleet, Grade, Tells, conclude, on_node
-from gpuwatch.judge.reclaim import being_changed
+from gpuwatch.judge.reclaim import being_changed, change_failed
 
 GPU_MISSING = Tells(
     FindingKind.GPU_MISSING,
@@ -20,7 +20,7 @@ GPU_MISSING = Tells(
 EXPORTER_DOWN = Tells(
     FindingKind.EXPORTER_DOWN,
     "an exporter does not report",
-    "warning: fix_monitoring; info: watch",
+    "warning: fix_monitoring, inspect; info: watch",
     rule="presence",
 )
 TELEMETRY_MISSING = Tells(
@@ -46,11 +46,9 @@ class _Count(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether its capacity counts whole GPUs of one kind; replicas and MIG instances outnumber the GPUs."""
-        node = self.node
-        counted = [resource for resource, count in node.accelerators.items() if count > 0]
-        plain = node.sharing is Sharing.NONE and node.replicas <= 1 and not node.mig_layout
-        return plain and len(counted) == 1 and counted[0].endswith("/gpu")
+        """Whether its capacity counts whole GPUs of one kind; replicas, MIG instances and partitions outnumber them."""
+        counted = [resource for resource, count in self.node.accelerators.items() if count > 0]
+        return not self.node.cut and len(counted) == 1 and counted[0].endswith("/gpu")
 
 
 def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
@@ -73,29 +71,37 @@ def missing_from_telemetry(fleet: Fleet) -> list[Finding]:
         and not (node.created is not None and (at - node.created).total_seconds() < settling)
     ]
     dark = [count for count in counts if not count.seen]
-    comparable = [count for count in counts if count.seen and count.whole]
+    # Telemetry shows partitions of AMD's GPUs that no label of the Node names.
+    sliced = {gpu.lead.node for gpu in fleet.gpus if gpu.sliced}
+    comparable = [count for count in counts if count.seen and count.whole and count.node.name not in sliced]
     return [*_without_telemetry(fleet, dark, len(counts)), *_with_fewer_gpus(fleet, comparable)]
 
 
 def _without_telemetry(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iterable[Finding]:
-    if widespread(fleet, len(dark), total):
-        names = ", ".join(count.node.name for count in dark[:5]) + (" …" if len(dark) > 5 else "")
+    unexplained = [count for count in dark if not change_failed(count.node)]
+    if widespread(fleet, len(unexplained), total - len(dark) + len(unexplained)):
+        names = ", ".join(count.node.name for count in unexplained[:5]) + (" …" if len(unexplained) > 5 else "")
         yield monitoring_fault(
             FLEET,
             EXPORTER_DOWN,
-            summary=f"{len(dark)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
+            summary=f"{len(unexplained)} of {total} Nodes with GPUs have no GPU telemetry: {names}",
             severity=Severity.WARNING,
-            evidence=[Evidence(signal="nodes_without_telemetry", value=float(len(dark)), note=f"of {total}")],
+            evidence=[Evidence(signal="nodes_without_telemetry", value=float(len(unexplained)), note=f"of {total}")],
             missing=["an exporter on these Nodes, or its scrape"],
         )
-        return
+        dark = [count for count in dark if count not in unexplained]
     for count in dark:
+        failed = change_failed(count.node)
         down = ", and the Node is NotReady" if count.node.ready is False else ""
-        yield monitoring_fault(
+        yield conclude(
             on_node(count.node.name),
             EXPORTER_DOWN,
-            summary=f"no telemetry of its GPUs{down}",
+            Verdict.UNKNOWN,
+            f"no telemetry of its GPUs, and {failed}: look at the operator's Pods on this Node"
+            if failed
+            else f"no telemetry of its GPUs{down}",
             severity=Severity.WARNING,
+            advice=Advice.INSPECT if failed else Advice.FIX_MONITORING,
             evidence=[_capacity(count)],
             missing=["an exporter on this Node, or its scrape"],
             node=count.node.name,

@@ -35,7 +35,7 @@ from gpuwatch.judge.health.capacity import (
     widespread,
 )
 from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, with_failed_reboots
-from gpuwatch.judge.reclaim import being_changed
+from gpuwatch.judge.reclaim import being_changed, change_failed
 from gpuwatch.judge.rule import Ask, Judged, Rule
 
 FELL_OFF_THE_BUS = 79
@@ -100,10 +100,15 @@ def absences(fleet: Fleet, asked: PresenceAsked) -> tuple[dict[str, Finding], li
         return {}, [_nothing_at_all(fleet)]
     counted = [machine for machine in _machines(fleet) if not (machine.silent and _is_elsewhere(fleet, machine))]
     silent = [machine for machine in counted if machine.silent]
-    if silent and (len(silent) == len(counted) or widespread(fleet, len(silent), len(counted))):
-        whole = [_telemetry_missing(fleet, silent, len(counted))]
+    # A planned change takes its exporter away, and says nothing about the others.
+    unexplained = [machine for machine in silent if not _change(fleet, machine)]
+    of = len(counted) - len(silent) + len(unexplained)
+    if unexplained and (len(silent) == len(counted) or widespread(fleet, len(unexplained), of)):
+        whole = [_telemetry_missing(fleet, unexplained, of)]
+        silent = [machine for machine in silent if machine not in unexplained]
     else:
-        whole = [_exporter_down(fleet, machine) for machine in silent]
+        whole = []
+    whole += [_exporter_down(fleet, machine) for machine in silent]
     lost = [gpu for machine in counted if not machine.silent for gpu in machine.gpus if not gpu.present]
     return _lost(fleet, asked, lost), whole
 
@@ -130,6 +135,12 @@ def _is_elsewhere(fleet: Fleet, machine: _Machine) -> bool:
     if not fleet.snapshot.cluster.known or machine.node is not None:
         return False
     return any(gpu.lead.node is not None for gpu in fleet.present)
+
+
+def _change(fleet: Fleet, machine: _Machine) -> str:
+    """The planned change that explains its silence, under way or failed; '' for none."""
+    node = fleet.nodes.get(machine.node or "")
+    return being_changed(node) or change_failed(node)
 
 
 def _nothing_at_all(fleet: Fleet) -> Finding:
@@ -168,9 +179,11 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
     node = fleet.nodes.get(machine.node or "")
     seen = max((gpu.last_seen for gpu in gpus if gpu.last_seen is not None), default=None)
     fresh = seen is not None and (fleet.snapshot.at - seen).total_seconds() < fleet.policy.missing_seconds
-    change = being_changed(node)
+    change, failed = being_changed(node), change_failed(node)
     if change:
         why = f"{change}, which takes the exporter away"
+    elif failed:
+        why = f"{failed}: look at the operator's Pods on this Node"
     elif node is not None and node.ready is False:
         why = "and its Node is NotReady, so the machine may be down"
     elif machine.up:
@@ -187,7 +200,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         Verdict.UNKNOWN,
         f"the exporter shows none of its {len(gpus)} GPUs, {why}",
         severity=Severity.INFO if calm else Severity.WARNING,
-        advice=Advice.WATCH if calm else Advice.FIX_MONITORING,
+        advice=Advice.WATCH if calm else Advice.INSPECT if failed else Advice.FIX_MONITORING,
         since=seen,
         evidence=[
             Evidence(signal="up", value=up, comparison="==", bound=1.0, promql=query),
