@@ -69,6 +69,8 @@ class Signal(StrEnum):
     # Throttling. The *_SECONDS_TOTAL are cumulative time; CLOCK_EVENT_REASONS_BITS is NVML's bit mask;
     # CLOCK_EVENTS_WINDOW_COUNT is the exporter's own windowed gauge, one row per reason (its variant).
     THERMAL_THROTTLE_SECONDS_TOTAL = "thermal_throttle_seconds_total"
+    THERMAL_THROTTLE_RATIO = "thermal_throttle_ratio"
+    MEMORY_THERMAL_THROTTLE_RATIO = "memory_thermal_throttle_ratio"
     POWER_THROTTLE_SECONDS_TOTAL = "power_throttle_seconds_total"
     HW_POWER_BRAKE_SECONDS_TOTAL = "hw_power_brake_seconds_total"
     CLOCK_EVENT_REASONS_BITS = "clock_event_reasons_bits"
@@ -83,6 +85,7 @@ class Signal(StrEnum):
     VENDOR_HEALTHY_STATE = "vendor_healthy_state"  # 1 healthy, 0 not (AMD gpu_health and the like)
     ECC_SBE_VOLATILE_TOTAL = "ecc_sbe_volatile_total"
     ECC_DBE_VOLATILE_TOTAL = "ecc_dbe_volatile_total"
+    ECC_DEFERRED_TOTAL = "ecc_deferred_total"
     ECC_SBE_AGGREGATE_TOTAL = "ecc_sbe_aggregate_total"
     ECC_DBE_AGGREGATE_TOTAL = "ecc_dbe_aggregate_total"
     SRAM_ECC_THRESHOLD_EXCEEDED_STATE = "sram_ecc_threshold_exceeded_state"

@@ -20,6 +20,7 @@ _WITH_MIG = ": NVML does not give it for a GPU with MIG instances"
 _EXCHANGE = Grade(Severity.CRITICAL, Advice.REPLACE, 0.95)
 _WHEN_IDLE = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.95)
 _MANY_ROWS = Grade(Severity.WARNING, Advice.WATCH, 0.7)
+_DEFERRED = Grade(Severity.INFO, Advice.WATCH, 0.9)
 _PENDING = Grade(Severity.INFO, Advice.RESET_WHEN_IDLE, 0.9)
 """Of memory that the card takes out of use at its next reset; it works until then."""
 
@@ -39,7 +40,7 @@ _WEEK_SECONDS = 7 * 24 * 3600
 _ECC = Tells(
     FindingKind.ECC,
     "uncorrectable memory errors, or many corrected ones",
-    "critical: replace, reset; warning: reset_when_idle",
+    "critical: replace, reset; warning: reset_when_idle; info: watch",
     (Component.MEMORY,),
 )
 _REMAP = Tells(
@@ -64,6 +65,7 @@ class _EccAsked:
         self.dbe = ask(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.INCREASE, window)
         self.dbe_lifetime = ask(Signal.ECC_DBE_AGGREGATE_TOTAL, Statistic.INCREASE, window)
         self.sbe = ask(Signal.ECC_SBE_VOLATILE_TOTAL, Statistic.INCREASE, window)
+        self.deferred = ask(Signal.ECC_DEFERRED_TOTAL, Statistic.INCREASE, window)
         self.sbe_lifetime = ask(Signal.ECC_SBE_AGGREGATE_TOTAL, Statistic.INCREASE, window)
         self.appeared = ask(Signal.ECC_DBE_VOLATILE_TOTAL, Statistic.APPEARED, window)
         # What tells whether an error was contained. The last two are on the exporter's default list.
@@ -123,6 +125,12 @@ def ecc(fleet: Fleet, asked: _EccAsked) -> Judged:
         rate = (corrected.of(gpu) or 0.0) / window
         if rate >= _CORRECTED_PER_SECOND:
             return _corrected(fleet, gpu, corrected, rate, sbe_peers[corrected.stat.key](gpu))
+        if deferred := round(asked.deferred.of(gpu) or 0.0):
+            # The memory marked the data as bad. Only work that reads it ends, and then the error is uncorrectable.
+            words = f"{deferred} new deferred memory errors: bad data that no work has read yet"
+            return fleet.degraded(
+                gpu, kind, words, _DEFERRED, [asked.deferred.evidence(gpu, comparison=">", bound=0.0)]
+            )
         known = [answers for answers in (sram, standing, dbe, dbe_lifetime, sbe, sbe_lifetime) if answers.known(gpu)]
         if dbe.known(gpu) or dbe_lifetime.known(gpu):
             if asked.reporting(gpu):
