@@ -50,6 +50,33 @@ class SlowPlace:
         return f"{len(self.gpus)} GPUs on {len(self.machines)} machines{where}{more}"
 
 
+def slow_machines(
+    fleet: Fleet, slowed: Iterable[PhysicalGpu], beside: Iterable[PhysicalGpu] = ()
+) -> dict[PhysicalGpu, str]:
+    """The machine of each slowed GPU, where at least half of its several GPUs are slowed: its fans or power supply are
+    the cause, and not that card.
+
+    beside: GPUs that are slowed at all. A machine is left out if there is one on another machine of a place that its
+    labels name, or anywhere if they name none: the place may be the cause.
+    """
+    by_home: dict[str, list[PhysicalGpu]] = defaultdict(list)
+    for gpu in slowed:
+        by_home[gpu.home].append(gpu)
+    whole = {home: gpus for home, gpus in by_home.items() if 2 <= len(fleet.at_home.get(home, ())) <= 2 * len(gpus)}
+    places = {gpu.home: frozenset(air_of(fleet, gpu)) for gpu in (*beside, *(gpus[0] for gpus in whole.values()))}
+
+    def near(home: str, other: str) -> bool:
+        return home != other and (not places[home] or not places[home].isdisjoint(places[other]))
+
+    touched = {gpu.home for gpu in beside}
+    return {
+        gpu: home
+        for home, gpus in whole.items()
+        if len(gpus) > 1 and not any(near(home, other) for other in touched)
+        for gpu in gpus
+    }
+
+
 def slow_places(fleet: Fleet, slowed: Iterable[PhysicalGpu], seen: Collection[PhysicalGpu]) -> list[SlowPlace]:
     """Places with `HealthPolicy.common_cause_nodes` slowed machines or more, if they are half of those that are seen.
 
@@ -90,7 +117,10 @@ def together_finding(
 ) -> list[Finding]:
     """One UNKNOWN finding with everything that is `said` of these GPUs, since a subject can have one of a kind; none
     where nothing is said."""
+    gpus = list(gpus)
+    machines = {gpu.home for gpu in gpus}
     more: dict[str, Any] = {
+        "node": gpus[0].lead.node if len(machines) == 1 else None,
         "advice": Advice.WATCH if severity is Severity.INFO else Advice.INSPECT,
         "missing": ["a GPU that is slowed while the others of its place and model are not"],
         **of,

@@ -13,9 +13,21 @@ from typing import NamedTuple
 
 from gpuwatch.facts.model.decision import Advice, Component, Evidence, Finding, FindingKind, Severity, Verdict
 from gpuwatch.facts.model.telemetry import Signal, Statistic
-from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, GpuAnswers, Grade, Judge, Peers, PhysicalGpu, Tells
+from gpuwatch.judge.fleet import (
+    SUSPECTED,
+    Conclusion,
+    Fleet,
+    GpuAnswers,
+    Grade,
+    Judge,
+    Peers,
+    PhysicalGpu,
+    Tells,
+    on_node,
+)
 from gpuwatch.judge.health.heat import Excess, excess_heat
-from gpuwatch.judge.places import SlowPlace, air_of, slow_places, together_finding
+from gpuwatch.judge.health.policy import HealthPolicy
+from gpuwatch.judge.places import SlowPlace, air_of, slow_machines, slow_places, together_finding
 from gpuwatch.judge.rule import OVER_TIME, Ask, Judged, Rule
 
 THERMAL_BITS = 0x60
@@ -56,10 +68,10 @@ class _Measure:
         late, all_of_it = self.now.of(gpu), self.both.of(gpu)
         if late is None or all_of_it is None or not self.enough(gpu):
             return None
-        if self.now.stat.statistic is Statistic.FRACTION_BITS:  # a share of the samples
-            per, whole = 1.0, 2 * all_of_it
-        else:  # seconds of each window
+        if self.now.stat.statistic is Statistic.INCREASE:  # seconds of each window
             per, whole = float(self.now.stat.window_seconds), all_of_it
+        else:  # a share of the samples or of the time
+            per, whole = 1.0, 2 * all_of_it
         return _Duty(min(late / per, 1.0), min(max(whole - late, 0.0) / per, 1.0), self.now)
 
 
@@ -68,6 +80,9 @@ class _HeatAsked:
         now, both = ask.policy.window_seconds, 2 * ask.policy.window_seconds
         self.seconds = _Measure(ask, Signal.THERMAL_THROTTLE_SECONDS_TOTAL, Statistic.INCREASE)
         self.bits = _Measure(ask, _REASONS, Statistic.FRACTION_BITS, THERMAL_BITS)
+        # AMD's exporter gives the share itself, of the package and of its memory.
+        self.share = _Measure(ask, Signal.THERMAL_THROTTLE_RATIO, Statistic.AVG)
+        self.memory_share = _Measure(ask, Signal.MEMORY_THERMAL_THROTTLE_RATIO, Statistic.AVG)
         self.events = ask(Signal.CLOCK_EVENTS_WINDOW_COUNT, Statistic.MIN, now)
         self.margin = ask(Signal.TEMPERATURE_MARGIN_CELSIUS, Statistic.AVG, now)
         self.temperature = ask(Signal.GPU_TEMPERATURE_CELSIUS, Statistic.AVG, now)
@@ -118,7 +133,8 @@ def thermal_throttle(fleet: Fleet, asked: _HeatAsked) -> Judged:
     kind, policy = _HEAT, fleet.policy
     margin, temperature, power, memory = asked.margin, asked.temperature, asked.power, asked.memory
     proxy = _heat_and_clock(fleet, asked)
-    duties = {gpu: duty for gpu in fleet.present if (duty := _highest_duty(gpu, asked.seconds, asked.bits)) is not None}
+    measures = (asked.seconds, asked.bits, asked.share, asked.memory_share)
+    duties = {gpu: duty for gpu in fleet.present if (duty := _highest_duty(gpu, *measures)) is not None}
     slowed = {gpu: duty for gpu, duty in duties.items() if duty.lasting >= policy.thermal_duty_ratio}
     memory_limit = policy.memory_temperature_celsius
     working = [gpu for gpu in fleet.present if (asked.busy.of(gpu) or 0.0) >= _BUSY_RATIO]
@@ -127,11 +143,16 @@ def thermal_throttle(fleet: Fleet, asked: _HeatAsked) -> Judged:
     hot = [gpu for gpu in fleet.present if gpu in slowed or (memory.of(gpu) or 0.0) >= memory_limit]
     places = slow_places(fleet, [gpu for gpu in hot if gpu not in as_its_model], duties.keys() | hot)
     place_of = {gpu: place for place in places for gpu in place.gpus}
+    alone = [gpu for gpu in slowed if gpu not in place_of and gpu not in as_its_model]
+    touched = [gpu for gpu, duty in duties.items() if max(duty.now, duty.before) >= _HARDLY and gpu not in as_its_model]
+    machine_of = slow_machines(fleet, alone, touched)
     heat = excess_heat(working, temperature, power, partial(air_of, fleet), slowed)
 
     def seen(gpu: PhysicalGpu) -> Conclusion:
         if gpu in place_of:
             return fleet.unknown(gpu, kind, f"slowed by heat, as {place_of[gpu]}", _ALONE)
+        if gpu in machine_of:
+            return fleet.unknown(gpu, kind, f"slowed by heat, as most GPUs of {machine_of[gpu]}", _ALONE)
         duty, excess = duties.get(gpu), heat.get(gpu)
         excess = excess if excess is not None and excess.stands_out else None
         if gpu in as_its_model and excess is None:
@@ -155,7 +176,7 @@ def thermal_throttle(fleet: Fleet, asked: _HeatAsked) -> Judged:
             grade = critical if severe else Grade(Severity.WARNING, Advice.WATCH, 0.8)
             return _slowed(fleet, gpu, kind, duty, "slowed by heat", evidence, grade)
         if duty is not None:
-            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", asked.seconds.now, asked.bits.now)
+            return fleet.healthy(gpu, kind, "no lasting thermal slowdown", *(each.now for each in measures))
         if not asked.reporting(gpu):
             return fleet.unseen(gpu, kind, policy.window_seconds)
         names = ("sw_thermal", "hw_thermal")
@@ -163,6 +184,8 @@ def thermal_throttle(fleet: Fleet, asked: _HeatAsked) -> Judged:
 
     def differs(gpu: PhysicalGpu, found: Finding) -> bool | None:
         excess = heat.get(gpu)
+        if gpu in slowed and _alone(fleet, gpu, duties, margin):
+            return True
         if found.evidence[0].signal == memory.stat.signal:
             return _far_hotter(fleet, gpu, memory, power)
         if excess is None or excess.alone:
@@ -171,7 +194,51 @@ def thermal_throttle(fleet: Fleet, asked: _HeatAsked) -> Judged:
 
     judged = {gpu: seen(gpu) for gpu in fleet.present}
     warm = _as_its_place(fleet, judged, differs)
-    return Judged(lambda gpu: judged.get(gpu) or seen(gpu), _shared_heat(fleet, places, usual, warm, slowed))
+    machines = _machines(fleet, kind, "slowed by heat: look at its fans and its air", machine_of, duties, policy)
+    return Judged(
+        lambda gpu: judged.get(gpu) or seen(gpu), [*machines, *_shared_heat(fleet, places, usual, warm, slowed)]
+    )
+
+
+def _alone(fleet: Fleet, gpu: PhysicalGpu, duties: Mapping[PhysicalGpu, _Duty], margin: GpuAnswers) -> bool:
+    """Whether the other GPUs of its machine are not slowed at all, and far from their own slowdown temperature as their
+    margins show: then their air is cool enough, and the card is the cause."""
+    near = fleet.policy.temperature_margin_celsius + _NEAR_CELSIUS
+    others = [each for each in fleet.at_home.get(gpu.home, ()) if each is not gpu and each in duties]
+    margins = [margin.of(each) for each in others if max(duties[each].now, duties[each].before) < _HARDLY]
+    return _NEIGHBOURS <= len(others) == sum(known is not None and known > near for known in margins)
+
+
+def _machines(
+    fleet: Fleet,
+    kind: Tells,
+    words: str,
+    machine_of: Mapping[PhysicalGpu, str],
+    duties: Mapping[PhysicalGpu, _Duty],
+    policy: HealthPolicy,
+) -> list[Finding]:
+    """One DEGRADED finding on each machine of which most GPUs are slowed."""
+    found = []
+    for home in dict.fromkeys(machine_of.values()):
+        gpus = [gpu for gpu, machine in machine_of.items() if machine == home]
+        worst = max(gpus, key=lambda gpu: duties[gpu].lasting)
+        severe = kind is _BRAKE or duties[worst].lasting >= policy.thermal_severe_ratio
+        bound = policy.power_brake_duty_ratio if kind is _BRAKE else policy.thermal_duty_ratio
+        seconds = policy.window_seconds
+        found.append(
+            fleet.degraded(
+                on_node(home),
+                kind,
+                f"{len(gpus)} of its {len(fleet.at_home[home])} GPUs are {words}",
+                Grade(Severity.CRITICAL if severe else Severity.WARNING, Advice.INSPECT, 0.9),
+                [_duty_evidence(worst, duties[worst], bound)],
+                since=fleet.before(2 * seconds),
+                gpu_hours=sum(duties[gpu].now + duties[gpu].before for gpu in gpus) * seconds / 3600,
+                gpus=gpus,
+                node=worst.lead.node,
+            )
+        )
+    return found
 
 
 def _shared_heat(
@@ -206,7 +273,13 @@ def _shared_heat(
 
 _NOT_SLOWED = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
 """Of a GPU that is too hot; no signal says that it is slowed."""
-_ALONE = ("a GPU that is slowed while the others of its place are not",)
+_ALONE = ("a GPU that is slowed while the others of its place are not", Signal.TEMPERATURE_MARGIN_CELSIUS)
+_NEIGHBOURS = 2
+"""So many other GPUs of the machine have to show that its air is cool enough; one may stand in the colder slot."""
+_NEAR_CELSIUS = 5.0
+"""To its slowdown temperature: slots of one machine differ by more, so such a neighbour says that the air is warm."""
+_HARDLY = 0.01
+"""Share of the time below which a neighbour counts as not slowed: a counter may tick once at a change of state."""
 _FAR_CELSIUS = 15.0
 """Between cards that work alike: slots of one machine differ by less (front and back of the air)."""
 _AS_HARD = 0.8
@@ -311,14 +384,14 @@ def _slowed(
 
 
 def _duty_evidence(gpu: PhysicalGpu, duty: _Duty, bound: float) -> Evidence:
-    seconds = duty.source.stat.statistic is Statistic.INCREASE
+    of = {Statistic.INCREASE: "increase ÷ window", Statistic.FRACTION_BITS: "share of samples"}
     return duty.source.evidence(
         gpu,
         duty.now,
         unit="ratio",
         comparison=">=",
         bound=bound,
-        note=("increase ÷ window" if seconds else "share of samples") + f"; {duty.before:.0%} in the window before",
+        note=f"{of.get(duty.source.stat.statistic, 'mean')}; {duty.before:.0%} in the window before",
     )
 
 
@@ -418,10 +491,13 @@ def power_brake(fleet: Fleet, asked: _BrakeAsked) -> Judged:
     in_part = [gpu for gpu, duty in duties.items() if max(duty.now, duty.before) >= bound]
     places = [place for place in slow_places(fleet, in_part, duties) if not braked.keys().isdisjoint(place.gpus)]
     place_of = {gpu: place for place in places for gpu in place.gpus}
+    machine_of = slow_machines(fleet, [gpu for gpu in braked if gpu not in place_of])
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if gpu in place_of:
             return fleet.unknown(gpu, kind, f"under the power brake, as {place_of[gpu]}", _ALONE)
+        if gpu in machine_of:
+            return fleet.unknown(gpu, kind, f"under the power brake, as most GPUs of {machine_of[gpu]}", _ALONE)
         duty, unnamed = duties.get(gpu), asked.slowdown.duty(gpu)
         if duty is not None and gpu in braked:
             # No healthy machine uses the brake; card, cable or power supply may be at fault.
@@ -446,7 +522,9 @@ def power_brake(fleet: Fleet, asked: _BrakeAsked) -> Judged:
     said = [f"{place} are under the power brake at once: look at their power feed, not at each GPU" for place in places]
     shown = [_duty_evidence(gpu, braked[gpu], bound) for gpu in place_of if gpu in braked][:1]
     since = fleet.before(2 * policy.window_seconds)
-    return Judged(judge, together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since))
+    machines = _machines(fleet, kind, "under the power brake: look at its power supply", machine_of, duties, policy)
+    together = together_finding(kind, said, place_of, Severity.CRITICAL, evidence=shown, since=since)
+    return Judged(judge, [*machines, *together])
 
 
 THERMAL_THROTTLE = Rule(tells=(_HEAT,), needs=_HeatAsked, judge=thermal_throttle, unshown=OVER_TIME)
