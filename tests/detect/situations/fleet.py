@@ -2,9 +2,10 @@
 
 given:
   interval: 1m, the time between two samples
-  pools:    name → {nodes: 5, free: 1, gpus: 8, model: H100, mig: [], labels: {}}. Nodes are a0, a1, …; the last `free`
-            ones have no Pod; on each other Node a Job that is named after it holds all GPUs, unless `jobs` says
-            otherwise. mig: the profiles into which each GPU is cut; such instances are free.
+  pools:    name → {nodes: 5, free: 1, gpus: 8, model: H100, mig: [], partitions: "", labels: {}}. Nodes are a0, a1, …;
+            the last `free` ones have no Pod; on each other Node a Job that is named after it holds all GPUs, unless
+            `jobs` says otherwise. mig: the profiles into which each GPU is cut; such instances are free. partitions:
+            AMD's compute mode such as cpx, in which each GPU is eight devices. model: also those of `vendors.yaml`.
   jobs:     name → {nodes: [a0], gpus: [0, 1], kind: Job, namespace: ml, image: …, from: 10m, until: 40m, load: train,
             memory_mib: 60000}. One Pod per Node; a Job of several Nodes is Indexed, so a gang. `from` may be negative.
             waits: 2, so many more Pods that have no Node.
@@ -12,7 +13,7 @@ given:
             memory_at_rest_mib: what it has in memory meanwhile, where that is less.
             Where jobs are given, only the Nodes that none of them uses get a Job of their own.
   alone:    true: no Job but those of `jobs`.
-  metrics:  series in promtool's notation. A metric of dcgm-exporter is one series per GPU that `node` and `gpu` select
+  metrics:  series in promtool's notation. A metric of a GPU exporter is one series per GPU that `node` and `gpu` select
             (=, or =~ for a regular expression); its other labels are added. 'absent' takes the series away. The metric
             `all{…}` says in which samples GPUs report at all: a number for yes, _ for no. `up{node=…}` is the target's.
             Any other metric is taken as it stands. Of two that name the same series the later one counts.
@@ -42,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from detect.situations.notation import STALE, values
 from frameworks.names import api_version
@@ -56,6 +58,11 @@ _EXPORTER, _NAMESPACE = "nvidia-dcgm-exporter", "gpu-operator"
 _IMAGE = "registry.example/team/train:1"
 
 
+VENDORS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent.parent / "vendors.yaml").read_text())
+"""How the exporters of other vendors write a GPU; NVIDIA's is in `World`."""
+_OF_DEVICES = ("DCGM_", *(prefix for said in VENDORS.values() for prefix in said["prefixes"]))
+
+
 @dataclass(frozen=True)
 class Model:
     """What a card of the model shows at work and at rest. label: as the exporter writes it; product: as GPU Feature
@@ -68,6 +75,7 @@ class Model:
     celsius: tuple[float, float]
     megahertz: tuple[float, float]
     profiled: bool = True
+    vendor: str = "nvidia"
 
 
 _NEWER = {metric.dcgm: (metric.dcgm49, metric.scale49) for metric in METRICS} | {
@@ -83,7 +91,7 @@ MODELS = {
     "T4": Model("Tesla T4", "Tesla-T4", 15360, (66, 10), (72, 38), (1100, 300)),
     "L4": Model("NVIDIA L4", "NVIDIA-L4", 23034, (68, 16), (74, 40), (1500, 210)),
     "V100": Model("Tesla V100-SXM2-32GB", "Tesla-V100-SXM2-32GB", 32768, (260, 42), (60, 34), (1500, 135), False),
-}
+} | {name: Model(vendor=vendor, **said["models"][name]) for vendor, said in VENDORS.items() for name in said["models"]}
 
 
 @dataclass(frozen=True)
@@ -163,9 +171,8 @@ class World:
         self._pool_of: dict[str, str] = {}
         free: set[str] = set()
         for pool, said in (given.get("pools") or {"a": {}}).items():
-            self._pools[pool] = {"nodes": 5, "free": 1, "gpus": 8, "model": "H100", "mig": [], "labels": {}} | dict(
-                said
-            )
+            usual = {"nodes": 5, "free": 1, "gpus": 8, "model": "H100", "mig": [], "partitions": "", "labels": {}}
+            self._pools[pool] = usual | dict(said)
             count = self._pools[pool]["nodes"]
             for number in range(count):
                 self._pool_of[f"{pool}{number}"] = pool
@@ -214,7 +221,8 @@ class World:
             for metric, found in self._usual(gpu).items():
                 if self._exported is None or metric in self._exported:
                     name, scale = _NEWER[metric] if self._newer else (metric, 1.0)
-                    device[gpu.uuid, name, ()] = found * scale
+                    name, _, more = _selector(name)
+                    device[gpu.uuid, name, tuple(sorted(more.items()))] = found * scale
         for written, text in self._metrics.items():
             metric, selected, labels = _selector(written)
             if metric == "up":
@@ -222,7 +230,7 @@ class World:
                     if _selects(selected, node=node):
                         others["up", tuple(sorted(self._target(node).items()))] = values(text, self._length)
                 continue
-            if metric != "all" and not metric.startswith("DCGM_"):
+            if metric != "all" and not metric.startswith(_OF_DEVICES):
                 plain = labels | {name: value for name, (_, value) in selected.items()}
                 others[metric, tuple(sorted(plain.items()))] = values(text, self._length)
                 continue
@@ -245,8 +253,14 @@ class World:
         by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
         for (uuid, metric, more), found in device.items():
             gpu = by_uuid[uuid]
-            profiles = self._pools[self._pool_of[gpu.node]]["mig"]
-            instances = [{"GPU_I_PROFILE": name, "GPU_I_ID": str(number)} for number, name in enumerate(profiles, 1)]
+            pool = self._pools[self._pool_of[gpu.node]]
+            instances = [{"GPU_I_PROFILE": name, "GPU_I_ID": str(number)} for number, name in enumerate(pool["mig"], 1)]
+            if mode := pool["partitions"]:
+                said = VENDORS[gpu.model.vendor]
+                numbers = range(said["partitions"][mode] if metric in said["per_partition"] else 1)
+                instances = [
+                    {"gpu_partition_id": str(number), "gpu_compute_partition_type": mode} for number in numbers
+                ]
             for instance in instances or [{}]:
                 yield from self._of_gpu(gpu, metric, dict(more) | instance, found, reports[uuid])
         for number, said in enumerate(self._ended):
@@ -289,16 +303,7 @@ class World:
     ) -> Iterator[RecordedSeries]:
         """A series for each Pod that holds the GPU in turn, and one for the time without any: the labels differ. Where
         the labels change, or the GPU is no longer exported, Prometheus writes a staleness marker."""
-        identity = {
-            "gpu": str(gpu.index),
-            "UUID": gpu.uuid,
-            "pci_bus_id": f"00000000:{0x18 + gpu.index:02X}:00.0",
-            "device": f"nvidia{gpu.index}",
-            "modelName": gpu.model.label,
-            "hostname" if self._newer else "Hostname": gpu.node,
-            "DCGM_FI_SYSTEM_DRIVER_VERSION" if self._newer else "DCGM_FI_DRIVER_VERSION": "570.124.06",
-            **self._target(gpu.node),
-        }
+        identity = self._identity(gpu) | self._target(gpu.node)
         left = np.ones(self._length, np.bool_)
         turns: list[tuple[dict[str, str], Any]] = []
         for job in self.jobs:
@@ -306,7 +311,10 @@ class World:
                 mask = self._during(job)
                 pod = job.pod(job.nodes.index(gpu.node))
                 kept = "" if self._honors else "exported_"
-                held = {f"{kept}namespace": job.namespace, f"{kept}pod": pod, f"{kept}container": "main"}
+                names = (f"{kept}namespace", f"{kept}pod", f"{kept}container")
+                if gpu.model.vendor != "nvidia":
+                    names = VENDORS[gpu.model.vendor]["holder"]
+                held = {name: value for name, value in zip(names, (job.namespace, pod, "main"), strict=True) if name}
                 turns.append((held, mask))
                 left &= ~mask
         turns.append(({}, left))
@@ -317,6 +325,21 @@ class World:
             ends = np.zeros(self._length, np.bool_)
             ends[1:] = there[:-1] & ~there[1:]
             yield self._recorded(metric, identity | held | more, np.where(there, found, np.nan), ends)
+
+    def _identity(self, gpu: Gpu) -> dict[str, str]:
+        if gpu.model.vendor == "nvidia":
+            return {
+                "gpu": str(gpu.index),
+                "UUID": gpu.uuid,
+                "pci_bus_id": f"00000000:{0x18 + gpu.index:02X}:00.0",
+                "device": f"nvidia{gpu.index}",
+                "modelName": gpu.model.label,
+                "hostname" if self._newer else "Hostname": gpu.node,
+                "DCGM_FI_SYSTEM_DRIVER_VERSION" if self._newer else "DCGM_FI_DRIVER_VERSION": "570.124.06",
+            }
+        words = {"uuid": gpu.uuid, "index": str(gpu.index), "node": gpu.node, "model": gpu.model.label}
+        words["bus"] = f"0000:{0x18 + gpu.index:02x}:00.0"
+        return {name: text.format(**words) for name, text in VENDORS[gpu.model.vendor]["identity"].items()}
 
     def _recorded(self, metric: str, labels: dict[str, str], found: FloatArray, ends: Any) -> RecordedSeries:
         samples = found.copy()
@@ -354,6 +377,20 @@ class World:
             return np.where(works, busy, idle)
 
         model = gpu.model
+        if model.vendor != "nvidia":
+            figures = {
+                "memory_mib": has_memory,
+                "free_mib": model.memory_mib - has_memory,
+                "watts": either(model.watts[0] * spread, model.watts[1]),
+                "celsius": either(model.celsius[0] * spread, model.celsius[1]),
+                "megahertz": either(model.megahertz[0] * spread, model.megahertz[1]),
+                "joules": self._energy(gpu.node, either(*model.watts)) / 1000,
+                "ratio": either(0.97, 0),
+                "one": np.ones(self._length),
+                "none": np.zeros(self._length),
+            }
+            usual = VENDORS[model.vendor]["usual"]
+            return {metric: figures[name] * float(scale) for metric, (name, scale) in usual.items()}
         found = {
             "DCGM_FI_DEV_SM_CLOCK": either(model.megahertz[0] * spread, model.megahertz[1]),
             "DCGM_FI_DEV_MEM_CLOCK": np.full(self._length, 2619.0),
@@ -454,8 +491,11 @@ class World:
     def _node(self, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
         pool = self._pools[self._pool_of[name]]
         model = MODELS[pool["model"]]
+        vendor = VENDORS.get(model.vendor, {})
+        resource = self._resource(name)
+        units = pool["gpus"] * (vendor["partitions"][pool["partitions"]] if pool["partitions"] else 1)
         capacity = {
-            "nvidia.com/gpu": str(said.get("capacity", pool["gpus"])),
+            resource: str(said.get("capacity", units)),
             "cpu": "192",
             "memory": "2048Gi",
             "pods": "110",
@@ -463,15 +503,20 @@ class World:
         if pool["mig"]:
             counts = {f"nvidia.com/mig-{name}": str(pool["gpus"] * pool["mig"].count(name)) for name in pool["mig"]}
             capacity |= {"nvidia.com/gpu": "0", **counts}
-        allocatable = capacity | {"nvidia.com/gpu": str(said.get("allocatable", capacity["nvidia.com/gpu"]))}
+        allocatable = capacity | {resource: str(said.get("allocatable", capacity[resource]))}
         labels = {
             "kubernetes.io/hostname": name,
             "node.kubernetes.io/instance-type": f"gpu-{pool['model'].lower()}",
             "gpuwatch.dev/pool": self._pool_of[name],
-            "nvidia.com/gpu.product": model.product,
-            "nvidia.com/gpu.count": str(pool["gpus"]),
-            "nvidia.com/gpu.memory": str(model.memory_mib),
         }
+        if not vendor:
+            labels |= {
+                "nvidia.com/gpu.product": model.product,
+                "nvidia.com/gpu.count": str(pool["gpus"]),
+                "nvidia.com/gpu.memory": str(model.memory_mib),
+            }
+        elif product := vendor["product_label"]:
+            labels[product] = model.product
         conditions = {"Ready": "True"} | said.get("conditions", {})
         return {
             "apiVersion": "v1",
@@ -495,6 +540,10 @@ class World:
                 "nodeInfo": {"bootID": said.get("boot_id", f"boot-of-{name}"), "kernelVersion": "6.8.0"},
             },
         }
+
+    def _resource(self, node: str) -> str:
+        vendor = MODELS[self._pools[self._pool_of[node]]["model"]].vendor
+        return "nvidia.com/gpu" if vendor == "nvidia" else str(VENDORS[vendor]["resource"])
 
     def _exporter_pod(self, node: str) -> dict[str, Any]:
         return {
@@ -552,7 +601,11 @@ class World:
             for number, node in enumerate((*job.nodes, *("",) * job.waits)):
                 at = node or job.nodes[0]
                 here = [gpu for gpu in self.gpus if gpu.node == at and job.holds(gpu) and not gpu.exchanged_for]
-                amounts = {"nvidia.com/gpu": str(len(here)), "cpu": str(8 * len(here)), "memory": f"{64 * len(here)}Gi"}
+                amounts = {
+                    self._resource(at): str(len(here)),
+                    "cpu": str(8 * len(here)),
+                    "memory": f"{64 * len(here)}Gi",
+                }
                 yield {
                     "apiVersion": "v1",
                     "kind": "Pod",
