@@ -12,14 +12,17 @@ from execute.hostile import HostileFleet
 from execute.living import ENFORCE, Fleet, drive, new_store, only, quick, tick
 from gpuwatch.act.execute.advance import ExecutorPolicies, needs
 from gpuwatch.act.execute.executor import Executor
+from gpuwatch.act.execute.recheck import Health, health
+from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.objects import Object
-from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.decision import ActionKind, Mode, Verdict
 from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Step, StepKind
-from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.facts.model.telemetry import DoubtedDevice, Gap, GapKind
 from gpuwatch.sources.kube.writer import Failure, WriteError
+from plan import fleet as model
 
 MOVES = replace(ENFORCE, modes={ActionKind.EVICT_GANG: Mode.ENFORCE})
 TAINTS = replace(ENFORCE, modes={ActionKind.TAINT_NODE: Mode.ENFORCE})
@@ -396,6 +399,18 @@ def test_a_rollout_counts_pods_without_gpus_that_came_since(store: RemediationSt
             fleet.side_pod("web", {})
         drive(fleet, executor, 0.5)
         assert bool(fleet.find("web")["spec"].get("template")) is not comes
+
+
+@pytest.mark.parametrize(("doubted", "found"), [(True, Health.UNKNOWN), (False, Health.PROVEN)])
+def test_a_device_that_is_doubted_is_no_proof_of_health(doubted: bool, found: Health) -> None:
+    """One that is gone counts as exchanged once its Node shows all its GPUs, and each is healthy."""
+    mine, *others = (model.device("n0", index) for index in range(8))
+    given = {"devices": (mine.id,), "gpus": 7, "detectors": ("xid",)}
+    proposal = model.remediation(ActionKind.TAINT_NODE, "n0", ["n0"], **given).proposal  # type: ignore[arg-type]
+    state = model.snapshot([model.node("n0", gpus=7)], others)
+    state = replace(state, doubted=(DoubtedDevice(shown=mine, why="two hosts"),) if doubted else ())
+    healthy = tuple(model.sick(item, verdict=Verdict.HEALTHY) for item in others)
+    assert health(proposal, PlanFacts(snapshot=state, findings=healthy))[0] is found
 
 
 def test_a_device_that_left_telemetry_is_no_proof_of_health(store: RemediationStore) -> None:

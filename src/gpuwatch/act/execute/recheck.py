@@ -358,8 +358,8 @@ def health(proposal: Proposal, facts: PlanFacts) -> tuple[Health, str]:
         return Health.SICK, against[0].summary
     if partial_answers(facts.snapshot.gaps):
         return Health.UNKNOWN, "Telemetry answered only in part."
-    if doubt := facts.doubt(proposal.nodes):
-        return Health.UNKNOWN, doubt
+    if doubted := [item for item in facts.snapshot.doubted if item.shown.id in mine]:
+        return Health.UNKNOWN, f"{doubted[0].shown.id} is not trusted: {doubted[0].why}."
     for name in proposal.nodes:
         node = facts.nodes.get(name)
         present = {device.uuid for device in facts.devices_of_node.get(name, ()) if device.present}

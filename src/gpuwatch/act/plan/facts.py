@@ -91,7 +91,7 @@ class PlanFacts:
         known = (device for device in self.snapshot.devices if device.node is not None)
         return grouped(known, lambda device: device.node or "")
 
-    def doubt(self, nodes: Iterable[str], pods: Iterable[PodRef] = ()) -> str:
+    def doubt(self, nodes: Iterable[str], pods: Iterable[PodRef]) -> str:
         """Why a device that telemetry shows on these Nodes, or gives to these Pods, is doubted; '' where none is."""
         there, held = set(nodes), set(pods)
         found = (each for each in self.snapshot.doubted if each.shown.node in there or held & set(each.shown.pods))
