@@ -70,7 +70,7 @@ def _advised(item: PlanItem) -> PlanItem:
     rank = {"Nothing:": 0, "Wait": 2}
     refusals = tuple(sorted(item.refusals, key=lambda each: rank.get(each.helps.partition(" ")[0], 1)))
     helps = refusals[0].helps if refusals else ""
-    if len(refusals) > 1 and not helps.startswith("Nothing:"):
+    if len({each.helps for each in refusals}) > 1 and not helps.startswith("Nothing:"):
         helps = f"First {helps[:1].lower()}{helps[1:]}"
     return replace(item, refusals=refusals, helps=helps)
 
