@@ -74,7 +74,7 @@ def to_api(value: object, where: str = "") -> dict[str, Any]:
         place = f"{where}.{each.api_name}".removeprefix(".")
         if each.kind is NumberOrText:
             if isinstance(held, str) or not math.isfinite(held):
-                found[each.api_name + TEXT_SUFFIX] = str(held)
+                found[each.api_name + TEXT_SUFFIX] = plain(str(held))
             else:
                 found[each.api_name] = _quantity(held)
         elif isinstance(held, float) and not math.isfinite(held) and each.optional:

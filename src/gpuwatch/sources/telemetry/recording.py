@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpuwatch.facts.model.plain_text import original
 from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.sources.telemetry.evaluate import Matrix, grouped, per_series, reach_ms
 from gpuwatch.sources.telemetry.promql import DEFAULT_STEP_SECONDS, render
@@ -104,13 +105,13 @@ class LoadedMetric:
 def _fitting(matcher: Matcher, values: Sequence[str]) -> set[str]:
     if matcher.op is MatchOp.EQUAL:
         return {matcher.value}
-    candidates = pa.array(values, pa.string())
+    keys, candidates = pa.array(values, pa.string()), pa.array(map(original, values), pa.string())
     try:
         # Arrow matches with RE2, as Prometheus does.
-        matched = pc.match_substring_regex(candidates, f"^(?s:{matcher.value})$")
+        matched = pc.match_substring_regex(candidates, f"^(?s:{original(matcher.value)})$")
     except pa.ArrowInvalid as error:
         raise QueryFailed(f"{matcher.label}{matcher.op}{matcher.value!r} is no valid matcher: {error}") from error
-    return set(candidates.filter(pc.invert(matched) if matcher.op is MatchOp.DIFFERS else matched).to_pylist())
+    return set(keys.filter(pc.invert(matched) if matcher.op is MatchOp.DIFFERS else matched).to_pylist())
 
 
 _CACHE_BYTES = 512 * 1024 * 1024
