@@ -91,8 +91,8 @@ class FrozenCluster(MemoryCluster):
 @dataclass
 class HostileFleet(Fleet):
     """reads: how the list of a kind goes wrong. rows: devices that others' targets export. lied: devices about which
-    another target tells that they are sick. undying: owners whose Pods do not end. shared: a Node of eight GPUs, each of
-    which time-slicing shows as ten; no Pod of the fleet is placed there."""
+    another target tells that they are sick. undying: owners whose Pods do not end. shared: a Node of eight GPUs, each
+    of which time-slicing shows as ten; no Pod of the fleet is placed there."""
 
     nodes: int = 6
     reads: dict[KindKey, str] = field(default_factory=dict)

@@ -310,9 +310,7 @@ def test_a_misspelt_alert_says_so_in_the_brake() -> None:
 
 def test_forged_devices_do_not_hide_a_storm_nor_what_is_missing() -> None:
     nodes, devices = pool(10)
-    forged = tuple(
-        DoubtedDevice(shown=device("train0", i), why="its target is unknown") for i in range(100, 900)
-    )
+    forged = tuple(DoubtedDevice(shown=device("train0", i), why="its target is unknown") for i in range(100, 900))
     two = (sick(devices[0], since=NOW), sick(devices[8], since=NOW))
     assert "2 of 10" in plan_of(replace(snapshot(nodes, devices), doubted=forged), two, POLICY).brake
     lost = [replace(item, present=index < 39) for index, item in enumerate(devices)]

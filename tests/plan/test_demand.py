@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Node, Pod
 from gpuwatch.facts.model.decision import ActionKind, Finding, Plan, Snapshot
 from gpuwatch.facts.model.remediation import Phase, Remediation
-from plan.fleet import device, guards, idle, node, only, plan_of, pod, reason, remediation, sick, snapshot
+from plan.fleet import device, guards, idle, node, only, plan_of, pod, remediation, sick, snapshot
 
 OPEN = PlanPolicy(
     budget_ratio=1.0,

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
@@ -210,7 +210,7 @@ class PlanFacts:
         held: defaultdict[str, list[bool]] = defaultdict(list)
         machines = set()
         for device in self.snapshot.devices:
-            if device.present and device.pods and not device.untrusted:
+            if device.present and device.pods:
                 held[device.uuid].append(device.id in idle)
                 machines |= {device.node or device.node_label} if device.id in idle else set()
         return sum(sum(parts) / len(parts) for parts in held.values()), len(held), len(machines)

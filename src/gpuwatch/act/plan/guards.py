@@ -484,7 +484,6 @@ INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
     (FactKind.OWNERS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.GANGS, ActionKind.TAINT_NODE): f"{_NO_POD_ENDS} What Kueue then does is watched once its list is read.",
     (FactKind.BUDGETS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
-    (FactKind.GANGS, ActionKind.TAINT_NODE): f"{_NO_POD_ENDS} Pods that wait are then placed one by one.",
     (FactKind.QUOTAS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.AUTOSCALERS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.AUTOSCALERS, ActionKind.EVICT_GANG): "Most moves change no replicas. One that does waits for the list.",

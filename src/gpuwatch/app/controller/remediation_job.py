@@ -17,6 +17,8 @@ from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers
 from gpuwatch.app.errors import EXPECTED
 from gpuwatch.app.logs import fields
 from gpuwatch.facts.model.remediation import ObjectRef, Remediation
+from gpuwatch.sources.kube.writer import WriteError
+from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.telemetry.exporter_page import read_exporters
 
 log = logging.getLogger("gpuwatch.run")

@@ -51,10 +51,10 @@ class _ReadProgress:
     unread: dict[tuple[FactKind, str], Unread] = field(default_factory=dict)
 
     def objects(
-        self, fact: FactKind, kind: Kind, take: Take[T], *, optional: bool = False, used: bool = True
+        self, fact: FactKind, kind: Kind, take: Take[T], *, optional: bool = False, places: Iterable[str] = ("",)
     ) -> Listing[T]:
-        """optional: a kind that the cluster does not serve is no gap. One that nothing shows to be in use is a gap for
-        people, and no action depends on it (`used`)."""
+        """optional: a kind that the cluster does not serve is no gap. places: what depends on it, as in `lose`; () if
+        nothing shows that the kind is in use: a failure is then a gap for people alone."""
         found = self.source.objects(kind, take)
         self.gaps += found.bad
         self.lose(fact, found.bad_places, " ".join(gap.detail for gap in found.bad))
@@ -63,8 +63,8 @@ class _ReadProgress:
         elif not (optional and found.failure.kind is GapKind.NOT_SERVED):
             self.gaps.append(found.failure)
             # A kind that is not served has no objects: Pods may have the label of a PodGroup without its controller.
-            if used and not (fact is FactKind.GANGS and found.failure.kind is GapKind.NOT_SERVED):
-                self.lose(fact, ("",), found.failure.detail)
+            if not (fact is FactKind.GANGS and found.failure.kind is GapKind.NOT_SERVED):
+                self.lose(fact, places, found.failure.detail)
         return found
 
     def lose(self, fact: FactKind, places: Iterable[str], why: str) -> None:
@@ -192,7 +192,7 @@ def _autoscalers(reading: _ReadProgress, tops: Iterable[Owner]) -> list[Object]:
 def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
     # A Pod names its claims. Where none has one, no Pod holds a device by DRA, whatever the list would say.
     used = any(item.pod.claims for item in held)
-    claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take_claim, optional=not used, used=used)
+    claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take_claim, optional=not used, places=("",) if used else ())
     if not claims.items:
         return ()
     slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, take_slice)
