@@ -18,7 +18,6 @@ from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.facts.frameworks import keys, release
 from gpuwatch.facts.frameworks.objects import Object, ref_of
 from gpuwatch.facts.model import remediation as model
-from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.remediation import Pause, Saved
 from gpuwatch.sources.kube.owners import OwnerIndex
 
@@ -66,23 +65,9 @@ def read_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(advance, "read_again", lambda facts, _live: facts)
 
 
-def reservations(patch: pytest.MonkeyPatch) -> None:
-    """What is in flight holds no landing room, no allowance of a PodDisruptionBudget and no GPUs of a budget."""
-    patch.setattr(PlanFacts, "disruptive", ())
-
-
 def any_telemetry(patch: pytest.MonkeyPatch) -> None:
     """Whoever exports a row is believed."""
     patch.setattr(hostile, "by_trust", lambda devices, *_: (devices, (), []))
-
-
-def units_as_gpus(patch: pytest.MonkeyPatch) -> None:
-    """A Node has as many GPUs as the scheduler has units of them."""
-
-    def units(_self: PlanFacts, node: Node) -> int:
-        return sum(node.accelerators.values())
-
-    patch.setattr(PlanFacts, "node_gpus", units)
 
 
 def adopted_state(patch: pytest.MonkeyPatch) -> None:
@@ -180,7 +165,6 @@ BREAKS: Mapping[str, Broken] = {
     "asked_once": Broken(asked_once, ("brake", "telemetry", *_ENDING), ("telemetry_fails", "opt_out", "alert")),
     "rungs_unasked": Broken(rungs_unasked, _ENDING, ("opt_out", "mode", "budgets")),
     "any_telemetry": Broken(any_telemetry, ("telemetry",), ("another_cluster", "a_lie")),
-    "units_as_gpus": Broken(units_as_gpus, ("budget",), ("health", "use")),
     "adopted_state": Broken(adopted_state, ("own_fields",), ("forged_mark", "use")),
     "nobody_called": Broken(nobody_called, ("bounded",), ("cordon", "use", "decide")),
     "unknown_alerts": Broken(unknown_alerts, ("brake",), ("telemetry_fails",)),
@@ -193,6 +177,5 @@ BREAKS: Mapping[str, Broken] = {
     "late_writes": Broken(late_writes, ("late",), ("given_up", "given_up", "use"), first=20),
     "said_undone": Broken(said_undone, ("undone",), ("cordon", "use", "decide")),
     "any_effect": Broken(any_effect, ("once",), ("health",)),
-    "reservations": Broken(reservations, ("budget",), ("use", "use"), first=10),
 }
 """What is taken out, by a name for it."""
