@@ -70,7 +70,7 @@ def flooded(**target: str) -> Timeline:
 @pytest.mark.parametrize("target", [{"instance": THEIRS, "job": "evil"}, {"instance": THEIRS, "job": "dcgm"}])
 def test_what_is_trusted_is_read_beside_a_flood(recorded: Taken, target: dict[str, str]) -> None:  # noqa: F811
     snapshot = recorded(flooded(**target))
-    assert [(device.id, device.untrusted) for device in snapshot.devices] == [(uuid(1), ""), (uuid(2), "")]
+    assert ([device.id for device in snapshot.devices], snapshot.doubted) == ([uuid(1), uuid(2)], ())
     (told,) = gaps(snapshot, GapKind.UNTRUSTED)
     assert told.what == "1 targets"
     assert f"{THEIRS} of job {target['job']}: 40." in told.detail

@@ -90,9 +90,9 @@ def test_no_gpu_is_healthy_by_the_absence_of_xids_that_were_not_read(
 
 
 def _nothing_planned(timeline: Timeline, folder: Path) -> bool:
-    """Though a GPU in telemetry has XID 79."""
+    """Though a GPU in telemetry, which is doubted, has XID 79."""
     snapshot = looked(timeline, folder)
-    assert Verdict.DEGRADED in said(snapshot, "health.xid")
+    assert snapshot.doubted
     return not [item for item in analyse(PlanFacts(snapshot=snapshot), Policies()).plan.items if item.admitted]
 
 

@@ -544,7 +544,8 @@ class Fleet:
         found = []
         for device in devices:
             if device.id in self.sick:
-                found.append(model.sick(device, kind=self.sick_kind, since=self.now - self.sick_for))
+                since = self.now - self.sick_for
+                found.append(model.sick(device, kind=self.sick_kind, since=since, evidence=(SHOWN,)))
             elif not self.blind:
                 found.append(model.sick(device, **HEALTHY, kind=self.sick_kind))
         for pod in pods:

@@ -175,15 +175,17 @@ def test_a_gang_that_no_taint_keeps_off_stays(toleration: Toleration, refused: b
 
 
 def test_the_taint_of_a_move_has_its_turn_before_it() -> None:
-    """Two gangs hold four GPUs of a Node with a sick one. The other four would be missed, so a move is worth more than
-    a taint; and one Node may be out of service."""
+    """Two gangs hold four GPUs of a Node with a sick one. The other four would be missed, as the other Nodes have two free
+    GPUs each, so a move is worth more than a taint; and one Node may be out of service."""
     nodes = [node(f"n{i}") for i in range(8)]
     names = [f"JobSet/ml/g{i}" for i in range(2)]
     gangs = [Gang(id=name, framework="JobSet", workload=name, namespace="ml", pods=()) for name in names]
     members = [pod(f"ml/p{n}-{i}", f"n{n}", owner=names[n], gang=names[n]) for n in range(2) for i in range(4)]
-    waits = pod("ml/waits", "", gpus=64, phase="Pending")
-    devices = [device(f"n{n}", i, f"ml/p{n}-{i}" if n < 2 and i < 4 else "") for n in range(8) for i in range(8)]
-    state = snapshot(nodes, devices, [*members, waits], gangs=gangs)
+    others = [pod(f"ml/p{n}-{i}", f"n{n}") for n in range(2, 8) for i in range(6)]
+    held = {each.ref for each in (*members, *others)}
+    refs = {(n, i): f"ml/p{n}-{i}" for n in range(8) for i in range(8)}
+    devices = [device(f"n{n}", i, ref if ref in held else "") for (n, i), ref in refs.items()]
+    state = snapshot(nodes, devices, [*members, *others], gangs=gangs)
     policy = replace(POLICY, budget_ratio=0.0, storm_ratio=1.0)
     plan = plan_of(state, (sick(devices[0]), sick(devices[8], confidence_ratio=0.95)), policy)
     items = [(item.candidate.action, item.candidate.nodes[0], item.admitted) for item in plan.items]
