@@ -123,7 +123,8 @@ def test_no_command_prints_what_a_terminal_obeys(world: tuple[str, ...], command
     harmless(result.stdout)
     harmless(result.stderr)
     assert result.stdout
-    if command not in (("analyze", "-o", "name"), ("recommend", "-o", "wide")):
+    # Findings have no such text: no rule gets the devices, which are doubted.
+    if command not in (("analyze", "-o", "name"), ("analyze", "-o", "csv"), ("recommend", "-o", "wide")):
         assert "FORGED" in result.stdout  # so the text did come that far
 
 

@@ -49,7 +49,7 @@ def test_no_wrong_outcome_wins_trust_and_no_right_one_loses_it(successes: int, f
     assert right.trusted(bound) >= before.trusted(bound)
     if failures:
         one_sided = binomtest(successes, before.outcomes).proportion_ci(0.8, method="wilson").low  # 10 % below it
-        assert before.trusted(bound) is (one_sided >= bound)
+        assert before.trusted(bound) is bool(one_sided >= bound)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuwatch.act.execute.source import UNSHOWN, facts_of, not_shown
-from gpuwatch.act.plan.candidates import _TAINTING
+from gpuwatch.act.plan.candidates import TAINTING
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.facts.model.decision import Evidence, FindingKind, Verdict
 from gpuwatch.facts.model.telemetry import Signal, SourceRead
@@ -118,7 +118,7 @@ def test_a_kind_that_says_nothing_has_to_be_shown_and_a_reason_is_a_sentence() -
         told.kind: rule.unshown
         for rule in RULES
         for told in rule.tells
-        if any(advice in told.advice.replace(";", ",").replace(":", ",") for advice in _TAINTING)
+        if any(advice in told.advice.replace(";", ",").replace(":", ",") for advice in TAINTING)
     }
     shown = {kind for kind, reason in acting.items() if not reason}
     always = {FindingKind.GPU_MISSING, FindingKind.RECOVERY_ACTION, FindingKind.DCGM_HEALTH, FindingKind.VENDOR_HEALTH}

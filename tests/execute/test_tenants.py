@@ -29,8 +29,8 @@ OPTS_OUT = {
 
 def world() -> HostileFleet:
     """n0 and n1 have a sick GPU: n0 has free healthy ones, n1 is held by a gang, for which n2 has room. On n3 a gang is
-    placed in part. n4 is busy."""
-    fleet = HostileFleet(sick={device_id("n0", 7), device_id("n1", 0)}, idle={"part"})
+    placed in part. n4 is busy. Of twenty Nodes two may be out of service."""
+    fleet = HostileFleet(nodes=20, sick={device_id("n0", 7), device_id("n1", 0)}, idle={"part"})
     fleet.idle_kind = FindingKind.PARTIAL_GANG
     fleet.owner("Job", "small", 4, node="n0")
     fleet.owner("Job", "train", 8, node="n1")

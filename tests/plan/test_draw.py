@@ -175,8 +175,8 @@ def test_a_gang_that_no_taint_keeps_off_stays(toleration: Toleration, refused: b
 
 
 def test_the_taint_of_a_move_has_its_turn_before_it() -> None:
-    """Two gangs hold four GPUs of a Node with a sick one. The other four would be missed, as the other Nodes have two free
-    GPUs each, so a move is worth more than a taint; and one Node may be out of service."""
+    """Two gangs hold four GPUs of a Node with a sick one. The other four would be missed, as the other Nodes have two
+    free GPUs each, so a move is worth more than a taint; and one Node may be out of service."""
     nodes = [node(f"n{i}") for i in range(8)]
     names = [f"JobSet/ml/g{i}" for i in range(2)]
     gangs = [Gang(id=name, framework="JobSet", workload=name, namespace="ml", pods=()) for name in names]

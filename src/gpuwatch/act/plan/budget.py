@@ -19,6 +19,7 @@ from gpuwatch.facts.model.decision import ActionKind, BudgetUse, Candidate, Refu
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.remediation import ENDED, Phase, Proposal, Remediation
 from gpuwatch.facts.model.telemetry import PodRef
+from gpuwatch.judge.reclaim import being_changed
 
 RATE_WINDOW = timedelta(hours=1)
 
@@ -65,7 +66,8 @@ def _of(node: Node, facts: PlanFacts) -> tuple[str, ...]:
 
 
 def _outages(facts: PlanFacts) -> dict[str, _Outage]:
-    """By Node: gpuwatch's taints, with a record or without, and what others took out of service within a day."""
+    """By Node: gpuwatch's taints, with a record or without, and what others took out of service within a day, but for a
+    planned change."""
     found = {}
     for item in facts.disruptive:
         for name in item.proposal.nodes if item.proposal.action is ActionKind.TAINT_NODE else ():
@@ -74,7 +76,7 @@ def _outages(facts: PlanFacts) -> dict[str, _Outage]:
             found[name] = _Outage(scopes, f"{item.name} is {item.phase}", announced)
     for node in facts.nodes.values():
         ours = node.name in found and found[node.name].announced is None
-        counts = node.name in facts.unrecorded or not facts.closed_for_long(node)
+        counts = node.name in facts.unrecorded or not (facts.closed_for_long(node) or being_changed(node))
         if facts.node_gpus(node) and not ours and counts and (why := facts.kept_free(node.name)):
             found[node.name] = _Outage(_of(node, facts), why)
     return found

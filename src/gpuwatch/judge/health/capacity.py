@@ -20,7 +20,7 @@ GPU_MISSING = Tells(
 EXPORTER_DOWN = Tells(
     FindingKind.EXPORTER_DOWN,
     "an exporter does not report",
-    "warning: fix_monitoring, inspect; info: watch",
+    "warning: fix_monitoring; info: watch",
     rule="presence",
 )
 TELEMETRY_MISSING = Tells(
@@ -93,15 +93,13 @@ def _without_telemetry(fleet: Fleet, dark: Sequence[_Count], total: int) -> Iter
     for count in dark:
         failed = change_failed(count.node)
         down = ", and the Node is NotReady" if count.node.ready is False else ""
-        yield conclude(
+        yield monitoring_fault(
             on_node(count.node.name),
             EXPORTER_DOWN,
-            Verdict.UNKNOWN,
-            f"no telemetry of its GPUs, and {failed}: look at the operator's Pods on this Node"
+            summary=f"no telemetry of its GPUs, and {failed}: look at the operator's Pods on this Node"
             if failed
             else f"no telemetry of its GPUs{down}",
             severity=Severity.WARNING,
-            advice=Advice.INSPECT if failed else Advice.FIX_MONITORING,
             evidence=[_capacity(count)],
             missing=["an exporter on this Node, or its scrape"],
             node=count.node.name,

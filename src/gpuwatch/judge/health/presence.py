@@ -200,7 +200,7 @@ def _exporter_down(fleet: Fleet, machine: _Machine) -> Finding:
         Verdict.UNKNOWN,
         f"the exporter shows none of its {len(gpus)} GPUs, {why}",
         severity=Severity.INFO if calm else Severity.WARNING,
-        advice=Advice.WATCH if calm else Advice.INSPECT if failed else Advice.FIX_MONITORING,
+        advice=Advice.WATCH if calm else Advice.FIX_MONITORING,
         since=seen,
         evidence=[
             Evidence(signal="up", value=up, comparison="==", bound=1.0, promql=query),
