@@ -544,8 +544,7 @@ class Fleet:
         found = []
         for device in devices:
             if device.id in self.sick:
-                since = self.now - self.sick_for
-                found.append(model.sick(device, kind=self.sick_kind, since=since, evidence=(SHOWN,)))
+                found.append(model.sick(device, kind=self.sick_kind, since=self.now - self.sick_for, evidence=(SHOWN,)))
             elif not self.blind:
                 found.append(model.sick(device, **HEALTHY, kind=self.sick_kind))
         for pod in pods:
