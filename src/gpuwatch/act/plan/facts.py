@@ -13,7 +13,7 @@ from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.frameworks import OWNERS, keys
 from gpuwatch.facts.frameworks.framework import Kind
 from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Node, Pod, Workload
-from gpuwatch.facts.model.decision import ActionKind, Candidate, Finding, Snapshot, Verdict
+from gpuwatch.facts.model.decision import ActionKind, Advice, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
 from gpuwatch.facts.model.telemetry import Device, DeviceId, PodRef
@@ -226,8 +226,14 @@ class PlanFacts:
         return [self.findings_by_id[name] for name in candidate.findings]
 
     @cached_property
+    def _surely_degraded(self) -> tuple[Finding, ...]:
+        """A suspicion, or advice to watch, causes no action. So it makes no other GPU a worse place either."""
+        found = (item for item in self.findings if item.verdict is Verdict.DEGRADED and item.advice is not Advice.WATCH)
+        return tuple(item for item in found if item.confidence_ratio >= self.policy.min_confidence_ratio)
+
+    @cached_property
     def degraded_devices(self) -> frozenset[DeviceId]:
-        return frozenset(name for item in self.findings if item.verdict is Verdict.DEGRADED for name in item.devices)
+        return frozenset(name for item in self._surely_degraded for name in item.devices)
 
     def pods_on(self, devices: Iterable[DeviceId]) -> list[Pod]:
         """Pods of the cluster that hold these devices by telemetry."""
@@ -314,8 +320,8 @@ class PlanFacts:
         out = {name: reason for name in self.nodes if (reason := self.kept_free(name))}
         for name, remediation in self.tainted_by_us.items():
             out.setdefault(name, f"it is being tainted by {remediation}")
-        for item in self.findings:
-            if item.verdict is Verdict.DEGRADED and item.node:
+        for item in self._surely_degraded:
+            if item.node:
                 out.setdefault(item.node, "it has a degraded GPU")
         return {name: reason.removeprefix(f"{name} ") for name, reason in out.items()}
 
