@@ -8,9 +8,12 @@ import pytest
 
 from execute import broken
 from execute import test_histories as histories
+from gpuwatch.act.plan.brakes import BRAKES
+from gpuwatch.act.plan.guards import Guard
+from gpuwatch.act.plan.policy import SMALL_POOL_NODES
 from gpuwatch.app.settings import Settings
 from sentences.mechanisms import MECHANISMS
-from sentences.reasons import AGAINST
+from sentences.reasons import AGAINST, COURSES
 from sentences.sentences import SENTENCES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "remediation.md").read_text(encoding="utf-8")
@@ -45,17 +48,30 @@ def test_the_time_line_has_the_waits_of_every_course() -> None:
     others = {"retry_seconds", "write_timeout_seconds"}
     others |= {f"{name}_backoff_seconds" for name in ("failure", "obsolete", "rejection")}  # before another proposal
     waits = {name for name in type(Settings().execute).__slots__ if name.endswith("_seconds")} - others
-    assert {name.partition(".")[2] for _, name in time_line()} == waits | {"cycle_interval_seconds"}
+    assert {name.partition(".")[2] for _, name in time_line()} == waits | {"remediation_interval_seconds"}
+
+
+def test_the_limits_of_the_fourth_sentence_are_the_defaults() -> None:
+    policy = Settings().plan
+    (sentence,) = re.findall(r"^4\. (.+?)^5\. ", PAGE, re.MULTILINE | re.DOTALL)
+    numbers = [float(each) for each in re.findall(r"\d+", sentence)]
+    assert numbers == [SMALL_POOL_NODES, 100 * policy.budget_ratio, policy.actions_per_hour]
 
 
 def test_each_invariant_of_the_histories_is_of_one_sentence() -> None:
-    told = re.findall(r"^(\w+) +[A-Z]", (histories.__doc__ or "").partition("reported under:")[2], re.MULTILINE)
+    told = re.findall(r"^(\w+) {2,}\S", (histories.__doc__ or "").partition("reported under:")[2], re.MULTILINE)
     ordered = [name for each in SENTENCES.values() for name in each.invariants]
     assert sorted(ordered) == sorted(told)
 
 
 def test_each_sentence_fails_without_its_mechanisms() -> None:
     for number, sentence in SENTENCES.items():
-        reasons = {name for name, reason in AGAINST.items() if reason.sentence == number} | set(sentence.writes)
+        reasons = {name for name, reason in (*AGAINST.items(), *COURSES.items()) if reason.sentence == number}
         assert [name for name, each in MECHANISMS.items() if reasons.intersection(each.reasons)]
         assert [name for name, each in broken.BREAKS.items() if set(each.rules).intersection(sentence.invariants)]
+
+
+def test_every_guard_and_brake_is_taken_out_by_name() -> None:
+    named = {guard for each in MECHANISMS.values() for guard in each.guards}
+    assert named == set(Guard)
+    assert set(BRAKES) <= named

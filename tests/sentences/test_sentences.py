@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.facts.model.decision import ActionKind
 from sentences.mechanisms import MECHANISMS
-from sentences.reasons import AGAINST, BESIDE
+from sentences.reasons import AGAINST, BESIDE, COURSES
 from sentences.town import HOUR, MINUTE, MOVE, RELEASE, TAINT, BreachError, Town
 
 TOWNS = int(os.environ.get("HISTORIES", "60"))
@@ -44,12 +44,12 @@ def acts(town: Town, but: Collection[ActionKind] = (), since: timedelta = timede
     assert late == {}, told
 
 
-def towns_that_call(for_: Iterable[ActionKind], seeds: Iterable[int] = range(40)) -> list[int]:
+def towns_that_call(for_: Iterable[ActionKind], all_of_them: bool = False) -> list[int]:
     """The first seed of each way to call for one of these actions."""
     first: dict[tuple[ActionKind, ...], int] = {}
-    for seed in seeds:
+    for seed in range(40):
         calls = Town(seed).calls
-        if not set(for_).isdisjoint(calls):
+        if set(for_) <= set(calls) if all_of_them else not set(for_).isdisjoint(calls):
             first.setdefault(calls, seed)
     return list(first.values())
 
@@ -99,7 +99,7 @@ def test_in_random_towns_that_alone_is_done_which_nothing_stands_against(chunk: 
             town.live(HOURS)
             acts(town, but)
         except AssertionError as error:
-            error.add_note(f"town {seed}")
+            error.add_note(f"town {seed}: {town.drawn}")
             raise
         done.update(town.acted.keys())
     for action in IN_TIME:
@@ -113,6 +113,7 @@ def draw(town: Town) -> set[ActionKind]:
     for name in town.random.sample(list(BESIDE), town.random.choice((0, 1, 2))):
         actions, change = BESIDE[name]
         change(town)
+        town.drawn.append(name)
         stopped |= set(ActionKind) - set(actions)
     for number, name in enumerate(town.random.sample(list(AGAINST), town.random.choice((0, 0, 0, 1, 2)))):
         reason = AGAINST[name]
@@ -124,26 +125,51 @@ def draw(town: Town) -> set[ActionKind]:
         else:
             put(town, name)
         stopped |= set(reason.stops)
+        town.drawn.append(f"{name} at {at:%H:%M}" if reason.anytime else name)
     return stopped
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_a_course_holds(name: str) -> None:
+    course = COURSES[name]
+    for seed in towns_that_call(course.calls, all_of_them=True):
+        town = Town(seed)
+        course.change(town)
+        town.live(course.hours)
+        if course.gone is not None:
+            assert bool(town.node("n0")["spec"].get("taints")) is not course.gone
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_each_mechanism_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, each of its reasons is passed in one of the first towns."""
     mechanism = MECHANISMS[name]
     mechanism.out(monkeypatch)
     for reason in mechanism.reasons:
-        seeds = towns_that_call(AGAINST[reason].stops if reason in AGAINST else (MOVE, RELEASE))
-        assert any(breaks(seed, reason, mechanism.later) for seed in seeds), f"without {name}, {reason} still stops"
+        if reason in COURSES:
+            seeds = towns_that_call(COURSES[reason].calls, all_of_them=True)
+        else:
+            seeds = towns_that_call(AGAINST[reason].stops if reason in AGAINST else BESIDE[reason][0])
+        assert any(breaks(seed, reason, mechanism.later) for seed in seeds), f"without {name}, {reason} is not passed"
 
 
 def breaks(seed: int, reason: str, later: int) -> bool:
     town = Town(seed)
-    if later:
-        town.later.append((town.now + later * MINUTE, lambda: put(town, reason)))
-    elif reason in AGAINST:
+    if reason in COURSES:
+        COURSES[reason].change(town)
+    elif reason in BESIDE:
+        BESIDE[reason][1](town)
+    elif later < 0:
+        town.at_last = partial(put, town, reason)
+    elif later:
+        town.later.append((town.now + later * MINUTE, partial(put, town, reason)))
+    else:
         put(town, reason)
     try:
-        town.live(HOURS)
+        town.live(COURSES[reason].hours if reason in COURSES else HOURS)
+        acts(town, but=() if reason in BESIDE else IN_TIME)
     except BreachError as error:
-        return error.of == reason
+        return error.of == (COURSES[reason].breach if reason in COURSES else reason)
+    except AssertionError:
+        return reason in BESIDE
     return False
