@@ -28,7 +28,7 @@ from gpuwatch.facts.model.telemetry import Schema, SignalFound
 from gpuwatch.judge import fleet
 from gpuwatch.judge.fleet import Grade
 from gpuwatch.judge.health import assess as health
-from gpuwatch.judge.health import capacity, xid_events
+from gpuwatch.judge.health import capacity, unused, xid_events
 from gpuwatch.judge.health.assess import HealthPolicy
 from gpuwatch.judge.idle import assess as idle
 from gpuwatch.judge.idle import explanation, past, signals, silence
@@ -54,7 +54,11 @@ RULES = rule_signals(Policies())
 # What is said of what no rule could judge.
 UNTOLD = {f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
 GUARD_NAMES = set(map(str, Guard))
-NEVER_SURE = {"health.operator_conflict", "health.pod_failures", "health.infiniband", "health.health_unknown"}
+NEVER_SURE = {"health.operator_conflict", "health.pod_failures", "health.infiniband", "health.health_unknown"} | {
+    "health.out_of_service",
+    "health.not_running",
+    "health.used_outside",
+}
 """Rules that conclude UNKNOWN alone."""
 SHARED = (fleet, capacity, xid_events)
 """What several rules use."""
@@ -69,6 +73,7 @@ HEADINGS = [
 # Where each rule's confidences and fixed bounds are written.
 MODULES: dict[str, tuple[ModuleType, ...]] = {
     **{rule.name: (sys.modules[rule.judge.__module__], *SHARED) for rule in health.RULES},
+    **dict.fromkeys(("health.out_of_service", "health.not_running"), (unused, *SHARED)),
     **dict.fromkeys(("idle.never_used", "idle.host_bound", "idle.bursty", "idle.in_use"), (idle_verdict,)),
     "idle.abandoned": (explanation,),
     "idle.partial_gang": (idle_partial_gang,),
@@ -166,6 +171,8 @@ def test_what_the_rules_emit_is_in_the_overview() -> None:
         "health.device_health",
         "health.pod_admission",
         "health.operator_conflict",
+        "health.out_of_service",
+        "health.not_running",
     }
     assert {rule for rule, _ in found} >= ({rule.name for rule in health.RULES} | UNTOLD) - by_the_cluster
     written = {
@@ -215,7 +222,7 @@ def test_the_overview_says_of_each_kind_that_may_end_pods_whether_one_read_shows
     acting = {kind: text for kind, text in told.items() if text != "never acted on"}
     assert acting == {kind: f"no: {UNSHOWN[kind]}" if kind in UNSHOWN else "yes" for kind in map(FindingKind, acting)}
     idle_kinds = {FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED, FindingKind.PARTIAL_GANG}
-    assert idle_kinds | (UNSHOWN.keys() - {FindingKind.HEALTH_UNKNOWN}) <= acting.keys()
+    assert idle_kinds | (UNSHOWN.keys() - {FindingKind.HEALTH_UNKNOWN, FindingKind.NOT_RUNNING}) <= acting.keys()
 
 
 @pytest.mark.parametrize("section", SECTIONS)

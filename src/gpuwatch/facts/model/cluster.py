@@ -225,6 +225,8 @@ class Pod:
     refused: why its kubelet did not admit it, where that is a fault of the Node; such a Pod ran nowhere, and `started`
     is the time of the refusal. scheduled: of a refused Pod: no client chose its Node, so a scheduler did.
     of_node: of a Pod without accelerators: a DaemonSet's or a static Pod, which starts again with its Node.
+    ends_by: end of its grace period, where it is being deleted. not_started: why its containers have not started, in
+    its kubelet's words; '' where they have.
     sent_back: when Kueue ended it before it ran, as the Node that Kueue had chosen for it took it no more.
     """
 
@@ -237,6 +239,8 @@ class Pod:
     started: datetime | None = None
     ready: bool = False
     deleting: bool = False
+    ends_by: datetime | None = None
+    not_started: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     images: tuple[str, ...] = ()

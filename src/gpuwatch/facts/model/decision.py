@@ -96,8 +96,10 @@ class FindingKind(StrEnum):
     HUNG = "hung"  # busy without power and memory traffic: a stuck kernel or collective
     INFINIBAND = "infiniband"  # a port of the Node's InfiniBand or RoCE is down, slow or has many errors
     NODE_CONDITION = "node_condition"  # another detector says by a condition or label that the Node or a GPU is broken
+    NOT_RUNNING = "not_running"  # a Pod holds GPUs and does not run: a pull, an init container, or an end that hangs
     NVLINK_ERRORS = "nvlink_errors"  # too many errors on an NVLink, or on the link to the CPU
     OPERATOR_CONFLICT = "operator_conflict"  # two operators reconcile one Node or its GPUs
+    OUT_OF_SERVICE = "out_of_service"  # free GPUs that no Pod can get: a cordon, a taint, or GPUs that are not offered
     PAGE_RETIREMENT = "page_retirement"  # memory pages were retired (before Ampere)
     PCIE_REPLAY = "pcie_replay"  # too many replays on the PCIe link
     PCIE_WIDTH = "pcie_width"  # a link with fewer lanes than it could have
@@ -108,6 +110,7 @@ class FindingKind(StrEnum):
     ROW_REMAP = "row_remap"  # a memory row was remapped, or could not be
     TELEMETRY_MISSING = "telemetry_missing"  # so many exporters do not report that monitoring is the likelier fault
     THERMAL_THROTTLE = "thermal_throttle"  # slowed down by heat
+    USED_OUTSIDE = "used_outside"  # a GPU that no Pod has works, or has memory in use
     VENDOR_HEALTH = "vendor_health"  # the vendor's own verdict (AMD, Intel, Gaudi)
     XID = "xid"  # an XID: the driver reported a fault
     # idle: the classes of an allocation

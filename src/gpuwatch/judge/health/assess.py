@@ -25,6 +25,7 @@ from gpuwatch.judge.health.pod_failures import POD_FAILURES
 from gpuwatch.judge.health.policy import HealthPolicy
 from gpuwatch.judge.health.presence import PRESENCE, PresenceAsked, absences
 from gpuwatch.judge.health.throttle import POWER_BRAKE, THERMAL_THROTTLE
+from gpuwatch.judge.health.unused import NOT_RUNNING, OUT_OF_SERVICE, USED_OUTSIDE
 from gpuwatch.judge.health.xid import XID
 from gpuwatch.judge.health.xid_events import XidsAsked, xid_events
 from gpuwatch.judge.rule import Ask, Rule, without_statistics
@@ -93,6 +94,9 @@ RULES: tuple[Rule[Any], ...] = (
     POD_ADMISSION,
     INFINIBAND,
     OPERATOR_CONFLICT,
+    OUT_OF_SERVICE,
+    NOT_RUNNING,
+    USED_OUTSIDE,
     HEALTH_UNKNOWN,
 )
 """All health rules, in the order in which they are asked and stand in docs/rules.md."""

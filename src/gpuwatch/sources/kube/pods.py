@@ -181,6 +181,8 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
         ready=meta.deletion_timestamp is None
         and any(item.type == "Ready" and item.status == "True" for item in status.conditions or ()),
         deleting=meta.deletion_timestamp is not None,
+        ends_by=meta.deletion_timestamp,
+        not_started=_not_started(status) if status.phase == "Pending" and spec.node_name else "",
         labels=meta.labels or {},
         annotations=own_annotations(meta.annotations),
         images=tuple(container.image for container in spec.containers or () if container.image),
@@ -203,6 +205,18 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
         static=MIRROR in (meta.annotations or {}),
         scheduling_group=(group.pod_group_name if group else None) or "",
     )
+
+
+def _not_started(status: wire.PodStatus) -> str:
+    """The first reason that a container gives, init containers first; one that runs holds up the others."""
+    for item in status.init_container_statuses or ():
+        state = item.state or {}
+        if "running" in state and not item.started:
+            return "an init container runs"
+        if (waits := state.get("waiting")) is not None and waits.reason not in (None, "PodInitializing"):
+            return f"an init container waits: {waits.reason}"
+    waiting = [(item.state or {}).get("waiting") for item in status.container_statuses or ()]
+    return next((each.reason for each in waiting if each is not None and each.reason), "")
 
 
 def _unscheduled(status: wire.PodStatus) -> str:

@@ -239,8 +239,11 @@ class Volume(Wire, frozen=True):
     host_path: dict[str, str | None] | None = None  # path, type
 
 
-class StartedAt(Wire, frozen=True):
+class ContainerState(Wire, frozen=True):
+    """reason: why it waits, or has ended."""
+
     started_at: datetime | None = None
+    reason: str | None = None
 
 
 class DeviceStatus(Wire, frozen=True):
@@ -256,7 +259,8 @@ class ContainerStatus(Wire, frozen=True):
     """state: of running, terminated and waiting, the one that it is in; waiting has no start."""
 
     restart_count: int = 0
-    state: dict[str, StartedAt | None] | None = None
+    started: bool | None = None  # of a sidecar: it runs beside the others
+    state: dict[str, ContainerState | None] | None = None
     allocated_resources_status: list[ResourceStatus] | None = None
 
 
@@ -268,6 +272,7 @@ class PodStatus(Wire, frozen=True):
     pod_ips: list[dict[str, str]] | None = msgspec.field(default=None, name="podIPs")
     conditions: list[WireCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaim] | None = None
     extended_resource_claim_status: PodClaim | None = None
 
