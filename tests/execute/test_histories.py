@@ -1003,6 +1003,8 @@ class Hostile(History):
             if annotations.get(keys.REMEDIATION) in self.forged and name in self.own_doing:
                 owner["metadata"]["annotations"] = {k: v for k, v in annotations.items() if k not in OURS}
                 fleet.cluster.put(owner)
+        if "batch" in self.own_doing:  # who took the mark of an aborted Job is called, and resumes it
+            fleet.orders.append((fleet.now, "batch", "ResumeJob"))
         super().end()
 
     def swept(self) -> None:

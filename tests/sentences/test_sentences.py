@@ -18,6 +18,7 @@ from sentences.mechanisms import MECHANISMS
 from sentences.reasons import AGAINST, BESIDE, COURSES
 from sentences.town import HOUR, MINUTE, MOVE, RELEASE, TAINT, BreachError, Town
 
+pytestmark = pytest.mark.slow  # 75 seconds of CPU
 TOWNS = int(os.environ.get("HISTORIES", "60"))
 CHUNKS = 3
 HOURS = 1.25
