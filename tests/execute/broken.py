@@ -174,7 +174,7 @@ BREAKS: Mapping[str, Broken] = {
     "completeness": Broken(completeness, _ENDING, ("a_list_fails", "opt_out", "mode"), first=60),
     "no_sweep": Broken(no_sweep, ("ends",), ("lost_taint",)),
     "read_before": Broken(read_before, ("opt_out", "namespace", "disruption"), ("in_between", "use"), first=50),
-    "late_writes": Broken(late_writes, ("late",), ("given_up", "given_up", "use"), first=20),
+    "late_writes": Broken(late_writes, ("late",), ("given_up", "given_up", "use"), first=60),
     "said_undone": Broken(said_undone, ("undone",), ("cordon", "use", "decide")),
     "any_effect": Broken(any_effect, ("once",), ("health",)),
 }
