@@ -152,7 +152,7 @@ def test_what_a_tenants_target_exports_under_dcgms_names_taints_no_node(attacked
         living.until(lambda: living.phase("taint_node", "attacked-1") == "InEffect", replica)
         left_out = "belong to no known exporter, so their rows are ignored; one is target 10.9.9.8:8080"
         living.until(lambda: left_out in replica.asked("/")[1], replica)
-        living.until(lambda: "its rows come from target 10.9.9.9:8080" in replica.said(), replica)
+        living.until(lambda: "its rows come from target 10.9.9.9:8080" in replica.asked("/")[1], replica)
         time.sleep(8)  # a scrape of theirs, and some cycles
         for name in ("attacked-2", "attacked-3"):
             assert living.taints(name) == []

@@ -25,7 +25,8 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
-from plan.fleet import NOW, device, guards, node, only, plan_of, pod, snapshot, workload
+from gpuwatch.facts.model.remediation import Phase
+from plan.fleet import NOW, device, guards, node, only, plan_of, pod, remediation, snapshot, workload
 
 POLICY = PlanPolicy(
     budget_ratio=1.0,
@@ -138,6 +139,16 @@ def test_of_two_that_wait_for_each_other_the_cheaper_one_is_released() -> None:
     # Whoever waits first in the scheduler's order makes no difference.
     first = [replace(each, created=SINCE - timedelta(hours=1)) if not each.node else each for each in SMALL[0]]
     assert drawn(state(BIG, (first, SMALL[1]))) == {"small": "ml/big-w0"}
+
+
+@pytest.mark.parametrize("phase", [Phase.PROPOSED, Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING])
+def test_while_one_is_released_the_other_one_for_which_it_makes_room_stays(phase: Phase) -> None:
+    scene = state(BIG, SMALL)
+    pods = tuple(each.ref for each in scene.cluster.pods if each.gang == "JobSet/ml/small" and each.node)
+    begun = remediation(RELEASE, "gang/JobSet/ml/small", ["n1"], phase=phase, pods=pods, waiter="ml/big-w0")
+    assert released(plan_of(scene, findings(scene), POLICY, history=(begun,))) == {}
+    rejected = replace(begun, phase=Phase.REJECTED)
+    assert released(plan_of(scene, findings(scene), POLICY, history=(rejected,))) == {"small": "ml/big-w0"}
 
 
 def test_work_before_it_stopped_is_lost_with_it() -> None:

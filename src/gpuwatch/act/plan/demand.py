@@ -8,7 +8,8 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.plan.score import stopped_work
 from gpuwatch.facts.model.cluster import Pod
-from gpuwatch.facts.model.decision import ActionKind, Evidence, Finding, FindingKind, PlanItem
+from gpuwatch.facts.model.decision import ActionKind, Evidence, Finding, FindingKind, Mode, PlanItem
+from gpuwatch.facts.model.remediation import Phase, Remediation
 from gpuwatch.facts.model.telemetry import PodRef
 
 
@@ -33,9 +34,16 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
     )
     chosen: dict[str, PodRef] = {}
     served: set[str] = set()
+    # What releases on their way free is as good as free, and what they end waits no longer.
+    coming = [each.proposal for each in facts.open if _on_its_way(each)]
+    room.without(ref for each in coming for ref in each.pods)
+    ending = {each.target.partition("/")[2] for each in coming}
     for first in facts.ground.unsettled:
         group, gang = first, first[0].gang
-        if gang in served:
+        if gang in served or gang in ending:
+            continue
+        if coming and _places(group, (), room) is not None:
+            _places(group, (), room, keep=True)
             continue
         useful = frozenset(name for pod in unlike(group) for name in facts.bare_room.ever(pod))
         there = [item for item in left if useful.intersection(item.candidate.nodes)]
@@ -51,6 +59,16 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
         served |= {group[0].gang, *(item.candidate.target.name for item in needed)} - {""}
         left = [item for item in left if item.candidate.target.name not in served]
     return chosen
+
+
+def _on_its_way(remediation: Remediation) -> bool:
+    """Whether it is a release that is to be carried out without a person, or is under way."""
+    proposal, phase = remediation.proposal, remediation.phase
+    soon = phase is Phase.PROPOSED and proposal.mode is Mode.ENFORCE
+    return proposal.action is ActionKind.RELEASE_GANG and (soon or phase in _UNDER_WAY)
+
+
+_UNDER_WAY = (Phase.NOTIFIED, Phase.ACTING, Phase.VERIFYING)
 
 
 def _gives_way(item: PlanItem, group: Sequence[Pod], facts: PlanFacts) -> bool:
