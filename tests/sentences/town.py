@@ -220,7 +220,9 @@ class Town(HostileFleet):
 
     def _disrupts(self, by: Remediation, step: Step) -> None:
         about = f"{by.name} writes {step.kind} of {step.target}"
-        for name in sorted(self.against[by.proposal.action]):
+        # What is of one of the three stops no release of another workload.
+        ours = by.proposal.objects[0].name == {TAINT: "n0", MOVE: "train", RELEASE: "chat"}[by.proposal.action]
+        for name in sorted(self.against[by.proposal.action] if ours else set.intersection(*self.against.values())):
             raise BreachError(name, about)
         if step.kind is StepKind.HAND_OFF and (left := [pod for pod in self.pods() if _is_on(pod, "n0")]):
             raise BreachError("handed_off", f"{about}, and {left[0]['metadata']['name']} runs there")
