@@ -126,12 +126,18 @@ class Town(HostileFleet):
 
     def _promises(self, plan: Plan) -> None:
         """What the plan admits and may enforce is announced, so nothing stands against it, and it is not under way."""
-        about = {_ref(pod) for owner in ("train", "chat") for pod in self.pods(owner)}
+        about = {
+            action: {_ref(pod) for pod in self.pods(owner)} for action, owner in ((MOVE, "train"), (RELEASE, "chat"))
+        }
         for item in plan.items:
             candidate = item.candidate
             if not item.admitted or item.mode is not Mode.ENFORCE:
                 continue
-            if "n0" in candidate.nodes if candidate.action is TAINT else about.intersection(candidate.pods):
+            if (
+                "n0" in candidate.nodes
+                if candidate.action is TAINT
+                else about[candidate.action].intersection(candidate.pods)
+            ):
                 for name in sorted(self.against[candidate.action] - self.passing):
                     raise BreachError(name, f"the plan admits {candidate.id}")
             for each in attended(self.store):
