@@ -21,11 +21,20 @@ from gpuwatch.judge.health.assess import (
 )
 from gpuwatch.judge.health.objects import DEVICE_HEALTH, NODE_CONDITION, OPERATOR_CONFLICT
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
+from gpuwatch.judge.health.unused import NOT_RUNNING, OUT_OF_SERVICE
 from gpuwatch.judge.needs import statistics
 from gpuwatch.judge.rule import Ask, Judged, Rule
 from tools.kinds import MODEL, model
 
-ON_NODES = (NODE_CONDITION, DEVICE_HEALTH, POD_ADMISSION, OPERATOR_CONFLICT, HEALTH_UNKNOWN)
+ON_NODES = (
+    NODE_CONDITION,
+    DEVICE_HEALTH,
+    POD_ADMISSION,
+    OPERATOR_CONFLICT,
+    OUT_OF_SERVICE,
+    NOT_RUNNING,
+    HEALTH_UNKNOWN,
+)
 ON_EACH = len(RULES) - len(ON_NODES)
 """Rules that say something about each GPU."""
 
@@ -85,8 +94,8 @@ def test_a_healthy_busy_fleet_has_no_finding_and_every_conclusion_on_demand() ->
     assert findings(snapshot) == {}
     shown = findings(snapshot, everything=True)
     assert len(shown) == 16 * ON_EACH
-    # A watch of DCGM shows one incident; Pods that live prove no GPU healthy.
-    unsure = (FindingKind.DCGM_HEALTH, FindingKind.POD_FAILURES, FindingKind.INFINIBAND)
+    # A watch of DCGM shows one incident; Pods that live prove no GPU healthy; no cluster was read.
+    unsure = (FindingKind.DCGM_HEALTH, FindingKind.POD_FAILURES, FindingKind.INFINIBAND, FindingKind.USED_OUTSIDE)
     known = {item.verdict for item in shown.values() if item.kind not in unsure}
     assert known == {Verdict.HEALTHY}
     assert all(item.confidence_ratio > 0 for item in shown.values() if item.verdict is Verdict.HEALTHY)
@@ -176,6 +185,7 @@ def test_signals_of_a_gpu_as_a_whole_are_marked_so_in_the_catalog() -> None:
     assert used & instance == {
         Signal.BUSY_RATIO,
         Signal.DRAM_ACTIVE_RATIO,
+        Signal.MEMORY_USED_BYTES,
         Signal.MEMORY_COPY_UTIL_RATIO,
         Signal.TENSOR_ACTIVE_RATIO,
     }

@@ -185,9 +185,16 @@ def used_outside(fleet: Fleet, asked: _OutsideAsked) -> Judged:
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         node = fleet.nodes.get(gpu.lead.node or "")
-        if gpu.pods or not gpu.present:
-            return Verdict.HEALTHY if gpu.pods else Verdict.UNKNOWN
-        if not known or node is None or node.name in unsure or being_changed(node) or not asked.reporting(gpu):
+        if gpu.pods:
+            return fleet.healthy(gpu, _OUTSIDE, "a Pod has it", asked.busy, asked.memory)
+        if (
+            not known
+            or not gpu.present
+            or node is None
+            or node.name in unsure
+            or being_changed(node)
+            or not asked.reporting(gpu)
+        ):
             return fleet.unknown(gpu, _OUTSIDE, "whether a Pod has it is not known", ["its Pods"])
         busy, memory = asked.busy.of(gpu), asked.memory.of(gpu)
         facts = []
