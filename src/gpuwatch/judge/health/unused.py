@@ -53,7 +53,7 @@ def out_of_service(fleet: Fleet) -> Iterable[Finding]:
         if node.ready is not True or being_changed(node):
             continue
         free = _free_gpus(fleet, node)
-        facts = [*_closed(node, used), *_withheld(node)]
+        facts = [*_closed(node, used), *_withheld(fleet, node)]
         if not free or not facts:
             continue
         since = min((fact.at for fact in facts if fact.at is not None), default=None)
@@ -107,16 +107,21 @@ def _allows(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     )
 
 
-def _withheld(node: Node) -> Iterable[Evidence]:
-    """What its device plugin does not offer, without the cause that an operator's label names."""
+def _withheld(fleet: Fleet, node: Node) -> Iterable[Evidence]:
+    """What its device plugin does not offer, with the cause that an operator's label names. As many as are missing or
+    degraded by the rules before are rightly withheld."""
     why = f" ({failed})" if (failed := change_failed(node)) else ""
     if node.gpu_count and not sum(node.accelerators.values()):
         note = f"its capacity is 0, though it has {node.gpu_count}{why}"
         yield Evidence(signal="capacity", value=0.0, comparison="<", bound=float(node.gpu_count), note=note)
+    here = [gpu for gpu in fleet.gpus if gpu.home == node.name]
+    broken = sum(not gpu.present or bool(fleet.against.get(gpu.uuid)) for gpu in here)
     for resource, count in node.accelerators.items():
-        if 0 <= (left := node.allocatable.get(resource, count)) < count:
+        if 0 <= (left := node.allocatable.get(resource, count)) < count - broken:
             note = f"its device plugin offers {left} of {count} {resource}{why}"
-            yield Evidence(signal="allocatable", value=float(left), comparison="<", bound=float(count), note=note)
+            yield Evidence(
+                signal="allocatable", value=float(left), comparison="<", bound=float(count - broken), note=note
+            )
 
 
 def not_running(fleet: Fleet) -> Iterable[Finding]:
