@@ -15,7 +15,7 @@ from frameworks.samples import ANNOTATIONS, SAMPLES, VOLCANO, Sample, told_state
 from gpuwatch.act.execute.executor import read_surroundings
 from gpuwatch.act.execute.requests import write
 from gpuwatch.facts.frameworks import keys
-from gpuwatch.facts.frameworks.fights import Surroundings, fights
+from gpuwatch.facts.frameworks.fights import Answer, Surroundings, may_release
 from gpuwatch.facts.frameworks.framework import How, MovePlan
 from gpuwatch.facts.frameworks.objects import Object, Refused, Write, ref_of
 from gpuwatch.facts.frameworks.release import Release, Restoration, move, release, released, restore, rollout
@@ -280,7 +280,7 @@ def test_pods_really_go_and_come_back(
     kept = below(writer)
     assert f"ConfigMap/{name}" in kept
     assert ("volumeClaimTemplates" in spec) is (f"PersistentVolumeClaim/data-{name}-0" in kept)
-    assert fights(before, read_surroundings(writer, before)) == ()
+    assert may_release(before, read_surroundings(writer, before)) == Answer()
     assert released(now(writer, before), pods(writer, name)) is False
     do_release(writer, before)
     wait_until(
@@ -358,8 +358,8 @@ def test_an_autoscaler_lets_zero_be_and_is_found_before(writer: ClusterWriter) -
             "spec": {"scaleTargetRef": reference, "minReplicas": 2, "maxReplicas": 4, "metrics": [metric]},
         }
     )
-    told = fights(deployment, read_surroundings(writer, deployment))
-    assert told == ("HorizontalPodAutoscaler scaled sets its replicas (2 to 4).",)
+    answer = may_release(deployment, read_surroundings(writer, deployment))
+    assert answer == Answer(("HorizontalPodAutoscaler scaled sets its replicas (2 to 4).",))
     do_release(writer, deployment)
 
     def reason() -> str:
@@ -373,21 +373,21 @@ def test_an_autoscaler_lets_zero_be_and_is_found_before(writer: ClusterWriter) -
 
 
 def test_what_may_not_be_listed_is_no_proof_of_peace(writer: ClusterWriter, cluster: ControlPlane) -> None:
-    deployment = writer.create(owner("Deployment", "watched", replicas=0))
+    deployment = writer.create(owner("Deployment", "watched", replicas=1))
     stranger = LiveWriter(api_client(cluster.user("stranger")))
     around = read_surroundings(stranger, deployment)
     assert around.objects == ()
-    told = fights(deployment, around)
-    assert len(told) == len(around.unread) == 4
-    assert all(item.startswith("It is not known whether another controller would undo it: ") for item in told)
-    assert fights(deployment, Surroundings()) == ()
+    assert may_release(deployment, around) == Answer(unread=around.unread)
+    lists = ("workloads", "podgroups", "horizontalpodautoscalers", "scaledobjects")
+    assert [name in item for name, item in zip(lists, around.unread, strict=True)] == [True] * 4, around.unread
+    assert may_release(deployment, Surroundings()) == Answer()
     writer.delete(ref_of(deployment))
 
 
 def test_a_deployers_mark_counts_where_it_writes_the_field(writer: ClusterWriter, api: Api) -> None:
     """Flux applies with its own name; what it leaves out is not its business."""
     path = "/apis/apps/v1/namespaces/team-a/deployments"
-    for name, spec, expected in (("with", {"replicas": 0}, 1), ("without", {}, 0)):
+    for name, spec, expected in (("with", {"replicas": 2}, 1), ("without", {}, 0)):
         applied = owner("Deployment", f"flux-{name}", **spec)
         applied["metadata"]["labels"] = {"kustomize.toolkit.fluxcd.io/name": "apps"}
         answer = api.answer(
@@ -399,10 +399,10 @@ def test_a_deployers_mark_counts_where_it_writes_the_field(writer: ClusterWriter
         )
         assert answer.ok, answer.text
         deployment = now(writer, answer.json())
-        told = fights(deployment, Surroundings())
+        told = may_release(deployment, Surroundings()).no
         assert len(told) == expected, told
         assert all("Flux" in item and "/spec/replicas" in item for item in told)
         # Once it was ours, the server does not tell any more whose it was.
         touched = writer.patch(ref_of(deployment), {"spec": {"replicas": 3}})
-        assert len(fights(touched, Surroundings())) == 1
+        assert len(may_release(touched, Surroundings()).no) == 1
         writer.delete(ref_of(deployment))

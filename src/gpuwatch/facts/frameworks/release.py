@@ -80,7 +80,7 @@ def owned_paths(object_: Object) -> tuple[str, ...]:
 
 def release(object_: Object, *, remediation: str, at: datetime, kept: Sequence[Saved] = ()) -> Release | Refused:
     """The writes that release this object as read. remediation: name of the one that releases it. kept: values that it
-    stored before its first write. `fights.fights` checks which controllers would undo the release."""
+    stored before its first write. `fights.may_release` checks which controllers would undo it."""
     rule = known_rule(object_)
     if isinstance(rule, Refused):
         return rule
