@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -24,7 +24,17 @@ from gpuwatch.act.plan.draw import draw_plan
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.facts.model.cluster import Cluster, Pod
-from gpuwatch.facts.model.decision import ActionKind, Finding, FindingKind, Mode, Plan, PlanItem, Verdict
+from gpuwatch.facts.model.decision import (
+    ActionKind,
+    Advice,
+    Finding,
+    FindingKind,
+    Mode,
+    Plan,
+    PlanItem,
+    Severity,
+    Verdict,
+)
 from gpuwatch.facts.model.telemetry import Device, Signal
 from gpuwatch.judge.health.assess import assess_health
 from gpuwatch.judge.health.policy import HealthPolicy
@@ -89,6 +99,12 @@ class Seen:
     @property
     def admitted(self) -> set[ActionKind]:
         return {item.candidate.action for item in self.plan.items if item.admitted}
+
+    @property
+    def without_capacity(self) -> list[str]:
+        """The Nodes that offer no GPU for now, though none of theirs is held."""
+        held = {pod.node for pod in self.cluster.pods if pod.devices}
+        return [name for name in ("gpu-0", "gpu-1") if self.node(name) == "True 0/0" and name not in held]
 
     def item(self, action: ActionKind) -> PlanItem | None:
         return next((item for item in self.plan.items if item.candidate.action is action), None)
@@ -180,14 +196,25 @@ def test_what_is_read_of_each_object(name: str, tmp_path: Path) -> None:
     assert told(lines_of(name), tmp_path) == SHOWN[name]
 
 
+def hold_to_be_shown_alone(findings: Iterable[Finding], seen: Seen) -> None:
+    """They say that these Nodes have free GPUs that no Pod can get, ask nobody to do anything, and are no more."""
+    found = list(findings)
+    assert [each.node for each in found] == seen.without_capacity, (seen.at, seen.moment.mark)
+    for each in found:
+        assert (each.kind, each.verdict) == (FindingKind.OUT_OF_SERVICE, Verdict.UNKNOWN)
+        assert (each.severity, each.advice, each.gpu_hours) == (Severity.INFO, Advice.WATCH, 0)
+        assert each.summary == "4 free GPUs are out of service: its capacity is 0, though it has 4"
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_nothing_is_done_to_a_cluster_whose_gpus_are_well(name: str, replay: Callable[..., list[Seen]]) -> None:
-    """At no moment: not at a capacity of 0, not while Pods wait, end or do not end."""
+    """At no moment: not at a capacity of 0, not while Pods wait, end or do not end. Nothing but free GPUs that are not
+    offered is a finding."""
     for seen in replay(name):
         assert seen.plan.brake == ""
         assert seen.admitted == set(), (seen.at, seen.moment.mark, seen.plan.items)
         if name != "device-unhealthy":
-            assert seen.findings == (), (seen.at, seen.moment.mark)
+            hold_to_be_shown_alone(seen.findings, seen)
 
 
 @pytest.mark.parametrize(("name", "node"), [("kubelet-restarts", "gpu-0"), ("kubelet-restarts", "gpu-1")])
@@ -310,8 +337,11 @@ def test_refused_pods_of_two_teams_taint_the_node_and_are_read_with_and_without_
         assert {each.node for each in seen.findings} <= {"gpu-0"}
         assert seen.admitted <= {ActionKind.TAINT_NODE}
     for seen in acted:
-        (found,) = seen.findings
-        assert (found.kind, found.verdict, found.approval) == (FindingKind.POD_ADMISSION, Verdict.DEGRADED, "")
+        (found,) = (each for each in seen.findings if each.kind is FindingKind.POD_ADMISSION)
+        assert (found.verdict, found.approval) == (Verdict.DEGRADED, "")
+        hold_to_be_shown_alone((each for each in seen.findings if each is not found), seen)
+        assert {each.candidate.findings for each in seen.plan.items} == {(found.id,)}
+    assert any(seen.without_capacity for seen in acted), "while its kubelet is restarted"
     refused = [(seen, pod) for seen in every for pod in seen.cluster.pods if pod.phase == "Failed"]
     assert {(pod.refused, pod.scheduled, pod.devices) for _, pod in refused} == {("UnexpectedAdmissionError", True, ())}
     bare = Counter("containerStatuses" in raw(seen, pod)["status"] for seen, pod in refused)
