@@ -31,6 +31,7 @@ LISTED = {
     "statefulsets": "apps",
     "jobs": "batch",
     "cronjobs": "batch",
+    "horizontalpodautoscalers": "autoscaling",
     "jobsets": "jobset.x-k8s.io",
     "resourceclaims": "resource.k8s.io",
     "resourceslices": "resource.k8s.io",
@@ -234,6 +235,7 @@ def test_a_list_that_is_refused_costs_only_itself(
         "namespaces": FactKind.NAMESPACES,
         "resourcequotas": FactKind.QUOTAS,
         "poddisruptionbudgets": FactKind.BUDGETS,
+        "horizontalpodautoscalers": FactKind.AUTOSCALERS,
         "resourceclaims": FactKind.CLAIMS,
         "resourceslices": FactKind.CLAIMS,
     }
@@ -246,6 +248,7 @@ def test_a_list_that_is_refused_costs_only_itself(
         "namespaces": ("namespaces",),
         "resourcequotas": ("quotas",),
         "poddisruptionbudgets": ("budgets",),
+        "horizontalpodautoscalers": (),  # the fleet has none
         "resourceclaims": ("claims",),
         "resourceslices": ("claims",),
     }
@@ -264,8 +267,8 @@ def test_an_account_with_next_to_no_rights_gets_the_little_it_may_see(
     cluster = LiveCluster(api_client(allowed("only-namespaces", lambda name: name == "namespaces"))).read(_now())
     assert replace(cluster, gaps=(), unread=Cluster().unread) == Cluster(namespaces=live.namespaces)
     assert not cluster.known
-    # Without Pods no owner is asked for, and this cluster does not serve Kueue.
-    read = {FactKind.NAMESPACES, FactKind.OWNERS, FactKind.GANGS}
+    # Without Pods no owner and no autoscaler is asked for, and no claim is in use. This cluster does not serve Kueue.
+    read = {FactKind.NAMESPACES, FactKind.OWNERS, FactKind.AUTOSCALERS, FactKind.CLAIMS, FactKind.GANGS}
     assert {item.kind for item in cluster.unread} == {*FactKind} - read
     assert _kinds(cluster.gaps) == [
         (GapKind.REFUSED, what)
