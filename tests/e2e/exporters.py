@@ -40,6 +40,13 @@ def daemon_set(port: int, image: str = "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2")
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": wanted}
 
 
+def exporter_pod(node: str, port: int, image: str) -> dict[str, Any]:
+    """One of these Pods on its own, by the name that the Node's target has."""
+    template = daemon_set(port, image)["spec"]["template"]
+    metadata = {**template["metadata"], "name": target(node)["pod"], "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**template["spec"], "nodeName": node}}
+
+
 def target(node: str) -> dict[str, str]:
     """The labels that service discovery gives to a Node's exporter."""
     own = {"namespace": NAMESPACE, "pod": f"{JOB}-{node}", "container": JOB}
