@@ -425,6 +425,12 @@ class TestDemandsFromAdvice:
         demands = slice_demands([advice], fleet.cluster, fleet.devices)
         assert demands[0].mig_profile == ""
 
+    def test_advice_with_a_condition_changes_nothing(self) -> None:
+        fleet = self.fleet()
+        advice = self.advice(Target(kind=TargetKind.MIG, gpu_model=A100, gpus_per_pod=1, mig_profile="2g.10gb"))
+        demands = slice_demands([replace(advice, condition="Only if so.")], fleet.cluster, fleet.devices)
+        assert demands[0].mig_profile == ""
+
     def test_pods_that_have_ended_and_other_vendors_ask_for_nothing(self) -> None:
         fleet = self.fleet()
         fleet.pods = [replace(pod, phase="Succeeded") if pod.name == "a" else pod for pod in fleet.pods]

@@ -69,6 +69,16 @@ def memory_need(
     )
 
 
+def reserves(memory: MemoryNeed, now_bytes: float, then_bytes: float) -> str:
+    """The condition on a GPU with less memory than now, of a program that may reserve a share of it; '' for others."""
+    if not memory.elastic or then_bytes >= now_bytes:
+        return ""
+    return (
+        f"Only if it still gets the {_gib(memory.peak_bytes)} per GPU that it uses now: where the program reserves a "
+        "share of its GPU (vLLM's gpu_memory_utilization, XLA_PYTHON_CLIENT_MEM_FRACTION), raise that share."
+    )
+
+
 def _is_elastic(run: MemoryRun) -> bool:
     """Whether the run may have reserved more than it needs: flat from the start at any share of the device (vLLM at
     0.4), or nearly full where its start was not measured."""

@@ -85,11 +85,14 @@ def slice_demands(
     recommendations: Iterable[Recommendation], cluster: Cluster, devices: Sequence[Device]
 ) -> tuple[SliceDemand, ...]:
     """What every Pod on a MIG-capable NVIDIA GPU needs: the advised slice, else what it holds now. The plan ignores
-    recommendations for other kinds of targets. A Pod on several models or profiles has one demand for each."""
+    recommendations for other kinds of targets, and those with a condition that its owner has yet to meet. A Pod on
+    several models or profiles has one demand for each."""
     advised = {
         item.key: item.chosen.target
         for item in recommendations
-        if item.chosen.target.kind is TargetKind.MIG and item.chosen.target.gpu_model == item.key.gpu_model
+        if item.chosen.target.kind is TargetKind.MIG
+        and item.chosen.target.gpu_model == item.key.gpu_model
+        and not item.condition
     }
     nodes = {node.name: node for node in cluster.nodes}
     holders = holders_of(cluster, devices)

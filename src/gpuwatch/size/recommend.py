@@ -30,6 +30,7 @@ from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
 from gpuwatch.size.capability import built_for, condition
 from gpuwatch.size.change import change
 from gpuwatch.size.facts import Facts, gather
+from gpuwatch.size.memory import reserves
 from gpuwatch.size.options import options_of, partners
 from gpuwatch.size.policy import AdvicePolicy, rounded_apart
 from gpuwatch.size.ready import MOVED_AFTER, Ready, prepare
@@ -315,7 +316,8 @@ def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation
     days = item.confidence_days
 
     def only(option: Option) -> str:
-        return condition(item.gpu, gpu_of(option.target), policy.compute_capabilities, facts.annotated(item.key))
+        image = condition(item.gpu, gpu_of(option.target), policy.compute_capabilities, facts.annotated(item.key))
+        return " ".join(filter(None, (image, reserves(item.memory, item.current.memory_bytes, option.memory_bytes))))
 
     only_if = only(chosen)
     sure = [option for option in others if only_if and worth_it(item, option, policy) and not only(option)]

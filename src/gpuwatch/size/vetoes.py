@@ -63,9 +63,10 @@ def _framebuffer(case: VetoCase) -> str | None:
 
 
 def _elastic_memory(case: VetoCase) -> str | None:
-    if not case.item.memory.elastic or case.offered_bytes >= case.item.current.memory_bytes:
+    """What it has now is enough, whatever it needs of it: a target that offers as much is asked for on a condition."""
+    if not case.item.memory.elastic or case.offered_bytes >= case.item.current.memory_bytes or not _framebuffer(case):
         return None
-    return f"Its memory need is not known, and the target has less memory than it has now. {case.item.memory.reason}"
+    return f"Its memory need is not known, and the target has less memory than it uses now. {case.item.memory.reason}"
 
 
 def _nvlink(case: VetoCase) -> str | None:
