@@ -120,22 +120,27 @@ def _small_memory(item: Recommendation, runs: Iterable[Run]) -> bool:
 
 
 def _slower(item: Recommendation, runs: Iterable[Run]) -> bool:
-    """Whether the work, while it computes, asks for more of the tensor cores or of the memory than the target can give
-    at the speed that the advice promises at least. Fewer GPUs and shares have the same GPU, and are not judged; nor is
-    a rate that the catalog does not know."""
+    """Whether the work runs below the speed that the advice promises, by what it asks of the tensor cores and of
+    the memory while it computes. A host-bound program computes for a small part of its time, and only that part gets
+    longer. Fewer GPUs and shares have the same GPU, and are not judged, nor is a rate that the catalog lacks."""
     if item.chosen.target.kind not in (TargetKind.MIG, TargetKind.MODEL):
         return False
-    levels = [(0.5 if run.behaviour.activity is WorkKind.HOST_BOUND else run.behaviour.sm_level) for run in runs]
-    level = max(levels, default=0.0)
+    return any(speed_ratio(item, run) < item.target_speed_ratio for run in runs)
+
+
+def speed_ratio(item: Recommendation, run: Run) -> float:
+    host_bound = run.behaviour.activity is WorkKind.HOST_BOUND
+    level, share = (0.5, run.behaviour.sm_level) if host_bound else (run.behaviour.sm_level, 1.0)
     asked = {
         "fp16_dense_flops_per_second": level * tensor_share(level),
         "memory_bandwidth_bytes_per_second": level * dram_share(level),
     }
+    longer = 1.0
     for rate, ratio in asked.items():
         now, then = _peak_of(item.current.target, rate), _peak_of(item.chosen.target, rate)
-        if now is not None and then is not None and ratio * now * item.target_speed_ratio > then:
-            return True
-    return False
+        if now and then:
+            longer = max(longer, ratio * now / then)
+    return 1.0 / (1.0 - share + share * longer)
 
 
 def _peak_of(target: Target, rate: str) -> float | None:

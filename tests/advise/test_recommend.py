@@ -552,3 +552,11 @@ def test_a_live_pod_that_restarted_near_the_cards_limit_needs_more() -> None:
     again = answer(one, world=cluster(pods=[pod(name="pod-0", restarts=1)])).memory
     assert (once.headroom_ratio, again.headroom_ratio) == (0.10, 0.20)
     assert "perhaps out of memory" in again.reason
+
+
+@pytest.mark.parametrize(("sm", "said"), [(0.01, False), (0.5, True)])
+def test_the_speed_while_it_works_is_said_where_pauses_hide_it(sm, said):
+    """A notebook that works 2 % of the time; on 1g.5gb kernels on half of the SMs take several times as long."""
+    found = advised(answer(profile(cells=[cell(0.02, 0.02 * sm, dram_active_ratio=0.0)])))
+    assert found.chosen.target.mig_profile == "1g.5gb"
+    assert ("while its GPU works, 2.0% of the time" in found.reason) is said

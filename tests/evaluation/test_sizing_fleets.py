@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from advise.world import answer, profile
 from gpuwatch.facts.model.sizing import Recommendation, Target, TargetKind
 from lab.demo import simulated
-from lab.evaluation.sizing_fleets import FleetSizing, main, score
+from lab.evaluation.sizing_fleets import FleetSizing, main, score, speed_ratio
+from lab.simulate.behaviour import WorkKind
 from lab.simulate.fleet import SimulatedFleet
 
 MIB = 2**20
@@ -59,6 +60,15 @@ def test_a_target_that_cannot_give_the_rates_is_counted(fleet: SimulatedFleet) -
     found = score(3, fleet, [advice(fleet, 80, "T4", hard.workload.id)], {})
     assert found.slower == (f"3 {hard.workload.id.partition('/')[2]}",)
     assert (found.advised, found.others_advised) == (0, 1)
+
+
+def test_of_host_bound_work_only_the_part_on_the_gpu_gets_longer(fleet: SimulatedFleet) -> None:
+    """Its kernels ask for 0.29 of an A100's bandwidth, and a T4 has 0.16: they take 1.84 times as long. They run for
+    10 % of the time, so that the whole takes 1.08 times as long; at 20 % it would be 1.17 times."""
+    run = next(run for run in fleet.runs if run.behaviour.activity is WorkKind.HOST_BOUND)
+    for busy, speed in ((0.1, 0.92), (0.2, 0.86)):
+        slow = replace(run, behaviour=replace(run.behaviour, sm_level=busy))
+        assert speed_ratio(advice(fleet, 80, "T4"), slow) == pytest.approx(speed, abs=0.01)
 
 
 def test_fleets_add_up() -> None:

@@ -106,6 +106,12 @@ def _one_process_one_slice(case: VetoCase) -> str | None:
     return None
 
 
+def at_work_ratio(profile: WorkloadProfile, speed: SpeedEstimate) -> float | None:
+    """Speed of the work on the GPU itself, without the pauses, at the pessimistic end; None where it is not slower."""
+    busy = profile.mean("busy_ratio")
+    return busy / (busy + 1.0 / speed.low_ratio - 1.0) if busy and speed.low_ratio < 1 else None
+
+
 def _latency(case: VetoCase) -> str | None:
     """A service's latency depends on the work on the GPU, not on the pauses between requests."""
     if not case.facts.serves(case.item.key):
@@ -116,12 +122,9 @@ def _latency(case: VetoCase) -> str | None:
             f"A {kind} answers requests, and partners on the same GPU make the slowest answers slower (measured: "
             "+66 % at the 99th percentile with an unchanged median)."
         )
-    busy = case.item.profile.mean("busy_ratio")
-    if case.speed_unknown or not busy or case.speed.low_ratio >= 1:
-        return None
-    work = busy / (busy + 1.0 / case.speed.low_ratio - 1.0)
+    work = None if case.speed_unknown else at_work_ratio(case.item.profile, case.speed)
     bound = case.facts.policy.target_speed_ratio
-    if work >= bound:
+    if work is None or work >= bound:
         return None
     share, needed = rounded_apart(100 * work, 100 * bound, digits=0)
     return (
