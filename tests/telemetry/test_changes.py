@@ -98,6 +98,61 @@ def test_both_vocabularies_are_asked(tmp_path: Path) -> None:
     assert told(timeline, tmp_path) == [(A, 600 - EVERY, 0, 79), (uuid(2), 300 - EVERY, 0, 48)]
 
 
+TOTAL = "DCGM_EXP_XID_ERRORS_TOTAL"
+
+
+def total(*series: tuple[dict[str, str], Callable[[float], float] | float, float]) -> Timeline:
+    """Series of one GPU's XID totals, each with more labels, its values, and since how many seconds ago it exists."""
+    timeline = Timeline().add(TEMPERATURE, gpu(1), 40)
+    for labels, values, ago in series:
+        timeline.add(TOTAL, gpu(1) | labels, values, ago=ago)
+    return timeline
+
+
+def steps(*ago: float, start: float = 1) -> Callable[[float], float]:
+    """A counter that rises by one at each of these seconds ago."""
+    return lambda now: start + sum(now < each for each in ago)
+
+
+@pytest.mark.parametrize(
+    ("timeline", "expected"),
+    [
+        pytest.param(total(({"xid": "94"}, 3, 3600)), [], id="a steady total"),
+        pytest.param(total(({"xid": "94"}, 1, 600)), [], id="its first sample has no time"),
+        pytest.param(total(({"xid": "94"}, steps(600), 3600)), [("94", 570, 0, 1)], id="a rise"),
+        pytest.param(
+            total(({"xid": "94"}, steps(1200, 600, 600), 3600)), [("94", 1170, 0, 1), ("94", 570, 1, 3)], id="a burst"
+        ),
+        pytest.param(
+            total(({"xid": "94"}, steps(900), 3600), ({"xid": "31"}, steps(300), 3600)),
+            [("94", 870, 0, 1), ("31", 270, 0, 1)],
+            id="two XIDs",
+        ),
+        pytest.param(total(({"xid": "94"}, lambda ago: 9 if ago >= 600 else 1, 3600)), [], id="a restart is no event"),
+        pytest.param(
+            total(({"xid": "94"}, lambda ago: 9 if ago >= 900 else 1 if ago >= 600 else 2, 3600)),
+            [("94", 570, 0, 1)],
+            id="a rise after a restart",
+        ),
+        pytest.param(
+            total(({"xid": "94"}, steps(600), 3600), ({"xid": "94", "instance": "b"}, steps(560, start=4), 3600)),
+            [("94", 570, 0, 1)],
+            id="two exporters show one event",
+        ),
+        pytest.param(
+            total(({"xid": "94"} | held("a"), 3, 3600), ({"xid": "94"} | held("b"), 4, 600)), [], id="a new Pod"
+        ),
+        # The window is open on the left, and the sample before it tells whether the first one in it is a rise.
+        pytest.param(total(({"xid": "94"}, steps(WINDOW + EVERY), 3600)), [], id="before the window"),
+        pytest.param(total(({"xid": "94"}, steps(WINDOW), 3600)), [("94", WINDOW - EVERY, 0, 1)], id="within it"),
+    ],
+)
+def test_what_is_an_event_of_a_total(
+    timeline: Timeline, expected: list[tuple[str, int, float, float]], tmp_path: Path
+) -> None:
+    assert told(timeline, tmp_path, Signal.XID_EVENTS_TOTAL) == expected
+
+
 def test_recovery_action(tmp_path: Path) -> None:
     timeline = Timeline().add(TEMPERATURE, gpu(1), 40)
     timeline.add("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", gpu(1), lambda ago: 2 if ago < 600 else 0)

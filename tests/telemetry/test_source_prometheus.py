@@ -91,6 +91,7 @@ def fleet() -> Timeline:
     timeline.add("DCGM_FI_DEV_XID_ERRORS", gpu(1, err_code="13") | own, 13, until=900, ends=True)
     timeline.add("DCGM_FI_DEV_XID_ERRORS", gpu(1, err_code="79") | own, 79, ago=900)
     timeline.add("DCGM_EXP_XID_ERRORS_TOTAL", gpu(1, xid="79") | own, 1, ago=900)
+    timeline.add("DCGM_EXP_XID_ERRORS_TOTAL", gpu(3, xid="31") | own, lambda ago: 1 + (ago < 900) + (ago < 300))
     counting = gpu(2, xid="119", window_size_in_ms="300000") | own
     for ago in (3000, 1500, 600):
         timeline.add("DCGM_EXP_XID_ERRORS_COUNT", counting, 1, ago=ago, until=ago - 300, ends=True)
@@ -180,11 +181,17 @@ def test_devices_readings_histories_and_changes(store: PrometheusStore, recorded
         assert gaps == ()
         assert found == histories(recorded, AT, expected_schema, expected, NEEDS, devices)[0]
 
-    states = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT)
+    states = (Signal.XID_CODE, Signal.XID_WINDOW_COUNT, Signal.XID_EVENTS_TOTAL)
     changes, gaps = state_changes(store, states, AT, 1800, schema, inventory)
     assert gaps == ()
     assert changes == state_changes(recorded, states, AT, 1800, expected_schema, expected)[0]
-    assert [(each.variant, each.before, each.after) for each in changes] == [("119", 0, 1), ("", 13, 79), ("119", 1, 2)]
+    assert [(each.variant, each.before, each.after) for each in changes] == [
+        ("119", 0, 1),
+        ("", 13, 79),
+        ("31", 0, 1),
+        ("119", 1, 2),
+        ("31", 1, 2),
+    ]
 
 
 def assert_same(found: tuple[HeldWindows, ...], expected: tuple[HeldWindows, ...]) -> None:

@@ -1,8 +1,8 @@
 """The XIDs within the change window, and those of many GPUs with one common cause that is not hardware.
 
 Each of the three metrics is incomplete. The last-value gauge shows no repeat, shows only the last of several, and never
-clears. The exporter's windowed count shows repeats, but forgets an XID after its window. Its total shows repeats but no
-time, and its first sample is 1, so it appears instead of increasing. All counts here are therefore lower bounds.
+clears. The exporter's windowed count shows repeats, but forgets an XID after its window. Its total shows repeats, but
+its first sample is 1, so it appears instead of increasing, at no known time. So all counts here are lower bounds.
 """
 
 from collections import Counter, defaultdict
@@ -38,6 +38,7 @@ class XidsAsked:
         self.samples = [ask.context(signal, Statistic.COUNT, window) for signal in REPORTING_SIGNALS]
         self.latched = ask.changes(Signal.XID_CODE)
         self.occurred = ask.changes(Signal.XID_WINDOW_COUNT)
+        self.rose = ask.changes(Signal.XID_EVENTS_TOTAL)
 
 
 # Columns of NVIDIA's catalog, and the prefixes of their models. Every XID applies to other models (Ada, Turing, GH200).
@@ -66,7 +67,7 @@ class XidEvent:
     """An XID that one GPU raised within the change window.
 
     code: the number, or the text where an exporter wrote something else. known: its row of the catalog.
-    times: as far as the gauge or the windowed count shows them.
+    times: as far as the gauge, the windowed count or the total shows them.
     doubtful: it may be older than the window: the gauge's first sample had it, or the windowed count began before.
     workloads: those that had the GPU at these times, or have it now where no time is known.
     fault: the remembered fault; None where the XID is no fault of the hardware.
@@ -112,20 +113,23 @@ class _Seen:
             uuid: _by_code((_code(change.after), change) for change in changes if change.after > 0)
             for uuid, changes in asked.latched.items()
         }
-        self._occurred = {
-            uuid: _by_code((code, change) for change in changes if (code := _variant(change.variant)))
-            for uuid, changes in asked.occurred.items()
-        }
+        self._occurred, self._rose = (
+            {
+                uuid: _by_code((code, change) for change in changes if (code := _variant(change.variant)))
+                for uuid, changes in shown.items()
+            }
+            for shown in (asked.occurred, asked.rose)
+        )
 
     def codes(self, gpu: PhysicalGpu) -> set[int | str]:
-        found = {*self._latched.get(gpu.uuid, ()), *self._occurred.get(gpu.uuid, ())}
+        found = {code for shown in (self._latched, self._occurred, self._rose) for code in shown.get(gpu.uuid, ())}
         for answers in self._asked.counts:
             found.update(_counts(answers, gpu))
         return found
 
     def event(self, gpu: PhysicalGpu, code: int | str) -> XidEvent:
         latched = self._latched.get(gpu.uuid, {}).get(code, [])
-        occurred = self._occurred.get(gpu.uuid, {}).get(code, [])
+        occurred, rose = (shown.get(gpu.uuid, {}).get(code, []) for shown in (self._occurred, self._rose))
         evidence = []
         if latched:
             newest = latched[-1]
@@ -136,9 +140,12 @@ class _Seen:
         for answers in (self._asked.increased, self._asked.appeared):
             if total := _counts(answers, gpu).get(code):
                 totals.append(total)
-                evidence.append(answers.evidence(gpu, float(total), comparison=">", bound=0.0, note=f"XID {code}"))
+                newest_rise = rose[-1].at if rose and answers is self._asked.increased else None
+                evidence.append(
+                    answers.evidence(gpu, float(total), comparison=">", bound=0.0, at=newest_rise, note=f"XID {code}")
+                )
         at_once = _counts(self._asked.counted, gpu).get(code, 0)
-        times = max((latched, occurred), key=len)
+        times = max((latched, occurred, rose), key=len)
         in_window = round(sum(change.after - (change.before or 0.0) for change in occurred))
         if at_once or occurred:
             note = f"XID {code}"

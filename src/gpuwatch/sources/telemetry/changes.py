@@ -9,6 +9,9 @@ Of an exporter's windowed count, a change is when an event began, with the least
 an XID while it is within the exporter's window (its label window_size_in_ms, five minutes by default) and writes no row
 for it afterwards. Ten XIDs, ten minutes apart, show as ten times 1: neither the greatest value nor the changes of the
 series distinguish them from a single XID.
+
+Of a counter with a variant, such as dcgm-exporter's total of an XID, a change is a rise from one sample of a series to
+the next. The first sample of a series is none, as a restarted exporter or a new Pod begins one too; nor is a fall.
 """
 
 import math
@@ -62,8 +65,8 @@ def state_changes(
     """Changes within (at − window, at], by time. The device of a PHYSICAL signal is the GPU's UUID.
 
     before: the last value before the change, from up to one more window earlier, else None. A first value of 0 is no
-    change. Of simultaneous rows the greatest value counts. A windowed count changes with each new event; its `before`
-    and `after` are the least numbers of events of the variant since the window began.
+    change. Of simultaneous rows the greatest value counts. A windowed count, and a counter with a variant, changes with
+    each new event; its `before` and `after` are the least numbers of events of the variant since the window began.
     """
     changes: list[StateChange] = []
     gaps: list[Gap] = []
@@ -79,6 +82,9 @@ def state_changes(
             try:
                 if row.kind == "window":
                     changes.extend(_counted(occurrences(store, row, at, window_seconds, inventory), signal))
+                elif row.variant_label:
+                    found_rises = rises(store, row, at, window_seconds, inventory, schema.interval_seconds)
+                    changes.extend(_counted(found_rises, signal))
                 else:
                     reader.read(row, states, dropped)
             except TelemetryError as error:
@@ -237,6 +243,42 @@ def _counting(
         if key is not None and 0 < each.value <= plausible_range(row.signal)[1]:
             windows[key] = max(windows.get(key, 0.0), _window_seconds(each.labels))
     return windows
+
+
+def rises(
+    store: SampleStore, row: MetricRow, at: datetime, window_seconds: int, inventory: Inventory, interval_seconds: float
+) -> list[Occurrence]:
+    """Rises of a counter with a variant within (at − window, at], by device and time. Series of one device and variant
+    that rise within two intervals show the same event, as two exporters do. Raises TelemetryError."""
+    by = by_labels(row_labels.IDENTITY_LABELS[row.vendor], (row.variant_label,))
+    span = window_seconds + INSTANT_SECONDS  # a rise at the window's edge needs the sample before
+    question = Expression(selector(row), Function.INCREASE, span, combine=Combine.MAX, by=by)
+    rising = {
+        key for each in store.evaluate(question, at, inventory.partition) if each.value > 0 and (key := _key(each, row))
+    }
+    begin, found = at.timestamp() - window_seconds, defaultdict(list)
+    start = at - timedelta(seconds=span)
+    for number, series in enumerate(raw_series(store, row, {device for device, _ in rising}, start, at, inventory)):
+        key, before = _key(series, row), math.inf
+        for time, value in zip(series.times, series.values, strict=True):
+            if key in rising and 0 <= value <= plausible_range(row.signal)[1]:
+                if value > before and time > begin:
+                    found[key].append((time, number, round(value - before)))
+                before = value
+    return [
+        Occurrence(*key, seen, count) for key in found for seen, count in _together(found[key], 2 * interval_seconds)
+    ]
+
+
+def _together(found: Iterable[tuple[float, int, int]], seconds: float) -> Iterator[tuple[float, int]]:
+    """(time, count) of each event, from (time, series, count) of the rises of several series."""
+    kept: list[tuple[float, dict[int, int]]] = []  # first seen, and the counts by series
+    for time, number, count in sorted(found):
+        if kept and time - kept[-1][0] <= seconds and number not in kept[-1][1]:
+            kept[-1][1][number] = count
+        else:
+            kept.append((time, {number: count}))
+    return ((time, max(counts.values())) for time, counts in kept)
 
 
 def _window_seconds(labels: Mapping[str, str]) -> float:
