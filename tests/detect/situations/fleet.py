@@ -250,6 +250,7 @@ class World:
                         del device[known]
                 else:
                     device[gpu.uuid, metric, tuple(sorted(labels.items()))] = values(text, self._length)
+        self._freeze_energy(device)
         by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
         for (uuid, metric, more), found in device.items():
             gpu = by_uuid[uuid]
@@ -267,6 +268,17 @@ class World:
             others |= self._ends(number, said)
         for (metric, plain_labels), found in others.items():
             yield self._recorded(metric, dict(plain_labels), found, np.zeros(self._length, np.bool_))
+
+    def _freeze_energy(self, device: Mapping[tuple[str, str, Any], FloatArray]) -> None:
+        """The driver cannot read a GPU that is off the bus: its energy stands still, unless the row has it."""
+        given = {_selector(written)[0] for written in self._metrics}
+        for (uuid, metric, _), found in device.items():
+            off = (
+                found == 79 if metric in ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR") else np.zeros(0, np.bool_)
+            )
+            energy = next((key for key in device if key[0] == uuid and "_ENERGY_" in key[1]), None)
+            if off.any() and energy is not None and energy[1] not in given:
+                device[energy][off] = device[energy][off.argmax()]
 
     def _ends(self, number: int, said: Mapping[str, Any]) -> Mapping[Any, FloatArray]:
         """kube-state-metrics' series of finished Pods, whose objects the cluster no longer has."""

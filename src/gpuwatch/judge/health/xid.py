@@ -15,7 +15,7 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.faults import FaultMemory, KnownFault, RepairKind
-from gpuwatch.facts.model.telemetry import Signal, Vendor
+from gpuwatch.facts.model.telemetry import Signal, Statistic, Vendor
 from gpuwatch.judge.components import XID_COMPONENTS, combined_confidence, independent
 from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, Grade, PhysicalGpu, Tells, conclude
 from gpuwatch.judge.health.fault_memory import FaultsAsked, programs_differ, remembered_xids, with_memory
@@ -50,6 +50,7 @@ class _Asked(XidsAsked):
         # Of the memory of faults: without them repairs are not seen.
         ask(Signal.ENERGY_JOULES_TOTAL)
         ask(Signal.ECC_DBE_VOLATILE_TOTAL)
+        self.energy = ask.context(Signal.ENERGY_JOULES_TOTAL, Statistic.INCREASE, _ALIVE_SECONDS)
         self.faults = FaultsAsked(ask)
         self.reporting = ask.reporting(ask.policy.change_window_seconds)
 
@@ -82,6 +83,10 @@ _ADVICES = list(Advice)
 # One that needs corroboration counts half; its doubt is multiplied with that of the other sign.
 _FATAL_CONFIDENCE = 0.9
 _UNSURE_CONFIDENCE = 0.5
+_OFF_THE_BUS = 79
+_ALIVE_SECONDS = 600
+"""Time after an XID 79 in which the energy counter has to rise, before it contradicts the XID: ten samples. The driver
+cannot read a GPU that is off the bus."""
 _TWO_WORKLOADS = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.7)
 """Two workloads seldom have the same bug at once."""
 _INFOROM = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
@@ -180,6 +185,8 @@ class _Event:
         fatal, application = known.xid_class is XidClass.FATAL, known.xid_class is XidClass.APPLICATION
         signs = [] if application else self._signs(known)
         asked = any(sign.kind is FindingKind.RECOVERY_ACTION for sign in signs)
+        if known.code == _OFF_THE_BUS and not signs and (joules := self._alive()):
+            return self._contradicted(title, joules)
         if self.cause is not None and not asked and (fatal or not signs):
             if not self.fleet.everything:
                 return Verdict.UNKNOWN
@@ -194,6 +201,20 @@ class _Event:
             return Fleet.degraded(event.gpu, _TELLS, title, _INFOROM, (), components=())
         missing = "a second sign: a recovery action, DCGM health, an ECC, remap or link counter"
         return self._undecided(title, missing)
+
+    def _alive(self) -> float:
+        """Joules that the GPU has used in a whole window after the XID; 0.0 where that is not seen."""
+        event, fault = self.event, self.event.fault
+        last = max(event.times, default=fault.last_at if fault is not None and fault.timed else None)
+        late = last is not None and last <= self.fleet.before(_ALIVE_SECONDS)
+        return (self.asked.energy.of(event.gpu) or 0.0) if late and event.gpu.present else 0.0
+
+    def _contradicted(self, title: str, joules: float) -> Finding:
+        """One of the two is wrong, and nobody here can tell which."""
+        fact = self.asked.energy.evidence(self.event.gpu, joules, comparison=">", bound=0.0)
+        words = f"{title}; but the driver still reads the GPU: {joules / 1000:,.0f} kJ in the last 10 min"
+        missing = "which of the two is right; look for the XID in the kernel log of the Node"
+        return Fleet.undecided(self.event.gpu, _TELLS, words, [fact], missing, severity=Severity.WARNING)
 
     def _signs(self, known: Xid) -> list[Finding]:
         """Findings that show the same event or judge the whole GPU, without those that repeat the XID's number. For a
