@@ -27,10 +27,17 @@ _COUNTED = frozenset({48, 95, 171, 172})
 _WITH_48 = frozenset({171, 172})
 """They accompany a 48 and locate its error, so the driver's 'no action' after the 48 covers them."""
 
+CONTAINED = frozenset({63, 94})
+"""The driver confined the memory error to the program that met it, or takes the row out of use at the next reset. One
+is no fault of the GPU; it is remembered for a week, as a GPU that has them again and again is worn out."""
+LEMON_DAYS = 3
+"""Days of a week with such an error from which a GPU is worn out. On cards that retire pages NVIDIA calls more than one
+page a week too many (DCGM_FR_RETIRED_PAGES_DBE_LIMIT); NVSentinel counts five events in seven days."""
+
 _MOST_FAULTS = 4096
 _MOST_OF_ONE = 16
 """Occurrences, repairs and holders of one fault that are remembered."""
-_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+_HOUR, _DAY, _WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
 
 
 class FaultsAsked:
@@ -95,7 +102,8 @@ def with_memory(
     gpus = {gpu.uuid: gpu for gpu in fleet.gpus}
     for (uuid, code), fault in known.items():
         xid = fleet.xids.get(code)
-        if uuid in gpus and xid is not None and xid.xid_class is XidClass.FATAL:
+        lasts = code in CONTAINED and contained_days(fault, fleet.snapshot.at) >= LEMON_DAYS
+        if uuid in gpus and xid is not None and (xid.xid_class is XidClass.FATAL or lasts):
             event = XidEvent(
                 gpu=gpus[uuid],
                 code=code,
@@ -123,10 +131,15 @@ def with_failed_reboots(fleet: Fleet, finding: Finding, memory: FaultMemory) -> 
     return replace(finding, summary=words, advice=Advice.REPLACE)
 
 
+def contained_days(fault: KnownFault | None, at: datetime) -> int:
+    """Days (UTC) of the last week on which it occurred."""
+    return len({time.date() for time in fault.bursts if time > at - _WEEK}) if fault is not None else 0
+
+
 def _is_remembered(known: Xid, gpu: PhysicalGpu, times: Sequence[datetime] = ()) -> bool:
-    """Whether it is a fault of the GPU, or a program's error that other programs may raise too."""
-    fault = known.xid_class is XidClass.FATAL
-    return applies(known, gpu.model) and (fault or (known.xid_class is XidClass.APPLICATION and bool(times)))
+    """Whether it is a fault of the GPU, or an error that becomes one where other programs, or other days, have it."""
+    fault, again = known.xid_class is XidClass.FATAL, known.xid_class is XidClass.APPLICATION or known.code in CONTAINED
+    return applies(known, gpu.model) and (fault or (again and bool(times)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +150,16 @@ class _Look:
     asked: FaultsAsked
 
     def with_faults(self, memory: FaultMemory, kind: FindingKind, faults: Iterable[KnownFault]) -> FaultMemory:
-        """The memory with these faults of one kind, but those of GPUs long gone, old repaired ones and programs' errors
-        of yesterday; open ones first."""
+        """The memory with these faults of one kind, but those of GPUs long gone, old repaired ones, programs' errors of
+        yesterday and contained ones of last week; open ones first."""
         fleet = self.fleet
         oldest, day = fleet.before(fleet.policy.fault_kept_seconds), fleet.snapshot.at - _DAY
         gpus = {gpu.uuid: gpu for gpu in fleet.gpus}
 
         def rank(fault: KnownFault) -> int:
             known = fleet.xids.get(fault.code)
+            if fault.code in CONTAINED:
+                return 2 if fault.last_at > fleet.snapshot.at - _WEEK else 3
             if known is not None and known.xid_class is XidClass.APPLICATION:
                 return 2 if fault.last_at > day else 3
             return (0 if fault.open else 1) if fault.open or fault.last_at > oldest else 3

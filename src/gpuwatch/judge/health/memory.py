@@ -30,6 +30,11 @@ _CORRECTED_PER_SECOND = 0.1
 none, the known degraded GPU showed 17,700 (NVSentinel #1748)."""
 _REMAPPED_ROWS = 512
 """Rows remapped for uncorrectable errors from which a GPU is degraded: DCGM warns from there."""
+_NEW_ROWS_PER_WEEK = 3
+"""Rows remapped within a week from which a GPU is worn out. One error takes a row, or two; where pages are retired,
+NVIDIA calls more than one a week too many (DCGM_FR_RETIRED_PAGES_DBE_LIMIT)."""
+_WORN_OUT = "{:g} rows were remapped within the week: let its work end, then run the field diagnostic"
+_EXCHANGE_SOON = Grade(Severity.WARNING, Advice.REPLACE, 0.8)
 _RETIRED_PAGES = 63
 """Retired pages, of at most 64, from which a GPU is degraded: DCGM's bound."""
 _RETIRED_DBE_PAGES, _RETIRED_DBE_PAGES_PER_WEEK = 15, 1
@@ -86,6 +91,8 @@ class _RemapAsked:
         self.exhausted = ask(Signal.REMAP_BANKS_EXHAUSTED_COUNT)
         self.low = ask(Signal.REMAP_BANKS_LOW_COUNT)
         self.new_rows = ask(rows, Statistic.INCREASE, ask.policy.change_window_seconds)
+        # Each Pod has a series of its own; a count that rises between two of them rises in no series.
+        self.least_rows = ask.context(rows, Statistic.MIN, _WEEK_SECONDS)
 
 
 class _PagesAsked:
@@ -222,7 +229,7 @@ def row_remap(fleet: Fleet, asked: _RemapAsked) -> Judged:
     #55; NVML: it does not affect future work). DCGM warns of many remapped rows."""
     kind, failed, pending, rows = _REMAP, asked.failed, asked.pending, asked.rows
     # A failure never clears, so one sample is enough. No recorded page shows the three that are only suspected.
-    signs: tuple[tuple[GpuAnswers, int, str, Grade], ...] = (
+    signs: tuple[tuple[GpuAnswers, float, str, Grade], ...] = (
         (failed, 1, "a bad row could not be remapped", Grade(Severity.CRITICAL, Advice.REPLACE, 0.97)),
         (rows, _REMAPPED_ROWS, "{:g} rows are remapped for uncorrectable errors", _MANY_ROWS),
         (pending, 1, "a remapped row waits for the next reset", _PENDING),
@@ -233,6 +240,10 @@ def row_remap(fleet: Fleet, asked: _RemapAsked) -> Judged:
 
     def judge(gpu: PhysicalGpu) -> Conclusion:
         found = [sign for sign in signs if (sign[0].of(gpu) or 0) >= sign[1]]
+        total, least = rows.of(gpu), asked.least_rows.of(gpu)
+        if total is not None and least is not None and total - least >= _NEW_ROWS_PER_WEEK:
+            words = _WORN_OUT.format(total - least)
+            found.append((rows, least + _NEW_ROWS_PER_WEEK, words, _EXCHANGE_SOON))
         if found:
             words = "; ".join(text.format(answers.of(gpu)) for answers, _, text, _ in found)
             evidence = [answers.evidence(gpu, comparison=">=", bound=float(bound)) for answers, bound, *_ in found]

@@ -18,7 +18,15 @@ from gpuwatch.facts.model.faults import FaultMemory, KnownFault, RepairKind
 from gpuwatch.facts.model.telemetry import Signal, Statistic, Vendor
 from gpuwatch.judge.components import XID_COMPONENTS, combined_confidence, independent
 from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, Grade, PhysicalGpu, Tells, conclude
-from gpuwatch.judge.health.fault_memory import FaultsAsked, programs_differ, remembered_xids, with_memory
+from gpuwatch.judge.health.fault_memory import (
+    CONTAINED,
+    LEMON_DAYS,
+    FaultsAsked,
+    contained_days,
+    programs_differ,
+    remembered_xids,
+    with_memory,
+)
 from gpuwatch.judge.health.xid_events import (
     COMMON_CAUSE_SECONDS,
     CommonCause,
@@ -65,8 +73,6 @@ _CONFIRMS_NOTHING = frozenset({45, 154, 162})
 _RECOVERY_ACTION_CHANGED = 154
 _INFOROM_NOT_WRITTEN = 93
 """On Volta, DCGM's health module takes it for a corrupt InfoROM. Elsewhere NVIDIA asks for no action."""
-_CONTAINED = frozenset({63, 94})
-"""The driver confined the memory error to the program that met it, or takes the row out of use at the next reset."""
 _UNCONTAINED = frozenset({64, 95, 140})
 
 _ADVICE = {
@@ -89,6 +95,8 @@ _ALIVE_SECONDS = 600
 cannot read a GPU that is off the bus."""
 _TWO_WORKLOADS = Grade(Severity.WARNING, Advice.RESET_WHEN_IDLE, 0.7)
 """Two workloads seldom have the same bug at once."""
+_LEMON = Grade(Severity.WARNING, Advice.REPLACE, 0.8)
+"""Its work may end; then the field diagnostic decides."""
 _INFOROM = Grade(Severity.WARNING, Advice.INSPECT, SUSPECTED)
 _DAY_SECONDS = 24 * 3600
 
@@ -140,7 +148,8 @@ def xid(fleet: Fleet, asked: _Asked) -> Judged:
 
 
 def _lasts(event: XidEvent) -> bool:
-    return event.fault is None or event.fault.open
+    """A contained error is remembered for its days alone: what follows it, a reset or not, ends nothing."""
+    return event.fault is None or event.fault.open or event.fault.code in CONTAINED
 
 
 def _hidden(gpu: PhysicalGpu) -> Conclusion:
@@ -175,7 +184,11 @@ class _Event:
         if known.code == _RECOVERY_ACTION_CHANGED:
             exported = self.asked.recovery.of(event.gpu) is not None
             return self._healthy("its recovery action is judged by itself") if exported else _hidden(event.gpu)
-        if event.fault is not None and not event.fault.open:
+        days = contained_days(event.fault, self.fleet.snapshot.at) if known.code in CONTAINED else 0
+        if days >= LEMON_DAYS:
+            words = f"{title}; on {days} days of this week: let its work end, then run the field diagnostic"
+            return Fleet.degraded(event.gpu, _TELLS, words, _LEMON, (), components=(Component.MEMORY,))
+        if event.fault is not None and not _lasts(event):
             return self._healthy(f"{title}; over since {_ended(event.fault)}")
         return self._open(known, title)
 
@@ -200,7 +213,9 @@ class _Event:
                 return self._healthy(title)
             return Fleet.degraded(event.gpu, _TELLS, title, _INFOROM, (), components=())
         missing = "a second sign: a recovery action, DCGM health, an ECC, remap or link counter"
-        return self._undecided(title, missing)
+        # A driver that would ask for the reset, and asks for nothing, makes it a program's hang.
+        due = known.action is XidAction.RESET_GPU and self.asked.recovery.of(event.gpu) != 0
+        return self._undecided(title, missing, Severity.WARNING if due else Severity.INFO)
 
     def _alive(self) -> float:
         """Joules that the GPU has used in a whole window after the XID; 0.0 where that is not seen."""
@@ -260,11 +275,13 @@ class _Event:
         """Whether the driver confined a memory error to a program, or the row waits for its remapping."""
         codes = {event.code for event in self.mine if _lasts(event)}
         waits = any(sign.kind is FindingKind.ROW_REMAP and sign.advice is Advice.RESET_WHEN_IDLE for sign in signs)
-        return Component.MEMORY in parts and not codes & _UNCONTAINED and (waits or bool(codes & _CONTAINED))
+        return Component.MEMORY in parts and not codes & _UNCONTAINED and (waits or bool(codes & CONTAINED))
 
     def _again(self, fault: KnownFault) -> str:
         """How often it came back, where that asks for more than another repair; '' where it does not."""
         policy = self.fleet.policy
+        if fault.code in CONTAINED:
+            return ""
         if fault.failed_repairs >= policy.failed_repairs:
             return f"it came back after {fault.failed_repairs} repairs"
         bursts = sum(time > self.fleet.before(_DAY_SECONDS) for time in fault.bursts)
