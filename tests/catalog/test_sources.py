@@ -83,7 +83,7 @@ def test_what_ends_a_job_is_critical_and_nothing_that_only_warns_is() -> None:
     ending = {Advice.RESET, Advice.REBOOT, Advice.REPLACE}
     for row in dcgm_errors().values():
         assert (row.severity is Severity.CRITICAL) is (row.advice in ending), row.code
-        assert row.shown_from == (10 if row.code in WARNINGS else 255 if row.code in ("THERMAL", "POWER") else 20)
+        assert row.shown_from == (10 if row.code in WARNINGS else 255 if row.code in NEVER_SHOWN else 20)
 
 
 def test_the_code_decides_then_the_watch_then_nobody() -> None:
@@ -92,5 +92,28 @@ def test_the_code_decides_then_the_watch_then_nobody() -> None:
     assert dcgm_error("SM", "").code == "OTHER"
 
 
-WARNINGS = {"DCGM_FR_CORRUPT_INFOROM", "DCGM_FR_POWER_UNREADABLE", "DCGM_FR_PCI_REPLAY_RATE"}
+def test_a_code_that_the_exporter_does_not_know_is_known_by_its_number() -> None:
+    assert dcgm_error("NVLINK", "DCGM_FR_UNKNOWN(119)").code == "DCGM_FR_NVLINK_EFFECTIVE_BER_THRESHOLD"
+    assert dcgm_error("NVLINK", "DCGM_FR_UNKNOWN(121)").code == "DCGM_FR_NVLINK_SYMBOL_BER_THRESHOLD"
+
+
+WARNINGS = {
+    "DCGM_FR_CORRUPT_INFOROM",
+    "DCGM_FR_GPU_RECOVERY_DRAIN_P2P",
+    "DCGM_FR_PCI_REPLAY_RATE",
+    "DCGM_FR_POWER_UNREADABLE",
+    "DCGM_FR_UNCORRECTABLE_ROW_REMAP_LIMIT",
+}
 """DcgmHealthWatch.cpp never sets these to FAIL."""
+NEVER_SHOWN = {
+    "DCGM_FR_CLOCKS_EVENT_POWER",
+    "DCGM_FR_CLOCKS_EVENT_THERMAL",
+    "DCGM_FR_CONTAINED_ERROR",
+    "DCGM_FR_IMEX_UNHEALTHY",
+    "DCGM_FR_NVLINK_ERROR_THRESHOLD",
+    "DCGM_FR_NVSWITCH_NON_FATAL_ERROR",
+    "DCGM_FR_PENDING_PAGE_RETIREMENTS",
+    "POWER",
+    "THERMAL",
+}
+"""A rule of gpuwatch's own measures these, or knows whether they matter."""

@@ -185,7 +185,7 @@ def test_a_warning_is_no_failure(code: float) -> None:
 
 def test_a_warning_proves_nothing_because_it_may_hide_a_failure() -> None:
     """dcgm-exporter shows one incident of a watch, the last one."""
-    incident = "MEM;DCGM_FR_UNKNOWN(132)"
+    incident = "MEM;DCGM_FR_UNKNOWN(140)"
     shown = findings(watch(incident, 10, 10), everything=True)["dcgm_health:device/gpu-0"]
     assert shown.verdict is Verdict.UNKNOWN
     assert shown.summary.startswith("no watch fails, but MEM warns")

@@ -101,6 +101,10 @@ class _Incident(NamedTuple):
     status: float
     meaning: DcgmError
 
+    @property
+    def understood(self) -> bool:
+        return self.meaning.code.startswith("DCGM_FR_") if self.code else self.meaning.code == self.watch
+
 
 def _incidents(answers: GpuAnswers, gpu: PhysicalGpu) -> list[_Incident]:
     parts = ((*variant.partition(";")[::2], status) for variant, status in sorted(answers.by_variant(gpu).items()))
@@ -192,7 +196,7 @@ def _failed(fleet: Fleet, gpu: PhysicalGpu, failed: list[_Incident], lasting: bo
             0, asked.now.evidence(gpu, status, comparison=">=", bound=float(min(status, DCGM_FAIL)), note=note)
         )
     # The catalog has to know the code. Where the exporter gives no code, it has to know the watch.
-    understood = [each for each in failed if each.meaning.code == (each.code or each.watch)]
+    understood = [each for each in failed if each.understood]
     if not understood:
         # The GPU or its surroundings may be at fault, so it is no second sign for an XID either.
         names = " and ".join(f"{each.watch} ({each.code or 'no code'})" for each in failed)

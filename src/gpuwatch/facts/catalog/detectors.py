@@ -14,11 +14,13 @@ from gpuwatch.facts.model.decision import Advice, Component, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmError:
-    """Meaning of an incident, by its error code or by its watch. remembered: DCGM shows it even after the advised
-    repair, until its host engine restarts. shown_from: the lowest status that is a finding: 20 (fail); 10 for an error
-    that only warns; 255 for one that is never a finding."""
+    """Meaning of an incident, by its error code or by its watch. number: of the code, where dcgm-exporter may not know
+    its name and writes DCGM_FR_UNKNOWN(number). remembered: DCGM shows it even after the advised repair, until its host
+    engine restarts. shown_from: the lowest status that is a finding: 20 (fail); 10 for an error that only warns; 255
+    for one that is never a finding."""
 
     code: str
+    number: int | None
     components: tuple[Component, ...]
     severity: Severity
     advice: Advice
@@ -58,7 +60,12 @@ class NodeLabel:
 
 def dcgm_error(watch: str, code: str) -> DcgmError:
     known = dcgm_errors()
-    return known.get(code) or known.get(watch) or known["OTHER"]
+    return known.get(code) or _by_unknown_name().get(code) or known.get(watch) or known["OTHER"]
+
+
+@cache
+def _by_unknown_name() -> Mapping[str, DcgmError]:
+    return {f"DCGM_FR_UNKNOWN({each.number})": each for each in dcgm_errors().values() if each.number is not None}
 
 
 @cache
@@ -68,7 +75,9 @@ def dcgm_errors() -> Mapping[str, DcgmError]:
 
 
 def _dcgm_error(row: Row) -> DcgmError:
-    return row.as_(DcgmError, components=tuple(map(Component, row.optional("components").split())))
+    number = row.optional("number")
+    parts = tuple(map(Component, row.optional("components").split()))
+    return row.as_(DcgmError, number=int(number) if number else None, components=parts)
 
 
 @cache
