@@ -2,10 +2,11 @@
 
 given:
   interval: 1m, the time between two samples
-  pools:    name → {nodes: 5, free: 1, gpus: 8, model: H100, mig: [], partitions: "", labels: {}}. Nodes are a0, a1, …;
-            the last `free` ones have no Pod; on each other Node a Job that is named after it holds all GPUs, unless
-            `jobs` says otherwise. mig: the profiles into which each GPU is cut; such instances are free. partitions:
-            AMD's compute mode such as cpx, in which each GPU is eight devices. model: also those of `vendors.yaml`.
+  pools:    name → {nodes: 5, free: 1, gpus: 8, model: H100, mig: [], partitions: "", labels: {}, driver: 570.124.06}.
+            Nodes are a0, a1, …; the last `free` ones have no Pod; on each other Node a Job that is named after it holds
+            all GPUs, unless `jobs` says otherwise. mig: the profiles into which each GPU is cut; such instances are
+            free. partitions: AMD's compute mode such as cpx, in which each GPU is eight devices. model: also those of
+            `vendors.yaml`.
   jobs:     name → {nodes: [a0], gpus: [0, 1], kind: Job, namespace: ml, image: …, from: 10m, until: 40m, load: train,
             memory_mib: 60000}. One Pod per Node; a Job of several Nodes is Indexed, so a gang. `from` may be negative.
             waits: 2, so many more Pods that have no Node.
@@ -172,7 +173,7 @@ class World:
         free: set[str] = set()
         for pool, said in (given.get("pools") or {"a": {}}).items():
             usual = {"nodes": 5, "free": 1, "gpus": 8, "model": "H100", "mig": [], "partitions": "", "labels": {}}
-            self._pools[pool] = usual | dict(said)
+            self._pools[pool] = usual | {"driver": "570.124.06"} | dict(said)
             count = self._pools[pool]["nodes"]
             for number in range(count):
                 self._pool_of[f"{pool}{number}"] = pool
@@ -347,7 +348,9 @@ class World:
                 "device": f"nvidia{gpu.index}",
                 "modelName": gpu.model.label,
                 "hostname" if self._newer else "Hostname": gpu.node,
-                "DCGM_FI_SYSTEM_DRIVER_VERSION" if self._newer else "DCGM_FI_DRIVER_VERSION": "570.124.06",
+                "DCGM_FI_SYSTEM_DRIVER_VERSION" if self._newer else "DCGM_FI_DRIVER_VERSION": self._pools[
+                    self._pool_of[gpu.node]
+                ]["driver"],
             }
         words = {"uuid": gpu.uuid, "index": str(gpu.index), "node": gpu.node, "model": gpu.model.label}
         words["bus"] = f"0000:{0x18 + gpu.index:02x}:00.0"

@@ -1,7 +1,8 @@
 """XIDs: what each says about the GPU that raised it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import comb
 
 from gpuwatch.facts.catalog.xids import Xid, XidAction, XidClass, conflicts
 from gpuwatch.facts.model.decision import (
@@ -11,13 +12,14 @@ from gpuwatch.facts.model.decision import (
     Finding,
     FindingKind,
     Severity,
+    Subject,
     SubjectKind,
     Verdict,
 )
 from gpuwatch.facts.model.faults import FaultMemory, KnownFault, RepairKind
 from gpuwatch.facts.model.telemetry import Signal, Statistic, Vendor
 from gpuwatch.judge.components import XID_COMPONENTS, combined_confidence, independent
-from gpuwatch.judge.fleet import SUSPECTED, Conclusion, Fleet, Grade, PhysicalGpu, Tells, conclude
+from gpuwatch.judge.fleet import FLEET, SUSPECTED, Conclusion, Fleet, Grade, PhysicalGpu, Tells, conclude
 from gpuwatch.judge.health.fault_memory import (
     CONTAINED,
     LEMON_DAYS,
@@ -144,7 +146,7 @@ def xid(fleet: Fleet, asked: _Asked) -> Judged:
             return fleet.healthy(gpu, kind, none, last, confidence_ratio=0.8)
         return fleet.unknown(gpu, kind, "no XID metric is exported", asked.signals)
 
-    return Judged(judge, tuple(_together(causes)))
+    return Judged(judge, (*_together(causes), *_of_drivers(fleet, events)))
 
 
 def _lasts(event: XidEvent) -> bool:
@@ -394,20 +396,66 @@ def _together(causes: list[CommonCause]) -> Iterable[Finding]:
         on_hardware = any(cause.known.code in XID_COMPONENTS for cause in found)
         shared = on_hardware or subject.kind in (SubjectKind.FLEET, SubjectKind.NODE)
         fatal = any(cause.fatal for cause in found)
+        domain = subject.kind is SubjectKind.FLEET and subject != FLEET
         only_application = all(cause.known.xid_class is XidClass.APPLICATION for cause in found)
         yield conclude(
             subject,
             _TELLS,
             Verdict.UNKNOWN,
-            "; ".join(f"XID {cause.known.code}: {_words(cause)}" for cause in found),
-            severity=Severity.INFO if only_application else Severity.CRITICAL if fatal else Severity.WARNING,
-            advice=Advice.INSPECT if fatal else Advice.WATCH if shared else Advice.FIX_APPLICATION,
+            ("look at the switches of this NVLink domain first; " if domain else "")
+            + "; ".join(f"XID {cause.known.code}: {_words(cause)}" for cause in found),
+            severity=Severity.INFO if only_application else Severity.CRITICAL if fatal or domain else Severity.WARNING,
+            advice=Advice.INSPECT if fatal or domain else Advice.WATCH if shared else Advice.FIX_APPLICATION,
             since=min(times, default=None),
             evidence=[*evidence, *catalog],
             missing=["a sign on one GPU alone that would make it that GPU's hardware"],
             gpus=gpus.values(),
             node=nodes.pop() if len(nodes) == 1 else None,
         )
+
+
+_BY_CHANCE = 0.05
+"""Chance that Nodes drawn blindly all run this driver, from which it is no news that they do."""
+
+
+def _of_drivers(fleet: Fleet, events: Mapping[str, Sequence[XidEvent]]) -> Iterable[Finding]:
+    """A driver that all Nodes share whose GPU firmware failed, and others do not have: a rollout is the likelier cause
+    than so many GPUs. Each GPU keeps its own finding."""
+    firmware = [
+        event
+        for found in events.values()
+        for event in found
+        if event.known is not None and XID_COMPONENTS.get(event.known.code) is Component.FIRMWARE and _lasts(event)
+    ]
+    homes = {event.gpu.home for event in firmware}
+    drivers = {event.gpu.lead.driver_version for event in firmware}
+    if len(homes) < fleet.policy.common_cause_nodes or len(drivers) != 1 or not (driver := drivers.pop()):
+        return
+    known = {gpu.home: gpu.lead.driver_version for gpu in fleet.gpus if gpu.lead.driver_version}
+    having = [home for home, version in known.items() if version == driver]
+    chance = comb(len(having), len(homes)) / comb(len(known), len(homes))
+    if chance > _BY_CHANCE:
+        return
+    codes = " and ".join(str(code) for code in sorted({event.known.code for event in firmware if event.known}))
+    words = (
+        f"XID {codes} on {len(homes)} of {len(having)} Nodes with driver {driver}, and on none of the "
+        f"{len(known) - len(having)} with other drivers: look at the driver, and roll it back before you reset GPUs"
+    )
+    fact = Evidence(
+        signal="driver_version", value=driver, comparison="<=", bound=_BY_CHANCE, note=f"by chance: {chance:.3f}"
+    )
+    yield conclude(
+        Subject(SubjectKind.FLEET, f"driver {driver}"),
+        _TELLS,
+        Verdict.UNKNOWN,
+        words,
+        severity=Severity.WARNING,
+        advice=Advice.INSPECT,
+        since=min((time for event in firmware for time in event.times), default=None),
+        evidence=[fact],
+        missing=["a GPU that fails with another driver too"],
+        gpus={event.gpu.uuid: event.gpu for event in firmware}.values(),
+    )
 
 
 XID = Rule(tells=(_TELLS,), needs=_Asked, judge=xid)

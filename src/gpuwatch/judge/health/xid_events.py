@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwatch.facts.catalog.xids import Xid, XidClass
-from gpuwatch.facts.model.decision import Evidence, Subject
+from gpuwatch.facts.model.decision import Component, Evidence, Subject, SubjectKind
 from gpuwatch.facts.model.faults import KnownFault
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.telemetry import Activity, Signal, StateChange, Statistic
+from gpuwatch.judge.components import XID_COMPONENTS
 from gpuwatch.judge.fleet import FLEET, REPORTING_SIGNALS, Fleet, GpuAnswers, PhysicalGpu, on_node
-from gpuwatch.judge.places import shared_place
+from gpuwatch.judge.places import PLACES, shared_place
 from gpuwatch.judge.rule import Ask
 
 COMMON_CAUSE_SECONDS = 300
@@ -245,7 +247,8 @@ def _holders(fleet: Fleet) -> Callable[[PhysicalGpu, datetime | None], frozenset
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommonCause:
-    """One XID on many GPUs at once. subject: workload, Node or fleet. place: label of their Nodes alone, or ''."""
+    """One XID on many GPUs at once. subject: workload, Node, NVLink domain or fleet. place: label of their Nodes alone,
+    or ''."""
 
     known: Xid
     events: tuple[XidEvent, ...]
@@ -267,11 +270,13 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
     A fatal XID has a common cause only on many Nodes. GPUs of one machine share hardware (a board, a power feed, a
     switch), and two Nodes of one workload are two broken GPUs: no program causes it.
     """
+    told = [event for event in events if event.known is not None and event.known.xid_class is not XidClass.IGNORE]
+    causes = _domain_causes(fleet, told)
+    explained = {event for cause in causes for event in cause.events}
     by_xid: dict[Xid, list[XidEvent]] = defaultdict(list)
-    for event in events:
-        if event.known is not None and event.known.xid_class is not XidClass.IGNORE:
+    for event in told:
+        if event.known is not None and event not in explained:
             by_xid[event.known].append(event)
-    causes = []
     for known, found in by_xid.items():
         fatal, left = known.xid_class is XidClass.FATAL, found
         together = _at_once(found, fatal=fatal)
@@ -284,6 +289,29 @@ def common_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]
         if not fatal:
             causes += _shared_causes(known, left)
     return causes
+
+
+def _domain_causes(fleet: Fleet, events: Iterable[XidEvent]) -> list[CommonCause]:
+    """XIDs of NVLink on many Nodes of one NVLink domain, whatever their numbers: a switch raises several."""
+    domains: dict[str, list[XidEvent]] = defaultdict(list)
+    for event in events:
+        node = fleet.nodes.get(event.gpu.lead.node or "")
+        domain = "" if node is None else node.labels.get(PLACES[0], "")
+        # The cluster UUID is all zeros where the fabric ends at the machine.
+        if domain.strip("0-.") and XID_COMPONENTS.get(_number(event)) is Component.NVLINK:
+            domains[domain].append(event)
+    causes = []
+    for domain, found in sorted(domains.items()):
+        together = _at_once(found, fatal=False)
+        if len({event.gpu.home for event in together}) >= fleet.policy.common_cause_nodes:
+            by_xid = grouped(together, lambda event: event.known)
+            subject = Subject(SubjectKind.FLEET, domain)
+            causes += [CommonCause(known, tuple(of), subject) for known, of in by_xid.items() if known is not None]
+    return causes
+
+
+def _number(event: XidEvent) -> int:
+    return event.known.code if event.known is not None else 0
 
 
 def _shared_causes(known: Xid, left: list[XidEvent]) -> Iterable[CommonCause]:
