@@ -10,13 +10,16 @@ from gpuwatch.judge.fleet import GpuAnswers
 from gpuwatch.judge.health import fabric, hung, link, memory, throttle, xid
 from gpuwatch.judge.rule import Ask, Rule
 
+DAY = 24 * 3600
+
 
 def _asked(rule: Rule[Any]) -> SimpleNamespace:
-    """Beside the names of its needs: `bits_before` of the last two windows, `busy_count` of the samples."""
+    """Beside the names of its needs: `bits_before` of the last two windows, `busy_count` of the samples of a window,
+    and `busy_day_count` of a day's."""
     ask = Ask(POLICY)
     needs = rule.needs(ask)
     named = {
-        f"{stat.signal.partition('_')[0]}_count": stat
+        f"{stat.signal.partition('_')[0]}{'_day' * (stat.window_seconds == DAY)}_count": stat
         for stat in sorted(ask.stats, key=lambda each: each.window_seconds)
         if stat.statistic is Statistic.COUNT
     }

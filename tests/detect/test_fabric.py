@@ -125,8 +125,10 @@ class TestImex:
         pods = [pod(f"pod-{number}", gang="JobSet/ns/big") for number in range(3)]
         state = cluster(pods=pods, gangs=[gang("JobSet/ns/big", [item.ref for item in pods])])
         found = fabric_of(findings(scene(self.PODS, {FABRIC.imex: code}, state=state)))
-        assert {(item.verdict, item.advice) for item in found.values()} == (
-            {(Verdict.UNKNOWN, Advice.WATCH)} if shown else set()
+        assert {(str(item.subject), item.verdict, item.severity, item.advice) for item in found.values()} == (
+            {(f"node/node-{number}", Verdict.UNKNOWN, Severity.WARNING, Advice.INSPECT) for number in range(3)}
+            if shown
+            else set()
         )
 
 

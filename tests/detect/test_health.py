@@ -47,7 +47,7 @@ def test_each_statistic_is_asked_for_once() -> None:
 
 def test_windows_follow_the_policy() -> None:
     found = statistics(needs_of_rules(HealthPolicy(window_seconds=600, change_window_seconds=1200)))
-    assert {stat.window_seconds for stat in found} == {0, 600, 1200, 21_600, 604_800}
+    assert {stat.window_seconds for stat in found} == {0, 600, 1200, 21_600, 86_400, 604_800}
 
 
 def test_codes_are_never_counted_up() -> None:

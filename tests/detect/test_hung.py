@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from detect.builders import POLICY, Answer, cluster, device, findings, gang, machines, on, pod, scene, spread, the
-from detect.questions import ACTION, HUNG
+from detect.questions import ACTION, DAY, HUNG
 from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Verdict
 from gpuwatch.facts.model.telemetry import Device, WindowStat
 
@@ -71,6 +71,23 @@ def test_power_within_a_few_percent_of_idle(watts: float, named: bool) -> None:
 @pytest.mark.parametrize(("share", "named"), [(0.001, True), (0.0011, False)])
 def test_any_work_refutes_it(signal: str, share: float, named: bool) -> None:
     assert (alone(**{signal: share}) is not None) is named
+
+
+@pytest.mark.parametrize(
+    ("other", "hours"),
+    [
+        ({}, 24),
+        ({"busy_day": 0.94}, 0.25),
+        ({"power_day": BOUND_WATTS + 0.1}, 0.25),
+        ({"power_day_count": 0.69 * DAY / 30}, 0.25),
+    ],
+)
+def test_a_day_of_it_counts_as_a_day_where_the_whole_of_it_was_seen(other: dict[str, Answer], hours: float) -> None:
+    day: dict[str, Answer] = {"busy_day": 1.0, "power_day": 85.0, "power_day_count": DAY / 30}
+    finding = alone(**(day | other))
+    assert finding is not None
+    assert finding.gpu_hours == hours
+    assert ("a day or longer" in finding.summary) is (hours == 24)
 
 
 @pytest.mark.parametrize("signal", ["busy_count", "power_count"])

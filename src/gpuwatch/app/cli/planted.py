@@ -79,7 +79,8 @@ def named_of(at: datetime, findings: Iterable[Finding]) -> list[Named]:
     application's fault names no GPU."""
     named = []
     for finding in findings:
-        broken = finding.verdict is Verdict.DEGRADED and finding.advice is not Advice.FIX_APPLICATION
+        program = finding.advice is Advice.FIX_APPLICATION and finding.kind is not FindingKind.HUNG
+        broken = finding.verdict is Verdict.DEGRADED and not program
         # A single recent failed scrape only has the advice to watch; it does not claim an outage.
         absent = finding.kind in ABSENCES and finding.notable and finding.advice is Advice.FIX_MONITORING
         if broken or absent or finding.verdict is Verdict.IDLE:

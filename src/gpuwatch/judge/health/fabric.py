@@ -91,21 +91,29 @@ def fabric(fleet: Fleet, asked: _Asked) -> Judged:
         if access.of(gpu) and (peers := peers_of(gpu)) is not None and peers.median == 0 and not gpu.sliced:
             fact = access.evidence(gpu, comparison=">", bound=0.0, peers=peers)
             yield _Sign("it cannot access the memory of another GPU over NVLink", fact)
-        # Only a job over several Nodes needs the daemon; without one it may not run (NVIDIA/aicr#2641).
-        if imex.of(gpu) in _IMEX_NOT_READY and any(homes[job] > 1 for job in fleet.jobs_of(gpu)):
-            fact = imex.evidence(gpu, comparison="!=", bound=5.0)
-            yield _Sign("its Node's IMEX daemon is not ready", fact, "whether its job uses memory of other Nodes")
+
+    def waits_for_imex(gpu: PhysicalGpu) -> bool:
+        """Only a job over several Nodes needs the daemon; without one it may not run (NVIDIA/aicr#2641)."""
+        return imex.of(gpu) in _IMEX_NOT_READY and any(homes[job] > 1 for job in fleet.jobs_of(gpu))
 
     signs = {gpu.uuid: tuple(signs_of(gpu)) for gpu in fleet.present}
     sick = {gpu.uuid: faults for gpu in fleet.present if (faults := [x for x in signs[gpu.uuid] if not x.missing])}
     shared, explained = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
+    without_imex: set[str] = set()
     for home, gpus in fleet.at_home.items():
         bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in explained]
         if len(gpus) > 1 and len(bad) > len(gpus) / 2:
             shared.append(_fault(on_node(home), [x for gpu in bad for x in sick[gpu.uuid]], bad))
             explained |= {gpu.uuid for gpu in bad}
 
+            continue
+        if waiting := [gpu for gpu in gpus if gpu.present and waits_for_imex(gpu)]:
+            shared.append(_not_ready(home, waiting, imex.evidence(waiting[0], comparison="!=", bound=5.0)))
+            without_imex |= {gpu.uuid for gpu in waiting}
+
     def judge(gpu: PhysicalGpu) -> Conclusion:
+        if gpu.uuid in without_imex and gpu.uuid not in sick:
+            return fleet.unknown(gpu, KIND, "its Node's IMEX daemon is not ready", ["a fault of this GPU alone"])
         if gpu.uuid in explained:
             return fleet.unknown(gpu, KIND, "its machine or NVLink domain has the fault", ["a fault of this GPU alone"])
         if gpu.uuid in sick:
@@ -156,6 +164,22 @@ def _fault(on: PhysicalGpu | Subject, signs: Sequence[_Sign], gpus: Sequence[Phy
         confidence_ratio=0.75,
         evidence=distinct.values(),
         gpus=gpus if whole else (),
+        node=gpus[0].lead.node,
+    )
+
+
+def _not_ready(home: str, gpus: Sequence[PhysicalGpu], fact: Evidence) -> Finding:
+    jobs = "a job of several Nodes runs there, which may fail when it imports memory of another Node"
+    return conclude(
+        on_node(home),
+        KIND,
+        Verdict.UNKNOWN,
+        f"the Node's IMEX daemon is not ready; {jobs}: look at its domain, its configuration and its network",
+        severity=Severity.WARNING,
+        advice=Advice.INSPECT,
+        evidence=[fact],
+        missing=["whether its job uses memory of other Nodes"],
+        gpus=gpus,
         node=gpus[0].lead.node,
     )
 

@@ -33,6 +33,8 @@ context up to 40 % (T4: 27 of 70 W)."""
 _PAST_SECONDS = 6 * 3600
 """Past in which a card's own idle power is looked for: most cards pause once in it."""
 
+_DAY_SECONDS = 24 * 3600
+
 _TELLS = Tells(
     FindingKind.HUNG,
     "busy without power and memory traffic: a stuck kernel or collective",
@@ -49,7 +51,11 @@ class _Asked:
         self.power_highest = ask(Signal.POWER_WATTS, Statistic.MAX, window)
         self.power_average = ask(Signal.POWER_WATTS, Statistic.AVG, window)
         self.power_covered = ask.covered(window, Signal.POWER_WATTS)
+        self.covers_day = ask.covered(_DAY_SECONDS, Signal.POWER_WATTS)
         self.power_past = ask(Signal.POWER_WATTS, Statistic.MIN, _PAST_SECONDS)
+        # What lasts for a day is as often a program that keeps its GPU busy on purpose.
+        self.busy_day = ask.context(Signal.BUSY_RATIO, Statistic.MIN, _DAY_SECONDS)
+        self.power_day = ask.context(Signal.POWER_WATTS, Statistic.MAX, _DAY_SECONDS)
         self.limit = ask(Signal.POWER_LIMIT_WATTS)
         self.dram = ask(Signal.DRAM_ACTIVE_RATIO, Statistic.MAX, window)
         self.copy = ask(Signal.MEMORY_COPY_UTIL_RATIO, Statistic.MAX, window)
@@ -62,6 +68,7 @@ class _Pattern:
     watts: float
     evidence: tuple[Evidence, ...]
     silent_signals: int  # signals of memory or tensor work that are exported and show none
+    seconds: int  # how long it was seen at least
 
 
 def hung(fleet: Fleet, asked: _Asked) -> Judged:
@@ -99,10 +106,16 @@ def hung(fleet: Fleet, asked: _Asked) -> Judged:
         # polls for requests looks the same. With fewer signals, or no job, small kernels do too.
         confidence = {0: 0.4, 1: SUSPECTED}.get(item.silent_signals, 0.7)
         if uuid in accompanied:
-            why = "no other GPU of its job is"
+            conclusions[uuid] = _hung(fleet, item, "no other GPU of its job is", confidence_ratio=confidence)
+        elif item.gpu.pods:
+            why = (
+                "its program hangs, or keeps the GPU busy without work: ask its owner to end it; then reset a busy GPU"
+            )
+            found = _hung(fleet, item, why, confidence_ratio=min(confidence, SUSPECTED))
+            conclusions[uuid] = replace(found, advice=Advice.FIX_APPLICATION)
         else:
             why, confidence = "its program may just as well have hung", min(confidence, SUSPECTED)
-        conclusions[uuid] = _hung(fleet, item, why, confidence_ratio=confidence)
+            conclusions[uuid] = _hung(fleet, item, why, confidence_ratio=confidence)
     return Judged(lambda gpu: conclusions[gpu.uuid], jobs)
 
 
@@ -143,8 +156,11 @@ def _patterns(fleet: Fleet, asked: _Asked) -> Callable[[PhysicalGpu], _Pattern |
         if watts > bound:
             return fleet.healthy(gpu, kind, "it draws the power of work", power_highest)
         note = f"idle is {idle_watts:.0f} W ({source}), the limit {limit:.0f} W"
+        day_busy, day_watts = asked.busy_day.of(gpu), asked.power_day.of(gpu)
+        day = day_busy is not None and day_watts is not None and day_busy >= _BUSY_RATIO and day_watts <= bound
         return _Pattern(
             gpu=gpu,
+            seconds=_DAY_SECONDS if day and asked.covers_day(gpu) else window,
             watts=asked.power_average.of(gpu) or watts,
             evidence=(
                 busy_lowest.evidence(gpu, comparison=">=", bound=_BUSY_RATIO),
@@ -231,16 +247,16 @@ def _waiting_job(fleet: Fleet, job: Subject, waiting: Sequence[_Pattern], member
 
 
 def _hung(fleet: Fleet, item: _Pattern, why: str, *, confidence_ratio: float) -> Finding:
-    seconds = fleet.policy.window_seconds
+    long = "a day or longer" if item.seconds == _DAY_SECONDS else f"{item.seconds // 60} min"
     return fleet.degraded(
         item.gpu,
         _TELLS,
-        f"busy for {seconds // 60} min with the power of an idle card and no sign of work; {why}",
+        f"busy for {long} with the power of an idle card and no sign of work; {why}",
         Grade(Severity.WARNING, Advice.RESET, confidence_ratio),
         item.evidence,
-        since=fleet.before(seconds),
+        since=fleet.before(item.seconds),
         missing=[] if item.silent_signals else [Signal.DRAM_ACTIVE_RATIO, Signal.TENSOR_ACTIVE_RATIO],
-        gpu_hours=seconds / 3600,
+        gpu_hours=item.seconds / 3600,
     )
 
 
