@@ -560,3 +560,13 @@ def test_the_speed_while_it_works_is_said_where_pauses_hide_it(sm, said):
     found = advised(answer(profile(cells=[cell(0.02, 0.02 * sm, dram_active_ratio=0.0)])))
     assert found.chosen.target.mig_profile == "1g.5gb"
     assert ("while its GPU works, 2.0% of the time" in found.reason) is said
+
+
+def test_what_is_not_known_to_be_cheaper_is_not_called_so():
+    """A job on a T4 would take fewer hours of an A100, and neither has a price."""
+    t4, a100 = node("t4-0", "Tesla-T4", instance_type="n1"), node("a100-0", instance_type="a2")
+    world = cluster([t4, a100], [owner(JOB, "batch/v1")], [pod(JOB)])
+    busy = [cell(0.98, 0.9, dram_active_ratio=0.5)]
+    found = abstained(answer(profile(JOB, gpu="T4", cells=busy), world=world, prices=[]), AbstentionKind.VETOED)
+    assert "would be fast enough, but: " in found.reason
+    assert "It is not known which is cheaper" in found.reason

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from advise.world import A100, GIB, LIGHT, NOW, advised, answer, cell, cluster, node, option, owner, pod, price, profile
-from gpuwatch.account.money import PriceList, pod_hours_per_week, run_time_ratio
-from gpuwatch.facts.model.cluster import Sharing
+from gpuwatch.account.money import Capacity, Discount, PriceList, capacity_of, pod_hours_per_week, run_time_ratio
+from gpuwatch.facts.model.cluster import Node, Sharing
 from gpuwatch.facts.model.sizing import Abstention, EvidenceTier, SpeedEstimate, TargetKind
 from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.targets import shared_resource, strategy
@@ -289,3 +289,54 @@ def test_gpu_model_without_a_node_has_no_price():
     found = answer(profile(cells=[cell(0.1, 0.01)]), world=cluster([], [], []))
     assert found.current.projected_cost_per_week is None
     assert A100 in found.current.target.name
+
+
+def bought(**labels: str) -> Node:
+    return node("n-0", labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "capacity"),
+    [
+        ({}, Capacity.ON_DEMAND),
+        ({"karpenter.sh/capacity-type": "on-demand"}, Capacity.ON_DEMAND),
+        ({"karpenter.sh/capacity-type": "spot"}, Capacity.SPOT),
+        ({"eks.amazonaws.com/capacityType": "SPOT"}, Capacity.SPOT),
+        ({"cloud.google.com/gke-spot": "true"}, Capacity.SPOT),
+        ({"kubernetes.azure.com/scalesetpriority": "spot"}, Capacity.SPOT),
+        ({"karpenter.sh/capacity-type": "reserved"}, Capacity.RESERVED),
+        ({"eks.amazonaws.com/capacityType": "CAPACITY_BLOCK"}, Capacity.RESERVED),
+        ({"cloud.google.com/reservation-name": "h100-block"}, Capacity.RESERVED),
+    ],
+)
+def test_how_a_node_was_bought(labels: dict[str, str], capacity: Capacity) -> None:
+    assert capacity_of(bought(**labels)) is capacity
+
+
+def test_a_discount_is_taken_from_the_list_price_and_said() -> None:
+    """8 GPUs at 16 USD an hour: 2 USD each; of spot Nodes 35 % are paid, 0.70 USD."""
+    spot = bought(**{"karpenter.sh/capacity-type": "spot"})
+    discounts = (
+        Discount(price_ratio=0.35, capacity=Capacity.SPOT),
+        Discount(price_ratio=0.6, instance_types="big-*"),
+    )
+    prices = PriceList([price()], discounts=discounts)
+    assert prices.of_node(spot).price_per_gpu_hour == pytest.approx(0.70)
+    assert "35% of it are paid, by the setting discounts" in prices.of_node(spot).reason
+    assert not prices.of_node(spot).spot  # the caveat on list prices does not apply
+    # The first entry that covers a Node counts, and other Nodes get the second.
+    assert prices.of_node(bought()).price_per_gpu_hour == pytest.approx(1.20)
+    assert PriceList([price()]).of_node(spot).price_per_gpu_hour == pytest.approx(2.00)
+    assert PriceList([price()]).of_node(spot).spot
+
+
+def test_new_machines_cost_what_machines_of_the_same_capacity_cost() -> None:
+    prices = PriceList([price(region="here")], discounts=[Discount(price_ratio=0.5, capacity=Capacity.SPOT)])
+    assert [one.price_per_hour for one in prices.offers(["here"], Capacity.SPOT)] == [8.0]
+    assert [one.price_per_hour for one in prices.offers(["here"])] == [16.0]
+
+
+@pytest.mark.parametrize("ratio", [0.0, -0.5, 1.01])
+def test_a_discount_out_of_bounds_says_what_to_write(ratio: float) -> None:
+    with pytest.raises(ValueError, match="give the share of the list price that you pay"):
+        Discount(price_ratio=ratio)

@@ -5,8 +5,10 @@ reported.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.catalog.instances import ANY_REGION, CURRENCY, InstanceType
@@ -15,16 +17,52 @@ from gpuwatch.facts.model.sizing import SpeedEstimate
 from gpuwatch.facts.model.workload_profile import WorkloadProfile
 
 HOURS_PER_WEEK = 168.0
+OLD_AFTER = timedelta(days=120)
+"""Age from which a price is called old. Providers change list prices about once a year, and never on a known day."""
 
 _TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
-# Labels of spot and preemptible Nodes, which cost less than on demand.
-_SPOT_LABELS = (
-    ("karpenter.sh/capacity-type", "spot"),
-    ("eks.amazonaws.com/capacityType", "SPOT"),
-    ("cloud.google.com/gke-spot", "true"),
-    ("kubernetes.azure.com/scalesetpriority", "spot"),
+
+
+class Capacity(StrEnum):
+    """How a Node's machine is bought, as far as its labels tell."""
+
+    ON_DEMAND = "on_demand"
+    SPOT = "spot"  # may be taken back: spot, preemptible, low priority
+    RESERVED = "reserved"  # a reservation or a capacity block
+
+
+# Of Karpenter, EKS, GKE and AKS, by their documentation. Committed-use discounts show in no label.
+_CAPACITY_LABELS = (
+    ("karpenter.sh/capacity-type", "spot", Capacity.SPOT),
+    ("eks.amazonaws.com/capacityType", "SPOT", Capacity.SPOT),
+    ("cloud.google.com/gke-spot", "true", Capacity.SPOT),
+    ("kubernetes.azure.com/scalesetpriority", "spot", Capacity.SPOT),
+    ("karpenter.sh/capacity-type", "reserved", Capacity.RESERVED),
+    ("eks.amazonaws.com/capacityType", "CAPACITY_BLOCK", Capacity.RESERVED),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discount:
+    """What is paid of the list price of instance types.
+
+    price_ratio: above 0, at most 1. instance_types: names, with * and ? as wildcards. capacity: None for any.
+    """
+
+    price_ratio: float
+    instance_types: str = "*"
+    capacity: Capacity | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.price_ratio <= 1:
+            raise ValueError(
+                f"price_ratio is {self.price_ratio:g}; give the share of the list price that you pay, above 0 and at "
+                "most 1 (0.35 for a discount of 65 %)"
+            )
+
+    def covers(self, name: str, capacity: Capacity) -> bool:
+        return self.capacity in (None, capacity) and fnmatchcase(name, self.instance_types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +71,7 @@ class Price:
 
     price_per_gpu_hour: float | None
     reason: str  # the price's source, or why it is unknown
-    spot: bool = False
+    spot: bool = False  # of a spot Node, at the price on demand
 
 
 def instance_type_of(node: Node) -> str:
@@ -44,12 +82,21 @@ def region_of(node: Node) -> str:
     return next((node.labels[label] for label in _REGION_LABELS if node.labels.get(label)), "")
 
 
-class PriceList:
-    """Instance types by name and region; the first of two equal rows counts. currency: ISO 4217; a price in another one
-    is unknown."""
+def capacity_of(node: Node) -> Capacity:
+    found = (capacity for label, value, capacity in _CAPACITY_LABELS if node.labels.get(label) == value)
+    reserved = Capacity.RESERVED if node.labels.get("cloud.google.com/reservation-name") else Capacity.ON_DEMAND
+    return next(found, reserved)
 
-    def __init__(self, types: Iterable[InstanceType], currency: str = CURRENCY) -> None:
+
+class PriceList:
+    """Instance types by name and region; the first of two equal rows counts, and so does the first discount that covers
+    a type. currency: ISO 4217; a price in another one is unknown."""
+
+    def __init__(
+        self, types: Iterable[InstanceType], currency: str = CURRENCY, discounts: Sequence[Discount] = ()
+    ) -> None:
         self.currency = currency
+        self._discounts = tuple(discounts)
         self._types: dict[tuple[str, str], InstanceType] = {}
         for one in types:
             self._types.setdefault((one.name, one.region), one)
@@ -72,8 +119,21 @@ class PriceList:
                 f"The price of {name} is in {found.currency} and sums are in {self.currency}; give its price in "
                 f"{self.currency} in the price file.",
             )
-        spot = any(node.labels.get(label) == value for label, value in _SPOT_LABELS)
-        return Price(found.price_per_gpu_hour, source_of(found), spot)
+        capacity = capacity_of(node)
+        paid = self._paid(found, capacity)
+        return Price(paid.price_per_gpu_hour, source_of(paid), capacity is Capacity.SPOT and paid is found)
+
+    def _paid(self, one: InstanceType, capacity: Capacity) -> InstanceType:
+        """The type at the price after its discount; itself where none covers it."""
+        discount = next((each for each in self._discounts if each.covers(one.name, capacity)), None)
+        if discount is None:
+            return one
+        note = f"{one.source}; {discount.price_ratio:.0%} of it are paid, by the setting discounts"
+        return replace(one, price_per_hour=one.price_per_hour * discount.price_ratio, source=note)
+
+    def row_of(self, node: Node) -> InstanceType | None:
+        """The row that prices it, whatever its currency."""
+        return self.find(instance_type_of(node), region_of(node))
 
     def of_nodes(self, nodes: Sequence[Node]) -> Price:
         """The mean over these Nodes' GPUs; unknown if any Node has no price."""
@@ -88,10 +148,12 @@ class PriceList:
         sources = "; ".join(dict.fromkeys(price.reason for price in found))
         return Price(total / sum(weights), sources, any(price.spot for price in found))
 
-    def offers(self, regions: Iterable[str]) -> tuple[InstanceType, ...]:
-        """All types with a price in one of these regions, or for all regions, in this list's currency."""
+    def offers(self, regions: Iterable[str], capacity: Capacity = Capacity.ON_DEMAND) -> tuple[InstanceType, ...]:
+        """All types with a price in one of these regions, or for all regions, in this list's currency, as new machines
+        of this capacity cost."""
         wanted = {*regions, ANY_REGION}
-        return tuple(one for one in self._types.values() if one.region in wanted and one.currency == self.currency)
+        found = (one for one in self._types.values() if one.region in wanted and one.currency == self.currency)
+        return tuple(self._paid(one, capacity) for one in found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,14 @@ def size(
         )
     gaps += found
     recommendations, abstentions = advise(
-        book, snapshot.cluster, prices, settings.advice, opened.at, analysis.findings, settings.currency
+        book,
+        snapshot.cluster,
+        prices,
+        settings.advice,
+        opened.at,
+        analysis.findings,
+        settings.currency,
+        settings.discounts,
     )
     outcomes: tuple[Outcome, ...] = ()
     if store is not None:
@@ -113,7 +120,7 @@ def size(
         recommendations=recommendations,
         abstentions=abstentions,
         outcomes=outcomes,
-        rates=rates_of(analysis, PriceList(prices, settings.currency)),
+        rates=rates_of(analysis, PriceList(prices, settings.currency, settings.discounts)),
         currency=settings.currency,
         gaps=tuple(dict.fromkeys(gaps)),
     )
@@ -128,7 +135,7 @@ def _prices(settings: Settings) -> tuple[tuple[InstanceType, ...], tuple[Gap, ..
 
 def price_list(settings: Settings) -> PriceList:
     """The catalog's and the operator's prices in the currency of the settings."""
-    return PriceList(_prices(settings)[0], settings.currency)
+    return PriceList(_prices(settings)[0], settings.currency, settings.discounts)
 
 
 def _judged(

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from gpuwatch.account.money import OLD_AFTER, PriceList, instance_type_of
 from gpuwatch.act.analysis import Policies, missing_signals, rule_signals
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.plan.policy import PlanPolicy
@@ -182,6 +184,26 @@ def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:
         ("GPU Pods", f"{len(cluster.pods)} of {plural(len(cluster.workloads), 'workload')}"),
         ("gangs", ", ".join(f"{count} {name}" for name, count in gangs.items()) or "none"),
     ]
+
+
+def price_fact(cluster: Cluster, prices: PriceList, at: datetime) -> str:
+    """Of how many GPU Nodes the price is known, and whether the prices that count here are old."""
+    nodes = [node for node in cluster.nodes if node.accelerators or node.gpu_product]
+    rows = [row for node in nodes if (row := prices.row_of(node)) is not None]
+    if not nodes:
+        return "no GPU Node was read"
+    told = f"known of {len(rows)} of {plural(len(nodes), 'GPU Node')}"
+    if without := sorted({instance_type_of(node) or "no type" for node in nodes if prices.row_of(node) is None}):
+        names = f"{', '.join(without[:5])}{' and others' if len(without) > 5 else ''}"
+        told += f", not of {names}; give them in the setting prices"
+    old = sorted({row for row in rows if at.date() - row.price_date > OLD_AFTER}, key=lambda row: row.price_date)
+    if old:
+        names = ", ".join(dict.fromkeys(row.name for row in old))
+        told += (
+            f". The price of {names} is of {old[0].price_date}, more than {OLD_AFTER.days} days ago: compare it with "
+            "your provider's, and give the present one in the setting prices"
+        )
+    return told
 
 
 _OURS = {"app.kubernetes.io/name": "gpuwatch", "app.kubernetes.io/component": "controller"}.items()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from gpuwatch.account.money import PriceList
+from gpuwatch.account.money import Discount, PriceList
 from gpuwatch.facts.catalog.instances import CURRENCY, InstanceType
 from gpuwatch.facts.frameworks.keys import COMPUTE_CAPABILITIES, GPU_MEMORY_NEED
 from gpuwatch.facts.model.cluster import Cluster
@@ -49,6 +49,7 @@ def advise(
     at: datetime,
     findings: Sequence[Finding] = (),
     currency: str = CURRENCY,
+    discounts: Sequence[Discount] = (),
 ) -> tuple[tuple[Recommendation, ...], tuple[Abstention, ...]]:
     """One answer for each WorkloadKey of the book, the largest saving first; abstentions in order of their keys.
 
@@ -56,7 +57,7 @@ def advise(
     findings: of the idle rules; an idle workload is to be released, not resized. An exception on one workload becomes
     its Abstention; the others are not affected.
     """
-    facts = gather(book, cluster, PriceList(prices, currency), policy, at, findings)
+    facts = gather(book, cluster, PriceList(prices, currency, discounts), policy, at, findings)
     abstained: dict[WorkloadKey, Abstention] = {}
     ready: dict[WorkloadKey, Ready] = {}
 
@@ -206,9 +207,10 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
     )
     if barred is not None:
         rules = ", ".join(dict.fromkeys(one.rule for one in barred.vetoes))
+        cheaper = " and cheaper" if (barred.projected_saving_per_week or 0.0) > 0 else ""
         return answer(
             AbstentionKind.VETOED,
-            f"{barred.target.name} would be fast enough and cheaper, but: {' '.join(v.reason for v in barred.vetoes)}",
+            f"{barred.target.name} would be fast enough{cheaper}, but: {' '.join(v.reason for v in barred.vetoes)}",
             f"Resolve the vetoes ({rules}) if you can; otherwise keep the present GPU.",
             barred,
         )
@@ -374,7 +376,10 @@ def _caveats(item: Ready, chosen: Option, facts: Facts, only_if: str) -> tuple[s
     if chosen.projected_saving_per_week is None:
         found.append(f"Options were compared by GPU-hours, as no price is known. {item.now.price_source}")
     if facts.prices.of_nodes(facts.present_nodes(item.key)).spot:
-        found.append("Its Nodes are spot or preemptible, which cost less than the on-demand prices used here.")
+        found.append(
+            "Its Nodes are spot or preemptible, which cost less than the on-demand prices used here; say what you pay "
+            "in the setting discounts."
+        )
     if item.confidence_days < 7:
         found.append(f"The profile covers {item.confidence_days:.1f} days; a full week may differ.")
     if item.tier is EvidenceTier.POWER:

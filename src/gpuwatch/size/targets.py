@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 
-from gpuwatch.account.money import instance_type_of, region_of, regions, source_of
+from gpuwatch.account.money import Capacity, capacity_of, instance_type_of, region_of, regions, source_of
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpu_share_ratio, gpus, profile_name
 from gpuwatch.facts.catalog.instances import InstanceType
 from gpuwatch.facts.catalog.mig import geometry
@@ -119,7 +119,9 @@ def _fewer(now: Target) -> Iterable[Target]:
 
 def _models(profile: WorkloadProfile, now: Target, gpu: Gpu, facts: Facts) -> Iterable[Target]:
     everywhere = regions(facts.cluster.nodes)
-    offers = facts.prices.offers([now.region] if now.region else everywhere)
+    present = {capacity_of(node) for node in facts.present_nodes(profile.key)}
+    capacity = present.pop() if len(present) == 1 else Capacity.ON_DEMAND
+    offers = facts.prices.offers([now.region] if now.region else everywhere, capacity)
     # Another provider's machines are no target, even if its region has the same name.
     clouds = {offer.vendor for offer in offers if offer.region in everywhere}
     for model in gpus():

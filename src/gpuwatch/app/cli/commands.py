@@ -18,7 +18,7 @@ from gpuwatch.facts.model.decision import Verdict
 from gpuwatch.facts.model.remediation import ObjectRef
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
 from gpuwatch.facts.model.telemetry import GapKind
-from gpuwatch.say.doctor import diagnose, diagnosis_tables, installations, switched_off
+from gpuwatch.say.doctor import diagnose, diagnosis_tables, installations, price_fact, switched_off
 from gpuwatch.say.explain import explain, explanation_tables, full_subject, workloads_of
 from gpuwatch.say.machine import FINDINGS
 from gpuwatch.say.remediation_tables import enforcement_text, pause_text
@@ -102,6 +102,8 @@ def run_explain(subject: str, namespace: str, form: str, state: Path | None, day
 
 
 def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: Any) -> int:
+    from gpuwatch.app.sizing import price_list
+
     opened = checked_sources(options)
     snapshot = take_snapshot(opened)
     telemetry = opened.store.description if opened.store else "none given"
@@ -114,7 +116,8 @@ def run_doctor(form: str, csv_out: Path | None, allow_limited: bool, **options: 
     diagnosis = diagnose(snapshot, opened.policies, telemetry, cluster)
     seconds = DEFAULT_LIMITS.connect_timeout_seconds + DEFAULT_LIMITS.read_timeout_seconds
     off = switched_off(opened.settings.plan, opened.settings.execute, seconds)
-    diagnosis = replace(diagnosis, facts={**diagnosis.facts, **off})
+    priced = {"prices": price_fact(snapshot.cluster, price_list(opened.settings), snapshot.at)}
+    diagnosis = replace(diagnosis, facts={**diagnosis.facts, **priced, **off})
     if opened.cluster is not None and opened.cluster.served:
         kept, unread = kept_of(opened, options)
         told = pause_text(kept[1], snapshot.at) if kept is not None else f"not read: {unread[0].detail}"

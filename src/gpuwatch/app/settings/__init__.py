@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from gpuwatch.account.money import Discount
 from gpuwatch.act.execute.policy import ExecutePolicy
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.app.settings.run_policy import ControllerPolicy
@@ -62,6 +63,10 @@ class Settings(BaseSettings):
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
     """Of all sums of money: ISO 4217, three capital letters. Prices in another currency do not count. The catalog's are
     in USD, so EUR here needs `prices` in EUR."""
+    discounts: tuple[Discount, ...] = ()
+    """What you pay of the list prices, such as [{capacity: spot, price_ratio: 0.35}, {instance_types: "p5.*",
+    price_ratio: 0.6}]. The first entry that covers a Node counts. capacity: on_demand, spot or reserved, by the Node's
+    labels."""
     xid_overrides: Path | None = None
     """YAML with the operator's own classes of XIDs, `xids: {79: {class: fatal, reason: …}}`, over the catalog's."""
 
