@@ -28,7 +28,7 @@ from advise.world import (
     run,
 )
 from gpuwatch.facts.catalog.instances import instance_types
-from gpuwatch.facts.model.cluster import Gang, OwnerStatus
+from gpuwatch.facts.model.cluster import Cluster, Gang, OwnerStatus
 from gpuwatch.facts.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, Option, SpeedEstimate, Target, TargetKind
 from gpuwatch.size import recommend
@@ -226,6 +226,16 @@ def test_memory_that_fills_the_card():
     assert "gpuwatch.dev/gpu-memory-need" in found.resolve
     assert found.nearest is not None
     assert "elastic_memory" in rules(found.nearest)
+
+
+def test_a_full_card_that_is_too_busy_for_another_is_not_called_right_sized():
+    """No other GPU is fast enough; whether it could share one depends on a need that nobody knows."""
+    filled = profile(runs=(run(38, flat=True), run(38, number=1, flat=True)), cells=[cell(0.98, 0.95)])
+    found = abstained(answer(filled), AbstentionKind.MEMORY_ELASTIC)
+    assert "Whether it could share a GPU is not known." in found.reason
+    assert "gpuwatch.dev/gpu-memory-need" in found.resolve
+    grown = profile(cells=[cell(0.98, 0.95)], peak_gib=38)
+    abstained(answer(grown), AbstentionKind.RIGHT_SIZED)
 
 
 def vllm():
@@ -570,3 +580,29 @@ def test_what_is_not_known_to_be_cheaper_is_not_called_so():
     found = abstained(answer(profile(JOB, gpu="T4", cells=busy), world=world, prices=[]), AbstentionKind.VETOED)
     assert "would be fast enough, but: " in found.reason
     assert "It is not known which is cheaper" in found.reason
+
+
+API = "Deployment/team/api"
+SLOWER = [cell(0.5, 0.2)]
+"""A service at work half of the time, on 40 % of the SMs: on a small slice its answers take longer."""
+
+
+def accepting(speed: str) -> Cluster:
+    api = owner(API, "apps/v1", annotations={"gpuwatch.dev/target-speed": speed})
+    return cluster([node()], [api], [pod(API)])
+
+
+def test_an_owner_may_accept_slower_answers():
+    usual = answer(profile(API, cells=SLOWER), world=cluster([node()], [owner(API, "apps/v1")], [pod(API)]))
+    assert "latency" in {rule for one in usual.options for rule in rules(one)}
+    found = advised(answer(profile(API, cells=SLOWER), world=accepting("0.3")))
+    assert found.target_speed_ratio == 0.3
+    assert not rules(found.chosen)
+    assert 0.3 <= found.chosen.speed.low_ratio < 0.9
+
+
+@pytest.mark.parametrize("text", ["60 %", "0", "1.5", "-0.5", "nan"])
+def test_an_accepted_speed_that_is_no_share_is_ignored_and_said(text):
+    found = answer(profile(API, cells=[cell(0.98, 0.95)]), world=accepting(text))
+    words = f"gpuwatch.dev/target-speed of {API} is {text!r}, and not a share of today's speed such as 0.6"
+    assert words in found.reason

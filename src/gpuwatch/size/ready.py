@@ -1,10 +1,12 @@
 """The gates: what has to be known of a workload before its options are compared."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gpuwatch.account.money import pod_hours_per_week
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu
+from gpuwatch.facts.frameworks.keys import TARGET_SPEED
 from gpuwatch.facts.model.sizing import (
     Abstention,
     AbstentionKind,
@@ -37,9 +39,11 @@ _USABLE_MEMORY_RATIO = 0.98
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A workload that passed the gates. confidence_days: days of samples, as the Vertical Pod Autoscaler counts."""
+    """A workload that passed the gates. confidence_days: days of samples, as the Vertical Pod Autoscaler counts.
+    policy: with the speed that its owner accepts. refused: why an annotation of its owner does not count; or ''."""
 
     profile: WorkloadProfile
+    policy: AdvicePolicy
     gpu: Gpu
     now: Target
     memory: MemoryNeed
@@ -48,6 +52,7 @@ class Ready:
     pod_hours: float
     confidence_days: float
     options: tuple[Option, ...] = ()
+    refused: str = ""
 
     @property
     def key(self) -> WorkloadKey:
@@ -131,8 +136,11 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
     now = current(profile, gpu, facts)
     hours = pod_hours_per_week(profile, facts.book.until, ends=ends)
     cost = None if now.price_per_hour is None else now.price_per_hour * hours
+    target, refused = accepted_speed(facts.annotated(key), policy.target_speed_ratio)
     return Ready(
         profile=profile,
+        policy=replace(policy, target_speed_ratio=target),
+        refused=refused,
         gpu=gpu,
         now=now,
         memory=memory,
@@ -148,6 +156,24 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
         pod_hours=hours,
         confidence_days=days,
     )
+
+
+def accepted_speed(annotated: Iterable[tuple[str, Mapping[str, str]]], usual_ratio: float) -> tuple[float, str]:
+    """The least speed that the first annotation accepts, else the usual one; and why an annotation does not count."""
+    for where, texts in annotated:
+        text = texts.get(TARGET_SPEED)
+        if text is None:
+            continue
+        try:
+            ratio = float(text)
+        except ValueError:
+            ratio = 0.0
+        if 0 < ratio <= 1:
+            return ratio, ""
+        return usual_ratio, (
+            f"{TARGET_SPEED} of {where} is {text!r}, and not a share of today's speed such as 0.6; gpuwatch ignores it."
+        )
+    return usual_ratio, ""
 
 
 def _moved_to(profile: WorkloadProfile, facts: Facts) -> WorkloadKey | None:

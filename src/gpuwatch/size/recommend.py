@@ -40,6 +40,8 @@ from gpuwatch.size.vetoes import ACROSS, at_work_ratio, host_share
 # Order of options of the same cost: better isolation first, then fewer prerequisites.
 _PREFERENCE = (TargetKind.SAME, TargetKind.MIG, TargetKind.FEWER, TargetKind.MODEL, TargetKind.SHARED)
 
+_STATE_NEED = f"State its need per GPU in the annotation {GPU_MEMORY_NEED}, for example 12Gi."
+
 
 def advise(
     book: ProfileBook,
@@ -86,7 +88,7 @@ def advise(
     recommended: list[Recommendation] = []
 
     def decide(key: WorkloadKey) -> None:
-        chosen = best_of(ready[key], facts)
+        chosen = best_of(ready[key])
         if chosen is not None:
             recommended.append(_recommendation(ready[key], chosen, facts))
         else:
@@ -130,20 +132,20 @@ def expected_cost(option: Option, current: Option, hours_now: float, policy: Adv
     return hours_now - option.projected_saving_gpu_hours_per_week + policy.penalty_ratio * missed * hours_now
 
 
-def ranked(item: Ready, facts: Facts) -> list[Option]:
+def ranked(item: Ready) -> list[Option]:
     """Best first, the vetoed ones last."""
 
     def order(option: Option) -> tuple[bool, float, int, str]:
-        cost = expected_cost(option, item.current, item.gpu_hours, facts.policy)
+        cost = expected_cost(option, item.current, item.gpu_hours, item.policy)
         return not option.allowed, cost, _PREFERENCE.index(option.target.kind), option.target.name
 
     return sorted(item.options, key=order)
 
 
-def best_of(item: Ready, facts: Facts) -> Option | None:
+def best_of(item: Ready) -> Option | None:
     """The cheapest allowed option; None where no change is worth it."""
-    best = ranked(item, facts)[0]
-    return best if best.allowed and worth_it(item, best, facts.policy) else None
+    best = ranked(item)[0]
+    return best if best.allowed and worth_it(item, best, item.policy) else None
 
 
 def worth_it(item: Ready, option: Option, policy: AdvicePolicy) -> bool:
@@ -158,8 +160,8 @@ def worth_it(item: Ready, option: Option, policy: AdvicePolicy) -> bool:
 
 
 def abstention(item: Ready, facts: Facts) -> Abstention:
-    policy = facts.policy
-    order = ranked(item, facts)
+    policy = item.policy
+    order = ranked(item)
     worth = [option for option in order if worth_it(item, option, policy)]
 
     known = partial(
@@ -173,7 +175,8 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
         return option.speed.likely_ratio >= policy.target_speed_ratio
 
     def answer(kind: AbstentionKind, reason: str, resolve: str, nearest: Option | None) -> Abstention:
-        return known(kind=kind, reason=reason, resolve=resolve, nearest=nearest)
+        said = " ".join(filter(None, (reason, item.refused)))
+        return known(kind=kind, reason=said, resolve=resolve, nearest=nearest)
 
     if item.tier is EvidenceTier.UTILISATION:
         return answer(
@@ -199,7 +202,7 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
         return answer(
             AbstentionKind.MEMORY_ELASTIC,
             item.memory.reason,
-            f"State its need per GPU in the annotation {GPU_MEMORY_NEED}, for example 12Gi.",
+            _STATE_NEED,
             filled,
         )
     barred = next(
@@ -224,6 +227,10 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
         nearest = next((option for option in order if option.target.kind is not TargetKind.SAME), None)
         least, hours = policy.min_saving_ratio, policy.min_saving_gpu_hours_per_week
         reason = f"No option saves at least {least:.0%} of its cost and {hours:g} GPU-hours a week."
+    if item.memory.elastic and item.now.gpus_per_pod == 1:
+        # Nobody can say that it is on the right GPU: with a known need it might share one.
+        unknown = f"{reason} Whether it could share a GPU is not known. {item.memory.reason}"
+        return answer(AbstentionKind.MEMORY_ELASTIC, unknown, _STATE_NEED, nearest)
     return answer(AbstentionKind.RIGHT_SIZED, reason, "Change nothing: it is on the right GPU.", nearest)
 
 
@@ -236,7 +243,7 @@ def together(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadK
             if key in found:
                 elsewhere = [o.target for o in found[key].options if _where(o.target) != common]
                 found[key] = _vetoed(found[key], "gang_whole", elsewhere)
-    while lonely := _lonely(found, facts):
+    while lonely := _lonely(found):
         for key, targets in lonely.items():
             found[key] = _vetoed(found[key], "partners", targets)
     return found
@@ -253,14 +260,14 @@ def _common(
     if not all(key in ready for key in keys):
         return None
     members = [ready[key] for key in keys]
-    stay = sum(expected_cost(item.current, item.current, item.gpu_hours, policy) for item in members)
+    stay = sum(expected_cost(item.current, item.current, item.gpu_hours, item.policy) for item in members)
     best, least = None, stay
     for where in sorted({_where(option.target) for item in members for option in item.options if option.allowed}):
         cost = 0.0
         for item in members:
             there = [option for option in item.options if option.allowed and _where(option.target) == where]
             moves = [option for option in there if option is item.current or worth_it(item, option, policy)]
-            costs = [expected_cost(option, item.current, item.gpu_hours, policy) for option in moves]
+            costs = [expected_cost(option, item.current, item.gpu_hours, item.policy) for option in moves]
             cost += min(costs, default=float("inf"))
         if cost < least:
             best, least = where, cost
@@ -290,14 +297,14 @@ def _vetoed(item: Ready, rule: str, targets: Collection[Target]) -> Ready:
     )
 
 
-def _lonely(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKey, tuple[Target, ...]]:
+def _lonely(ready: Mapping[WorkloadKey, Ready]) -> dict[WorkloadKey, tuple[Target, ...]]:
     """Allowed sharing targets that a partner would not choose too. Empty when all agree."""
     open_to = {
         key: targets
         for key, item in ready.items()
         if (targets := tuple(o.target for o in item.options if o.allowed and o.target.kind is TargetKind.SHARED))
     }
-    choices = {key: best_of(ready[key], facts) for key in open_to}
+    choices = {key: best_of(ready[key]) for key in open_to}
 
     def agrees(partner: WorkloadKey, key: WorkloadKey, target: Target) -> bool:
         choice = choices.get(partner)
@@ -312,8 +319,8 @@ def _lonely(ready: Mapping[WorkloadKey, Ready], facts: Facts) -> dict[WorkloadKe
 
 
 def _recommendation(item: Ready, chosen: Option, facts: Facts) -> Recommendation:
-    policy = facts.policy
-    order = ranked(item, facts)
+    policy = item.policy
+    order = ranked(item)
     others = [option for option in order if option.allowed and option is not chosen]
     days = item.confidence_days
 
@@ -372,6 +379,7 @@ def _caveats(item: Ready, chosen: Option, facts: Facts, only_if: str) -> tuple[s
     target = chosen.target
     offers = facts.capability(gpu_of(target), target.mig_profile), facts.capability(item.gpu, item.key.mig_profile)
     found = list(dict.fromkeys(sentence for offer in offers for sentence in offer.assumed))
+    found += [item.refused] if item.refused else []
     found.append("Peaks between two samples of the exporter (30 s by default) are not seen.")
     if chosen.projected_saving_per_week is None:
         found.append(f"Options were compared by GPU-hours, as no price is known. {item.now.price_source}")

@@ -123,7 +123,7 @@ def _latency(case: VetoCase) -> str | None:
             "+66 % at the 99th percentile with an unchanged median)."
         )
     work = None if case.speed_unknown else at_work_ratio(case.item.profile, case.speed)
-    bound = case.facts.policy.target_speed_ratio
+    bound = case.item.policy.target_speed_ratio
     if work is None or work >= bound:
         return None
     share, needed = rounded_apart(100 * work, 100 * bound, digits=0)
@@ -208,7 +208,7 @@ def _speed_known(case: VetoCase) -> str | None:
 
 
 def _target_speed(case: VetoCase) -> str | None:
-    bound = case.facts.policy.target_speed_ratio
+    bound = case.item.policy.target_speed_ratio
     if case.speed_unknown or case.speed.low_ratio >= bound:
         return None
     share, needed = rounded_apart(100 * case.speed.low_ratio, 100 * bound, digits=0)

@@ -52,6 +52,10 @@ GPU_MEMORY_NEED = f"{PREFIX}gpu-memory-need"
 """Annotation on a Pod, its owner or its Namespace: framebuffer that it needs per GPU, such as 12Gi. It counts where the
 need cannot be measured, because a framework reserves a share of any device."""
 
+TARGET_SPEED = f"{PREFIX}target-speed"
+"""Annotation on a Pod, its owner or its Namespace: the speed on another GPU that its owner accepts, as a share of
+today's, such as 0.6. It replaces advice.target_speed_ratio, for latency too."""
+
 COMPUTE_CAPABILITIES = f"{PREFIX}compute-capabilities"
 """Annotation on a Pod, its owner or its Namespace: compute capabilities on which its image runs and computes as it
 should, such as 8.0,12.0 (other vendors' architecture, such as cdna3). Advice to such GPUs has no condition."""
