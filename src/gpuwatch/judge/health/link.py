@@ -191,6 +191,7 @@ def nvlink_errors(fleet: Fleet, asked: _NvlinkAsked) -> Judged:
     near_traffic = fleet.peers(traffic.of, kin=lambda gpu: (gpu.home, fleet.jobs_of(gpu)))
     job_traffic = fleet.peers(traffic.of, among=[gpu for gpu in fleet.present if gpu.pods], kin=fleet.jobs_of)
     up_peers = fleet.peers(up.of, kin=lambda gpu: _pool(fleet, gpu))
+    up_vendor = fleet.peers(up.of, any_model=True)  # for Gaudi, whose exporter names no model
 
     def excesses(gpu: PhysicalGpu) -> list[tuple[Evidence, bool]]:
         """What is too much, and whether the peers have less of it."""
@@ -210,7 +211,7 @@ def nvlink_errors(fleet: Fleet, asked: _NvlinkAsked) -> Judged:
     def judge(gpu: PhysicalGpu) -> Conclusion:
         if gpu.uuid in explained:
             return fleet.unknown(gpu, kind, "link errors on its whole NVLink domain", ["errors of this GPU alone"])
-        down = _link_down(gpu, up, up_peers(gpu))
+        down = _link_down(gpu, up, up_peers(gpu) if gpu.model else up_vendor(gpu))
         if down is not None:
             return down
         known = [answers for answers in counters if answers.known(gpu)]
