@@ -208,6 +208,28 @@ def test_a_gang_in_part_is_hours_and_money_as_what_is_idle_otherwise() -> None:
         assert "partial" in text
 
 
+def test_gpus_that_are_out_of_service_have_their_hours_of_the_period() -> None:
+    """Eight GPUs of a Node that was cordoned three days before the period: 24 h a day of each day in it."""
+    cordoned = replace(
+        idle("team-a/left", (), START - timedelta(days=3)),
+        kind=FindingKind.OUT_OF_SERVICE,
+        verdict=Verdict.UNKNOWN,
+        subject=Subject(SubjectKind.NODE, "gpu-node-09"),
+        gpu_hours=8 * (END - START + timedelta(days=3)) / timedelta(hours=1),
+        summary="8 free GPUs are out of service: the Node is cordoned",
+    )
+    undated = replace(cordoned, subject=Subject(SubjectKind.NODE, "other"), since=None, gpu_hours=0.0)
+    found = report(hours(), (cordoned, undated))
+    assert found.unusable == (cordoned, undated)
+    assert found.unusable_gpu_hours == {cordoned.id: pytest.approx(8 * (END - START) / timedelta(hours=1))}
+    assert (found.idle, found.degraded, found.fleet.idle_gpu_hours) == ((), (), 0.0)
+    for text in (weekly_html(found), weekly_markdown(found)):
+        assert "Out of service, or allocated and not at work" in text
+        assert "the Node is cordoned" in text
+        assert "unknown" in text
+    assert "Out of service" not in weekly_html(report(hours(), ()))
+
+
 def test_what_is_suspected_has_hours_and_money_of_its_own() -> None:
     looks = replace(
         idle("team-a/left", ("gpu-0", "gpu-1/1"), START - timedelta(hours=5)),

@@ -63,6 +63,7 @@ def assemble_weekly(
     }
     suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
     suspicion = held_by(suspected, analysis.devices, rates, start, end)
+    unusable = _most_gpu_hours_first(item for item in analysis.findings if item.kind in _UNUSABLE)
     devices = {device.id: device for device in analysis.devices}
     workloads, savings = workload_savings(analysis, book, recommendations, abstentions, idle, rates, start, end)
     teams = _teams(hours, recommendations, idle, savings, rates)
@@ -112,6 +113,12 @@ def assemble_weekly(
         degraded=tuple(degraded),
         degraded_gpu_hours={name: of.gpu_hours for name, of in lost.items()},
         degraded_cost=lost_cost,
+        unusable=unusable,
+        unusable_gpu_hours={
+            item.id: item.gpu_hours * _hours(max(item.since, start), min(analysis.at, end)) / lasted
+            for item in unusable
+            if item.since is not None and (lasted := _hours(item.since, analysis.at)) > 0
+        },
         lost_gpu_hours_by_cause=_lost(hours, gone),
         outcomes=tuple(outcomes),
         actions=actions,
@@ -123,6 +130,9 @@ def assemble_weekly(
         limits=tuple(_limits(hours, before, start, end, rates, recommendations, analysis)),
         gaps=tuple(dict.fromkeys((*analysis.gaps, *gaps))),
     )
+
+
+_UNUSABLE = (FindingKind.OUT_OF_SERVICE, FindingKind.NOT_RUNNING, FindingKind.USED_OUTSIDE)
 
 
 def _most_gpu_hours_first(found: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -396,6 +396,12 @@ def none_idle(report: WeeklyReport) -> str:
     return "None was proven."
 
 
+UNUSABLE = (
+    "As it was when the report was written; what ended before is not in it. These hours are no part of idle hours or "
+    "savings."
+)
+
+
 def suspected(report: WeeklyReport) -> str:
     """What the suspected idle allocations had, and why gpuwatch does not act on them."""
     held = f"{gpu_hours(report.suspected_gpu_hours)} GPU-hours ({money(report.suspected_cost, report.currency)})"

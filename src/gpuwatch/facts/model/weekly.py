@@ -134,6 +134,9 @@ class WeeklyReport:
     idle: the dearest first; idle_cost: Finding.id → its cost within the period, where the price is known.
     suspected: allocations that look idle, which nothing proves; suspected_gpu_hours, suspected_cost: theirs, within the
         period. They are no part of idle hours or savings. The cost is None where the price is unknown.
+    unusable: GPUs out of service, allocated to Pods that do not run, or used outside Kubernetes, at the period's end;
+        unusable_gpu_hours: Finding.id → their GPU-hours within the period, where their start is known. Those that were
+        over before the end are not in it.
     currency: of all money, ISO 4217. actions: newest first; None where no Remediations were read.
     actions_note: why there are none, as a sentence.
     """
@@ -157,6 +160,8 @@ class WeeklyReport:
     idle_cost: Mapping[str, float] = field(default_factory=dict)
     suspected_gpu_hours: float = 0.0
     suspected_cost: float | None = None
+    unusable: tuple[Finding, ...] = ()
+    unusable_gpu_hours: Mapping[str, float] = field(default_factory=dict)
     lost_gpu_hours_by_cause: Mapping[str, float] = field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
     actions: tuple[ActionTaken, ...] | None = None
