@@ -44,7 +44,8 @@ from gpuwatch.judge.rule import Ask, Judged, Rule
 _TELLS = Tells(
     FindingKind.XID,
     "an XID: the driver reported a fault",
-    "critical: reset, reboot, inspect, replace; warning: reset_when_idle, inspect; info: fix_application, watch",
+    "critical: reset, reboot, inspect, replace; warning: replace, reset_when_idle, inspect, watch; "
+    "info: fix_application, watch",
 )
 
 _OF_XIDS = {Component.MEMORY, Component.PCIE, Component.NVLINK}
