@@ -140,7 +140,6 @@ def test_exporter_lines_enable_their_own_metric() -> None:
 def test_default_exported_is_what_dcgm_exporter_ships() -> None:
     text = (SHARED / "samples/dcgm/default-counters-4.5.3-4.8.2.csv").read_text()
     shipped = set(re.findall(r"^\s*(DCGM_\w+)", text, re.M)) - set(LABEL_METRICS)
-    shipped -= {"DCGM_FI_DEV_VGPU_LICENSE_STATUS"}  # a licence, no signal
     assert {r.metric for r in metric_rows() if r.vocabulary == "dcgm" and r.default_exported} == shipped
     known = set(re.findall(r"^#?\s*(DCGM_(?:FI|EXP)_\w+)", text, re.M))
     listed = {r.metric for r in metric_rows() if "commented out" in r.source or r.source.startswith("NVIDIA/dcgm-exp")}

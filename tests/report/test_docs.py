@@ -55,6 +55,7 @@ RULES = rule_signals(Policies())
 UNTOLD = {f"idle.{FindingKind.IDLE_UNKNOWN}", "idle.suspected_idle"}
 GUARD_NAMES = set(map(str, Guard))
 NEVER_SURE = {"health.operator_conflict", "health.pod_failures", "health.infiniband", "health.health_unknown"} | {
+    "health.configuration",
     "health.out_of_service",
     "health.not_running",
     "health.used_outside",

@@ -86,6 +86,7 @@ class FindingKind(StrEnum):
 
     # health: written by `make names` from the rules
     BOARD = "board"  # the board's InfoROM is corrupt, or its power cannot be read
+    CONFIGURATION = "configuration"  # configured unlike its neighbours: ECC off, a lost vGPU licence, or drivers that differ within a gang
     DCGM_HEALTH = "dcgm_health"  # a health watch of DCGM failed
     DEVICE_HEALTH = "device_health"  # the device plugin or the DRA driver calls a device that is in use unhealthy
     ECC = "ecc"  # uncorrectable memory errors, or many corrected ones

@@ -121,6 +121,8 @@ class Signal(StrEnum):
     NVLINK_ECC_ERRORS_TOTAL = "nvlink_ecc_errors_total"
     NVLINK_LINK_DOWNS_TOTAL = "nvlink_link_downs_total"
     LINK_UP_STATE = "link_up_state"
+    ECC_ON_STATE = "ecc_on_state"  # whether the memory's error correction is on
+    VGPU_LICENSED_STATE = "vgpu_licensed_state"  # 1: a virtual GPU has its licence; 0 on others too
     INFOROM_VALID_STATE = "inforom_valid_state"  # 0: its checksums are wrong
     C2C_ERRORS_TOTAL = "c2c_errors_total"
     C2C_REPLAYS_TOTAL = "c2c_replays_total"

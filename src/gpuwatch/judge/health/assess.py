@@ -13,6 +13,7 @@ from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import GapKind, Signal, WindowStat, partial_answers
 from gpuwatch.judge.board import BOARD
 from gpuwatch.judge.fleet import Fleet, PhysicalGpu, Tells, conclude, on_node
+from gpuwatch.judge.health.configuration import CONFIGURATION
 from gpuwatch.judge.health.fabric import FABRIC
 from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, remembered_xids
 from gpuwatch.judge.health.hung import HUNG
@@ -85,6 +86,7 @@ RULES: tuple[Rule[Any], ...] = (
     THERMAL_THROTTLE,
     POWER_BRAKE,
     BOARD,
+    CONFIGURATION,
     NODE_CONDITION,
     DEVICE_HEALTH,
     PRESENCE,
