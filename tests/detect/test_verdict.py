@@ -1,7 +1,8 @@
 import pytest
 
-from detect.builders import AT, Answer, ago, device, findings, machines, on, scene, spread, the
+from detect.builders import AT, Answer, ago, cluster, device, findings, machines, on, scene, spread, the
 from detect.questions import ACTION, HEALTH, VENDOR
+from gpuwatch.facts.model.cluster import Condition, Node
 from gpuwatch.facts.model.decision import Advice, Component, FindingKind, Severity, Snapshot, Verdict
 from gpuwatch.facts.model.telemetry import Signal, StateChange, Vendor, WindowStat
 
@@ -263,3 +264,31 @@ def test_changes_of_the_future_are_not_read() -> None:
     )
     finding = the(findings(scene(answers={ACTION: 2.0}, changes=[late])), FindingKind.RECOVERY_ACTION)
     assert finding.since is None
+
+
+@pytest.mark.parametrize(
+    ("watches", "status", "dissent"),
+    [
+        ({"MEM": 0.0, "PCIE": 0.0}, "", "DCGM's health watches pass"),
+        ({"MEM": 0.0, "PCIE": 10.0}, "", ""),
+        ({}, "", ""),
+        ({}, "False", "the Node's conditions say that all is well (XidCriticalError=False)"),
+        ({}, "True", ""),
+        ({}, "Unknown", ""),
+        (
+            {"MEM": 0.0},
+            "False",
+            "DCGM's health watches pass; the Node's conditions say that all is well (XidCriticalError=False)",
+        ),
+    ],
+)
+def test_who_calls_a_degraded_gpu_well_is_told_and_changes_nothing(
+    watches: dict[str, float], status: str, dissent: str
+) -> None:
+    conditions = (Condition("XidCriticalError", status),) if status else ()
+    known = cluster(nodes=[Node(name="node-0", conditions=conditions, accelerators={"nvidia.com/gpu": 1})])
+    variants = {HEALTH.now: {"gpu-0": watches}, HEALTH.lowest: {"gpu-0": watches}} if watches else {}
+    found = findings(scene([device()], {ACTION: 2.0}, variants=variants, state=known))
+    finding = the(found, FindingKind.RECOVERY_ACTION, "gpu-0")
+    assert (finding.verdict, finding.advice) == (Verdict.DEGRADED, Advice.REBOOT)
+    assert finding.dissent == dissent

@@ -253,6 +253,8 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bo
                 lines.append(Text(fact[1], style="dim"))
                 lines += [Text(f"  {evidence.note}", style="dim italic")] * bool(evidence.note)
                 lines += [Text(f"  {evidence.promql}", style="cyan")] * bool(evidence.promql and wide)
+            if finding.dissent:
+                lines.append(Text(f"but {finding.dissent}", style="yellow"))
             if finding.missing and "missing: " not in summary:
                 lines.append(Text(f"missing: {', '.join(finding.missing)}", style="dim"))
         parts.append(_beside(verdict, Group(*lines)))

@@ -160,7 +160,8 @@ def _what(finding: Finding, wide: bool, colour: str = "") -> RenderableType:
     """Kind and summary. colour: that of the severity, which is named then."""
     severity = f"{finding.severity}: " if colour else ""
     kind = Text(severity + finding.kind.replace("_", " "), style=colour or "bold")
-    return Group(kind, whole_or_line(finding.summary, wide))
+    others = [Text(f"but {finding.dissent}", style="yellow", overflow="fold")] if finding.dissent else []
+    return Group(kind, whole_or_line(finding.summary, wide), *others)
 
 
 def _sure(finding: Finding) -> Text:

@@ -86,7 +86,7 @@ class FindingKind(StrEnum):
 
     # health: written by `make names` from the rules
     BOARD = "board"  # the board's InfoROM is corrupt, or its power cannot be read
-    CONFIGURATION = "configuration"  # configured unlike its neighbours: ECC off, a lost vGPU licence, or drivers that differ within a gang
+    CONFIGURATION = "configuration"  # ECC off, a lost vGPU licence, or drivers that differ within a gang
     DCGM_HEALTH = "dcgm_health"  # a health watch of DCGM failed
     DEVICE_HEALTH = "device_health"  # the device plugin or the DRA driver calls a device that is in use unhealthy
     ECC = "ecc"  # uncorrectable memory errors, or many corrected ones
@@ -204,6 +204,7 @@ class Finding:
     missing: the data (signals, coverage) that a better verdict needs.
     components: the parts of the GPU that it is about; () for the whole GPU. Findings on one component may show one
     event. approval: why a person has to approve what follows from it, in any mode; '' where none has to.
+    dissent: who calls the GPU or Node of a DEGRADED finding well, as a clause; '' for nobody. No verdict rests on it.
     relief_gpus: of a misfit: Gang.id or Workload.id that could move → gain of the move in GPUs, where known.
     """
 
@@ -226,6 +227,7 @@ class Finding:
     relief_gpus: Mapping[str, float] = field(default_factory=dict)
     components: tuple[Component, ...] = ()
     approval: str = ""
+    dissent: str = ""
 
     @property
     def id(self) -> str:

@@ -5,6 +5,7 @@ exported, a window has too few samples, peers are missing) never causes an actio
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpuwatch.facts.catalog.xids import Xid
@@ -12,7 +13,7 @@ from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Snapshot
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import GapKind, Signal, WindowStat, partial_answers
 from gpuwatch.judge.board import BOARD
-from gpuwatch.judge.fleet import Fleet, PhysicalGpu, Tells, conclude, on_node
+from gpuwatch.judge.fleet import Fleet, GpuAnswers, PhysicalGpu, Tells, conclude, on_node
 from gpuwatch.judge.health.configuration import CONFIGURATION
 from gpuwatch.judge.health.fabric import FABRIC
 from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, remembered_xids
@@ -20,7 +21,7 @@ from gpuwatch.judge.health.hung import HUNG
 from gpuwatch.judge.health.infiniband import INFINIBAND
 from gpuwatch.judge.health.link import NVLINK_ERRORS, PCIE_REPLAY, PCIE_WIDTH
 from gpuwatch.judge.health.memory import ECC, PAGE_RETIREMENT, ROW_REMAP
-from gpuwatch.judge.health.objects import DEVICE_HEALTH, NODE_CONDITION, OPERATOR_CONFLICT
+from gpuwatch.judge.health.objects import DEVICE_HEALTH, NODE_CONDITION, OPERATOR_CONFLICT, calls_well
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.pod_failures import POD_FAILURES
 from gpuwatch.judge.health.policy import HealthPolicy
@@ -141,7 +142,24 @@ def assess_health(
     of the last cycle, or already with this Snapshot; None for a single run, which remembers nothing.
     """
     fleet = Fleet(snapshot, policy, everything=everything, catalog=xids, memory=memory)
-    return tuple(finding for rule in RULES for finding in conclusions(fleet, rule))
+    found = tuple(finding for rule in RULES for finding in conclusions(fleet, rule))
+    watches = DCGM_HEALTH.needs(Ask(policy, fleet)).now
+    return tuple(
+        replace(finding, dissent=_dissent(fleet, finding, watches)) if finding.verdict is Verdict.DEGRADED else finding
+        for finding in found
+    )
+
+
+def _dissent(fleet: Fleet, finding: Finding, watches: GpuAnswers) -> str:
+    """Two more opinions on one Node's truth, which people compare: they decide nothing here."""
+    uuids = {fleet.uuids.get(device) for device in finding.devices}
+    told = [watches.by_variant(gpu) for gpu in fleet.gpus if gpu.uuid in uuids]
+    said = []
+    if told and all(shown and not any(shown.values()) for shown in told):
+        said.append("DCGM's health watches pass")
+    if conditions := calls_well(fleet, finding.node):
+        said.append(f"the Node's conditions say that all is well ({', '.join(conditions)})")
+    return "; ".join(said)
 
 
 def conclusions(fleet: Fleet, rule: Rule[Any]) -> list[Finding]:

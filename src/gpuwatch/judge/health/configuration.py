@@ -13,7 +13,7 @@ from gpuwatch.judge.rule import Ask, Judged, Rule
 
 _TELLS = Tells(
     FindingKind.CONFIGURATION,
-    "configured unlike its neighbours: ECC off, a lost vGPU licence, or drivers that differ within a gang",
+    "ECC off, a lost vGPU licence, or drivers that differ within a gang",
     "warning: inspect",
 )
 _MEANT = "whether it is meant so"

@@ -40,6 +40,16 @@ def _said(row: NodeCondition | NodeLabel, by: str, since: datetime | None = None
     return f"{row.detector} says: {row.words} ({by})", fact
 
 
+def calls_well(fleet: Fleet, name: str | None) -> list[str]:
+    """Conditions of the Node by which other detectors say that all is well, as `type=status`."""
+    node, known = fleet.nodes.get(name or ""), node_conditions()
+    return [
+        f"{item.type}={item.status}"
+        for item in (node.conditions if node is not None else ())
+        if item.type in known and item.status in {"True", "False"} - {known[item.type].bad_status}
+    ]
+
+
 def broken_conditions(fleet: Fleet) -> Iterable[Finding]:
     """One finding per Node with GPUs that has such a condition or label.
 
