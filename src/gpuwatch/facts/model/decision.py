@@ -16,6 +16,7 @@ from gpuwatch.facts.model.telemetry import (
     PodRef,
     PodRun,
     Readings,
+    Requests,
     Schema,
     StateChange,
 )
@@ -37,6 +38,7 @@ class Snapshot:
     activity: tuple[ActivityHistory, ...] = ()
     changes: tuple[StateChange, ...] = ()
     pod_runs: tuple[PodRun, ...] = ()
+    requests: Mapping[PodRef, Requests] = field(default_factory=dict)  # of serving engines that Prometheus scrapes
     boots: Mapping[str, datetime] = field(default_factory=dict)  # Node → when it booted
     # Node → device/port → statistic of node_exporter → value
     infiniband: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)

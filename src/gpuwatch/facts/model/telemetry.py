@@ -256,6 +256,16 @@ class SourceRead:
     failed: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Requests of a serving engine in one Pod. by_window: seconds up to the Snapshot → the least number of requests in
+    that time, running and waiting ones too; only windows through which it was sampled."""
+
+    engine: str
+    metric: str  # that counts those that it has answered
+    by_window: Mapping[int, float]
+
+
 class Activity(StrEnum):
     """One step of an ActivityHistory."""
 

@@ -187,6 +187,10 @@ class IdleJudge:
         """Idle for longer than explained: proven where a second signal agrees, suspected where none tells.
 
         explanation: None where no Pod of its workload ever worked."""
+        served = self._requests(item, now.proven_seconds)
+        if served is not None and served.value:
+            text = f"its engines have been idle for {time_text(now.proven_seconds)}, but it {served.note}"
+            return idle_unknown(item.subject, text, ("signals that agree",), evidence=(served,))
         opinion = self.signals.second_opinion(item.devices, now.proven_seconds)
         if opinion.agrees is False:
             text = f"its engines have been idle for {time_text(now.proven_seconds)}, but {opinion.contradiction}"
@@ -201,7 +205,7 @@ class IdleJudge:
             severity=Severity.WARNING,
             advice=Advice.FIX_MONITORING,
             since=since,
-            evidence=(self._activity(item, now, explanation, ">"), *opinion.evidence),
+            evidence=(self._activity(item, now, explanation, ">"), *opinion.evidence, *([served] if served else [])),
             missing=opinion.missing,
             gpu_hours=round(hours * sum(gpu_share(device) for device in item.devices), 2),
         )
@@ -224,6 +228,28 @@ class IdleJudge:
             advice=Advice.RECLAIM,
             confidence_ratio=round(confidence * now.coverage_ratio, 3),
             evidence=found.evidence if held is None else (*found.evidence, self._memory(item, *held)),
+        )
+
+    def _requests(self, item: Allocation, silent_seconds: float) -> Evidence | None:
+        """The requests of its Pods in the longest window of the silence that was seen; None where no engine tells."""
+        found = [told for pod in item.pods if (told := self.snapshot.requests.get(pod)) is not None]
+        windows = [{w: n for w, n in told.by_window.items() if w <= silent_seconds} for told in found]
+        if not found or not all(windows):
+            return None
+        counts = [(each[max(each)], max(each)) for each in windows]
+        number, window = round(sum(count for count, _ in counts)), min(seconds for _, seconds in counts)
+        # increase() extrapolates, and a fraction of a request is one.
+        number = max(number, 1) if any(count > 0 for count, _ in counts) else 0
+        if not number and len(found) < len(item.pods):
+            return None
+        return Evidence(
+            signal="requests",
+            value=float(number),
+            window_seconds=window,
+            comparison="<=",
+            bound=0.0,
+            promql=f"{found[0].metric}{{}}",
+            note=f"had {number} requests by {found[0].engine} in the last {time_text(window)} at least",
         )
 
     def _class(self, item: Allocation, now: SilenceNow, used_bytes: float | None) -> tuple[FindingKind, str]:

@@ -36,6 +36,7 @@ from gpuwatch.sources.telemetry.inventory import take_inventory
 from gpuwatch.sources.telemetry.pod_runs import pod_runs
 from gpuwatch.sources.telemetry.readings import read_stats
 from gpuwatch.sources.telemetry.samples import SampleStore, TelemetryError
+from gpuwatch.sources.telemetry.serving import requests
 
 Progress = Callable[[str], None]
 """Called with the name of each step before it begins."""
@@ -132,7 +133,8 @@ def _read_telemetry(
     runs, found = pod_runs(telemetry, at, needs.pod_runs_seconds)
     boots, more = boot_times(telemetry, at, snapshot.cluster)
     ports, failures = infiniband_ports(telemetry, at, snapshot.cluster, needs.port_stats)
-    gaps += (*found, *more, *failures)
+    served, unserved = requests(telemetry, at)
+    gaps += (*found, *more, *failures, *unserved)
     return replace(
         snapshot,
         telemetry_schema=schema,
@@ -143,6 +145,7 @@ def _read_telemetry(
         activity=tuple(activity),
         changes=tuple(changes),
         pod_runs=runs,
+        requests=served,
         boots=boots,
         infiniband=ports,
         # A signal may be missing from several queries.
