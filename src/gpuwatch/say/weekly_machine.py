@@ -5,7 +5,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from gpuwatch.facts.model.sizing import Recommendation
+from gpuwatch.facts.model.sizing import Recommendation, by_worth
 from gpuwatch.facts.model.weekly import ActionTaken, TeamUse, WeeklyReport, WorkloadUse
 from gpuwatch.facts.model.workload_profile import WorkloadKey
 from gpuwatch.say.machine import COUNT, NUMBER, TIME, Column, Columns, csv_cell, fields, json_schema, to_csv
@@ -30,7 +30,7 @@ def weekly_tables(report: WeeklyReport) -> Mapping[str, tuple[Columns[Any], Sequ
         "teams": (_teams(report), report.teams),
         "recommendations": (
             advice_columns(use_of(report)),
-            tuple(use.recommendation for use in report.workloads if use.recommendation),
+            tuple(sorted((use.recommendation for use in report.workloads if use.recommendation), key=by_worth)),
         ),
         "actions": (ACTIONS, report.actions or ()),
     }
