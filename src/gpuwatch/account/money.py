@@ -18,7 +18,7 @@ from gpuwatch.facts.model.workload_profile import WorkloadProfile
 
 HOURS_PER_WEEK = 168.0
 OLD_AFTER = timedelta(days=120)
-"""Age from which a price is called old. Providers change list prices about once a year, and never on a known day."""
+"""Age from which a price is called old; tools/price_dates.py lets no release have such a price."""
 
 _TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")

@@ -6,7 +6,16 @@ No part of a GPU is broken, so nothing is done: a person compares the machines.
 from collections import defaultdict
 from collections.abc import Iterable
 
-from gpuwatch.facts.model.decision import Advice, Evidence, Finding, FindingKind, Severity, Subject, Verdict
+from gpuwatch.facts.model.decision import (
+    Advice,
+    Evidence,
+    Finding,
+    FindingKind,
+    Severity,
+    Subject,
+    SubjectKind,
+    Verdict,
+)
 from gpuwatch.facts.model.telemetry import Signal, Statistic
 from gpuwatch.judge.fleet import Conclusion, Fleet, PhysicalGpu, Tells, conclude
 from gpuwatch.judge.rule import Ask, Judged, Rule
@@ -68,7 +77,8 @@ def _mixed_drivers(fleet: Fleet) -> Iterable[Finding]:
     for gpu in fleet.present:
         if gpu.lead.driver_version:
             for job in fleet.jobs_of(gpu):
-                jobs[job][gpu.lead.driver_version].append(gpu)
+                if job.kind is SubjectKind.GANG:
+                    jobs[job][gpu.lead.driver_version].append(gpu)
     for job, drivers in sorted(jobs.items(), key=lambda item: str(item[0])):
         if len(drivers) > 1:
             told = ", ".join(f"{version} on {len(gpus)}" for version, gpus in sorted(drivers.items()))

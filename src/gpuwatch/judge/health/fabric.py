@@ -93,8 +93,9 @@ def fabric(fleet: Fleet, asked: _Asked) -> Judged:
             yield _Sign("it cannot access the memory of another GPU over NVLink", fact)
 
     def waits_for_imex(gpu: PhysicalGpu) -> bool:
-        """Only a job over several Nodes needs the daemon; without one it may not run (NVIDIA/aicr#2641)."""
-        return imex.of(gpu) in _IMEX_NOT_READY and any(homes[job] > 1 for job in fleet.jobs_of(gpu))
+        """Only a gang over several Nodes needs the daemon; without one it may not run (NVIDIA/aicr#2641)."""
+        gangs = (job for job in fleet.jobs_of(gpu) if job.kind is SubjectKind.GANG)
+        return imex.of(gpu) in _IMEX_NOT_READY and any(homes[job] > 1 for job in gangs)
 
     signs = {gpu.uuid: tuple(signs_of(gpu)) for gpu in fleet.present}
     sick = {gpu.uuid: faults for gpu in fleet.present if (faults := [x for x in signs[gpu.uuid] if not x.missing])}
