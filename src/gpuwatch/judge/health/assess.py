@@ -13,7 +13,7 @@ from gpuwatch.facts.model.decision import Advice, Finding, FindingKind, Snapshot
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import GapKind, Signal, WindowStat, partial_answers
 from gpuwatch.judge.board import BOARD
-from gpuwatch.judge.fleet import Fleet, GpuAnswers, PhysicalGpu, Tells, conclude, on_node
+from gpuwatch.judge.fleet import Fleet, PhysicalGpu, Tells, conclude, on_node
 from gpuwatch.judge.health.configuration import CONFIGURATION
 from gpuwatch.judge.health.fabric import FABRIC
 from gpuwatch.judge.health.fault_memory import FaultsAsked, remembered_missing, remembered_xids
@@ -144,16 +144,16 @@ def assess_health(
     fleet = Fleet(snapshot, policy, everything=everything, catalog=xids, memory=memory)
     found = tuple(finding for rule in RULES for finding in conclusions(fleet, rule))
     watches = DCGM_HEALTH.needs(Ask(policy, fleet)).now
+    shown = {gpu.uuid: watches.by_variant(gpu) for gpu in fleet.gpus}
     return tuple(
-        replace(finding, dissent=_dissent(fleet, finding, watches)) if finding.verdict is Verdict.DEGRADED else finding
+        replace(finding, dissent=_dissent(fleet, finding, shown)) if finding.verdict is Verdict.DEGRADED else finding
         for finding in found
     )
 
 
-def _dissent(fleet: Fleet, finding: Finding, watches: GpuAnswers) -> str:
-    """Two more opinions on one Node's truth, which people compare: they decide nothing here."""
-    uuids = {fleet.uuids.get(device) for device in finding.devices}
-    told = [watches.by_variant(gpu) for gpu in fleet.gpus if gpu.uuid in uuids]
+def _dissent(fleet: Fleet, finding: Finding, watches: Mapping[str, Mapping[str, float]]) -> str:
+    """Two more opinions on one Node's truth, which people compare: they decide nothing here. watches: by GPU."""
+    told = [watches.get(fleet.uuids.get(device, ""), {}) for device in finding.devices]
     said = []
     if told and all(shown and not any(shown.values()) for shown in told):
         said.append("DCGM's health watches pass")

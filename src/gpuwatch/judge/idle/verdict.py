@@ -232,24 +232,24 @@ class IdleJudge:
 
     def _requests(self, item: Allocation, silent_seconds: float) -> Evidence | None:
         """The requests of its Pods in the longest window of the silence that was seen; None where no engine tells."""
-        found = [told for pod in item.pods if (told := self.snapshot.requests.get(pod)) is not None]
-        windows = [{w: n for w, n in told.by_window.items() if w <= silent_seconds} for told in found]
-        if not found or not all(windows):
-            return None
-        counts = [(each[max(each)], max(each)) for each in windows]
-        number, window = round(sum(count for count, _ in counts)), min(seconds for _, seconds in counts)
+        engines = [self.snapshot.requests[pod] for pod in item.pods if pod in self.snapshot.requests]
+        longest = [max((each for each in told.by_window if each <= silent_seconds), default=0) for told in engines]
+        counts = [
+            (told.by_window[window], window, told) for told, window in zip(engines, longest, strict=True) if window
+        ]
         # increase() extrapolates, and a fraction of a request is one.
-        number = max(number, 1) if any(count > 0 for count, _ in counts) else 0
-        if not number and len(found) < len(item.pods):
+        number = max(round(sum(count for count, *_ in counts)), int(any(count > 0 for count, *_ in counts)))
+        if not counts or (not number and len(counts) < len(item.pods)):
             return None
+        window, engine = min(seconds for _, seconds, _ in counts), counts[0][2]
         return Evidence(
             signal="requests",
             value=float(number),
             window_seconds=window,
             comparison="<=",
             bound=0.0,
-            promql=f"{found[0].metric}{{}}",
-            note=f"had {number} requests by {found[0].engine} in the last {time_text(window)} at least",
+            promql=engine.metric,
+            note=f"had {number} requests by {engine.engine} in the last {time_text(window)} at least",
         )
 
     def _class(self, item: Allocation, now: SilenceNow, used_bytes: float | None) -> tuple[FindingKind, str]:
