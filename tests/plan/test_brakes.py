@@ -11,6 +11,7 @@ import yaml
 from gpuwatch.act.plan.brakes import first_seen
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import Freeze, PlanPolicy
+from gpuwatch.app.settings import load_settings
 from gpuwatch.facts.model.cluster import FactKind, Node, Unread
 from gpuwatch.facts.model.decision import (
     ActionKind,
@@ -356,6 +357,30 @@ def test_freezes(freeze: dict[str, Any], moment: str, held: bool) -> None:
 def test_freezes_that_mean_nothing_are_refused_by_name(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Freeze(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("moment", "refused"),
+    [
+        ("2026-11-26T04:59:59", False),
+        ("2026-11-26T05:00:00", True),
+        ("2026-11-30T04:59:59", True),
+        ("2026-11-30T05:00:00", False),
+        ("2026-12-25T12:00:00", True),
+        ("2027-01-04T05:00:00", False),
+    ],
+)
+def test_the_holidays_of_the_documents_refuse_a_release_and_the_days_beside_them_do_not(
+    moment: str, refused: bool, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
+    text = page.partition("### freeze\n")[2].partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "gpuwatch.yaml").write_text(text, encoding="utf-8")
+    policy = load_settings(tmp_path / "gpuwatch.yaml", {}).plan
+    assert len(policy.freezes) == 2
+    state, findings = one_idle()
+    at = datetime.fromisoformat(moment).replace(tzinfo=UTC)
+    assert refused_by(plan_of(replace(state, at=at), findings, policy)) == ({"freeze"} if refused else set())
 
 
 def test_a_freeze_with_a_zone_in_its_hours_is_refused_when_it_is_read_and_not_when_it_begins() -> None:
