@@ -99,7 +99,7 @@ def test_only_the_kinds_that_roll_out_may_have_their_pods_restarted() -> None:
 def test_every_key_of_ours_is_a_mark_or_a_persons_word() -> None:
     people = {keys.OPT_OUT, keys.SNOOZE_UNTIL, keys.OBJECTION, keys.MODE, keys.POOL}
     people |= {keys.LAST_CHECKPOINT, keys.EXPECTED_END, keys.GPU_MEMORY_NEED, keys.COMPUTE_CAPABILITIES}
-    people.add(keys.REPAIRED_AT)
+    people |= {keys.REPAIRED_AT, keys.TARGET_SPEED}
     # A taint's key; a label on bindings; one on the Lease; the finalizer of our own records.
     elsewhere = {keys.PREFIX, keys.DEGRADED, keys.ACCOUNT, keys.LAST_STORM, keys.FINALIZER}
     every = {value for name, value in vars(keys).items() if name.isupper() and str(value).startswith(keys.PREFIX)}

@@ -87,4 +87,6 @@ def _mixed_drivers(fleet: Fleet) -> Iterable[Finding]:
             yield _unlike(job, words, facts, gpus=[gpu for gpus in drivers.values() for gpu in gpus])
 
 
-CONFIGURATION = Rule(tells=(_TELLS,), needs=_Asked, judge=configuration)
+CONFIGURATION = Rule(
+    tells=(_TELLS,), needs=_Asked, judge=configuration, unshown="it compares GPUs with their neighbours"
+)

@@ -211,7 +211,10 @@ def _usable(path: Path) -> Path:
     """The path without links. Raises StoreError."""
     try:
         path = path.expanduser().resolve()
-        other, placed = path.exists() and not path.is_file(), path.parent.is_dir()
+        other, placed = False, path.parent.is_dir()
+        # In one call, since another process may move the file aside between two.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            other = not stat.S_ISREG(path.stat().st_mode)
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{path}: the state cannot be opened ({error}); name another file") from error
     if other:
