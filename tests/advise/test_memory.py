@@ -127,3 +127,24 @@ def test_a_restart_near_the_limit_adds_more(peak: float, pod: Pod, starved: bool
     need = memory_need(profile(run(peak), count=9), pods=[pod])
     assert need.headroom_ratio == (0.20 if starved else 0.10)
     assert ("out of memory" in need.reason) is starved
+
+
+@pytest.mark.parametrize(
+    ("ratio", "elastic", "said"),
+    [
+        (None, True, "whose peak does not tell its need"),
+        (0.0, True, "At most 0% of its KV cache was in use in the last week, so it may do with less."),
+        (0.89, True, "At most 89% of its KV cache was in use in the last week, so it may do with less."),
+        (0.9, False, "At most 90% of its KV cache was in use in the last week, so it needs what it reserves."),
+    ],
+)
+def test_a_full_kv_cache_says_that_the_reserved_memory_is_needed(ratio: float | None, elastic: bool, said: str) -> None:
+    need = memory_need(profile(run(16.0, 16.0)), kv_cache_ratio=ratio)
+    assert need.elastic is elastic
+    assert said in need.reason
+
+
+def test_a_full_kv_cache_does_not_outrank_the_owner_and_says_nothing_of_memory_that_grows() -> None:
+    stated = [("Pod ns/x", {"gpuwatch.dev/gpu-memory-need": "12Gi"})]
+    assert memory_need(profile(run(16.0, 16.0)), annotated=stated, kv_cache_ratio=0.95).need_bytes == 12 * GIB
+    assert "KV cache" not in memory_need(profile(run(10.0)), kv_cache_ratio=0.95).reason

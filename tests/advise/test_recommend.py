@@ -31,6 +31,7 @@ from gpuwatch.facts.catalog.instances import instance_types
 from gpuwatch.facts.model.cluster import Cluster, Gang, OwnerStatus
 from gpuwatch.facts.model.decision import Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, Option, SpeedEstimate, Target, TargetKind
+from gpuwatch.facts.model.telemetry import EngineLoad
 from gpuwatch.size import recommend
 from gpuwatch.size.options import fewer_speed
 from gpuwatch.size.policy import AdvicePolicy
@@ -606,3 +607,25 @@ def test_an_accepted_speed_that_is_no_share_is_ignored_and_said(text):
     found = answer(profile(API, cells=[cell(0.98, 0.95)]), world=accepting(text))
     words = f"gpuwatch.dev/target-speed of {API} is {text!r}, and not a share of today's speed such as 0.6"
     assert words in found.reason
+
+
+def test_a_service_is_told_how_long_a_first_token_would_take():
+    """Refused for its latency it names the wait that its owner has to accept; advised it names the wait to expect."""
+    load = {"team/lab-0": EngineLoad(kv_cache_ratio=0.1, first_token_seconds=0.2)}
+    world = cluster([node()], [owner(API, "apps/v1")], [pod(API)])
+    usual = answer(profile(API, cells=SLOWER), world=world, loads=load)
+    refused = next(veto.reason for one in usual.options for veto in one.vetoes if veto.rule == "latency")
+    assert "s instead of 0.20 s. Its owner may accept less (gpuwatch.dev/target-speed)." in refused
+    found = advised(answer(profile(API, cells=SLOWER), world=accepting("0.3"), loads=load))
+    assert "; a first token takes up to about 0." in found.reason
+    assert "first token" not in advised(answer(profile(API, cells=SLOWER), world=accepting("0.3"))).reason
+
+
+@pytest.mark.parametrize(("ratio", "elastic"), [(0.3, True), (0.95, False)])
+def test_only_a_full_kv_cache_shows_that_a_service_needs_what_it_reserves(ratio, elastic):
+    load = {"team/lab-0": EngineLoad(kv_cache_ratio=ratio)}
+    fixed = (run(20.0, flat=True),)
+    world = cluster([node()], [owner(API, "apps/v1")], [pod(API)])
+    found = answer(profile(API, cells=LIGHT, runs=fixed, run_count=9), world=world, loads=load)
+    assert ("gpu_memory_utilization" in found.memory.reason) is elastic
+    assert found.memory.elastic is elastic

@@ -95,10 +95,10 @@ def quick(living: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def replicas(api: Api) -> dict[str, Object]:
-    """The controller's Pods that are not ending, by name."""
+def replicas(api: Api, *, ending: bool = False) -> dict[str, Object]:
+    """The controller's Pods by name; with those that end and may still act, where that is asked."""
     found = api.get(PODS, labelSelector="app.kubernetes.io/component=controller")["items"]
-    return {item["metadata"]["name"]: item for item in found if "deletionTimestamp" not in item["metadata"]}
+    return {item["metadata"]["name"]: item for item in found if ending or "deletionTimestamp" not in item["metadata"]}
 
 
 def ready(api: Api, count: int) -> bool:
@@ -339,11 +339,13 @@ def test_each_action_has_its_rights_and_no_others(
 
 
 def test_what_a_person_approved_is_done(helm: Helm, living: Installed, quick: Path) -> None:
-    path, before = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause", set(replicas(living.api))
-    # The annotation makes new Pods, which know no other mode.
+    path, before = f"/api/v1/namespaces/{NAMESPACE}/configmaps/gpuwatch-pause", set(replicas(living.api, ending=True))
+    # The annotation makes new Pods, which know no other mode. The old ones enforce until they have ended.
     changes = "mode=suggest,rbac.roles={suggest,taint},podAnnotations.mode=suggest"
     helm("upgrade", RELEASE, CHART, "--values", quick, "--set", changes)
-    wait_until(lambda: ready(living.api, 1) and not before & set(replicas(living.api)), lambda: said(living.api))
+    wait_until(
+        lambda: ready(living.api, 1) and not before & set(replicas(living.api, ending=True)), lambda: said(living.api)
+    )
     assert living.api.answer("PATCH", path, {"data": {"paused": "false", "reason": None}}, content_type=MERGE).ok
     wait_until(lambda: living.phase("taint_node", FAULTY) == "Proposed", lambda: said(living.api))
     (proposed,) = living.remediations("taint_node")

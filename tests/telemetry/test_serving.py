@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.facts.model.telemetry import GapKind
-from gpuwatch.sources.telemetry.serving import ENGINES, Engine, requests
+from gpuwatch.facts.model.telemetry import EngineLoad, GapKind
+from gpuwatch.sources.telemetry.serving import ENGINES, Engine, loads, requests
 from telemetry.timeline import AT, Timeline, Witness
 
 DAY, HOUR = 24 * 3600, 3600
@@ -81,3 +81,34 @@ def test_a_query_that_fails_proves_nothing(tmp_path: Path) -> None:
     assert found == {}
     assert gaps
     assert {gap.kind for gap in gaps} == {GapKind.QUERY_FAILED}
+
+
+CACHED = [(engine, cache) for engine in ENGINES for cache in engine.caches]
+
+
+@pytest.mark.parametrize(("engine", "cache"), CACHED, ids=lambda one: one if isinstance(one, str) else one.name)
+def test_each_engine_tells_its_fullest_cache_and_its_mean_wait(engine: Engine, cache: str, tmp_path: Path) -> None:
+    """Two engines in one Pod, of which one was 70 % full for an hour; 40 requests waited 10 s together."""
+    timeline = Timeline().add(cache, of("a", engine="0"), lambda ago: 0.7 if ago < HOUR else 0.1, ago=26 * HOUR)
+    timeline.add(cache, of("a", engine="1"), 0.6, ago=26 * HOUR)
+    timeline.add(f"{engine.first_token}_sum", of("a"), lambda ago: 5 if ago >= 2 * HOUR else 15, ago=26 * HOUR)
+    timeline.add(f"{engine.first_token}_count", of("a"), lambda ago: 9 if ago >= 2 * HOUR else 49, ago=26 * HOUR)
+    found, gaps = loads(timeline.store(tmp_path), AT)
+    assert gaps == ()
+    assert found == {"ml/a": EngineLoad(0.7, pytest.approx(0.25))}
+
+
+def test_an_engine_without_requests_has_no_wait_and_one_without_a_cache_no_share(tmp_path: Path) -> None:
+    timeline = Timeline().add(VLLM.caches[0], of("a"), 0.0, ago=HOUR)
+    timeline.add(f"{VLLM.first_token}_count", of("a"), 0, ago=HOUR)
+    timeline.add(f"{VLLM.first_token}_sum", of("b"), lambda ago: 1 if ago > 600 else 3, ago=HOUR)
+    timeline.add(f"{VLLM.first_token}_count", of("b"), lambda ago: 1 if ago > 600 else 5, ago=HOUR)
+    found, _ = loads(timeline.store(tmp_path), AT)
+    assert found == {"ml/a": EngineLoad(0.0, None), "ml/b": EngineLoad(None, pytest.approx(0.5))}
+
+
+def test_a_load_whose_query_fails_is_unknown_and_a_gap(tmp_path: Path) -> None:
+    store = Timeline().add(VLLM.caches[0], of("a"), 0.4, ago=HOUR).store(tmp_path)
+    found, gaps = loads(Witness(store, lambda asked: asked.selector.metric == VLLM.caches[0]), AT)
+    assert found == {}
+    assert [gap.kind for gap in gaps] == [GapKind.QUERY_FAILED]

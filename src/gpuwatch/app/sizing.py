@@ -27,6 +27,7 @@ from gpuwatch.sources.collect.origin import find_origin
 from gpuwatch.sources.store.store import Store
 from gpuwatch.sources.telemetry.owners import job_runs
 from gpuwatch.sources.telemetry.samples import SampleStore
+from gpuwatch.sources.telemetry.serving import loads
 
 FOLLOWED = timedelta(weeks=8)
 """How long advice is followed up: an owner's next quiet week may be a month away."""
@@ -94,6 +95,8 @@ def size(
             doubted,
         )
     gaps += found
+    served, unserved = loads(telemetry, opened.at)
+    gaps += unserved
     recommendations, abstentions = advise(
         book,
         snapshot.cluster,
@@ -103,6 +106,7 @@ def size(
         analysis.findings,
         settings.currency,
         settings.discounts,
+        served,
     )
     outcomes: tuple[Outcome, ...] = ()
     if store is not None:

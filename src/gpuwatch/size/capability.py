@@ -12,7 +12,7 @@ from math import sqrt
 
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu, gpus, processors, profile_name
 from gpuwatch.facts.catalog.mig import MigGeometry, MigProfile, geometry
-from gpuwatch.facts.frameworks.keys import COMPUTE_CAPABILITIES
+from gpuwatch.facts.frameworks.keys import COMPUTE_CAPABILITIES, stated
 from gpuwatch.facts.model.cluster import Node
 
 _PRODUCT = "nvidia.com/gpu.product"
@@ -268,7 +268,7 @@ def built_for(gpu: Gpu) -> str:
 
 def condition(now: Gpu, target: Gpu, allowed: Iterable[str], annotated: Iterable[tuple[str, Mapping[str, str]]]) -> str:
     """A sentence; '' where the image runs on `target`, or where `allowed` or the first annotation names it."""
-    annotated_for = next((texts[COMPUTE_CAPABILITIES] for _, texts in annotated if COMPUTE_CAPABILITIES in texts), "")
+    _, annotated_for = stated(annotated, COMPUTE_CAPABILITIES)
     have, need = now.compute_capability, target.compute_capability
     if built_for(target) in {built_for(now), *allowed, *(name.strip() for name in annotated_for.split(","))}:
         return ""

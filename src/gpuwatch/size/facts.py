@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
 
@@ -13,6 +13,7 @@ from gpuwatch.facts.frameworks.framework import Kind, Nature
 from gpuwatch.facts.model.cluster import Cluster, Gang, Namespace, Node, Pod, Workload
 from gpuwatch.facts.model.decision import Family, Finding, SubjectKind, Verdict
 from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.telemetry import EngineLoad, PodRef
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 from gpuwatch.size.capability import Capability, LabelledSize, capability_of, labelled_sizes
 from gpuwatch.size.policy import AdvicePolicy
@@ -38,6 +39,7 @@ class Facts:
     namespaces: Mapping[str, Namespace]
     profiles_of: Mapping[tuple[str, str], tuple[WorkloadProfile, ...]]  # (Workload.id, container) → profiles
     labelled_sizes: Mapping[tuple[str, str], LabelledSize]  # by Gpu.name, and MIG profile or ''
+    loads: Mapping[PodRef, EngineLoad] = field(default_factory=dict)
 
     def kind(self, key: WorkloadKey) -> Kind | None:
         owner = self.workloads.get(key.workload)
@@ -85,6 +87,13 @@ class Facts:
         if space is not None:
             yield f"Namespace {space.name}", {**space.labels, **space.annotations}
 
+    def load(self, key: WorkloadKey) -> EngineLoad:
+        """Of its live Pods, the largest of each."""
+        found = [self.loads[pod.ref] for pod in self.pods.get(key.workload, ()) if pod.ref in self.loads]
+        caches = (one.kv_cache_ratio for one in found if one.kv_cache_ratio is not None)
+        waits = (one.first_token_seconds for one in found if one.first_token_seconds is not None)
+        return EngineLoad(max(caches, default=None), max(waits, default=None))
+
     def alive(self, profile: WorkloadProfile) -> bool:
         """Whether it was seen in the newest hour of the book."""
         return (self.book.until - profile.last_seen).total_seconds() <= 3600
@@ -101,6 +110,7 @@ def gather(
     policy: AdvicePolicy,
     at: datetime,
     findings: Sequence[Finding],
+    loads: Mapping[PodRef, EngineLoad] | None = None,
 ) -> Facts:
     live = (pod for pod in cluster.pods if pod.phase not in _ENDED and not pod.deleting)
     pods = grouped(live, lambda pod: pod.workload)
@@ -127,6 +137,7 @@ def gather(
         namespaces={space.name: space for space in cluster.namespaces},
         profiles_of={name: tuple(found) for name, found in profiles_of.items()},
         labelled_sizes=labelled_sizes(cluster.nodes),
+        loads=loads or {},
     )
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuwatch.facts.frameworks.keys import GPU_MEMORY_NEED
+from gpuwatch.facts.frameworks.keys import GPU_MEMORY_NEED, stated
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.sizing import MemoryNeed
 from gpuwatch.facts.model.workload_profile import MemoryRun, WorkloadProfile
@@ -27,6 +27,8 @@ _ELASTIC_FILL_RATIO = 0.75
 _ELASTIC_GROWTH_RATIO = 0.02
 # Share of the device from which a run whose Pod restarted counts as out of memory; the headroom of such a peak is that
 # of the Vertical Pod Autoscaler.
+# Share of a KV cache from which requests soon wait for room: llm-d's documents call 0.9 nearly full.
+_KV_CACHE_FULL_RATIO = 0.9
 _OUT_OF_MEMORY_RATIO, _OUT_OF_MEMORY_HEADROOM_RATIO = 0.95, 0.20
 
 
@@ -34,12 +36,14 @@ def memory_need(
     profile: WorkloadProfile,
     pods: Iterable[Pod] = (),
     annotated: Iterable[tuple[str, Mapping[str, str]]] = (),
+    kv_cache_ratio: float | None = None,
 ) -> MemoryNeed | None:
     """What the workload needs per GPU; None where no run was measured.
 
     pods: its live ones. A Pod that held nearly all of its device and restarted may have run out of memory, which
     telemetry does not show: its need is then above its peak. annotated: (object, annotations) of its owner, Pods and
     Namespace. Where memory is elastic, an annotated need replaces the measured one; else the larger one counts.
+    kv_cache_ratio: the largest share of its KV cache in use; a full one says that it needs what it reserves.
     """
     runs = [run for run in profile.runs if run.peak_bytes]
     peak = max((run.peak_bytes for run in runs if run.peak_bytes), default=None)
@@ -56,8 +60,14 @@ def memory_need(
         reason += f"; {len(starved)} of them restarted near the limit of the device, perhaps out of memory"
     context = f"{_CONTEXT_BYTES / _MIB:.0f} MiB for the CUDA context"
     reason += f"; the need adds {headroom:.0%} for peaks between samples and {context}."
-    if elastic:
-        reason = _unknown_need(elastic, count)
+    full = kv_cache_ratio is not None and kv_cache_ratio >= _KV_CACHE_FULL_RATIO
+    used = (
+        "" if kv_cache_ratio is None else f" At most {kv_cache_ratio:.0%} of its KV cache was in use in the last week"
+    )
+    if elastic and full:
+        reason += f"{used}, so it needs what it reserves."
+    elif elastic:
+        reason = _unknown_need(elastic, count) + (f"{used}, so it may do with less." if used else "")
     need = peak * (1.0 + headroom) + _CONTEXT_BYTES
     stated, sentence = _stated(annotated)
     if stated is not None and (elastic or stated > need):
@@ -65,7 +75,12 @@ def memory_need(
     elif sentence:
         reason = f"{reason} {sentence}"
     return MemoryNeed(
-        need_bytes=need, peak_bytes=peak, runs=count, headroom_ratio=headroom, elastic=bool(elastic), reason=reason
+        need_bytes=need,
+        peak_bytes=peak,
+        runs=count,
+        headroom_ratio=headroom,
+        elastic=bool(elastic) and not full,
+        reason=reason,
     )
 
 
@@ -102,22 +117,16 @@ def _unknown_need(elastic: Sequence[MemoryRun], count: int) -> str:
 
 def _stated(annotated: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[float | None, str]:
     """(need in bytes, the sentence on it) by the first object that states one; (None, '') where none does."""
-    for where, texts in annotated:
-        text = texts.get(GPU_MEMORY_NEED)
-        if text is None:
-            continue
-        found = _QUANTITY.fullmatch(text.strip())
-        if found is None:
-            return (
-                None,
-                f"{GPU_MEMORY_NEED} of {where} is {text!r}, and not a quantity such as 12Gi; gpuwatch ignores it.",
-            )
-        need = float(found["number"]) * _UNITS[found["unit"]]
-        return need, (
-            f"{where} states a need of {_gib(need)} per GPU ({GPU_MEMORY_NEED}). If the framework reserves a share of "
-            "the device, set a share that gives this much."
-        )
-    return None, ""
+    where, text = stated(annotated, GPU_MEMORY_NEED)
+    found = _QUANTITY.fullmatch(text.strip())
+    if found is None:
+        bad = f"{GPU_MEMORY_NEED} of {where} is {text!r}, and not a quantity such as 12Gi; gpuwatch ignores it."
+        return None, bad if where else ""
+    need = float(found["number"]) * _UNITS[found["unit"]]
+    return need, (
+        f"{where} states a need of {_gib(need)} per GPU ({GPU_MEMORY_NEED}). If the framework reserves a share of "
+        "the device, set a share that gives this much."
+    )
 
 
 def _ran_out(run: MemoryRun, restarted: Pod | None) -> bool:

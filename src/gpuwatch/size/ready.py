@@ -1,12 +1,13 @@
 """The gates: what has to be known of a workload before its options are compared."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gpuwatch.account.money import pod_hours_per_week
 from gpuwatch.facts.catalog.gpus import Gpu, find_gpu
-from gpuwatch.facts.frameworks.keys import TARGET_SPEED
+from gpuwatch.facts.frameworks.keys import TARGET_SPEED, stated
 from gpuwatch.facts.model.sizing import (
     Abstention,
     AbstentionKind,
@@ -16,6 +17,7 @@ from gpuwatch.facts.model.sizing import (
     SpeedEstimate,
     Target,
 )
+from gpuwatch.facts.model.telemetry import EngineLoad
 from gpuwatch.facts.model.workload_profile import WorkloadKey, WorkloadProfile
 from gpuwatch.size.change import unknown_owner
 from gpuwatch.size.facts import Facts
@@ -24,6 +26,7 @@ from gpuwatch.size.policy import AdvicePolicy
 from gpuwatch.size.speed import predict_speed
 from gpuwatch.size.targets import current, gpu_of
 
+_SHARE = re.compile(r"0?\.\d+|1(\.0*)?")
 _SECONDS_PER_DAY = 86400.0
 # Mean activity at or below which there is nothing to size: DCGM shows activity in per mille.
 _IDLE_BUSY_RATIO = 0.001
@@ -53,6 +56,7 @@ class Ready:
     confidence_days: float
     options: tuple[Option, ...] = ()
     refused: str = ""
+    load: EngineLoad = EngineLoad()
 
     @property
     def key(self) -> WorkloadKey:
@@ -120,7 +124,8 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
             f"Its engine was busy {busy:.2%} of the time. An idle workload is released, not resized.",
             "Release it, or wait until it works again.",
         )
-    memory = memory_need(profile, facts.pods.get(key.workload, ()), facts.annotated(key))
+    load = facts.load(key)
+    memory = memory_need(profile, facts.pods.get(key.workload, ()), facts.annotated(key), load.kv_cache_ratio)
     here = facts.capability(gpu, key.mig_profile)
     stays = predict_speed(profile, here, here, facts.book.envelopes.get(gpu.name))
     if memory is None or stays is None:
@@ -141,6 +146,7 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
         profile=profile,
         policy=replace(policy, target_speed_ratio=target),
         refused=refused,
+        load=load,
         gpu=gpu,
         now=now,
         memory=memory,
@@ -160,20 +166,11 @@ def prepare(profile: WorkloadProfile, facts: Facts) -> Ready | Abstention:
 
 def accepted_speed(annotated: Iterable[tuple[str, Mapping[str, str]]], usual_ratio: float) -> tuple[float, str]:
     """The least speed that the first annotation accepts, else the usual one; and why an annotation does not count."""
-    for where, texts in annotated:
-        text = texts.get(TARGET_SPEED)
-        if text is None:
-            continue
-        try:
-            ratio = float(text)
-        except ValueError:
-            ratio = 0.0
-        if 0 < ratio <= 1:
-            return ratio, ""
-        return usual_ratio, (
-            f"{TARGET_SPEED} of {where} is {text!r}, and not a share of today's speed such as 0.6; gpuwatch ignores it."
-        )
-    return usual_ratio, ""
+    where, text = stated(annotated, TARGET_SPEED)
+    if _SHARE.fullmatch(text.strip()) and float(text) > 0:
+        return float(text), ""
+    bad = f"{TARGET_SPEED} of {where} is {text!r}, and not a share of today's speed such as 0.6; gpuwatch ignores it."
+    return usual_ratio, bad if where else ""
 
 
 def _moved_to(profile: WorkloadProfile, facts: Facts) -> WorkloadKey | None:

@@ -26,6 +26,7 @@ from gpuwatch.facts.model.sizing import (
     Veto,
     by_worth,
 )
+from gpuwatch.facts.model.telemetry import EngineLoad, PodRef
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
 from gpuwatch.size.capability import built_for, condition
 from gpuwatch.size.change import change
@@ -52,14 +53,15 @@ def advise(
     findings: Sequence[Finding] = (),
     currency: str = CURRENCY,
     discounts: Sequence[Discount] = (),
+    loads: Mapping[PodRef, EngineLoad] | None = None,
 ) -> tuple[tuple[Recommendation, ...], tuple[Abstention, ...]]:
     """One answer for each WorkloadKey of the book, the largest saving first; abstentions in order of their keys.
 
     prices: of `catalog.instances` and the operator's own; those in another currency than `currency` do not count.
-    findings: of the idle rules; an idle workload is to be released, not resized. An exception on one workload becomes
-    its Abstention; the others are not affected.
+    findings: of the idle rules; an idle workload is to be released, not resized. loads: of serving engines. An
+    exception on one workload becomes its Abstention; the others are not affected.
     """
-    facts = gather(book, cluster, PriceList(prices, currency, discounts), policy, at, findings)
+    facts = gather(book, cluster, PriceList(prices, currency, discounts), policy, at, findings, loads)
     abstained: dict[WorkloadKey, Abstention] = {}
     ready: dict[WorkloadKey, Ready] = {}
 
@@ -369,6 +371,9 @@ def _saves(item: Ready, chosen: Option, currency: str, target_speed_ratio: float
     if at_work is not None and at_work < target_speed_ratio:
         # People who wait for a cell of a notebook feel this, not the speed over days.
         worst += f", and {at_work:.0%} while its GPU works, {item.profile.mean('busy_ratio') or 0.0:.1%} of the time"
+    if at_work is not None and (wait := item.load.first_token_seconds):
+        # Work on the GPU, so it slows as that does.
+        worst += f"; a first token takes up to about {wait / at_work:.2f} s instead of {wait:.2f} s"
     return (
         f"{chosen.target.name} keeps {speed.likely_ratio:.0%} of the speed ({worst}) and is "
         f"projected to {verb} {money}{hours} a week."

@@ -127,9 +127,12 @@ def _latency(case: VetoCase) -> str | None:
     if work is None or work >= bound:
         return None
     share, needed = rounded_apart(100 * work, 100 * bound, digits=0)
+    wait = case.item.load.first_token_seconds
+    token = "" if wait is None else f", so a first token takes up to about {wait / work:.2f} s instead of {wait:.2f} s"
     return (
         f"A {kind} answers requests, and the work on the GPU itself, without the pauses, "
-        f"may run at {share} % of today's speed; at least {needed} % is needed."
+        f"may run at {share} % of today's speed; at least {needed} % is needed{token}. Its owner may accept less "
+        f"({keys.TARGET_SPEED})."
     )
 
 

@@ -1,5 +1,7 @@
 """gpuwatch's own label, annotation and taint keys. Owners set them on a Pod, its top owner, its Namespace or a Node."""
 
+from collections.abc import Iterable, Mapping
+
 PREFIX = "gpuwatch.dev/"
 
 OPT_OUT = f"{PREFIX}opt-out"
@@ -65,3 +67,8 @@ REPAIRED_AT = f"{PREFIX}repaired-at"
 
 EXPECTED_END = f"{PREFIX}expected-end"
 """Annotation on a Pod or its owner: when the job is expected to end by itself, in the same format."""
+
+
+def stated(annotated: Iterable[tuple[str, Mapping[str, str]]], key: str) -> tuple[str, str]:
+    """(object, value) of the first of (object, annotations) that has the key; ('', '') where none has it."""
+    return next(((where, texts[key]) for where, texts in annotated if key in texts), ("", ""))

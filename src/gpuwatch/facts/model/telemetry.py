@@ -266,6 +266,15 @@ class Requests:
     by_window: Mapping[int, float]
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Of a serving engine in one Pod over the last week; None where it is not exported. kv_cache_ratio: the largest
+    share of its KV cache in use. first_token_seconds: mean time to a request's first token."""
+
+    kv_cache_ratio: float | None = None
+    first_token_seconds: float | None = None
+
+
 class Activity(StrEnum):
     """One step of an ActivityHistory."""
 
