@@ -133,9 +133,9 @@ def test_a_restart_near_the_limit_adds_more(peak: float, pod: Pod, starved: bool
     ("ratio", "elastic", "said"),
     [
         (None, True, "whose peak does not tell its need"),
-        (0.0, True, "At most 0% of its KV cache was in use in the last week, so it may do with less."),
-        (0.89, True, "At most 89% of its KV cache was in use in the last week, so it may do with less."),
-        (0.9, False, "At most 90% of its KV cache was in use in the last week, so it needs what it reserves."),
+        (0.0, True, "At most 0% of its KV cache was seen in use in a week, so it may do with less."),
+        (0.89, True, "At most 89% of its KV cache was seen in use in a week, so it may do with less."),
+        (0.9, False, "At most 90% of its KV cache was seen in use in a week, so it needs what it reserves."),
     ],
 )
 def test_a_full_kv_cache_says_that_the_reserved_memory_is_needed(ratio: float | None, elastic: bool, said: str) -> None:

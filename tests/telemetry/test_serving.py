@@ -1,4 +1,4 @@
-"""Requests of serving engines by Pod: what counts, and what is not known."""
+"""Requests and loads of serving engines by Pod: what counts, and when it is unknown."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -88,7 +88,7 @@ CACHED = [(engine, cache) for engine in ENGINES for cache in engine.caches]
 
 @pytest.mark.parametrize(("engine", "cache"), CACHED, ids=lambda one: one if isinstance(one, str) else one.name)
 def test_each_engine_tells_its_fullest_cache_and_its_mean_wait(engine: Engine, cache: str, tmp_path: Path) -> None:
-    """Two engines in one Pod, of which one was 70 % full for an hour; 40 requests waited 10 s together."""
+    """A Pod runs two engines. One of them was 70 % full for an hour. The waits of 40 requests add up to 10 s."""
     timeline = Timeline().add(cache, of("a", engine="0"), lambda ago: 0.7 if ago < HOUR else 0.1, ago=26 * HOUR)
     timeline.add(cache, of("a", engine="1"), 0.6, ago=26 * HOUR)
     timeline.add(f"{engine.first_token}_sum", of("a"), lambda ago: 5 if ago >= 2 * HOUR else 15, ago=26 * HOUR)
@@ -105,6 +105,11 @@ def test_an_engine_without_requests_has_no_wait_and_one_without_a_cache_no_share
     timeline.add(f"{VLLM.first_token}_count", of("b"), lambda ago: 1 if ago > 600 else 5, ago=HOUR)
     found, _ = loads(timeline.store(tmp_path), AT)
     assert found == {"ml/a": EngineLoad(0.0, None), "ml/b": EngineLoad(None, pytest.approx(0.5))}
+
+
+def test_a_cache_that_has_no_number_is_unknown_and_not_empty(tmp_path: Path) -> None:
+    timeline = Timeline().add(VLLM.caches[0], of("a"), float("nan"), ago=HOUR)
+    assert loads(timeline.store(tmp_path), AT) == ({}, ())
 
 
 def test_a_load_whose_query_fails_is_unknown_and_a_gap(tmp_path: Path) -> None:

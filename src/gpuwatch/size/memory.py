@@ -61,9 +61,8 @@ def memory_need(
     context = f"{_CONTEXT_BYTES / _MIB:.0f} MiB for the CUDA context"
     reason += f"; the need adds {headroom:.0%} for peaks between samples and {context}."
     full = kv_cache_ratio is not None and kv_cache_ratio >= _KV_CACHE_FULL_RATIO
-    used = (
-        "" if kv_cache_ratio is None else f" At most {kv_cache_ratio:.0%} of its KV cache was in use in the last week"
-    )
+    # It may have been sampled for less than the week.
+    used = "" if kv_cache_ratio is None else f" At most {kv_cache_ratio:.0%} of its KV cache was seen in use in a week"
     if elastic and full:
         reason += f"{used}, so it needs what it reserves."
     elif elastic:

@@ -268,8 +268,9 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """Of a serving engine in one Pod over the last week; None where it is not exported. kv_cache_ratio: the largest
-    share of its KV cache in use. first_token_seconds: mean time to a request's first token."""
+    """Of a serving engine in one Pod, over as much of the last week as Prometheus has; None where it is not exported.
+    kv_cache_ratio: the largest share of its KV cache in use. first_token_seconds: mean time to a request's first token.
+    """
 
     kv_cache_ratio: float | None = None
     first_token_seconds: float | None = None

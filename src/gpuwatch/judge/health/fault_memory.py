@@ -257,7 +257,7 @@ class _Look:
         if gpu is not None and gpu.last_seen is not None and gpu.last_seen - fault.seen_at >= _HOUR:
             fault = replace(fault, seen_at=gpu.last_seen)
         if fault.code in CONTAINED and self._declared(gpu, fault) is not None:
-            fault = replace(fault, bursts=())  # somebody ran the diagnostic, or exchanged something
+            fault = replace(fault, bursts=())  # a person says that the GPU was repaired
         if gpu is not None and fault.open and not fault.asked:
             changed = self.asked.recovery_changes.get(gpu.uuid, ())
             now = self.asked.recovery.of(gpu) or 0

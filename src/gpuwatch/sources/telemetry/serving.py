@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import isnan
 
 from gpuwatch.facts.model.telemetry import EngineLoad, Gap, PodRef, Requests
 from gpuwatch.sources.telemetry.gaps import failed
@@ -80,7 +81,7 @@ def requests(store: SampleStore, at: datetime) -> tuple[dict[PodRef, Requests], 
 
 
 def loads(store: SampleStore, at: datetime) -> tuple[dict[PodRef, EngineLoad], tuple[Gap, ...]]:
-    """By Pod, of the engines that export these and that Prometheus scrapes."""
+    """By Pod, of the engines that export these and that Prometheus scrapes, over as much of a week as it has."""
     found: dict[PodRef, EngineLoad] = {}
     gaps: tuple[Gap, ...] = ()
     for engine in ENGINES:
@@ -109,10 +110,11 @@ def _answers(
     for question, answer in zip(questions, store.evaluate_many(questions, at), strict=True):
         found: dict[PodRef, float] = {}
         if isinstance(answer, TelemetryError):
-            gaps += (failed(f"requests of serving engines ({question.selector.metric})", answer),)
+            gaps += (failed(f"metrics of serving engines ({question.selector.metric})", answer),)
         else:
             for row in answer:
-                if name := row.labels.get("exported_pod") or row.labels.get("pod", ""):
+                name = row.labels.get("exported_pod") or row.labels.get("pod", "")
+                if name and not isnan(row.value):
                     pod = f"{namespace_of(row.labels)}/{name}"
                     found[pod] = max(found.get(pod, 0.0), row.value)
         answers.append(found)
