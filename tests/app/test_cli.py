@@ -223,7 +223,10 @@ def test_ctrl_c_ends_with_130() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         command = [sys.executable, "-m", "gpuwatch.app.cli.main", "analyze", "--no-cluster", "--prometheus", url]
+        # Tests in the background of a shell are started with Ctrl-C ignored, and would pass that on.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+            signal.signal(signal.SIGINT, before)
             silent.settimeout(30)
             connection, _ = silent.accept()
             with connection:  # it waits for the answer now
