@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuwatch.account.money import PriceList
+from gpuwatch.account.money import Price, PriceList
 from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.catalog.instances import (
     InstanceType,
@@ -17,6 +17,7 @@ from gpuwatch.facts.catalog.instances import (
     parse_instances,
 )
 from gpuwatch.facts.catalog.tables import CatalogError
+from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.telemetry import GapKind
 
 TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
@@ -24,7 +25,8 @@ PRICING = Path(__file__).parents[2].parent / "shared/reference/pricing"
 
 
 def find_instance_type(name: str, region: str, types: Iterable[InstanceType] | None = None) -> InstanceType | None:
-    return PriceList(instance_types() if types is None else types).find(name, region)
+    labels = {"node.kubernetes.io/instance-type": name, "topology.kubernetes.io/region": region}
+    return PriceList(instance_types() if types is None else types).row_of(Node(name="n", labels=labels))
 
 
 @pytest.mark.parametrize(("name", "region", "gpu", "count", "per_gpu"), TABLES["prices"])
@@ -38,7 +40,8 @@ def test_every_row_has_a_known_gpu_a_date_and_a_source() -> None:
     types = instance_types()
     assert len(types) > 500
     assert {one.vendor for one in types} == {"aws", "azure", "gcp"}
-    assert {one.price_date for one in types} == {date(2026, 7, 20), date(2026, 6, 18), date(2026, 8, 3)}
+    days = {date(2025, 4, 24), date(2026, 6, 18), date(2026, 7, 20), date(2026, 8, 3), date(2026, 8, 24)}
+    assert {one.price_date for one in types} == days
     for one in types:
         gpu = find_gpu(one.gpu)
         assert gpu.name == one.gpu
@@ -113,7 +116,7 @@ def test_prices_agree_with_the_reference(file: str, name: str, vendor: str) -> N
             if row.get("capacity", "on_demand") == "on_demand"
         }
     for one in instance_types():
-        if one.vendor == vendor:
+        if one.vendor == vendor and (vendor != "aws" or one.region == "us-east-1"):
             assert one.price_per_hour == pytest.approx(reference[one.name, one.region], abs=1e-6)
 
 
@@ -137,6 +140,45 @@ def test_the_operators_price_comes_first(tmp_path: Path) -> None:
     contract = find_instance_type("p5.48xlarge", "us-east-1", types)
     assert contract.price_per_hour == 40
     assert len(types) == len(instance_types()) + 1
+
+
+def test_a_machine_with_attached_gpus_has_a_row_for_each_model_and_number(tmp_path: Path) -> None:
+    rows = (("Tesla-T4", 1, 0.73), ("Tesla-T4", 2, 1.08), ("Tesla-V100-SXM2-16GB", 1, 2.86))
+    text = HEADER + "".join(f"n1-standard-8,{gpu},{count},{each},USD,2026-11-01,\n" for gpu, count, each in rows)
+    types, gaps = instance_types_with_overrides(write(tmp_path, text))
+    assert gaps == ()
+    prices = PriceList(types)
+
+    def of(gpu: str, count: int) -> Price:
+        labels = {"node.kubernetes.io/instance-type": "n1-standard-8", "topology.kubernetes.io/region": "us-east1"}
+        return prices.of_node(Node(name="n", labels=labels, gpu_product=gpu, gpu_count=count))
+
+    for gpu, count, each in rows:
+        assert of(gpu, count).price_per_gpu_hour == each / count
+    for gpu, count, words in (("Tesla-T4", 4, "it has 4 x Tesla-T4"), ("", 1, "it has 1 x an unknown GPU")):
+        assert of(gpu, count).price_per_gpu_hour is None
+        assert words in of(gpu, count).reason
+    assert len([one for one in prices.offers(["us-east1"]) if one.name == "n1-standard-8"]) == 3
+
+
+def test_a_machine_with_one_row_keeps_its_price_while_a_gpu_is_missing() -> None:
+    labels = {"node.kubernetes.io/instance-type": "p5.48xlarge", "topology.kubernetes.io/region": "us-east-1"}
+    broken = Node(name="n", labels=labels, gpu_product="NVIDIA-H100-80GB-HBM3", gpu_count=7)
+    assert PriceList(instance_types()).of_node(broken).price_per_gpu_hour == pytest.approx(6.88)
+
+
+def test_prices_of_aws_in_other_regions_are_those_that_did_not_change_in_us_east_1() -> None:
+    here = {one.name: one for one in instance_types() if one.region == "us-east-1"}
+    old = [one for one in instance_types() if "ec2-instances-info" in one.source]
+    assert len(old) > 400
+    for one in old:
+        assert (one.gpu, one.gpu_count, one.price_date) == (
+            here[one.name].gpu,
+            here[one.name].gpu_count,
+            date(2025, 4, 24),
+        )
+        assert 0.9 <= one.price_per_hour / here[one.name].price_per_hour <= 2.0
+    assert not {one.name for one in old} & {"p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5en.48xlarge"}
 
 
 def test_a_price_for_everywhere_replaces_all_regions_of_its_name(tmp_path: Path) -> None:
@@ -243,7 +285,7 @@ def test_the_catalogs_own_file_may_have_no_bad_row() -> None:
     header += ",vcpus,host_memory_bytes,host_source,host_checked\n"
     row = "x,aws,us-east-1,L4,1,0.8,USD,2026-09-01,list,,,,\n"
     assert parse_instances(header + row, "instances.csv")[0].gpu == "L4"
-    with pytest.raises(CatalogError, match=r"instances.csv, line 3: \('x', 'us-east-1'\) has a row already"):
+    with pytest.raises(CatalogError, match=r"instances.csv, line 3: \('x', 'us-east-1', 'L4', 1\) has a row already"):
         parse_instances(header + row + row, "instances.csv")
     with pytest.raises(CatalogError, match=r"instances.csv, line 2: the price is in EUR"):
         parse_instances(header + row.replace("USD", "EUR"), "instances.csv")

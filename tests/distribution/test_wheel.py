@@ -42,9 +42,9 @@ def wheel() -> Path:
 
 @pytest.fixture(scope="module")
 def sources() -> set[str]:
-    """What git tracks below src/."""
+    """What git tracks below src/, without the parts' pages for readers of the repository."""
     listed = run("git", "-C", ROOT, "ls-files", "--", "src").splitlines()
-    return {name.removeprefix("src/") for name in listed}
+    return {name.removeprefix("src/") for name in listed if not name.endswith("/README.md")}
 
 
 def test_the_wheel_holds_the_package_and_its_licence(wheel: Path, sources: set[str]) -> None:
@@ -52,7 +52,8 @@ def test_the_wheel_holds_the_package_and_its_licence(wheel: Path, sources: set[s
         names = set(archive.namelist())
         info = f"gpuwatch_controller-{__version__}.dist-info"
         metadata = HeaderParser().parsestr(archive.read(f"{info}/METADATA").decode())
-    files = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE")
+    files = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt")
+    files += ("licenses/LICENSE", "licenses/NOTICE")
     assert names == sources | {f"{info}/{name}" for name in files}
     assert not [name for name in names if {"lab", "simulate"} & set(Path(name).parts)]
     assert (metadata["Name"], metadata["Version"]) == ("gpuwatch-controller", __version__)
@@ -62,7 +63,7 @@ def test_the_sdist_holds_what_builds_the_wheel_and_nothing_else(sources: set[str
     with tarfile.open(only(f"gpuwatch_controller-{__version__}.tar.gz")) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
     made = {name for name in names if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
-    assert names - made == {f"src/{name}" for name in sources} | {"LICENSE", "README.md", "pyproject.toml"}
+    assert names - made == {f"src/{name}" for name in sources} | {"LICENSE", "NOTICE", "README.md", "pyproject.toml"}
 
 
 def installed(by: str, wheel: Path, folder: Path) -> Path:

@@ -124,7 +124,7 @@ def _build(base: Path, work: Path, done: Path) -> None:
 def _fingerprint() -> str:
     """Of the files that the image is made of, and of how its base is made."""
     digest = hashlib.sha256(" ".join(_DEBOOTSTRAP).encode())
-    files = ["deploy/Dockerfile", "deploy/Dockerfile.dockerignore", "pyproject.toml", "README.md", "LICENSE"]
+    files = ["deploy/Dockerfile", "deploy/Dockerfile.dockerignore", "pyproject.toml", "README.md", "LICENSE", "NOTICE"]
     files += ["requirements/build.txt", "requirements/runtime.txt"]
     sources = (file for file in (ROOT / "src").rglob("*") if file.is_file())
     named = {str(file.relative_to(ROOT)) for file in sources if "__pycache__" not in str(file)}

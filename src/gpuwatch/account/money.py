@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from gpuwatch.facts.catalog.gpus import gpu_share_ratio
+from gpuwatch.facts.catalog.gpus import find_gpu, gpu_share_ratio
 from gpuwatch.facts.catalog.instances import ANY_REGION, CURRENCY, InstanceType
 from gpuwatch.facts.model.cluster import Node
 from gpuwatch.facts.model.sizing import SpeedEstimate
@@ -89,30 +89,28 @@ def capacity_of(node: Node) -> Capacity:
 
 
 class PriceList:
-    """Instance types by name and region; the first of two equal rows counts, and so does the first discount that covers
-    a type. currency: ISO 4217; a price in another one is unknown."""
+    """Instance types by name and region, and by GPUs where a type has several rows (a machine to which GPUs are
+    attached). The first of two equal rows counts, and so does the first discount that covers a type. currency: ISO
+    4217; a price in another one is unknown."""
 
     def __init__(
         self, types: Iterable[InstanceType], currency: str = CURRENCY, discounts: Sequence[Discount] = ()
     ) -> None:
         self.currency = currency
         self._discounts = tuple(discounts)
-        self._types: dict[tuple[str, str], InstanceType] = {}
+        self._types: dict[tuple[str, str], dict[tuple[str, int], InstanceType]] = {}
         for one in types:
-            self._types.setdefault((one.name, one.region), one)
-
-    def find(self, name: str, region: str) -> InstanceType | None:
-        """The price for this region, else the one for all regions."""
-        return self._types.get((name, region)) or self._types.get((name, ANY_REGION))
+            self._types.setdefault((one.name, one.region), {}).setdefault((one.gpu, one.gpu_count), one)
 
     def of_node(self, node: Node) -> Price:
         name, region = instance_type_of(node), region_of(node)
         if not name:
             return Price(None, f"Node {node.name} has no label {_TYPE_LABELS[0]}, so its price is not known.")
-        found = self.find(name, region)
+        found = self.row_of(node)
         if found is None:
             where = f"in region {region}" if region else f"(Node {node.name} has no label {_REGION_LABELS[0]})"
-            return Price(None, f"No price of {name} {where} is known; give one in the price file.")
+            gpus = f"{node.gpu_count} x {node.gpu_product or 'an unknown GPU'}"
+            return Price(None, f"No price of {name} {where} is known (it has {gpus}); give one in the price file.")
         if found.currency != self.currency:
             return Price(
                 None,
@@ -132,8 +130,12 @@ class PriceList:
         return replace(one, price_per_hour=one.price_per_hour * discount.price_ratio, source=note)
 
     def row_of(self, node: Node) -> InstanceType | None:
-        """The row that prices it, whatever its currency."""
-        return self.find(instance_type_of(node), region_of(node))
+        """The row that prices it, for its region or else for all regions, whatever its currency. A type with one row
+        has that price, also while a GPU is missing; of several rows only that of the Node's GPUs counts."""
+        name = instance_type_of(node)
+        rows = self._types.get((name, region_of(node))) or self._types.get((name, ANY_REGION)) or {}
+        gpu = find_gpu(node.gpu_product)
+        return next(iter(rows.values())) if len(rows) == 1 else rows.get((gpu.name if gpu else "", node.gpu_count))
 
     def of_nodes(self, nodes: Sequence[Node]) -> Price:
         """The mean over these Nodes' GPUs; unknown if any Node has no price."""
@@ -152,7 +154,8 @@ class PriceList:
         """All types with a price in one of these regions, or for all regions, in this list's currency, as new machines
         of this capacity cost."""
         wanted = {*regions, ANY_REGION}
-        found = (one for one in self._types.values() if one.region in wanted and one.currency == self.currency)
+        every = (one for rows in self._types.values() for one in rows.values())
+        found = (one for one in every if one.region in wanted and one.currency == self.currency)
         return tuple(self._paid(one, capacity) for one in found)
 
 

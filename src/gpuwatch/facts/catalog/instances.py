@@ -1,8 +1,8 @@
 """Instance types with GPUs and their hourly prices: `instances.csv`, overridden by the operator's own prices.
 
-The catalog has on-demand Linux prices of AWS us-east-1, six regions of Azure and all of Google Cloud, each with
-its date. It leaves out types with a fraction of a GPU, and GPUs that `gpus.csv` lacks. A price includes the host's CPUs
-and memory, so the price per GPU grows with the host. The host's size has its own source, and is empty without one.
+The catalog has on-demand Linux prices of AWS, six regions of Azure and all of Google Cloud, each with its date. It
+leaves out types with a fraction of a GPU, and GPUs that `gpus.csv` lacks. A price includes the host's CPUs and memory,
+so the price per GPU grows with the host. The host's size has its own source, and is empty without one.
 """
 
 from dataclasses import dataclass, replace
@@ -101,34 +101,37 @@ def instance_types_with_overrides(
 
     The file is a CSV with a header, or a YAML list of mappings, with the columns name, gpu (any name that the GPU table
     has), gpu_count, price_per_hour, currency, price_date, and optionally vendor, region (default '*'), source, vcpus,
-    host_memory_bytes, host_source and host_checked. A row replaces the catalog's row of the same name and region; one
-    for '*' replaces all of that name. The host's size defaults to that of the catalog's type with the same name and
-    GPUs. A row in another currency than `currency` is left out with a Gap; the catalog's prices keep theirs.
+    host_memory_bytes, host_source and host_checked. A row replaces the catalog's rows of the same name and region; one
+    for '*' replaces all of that name. A machine to which GPUs are attached has a row for each model and number. The
+    host's size defaults to that of the catalog's type with the same name and GPUs. A row in another currency than
+    `currency` is left out with a Gap; the catalog's prices keep theirs.
     """
     gaps = []
-    own: dict[tuple[str, str], InstanceType] = {}
+    own: dict[tuple[str, str, str, int], InstanceType] = {}
     for row in _read(path):
         try:
             if isinstance(row, CatalogError):
                 raise row
             one = _with_host(_instance(_completed(row, str(path)), currency))
-            if _place(one) in own:
-                raise row.error(f"{one.name} in region {one.region} has a row already; keep one (the first counts)")
-            own[_place(one)] = one
+            if own.setdefault(_key(one), one) is not one:
+                gpus = f"{one.gpu_count} x {one.gpu}"
+                raise row.error(
+                    f"{one.name} in region {one.region} with {gpus} has a row already; keep one (the first counts)"
+                )
         except CatalogError as refused:
             gaps.append(bad_input(refused.place, refused.problem))
-    everywhere = {name for name, region in own if region == ANY_REGION}
-    kept = (one for one in instance_types() if one.name not in everywhere and _place(one) not in own)
+    places = {(name, region) for name, region, *_ in own}
+    kept = (one for one in instance_types() if places.isdisjoint({(one.name, ANY_REGION), (one.name, one.region)}))
     return (*own.values(), *kept), tuple(gaps)
 
 
 def parse_instances(text: str, file: str) -> tuple[InstanceType, ...]:
     """Raises CatalogError that names file and line."""
-    return tuple(keyed(text, file, InstanceType, _place, lambda row: _instance(row, CURRENCY)).values())
+    return tuple(keyed(text, file, InstanceType, _key, lambda row: _instance(row, CURRENCY)).values())
 
 
-def _place(one: InstanceType) -> tuple[str, str]:
-    return one.name, one.region
+def _key(one: InstanceType) -> tuple[str, str, str, int]:
+    return one.name, one.region, one.gpu, one.gpu_count
 
 
 def _with_host(one: InstanceType) -> InstanceType:
