@@ -278,7 +278,11 @@ def _create_devices(api: Api) -> None:
     """A slice of DRA devices and claims on them, as the driver and the scheduler write them."""
     devices = [
         {"name": "gpu-0", "attributes": {"uuid": {"string": GPU_UUID}}},
-        {"name": "gpu-0-mig-9-0", "attributes": {"uuid": {"string": "MIG-1"}, "parentUUID": {"string": GPU_UUID}}},
+        {
+            "name": "gpu-0-mig-9-0",
+            "attributes": {"uuid": {"string": "MIG-1"}, "parentUUID": {"string": GPU_UUID}},
+            "taints": [{"key": "gpu.nvidia.com/unhealthy", "effect": "NoSchedule", "timeAdded": STARTED}],
+        },
         {"name": "gpu-1", "attributes": {"productName": {"string": "NVIDIA H100"}}},
     ]
     pool = {"name": "gpu-a", "generation": 2, "resourceSliceCount": 1}

@@ -277,6 +277,7 @@ def test_an_outage_that_is_short_is_bridged_and_a_long_one_is_no_answer() -> Non
         assert gaps(held) == [
             (GapKind.UNREACHABLE, "workloads.kueue.x-k8s.io"),
             (GapKind.UNREACHABLE, "resourceclaims.resource.k8s.io"),
+            (GapKind.UNREACHABLE, "resourceslices.resource.k8s.io"),
         ]
         assert 0.0 < here.of("pods").age_seconds < 3.0
         here.until(lambda: here.of("pods").age_seconds > 3.0 and here.of("nodes").age_seconds > 3.0)

@@ -23,6 +23,7 @@ QUICK = Limits(page_size=2, connect_timeout_seconds=1, read_timeout_seconds=1, b
 PODS, NODES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs"
 CLAIMS = "/apis/resource.k8s.io/{}/resourceclaims"
 SLICES = "/apis/resource.k8s.io/{}/resourceslices"
+TAINT_RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
 
 
 def lists(**more: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -281,6 +282,64 @@ def claiming() -> dict[str, Any]:
 def test_claims_are_missed_only_where_pods_have_some() -> None:
     with live(lists(**{PODS: [claiming()]})) as (_, reader):
         assert [item.what for item in reader.read(NOW).gaps] == ["resourceclaims.resource.k8s.io"]
+
+
+def tainted(key: str, effect: str = "NoSchedule") -> dict[str, Any]:
+    return {"key": key, "value": "x", "effect": effect, "timeAdded": "2026-09-17T01:00:00Z"}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_taints_of_a_driver_and_of_rules_are_on_the_gpus_that_a_node_publishes(version: str) -> None:
+    said = {"uuid": {"string": "GPU-1"}}, {"uuid": {"string": "MIG-1"}, "parentUUID": {"string": "GPU-2"}}
+    devices: list[dict[str, Any]] = [
+        {"name": f"d{number}", "attributes": each, "taints": [tainted(f"driver{number}"), tainted("note", "None")]}
+        for number, each in enumerate(said)
+    ]
+    if version == "v1beta1":
+        devices = [{"name": each.pop("name"), "basic": each} for each in devices]
+    spec = {"driver": "d", "nodeName": "gpu-0", "pool": {"name": "p", "generation": 2}, "devices": devices}
+    old = {**spec, "pool": {"name": "p", "generation": 1}, "devices": [{"name": "d9", "attributes": said[0]}]}
+    selectors: tuple[tuple[str, Any], ...] = (
+        ("all", {}),
+        ("pool", {"driver": "d", "pool": "p"}),
+        ("device", {"device": "d1"}),
+        ("other", {"pool": "q"}),
+        ("nothing", None),
+        ("class", {"deviceClassName": "gpu"}),
+        ("gpuwatch.dev/degraded", {}),
+    )
+    rules = [
+        {"metadata": metadata(key), "spec": {"taint": tainted(key), "deviceSelector": selector}}
+        for key, selector in selectors
+    ]
+    found = lists(
+        **{
+            "/api/v1/nodes": [node("gpu-0"), node("gpu-1")],
+            SLICES.format(version): [
+                {"metadata": metadata(name), "spec": each} for name, each in (("s", spec), ("o", old))
+            ],
+            TAINT_RULES: rules,
+        }
+    )
+    with live(found) as (_, reader):
+        cluster = reader.read(NOW)
+    first, second = sorted(cluster.nodes, key=lambda each: each.name)
+    assert {gpu: [each.key for each in taints] for gpu, taints in first.published.items()} == {
+        "GPU-1": ["driver0", "all", "pool"],
+        "GPU-2": ["driver1", "all", "pool", "device"],
+    }
+    assert first.published["GPU-1"][0].since == datetime(2026, 9, 17, 1, tzinfo=UTC)
+    assert second.published == {}
+    assert cluster.gaps == ()
+    assert cluster.unread == ()
+
+
+def test_rules_that_may_not_be_listed_are_told_and_nothing_depends_on_them() -> None:
+    refused = Times(TAINT_RULES, status(403, "no"), 99)
+    with live(lists(**dra("v1"), **{TAINT_RULES: []}), trouble=refused) as (_, reader):
+        cluster = reader.read(NOW)
+    assert [item.what for item in cluster.gaps] == ["devicetaintrules.resource.k8s.io"]
+    assert cluster.unread == ()
 
 
 @pytest.mark.parametrize("code", [403, 500])

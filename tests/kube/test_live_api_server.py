@@ -11,7 +11,7 @@ import yaml
 
 from cluster.api import Api
 from cluster.control_plane import Asked, ControlPlane
-from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus
+from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Taint
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube.live import LiveCluster, api_client
 from gpuwatch.sources.kube.reader import ClusterError
@@ -177,6 +177,8 @@ def test_devices_budgets_and_nodes(live: Cluster) -> None:
         ClaimedDevice(claim=f"{LAST}/slices", driver=DRIVER, pool="gpu-a", name="gpu-1"),
         ClaimedDevice(claim=f"{LAST}/whole", driver=DRIVER, pool="gpu-a", name="gpu-0", device=GPU_UUID),
     )
+    published = {node.name: dict(node.published) for node in live.nodes if node.published}
+    assert published == {"gpu-a": {GPU_UUID: (Taint("gpu.nvidia.com/unhealthy", "", "NoSchedule"),)}}
     budgets = {budget.name: budget for budget in live.budgets}
     assert budgets["everything"].selects_all
     assert not budgets["by-expression"].selects_all
@@ -197,8 +199,10 @@ def test_the_reader_lists_and_does_nothing_else(live: Cluster, observer: Path, c
     asked = _asked_by_a_read(observer, control_plane)
     assert {item.verb for item in asked if item.resource} == {"list"}
     assert {item.uri for item in asked if not item.resource} == {"/apis"}
-    assert {item.status for item in asked} == {200}
-    assert {item.resource for item in asked if item.resource} == set(LISTED)
+    assert {item.status for item in asked if item.resource != "devicetaintrules"} == {200}
+    # Of an alpha or beta version, which this server serves only if it is told to.
+    assert {item.status for item in asked if item.resource == "devicetaintrules"} <= {200, 404}
+    assert {item.resource for item in asked if item.resource} == {*LISTED, "devicetaintrules"}
 
 
 def test_large_lists_come_in_pages(live: Cluster, observer: Path, control_plane: ControlPlane) -> None:
@@ -208,11 +212,11 @@ def test_large_lists_come_in_pages(live: Cluster, observer: Path, control_plane:
 
 
 def _asked_by_a_read(kubeconfig: Path, control_plane: ControlPlane) -> list[Asked]:
-    """The server's own log of one read. Its last list is of ResourceSlices; the log follows the answer."""
+    """The server's own log of one read. Its last list is of DeviceTaintRules; the log follows the answer."""
     before = len(control_plane.asked())
     LiveCluster(api_client(kubeconfig)).read(_now())
     wait_until(
-        lambda: "resourceslices" in {item.resource for item in control_plane.asked()[before:]},
+        lambda: "devicetaintrules" in {item.resource for item in control_plane.asked()[before:]},
         lambda: f"the audit log misses the end of the read: {control_plane.asked()[before:]}",
     )
     return control_plane.asked()[before:]
@@ -250,7 +254,7 @@ def test_a_list_that_is_refused_costs_only_itself(
         "poddisruptionbudgets": ("budgets",),
         "horizontalpodautoscalers": (),  # the fleet has none
         "resourceclaims": ("claims",),
-        "resourceslices": ("claims",),
+        "resourceslices": ("claims", "nodes"),  # and which GPUs a Node has
     }
     touched = parts.get(resource, ("pods", "workloads", "gangs"))
     for part in ("nodes", "budgets", "namespaces", "claims", "pods", "workloads", "exporter_nodes"):
@@ -278,6 +282,7 @@ def test_an_account_with_next_to_no_rights_gets_the_little_it_may_see(
             "pods",
             "resourceclaims.resource.k8s.io",
             "resourcequotas",
+            "resourceslices.resource.k8s.io",
         )
     ]
 

@@ -6,7 +6,7 @@ given:
             Nodes are a0, a1, …; the last `free` ones have no Pod; on each other Node a Job that is named after it holds
             all GPUs, unless `jobs` says otherwise. mig: the profiles into which each GPU is cut; such instances are
             free. partitions: AMD's compute mode such as cpx, in which each GPU is eight devices. model: also those of
-            `vendors.yaml`.
+            `vendors.yaml`. dra: true, its GPUs are published in ResourceSlices, and no device plugin counts them.
   jobs:     name → {nodes: [a0], gpus: [0, 1], kind: Job, namespace: ml, image: …, from: 10m, until: 40m, load: train,
             memory_mib: 60000}. One Pod per Node; a Job of several Nodes is Indexed, so a gang. `from` may be negative.
             waits: 2, so many more Pods that have no Node.
@@ -23,7 +23,8 @@ given:
             Namespace. minutes: of a list, those of each turn. refused: true, the kubelet gave the Pod no device, at
             its start or when the Node booted again.
   nodes:    Node, or a regular expression → {labels, annotations, conditions: {Ready: "False"}, boot_id, allocatable: 7,
-            capacity: 7, unschedulable, taints, gone: true}.
+            capacity: 7, unschedulable, taints, gone: true, device_taints: {3: {key, effect}}}. The last are of GPUs in
+            a ResourceSlice.
   objects:  further objects as the API server gives them.
   reloads:  a0 → [79m]: when the driver of the Node is loaded again, so that energy is counted anew.
   exported: the metrics of a GPU that the exporter's list has at all, in place of the default list.
@@ -474,11 +475,13 @@ class World:
         def add(item: dict[str, Any]) -> None:
             items.setdefault(item["kind"], []).append(item)
 
-        for name in self._pool_of:
+        for name, pool in self._pool_of.items():
             said = self._said(name, changes)
             if not said.get("gone"):
                 add(self._node(name, said))
                 add(self._exporter_pod(name))
+                if self._pools[pool].get("dra"):
+                    add(self._slice(name, said.get("device_taints", {})))
         add(_daemon_set())
         for item in self._job_objects(after):
             add(item)
@@ -508,7 +511,11 @@ class World:
         model = MODELS[pool["model"]]
         vendor = VENDORS.get(model.vendor, {})
         resource = self._resource(name)
-        units = pool["gpus"] * (vendor["partitions"][pool["partitions"]] if pool["partitions"] else 1)
+        units = (
+            0
+            if pool.get("dra")
+            else pool["gpus"] * (vendor["partitions"][pool["partitions"]] if pool["partitions"] else 1)
+        )
         capacity = {
             resource: str(said.get("capacity", units)),
             "cpu": "192",
@@ -553,6 +560,28 @@ class World:
                     for kind, status in conditions.items()
                 ],
                 "nodeInfo": {"bootID": said.get("boot_id", f"boot-of-{name}"), "kernelVersion": "6.8.0"},
+            },
+        }
+
+    def _slice(self, node: str, taints: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        devices = [
+            {
+                "name": f"gpu-{gpu.index}",
+                "attributes": {"uuid": {"string": gpu.uuid}, "type": {"string": "gpu"}},
+                **({"taints": [taints[gpu.index]]} if gpu.index in taints else {}),
+            }
+            for gpu in self.gpus
+            if gpu.node == node
+        ]
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": _metadata(f"{node}-gpu.nvidia.com"),
+            "spec": {
+                "driver": "gpu.nvidia.com",
+                "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                "devices": devices,
             },
         }
 

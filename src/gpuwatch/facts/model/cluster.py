@@ -140,6 +140,7 @@ class Node:
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
     pool: str = ""  # node pool or instance type, from the usual labels
+    published: Mapping[DeviceId, tuple[Taint, ...]] = field(default_factory=dict)  # GPUs of its ResourceSlices (DRA)
 
     @property
     def ready(self) -> bool | None:

@@ -1,6 +1,7 @@
 """GPUs that are well and not used as meant: out of service, held by a Pod that does not run, or used by a process that
 belongs to no Pod. All findings are UNKNOWN, so never acted on: people did it, or an owner has to mend it."""
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -53,13 +54,13 @@ def out_of_service(fleet: Fleet) -> Iterable[Finding]:
         if node.ready is not True or being_changed(node):
             continue
         free = _free_gpus(fleet, node)
-        facts = [*_closed(node, used), *_withheld(fleet, node)]
+        closed, withheld = [*_closed(node, used)], [*_withheld(fleet, node), *_tainted(fleet, node)]
+        facts = [*closed, *(fact for _, fact in withheld)]
         if not free or not facts:
             continue
         since = min((fact.at for fact in facts if fact.at is not None), default=None)
         lasted = fleet.snapshot.at - since if since is not None else timedelta(0)
-        few = facts[0].signal == "allocatable" and isinstance(facts[0].bound, float)
-        gpus = min(free, round(float(facts[0].bound or 0) - float(facts[0].value))) if few else free
+        gpus = free if closed else min(free, sum(count for count, _ in withheld))
         long = lasted >= timedelta(hours=_LONG_HOURS)
         yield conclude(
             on_node(node.name),
@@ -107,21 +108,32 @@ def _allows(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     )
 
 
-def _withheld(fleet: Fleet, node: Node) -> Iterable[Evidence]:
-    """What its device plugin does not offer, with the cause that an operator's label names. As many as are missing or
-    degraded by the rules before are rightly withheld."""
+def _withheld(fleet: Fleet, node: Node) -> Iterable[tuple[int, Evidence]]:
+    """How many GPUs its device plugin does not offer, with the cause that an operator's label names. As many as are
+    missing or degraded by the rules before are rightly withheld. With DRA the capacity has no GPUs."""
     why = f" ({failed})" if (failed := change_failed(node)) else ""
-    if node.gpu_count and not sum(node.accelerators.values()):
+    if node.gpu_count and not sum(node.accelerators.values()) and not node.published:
         note = f"its capacity is 0, though it has {node.gpu_count}{why}"
-        yield Evidence(signal="capacity", value=0.0, comparison="<", bound=float(node.gpu_count), note=note)
+        fact = Evidence(signal="capacity", value=0.0, comparison="<", bound=float(node.gpu_count), note=note)
+        yield node.gpu_count, fact
     here = [gpu for gpu in fleet.gpus if gpu.home == node.name]
     broken = sum(not gpu.present or bool(fleet.against.get(gpu.uuid)) for gpu in here)
     for resource, count in node.accelerators.items():
         if 0 <= (left := node.allocatable.get(resource, count)) < count - broken:
-            note = f"its device plugin offers {left} of {count} {resource}{why}"
-            yield Evidence(
-                signal="allocatable", value=float(left), comparison="<", bound=float(count - broken), note=note
-            )
+            note, bound = f"its device plugin offers {left} of {count} {resource}{why}", count - broken
+            fact = Evidence(signal="allocatable", value=float(left), comparison="<", bound=float(bound), note=note)
+            yield bound - left, fact
+
+
+def _tainted(fleet: Fleet, node: Node) -> Iterable[tuple[int, Evidence]]:
+    """How many free GPUs the same device taints (DRA) withhold, without those that are missing or degraded."""
+    well = [gpu for gpu in fleet.gpus if gpu.home == node.name and gpu.present and not fleet.against.get(gpu.uuid)]
+    tainted = Counter(taints for gpu in well if not gpu.pods and (taints := node.published.get(gpu.uuid)))
+    for taints, count in tainted.items():
+        names = " and ".join(f"{each.key}={each.value}" if each.value else each.key for each in taints)
+        note = f"the device taint {names} is on {count} GPU{'' if count == 1 else 's'}"
+        since = min((each.since for each in taints if each.since is not None), default=None)
+        yield count, Evidence(signal="device_taint", value=names, at=since, note=note)
 
 
 def not_running(fleet: Fleet) -> Iterable[Finding]:

@@ -1,7 +1,7 @@
 """From raw objects, of live lists or recorded files, to a Cluster."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol, TypeVar
@@ -13,10 +13,19 @@ from gpuwatch.facts.frameworks.objects import KindKey, Object
 from gpuwatch.facts.frameworks.owner import Owner
 from gpuwatch.facts.frameworks.recognise import GangObjects, Member, group_kinds
 from gpuwatch.facts.frameworks.release import MARKS
-from gpuwatch.facts.model.cluster import ClaimedDevice, Cluster, FactKind, OwnerStatus, Unread, Workload
+from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus, Unread, Workload
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import kinds
-from gpuwatch.sources.kube.claims import claimed_devices, device_uuids, take_claim, take_slice
+from gpuwatch.sources.kube.claims import (
+    Claim,
+    SliceSpec,
+    claimed_devices,
+    device_uuids,
+    published,
+    take_claim,
+    take_rule,
+    take_slice,
+)
 from gpuwatch.sources.kube.decode import Listing, Take, take_budget, take_namespace, take_quota
 from gpuwatch.sources.kube.nodes import node_names, take_node
 from gpuwatch.sources.kube.owners import (
@@ -106,10 +115,22 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     tied, workloads, gangs = assign_workloads(climbed, objects)
     tops = [item.reached.chain[-1] for item in climbed if item.reached.status is OwnerStatus.FOUND]
     workloads = judge_releases(workloads, tops, tuple(objects.by_name.values()), _autoscalers(reading, tops))
+    claims, slices = _claims(reading, held)
+    # Without slices no rule withholds anything. Rules are for people alone: nothing is decided by them.
+    rules = (
+        reading.objects(FactKind.CLAIMS, kinds.DEVICE_TAINT, take_rule, optional=True, places=()) if slices else None
+    )
+    gpus = published(slices, [rule for rule in rules.items if rule is not None] if rules else ())
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
     return Cluster(
-        nodes=with_others((item.node for item in nodes.items), (item.other for item in pods.items if item.other)),
+        nodes=with_others(
+            (
+                replace(node, published=gpus[node.name]) if (node := item.node).name in gpus else node
+                for item in nodes.items
+            ),
+            (item.other for item in pods.items if item.other),
+        ),
         pods=tied,
         companions=tuple(
             pod for pod in assign_companions(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
@@ -120,7 +141,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         budgets=tuple(budgets.items),
         quotas=tuple(quotas.items),
         namespaces=tuple(namespaces.items),
-        claims=_claims(reading, held),
+        claims=claimed_devices(claims, device_uuids(slices)),
         exporter_nodes=exporter_nodes(exporters),
         # A Pod that requests accelerators is a workload, even when one of its containers is an exporter.
         exporter_pods=tuple(sorted(item.exporter.ref for item in pods.items if item.exporter and not item.held)),
@@ -189,11 +210,10 @@ def _autoscalers(reading: _ReadProgress, tops: Iterable[Owner]) -> list[Object]:
     return found
 
 
-def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[ClaimedDevice, ...]:
+def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[Sequence[Claim], list[SliceSpec]]:
     # A Pod names its claims. Where none has one, no Pod holds a device by DRA, whatever the list would say.
     used = any(item.pod.claims for item in held)
     claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take_claim, optional=not used, places=("",) if used else ())
-    if not claims.items:
-        return ()
-    slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, take_slice)
-    return claimed_devices(claims.items, device_uuids(slices.items))
+    of_claims = ("",) if claims.items else ()
+    slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, take_slice, optional=not of_claims, places=of_claims)
+    return claims.items, [spec for spec in slices.items if spec is not None]

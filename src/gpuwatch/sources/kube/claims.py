@@ -1,14 +1,16 @@
-"""Dynamic resource allocation (DRA): which device each ResourceClaim holds."""
+"""Dynamic resource allocation (DRA): which device each ResourceClaim holds, and which GPUs each Node publishes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.owner import Wire
-from gpuwatch.facts.model.cluster import ClaimedDevice
+from gpuwatch.facts.model.cluster import ClaimedDevice, Taint
+from gpuwatch.facts.model.telemetry import DeviceId
 from gpuwatch.sources.kube.decode import part, place_of
-from gpuwatch.sources.kube.wire import WireCondition
+from gpuwatch.sources.kube.wire import WireCondition, WireTaint
 
 
 class AllocatedDevice(Wire, frozen=True):
@@ -22,7 +24,8 @@ class AllocatedDevice(Wire, frozen=True):
 class SliceDevice(Wire, frozen=True):
     name: str = ""
     attributes: dict[str, dict[str, Any]] | None = None  # by type: {"string": "GPU-…"}
-    basic: "SliceDevice | None" = None  # holds the attributes in resource.k8s.io/v1beta1
+    taints: list[WireTaint] | None = None
+    basic: "SliceDevice | None" = None  # holds both in resource.k8s.io/v1beta1
 
 
 class SlicePool(Wire, frozen=True):
@@ -32,8 +35,24 @@ class SlicePool(Wire, frozen=True):
 
 class SliceSpec(Wire, frozen=True):
     driver: str = ""
+    node_name: str | None = None
     pool: SlicePool = SlicePool()
     devices: list[SliceDevice] | None = None
+
+
+class DeviceSelector(Wire, frozen=True):
+    """None: any. The last two were in v1alpha3 alone."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    device_class_name: str | None = None
+    selectors: list[msgspec.Raw] | None = None
+
+
+class TaintRule(Wire, frozen=True):
+    taint: WireTaint = WireTaint()
+    device_selector: DeviceSelector | None = None
 
 
 Claim = tuple[str, Sequence[AllocatedDevice]]
@@ -62,14 +81,47 @@ def take_slice(raw: msgspec.Raw) -> SliceSpec | None:
     return part(raw, "/spec", SliceSpec)
 
 
-def device_uuids(slices: Sequence[SliceSpec]) -> dict[DeviceKey, str]:
-    """UUID of each device whose driver publishes one; for a MIG device, the UUID of its GPU. Slices of a pool's older
-    generations are outdated and ignored."""
+def take_rule(raw: msgspec.Raw) -> TaintRule | None:
+    return part(raw, "/spec", TaintRule)
+
+
+def device_uuids(slices: Sequence[SliceSpec]) -> dict[DeviceKey, DeviceId]:
+    """UUID of each device whose driver publishes one; for a MIG device, the UUID of its GPU."""
+    return {(spec.driver, spec.pool.name, device.name): uuid for spec, device, uuid in _devices(slices)}
+
+
+def published(slices: Sequence[SliceSpec], rules: Sequence[TaintRule]) -> dict[str, dict[DeviceId, tuple[Taint, ...]]]:
+    """Node → its GPUs that a driver publishes, with the taints that withhold them or a part of them: the driver's own,
+    and those of rules other than gpuwatch's."""
+    found: dict[str, dict[DeviceId, tuple[Taint, ...]]] = {}
+    for spec, device, uuid in _devices(slices):
+        told = [*(device.taints or (device.basic.taints if device.basic else None) or ())]
+        told += [rule.taint for rule in rules if _selects(rule.device_selector, spec, device.name)]
+        taints = (
+            Taint(each.key, each.value or "", each.effect, each.time_added)
+            for each in told
+            if each.effect in ("NoSchedule", "NoExecute") and not each.key.startswith(keys.PREFIX)
+        )
+        if spec.node_name:
+            gpus = found.setdefault(spec.node_name, {})
+            gpus[uuid] = tuple(dict.fromkeys((*gpus.get(uuid, ()), *taints)))
+    return found
+
+
+def _selects(selector: DeviceSelector | None, spec: SliceSpec, device: str) -> bool:
+    """A rule without a selector selects nothing. What one by class or expression selects is not known here."""
+    if selector is None or selector.device_class_name or selector.selectors:
+        return False
+    wanted = (selector.driver, selector.pool, selector.device)
+    return all(each in (None, value) for each, value in zip(wanted, (spec.driver, spec.pool.name, device), strict=True))
+
+
+def _devices(slices: Sequence[SliceSpec]) -> Iterator[tuple[SliceSpec, SliceDevice, DeviceId]]:
+    """Those with a UUID. Slices of a pool's older generations are outdated and ignored."""
     newest: dict[tuple[str, str], int] = {}
     for spec in slices:
         pool = (spec.driver, spec.pool.name)
         newest[pool] = max(newest.get(pool, 0), spec.pool.generation)
-    uuids = {}
     for spec in slices:
         if spec.pool.generation < newest[spec.driver, spec.pool.name]:
             continue
@@ -78,8 +130,7 @@ def device_uuids(slices: Sequence[SliceSpec]) -> dict[DeviceKey, str]:
             # Telemetry does not use a MIG device's own UUID; the device's name has its profile and placement.
             uuid = _text(attributes, "parentUUID", spec.driver) or _text(attributes, "uuid", spec.driver)
             if uuid:
-                uuids[spec.driver, spec.pool.name, device.name] = uuid
-    return uuids
+                yield spec, device, uuid
 
 
 def _text(attributes: Mapping[str, Mapping[str, Any]], name: str, driver: str) -> str:

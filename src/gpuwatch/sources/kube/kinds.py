@@ -12,6 +12,7 @@ BUDGET = Kind("policy", "PodDisruptionBudget", ("v1",))
 QUOTA = Kind("", "ResourceQuota", ("v1",))
 CLAIM = Kind("resource.k8s.io", "ResourceClaim", ("v1", "v1beta2", "v1beta1"))
 SLICE = Kind("resource.k8s.io", "ResourceSlice", ("v1", "v1beta2", "v1beta1"))
+DEVICE_TAINT = Kind("resource.k8s.io", "DeviceTaintRule", ("v1", "v1beta2", "v1alpha3"))
 
 LISTED_OWNERS = {key: kind for key, kind in frameworks.OWNERS.items() if kind.versions}
 """Controllers that the walk over owners lists. All others are of an unknown kind: reported, never acted on."""
@@ -24,6 +25,7 @@ LISTED = (
     QUOTA,
     CLAIM,
     SLICE,
+    DEVICE_TAINT,
     *LISTED_OWNERS.values(),
     kueue.WORKLOAD,
     *AUTOSCALERS,
