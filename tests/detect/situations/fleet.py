@@ -9,7 +9,9 @@ given:
             `vendors.yaml`. dra: true, its GPUs are published in ResourceSlices, and no device plugin counts them.
   jobs:     name → {nodes: [a0], gpus: [0, 1], kind: Job, namespace: ml, image: …, from: 10m, until: 40m, load: train,
             memory_mib: 60000}. One Pod per Node; a Job of several Nodes is Indexed, so a gang. `from` may be negative.
-            waits: 2, so many more Pods that have no Node.
+            waits: 2, so many more Pods that have no Node. kind: Pod, without an owner. owner: its name, where several
+            jobs are Pods of one. labels: of its Pods. status: what their status has besides, or in place of the
+            usual.
             load: train, or idle. rests: [[10h, 40h]], from when to when it does nothing, though its load is train.
             memory_at_rest_mib: what it has in memory meanwhile, where that is less.
             Where jobs are given, only the Nodes that none of them uses get a Job of their own.
@@ -28,7 +30,8 @@ given:
   objects:  further objects as the API server gives them.
   reloads:  a0 → [79m]: when the driver of the Node is loaded again, so that energy is counted anew.
   exported: the metrics of a GPU that the exporter's list has at all, in place of the default list.
-  vocabulary: dcgm49: the default list is spelled as dcgm-exporter 4.9 does.
+  vocabulary: dcgm49: the default list is spelled as dcgm-exporter 4.9 does. 70m: it is from then on; until then, and in
+            `metrics`, as 4.8 does.
   honor_labels: true: the scrape keeps the exporter's own labels `pod`, `namespace` and `container`.
   replicas: of a Prometheus pair whose series nobody deduplicates.
   exchanged: a0/3 → {uuid: GPU-new, from: 100m}: another GPU comes into its slot then. `metrics` that name a GPU are of
@@ -92,6 +95,7 @@ MODELS = {
     "GB200": Model("NVIDIA GB200", "NVIDIA-GB200", 189471, (1050, 150), (55, 33), (1900, 120)),
     "T4": Model("Tesla T4", "Tesla-T4", 15360, (66, 10), (72, 38), (1100, 300)),
     "L4": Model("NVIDIA L4", "NVIDIA-L4", 23034, (68, 16), (74, 40), (1500, 210)),
+    "A10-24Q": Model("NVIDIA A10-24Q", "NVIDIA-A10-24Q", 24576, (150, 20), (60, 35), (1700, 210), False),  # a vGPU
     "V100": Model("Tesla V100-SXM2-32GB", "Tesla-V100-SXM2-32GB", 32768, (260, 42), (60, 34), (1500, 135), False),
 } | {name: Model(vendor=vendor, **said["models"][name]) for vendor, said in VENDORS.items() for name in said["models"]}
 
@@ -127,6 +131,9 @@ class Job:
     memory_at_rest_mib: float | None = None
     waits: int = 0
     annotations: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
 
     def pod(self, number: int) -> str:
         return f"{self.name}-{number}"
@@ -192,7 +199,9 @@ class World:
             self.jobs += [Job(name=f"train-{node}", nodes=(node,)) for node in self._pool_of if node not in used | free]
         self._reloads: Mapping[str, list[str]] = given.get("reloads") or {}
         self._exported: list[str] | None = given.get("exported")
-        self._newer: bool = given.get("vocabulary") == "dcgm49"
+        vocabulary = given.get("vocabulary", "")
+        self._newer: bool = vocabulary == "dcgm49"
+        self._renamed = duration(vocabulary) if vocabulary and not self._newer else None
         self._honors: bool = given.get("honor_labels", False)
         self._replicas: int = given.get("replicas", 1)
         self._metrics: Mapping[str, str | float] = given.get("metrics") or {}
@@ -207,11 +216,28 @@ class World:
         return RecordingStore("recording of a situation", [TextFile(self._replicated())])
 
     def _replicated(self) -> Iterator[RecordedSeries]:
-        for series in self._series():
+        for series in self._series() if self._renamed is None else self._of_two_exporters(self._renamed):
             if self._replicas == 1:
                 yield series
             for number in range(self._replicas if self._replicas > 1 else 0):
                 yield replace(series, labels={**series.labels, "prometheus_replica": f"prometheus-{number}"})
+
+    def _of_two_exporters(self, at: timedelta) -> Iterator[RecordedSeries]:
+        """The new exporter's first scrape ends the old one's series."""
+        first = round((START + at).timestamp() * 1000)
+        for self._newer in (False, True):
+            for series in self._series():
+                times, samples = series.times_ms, series.values
+                later = times >= first
+                if series.metric == "up":
+                    if self._newer:
+                        yield series
+                elif self._newer:
+                    yield replace(series, times_ms=times[later], values=samples[later])
+                else:
+                    samples, ends = samples.copy(), later & (np.cumsum(later) == 1)
+                    mark_stale(samples, ends)
+                    yield replace(series, times_ms=times[~later | ends], values=samples[~later | ends])
 
     def _series(self) -> Iterator[RecordedSeries]:
         device: dict[tuple[str, str, tuple[tuple[str, str], ...]], FloatArray] = {}
@@ -227,6 +253,8 @@ class World:
                     device[gpu.uuid, name, tuple(sorted(more.items()))] = found * scale
         for written, text in self._metrics.items():
             metric, selected, labels = _selector(written)
+            if self._renamed is not None and self._newer:
+                metric = _NEWER.get(metric, (metric, 1.0))[0]
             if metric == "up":
                 for node in self._pool_of:
                     if _selects(selected, node=node):
@@ -609,6 +637,7 @@ class World:
         }
 
     def _job_objects(self, after: timedelta) -> Iterator[dict[str, Any]]:
+        owners = set()
         for job in self.jobs:
             if not job.begin <= after or (job.end is not None and job.end <= after):
                 continue
@@ -620,15 +649,17 @@ class World:
                 spec["completionMode"] = "Indexed"
             if job.kind != "Job":
                 spec = {"replicas": len(job.nodes)}
-            meta = {**_metadata(job.name, job.namespace, begun), "annotations": dict(job.annotations)}
-            yield {
-                "apiVersion": version,
-                "kind": job.kind,
-                "metadata": meta,
-                "spec": spec,
-                "status": {"startTime": begun},
-            }
-            owner = (version, job.kind, job.name)
+            owner = (version, job.kind, job.owner or job.name)
+            meta = {**_metadata(owner[2], job.namespace, begun), "annotations": dict(job.annotations)}
+            if job.kind != "Pod" and owner not in owners:
+                owners.add(owner)
+                yield {
+                    "apiVersion": version,
+                    "kind": job.kind,
+                    "metadata": meta,
+                    "spec": spec,
+                    "status": {"startTime": begun},
+                }
             if job.kind == "Deployment":
                 below = f"{job.name}-5d9f7"
                 owned = {
@@ -655,8 +686,12 @@ class World:
                     "kind": "Pod",
                     "metadata": {
                         **_metadata(job.pod(number), job.namespace, begun),
-                        "labels": {"app": job.name, "batch.kubernetes.io/job-completion-index": str(number)},
-                        "ownerReferences": [_reference(*owner, job.namespace)],
+                        "labels": {
+                            "app": job.name,
+                            "batch.kubernetes.io/job-completion-index": str(number),
+                            **job.labels,
+                        },
+                        "ownerReferences": [] if job.kind == "Pod" else [_reference(*owner, job.namespace)],
                     },
                     "spec": {
                         **({"nodeName": node} if node else {}),
@@ -669,6 +704,7 @@ class World:
                         "phase": "Running",
                         "startTime": begun,
                         "conditions": [{"type": "Ready", "status": "True"}],
+                        **job.status,
                     }
                     if node
                     else {"phase": "Pending", "conditions": [_UNPLACED]},
