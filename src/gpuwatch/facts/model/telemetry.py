@@ -127,12 +127,14 @@ class Signal(StrEnum):
     C2C_ERRORS_TOTAL = "c2c_errors_total"
     C2C_REPLAYS_TOTAL = "c2c_replays_total"
     C2C_REPEATED_REPLAYS_TOTAL = "c2c_repeated_replays_total"
-    # The fabric of a machine or rack. NVSWITCH_FATAL_CODE is the last SXid.
+    # The fabric of a machine or rack. NVSWITCH_…_CODE is the last SXid; NVLINK_EFFECTIVE_BER_BITS as nvml.h packs it.
     FABRIC_MANAGER_CODE = "fabric_manager_code"
     FABRIC_HEALTH_CODE = "fabric_health_code"
     FABRIC_HEALTH_BITS = "fabric_health_bits"
     IMEX_DAEMON_CODE = "imex_daemon_code"
     NVSWITCH_FATAL_CODE = "nvswitch_fatal_code"
+    NVSWITCH_NON_FATAL_CODE = "nvswitch_non_fatal_code"
+    NVLINK_EFFECTIVE_BER_BITS = "nvlink_effective_ber_bits"
     PEER_ACCESS_CODE = "peer_access_code"
 
     @property

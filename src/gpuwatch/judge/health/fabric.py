@@ -44,6 +44,8 @@ _MASK = {
     "its fabric recovers from access timeouts": (6, 0x3, (1,)),
     "its fabric is configured wrongly": (8, 0xF, range(2, 16)),
 }
+_NOTHING_BYTES_PER_SECOND, _MUCH_BYTES_PER_SECOND, _WORKS_RATIO = 1e6, 1e9, 0.5
+"""Of a machine's NVLinks that carry nothing, and of those of its gang's other machines: training moves tens of GB/s."""
 _IMEX_NOT_READY = (0, 1, 2, 3, 4, 6)  # DcgmImexManager.h: from initializing to preparing the GPUs, and shutting down
 
 
@@ -56,7 +58,11 @@ class _Asked:
         self.switch = ask(Signal.NVSWITCH_FATAL_CODE)
         self.access = ask(Signal.PEER_ACCESS_CODE)
         self.imex = ask(Signal.IMEX_DAEMON_CODE)
+        self.minor = ask(Signal.NVSWITCH_NON_FATAL_CODE)
+        self.ber = ask(Signal.NVLINK_EFFECTIVE_BER_BITS)
         self.signals = tuple(ask.signals)
+        self.traffic = ask(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, ask.policy.window_seconds)
+        self.busy = ask(Signal.BUSY_RATIO, Statistic.AVG, ask.policy.window_seconds)
         self.reporting = ask.reporting(ask.policy.window_seconds)
 
 
@@ -87,6 +93,7 @@ def fabric(fleet: Fleet, asked: _Asked) -> Judged:
         if code := switch.of(gpu):
             fact = switch.evidence(gpu, comparison=">", bound=0.0, note="the last one, until the driver is reloaded")
             yield _Sign(f"an NVSwitch of its machine reported the fatal SXid {code:.0f}", fact)
+        yield from _of_links(gpu, asked)
         # Some machines have no access between all GPUs by design, and slices never have.
         if access.of(gpu) and (peers := peers_of(gpu)) is not None and peers.median == 0 and not gpu.sliced:
             fact = access.evidence(gpu, comparison=">", bound=0.0, peers=peers)
@@ -100,6 +107,7 @@ def fabric(fleet: Fleet, asked: _Asked) -> Judged:
     signs = {gpu.uuid: tuple(signs_of(gpu)) for gpu in fleet.present}
     sick = {gpu.uuid: faults for gpu in fleet.present if (faults := [x for x in signs[gpu.uuid] if not x.missing])}
     shared, explained = by_domain(fleet, KIND, "fabric faults", [gpu for gpu in fleet.present if gpu.uuid in sick])
+    shared += _silent(fleet, asked)
     without_imex: set[str] = set()
     for home, gpus in fleet.at_home.items():
         bad = [gpu for gpu in gpus if gpu.uuid in sick and gpu.uuid not in explained]
@@ -122,12 +130,56 @@ def fabric(fleet: Fleet, asked: _Asked) -> Judged:
         if found := signs.get(gpu.uuid):
             words, missing = "; ".join(sign.words for sign in found), "; ".join(sign.missing for sign in found)
             return fleet.undecided(gpu, KIND, words, [sign.fact for sign in found], missing)
-        if any(each.of(gpu) for each in (manager, health, mask)) or switch.known(gpu) or access.known(gpu):
-            seen = (manager, health, mask, switch, access)
+        states = (switch, access, asked.minor, asked.ber)
+        if any(each.of(gpu) for each in (manager, health, mask)) or any(each.known(gpu) for each in states):
+            seen = (manager, health, mask, *states)
             return fleet.healthy(gpu, KIND, "no fault of its fabric is reported", *seen, confidence_ratio=0.7)
         return fleet.unknown(gpu, KIND, "no state of a fabric is exported, or the GPU has none", asked.signals)
 
     return Judged(judge, shared)
+
+
+def _of_links(gpu: PhysicalGpu, asked: _Asked) -> Iterable[_Sign]:
+    if code := asked.minor.of(gpu):
+        fact = asked.minor.evidence(gpu, comparison=">", bound=0.0, note="the last one, until the driver is reloaded")
+        yield _Sign(f"an NVSwitch of its machine reported SXid {code:.0f}, which is not fatal", fact, "a fatal one")
+    bits = int(asked.ber.of(gpu) or 0)
+    mantissa, exponent = bits >> 8 & 0xF, bits & 0xFF
+    # DcgmUtilities.cpp, IsEffectiveBerThresholdExceeded: more than 1e-12.
+    if mantissa > 10.0 ** (exponent - 12):
+        fact = asked.ber.evidence(gpu, mantissa / 10.0**exponent, comparison=">", bound=1e-12)
+        yield _Sign(f"{mantissa}e-{exponent} of its NVLinks' bits are wrong after correction", fact)
+
+
+def _silent(fleet: Fleet, asked: _Asked) -> Iterable[Finding]:
+    """One machine of a gang whose GPUs work and whose NVLinks carry nothing, while those of all others carry much."""
+    gangs: dict[Subject, dict[str, list[PhysicalGpu]]] = defaultdict(lambda: defaultdict(list))
+    for gpu in fleet.present:
+        for job in fleet.jobs_of(gpu):
+            if job.kind is SubjectKind.GANG:
+                gangs[job][gpu.home].append(gpu)
+    for gang, machines in gangs.items():
+        if len(machines) < 3 or min(map(len, machines.values())) < 2:
+            continue
+        slowest = {home: min(asked.traffic.of(gpu) or 0.0 for gpu in gpus) for home, gpus in machines.items()}
+        (home, _), (_, others) = sorted(slowest.items(), key=lambda each: each[1])[:2]
+        here = machines[home]
+        quiet = all((moved := asked.traffic.of(gpu)) is not None and moved <= _NOTHING_BYTES_PER_SECOND for gpu in here)
+        works = all((asked.busy.of(gpu) or 0.0) >= _WORKS_RATIO for gpu in here)
+        if quiet and works and others >= _MUCH_BYTES_PER_SECOND:
+            yield conclude(
+                on_node(home),
+                KIND,
+                Verdict.UNKNOWN,
+                f"its NVLinks carry nothing, while those of the other {len(machines) - 1} machines of {gang.name} move "
+                f"{others / 1e9:.0f} GB/s or more for each GPU: its ranks may use PCIe, and all others wait for them",
+                severity=Severity.WARNING,
+                advice=Advice.INSPECT,
+                evidence=[asked.traffic.evidence(here[0], comparison="<=", bound=_NOTHING_BYTES_PER_SECOND)],
+                missing=["which transport its ranks use; NCCL's log says it"],
+                gpus=here,
+                node=here[0].lead.node,
+            )
 
 
 def _training(fleet: Fleet, asked: _Asked) -> Callable[[PhysicalGpu], Iterable[_Sign]]:

@@ -21,7 +21,7 @@ _CRC = (Signal.NVLINK_CRC_FLIT_ERRORS_TOTAL, Signal.NVLINK_CRC_DATA_ERRORS_TOTAL
 _LOST_LINKS = (Signal.NVLINK_FAILED_RECOVERIES_TOTAL, Signal.NVLINK_LINK_DOWNS_TOTAL)
 _CPU_LINK = (Signal.C2C_ERRORS_TOTAL, Signal.C2C_REPLAYS_TOTAL, Signal.C2C_REPEATED_REPLAYS_TOTAL)
 # What DCGM's MonitorNVLink4Fields and MonitorNVLink5Fields count, and the link to the CPU, for which it has no bound.
-# Without the two bit error rates: the exporter prints 1e-12 as 0.000000, and the counters count the same errors.
+# Without the two bit error rates: the exporter prints 1e-12 as 0.000000, and `fabric` reads the raw one.
 COUNTERS = (
     Signal.NVLINK_REPLAY_ERRORS_TOTAL,
     Signal.NVLINK_RECOVERY_ERRORS_TOTAL,
