@@ -26,7 +26,7 @@ parts: $(STAMP)  ## The real servers and the browser that the tests need, where 
 
 DEMO := $(if $(SEED),--seed $(SEED)) $(if $(GPUS),--gpus $(GPUS)) $(if $(DAYS),--days $(DAYS))
 demo: $(STAMP)  ## A recorded fleet, or a new one (SEED=, GPUS=, DAYS=): what is found and what is missed, no cluster needed
-	$(BIN)/$(if $(strip $(DEMO)),python -m lab.demo $(DEMO),gpuwatch demo)
+	$(BIN)/python -m lab.demo $(DEMO)
 
 # A file's tests stay on one worker, in their order: their servers are started once, and tests/deploy adds role to role.
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from gpuwatch.app.cli.planted import Named
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.sources.telemetry.series import is_stale
+from lab.planted import Named
 from lab.simulate.fleet import SimulatedFleet
 from lab.simulate.metrics import METRICS
 from lab.simulate.plan import Floats

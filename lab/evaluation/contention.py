@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 import msgspec
 import numpy as np
 
-from gpuwatch.app.cli.planted import Truth
 from gpuwatch.facts.model.decision import FindingKind, Subject, SubjectKind
+from lab.planted import Truth
 from lab.simulate.behaviour import Behaviour, Load, WorkKind
 from lab.simulate.cards import T4, Machine, make_machine
 from lab.simulate.fleet import SimulatedFleet, build_fleet

@@ -19,7 +19,6 @@ from scipy.stats import binomtest
 
 from gpuwatch.act.analysis import Policies, analyse
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.app.cli.planted import Named, named_as
 from gpuwatch.facts.model.decision import Finding, FindingKind
 from gpuwatch.sources.telemetry.series import RecordedSeries
 from lab.evaluation.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
@@ -37,6 +36,7 @@ from lab.evaluation.scoring import (
     score_idle,
     score_misfits,
 )
+from lab.planted import Named, named_as
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.metrics import Metric
 from lab.simulate.moments import NEVER_USED_LIMIT, moments_of

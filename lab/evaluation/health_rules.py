@@ -17,7 +17,6 @@ from pathlib import Path
 from gpuwatch.act.analysis import Policies, analyse, needs_of, remember
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
-from gpuwatch.app.cli.planted import ABSENCES
 from gpuwatch.facts.model.decision import (
     ActionKind,
     Analysis,
@@ -36,6 +35,7 @@ from gpuwatch.sources.kube.recorded import RecordedCluster
 from gpuwatch.sources.telemetry.recording import open_recording
 from lab.evaluation.health_fleets import FLEETS, Case, HealthFleet, Right, health_fleet
 from lab.evaluation.scoring import Quality, added, summed
+from lab.planted import ABSENCES
 from lab.simulate.fleet import SimulatedFleet
 from lab.simulate.writing import write_cluster, write_fleet
 

@@ -1,6 +1,6 @@
 """How well each kind of finding is found: planted, found and wrongly named, how soon, over one fleet or several. Pure.
 
-Every Truth and every finding counts once, however many moments saw it. `gpuwatch.app.cli.planted` says which finding
+Every Truth and every finding counts once, however many moments saw it. `lab.planted` says which finding
 is right.
 """
 
@@ -17,7 +17,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuwatch.act.plan.policy import PlanPolicy
-from gpuwatch.app.cli.planted import (
+from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
+from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.telemetry import PodRef
+from lab.planted import (
     ABSENCES,
     IDLE_KINDS,
     Named,
@@ -32,9 +35,6 @@ from gpuwatch.app.cli.planted import (
     named_of,
     wrongly_named,
 )
-from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
-from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.telemetry import PodRef
 from lab.simulate.moments import NEVER_USED_LIMIT
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from gpuwatch.app.cli.planted import Truth
 from gpuwatch.sources.telemetry.series import RecordedSeries
+from lab.planted import Truth
 from lab.simulate.behaviour import Load
 from lab.simulate.cards import Machine, build_machines
 from lab.simulate.exporter import MachineExporter, fleet_series, prometheus_up

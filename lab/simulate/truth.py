@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from gpuwatch.app.cli.planted import REBOOT, Truth
 from gpuwatch.facts.model.decision import FindingKind, Subject, SubjectKind
 from gpuwatch.facts.model.telemetry import DeviceId
+from lab.planted import REBOOT, Truth
 from lab.simulate.behaviour import WorkKind
 from lab.simulate.cards import Machine
 from lab.simulate.fault_kinds import FAULTS, FaultKind

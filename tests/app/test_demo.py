@@ -1,4 +1,5 @@
-"""`gpuwatch demo` from its packaged recording to its last line, and the commands that it prints."""
+"""`gpuwatch demo` from its packaged recording to its last line, the commands that it prints, and what the laboratory
+says of what was planted in it."""
 
 import json
 import re
@@ -14,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from gpuwatch.app.cli.main import cli
-from gpuwatch.app.cli.planted import Planted
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.sources.telemetry.recording_file import RecordingFile
 from lab import demo as lab
+from lab.planted import Planted
 from lab.simulate.recording import write_recording
 
 ROOT = Path(__file__).parents[2]
@@ -43,8 +44,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     return Shown(folder, result.stdout)
 
 
-def test_the_demo_says_what_was_planted_and_what_was_found(shown: Shown) -> None:
-    text = shown.text
+def test_the_laboratory_says_what_was_planted_and_what_was_found(tmp_path: Path) -> None:
+    result = CliRunner().invoke(lab.main, ["--folder", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0
+    text = result.stdout
     counts = re.search(r"^(\d+) of (\d+) found, (\d+) missed, \d+ named wrongly\.$", text, re.MULTILINE)
     assert counts is not None
     found, planted, missed = map(int, counts.groups())
@@ -52,6 +55,12 @@ def test_the_demo_says_what_was_planted_and_what_was_found(shown: Shown) -> None
     assert missed > 0
     assert len(re.findall(r"\bafter \d", text)) == found
     assert len(re.findall(r" missed *$", text, re.MULTILINE)) == missed
+    assert re.search(r"^Of \d+ workloads that were planted .* advice was given for [1-9]", text, re.MULTILINE)
+
+
+def test_the_demo_says_what_gpuwatch_finds(shown: Shown) -> None:
+    text = shown.text
+    assert text.startswith("A recording of a simulated fleet (seed 3): 32 GPUs, 5 days.")
     for section in (r"^Degraded \(\d", r"^Idle allocations \(\d", r"^\d+ changes?: \d"):
         assert re.search(section, text, re.MULTILINE), section
     lines = text.splitlines()
@@ -84,12 +93,16 @@ def test_the_packaged_recording_is_what_the_laboratory_makes(tmp_path: Path) -> 
     fleet = lab.packaged_fleet()
     lab.write(fleet, tmp_path)
     write_recording(tmp_path / "telemetry.parquet", lab.kept_series(fleet))
-    packaged = msgspec.json.decode((lab.PACKAGED / "planted.json").read_bytes(), type=Planted)
+    packaged = msgspec.json.decode((lab.PLANTED / "planted.json").read_bytes(), type=Planted)
     assert packaged == msgspec.json.decode((tmp_path / "planted.json").read_bytes(), type=Planted)
-    with tarfile.open(lab.PACKAGED / "moments.tar.xz") as archive:
-        listed = {item.name: archive.extractfile(item).read() for item in archive}  # type: ignore[union-attr]
-    made = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.glob("moments/*/*.json")}
-    assert listed == made
+    assert (lab.PACKAGED / "fleet.json").read_bytes() == (tmp_path / "fleet.json").read_bytes()
+    for packed, names in (
+        (lab.PLANTED / "moments.tar.xz", "moments/*/*.json"),
+        (lab.PACKAGED / "cluster.tar.xz", "cluster/*.json"),
+    ):
+        with tarfile.open(packed) as archive:
+            listed = {item.name: archive.extractfile(item).read() for item in archive}  # type: ignore[union-attr]
+        assert listed == {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.glob(names)}
     ours, theirs = RecordingFile(tmp_path / "telemetry.parquet"), RecordingFile(lab.PACKAGED / "telemetry.parquet")
     assert ours.spans_ms == theirs.spans_ms
     for metric in ours.spans_ms:

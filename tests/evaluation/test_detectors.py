@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch.app.cli.planted import first_named, holds
 from gpuwatch.facts.model.decision import FindingKind
 from lab.evaluation.baseline import COMMON_RULE, SIX_HOURS, fixed_rules
 from lab.evaluation.detectors import Evaluation, evaluate, gangs_of, main, parse_seeds, watch
+from lab.planted import first_named, holds
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.moments import NEVER_USED_LIMIT, moments_of
 from lab.simulate.plan import FleetPlan

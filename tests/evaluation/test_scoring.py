@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwatch.app.cli.planted import Named, Truth, first_named, holds, named_of
 from gpuwatch.facts.model.decision import Advice, Family, Finding, FindingKind, Subject, SubjectKind, Verdict
 from lab.evaluation.scoring import Kept, Quality, added, kept_together, score_faults, score_idle
+from lab.planted import Named, Truth, first_named, holds, named_of
 
 START = datetime(2026, 3, 10, tzinfo=UTC)
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from gpuwatch.app.cli.planted import Named, Truth
 from gpuwatch.facts.model.decision import FindingKind
 from lab.evaluation.contention import BUSY_RATIO, contended_fleet, dram_peak
 from lab.evaluation.detectors import watch
 from lab.evaluation.scoring import MISFIT_KINDS, SURE, score_misfits
+from lab.planted import Named, Truth
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import FleetPlan
 from lab.simulate.runs import Run

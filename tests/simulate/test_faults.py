@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuwatch.app.cli.planted import Truth
 from gpuwatch.facts.model.decision import FindingKind
 from gpuwatch.sources.telemetry.series import is_stale
+from lab.planted import Truth
 from lab.simulate.fault_kinds import FaultKind
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.physics import HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP

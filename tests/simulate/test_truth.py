@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuwatch.app.cli.planted import Truth
 from gpuwatch.facts.model.decision import FindingKind, SubjectKind
 from gpuwatch.sources.telemetry.series import is_stale
+from lab.planted import Truth
 from lab.simulate.fleet import SimulatedFleet, build_fleet
 from lab.simulate.plan import FleetPlan
 
