@@ -91,7 +91,7 @@ def test_what_is_installed_works(by: str, wheel: Path, tmp_path: Path) -> None:
     assert run(commands / "kubectl-gpuwatch", "--version") == f"gpuwatch, version {__version__}\n"
     told = run(gpuwatch, "analyze", "--telemetry", PAGE, "--no-cluster")
     assert "2 devices on 1 node" in told
-    assert "10 of 12 found" in run(gpuwatch, "demo", "--folder", tmp_path / "demo")
+    assert "Idle allocations (1)" in run(gpuwatch, "demo", "--folder", tmp_path / "demo")
     source = ("--telemetry", tmp_path / "demo" / "telemetry.parquet", "--cluster", tmp_path / "demo" / "cluster")
     run(gpuwatch, "report", *source, "-o", "parquet", "--output-dir", tmp_path / "reports")
     assert list((tmp_path / "reports").glob("*/teams.parquet"))
