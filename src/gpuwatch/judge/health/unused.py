@@ -112,7 +112,8 @@ def _withheld(fleet: Fleet, node: Node) -> Iterable[tuple[int, Evidence]]:
     """How many GPUs its device plugin does not offer, with the cause that an operator's label names. As many as are
     missing or degraded by the rules before are rightly withheld. With DRA the capacity has no GPUs."""
     why = f" ({failed})" if (failed := change_failed(node)) else ""
-    if node.gpu_count and not sum(node.accelerators.values()) and not node.published:
+    unread = any(gap.what.startswith("resourceslices.") for gap in fleet.snapshot.cluster.gaps)
+    if node.gpu_count and not sum(node.accelerators.values()) and not node.published and not unread:
         note = f"its capacity is 0, though it has {node.gpu_count}{why}"
         fact = Evidence(signal="capacity", value=0.0, comparison="<", bound=float(node.gpu_count), note=note)
         yield node.gpu_count, fact
