@@ -94,9 +94,13 @@ def published(slices: Sequence[SliceSpec], rules: Sequence[TaintRule]) -> dict[s
     """Node → its GPUs that a driver publishes, with the taints that withhold them or a part of them: the driver's own,
     and those of rules other than gpuwatch's."""
     found: dict[str, dict[DeviceId, tuple[Taint, ...]]] = {}
+    of_pool: dict[tuple[str, str], list[tuple[str | None, WireTaint]]] = {}  # of a device's name, None for all
     for spec, device, uuid in _devices(slices):
+        pool = (spec.driver, spec.pool.name)
+        if pool not in of_pool:
+            of_pool[pool] = [each for rule in rules for each in _in_pool(rule, *pool)]
         told = [*(device.taints or (device.basic.taints if device.basic else None) or ())]
-        told += [rule.taint for rule in rules if _selects(rule.device_selector, spec, device.name)]
+        told += [taint for name, taint in of_pool[pool] if name in (None, device.name)]
         taints = (
             Taint(each.key, each.value or "", each.effect, each.time_added)
             for each in told
@@ -108,12 +112,13 @@ def published(slices: Sequence[SliceSpec], rules: Sequence[TaintRule]) -> dict[s
     return found
 
 
-def _selects(selector: DeviceSelector | None, spec: SliceSpec, device: str) -> bool:
+def _in_pool(rule: TaintRule, driver: str, pool: str) -> Iterator[tuple[str | None, WireTaint]]:
     """A rule without a selector selects nothing. What one by class or expression selects is not known here."""
-    if selector is None or selector.device_class_name or selector.selectors:
-        return False
-    wanted = (selector.driver, selector.pool, selector.device)
-    return all(each in (None, value) for each, value in zip(wanted, (spec.driver, spec.pool.name, device), strict=True))
+    wanted = rule.device_selector
+    if wanted is None or wanted.device_class_name or wanted.selectors:
+        return
+    if wanted.driver in (None, driver) and wanted.pool in (None, pool):
+        yield wanted.device, rule.taint
 
 
 def _devices(slices: Sequence[SliceSpec]) -> Iterator[tuple[SliceSpec, SliceDevice, DeviceId]]:
