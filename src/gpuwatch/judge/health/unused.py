@@ -17,6 +17,7 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.telemetry import Signal, Statistic
 from gpuwatch.judge.fleet import Conclusion, Fleet, PhysicalGpu, Tells, conclude, on_node
 from gpuwatch.judge.reclaim import being_changed, change_failed
@@ -50,13 +51,15 @@ _WORKS_RATIO = 0.5
 def out_of_service(fleet: Fleet) -> Iterable[Finding]:
     """One finding for each Node that is Ready and keeps free GPUs from Pods, without a planned change."""
     used = [pod for pod in fleet.snapshot.cluster.pods if pod.accelerators or pod.claims]
+    homes = grouped(fleet.gpus, lambda gpu: gpu.home)
     for node in fleet.snapshot.cluster.nodes:
-        if node.ready is not True or being_changed(node):
+        if node.ready is not True or being_changed(node) or not (free := _free_gpus(fleet, node)):
             continue
-        free = _free_gpus(fleet, node)
-        closed, withheld = [*_closed(node, used)], [*_withheld(fleet, node), *_tainted(fleet, node)]
+        well = [gpu for gpu in homes[node.name] if gpu.present and not fleet.against.get(gpu.uuid)]
+        broken = len(homes[node.name]) - len(well)
+        closed, withheld = [*_closed(node, used)], [*_withheld(fleet, node, broken), *_tainted(node, well)]
         facts = [*closed, *(fact for _, fact in withheld)]
-        if not free or not facts:
+        if not facts:
             continue
         since = min((fact.at for fact in facts if fact.at is not None), default=None)
         lasted = fleet.snapshot.at - since if since is not None else timedelta(0)
@@ -108,17 +111,15 @@ def _allows(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     )
 
 
-def _withheld(fleet: Fleet, node: Node) -> Iterable[tuple[int, Evidence]]:
+def _withheld(fleet: Fleet, node: Node, broken: int) -> Iterable[tuple[int, Evidence]]:
     """How many GPUs its device plugin does not offer, with the cause that an operator's label names. As many as are
-    missing or degraded by the rules before are rightly withheld. With DRA the capacity has no GPUs."""
+    missing or degraded by the rules before (broken) are rightly withheld. With DRA the capacity has no GPUs."""
     why = f" ({failed})" if (failed := change_failed(node)) else ""
     unread = any(gap.what.startswith("resourceslices.") for gap in fleet.snapshot.cluster.gaps)
     if node.gpu_count and not sum(node.accelerators.values()) and not node.published and not unread:
         note = f"its capacity is 0, though it has {node.gpu_count}{why}"
         fact = Evidence(signal="capacity", value=0.0, comparison="<", bound=float(node.gpu_count), note=note)
         yield node.gpu_count, fact
-    here = [gpu for gpu in fleet.gpus if gpu.home == node.name]
-    broken = sum(not gpu.present or bool(fleet.against.get(gpu.uuid)) for gpu in here)
     for resource, count in node.accelerators.items():
         if 0 <= (left := node.allocatable.get(resource, count)) < count - broken:
             note, bound = f"its device plugin offers {left} of {count} {resource}{why}", count - broken
@@ -126,9 +127,8 @@ def _withheld(fleet: Fleet, node: Node) -> Iterable[tuple[int, Evidence]]:
             yield bound - left, fact
 
 
-def _tainted(fleet: Fleet, node: Node) -> Iterable[tuple[int, Evidence]]:
-    """How many free GPUs the same device taints (DRA) withhold, without those that are missing or degraded."""
-    well = [gpu for gpu in fleet.gpus if gpu.home == node.name and gpu.present and not fleet.against.get(gpu.uuid)]
+def _tainted(node: Node, well: Iterable[PhysicalGpu]) -> Iterable[tuple[int, Evidence]]:
+    """How many free GPUs the same device taints (DRA) withhold, of those that are neither missing nor degraded."""
     tainted = Counter(taints for gpu in well if not gpu.pods and (taints := node.published.get(gpu.uuid)))
     for taints, count in tainted.items():
         names = " and ".join(f"{each.key}={each.value}" if each.value else each.key for each in taints)
