@@ -172,11 +172,11 @@ def show(folder: Path) -> None:
     console = output()
     fleet = msgspec.json.decode((folder / "planted.json").read_bytes(), type=Planted)
     planted = [truth for truth in fleet.truths if not truth.harmless and (truth.fault or truth.kind in IDLE_KINDS)]
-    console.rule(f"[bold]What was found of what was planted, at {len(fleet.moments)} moments[/]")
     console.print(
-        f"{len(planted)} faults and idle allocations were planted, among {plural(fleet.look_alikes, 'Pod')} that only "
-        "look like it."
+        f"A simulated fleet (seed {fleet.seed}): {fleet.gpus} GPUs, {fleet.days:g} days, {len(planted)} faults and "
+        f"idle allocations planted among {plural(fleet.look_alikes, 'Pod')} that only look like it."
     )
+    console.rule(f"[bold]What was found of what was planted, watched at {len(fleet.moments)} moments[/]")
     named, said = _watch(fleet, folder)
     _compare(console, planted, named, said, fleet)
     # A deleted Notebook is known by its StatefulSet, so the comparison ignores kinds.

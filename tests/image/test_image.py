@@ -204,9 +204,14 @@ def test_the_controller_runs_as_its_deployment_says(image: Image, living: World,
 def test_without_a_folder_to_write_to_it_is_not_ready_and_its_page_says_why(
     image: Image, living: World, tmp_path: Path
 ) -> None:
-    """As a Pod without fsGroup, whose emptyDir is root's."""
+    """As a Pod without fsGroup, whose emptyDir is root's. A report is due each hour, so that one is written at once on
+    any day of the week."""
     port = free_port()
     pod = {**in_a_pod(living, tmp_path, port), "writable": ["/tmp"]}
+    settings = tmp_path / "settings" / "settings.yaml"
+    chosen = yaml.safe_load(settings.read_text())
+    chosen["run"] = {**chosen.get("run", {}), "report_schedule": "0 * * * *"}
+    settings.write_text(yaml.safe_dump(chosen))
     with container(image, tmp_path / "controller", **pod) as process:
         run = GpuwatchRun(process, port, tmp_path / "controller" / "log")
         wait_until(
