@@ -46,6 +46,7 @@ def test_pseudonyms_leave_no_name_behind_and_keep_every_reference(tmp_path: Path
     assert dict(pod.placement.pod_affinity[0].match_labels) == dict(pod.placement.spread[0].match_labels)
     assert changed.readings.values["power_watts:last:0"] == {device.uuid: 61.5}
     assert changed.cluster.claims[0].device == device.uuid
+    assert list(changed.cluster.nodes[0].published or ()) == [device.uuid]
     assert changed.cluster.nodes[0].labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB"
     assert device.mig_profile == "1g.10gb"
     assert changed.readings.promql == {

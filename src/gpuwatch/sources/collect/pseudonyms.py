@@ -120,6 +120,10 @@ def _nodes_of(kind: str) -> Callable[[_Alias, Any], Any]:
     return lambda alias, item: {alias(kind, name): alias("node", node) for name, node in item.items()}
 
 
+def _by_device(alias: _Alias, item: Mapping[DeviceId, Any] | None) -> dict[DeviceId, Any] | None:
+    return None if item is None else {alias.device(name): alias.of(value) for name, value in item.items()}
+
+
 def _withheld(_: _Alias, text: str | None) -> str | None:
     """Text that may quote any name."""
     return "(withheld)" if text else text
@@ -136,6 +140,7 @@ _FUNCTIONS: Mapping[str, Callable[[_Alias, Any], Any]] = {
     "requirements()": _each(_requirement),
     "expressions()": _each(_expression),
     "node_fields()": _each(_node_field),
+    "by_device()": _by_device,
     "by_node()": lambda alias, item: {alias("node", name): value for name, value in item.items()},
     "nodes_of_targets()": _nodes_of("target"),
     "nodes_of_addresses()": _nodes_of("address"),
