@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -156,16 +157,24 @@ def test_a_machine_with_attached_gpus_has_a_row_for_each_model_and_number(tmp_pa
 
     for gpu, count, each in rows:
         assert of(gpu, count).price_per_gpu_hour == each / count
-    for gpu, count, words in (("Tesla-T4", 4, "it has 4 x Tesla-T4"), ("", 1, "it has 1 x an unknown GPU")):
+    for gpu, count, words in (
+        ("Tesla-T4", 4, "it has 4 x Tesla-T4"),
+        ("Tesla-P100-PCIE-16GB", 1, "it has 1 x Tesla-P100"),
+        ("", 1, "it has 1 x an unknown GPU"),
+    ):
         assert of(gpu, count).price_per_gpu_hour is None
         assert words in of(gpu, count).reason
     assert len([one for one in prices.offers(["us-east1"]) if one.name == "n1-standard-8"]) == 3
 
 
-def test_a_machine_with_one_row_keeps_its_price_while_a_gpu_is_missing() -> None:
+def test_a_machine_keeps_its_price_while_a_gpu_is_missing_and_has_none_with_another_model() -> None:
     labels = {"node.kubernetes.io/instance-type": "p5.48xlarge", "topology.kubernetes.io/region": "us-east-1"}
     broken = Node(name="n", labels=labels, gpu_product="NVIDIA-H100-80GB-HBM3", gpu_count=7)
-    assert PriceList(instance_types()).of_node(broken).price_per_gpu_hour == pytest.approx(6.88)
+    prices = PriceList(instance_types())
+    assert prices.of_node(broken).price_per_gpu_hour == pytest.approx(6.88)
+    # With MIG strategy `single` no label counts the GPUs.
+    assert prices.of_node(replace(broken, gpu_count=0)).price_per_gpu_hour == pytest.approx(6.88)
+    assert prices.of_node(replace(broken, gpu_product="NVIDIA-A100-SXM4-40GB")).price_per_gpu_hour is None
 
 
 def test_prices_of_aws_in_other_regions_are_those_that_did_not_change_in_us_east_1() -> None:

@@ -130,12 +130,14 @@ class PriceList:
         return replace(one, price_per_hour=one.price_per_hour * discount.price_ratio, source=note)
 
     def row_of(self, node: Node) -> InstanceType | None:
-        """The row that prices it, for its region or else for all regions, whatever its currency. A type with one row
-        has that price, also while a GPU is missing; of several rows only that of the Node's GPUs counts."""
-        name = instance_type_of(node)
+        """The row that prices it, in any currency: for its region, else for all regions, and with its GPU model where
+        that is known. Of several rows the one with as many GPUs, else the next larger one, as a GPU may be missing."""
+        name, gpu = instance_type_of(node), find_gpu(node.gpu_product)
         rows = self._types.get((name, region_of(node))) or self._types.get((name, ANY_REGION)) or {}
-        gpu = find_gpu(node.gpu_product)
-        return next(iter(rows.values())) if len(rows) == 1 else rows.get((gpu.name if gpu else "", node.gpu_count))
+        alike = [row for row in rows.values() if gpu is None or row.gpu == gpu.name]
+        if len(alike) > 1:
+            alike = [row for row in alike if gpu is not None and 0 < node.gpu_count <= row.gpu_count]
+        return min(alike, key=lambda row: row.gpu_count, default=None)
 
     def of_nodes(self, nodes: Sequence[Node]) -> Price:
         """The mean over these Nodes' GPUs; unknown if any Node has no price."""
