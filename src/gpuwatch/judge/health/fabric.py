@@ -58,7 +58,7 @@ class _Asked:
         self.switch = ask(Signal.NVSWITCH_FATAL_CODE)
         self.access = ask(Signal.PEER_ACCESS_CODE)
         self.imex = ask(Signal.IMEX_DAEMON_CODE)
-        self.minor = ask(Signal.NVSWITCH_NON_FATAL_CODE)
+        self.non_fatal = ask(Signal.NVSWITCH_NON_FATAL_CODE)
         self.ber = ask(Signal.NVLINK_EFFECTIVE_BER_BITS)
         self.signals = tuple(ask.signals)
         self.traffic = ask(Signal.NVLINK_BYTES_PER_SECOND, Statistic.AVG, ask.policy.window_seconds)
@@ -130,7 +130,7 @@ def fabric(fleet: Fleet, asked: _Asked) -> Judged:
         if found := signs.get(gpu.uuid):
             words, missing = "; ".join(sign.words for sign in found), "; ".join(sign.missing for sign in found)
             return fleet.undecided(gpu, KIND, words, [sign.fact for sign in found], missing)
-        states = (switch, access, asked.minor, asked.ber)
+        states = (switch, access, asked.non_fatal, asked.ber)
         if any(each.of(gpu) for each in (manager, health, mask)) or any(each.known(gpu) for each in states):
             seen = (manager, health, mask, *states)
             return fleet.healthy(gpu, KIND, "no fault of its fabric is reported", *seen, confidence_ratio=0.7)
@@ -140,8 +140,9 @@ def fabric(fleet: Fleet, asked: _Asked) -> Judged:
 
 
 def _of_links(gpu: PhysicalGpu, asked: _Asked) -> Iterable[_Sign]:
-    if code := asked.minor.of(gpu):
-        fact = asked.minor.evidence(gpu, comparison=">", bound=0.0, note="the last one, until the driver is reloaded")
+    if code := asked.non_fatal.of(gpu):
+        until = "the last one, until the driver is reloaded"
+        fact = asked.non_fatal.evidence(gpu, comparison=">", bound=0.0, note=until)
         yield _Sign(f"an NVSwitch of its machine reported SXid {code:.0f}, which is not fatal", fact, "a fatal one")
     bits = int(asked.ber.of(gpu) or 0)
     mantissa, exponent = bits >> 8 & 0xF, bits & 0xFF
