@@ -334,6 +334,15 @@ def test_taints_of_a_driver_and_of_rules_are_on_the_gpus_that_a_node_publishes(v
     assert cluster.unread == ()
 
 
+@pytest.mark.parametrize("code", [403, 500])
+def test_slices_that_were_not_read_are_unknown_on_each_node(code: int) -> None:
+    refused = Times(SLICES.format("v1"), status(code, "no"), 99)
+    with live(lists(**{**dra("v1"), "/api/v1/nodes": [node("gpu-0")]}), trouble=refused) as (_, reader):
+        assert [each.published for each in reader.read(NOW).nodes] == [None]
+    with live(lists(**{"/api/v1/nodes": [node("gpu-0")]})) as (_, reader):
+        assert [each.published for each in reader.read(NOW).nodes] == [{}]
+
+
 def test_rules_that_may_not_be_listed_are_told_and_nothing_depends_on_them() -> None:
     refused = Times(TAINT_RULES, status(403, "no"), 99)
     with live(lists(**dra("v1"), **{TAINT_RULES: []}), trouble=refused) as (_, reader):

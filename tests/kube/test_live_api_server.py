@@ -200,7 +200,7 @@ def test_the_reader_lists_and_does_nothing_else(live: Cluster, observer: Path, c
     assert {item.verb for item in asked if item.resource} == {"list"}
     assert {item.uri for item in asked if not item.resource} == {"/apis"}
     assert {item.status for item in asked if item.resource != "devicetaintrules"} == {200}
-    # Of an alpha or beta version, which this server serves only if it is told to.
+    # DeviceTaintRule has alpha and beta versions; a server may serve neither.
     assert {item.status for item in asked if item.resource == "devicetaintrules"} <= {200, 404}
     assert {item.resource for item in asked if item.resource} == {*LISTED, "devicetaintrules"}
 

@@ -140,7 +140,8 @@ class Node:
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
     pool: str = ""  # node pool or instance type, from the usual labels
-    published: Mapping[DeviceId, tuple[Taint, ...]] = field(default_factory=dict)  # GPUs of its ResourceSlices (DRA)
+    # GPUs of its ResourceSlices (DRA) and their taints; None where the slices were not read.
+    published: Mapping[DeviceId, tuple[Taint, ...]] | None = field(default_factory=dict)
 
     @property
     def ready(self) -> bool | None:

@@ -57,7 +57,7 @@ def out_of_service(fleet: Fleet) -> Iterable[Finding]:
             continue
         well = [gpu for gpu in homes[node.name] if gpu.present and not fleet.against.get(gpu.uuid)]
         broken = len(homes[node.name]) - len(well)
-        closed, withheld = [*_closed(node, used)], [*_withheld(fleet, node, broken), *_tainted(node, well)]
+        closed, withheld = [*_closed(node, used)], [*_withheld(node, broken), *_tainted(node, well)]
         facts = [*closed, *(fact for _, fact in withheld)]
         if not facts:
             continue
@@ -111,12 +111,11 @@ def _allows(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     )
 
 
-def _withheld(fleet: Fleet, node: Node, broken: int) -> Iterable[tuple[int, Evidence]]:
+def _withheld(node: Node, broken: int) -> Iterable[tuple[int, Evidence]]:
     """How many GPUs its device plugin does not offer, with the cause that an operator's label names. As many as are
     missing or degraded by the rules before (broken) are rightly withheld. With DRA the capacity has no GPUs."""
     why = f" ({failed})" if (failed := change_failed(node)) else ""
-    unread = any(gap.what.startswith("resourceslices.") for gap in fleet.snapshot.cluster.gaps)
-    if node.gpu_count and not sum(node.accelerators.values()) and not node.published and not unread:
+    if node.gpu_count and not sum(node.accelerators.values()) and node.published == {}:
         note = f"its capacity is 0, though it has {node.gpu_count}{why}"
         fact = Evidence(signal="capacity", value=0.0, comparison="<", bound=float(node.gpu_count), note=note)
         yield node.gpu_count, fact
@@ -129,7 +128,7 @@ def _withheld(fleet: Fleet, node: Node, broken: int) -> Iterable[tuple[int, Evid
 
 def _tainted(node: Node, well: Iterable[PhysicalGpu]) -> Iterable[tuple[int, Evidence]]:
     """How many free GPUs the same device taints (DRA) withhold, of those that are neither missing nor degraded."""
-    tainted = Counter(taints for gpu in well if not gpu.pods and (taints := node.published.get(gpu.uuid)))
+    tainted = Counter(taints for gpu in well if not gpu.pods and (taints := (node.published or {}).get(gpu.uuid)))
     for taints, count in tainted.items():
         names = " and ".join(f"{each.key}={each.value}" if each.value else each.key for each in taints)
         note = f"the device taint {names} is on {count} GPU{'' if count == 1 else 's'}"

@@ -120,13 +120,13 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     rules = (
         reading.objects(FactKind.CLAIMS, kinds.DEVICE_TAINT, take_rule, optional=True, places=()) if slices else None
     )
-    gpus = published(slices, [rule for rule in rules.items if rule is not None] if rules else ())
+    gpus = published(slices or (), [rule for rule in rules.items if rule is not None] if rules else ())
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
     return Cluster(
         nodes=with_others(
             (
-                replace(node, published=gpus[node.name]) if (node := item.node).name in gpus else node
+                replace(item.node, published=None if slices is None else gpus.get(item.node.name, {}))
                 for item in nodes.items
             ),
             (item.other for item in pods.items if item.other),
@@ -141,7 +141,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         budgets=tuple(budgets.items),
         quotas=tuple(quotas.items),
         namespaces=tuple(namespaces.items),
-        claims=claimed_devices(claims, device_uuids(slices)),
+        claims=claimed_devices(claims, device_uuids(slices or ())),
         exporter_nodes=exporter_nodes(exporters),
         # A Pod that requests accelerators is a workload, even when one of its containers is an exporter.
         exporter_pods=tuple(sorted(item.exporter.ref for item in pods.items if item.exporter and not item.held)),
@@ -210,10 +210,12 @@ def _autoscalers(reading: _ReadProgress, tops: Iterable[Owner]) -> list[Object]:
     return found
 
 
-def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[Sequence[Claim], list[SliceSpec]]:
+def _claims(reading: _ReadProgress, held: Sequence[HeldPod]) -> tuple[Sequence[Claim], list[SliceSpec] | None]:
+    """None: the slices could not be read. A kind that is not served has no objects."""
     # A Pod names its claims. Where none has one, no Pod holds a device by DRA, whatever the list would say.
     used = any(item.pod.claims for item in held)
     claims = reading.objects(FactKind.CLAIMS, kinds.CLAIM, take_claim, optional=not used, places=("",) if used else ())
     of_claims = ("",) if claims.items else ()
     slices = reading.objects(FactKind.CLAIMS, kinds.SLICE, take_slice, optional=not of_claims, places=of_claims)
-    return claims.items, [spec for spec in slices.items if spec is not None]
+    unread = slices.failure is not None and slices.failure.kind is not GapKind.NOT_SERVED
+    return claims.items, None if unread else [spec for spec in slices.items if spec is not None]
