@@ -1,0 +1,145 @@
+"""Where GPU-hours went: rows that add up to the fleet's capacity × time, and the facts that they follow from."""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from gpuwatch.facts.model.telemetry import Gap, PodRef
+
+
+class Group(StrEnum):
+    """What rows have in common; each GPU-hour is in one of them."""
+
+    OUT_OF_SERVICE = "out_of_service"  # no Pod has the GPU, and none can get it
+    NOT_WORKING = "not_working"  # a Pod has it, and has not started or has stopped
+    IDLE = "idle"  # a Pod has it and does not use it
+    FREE = "free"  # no Pod has it, and it is in service
+    WORKING = "working"  # a Pod uses it
+
+
+class Row(StrEnum):
+    """One cause. Of the rows but those of WORKING, the first that holds takes the step; a working step is divided."""
+
+    ABSENT = "absent"  # the Node is not Ready or gone, the GPU is missing, or the device plugin does not offer it
+    FENCED = "fenced"  # cordoned or tainted while one of its GPUs was degraded
+    MAINTENANCE = "maintenance"  # cordoned, without a known fault
+    PULL = "pull"  # bound, and no container has started: an image pull, a volume
+    INIT = "init"  # an init container runs
+    LOAD = "load"  # its container runs and has not worked yet, for two hours at most
+    GANG = "gang"  # it runs and has not worked yet, and a member of its gang has not started
+    RESTART = "restart"  # between two starts of its container, or being deleted
+    NEVER_USED = "never_used"
+    ABANDONED = "abandoned"
+    MODEL_LOADED = "model_loaded"
+    SUSPECTED = "suspected"  # silent for longer than work's usual pauses, and not yet proven idle
+    RESTING = "resting"  # silent between two times of work
+    HUNG = "hung"
+    OUTSIDE = "outside"  # no Pod has it, and it works or has memory in use
+    UNMEASURED = "unmeasured"  # a Pod has it, and there is no sample of its activity; its hours are always unknown
+    USABLE = "usable"  # free, and no Pod waits for a GPU
+    WAITED_FOR = "waited_for"  # free while a Pod that would fit waits
+    UNREACHABLE = "unreachable"  # free, and no request can get it, such as a part of a MIG layout
+    LOST = "lost"  # work that was lost to a failure
+    SLOWED = "slowed"  # work that heat, power or a straggler slowed
+    NO_KERNEL = "no_kernel"  # at work, while no kernel ran: 1 − engine activity
+    FEW_SMS = "few_sms"  # a kernel ran on few of the SMs: engine activity − SM activity
+    USEFUL = "useful"  # SM activity
+
+    @property
+    def group(self) -> Group:
+        return _GROUPS[self]
+
+
+_GROUPS = {
+    **dict.fromkeys((Row.ABSENT, Row.FENCED, Row.MAINTENANCE), Group.OUT_OF_SERVICE),
+    **dict.fromkeys((Row.PULL, Row.INIT, Row.LOAD, Row.GANG, Row.RESTART), Group.NOT_WORKING),
+    **dict.fromkeys((Row.NEVER_USED, Row.ABANDONED, Row.MODEL_LOADED, Row.SUSPECTED, Row.RESTING), Group.IDLE),
+    **dict.fromkeys((Row.HUNG, Row.OUTSIDE, Row.UNMEASURED), Group.IDLE),
+    **dict.fromkeys((Row.USABLE, Row.WAITED_FOR, Row.UNREACHABLE), Group.FREE),
+    **dict.fromkeys((Row.LOST, Row.SLOWED, Row.NO_KERNEL, Row.FEW_SMS, Row.USEFUL), Group.WORKING),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """GPU-hours of one hour, Node, holder and row.
+
+    namespace, workload: '' where no Pod has the GPU. workload: Workload.id; the Pod's, as Pod/namespace/name, where its
+    owner is unknown. unknown: the row's unknown twin: the facts that would decide were missing. cost: None without a
+    price.
+    """
+
+    hour: datetime
+    node: str
+    pool: str
+    gpu_model: str
+    namespace: str
+    workload: str
+    row: Row
+    unknown: bool
+    gpu_hours: float
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The entries of (start, end], which add up to capacity_gpu_hours.
+
+    capacity_gpu_hours: of every GPU from its first to its last appearance; a GPU that is missing still counts.
+    currency: of all costs, ISO 4217.
+    """
+
+    version: int
+    start: datetime
+    end: datetime
+    source: str
+    currency: str
+    capacity_gpu_hours: float
+    entries: tuple[LedgerEntry, ...]
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHistory:
+    """A Node in each step, from kube-state-metrics: 1 yes, 0 no, NaN unknown. All arrays are of type 'd' and have the
+    same length; a step is (start + i·step, start + (i+1)·step], and its value is the last one in it.
+
+    ready: its condition Ready; 0 also while other Nodes are reported and it is not. cordoned: it is unschedulable, or
+    has gpuwatch's taint. capacity, allocatable: its whole GPUs, slices and shares, as its device plugin counts them.
+    """
+
+    name: str
+    ready: "array[float]"
+    cordoned: "array[float]"
+    capacity: "array[float]"
+    allocatable: "array[float]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerHistory:
+    """A container with GPUs in each step, from kube-state-metrics: 1 yes, 0 no, NaN unknown. Arrays as in NodeHistory.
+
+    running: it runs. init: an init container of its Pod runs. started: Unix seconds of its newest start by then, 0
+    before its first. deleting: its Pod is being deleted.
+    """
+
+    pod: PodRef
+    container: str
+    running: "array[float]"
+    init: "array[float]"
+    started: "array[float]"
+    deleting: "array[float]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHistory:
+    """What kube-state-metrics told about (start, end]. waiting_gpus: GPUs that Pods without a Node asked for, in each
+    step; NaN unknown."""
+
+    start: datetime
+    step_seconds: int
+    nodes: Mapping[str, NodeHistory] = field(default_factory=dict)
+    containers: Mapping[tuple[PodRef, str], ContainerHistory] = field(default_factory=dict)
+    waiting_gpus: "array[float]" = field(default_factory=lambda: array("d"))
