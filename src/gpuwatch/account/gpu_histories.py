@@ -1,0 +1,333 @@
+"""The histories of the fleet's GPUs over a span, for the ledger, from what telemetry and the cluster told. Pure."""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuwatch.account.fleet_cost import NO_POOL
+from gpuwatch.account.ledger import LOAD_SECONDS, Floats, GpuHistory, HoldHistory
+from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
+from gpuwatch.facts.model.cluster import Cluster, Node, Pod
+from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
+from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, NodeHistory
+from gpuwatch.facts.model.telemetry import PodRef, Signal
+from gpuwatch.facts.model.workload_profile import HeldWindows, Unfit
+
+_Bools = npt.NDArray[np.bool_]
+
+ALONE = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "Notebook", "DaemonSet", "Pod"})
+"""Kinds whose Pods do not wait for each other; of others, a Pod that is gone may have been in a gang."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetHistory:
+    """What was read about (start, start + count · step].
+
+    windows: of every device and holder, with BUSY_RATIO, SM_ACTIVE_RATIO and MEMORY_USED_BYTES. owners: Workload.id of
+    each Pod, where known. node_of: UUID → name of the Node, or the host as telemetry spells it. unfit: times in which
+    a GPU was degraded. findings: at the span's end.
+    """
+
+    start: datetime
+    step_seconds: int
+    count: int
+    windows: Sequence[HeldWindows]
+    owners: Mapping[PodRef, str]
+    node_of: Mapping[str, str]
+    cluster: Cluster
+    history: ClusterHistory
+    unfit: Sequence[Unfit] = ()
+    findings: Sequence[Finding] = ()
+
+    @property
+    def end(self) -> datetime:
+        return self.start + timedelta(seconds=self.step_seconds * self.count)
+
+    def place(self, at: datetime) -> int:
+        """The step that has this moment in it, at most `count`, at least 0."""
+        passed = (at - self.start).total_seconds() / self.step_seconds
+        return int(np.clip(np.floor(passed), 0, self.count))
+
+    def blank(self) -> Floats:
+        return np.full(self.count, np.nan)
+
+
+def gpu_histories(fleet: FleetHistory) -> Iterable[GpuHistory]:
+    """Node by Node, so that one Node's facts are in memory at a time."""
+    pods = {pod.ref: pod for pod in fleet.cluster.pods}
+    live = {node.name: node for node in fleet.cluster.nodes}
+    waits = _waits(fleet, pods)
+    by_gpu = grouped(fleet.windows, lambda each: each.uuid)
+    by_node = grouped(by_gpu, lambda uuid: fleet.node_of.get(uuid, ""))
+    degraded = _degraded(fleet)
+    for name, uuids in sorted(by_node.items()):
+        cards = [_card(uuid, by_gpu[uuid], fleet) for uuid in sorted(uuids)]
+        yield from _of_node(name, live.get(name), cards, fleet, pods, waits, degraded)
+
+
+@dataclass(slots=True)
+class _Card:
+    """One GPU as telemetry shows it. held: windows with the part of the GPU that they have in each step."""
+
+    uuid: str
+    model: str
+    seen: _Bools
+    uncovered: Floats
+    engine: Floats
+    memory: Floats
+    held: dict[tuple[PodRef, str], list[tuple[HeldWindows, Floats]]] = field(default_factory=dict)
+    exists: Floats = field(default_factory=lambda: np.zeros(0))
+
+
+def _card(uuid: str, windows: Sequence[HeldWindows], fleet: FleetHistory) -> _Card:
+    spans = [_mask(each, fleet) for each in windows]
+    devices = grouped(range(len(windows)), lambda index: (windows[index].device, windows[index].mig_profile))
+    shown = {key: np.logical_or.reduce([spans[index][1] for index in of]) for key, of in devices.items()}
+    there = {key: np.logical_or.reduce([spans[index][0] for index in of]) for key, of in devices.items()}
+    seen = np.logical_or.reduce([*shown.values()])
+    # In a step with samples, only what has some counts; a row of the whole GPU beside its instances does not.
+    active = {key: np.where(seen, shown[key], there[key]) for key in devices}
+    instance = np.logical_or.reduce([active[key] for key in devices if key[1]] or [np.zeros(fleet.count, np.bool_)])
+    share = {
+        key: (active[key] & (instance if key[1] else ~instance)) * gpu_share_ratio(windows[of[0]].model, key[1])
+        for key, of in devices.items()
+    }
+    total = np.sum([*share.values()], axis=0)
+    scale = np.where(total > 1.0, 1.0 / np.where(total > 0, total, 1.0), 1.0)
+    card = _Card(
+        uuid=uuid,
+        model=windows[-1].model,
+        seen=seen,
+        uncovered=np.where(instance, np.clip(1.0 - total, 0.0, 1.0), 0.0),
+        engine=fleet.blank(),
+        memory=fleet.blank(),
+    )
+    for key, of in devices.items():
+        chosen = [np.where(shown[key], spans[index][1], spans[index][0]) for index in of]
+        sharers = np.maximum(np.sum(chosen, axis=0), 1)
+        for index, mask in zip(of, chosen, strict=True):
+            each = windows[index]
+            part = mask * share[key] * scale / sharers
+            if each.pod:
+                card.held.setdefault((each.pod, each.container), []).append((each, part))
+            else:
+                free = part > 0
+                card.engine = np.where(free, np.fmax(card.engine, _values(each, Signal.BUSY_RATIO, fleet)), card.engine)
+                used = _values(each, Signal.MEMORY_USED_BYTES, fleet)
+                card.memory = np.where(free, np.fmax(card.memory, used), card.memory)
+    return card
+
+
+def _mask(windows: HeldWindows, fleet: FleetHistory) -> tuple[_Bools, _Bools]:
+    """Where these windows are, and where they have a sample."""
+    length = max((len(values) for values in windows.values.values()), default=0)
+    first = round((windows.start - fleet.start).total_seconds() / fleet.step_seconds)
+    there = np.zeros(fleet.count, np.bool_)
+    there[max(first, 0) : max(first + length, 0)] = True
+    any_sample = np.zeros(fleet.count, np.bool_)
+    for signal in windows.values:
+        any_sample |= ~np.isnan(_values(windows, signal, fleet))
+    return there, any_sample
+
+
+def _values(windows: HeldWindows, signal: Signal, fleet: FleetHistory) -> Floats:
+    found, values = fleet.blank(), np.asarray(windows.values.get(signal, ()), np.float64)
+    first = round((windows.start - fleet.start).total_seconds() / fleet.step_seconds)
+    skipped = max(-first, 0)
+    part = values[skipped : skipped + fleet.count - max(first, 0)]
+    found[max(first, 0) : max(first, 0) + len(part)] = part
+    return found
+
+
+def _of_node(
+    name: str,
+    node: Node | None,
+    cards: Sequence[_Card],
+    fleet: FleetHistory,
+    pods: Mapping[PodRef, Pod],
+    waits: Mapping[PodRef, Floats],
+    degraded: Mapping[str, Floats],
+) -> Iterable[GpuHistory]:
+    facts = fleet.history.nodes.get(name) or _as_it_stands(name, node, fleet)
+    ready, cordoned = np.asarray(facts.ready), np.asarray(facts.cordoned)
+    capacity, allocatable = np.asarray(facts.capacity), np.asarray(facts.allocatable)
+    _appearances(cards, there=~np.isnan(capacity) if name in fleet.history.nodes else np.full(fleet.count, bool(node)))
+    seen = np.sum([card.seen for card in cards], axis=0)
+    missing = {card.uuid: np.where(card.seen, 0.0, np.where(seen > 0, 1.0, np.nan)) for card in cards}
+    gone = np.sum([card.exists * (missing[card.uuid] == 1) for card in cards], axis=0)
+    free = np.sum([card.exists * (missing[card.uuid] != 1) - _held_ratio(card, fleet) for card in cards], axis=0)
+    ratio = (capacity - allocatable) / np.where(capacity > 0, capacity, 1.0)
+    withheld = ratio * np.sum([card.exists for card in cards], axis=0)
+    # A missing GPU is rightly withheld.
+    withheld_ratio = np.clip(withheld - gone, 0.0, None) / np.where(free > 0, free, 1.0)
+    of_node = [degraded[card.uuid] for card in cards if card.uuid in degraded]
+    waited_for = np.asarray(fleet.history.waiting_gpus) if len(fleet.history.waiting_gpus) else fleet.blank()
+    for card in cards:
+        yield GpuHistory(
+            uuid=card.uuid,
+            node=name,
+            pool=(node.pool if node else "") or NO_POOL,
+            gpu_model=model_name(card.model),
+            exists_ratio=card.exists,
+            uncovered_ratio=card.uncovered,
+            missing=missing[card.uuid],
+            ready=ready,
+            withheld_ratio=withheld_ratio,
+            cordoned=cordoned,
+            degraded=np.max(of_node, axis=0) if of_node else np.zeros(fleet.count),
+            engine_ratio=card.engine,
+            memory_bytes=card.memory,
+            waited_for=np.where(waited_for > 0, 1.0, waited_for),
+            holds=tuple(_holds(card, fleet, pods, waits)),
+        )
+
+
+def _appearances(cards: Sequence[_Card], there: _Bools) -> None:
+    """Sets from when to when each GPU counts: from its first sample to its last, and on while its Node is there, until
+    another GPU takes its place. there: the Node is."""
+    count = len(there)
+    first = {card.uuid: int(np.argmax(card.seen)) if card.seen.any() else count for card in cards}
+    last = {card.uuid: count - 1 - int(np.argmax(card.seen[::-1])) if card.seen.any() else -1 for card in cards}
+    newcomers = sorted(first.values())
+    for card in sorted(cards, key=lambda each: last[each.uuid]):
+        begin, end = first[card.uuid], last[card.uuid] + 1
+        successor = next((each for each in newcomers if each >= end), count)
+        if successor < count:
+            newcomers.remove(successor)
+        card.exists = np.zeros(count)
+        card.exists[begin:end] = 1.0
+        card.exists[end:successor] = there[end:successor]
+
+
+def _as_it_stands(name: str, node: Node | None, fleet: FleetHistory) -> NodeHistory:
+    """What the Node itself tells of its past: since when it is Ready or not, and cordoned."""
+    ready, cordoned, unknown = fleet.blank(), fleet.blank(), array("d", fleet.blank().tobytes())
+    if node is not None:
+        condition = next((each for each in node.conditions if each.type == "Ready"), None)
+        if condition is not None and condition.since is not None:
+            ready[fleet.place(condition.since) :] = float(condition.status == "True")
+        since = next((taint.since for taint in node.taints if taint.key == _UNSCHEDULABLE), None)
+        if node.unschedulable and since is not None:
+            cordoned[fleet.place(since) :] = 1.0
+    return NodeHistory(
+        name=name,
+        ready=array("d", ready.tobytes()),
+        cordoned=array("d", cordoned.tobytes()),
+        capacity=unknown,
+        allocatable=unknown,
+    )
+
+
+def _held_ratio(card: _Card, fleet: FleetHistory) -> Floats:
+    parts = [part for each in card.held.values() for _, part in each]
+    return np.sum(parts, axis=0) if parts else np.zeros(fleet.count)
+
+
+def _holds(
+    card: _Card, fleet: FleetHistory, pods: Mapping[PodRef, Pod], waits: Mapping[PodRef, Floats]
+) -> Iterable[HoldHistory]:
+    kinds = {ref: item.kind for item in fleet.findings for ref in item.pods if item.kind in _TELL_OF_THE_PAST}
+    for (pod, container), pieces in card.held.items():
+        measured = {signal: fleet.blank() for signal in _SIGNALS}
+        for windows, part in pieces:
+            for signal, values in measured.items():
+                of_piece = np.where(part > 0, _values(windows, signal, fleet), np.nan)
+                measured[signal] = np.fmax(values, of_piece)
+        life = fleet.history.containers.get((pod, container))
+        running, init, started, deleting = _life(life, pods.get(pod), fleet)
+        yield HoldHistory(
+            namespace=pod.partition("/")[0],
+            workload=fleet.owners.get(pod) or f"Pod/{pod}",
+            part_ratio=np.sum([part for _, part in pieces], axis=0),
+            engine_ratio=measured[Signal.BUSY_RATIO],
+            sm_ratio=measured[Signal.SM_ACTIVE_RATIO],
+            memory_bytes=measured[Signal.MEMORY_USED_BYTES],
+            running=running,
+            init=init,
+            started_seconds=started,
+            deleting=deleting,
+            gang_waits=waits.get(pod, fleet.blank()),
+            worked_before=False if kinds.get(pod) is FindingKind.NEVER_USED else None,
+            rests=kinds.get(pod) is FindingKind.BURSTY,
+        )
+
+
+def _life(life: ContainerHistory | None, pod: Pod | None, fleet: FleetHistory) -> tuple[Floats, Floats, Floats, Floats]:
+    """running, init, started_seconds and deleting. Without kube-state-metrics a Pod that lives, and whose containers
+    never restarted, is known to have run since some time after its start."""
+    if life is not None:
+        started = np.asarray(life.started)
+        passed = np.where(started == 0, np.inf, started - fleet.start.timestamp())
+        return np.asarray(life.running), np.asarray(life.init), passed, np.asarray(life.deleting)
+    running, started, zeros = fleet.blank(), fleet.blank(), fleet.blank()
+    stable = pod is not None and pod.phase == "Running" and not (pod.restarts or pod.deleting or pod.not_started)
+    if pod is not None and pod.started and stable:
+        after = fleet.place(pod.started + timedelta(seconds=LOAD_SECONDS))
+        running[after:], zeros[after:] = 1.0, 0.0
+        started[after:] = (pod.started - fleet.start).total_seconds()
+    return running, zeros, started, zeros
+
+
+def _waits(fleet: FleetHistory, pods: Mapping[PodRef, Pod]) -> Mapping[PodRef, Floats]:
+    """Whether a member of its gang has not started, for each Pod that holds GPUs; of Pods that are gone, by the most
+    Pods that their Workload had at a time."""
+    refs = sorted({each.pod for each in fleet.windows if each.pod})
+    started: dict[PodRef, Floats] = {}
+    for (ref, _), life in fleet.history.containers.items():
+        begun = np.where(np.isnan(life.started), np.nan, (np.asarray(life.started) > 0).astype(np.float64))
+        started[ref] = np.fmin(started[ref], begun) if ref in started else begun
+    found: dict[PodRef, Floats] = {}
+    for gang in fleet.cluster.gangs:
+        members = [_unstarted(started.get(ref), pods.get(ref), fleet) for ref in gang.pods]
+        if members:
+            found |= dict.fromkeys(gang.pods, _any(members))
+    by_owner = grouped((ref for ref in refs if ref not in pods), lambda ref: fleet.owners.get(ref, ""))
+    for owner, gone in by_owner.items():
+        kind, together = owner.partition("/")[0], [started.get(ref, fleet.blank()) for ref in gone]
+        here = np.nansum(together, axis=0)
+        if not owner:
+            continue
+        if kind in ALONE or len(gone) == 1:
+            found |= dict.fromkeys(gone, np.zeros(fleet.count))
+        elif kind != "Job":
+            found |= dict.fromkeys(gone, np.where(here < here.max(), 1.0, 0.0))
+    return found | {ref: np.zeros(fleet.count) for ref in refs if ref in pods and ref not in found}
+
+
+def _unstarted(started: Floats | None, pod: Pod | None, fleet: FleetHistory) -> Floats:
+    if started is not None:
+        return 1.0 - started
+    waits = fleet.blank()
+    if pod is not None and (not pod.node or pod.not_started) and pod.created is not None:
+        waits[fleet.place(pod.created) :] = 1.0
+    return waits
+
+
+def _any(facts: Sequence[Floats]) -> Floats:
+    """1 where one is; 0 where all are 0; else unknown."""
+    together = np.array(facts)
+    yes = (together == 1).any(axis=0)
+    return np.where(yes, 1.0, np.where(np.isnan(together).any(axis=0), np.nan, 0.0))
+
+
+def _degraded(fleet: FleetHistory) -> dict[str, Floats]:
+    """By UUID: 1 while a rule, or an XID or recovery action of the past, said so."""
+    found: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(fleet.count))
+    for each in fleet.unfit:
+        found[each.device_uuid][fleet.place(each.start) : fleet.place(each.end) + 1] = 1.0
+    for item in fleet.findings:
+        if item.verdict is Verdict.DEGRADED and item.since is not None:
+            for name in item.devices:
+                found[name.split("/")[0]][fleet.place(item.since) :] = 1.0
+    return found
+
+
+_SIGNALS = (Signal.BUSY_RATIO, Signal.SM_ACTIVE_RATIO, Signal.MEMORY_USED_BYTES)
+_TELL_OF_THE_PAST = (FindingKind.NEVER_USED, FindingKind.BURSTY)
+_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
