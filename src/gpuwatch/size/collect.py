@@ -13,7 +13,17 @@ from gpuwatch.facts.catalog.xids import Xid
 from gpuwatch.facts.catalog.xids import xids as catalog
 from gpuwatch.facts.model.bounds import require
 from gpuwatch.facts.model.cluster import Cluster, Pod
-from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef, Schema, Signal, Statistic, WindowStat, partial_answers
+from gpuwatch.facts.model.telemetry import (
+    Device,
+    Gap,
+    GapKind,
+    PodRef,
+    Schema,
+    Signal,
+    Statistic,
+    WindowStat,
+    partial_answers,
+)
 from gpuwatch.facts.model.workload_profile import HeldWindows, ProfileBook, Unfit
 from gpuwatch.judge.misfit.unfit import CAUSES, degrades, unfit_by_changes
 from gpuwatch.size.policy import ProfilePolicy
@@ -125,7 +135,7 @@ def update_profiles(
         return book, tuple(gaps)
     telemetry = telemetry.reading()
     live = {pod.ref: pod for pod in cluster_state.pods}
-    reader = _StretchReader(telemetry, cluster_state, fetch, step, catalog() if xids is None else xids, live, doubted)
+    reader = StretchReader(telemetry, cluster_state, fetch, step, catalog() if xids is None else xids, live, doubted)
     try:
         for stretch in reader.stretches(book.until, end):
             gaps += (*stretch.gaps, *(partial := partial_answers(telemetry.problems)))
@@ -147,8 +157,8 @@ def update_profiles(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
-    """The data of (start, end]. Empty, with end = start, if not all of it could be read."""
+class Stretch:
+    """The data of (start, end]. Empty, with end = start, if not all of it could be read. devices: seen in this time."""
 
     start: datetime
     end: datetime
@@ -157,11 +167,12 @@ class _Stretch:
     owners: Mapping[PodRef, str] = field(default_factory=dict)
     pods: Mapping[PodRef, Pod] = field(default_factory=dict)
     unfit: Sequence[Unfit] = ()
+    devices: Sequence[Device] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _StretchReader:
-    """live: the cluster's Pods. doubted: see `update_profiles`."""
+class StretchReader:
+    """live: the cluster's Pods. doubted: see `update_profiles`. signals: whose windows are read."""
 
     telemetry: SampleStore
     cluster: Cluster
@@ -170,15 +181,16 @@ class _StretchReader:
     xids: Mapping[int, Xid]
     live: Mapping[PodRef, Pod]
     doubted: Set[str]
+    signals: Sequence[Signal] = SIGNALS
 
-    def stretches(self, start: datetime, end: datetime) -> Iterator[_Stretch]:
+    def stretches(self, start: datetime, end: datetime) -> Iterator[Stretch]:
         """Oldest first; ends after one that could not be read."""
         schema, gaps = discover(self.telemetry, end)
         if schema.signals and not _failed(gaps):
             inventory = self._inventory(start, end, schema)
             gaps = inventory.gaps
         if not schema.signals or _failed(gaps):
-            yield _Stretch(start=start, end=start, gaps=gaps)
+            yield Stretch(start=start, end=start, gaps=gaps)
             return
         length = self._length(len(inventory.devices))
         begin, before = start, None
@@ -190,14 +202,14 @@ class _StretchReader:
                 inventory = self._inventory(begin, until, joint)
             gaps = (*(gap for gap in gaps if gap.kind in _FAILURES), *more, *inventory.gaps)
             if _failed(gaps):
-                yield _Stretch(start=begin, end=begin, gaps=gaps)
+                yield Stretch(start=begin, end=begin, gaps=gaps)
                 return
             yield self._read(begin, until, joint, inventory, gaps, is_newest=until == end)
             begin, before = until, now
 
     def _length(self, devices: int) -> timedelta:
         """Whole windows, a day at most, since discovery runs once for each stretch."""
-        fitting = VALUES_AT_ONCE // (max(devices, 1) * len(SIGNALS))
+        fitting = VALUES_AT_ONCE // (max(devices, 1) * len(self.signals))
         return timedelta(seconds=self.step_seconds * max(1, min(fitting, 86400 // self.step_seconds)))
 
     def _inventory(self, start: datetime, end: datetime, schema: Schema) -> Inventory:
@@ -214,10 +226,10 @@ class _StretchReader:
         gaps: Iterable[Gap],
         *,
         is_newest: bool,
-    ) -> _Stretch:
+    ) -> Stretch:
         telemetry, step = self.telemetry, self.step_seconds
         with _garbage_collector_off():
-            windows, more = held_windows(telemetry, SIGNALS, start, end, step, schema, inventory)
+            windows, more = held_windows(telemetry, self.signals, start, end, step, schema, inventory)
         out = self.doubted | {name for name, by in inventory.instances.items() if not self.doubted.isdisjoint(by)}
         windows = tuple(each for each in windows if each.device not in out)
         found = [*gaps, *more]
@@ -226,7 +238,7 @@ class _StretchReader:
             end = max((_last_sample(each) for each in windows), default=start)
             windows = tuple(_cut(each, end) for each in windows)
         if _failed(found) or end <= start:
-            return _Stretch(start=start, end=start, gaps=tuple(found))
+            return Stretch(start=start, end=start, gaps=tuple(found))
         shares, more = throttled_shares(telemetry, start, end, step, schema, inventory)
         found += more
         unfit = [
@@ -242,8 +254,8 @@ class _StretchReader:
         owners = {ref: self.live[ref].workload for ref in refs if ref in self.live and self.live[ref].workload}
         owners |= _past_owners(past, owners)
         if _failed(found):
-            return _Stretch(start=start, end=start, gaps=tuple(found))
-        return _Stretch(
+            return Stretch(start=start, end=start, gaps=tuple(found))
+        return Stretch(
             start=start,
             end=end,
             gaps=tuple(found),
@@ -252,6 +264,7 @@ class _StretchReader:
             pods={ref: self.live[ref] for ref in refs if ref in self.live}
             | {ref: _pod(ref, past[ref], owners.get(ref, "")) for ref in refs if ref in past and ref not in self.live},
             unfit=[*unfit, *degraded],
+            devices=inventory.devices,
         )
 
     def _attributed(self, windows: Sequence[HeldWindows]) -> Sequence[HeldWindows]:
