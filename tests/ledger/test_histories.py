@@ -1,0 +1,238 @@
+"""From windows and the cluster's past to the history of each GPU."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
+from gpuwatch.account.ledger import Floats, GpuHistory
+from gpuwatch.facts.model.cluster import Cluster, Condition, Gang, Node, Pod, Taint
+from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, NodeHistory
+from gpuwatch.facts.model.telemetry import Signal
+from gpuwatch.facts.model.workload_profile import HeldWindows, Unfit
+
+START = datetime(2026, 3, 2, tzinfo=UTC)
+STEP = 300
+COUNT = 12
+A100 = "NVIDIA A100-SXM4-80GB"
+EMPTY = Cluster()
+UNKNOWN = np.nan
+
+
+def at(step: float) -> datetime:
+    return START + timedelta(seconds=step * STEP)
+
+
+def column(values: float | Sequence[float]) -> "array[float]":
+    return array("d", [values] * COUNT if isinstance(values, int | float) else values)
+
+
+def windows(
+    uuid: str, pod: str = "", begin: int = 0, engine: Sequence[float] = (0.5,) * COUNT, **more: object
+) -> HeldWindows:
+    memory = array("d", np.where(np.isnan(engine), UNKNOWN, 2e9).tolist())
+    values = {Signal.BUSY_RATIO: array("d", engine), Signal.MEMORY_USED_BYTES: memory}
+    made = HeldWindows(
+        device=uuid,
+        uuid=uuid,
+        model=A100,
+        mig_profile="",
+        pod=pod,
+        container="main" if pod else "",
+        shared=False,
+        start=at(begin),
+        step_seconds=STEP,
+        values=values,
+    )
+    return replace(made, **more)  # type: ignore[arg-type]  # fields of HeldWindows
+
+
+def node_facts(
+    name: str = "gpu-1",
+    ready: float | Sequence[float] = 1.0,
+    capacity: float | Sequence[float] = 2.0,
+    allocatable: float | Sequence[float] = 2.0,
+) -> NodeHistory:
+    return NodeHistory(
+        name=name,
+        ready=column(ready),
+        cordoned=column(0.0),
+        capacity=column(capacity),
+        allocatable=column(allocatable),
+    )
+
+
+def life(pod: str, starts: int) -> ContainerHistory:
+    """A container that starts with this step."""
+    running = [float(step >= starts) for step in range(COUNT)]
+    started = [at(starts).timestamp() if on else 0.0 for on in running]
+    return ContainerHistory(
+        pod=pod,
+        container="main",
+        running=column(running),
+        init=column(0.0),
+        started=column(started),
+        deleting=column(0.0),
+    )
+
+
+def histories(
+    found: Sequence[HeldWindows],
+    nodes: Sequence[NodeHistory] = (),
+    containers: Sequence[ContainerHistory] = (),
+    cluster: Cluster = EMPTY,
+    owners: Mapping[str, str] | None = None,
+    unfit: Sequence[Unfit] = (),
+) -> dict[str, GpuHistory]:
+    fleet = FleetHistory(
+        start=START,
+        step_seconds=STEP,
+        count=COUNT,
+        windows=found,
+        owners=owners or {},
+        node_of={each.uuid: "gpu-1" for each in found},
+        cluster=cluster,
+        history=ClusterHistory(
+            start=START,
+            step_seconds=STEP,
+            nodes={each.name: each for each in nodes},
+            containers={(each.pod, each.container): each for each in containers},
+            waiting_gpus=column(0.0),
+        ),
+        unfit=unfit,
+    )
+    return {gpu.uuid: gpu for gpu in gpu_histories(fleet)}
+
+
+def steps(values: Floats) -> list[float]:
+    return [round(float(value), 4) for value in values]
+
+
+def test_a_gpu_that_is_gone_counts_until_another_takes_its_place() -> None:
+    found = [windows("GPU-1", engine=(0.0,) * 4), windows("GPU-2"), windows("GPU-3", begin=9, engine=(0.0,) * 3)]
+    there = histories(found, [node_facts()])
+    assert steps(there["GPU-1"].exists_ratio) == [1] * 9 + [0] * 3
+    assert steps(there["GPU-1"].missing) == [0] * 4 + [1] * 8
+    assert steps(there["GPU-3"].exists_ratio) == [0] * 9 + [1] * 3
+    assert sum(sum(steps(each.exists_ratio)) for each in there.values()) == 2 * COUNT
+
+
+def test_a_gpu_does_not_outlast_its_node() -> None:
+    gone = node_facts(ready=[1.0] * 6 + [0.0] * 6, capacity=[2.0] * 6 + [UNKNOWN] * 6)
+    there = histories([windows("GPU-1", engine=(0.0,) * 6)], [gone])
+    assert steps(there["GPU-1"].exists_ratio) == [1] * 6 + [0] * 6
+    # Not Ready, and still there.
+    there = histories([windows("GPU-1", engine=(0.0,) * 6)], [node_facts(ready=[1.0] * 6 + [0.0] * 6)])
+    assert steps(there["GPU-1"].exists_ratio) == [1] * COUNT
+    assert steps(there["GPU-1"].missing)[:7] == [0] * 6 + [pytest.approx(UNKNOWN, nan_ok=True)]
+
+
+def test_an_exporter_that_was_away_leaves_the_gpu_with_its_pod() -> None:
+    engine = (0.5,) * 4 + (UNKNOWN,) * 4 + (0.5,) * 4
+    (hold,) = histories([windows("GPU-1", "ml/a", engine=engine)])["GPU-1"].holds
+    assert steps(hold.part_ratio) == [1] * COUNT
+    assert np.isnan(hold.engine_ratio[4:8]).all()
+
+
+def test_instances_have_their_share_and_the_rest_is_uncovered() -> None:
+    profile = "3g.40gb"
+    found = [
+        windows("GPU-1", "ml/a", device="GPU-1/1", mig_profile=profile),
+        windows("GPU-1"),  # the row of the whole card beside its instances counts for nothing
+    ]
+    gpu = histories(found)["GPU-1"]
+    assert steps(gpu.holds[0].part_ratio) == [0.5] * COUNT
+    assert steps(gpu.uncovered_ratio) == [0.5] * COUNT
+    both = [*found, windows("GPU-1", device="GPU-1/2", mig_profile=profile)]
+    assert steps(histories(both)["GPU-1"].uncovered_ratio) == [0.0] * COUNT
+
+
+def test_a_card_that_is_repartitioned_is_whole_before() -> None:
+    none = (UNKNOWN,) * 6
+    found = [
+        windows("GPU-1", "ml/a", engine=(0.9,) * 6 + none),
+        windows("GPU-1", "ml/b", begin=6, engine=(0.9,) * 6, device="GPU-1/1", mig_profile="1g.10gb"),
+    ]
+    gpu = histories(found)["GPU-1"]
+    assert [steps(hold.part_ratio) for hold in gpu.holds] == [[1] * 6 + [0] * 6, [0] * 6 + [0.125] * 6]
+    assert steps(gpu.uncovered_ratio) == [0] * 6 + [0.875] * 6
+
+
+def test_pods_that_share_a_gpu_have_a_part_each_while_both_are_there() -> None:
+    found = [
+        windows("GPU-1", "ml/a", engine=(0.5,) * 8),
+        windows("GPU-1", "ml/b", begin=4, engine=(0.5,) * 8),
+    ]
+    gpu = histories(found)["GPU-1"]
+    assert [steps(hold.part_ratio) for hold in gpu.holds] == [
+        [1] * 4 + [0.5] * 4 + [0] * 4,
+        [0] * 4 + [0.5] * 4 + [1] * 4,
+    ]
+
+
+def test_a_gpu_that_is_missing_is_rightly_withheld() -> None:
+    found = [windows("GPU-1", engine=(0.0,) * 6), windows("GPU-2")]
+    there = histories(found, [node_facts(allocatable=[2.0] * 3 + [1.0] * 9)])
+    assert steps(there["GPU-2"].withheld_ratio) == [0] * 3 + [0.5] * 3 + [0] * 6
+
+
+def test_a_node_without_history_tells_what_it_knows() -> None:
+    node = Node(
+        name="gpu-1",
+        unschedulable=True,
+        conditions=(Condition("Ready", "True", since=at(4)),),
+        taints=(Taint("node.kubernetes.io/unschedulable", "", "NoSchedule", at(8)),),
+        pool="blue",
+    )
+    gpu = histories([windows("GPU-1")], cluster=Cluster(nodes=(node,)))["GPU-1"]
+    assert gpu.pool == "blue"
+    assert np.isnan(gpu.ready[:4]).all()
+    assert steps(gpu.ready[4:]) == [1] * 8
+    assert np.isnan(gpu.cordoned[:8]).all()
+    assert steps(gpu.cordoned[8:]) == [1] * 4
+
+
+def test_a_fault_of_one_gpu_fences_its_node() -> None:
+    unfit = Unfit(device_uuid="GPU-1", start=at(3), end=at(5.5), cause="xid")
+    there = histories([windows("GPU-1"), windows("GPU-2")], unfit=[unfit])
+    assert steps(there["GPU-2"].degraded) == [0] * 3 + [1] * 3 + [0] * 6
+
+
+def test_a_member_of_a_gang_waits_for_the_last_one() -> None:
+    found = [windows("GPU-1", "ml/w-0"), windows("GPU-2", "ml/w-1")]
+    lives = [life("ml/w-0", 0), life("ml/w-1", 5)]
+    expected = [1] * 5 + [0] * 7
+    owners = {"ml/w-0": "PyTorchJob/ml/w", "ml/w-1": "PyTorchJob/ml/w"}
+    gone = histories(found, containers=lives, owners=owners)
+    assert steps(gone["GPU-1"].holds[0].gang_waits) == expected
+    alone = histories(found, containers=lives, owners=dict.fromkeys(owners, "Deployment/ml/w"))
+    assert steps(alone["GPU-1"].holds[0].gang_waits) == [0] * COUNT
+    pods = tuple(Pod(namespace="ml", name=f"w-{number}", node="gpu-1") for number in range(2))
+    waiting = Pod(namespace="ml", name="w-2", created=at(8))
+    gang = Gang(id="g", framework="Kubeflow", workload="w", namespace="ml", pods=("ml/w-0", "ml/w-1"))
+    live = histories(found, containers=lives, cluster=Cluster(pods=pods, gangs=(gang,)))
+    assert steps(live["GPU-1"].holds[0].gang_waits) == expected
+    more = Cluster(pods=(*pods, waiting), gangs=(replace(gang, pods=(*gang.pods, "ml/w-2")),))
+    assert steps(histories(found, containers=lives, cluster=more)["GPU-1"].holds[0].gang_waits[8:]) == [1] * 4
+
+
+def test_the_pods_of_a_job_that_are_gone_may_have_waited_for_each_other() -> None:
+    found = [windows("GPU-1", "ml/j-0"), windows("GPU-2", "ml/j-1")]
+    lives = [life("ml/j-0", 0), life("ml/j-1", 0)]
+    two = histories(found, containers=lives, owners=dict.fromkeys(("ml/j-0", "ml/j-1"), "Job/ml/j"))
+    assert np.isnan(two["GPU-1"].holds[0].gang_waits).all()
+    one = histories(found[:1], containers=lives, owners={"ml/j-0": "Job/ml/j"})
+    assert steps(one["GPU-1"].holds[0].gang_waits) == [0] * COUNT
+
+
+def test_a_pod_without_history_has_run_since_some_time_after_its_start() -> None:
+    pod = Pod(namespace="ml", name="a", node="gpu-1", phase="Running", started=at(-20))
+    (hold,) = histories([windows("GPU-1", "ml/a")], cluster=Cluster(pods=(pod,)))["GPU-1"].holds
+    assert np.isnan(hold.running[:4]).all()
+    assert steps(hold.running[4:]) == [1] * 8
+    (hold,) = histories([windows("GPU-1", "ml/a")], cluster=Cluster(pods=(replace(pod, restarts=1),)))["GPU-1"].holds
+    assert np.isnan(hold.running).all()
