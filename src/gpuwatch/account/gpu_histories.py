@@ -157,7 +157,7 @@ def _of_node(
     facts = fleet.history.nodes.get(name) or _as_it_stands(name, node, fleet)
     ready, cordoned = np.asarray(facts.ready), np.asarray(facts.cordoned)
     capacity, allocatable = np.asarray(facts.capacity), np.asarray(facts.allocatable)
-    _appearances(cards, there=~np.isnan(capacity) if name in fleet.history.nodes else np.full(fleet.count, bool(node)))
+    _appearances(cards, _there(ready, capacity, listed=node is not None))
     seen = np.sum([card.seen for card in cards], axis=0)
     missing = {card.uuid: np.where(card.seen, 0.0, np.where(seen > 0, 1.0, np.nan)) for card in cards}
     gone = np.sum([card.exists * (missing[card.uuid] == 1) for card in cards], axis=0)
@@ -186,6 +186,13 @@ def _of_node(
             waited_for=np.where(waited_for > 0, 1.0, waited_for),
             holds=tuple(_holds(card, fleet, pods, waits)),
         )
+
+
+def _there(ready: Floats, capacity: Floats, *, listed: bool) -> _Bools:
+    """Whether the Node is: it has a capacity. As before while kube-state-metrics is away; without any, as it is now."""
+    known = ~np.isnan(ready) & (~np.isnan(capacity)).any()
+    newest = np.maximum.accumulate(np.where(known, np.arange(len(ready)), -1))
+    return np.where(newest >= 0, ~np.isnan(capacity)[newest], listed)
 
 
 def _appearances(cards: Sequence[_Card], there: _Bools) -> None:

@@ -13,7 +13,7 @@ from gpuwatch.sources.telemetry.owners import KubeStateMetrics, namespace_of
 from gpuwatch.sources.telemetry.promql import in_batches
 from gpuwatch.sources.telemetry.samples import AnswerRow, Matcher, MatchOp, SampleStore, Selector
 
-_ACCELERATORS = Matcher("resource", MatchOp.MATCHES, "nvidia_com_.+|amd_com_.+|gpu_intel_com_.+|habana_ai_gaudi")
+ACCELERATORS = Matcher("resource", MatchOp.MATCHES, "nvidia_com_.+|amd_com_.+|gpu_intel_com_.+|habana_ai_gaudi")
 _NAMESPACES_AT_ONCE = 200
 """Names of up to 63 characters; VictoriaMetrics accepts queries of 16 KiB."""
 _NOW_SECONDS = 300
@@ -37,7 +37,7 @@ def pod_runs(store: SampleStore, at: datetime, window_seconds: int) -> tuple[tup
     """Pods of (at − window, at]; () where a query failed, as incomplete facts would make a wrong comparison."""
     begin = at - timedelta(seconds=window_seconds)
     asked = KubeStateMetrics(store, at, window_seconds, "ends of Pods")
-    found = _by_pod(asked.rows([Selector("kube_pod_container_resource_requests", (_ACCELERATORS,))], _LABELS))
+    found = _by_pod(asked.rows([Selector("kube_pod_container_resource_requests", (ACCELERATORS,))], _LABELS))
     if not found:
         return (), tuple(asked.gaps)
     exported = any("exported_pod" in row.labels for rows in found.values() for row in rows)

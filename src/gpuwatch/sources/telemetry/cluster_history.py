@@ -1,0 +1,242 @@
+"""The past of Nodes and of containers with GPUs, step by step, from kube-state-metrics' series in Prometheus: metrics
+of its default list (docs/metrics/, v2), in both ways of scraping it."""
+
+from array import array
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
+
+import numpy as np
+
+from gpuwatch.facts.frameworks.keys import PREFIX
+from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, NodeHistory
+from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef
+from gpuwatch.sources.telemetry.gaps import failed
+from gpuwatch.sources.telemetry.labels import Labels
+from gpuwatch.sources.telemetry.owners import namespace_of
+from gpuwatch.sources.telemetry.pod_runs import ACCELERATORS
+from gpuwatch.sources.telemetry.promql import in_batches
+from gpuwatch.sources.telemetry.samples import (
+    Combine,
+    Expression,
+    Function,
+    Matcher,
+    MatchOp,
+    SampleStore,
+    Selector,
+    Series,
+    Steps,
+    TelemetryError,
+)
+from gpuwatch.sources.telemetry.series import FloatArray
+from gpuwatch.sources.telemetry.windows import aligned_steps
+
+_K = TypeVar("_K")
+
+_NAMES_AT_ONCE = 50
+"""Names of up to 253 characters; VictoriaMetrics accepts queries of 16 KiB."""
+_READY = (Matcher("condition", MatchOp.EQUAL, "Ready"), Matcher("status", MatchOp.EQUAL, "true"))
+_OURS = (Matcher("key", MatchOp.MATCHES, f"{PREFIX.replace('.', '[.]')}.*"),)
+
+
+def cluster_history(
+    store: SampleStore,
+    start: datetime,
+    end: datetime,
+    step_seconds: int,
+    nodes: Collection[str],
+    containers: Collection[tuple[PodRef, str]],
+) -> tuple[ClusterHistory, tuple[Gap, ...]]:
+    """The steps (start + i·step, start + (i+1)·step] of these Nodes and containers; both ends are rounded down to whole
+    steps. A query that fails is a Gap, and its facts are unknown. Without any series there is a Gap."""
+    steps = aligned_steps(start, end, step_seconds)
+    asked = _Questions(store, steps)
+    of_nodes, of_containers = _node_histories(asked, nodes), _container_histories(asked, containers)
+    if not of_nodes and not of_containers and not asked.gaps:
+        detail = (
+            "no series of kube_node_status_condition for these Nodes, so it is unknown when they were out of service "
+            "and when Pods started; let Prometheus scrape kube-state-metrics"
+        )
+        asked.gaps.append(Gap(kind=GapKind.SIGNAL_MISSING, what="history of Nodes and Pods", detail=detail))
+    waiting = asked.sums("kube_pod_container_resource_requests", (ACCELERATORS,), ("node", "exported_node"))
+    # All Nodes have a value in the steps in which kube-state-metrics was there. Without any request of the span it is
+    # not known whether requests are exported.
+    there = [~np.isnan(np.asarray(each.ready)) for each in of_nodes.values()] if waiting else []
+    reported = there[0] if there else np.zeros(steps.count, np.bool_)
+    return (
+        ClusterHistory(
+            start=steps.start,
+            step_seconds=step_seconds,
+            nodes=of_nodes,
+            containers=of_containers,
+            waiting_gpus=_packed(np.where(reported, _without_node(waiting, steps), np.nan)),
+        ),
+        tuple(asked.gaps),
+    )
+
+
+def _node_histories(asked: "_Questions", nodes: Collection[str]) -> dict[str, NodeHistory]:
+    labels = ("exported_node", "node")
+
+    def of(metric: str, *matchers: Matcher, combine: Combine = Combine.MAX) -> dict[str, FloatArray]:
+        return asked.about(metric, labels, {*nodes}, matchers, (), _node_name, combine)
+
+    ready, ours = of("kube_node_status_condition", *_READY), of("kube_node_spec_taint", *_OURS)
+    if not ready:
+        return {}
+    unschedulable = of("kube_node_spec_unschedulable")
+    counted = [
+        of(f"kube_node_status_{name}", ACCELERATORS, combine=Combine.SUM) for name in ("capacity", "allocatable")
+    ]
+    blank = np.full(asked.steps.count, np.nan)
+    reported = np.logical_or.reduce([~np.isnan(values) for values in ready.values()])
+    found = {}
+    for name in sorted(nodes):
+        is_ready, closed = ready.get(name, blank), unschedulable.get(name, blank)
+        tainted, untainted = np.nan_to_num(ours.get(name, blank)) > 0, asked.unknown("kube_node_spec_taint")
+        found[name] = NodeHistory(
+            name=name,
+            # A Node without a row among others that have one is gone, or not yet there.
+            ready=_packed(np.where(np.isnan(is_ready) & reported, 0.0, is_ready)),
+            cordoned=_packed(np.where(tainted | (closed > 0), 1.0, closed + untainted)),
+            capacity=_packed(counted[0].get(name, blank)),
+            allocatable=_packed(counted[1].get(name, blank)),
+        )
+    return found
+
+
+def _container_histories(
+    asked: "_Questions", containers: Collection[tuple[PodRef, str]]
+) -> dict[tuple[PodRef, str], ContainerHistory]:
+    names, labels = {pod.partition("/")[2] for pod, _ in containers}, ("exported_pod", "pod")
+
+    def of(metric: str, name: Callable[[Labels], _K], *more: str) -> dict[_K, FloatArray]:
+        by = ("namespace", "exported_namespace", *more)
+        return asked.about(f"kube_pod_{metric}", labels, names, (), by, name)
+
+    of_container = ("container", "exported_container")
+    by_uid = of("container_status_running", _container_of_pod, "uid", *of_container)
+    started = _newest_starts(by_uid, of("container_state_started", _container_of_pod, "uid", *of_container))
+    running: dict[tuple[PodRef, str], FloatArray] = {}
+    for (pod, container, _), values in by_uid.items():
+        running[pod, container] = np.fmax(running.get((pod, container), np.nan), values)
+    init, deleted = of("init_container_status_running", _pod_name), of("deletion_timestamp", _pod_name)
+    blank = np.full(asked.steps.count, np.nan)
+    reported: dict[PodRef, FloatArray] = {}
+    for (pod, _), values in running.items():
+        reported[pod] = np.fmax(reported.get(pod, blank), values * 0.0)  # 0 where the Pod has a row
+    found = {}
+    for pod, container in sorted(containers):
+        runs, zero = running.get((pod, container)), reported.get(pod)
+        if runs is None or zero is None:
+            continue
+        found[pod, container] = ContainerHistory(
+            pod=pod,
+            container=container,
+            running=_packed(runs),
+            init=_packed(np.fmax(init.get(pod, blank), zero + asked.unknown("kube_pod_init_container_status_running"))),
+            started=_packed(started[pod, container]),
+            deleting=_packed(
+                np.where(deleted.get(pod, blank) > 0, 1.0, zero + asked.unknown("kube_pod_deletion_timestamp"))
+            ),
+        )
+    return found
+
+
+def _newest_starts(
+    running: Mapping[tuple[PodRef, str, str], FloatArray], started: Mapping[tuple[PodRef, str, str], FloatArray]
+) -> dict[tuple[PodRef, str], FloatArray]:
+    """Newest start by then, by Pod and container: 0 before the first one of the Pod that is there; a Pod that was made
+    anew under the same name has another uid. Unknown where it ran and no start is exported."""
+    found: dict[tuple[PodRef, str], FloatArray] = {}
+    for key, runs in sorted(running.items(), key=lambda each: int(np.argmax(~np.isnan(each[1])))):
+        newest = np.maximum.accumulate(np.nan_to_num(started.get(key, runs * np.nan)))
+        has_run = np.maximum.accumulate(np.nan_to_num(runs)) > 0
+        known = np.where(newest > 0, newest, np.where(np.isnan(runs) | has_run, np.nan, 0.0))
+        before = found.get(key[:2])
+        there = np.maximum.accumulate(~np.isnan(runs))
+        found[key[:2]] = known if before is None else np.where(there, known, before)
+    return found
+
+
+def _without_node(waiting: Iterable[tuple[Labels, FloatArray]], steps: Steps) -> FloatArray:
+    """GPUs of Pods that have no Node. Where rows have `exported_node`, `node` is the scrape target's."""
+    rows = [*waiting]
+    exported = any("exported_node" in labels for labels, _ in rows)
+    total = np.zeros(steps.count)
+    for labels, values in rows:
+        if not labels.get("exported_node" if exported else "node"):
+            total += np.nan_to_num(values)
+    return total
+
+
+@dataclass(slots=True)
+class _Questions:
+    """Range queries over the steps; one that fails is a Gap and an empty answer."""
+
+    store: SampleStore
+    steps: Steps
+    gaps: list[Gap] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)  # metrics
+
+    def unknown(self, metric: str) -> FloatArray:
+        """0 in each step, NaN where the metric's query failed: then a missing series proves nothing."""
+        return np.full(self.steps.count, np.nan if metric in self.failed else 0.0)
+
+    def about(
+        self,
+        metric: str,
+        labels: Sequence[str],
+        names: Collection[str],
+        matchers: tuple[Matcher, ...],
+        by: tuple[str, ...],
+        name: Callable[[Labels], _K],
+        combine: Combine = Combine.MAX,
+    ) -> dict[_K, FloatArray]:
+        """The series of these objects by name, the greatest where several have one name. labels: that may name them."""
+        found: dict[_K, FloatArray] = {}
+        for label in labels:
+            for one in in_batches(label, names, _NAMES_AT_ONCE):
+                for series in self._grid(Selector(metric, (*matchers, one)), (*labels, *by), combine):
+                    # A scrape target's own label may have a Node's name too.
+                    if label != labels[0] and labels[0] in series.labels:
+                        continue
+                    key, values = name(series.labels), self.steps.values(series)
+                    found[key] = np.fmax(found[key], values) if key in found else values
+        return found
+
+    def sums(self, metric: str, matchers: tuple[Matcher, ...], by: tuple[str, ...]) -> list[tuple[Labels, FloatArray]]:
+        rows = self._grid(Selector(metric, matchers), by, Combine.SUM)
+        return [(series.labels, self.steps.values(series)) for series in rows]
+
+    def _grid(self, selector: Selector, by: tuple[str, ...], combine: Combine) -> Sequence[Series]:
+        question = Expression(selector, Function.LAST_IN_WINDOW, self.steps.step_seconds, combine=combine, by=by)
+        try:
+            return self.store.grid(question, self.steps)
+        except TelemetryError as error:
+            self.failed.add(selector.metric)
+            gap = failed(f"history of Nodes and Pods ({selector.metric})", error)
+            if gap not in self.gaps:
+                self.gaps.append(gap)
+            return ()
+
+
+def _node_name(labels: Labels) -> str:
+    return labels.get("exported_node") or labels.get("node", "")
+
+
+def _pod_name(labels: Labels) -> PodRef:
+    return f"{namespace_of(labels)}/{labels.get('exported_pod') or labels.get('pod', '')}"
+
+
+def _container_name(labels: Labels) -> tuple[PodRef, str]:
+    return _pod_name(labels), labels.get("exported_container") or labels.get("container", "")
+
+
+def _container_of_pod(labels: Labels) -> tuple[PodRef, str, str]:
+    return *_container_name(labels), labels.get("uid", "")
+
+
+def _packed(values: FloatArray) -> "array[float]":
+    return array("d", values.tobytes())
