@@ -1,0 +1,127 @@
+"""The ledger of a week whose GPU-hours are known by construction."""
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.app.ledger import read_ledger
+from gpuwatch.app.settings import Settings
+from gpuwatch.app.sources import open_sources
+from gpuwatch.facts.model.ledger import Ledger, Row
+from gpuwatch.sources.telemetry.recording import RecordingStore
+from gpuwatch.sources.telemetry.samples import Expression, Partition, QueryFailed, Series, Steps
+from ledger.week import AT, CAPACITY_GPU_HOURS, END, EXPECTED, OF_WORKLOADS, START, write_week
+
+MOMENT = 1 / 6000  # hours: 0.6 s
+
+
+def ledger_of(folder: Path, without: str = "-") -> Ledger:
+    """without: how the names of metrics begin that have no series."""
+    telemetry, cluster = write_week(folder, without)
+    options = {"telemetry": (telemetry,), "cluster": cluster, "no_cluster": False, "prometheus": None, "at": AT}
+    ledger = read_ledger(open_sources(options, Settings()), END - START, quiet=True)
+    assert (ledger.start, ledger.end) == (START, END)
+    return ledger
+
+
+def by_row(ledger: Ledger) -> dict[tuple[Row, bool], float]:
+    found: defaultdict[tuple[Row, bool], float] = defaultdict(float)
+    for each in ledger.entries:
+        found[each.row, each.unknown] += each.gpu_hours
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    return ledger_of(tmp_path_factory.mktemp("week"))
+
+
+def test_every_row_has_the_hours_that_the_week_was_made_of(week: Ledger) -> None:
+    found = by_row(week)
+    differ = {key: (found.get(key, 0.0), EXPECTED.get(key, 0.0)) for key in sorted({*found, *EXPECTED})}
+    assert {key: pair for key, pair in differ.items() if abs(pair[0] - pair[1]) > MOMENT} == {}
+    assert set(found) == set(EXPECTED)
+    assert week.capacity_gpu_hours == pytest.approx(CAPACITY_GPU_HOURS)
+    assert sum(found.values()) == pytest.approx(week.capacity_gpu_hours)
+
+
+def test_workloads_have_their_own_hours(week: Ledger) -> None:
+    found: defaultdict[tuple[str, Row], float] = defaultdict(float)
+    for each in week.entries:
+        found[each.workload, each.row] += each.gpu_hours
+    assert {key: found[key] for key in OF_WORKLOADS} == pytest.approx(OF_WORKLOADS, abs=MOMENT)
+
+
+def test_each_hour_adds_up_to_the_gpus_of_it(week: Ledger) -> None:
+    found: defaultdict[datetime, float] = defaultdict(float)
+    for each in week.entries:
+        found[each.hour] += each.gpu_hours
+    there = {START + timedelta(hours=hour): 8.0 + (50 <= hour < 100) for hour in range(168)}
+    assert found == pytest.approx(there)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "kube_",
+        "kube_node_",
+        "kube_node_status_condition",
+        "kube_node_spec_unschedulable",
+        "kube_node_status_capacity",
+        "kube_node_status_allocatable",
+        "kube_pod_",
+        "kube_pod_container_status_running",
+        "kube_pod_container_state_started",
+        "kube_pod_container_resource_requests",
+        "kube_pod_owner",
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "DCGM_FI_PROF_SM_ACTIVE",
+        "DCGM_FI_DEV_FB_USED",
+        "up",
+    ],
+)
+def test_without_a_metric_hours_only_move_to_unknown_twins(week: Ledger, metric: str, tmp_path: Path) -> None:
+    """Not those of which a cluster may well have no series: of taints, deletions, init containers and resets."""
+    only_less_is_known(week, ledger_of(tmp_path, without=metric))
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "kube_node_status_condition",
+        "kube_node_spec_unschedulable",
+        "kube_node_spec_taint",
+        "kube_node_status_capacity",
+        "kube_node_status_allocatable",
+        "kube_pod_container_status_running",
+        "kube_pod_init_container_status_running",
+        "kube_pod_container_state_started",
+        "kube_pod_container_resource_requests",
+        "kube_pod_deletion_timestamp",
+    ],
+)
+def test_a_query_that_fails_only_moves_hours_to_unknown_twins(
+    week: Ledger, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = RecordingStore.grid
+
+    def grid(
+        store: RecordingStore, expression: Expression, steps: Steps, partition: Partition | None = None
+    ) -> list[Series]:
+        if expression.selector.metric == metric:
+            raise QueryFailed("it was refused")
+        return answered(store, expression, steps, partition)
+
+    monkeypatch.setattr(RecordingStore, "grid", grid)
+    found = ledger_of(tmp_path)
+    only_less_is_known(week, found)
+    assert any(metric in gap.what for gap in found.gaps)
+
+
+def only_less_is_known(week: Ledger, found: Ledger) -> None:
+    before, after = by_row(week), by_row(found)
+    more = {key: hours - before.get(key, 0.0) for key, hours in after.items() if not key[1]}
+    assert {key: hours for key, hours in more.items() if hours > MOMENT} == {}
+    assert sum(after.values()) == pytest.approx(sum(before.values()))

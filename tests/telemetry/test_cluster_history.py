@@ -1,0 +1,175 @@
+"""The past of Nodes and containers, as kube-state-metrics tells it in both ways of scraping it. Steps of 10 minutes."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.facts.frameworks.keys import PREFIX
+from gpuwatch.facts.model.ledger import ClusterHistory
+from gpuwatch.facts.model.telemetry import Gap, GapKind
+from gpuwatch.sources.telemetry.cluster_history import cluster_history
+from gpuwatch.sources.telemetry.samples import SampleStore
+from telemetry.timeline import AT, NOW, Timeline, Witness
+
+TARGET = {"job": "ksm", "instance": "10.0.0.9:8080"}
+OWN = {"namespace": "monitoring", "pod": "ksm-0", "container": "ksm", "node": "cpu-1"}
+STEP, COUNT = 600, 6
+UNKNOWN = None
+
+
+def history(store: SampleStore) -> tuple[ClusterHistory, tuple[Gap, ...]]:
+    begin = AT - timedelta(seconds=STEP * COUNT)
+    return cluster_history(store, begin, AT, STEP, {"gpu-1", "gpu-2"}, {("ml/train", "main"), ("ml/other", "main")})
+
+
+def steps(values: object) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values]  # type: ignore[attr-defined]  # an array
+
+
+def named(exported: bool, **labels: str) -> dict[str, str]:
+    """Labels of one row in either way of scraping: with honorLabels, or with the exporter's own in the plain ones."""
+    if not exported:
+        return TARGET | labels
+    plain = {name: value for name, value in labels.items() if name not in OWN}
+    return TARGET | OWN | plain | {f"exported_{name}": value for name, value in labels.items() if name in OWN and value}
+
+
+def step(number: float) -> float:
+    """Seconds before NOW at which this step begins."""
+    return (COUNT - number) * STEP
+
+
+def there(timeline: Timeline, exported: bool, node: str = "gpu-1", until: float = COUNT) -> Timeline:
+    of = named(exported, node=node)
+    gpus = of | {"resource": "nvidia_com_gpu", "unit": "integer"}
+    left, ends = step(until), until < COUNT
+    timeline.add("kube_node_status_condition", of | {"condition": "Ready", "status": "true"}, 1, until=left, ends=ends)
+    timeline.add("kube_node_spec_unschedulable", of, 0, until=left, ends=ends)
+    timeline.add("kube_node_status_capacity", gpus, 8, until=left, ends=ends)
+    timeline.add("kube_node_status_capacity", of | {"resource": "cpu"}, 64, until=left, ends=ends)
+    return timeline.add("kube_node_status_allocatable", gpus, 8, until=left, ends=ends)
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_nodes(exported: bool, tmp_path: Path) -> None:
+    timeline = there(there(Timeline(), exported), exported, "gpu-2", until=3)
+    of = named(exported, node="gpu-1")
+    timeline.series.pop(("kube_node_spec_unschedulable", tuple(sorted(of.items()))))
+    timeline.add("kube_node_spec_unschedulable", of, lambda ago: float(ago < step(4)))
+    slices = of | {"resource": "nvidia_com_mig_1g_10gb"}
+    timeline.add("kube_node_status_capacity", slices, 2).add("kube_node_status_allocatable", slices, 1)
+    taint = of | {"key": f"{PREFIX}degraded", "effect": "NoSchedule"}
+    timeline.add("kube_node_spec_taint", taint, 1, ago=step(1), until=step(2), ends=True)
+    timeline.add("kube_node_spec_taint", of | {"key": "nvidia.com/gpu", "effect": "NoSchedule"}, 1)
+    found, gaps = history(timeline.store(tmp_path))
+    assert gaps == ()
+    one, gone = found.nodes["gpu-1"], found.nodes["gpu-2"]
+    assert steps(one.ready) == [1] * 6
+    assert steps(one.cordoned) == [0, 1, 0, 0, 1, 1]
+    assert (steps(one.capacity), steps(one.allocatable)) == ([10] * 6, [9] * 6)
+    assert steps(gone.ready) == [1, 1, 1, 0, 0, 0]
+    assert steps(gone.capacity) == [8, 8, 8, UNKNOWN, UNKNOWN, UNKNOWN]
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_the_life_of_a_container(exported: bool, tmp_path: Path) -> None:
+    of = named(exported, namespace="ml", pod="train") | {"uid": "1"}
+    main = named(exported, namespace="ml", pod="train", container="main") | {"uid": "1"}
+    first, second = NOW - step(2.5), NOW - step(4.5)
+    timeline = there(Timeline(), exported)
+    runs = lambda ago: float(step(4) <= ago < step(2.5) or ago < step(4.5))  # noqa: E731  # a line of its own
+    timeline.add("kube_pod_container_status_running", main, runs, ago=step(1))
+    timeline.add("kube_pod_container_state_started", main, first, ago=step(2.5), until=step(4), ends=True)
+    timeline.add("kube_pod_container_state_started", main, second, ago=step(4.5))
+    set_up = named(exported, namespace="ml", pod="train", container="set-up") | {"uid": "1"}
+    timeline.add("kube_pod_init_container_status_running", set_up, lambda ago: float(ago >= step(2)), ago=step(1))
+    timeline.add("kube_pod_deletion_timestamp", of, NOW, ago=step(5))
+    found, gaps = history(timeline.store(tmp_path))
+    assert gaps == ()
+    assert {*found.containers} == {("ml/train", "main")}
+    life = found.containers["ml/train", "main"]
+    assert steps(life.running) == [UNKNOWN, 0, 1, 1, 1, 1]
+    assert steps(life.init) == [UNKNOWN, 1, 0, 0, 0, 0]
+    assert steps(life.started) == [UNKNOWN, 0, first, first, second, second]
+    assert steps(life.deleting) == [UNKNOWN, 0, 0, 0, 0, 1]
+
+
+def test_a_pod_made_anew_under_the_same_name_has_not_started(tmp_path: Path) -> None:
+    main = named(False, namespace="ml", pod="train", container="main")
+    timeline = there(Timeline(), False)
+    timeline.add("kube_pod_container_status_running", main | {"uid": "1"}, 1, until=step(3), ends=True)
+    timeline.add("kube_pod_container_state_started", main | {"uid": "1"}, NOW - 9000, until=step(3), ends=True)
+    timeline.add(
+        "kube_pod_container_status_running", main | {"uid": "2"}, lambda ago: float(ago < step(5)), ago=step(3)
+    )
+    timeline.add("kube_pod_container_state_started", main | {"uid": "2"}, NOW - step(5), ago=step(5))
+    life = history(timeline.store(tmp_path))[0].containers["ml/train", "main"]
+    assert steps(life.started) == [NOW - 9000] * 3 + [0, 0, NOW - step(5)]
+
+
+def test_a_start_that_is_not_exported_is_unknown(tmp_path: Path) -> None:
+    main = named(False, namespace="ml", pod="train", container="main")
+    timeline = there(Timeline(), False)
+    timeline.add("kube_pod_container_status_running", main, lambda ago: float(ago < step(2)))
+    life = history(timeline.store(tmp_path))[0].containers["ml/train", "main"]
+    assert steps(life.started) == [0, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_gpus_that_pods_without_a_node_ask_for(exported: bool, tmp_path: Path) -> None:
+    timeline = there(Timeline(), exported)
+    asked = {"resource": "nvidia_com_gpu"}
+    metric = "kube_pod_container_resource_requests"
+    timeline.add(metric, named(exported, namespace="ml", pod="a", node="gpu-1") | asked, 8)
+    for name in ("b", "c"):
+        waits = named(exported, namespace="ml", pod=name, node="") | asked
+        timeline.add(
+            metric, {key: value for key, value in waits.items() if value}, 4, ago=step(2), until=step(4), ends=True
+        )
+    found, _ = history(timeline.store(tmp_path))
+    assert steps(found.waiting_gpus) == [0, 0, 8, 8, 0, 0]
+    # Without any request it is not known whether they are exported.
+    timeline.series = {key: of for key, of in timeline.series.items() if key[0] != metric}
+    assert steps(history(timeline.store(tmp_path))[0].waiting_gpus) == [UNKNOWN] * 6
+
+
+def test_while_kube_state_metrics_is_away_nothing_is_known(tmp_path: Path) -> None:
+    timeline = there(there(Timeline(), False, until=3), False, "gpu-2", until=3)
+    found, _ = history(timeline.store(tmp_path))
+    assert steps(found.nodes["gpu-1"].ready) == [1, 1, 1, UNKNOWN, UNKNOWN, UNKNOWN]
+    assert steps(found.nodes["gpu-1"].cordoned) == [0, 0, 0, UNKNOWN, UNKNOWN, UNKNOWN]
+
+
+def test_without_kube_state_metrics_there_is_a_gap(tmp_path: Path) -> None:
+    found, (gap,) = history(Timeline().add("up", TARGET, 1).store(tmp_path))
+    assert (found.nodes, found.containers) == ({}, {})
+    assert (gap.kind, gap.what) == (GapKind.SIGNAL_MISSING, "history of Nodes and Pods")
+
+
+@pytest.mark.parametrize(
+    ("metric", "lost"),
+    [
+        ("kube_node_spec_taint", "cordoned"),
+        ("kube_pod_init_container_status_running", "init"),
+        ("kube_pod_deletion_timestamp", "deleting"),
+    ],
+)
+def test_a_query_that_fails_proves_nothing(metric: str, lost: str, tmp_path: Path) -> None:
+    timeline = there(Timeline(), False)
+    main = named(False, namespace="ml", pod="train", container="main")
+    timeline.add("kube_pod_container_status_running", main, 1)
+    store = Witness(timeline.store(tmp_path), refuses=lambda asked: asked.selector.metric == metric)
+    found, (gap,) = history(store)
+    assert (gap.kind, gap.what) == (GapKind.QUERY_FAILED, f"history of Nodes and Pods ({metric})")
+    of = found.nodes["gpu-1"] if lost == "cordoned" else found.containers["ml/train", "main"]
+    assert steps(getattr(of, lost)) == [UNKNOWN] * 6
+    assert steps(found.nodes["gpu-1"].ready) == [1] * 6
+
+
+def test_steps_end_at_whole_steps(tmp_path: Path) -> None:
+    store = there(Timeline(), False).store(tmp_path)
+    found, _ = cluster_history(store, AT - timedelta(minutes=35), AT - timedelta(minutes=4), STEP, {"gpu-1"}, ())
+    assert found.start == datetime.fromtimestamp(NOW, UTC) - timedelta(minutes=40)
+    assert len(found.nodes["gpu-1"].ready) == 3
