@@ -229,6 +229,16 @@ def test_the_pods_of_a_job_that_are_gone_may_have_waited_for_each_other() -> Non
     assert steps(one["GPU-1"].holds[0].gang_waits) == [0] * COUNT
 
 
+def test_a_pod_that_ended_while_its_exporter_was_away_has_let_go() -> None:
+    found = [windows("GPU-1", "ml/a", engine=(0.5,) * 4 + (UNKNOWN,) * 8)]
+    ended = replace(life("ml/a", 0), running=column([1.0] * 6 + [UNKNOWN] * 6))
+    (hold,) = histories(found, [node_facts()], [ended])["GPU-1"].holds
+    assert steps(hold.part_ratio) == [1] * 6 + [0] * 6
+    away = replace(node_facts(), ready=column([1.0] * 6 + [UNKNOWN] * 6))
+    (hold,) = histories(found, [away], [ended])["GPU-1"].holds
+    assert steps(hold.part_ratio) == [1] * COUNT
+
+
 def test_a_pod_without_history_has_run_since_some_time_after_its_start() -> None:
     pod = Pod(namespace="ml", name="a", node="gpu-1", phase="Running", started=at(-20))
     (hold,) = histories([windows("GPU-1", "ml/a")], cluster=Cluster(pods=(pod,)))["GPU-1"].holds

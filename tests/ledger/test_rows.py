@@ -132,6 +132,15 @@ def test_what_has_never_worked_starts_for_two_hours_and_is_never_used_then() -> 
         assert rows == {(Row.PULL, False): 2, (Row.LOAD, False): steps, (Row.NEVER_USED, False): 48 - steps}
 
 
+def test_a_pod_made_anew_under_the_same_name_has_not_worked() -> None:
+    facts = {
+        "part_ratio": line(60, (6, 1.0), (2, 0.0), (1, 1.0)),
+        "started_seconds": line(60, (8, -9.0), (1, 8.0 * STEP)),
+    }
+    rows = held(60, line(60, (6, 1.0), (1, 0.0)), **facts)
+    assert (rows[Row.LOAD, False], rows[Row.NEVER_USED, False]) == (24, 28)
+
+
 def test_a_load_ends_with_the_first_work() -> None:
     rows = held(12, line(12, (6, 0.0), (6, 1.0)), started_seconds=-10.0, worked_before=False)
     assert rows == {(Row.LOAD, False): 6, (Row.USEFUL, False): 3, (Row.FEW_SMS, False): 3}

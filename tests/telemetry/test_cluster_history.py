@@ -117,6 +117,14 @@ def test_a_start_that_is_not_exported_is_unknown(tmp_path: Path) -> None:
     assert steps(life.started) == [0, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
 
 
+def test_a_container_that_crashes_between_scrapes_has_started(tmp_path: Path) -> None:
+    main = named(False, namespace="ml", pod="train", container="main")
+    timeline = there(Timeline(), False).add("kube_pod_container_status_running", main, 0)
+    timeline.add("kube_pod_container_status_restarts_total", main, lambda ago: 3.0 * (ago < step(2)))
+    life = history(timeline.store(tmp_path))[0].containers["ml/train", "main"]
+    assert steps(life.started) == [0, 0] + [NOW - COUNT * STEP] * 4
+
+
 @pytest.mark.parametrize("exported", [False, True])
 def test_gpus_that_pods_without_a_node_ask_for(exported: bool, tmp_path: Path) -> None:
     timeline = there(Timeline(), exported)

@@ -184,7 +184,7 @@ def _of_node(
             engine_ratio=card.engine,
             memory_bytes=card.memory,
             waited_for=np.where(waited_for > 0, 1.0, waited_for),
-            holds=tuple(_holds(card, fleet, pods, waits)),
+            holds=tuple(_holds(card, fleet, pods, waits, told=~np.isnan(ready))),
         )
 
 
@@ -237,8 +237,9 @@ def _held_ratio(card: _Card, fleet: FleetHistory) -> Floats:
 
 
 def _holds(
-    card: _Card, fleet: FleetHistory, pods: Mapping[PodRef, Pod], waits: Mapping[PodRef, Floats]
+    card: _Card, fleet: FleetHistory, pods: Mapping[PodRef, Pod], waits: Mapping[PodRef, Floats], told: _Bools
 ) -> Iterable[HoldHistory]:
+    """told: kube-state-metrics was there. A Pod that it does not show, and of which there is no sample, has ended."""
     kinds = {ref: item.kind for item in fleet.findings for ref in item.pods if item.kind in _TELL_OF_THE_PAST}
     for (pod, container), pieces in card.held.items():
         measured = {signal: fleet.blank() for signal in _SIGNALS}
@@ -248,10 +249,11 @@ def _holds(
                 measured[signal] = np.fmax(values, of_piece)
         life = fleet.history.containers.get((pod, container))
         running, init, started, deleting = _life(life, pods.get(pod), fleet)
+        has_ended = told & np.isnan(running) & np.isnan(measured[Signal.BUSY_RATIO]) & (life is not None)
         yield HoldHistory(
             namespace=pod.partition("/")[0],
             workload=fleet.owners.get(pod) or f"Pod/{pod}",
-            part_ratio=np.sum([part for _, part in pieces], axis=0),
+            part_ratio=np.where(has_ended, 0.0, np.sum([part for _, part in pieces], axis=0)),
             engine_ratio=measured[Signal.BUSY_RATIO],
             sm_ratio=measured[Signal.SM_ACTIVE_RATIO],
             memory_bytes=measured[Signal.MEMORY_USED_BYTES],

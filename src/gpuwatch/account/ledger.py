@@ -290,9 +290,12 @@ def _kinds(
     lengths = (ends - begins) * float(step_seconds)
     # It may have worked before the span, and the silence may be longer than is seen, unless it had never started.
     earlier = bool(silent[0] | working[0]) and not np.isposinf(hold.started_seconds[0])
-    worked = np.concatenate(([False], np.cumsum(working)[:-1] > 0))[begins]
+    # A Pod keeps its GPU, so after a time without it another Pod has the name.
+    index = np.arange(count)
+    away = np.maximum.accumulate(np.where(silent | working, -1, index))[begins]
+    worked = _last(np.where(working, index, -1))[begins] > away
     if earlier:
-        worked |= before_worked if hold.worked_before is None else hold.worked_before
+        worked |= (away < 0) & (before_worked if hold.worked_before is None else hold.worked_before)
         if begins[0] == 0 and not before_worked:
             lengths[0] = np.inf
     is_open = ends == count

@@ -78,7 +78,12 @@ def read_ledger(opened: Opened, length: timedelta, end: datetime | None = None, 
     capacity, entries = entries_of(
         gpu_histories(fleet), begin, step, start, lambda model, node: rates.price(model, node=node)
     )
-    found = (*snapshot.gaps, *(gap for stretch in read for gap in (*stretch.gaps, *_unattributed(stretch))), *gaps)
+    found = (
+        *snapshot.gaps,
+        *_doubted(snapshot),
+        *(gap for stretch in read for gap in (*stretch.gaps, *_unattributed(stretch))),
+        *gaps,
+    )
     return Ledger(
         version=VERSION,
         start=start,
@@ -96,6 +101,16 @@ def _nodes(snapshot: Snapshot, devices: Iterable[Device]) -> dict[str, str]:
     hosts = {device.node_label: device.node for device in snapshot.devices if device.node}
     known = {device.uuid: hosts.get(device.node_label) or device.node_label for device in devices}
     return known | {device.uuid: device.node for device in snapshot.devices if device.node}
+
+
+def _doubted(snapshot: Snapshot) -> Iterable[Gap]:
+    gpus = sorted({item.shown.uuid for item in snapshot.doubted})
+    if gpus:
+        detail = (
+            f"the hours of {len(gpus)} GPUs are left out, as it is not proven that they are of this cluster, such as "
+            f"{gpus[0]}: {snapshot.doubted[0].why}"
+        )
+        yield Gap(kind=GapKind.PARTIAL, what="ledger", detail=detail)
 
 
 def _unattributed(stretch: Stretch) -> Iterable[Gap]:

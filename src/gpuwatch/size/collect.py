@@ -231,7 +231,8 @@ class StretchReader:
         with _garbage_collector_off():
             windows, more = held_windows(telemetry, self.signals, start, end, step, schema, inventory)
         out = self.doubted | {name for name, by in inventory.instances.items() if not self.doubted.isdisjoint(by)}
-        windows = tuple(each for each in windows if each.device not in out)
+        gpus = {name.partition("/")[0] for name in out}  # their instances of another MIG layout too
+        windows = tuple(each for each in windows if each.uuid not in gpus)
         found = [*gaps, *more]
         if is_newest:
             # Without a sample of any device, late samples are likelier than an outage of the whole fleet.

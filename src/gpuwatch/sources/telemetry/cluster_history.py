@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -117,7 +117,11 @@ def _container_histories(
 
     of_container = ("container", "exported_container")
     by_uid = of("container_status_running", _container_of_pod, "uid", *of_container)
-    started = _newest_starts(by_uid, of("container_state_started", _container_of_pod, "uid", *of_container))
+    starts, restarts = (
+        of(metric, _container_of_pod, "uid", *of_container)
+        for metric in ("container_state_started", "container_status_restarts_total")
+    )
+    started = _newest_starts(by_uid, starts, restarts, asked.steps.start.timestamp())
     running: dict[tuple[PodRef, str], FloatArray] = {}
     for (pod, container, _), values in by_uid.items():
         running[pod, container] = np.fmax(running.get((pod, container), np.nan), values)
@@ -144,14 +148,20 @@ def _container_histories(
     return found
 
 
+_OfContainers: TypeAlias = Mapping[tuple[PodRef, str, str], FloatArray]
+"""By Pod, container and uid of the Pod."""
+
+
 def _newest_starts(
-    running: Mapping[tuple[PodRef, str, str], FloatArray], started: Mapping[tuple[PodRef, str, str], FloatArray]
+    running: _OfContainers, started: _OfContainers, restarts: _OfContainers, at_least: float
 ) -> dict[tuple[PodRef, str], FloatArray]:
     """Newest start by then, by Pod and container: 0 before the first one of the Pod that is there; a Pod that was made
-    anew under the same name has another uid. Unknown where it ran and no start is exported."""
+    anew under the same name has another uid. Unknown where it ran and no start is exported; at_least where it restarted
+    and no scrape saw a start, as one in CrashLoopBackOff may."""
     found: dict[tuple[PodRef, str], FloatArray] = {}
     for key, runs in sorted(running.items(), key=lambda each: int(np.argmax(~np.isnan(each[1])))):
-        newest = np.maximum.accumulate(np.nan_to_num(started.get(key, runs * np.nan)))
+        fell = np.where(restarts.get(key, runs * np.nan) > 0, at_least, np.nan)
+        newest = np.maximum.accumulate(np.nan_to_num(np.fmax(started.get(key, runs * np.nan), fell)))
         has_run = np.maximum.accumulate(np.nan_to_num(runs)) > 0
         known = np.where(newest > 0, newest, np.where(np.isnan(runs) | has_run, np.nan, 0.0))
         before = found.get(key[:2])
