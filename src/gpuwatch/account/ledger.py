@@ -195,7 +195,7 @@ def _held(hold: HoldHistory, part: Floats, step_seconds: float) -> Shares:
     young = _young(hold, step_seconds)
     fresh = _not(_worked(hold, active, here, step_seconds))  # it has not worked since its container's newest start
     claims: tuple[_Claim, ...] = (
-        (Row.RESTART, _either(hold.deleting, _both(stopped, began)), Row.RESTART),
+        (Row.RESTART, _either(hold.deleting, _both(stopped, began)), Row.SUSPECTED),
         (Row.INIT, hold.init, Row.PULL),
         (Row.PULL, stopped, Row.PULL),
         (Row.GANG, _both(fresh, hold.gang_waits), Row.LOAD),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,16 @@ from gpuwatch.account.fleet_cost import allocations
 from gpuwatch.act import analysis as analysed
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
+from gpuwatch.app.ledger import read_ledger
 from gpuwatch.app.settings import Settings, load_settings
 from gpuwatch.app.sizing import Sized, price_list, size
 from gpuwatch.app.sources import known_faults, open_sources, take_snapshot, unreadable
 from gpuwatch.app.weekly_report import week_of
 from gpuwatch.facts.model.decision import Analysis
+from gpuwatch.facts.model.ledger import Ledger
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.frames import GAPS, PROFILES, allocation_columns, to_frame
+from gpuwatch.say.ledger_tables import COLUMNS
 from gpuwatch.say.machine import FINDINGS
 from gpuwatch.say.weekly_machine import weekly_tables
 
@@ -40,6 +43,7 @@ class Frames:
     profile: Callable[[], tuple[Sized, WeeklyReport]] | None = (
         None  # takes a while, so it is called once and when needed
     )
+    hours: Callable[[], Ledger] | None = None  # as `profile`
 
     def findings(self) -> pd.DataFrame:
         """What is degraded, idle, misplaced or unknown. A saved report has only degraded GPUs and idle allocations."""
@@ -71,6 +75,14 @@ class Frames:
         """GPU-hours and money of each Namespace over the period."""
         return to_frame(*weekly_tables(self._week)["teams"])
 
+    def ledger(self) -> pd.DataFrame:
+        """Every GPU-hour of the period by hour, Node, holder and row; docs/ledger.md says what each row means."""
+        if self.hours is None:
+            raise SourceError(
+                f"{self.source} has no ledger, which this needs: read a Prometheus or a recording of days"
+            )
+        return to_frame(COLUMNS, self._hours.entries)
+
     def gaps(self) -> pd.DataFrame:
         """What could not be read, why, and what to do; the profiles' gaps too, once a table has needed them."""
         known = self._week if self.analysis is None or "_profiled" in vars(self) else self.analysis
@@ -83,6 +95,11 @@ class Frames:
                 f"{self.source} has no profiles, which this needs: read a Prometheus or a recording of days"
             )
         return self.profile()
+
+    @cached_property
+    def _hours(self) -> Ledger:
+        assert self.hours is not None  # checked by the table that needs it
+        return self.hours()
 
     @property
     def _week(self) -> WeeklyReport:
@@ -136,6 +153,7 @@ def read(
         settings=settings,
         analysis=analysed.analyse(PlanFacts(snapshot=snapshot), opened.policies, faults),
         profile=profile if opened.store else None,
+        hours=partial(read_ledger, replace(opened, snapshot=snapshot), length) if opened.store else None,
     )
 
 

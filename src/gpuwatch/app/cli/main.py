@@ -75,7 +75,7 @@ def _state(text: str) -> Callable[[F], F]:
 
 def _check_output(context: click.Context, _option: click.Parameter, output_file: Path | None) -> Path | None:
     form = context.params["form"]
-    if output_file is not None and form not in ("csv", "parquet"):
+    if output_file is not None and form not in ("csv", "opencost-csv", "parquet"):
         raise click.UsageError(f"--output-file is for -o csv and -o parquet; for {form}, redirect with > FILE.")
     if output_file is None and form == "parquet" and sys.stdout.isatty():
         raise click.UsageError("A terminal cannot show Parquet; give --output-file FILE.")
@@ -264,6 +264,30 @@ def mig_plan() -> None:
     """Pack all advised slices into valid MIG geometries.
 
     GPUs freed, the order of draining, and the configuration for mig-parted.
+    """
+
+
+@_command("cli.ledger_command.run_ledger")
+@_sources
+@click.option("--days", type=click.FloatRange(0.1, 60), default=7.0, show_default=True, help="Length of the period.")
+@click.option(
+    "--by",
+    type=click.Choice(["row", "team", "workload", "node", "model", "pool", "hour"]),
+    default="row",
+    show_default=True,
+    help="What the table sums by; a team is a Namespace.",
+)
+@_format(
+    *("table", "wide", "json", "csv", "parquet", "opencost-csv"),
+    text="'csv' has each hour; 'opencost-csv' has a day of each workload, in the columns of OpenCost's export.",
+)
+@_output_file
+@_rows
+def ledger() -> None:
+    """Where every GPU-hour went.
+
+    Each hour of each GPU is in exactly one row: worked, allocated and idle, starting, free, or out of service. The rows
+    add up to all hours. What cannot be known has a column of its own.
     """
 
 

@@ -1,0 +1,30 @@
+"""`ledger`: where every GPU-hour of a period went. Returns its exit code."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+
+from gpuwatch.account.ledger_sums import By
+from gpuwatch.app.cli.terminal import print_listing
+from gpuwatch.app.exit_code import ExitCode
+from gpuwatch.app.ledger import read_ledger
+from gpuwatch.app.sources import checked_sources
+from gpuwatch.say.ledger_tables import COLUMNS, OPENCOST, days_of_workloads, ledger_tables
+from gpuwatch.say.tables import gap_tables
+
+
+def run_ledger(form: str, output_file: Path | None, rows: int, by: str, days: float, **options: Any) -> int:
+    opened = checked_sources(options)
+    ledger = read_ledger(opened, timedelta(days=days))
+
+    def tables() -> Group:
+        return Group(ledger_tables(ledger, By(by), rows=rows), *gap_tables(ledger.gaps, wide=form == "wide"))
+
+    if form == "opencost-csv":
+        print_listing(ledger, "csv", tables, (), OPENCOST, days_of_workloads(ledger), output_file)
+    else:
+        print_listing(ledger, form, tables, (), COLUMNS, ledger.entries, output_file)
+    # Without a GPU nothing is known; that is no fleet without waste.
+    return ExitCode.OK if ledger.entries else ExitCode.FAILED

@@ -1,0 +1,200 @@
+"""The ledger as tables for a terminal and as columns of CSV. Pure: returns what rich renders, prints nothing."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from rich.console import Group as Together
+from rich.console import RenderableType
+from rich.text import Text
+
+from gpuwatch.account.ledger_sums import By, Goodput, Span, goodput, sums, total
+from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Row
+from gpuwatch.say.layout import FoldedName, cut, new_table
+from gpuwatch.say.machine import FLAG, NUMBER, TIME, Column, Columns, fields
+from gpuwatch.say.weekly_words import gpu_hours, money, percent
+
+GROUPS: Mapping[Group, str] = {
+    Group.WORKING: "Working",
+    Group.NOT_WORKING: "Allocated, starting or ending",
+    Group.IDLE: "Allocated and idle",
+    Group.FREE: "Free",
+    Group.OUT_OF_SERVICE: "Out of service",
+}
+"""In the order in which people read them."""
+
+ROWS: Mapping[Row, str] = {
+    Row.USEFUL: "SMs active",
+    Row.FEW_SMS: "few SMs active",
+    Row.NO_KERNEL: "no kernel",
+    Row.SLOWED: "slowed",
+    Row.LOST: "lost to a failure",
+    Row.PULL: "image pull",
+    Row.INIT: "init containers",
+    Row.LOAD: "load, until the first work",
+    Row.GANG: "waits for its gang",
+    Row.RESTART: "restarts, or ends",
+    Row.NEVER_USED: "never used",
+    Row.ABANDONED: "abandoned",
+    Row.MODEL_LOADED: "a model loaded, no request",
+    Row.SUSPECTED: "silent, not yet proven idle",
+    Row.RESTING: "rests between two times of work",
+    Row.HUNG: "hung",
+    Row.OUTSIDE: "used outside Kubernetes",
+    Row.UNMEASURED: "not measured",
+    Row.USABLE: "usable, nobody waits",
+    Row.WAITED_FOR: "usable, while a Pod waits",
+    Row.UNREACHABLE: "no request can get it",
+    Row.ABSENT: "Node or GPU is missing",
+    Row.FENCED: "fenced, degraded",
+    Row.MAINTENANCE: "maintenance",
+}
+
+COLUMNS: Columns[LedgerEntry] = {
+    **fields("hour", dtype=TIME),
+    **fields("node", "pool", "gpu_model", "namespace", "workload"),
+    "group": Column(lambda entry: entry.row.group),
+    **fields("row"),
+    **fields("unknown", dtype=FLAG),
+    **fields("gpu_hours", "cost", dtype=NUMBER),
+}
+"""A row per entry. The currency of the cost is the ledger's."""
+
+
+def ledger_tables(ledger: Ledger, by: By, *, rows: int = 30) -> RenderableType:
+    """Where the hours went, as one table that adds up to the capacity; by something else, one line for each name."""
+    if not ledger.entries:
+        return Text(f"No GPU was seen between {_moment(ledger)}: this is unknown, not zero.")
+    parts: list[RenderableType] = [_by_row(ledger) if by is By.ROW else _by_name(ledger, by, rows)]
+    if by is not By.ROW:
+        parts += cut(len(sums(ledger, by)), rows)
+    return Together(*parts, Text(), *(Text(line) for line in goodput_words(goodput(ledger))), Text())
+
+
+def _moment(ledger: Ledger) -> str:
+    return f"{ledger.start:%Y-%m-%d %H:%M} and {ledger.end:%Y-%m-%d %H:%M} UTC"
+
+
+def _by_row(ledger: Ledger) -> RenderableType:
+    fleet = total(ledger)
+    costs = {item.name: item.cost for item in sums(ledger, By.ROW)}
+    priced = fleet.cost is not None
+    title = f"Where {gpu_hours(ledger.capacity_gpu_hours)} GPU-hours went between {_moment(ledger)}"
+    table = new_table(title, "", "known", "of all", "unknown", *(["cost of both"] if priced else []))
+    for column in table.columns[1:]:
+        column.justify = "right"
+
+    def line(name: str, rows: Sequence[Row], style: str = "") -> None:
+        known, unknown = (math.fsum(of.get(row, 0.0) for row in rows) for of in (fleet.known, fleet.unknown))
+        paid = [cost for row in rows if (cost := costs.get(row)) is not None]
+        cells = (
+            _hours(known),
+            percent(known / ledger.capacity_gpu_hours, 1) if known else NONE,
+            _hours(unknown),
+            *([money(math.fsum(paid), ledger.currency) if paid else NONE] if priced else []),
+        )
+        if known or unknown:
+            table.add_row(name, *cells, style=style)
+
+    for group, name in GROUPS.items():
+        rows = [row for row in ROWS if row.group is group]
+        line(name, rows, "bold")
+        for row in rows:
+            line(f"  {ROWS[row]}", (row,))
+    line("All", tuple(Row), "bold")
+    return table
+
+
+def _by_name(ledger: Ledger, by: By, rows: int) -> RenderableType:
+    priced = any(entry.cost is not None for entry in ledger.entries)
+    table = new_table(
+        f"GPU-hours by {by} between {_moment(ledger)}",
+        *(by, "all", "working", "starting", "idle", "free", "out", "unknown"),
+        *(["cost"] if priced else []),
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for item in sums(ledger, by)[:rows]:
+        groups = [math.fsum(hours for row, hours in item.known.items() if row.group is group) for group in GROUPS]
+        numbers = (item.gpu_hours, *groups, math.fsum(item.unknown.values()))
+        cost = NONE if item.cost is None else money(item.cost, ledger.currency)
+        table.add_row(FoldedName(item.name or NOBODY), *map(_hours, numbers), *([cost] if priced else []))
+    return table
+
+
+def _hours(value: float) -> str:
+    return gpu_hours(value) if value else NONE
+
+
+NONE = "–"
+NOBODY = "(no Pod)"
+"""Name of the hours that no Pod had."""
+
+
+def goodput_words(found: Goodput) -> Iterable[str]:
+    """The three factors in a sentence, and what they do not say."""
+    if found.scheduling is None or found.runtime is None or found.program is None or found.useful is None:
+        return
+    yield (
+        f"Pods had {_span(found.scheduling)} of the capacity, were at work in {_span(found.runtime)} of that, and kept "
+        f"{_span(found.program)} of the SMs active then: {_span(found.useful)} of the capacity."
+    )
+    yield (
+        "Not known: how much of the SMs' work was computation (MFU), what work was lost or thrown away, and whether a "
+        "Pod that waits would fit."
+    )
+
+
+def _span(span: Span) -> str:
+    least, most = percent(span.least), percent(span.most)
+    return least if least == most else f"{least.removesuffix(' %')} to {most}"
+
+
+# For tools that read OpenCost's CSV export
+
+_IDLE = "__idle__"
+"""OpenCost's Namespace of what no Pod had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayOfWorkload:
+    """GPU-hours of one workload on one UTC day; workload '' for what no Pod had. cost: None without a price."""
+
+    day: date
+    namespace: str
+    workload: str
+    gpu_hours: float
+    cost: float | None
+
+
+OPENCOST: Columns[DayOfWorkload] = {
+    "Date": Column(lambda item: item.day.isoformat()),
+    "Namespace": Column(lambda item: item.namespace or _IDLE),
+    "ControllerKind": Column(lambda item: item.workload.partition("/")[0].lower()),
+    "ControllerName": Column(lambda item: item.workload.rpartition("/")[2]),
+    "GPUs": Column(lambda item: item.gpu_hours / 24, NUMBER),
+    "GPUHours": Column(lambda item: item.gpu_hours, NUMBER),
+    "GPUCost": Column(lambda item: item.cost, NUMBER),
+}
+"""OpenCost's columns that a ledger of GPUs can fill, with OpenCost's spelling; GPUs is the mean over the day, and
+GPUHours is added. CPUs, memory, network and volumes are not in it, so there is no TotalCost either."""
+
+
+def days_of_workloads(ledger: Ledger) -> tuple[DayOfWorkload, ...]:
+    """By day, Namespace and workload, in order."""
+    parts = grouped(ledger.entries, lambda entry: (entry.hour.date(), entry.namespace, entry.workload))
+    found = []
+    for (day, namespace, workload), entries in sorted(parts.items()):
+        costs = [entry.cost for entry in entries if entry.cost is not None]
+        found.append(
+            DayOfWorkload(
+                day=day,
+                namespace=namespace,
+                workload=workload,
+                gpu_hours=math.fsum(entry.gpu_hours for entry in entries),
+                cost=math.fsum(costs) if costs else None,
+            )
+        )
+    return tuple(found)
