@@ -34,6 +34,7 @@ AT_START = {
     "cli.commands": CLUSTER,
     "cli.remediation_commands": CLUSTER,
     "cli.sizing_commands": CLUSTER | {"jinja2", "markupsafe"},
+    "cli.ledger_command": TABLES,
     "cli.uninstall": CLUSTER | {"click"},
     "cli.demo": TABLES,
     "controller.run": CLUSTER | {"jinja2", "markupsafe", "prometheus-client"},

@@ -203,7 +203,7 @@ def test_a_silence_with_an_unmeasured_step_is_known_where_that_does_not_matter()
         ({"ready": UNKNOWN}, {(Row.USABLE, True): 4}),
         ({"withheld_ratio": 0.25}, {(Row.ABSENT, False): 1, (Row.USABLE, False): 3}),
         ({"cordoned": 1.0}, {(Row.MAINTENANCE, False): 4}),
-        ({"cordoned": 1.0, "degraded": 1.0}, {(Row.FENCED, False): 4}),
+        ({"cordoned": 1.0, "degraded": 1.0}, {(Row.DEGRADED, False): 4}),
         ({"cordoned": 1.0, "degraded": UNKNOWN}, {(Row.MAINTENANCE, True): 4}),
         ({"cordoned": UNKNOWN}, {(Row.USABLE, True): 4}),
         ({"degraded": 1.0}, {(Row.USABLE, False): 4}),

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -117,6 +118,9 @@ def test_a_fleet_that_nobody_used_has_no_goodput() -> None:
 def test_every_row_has_a_name_and_a_place() -> None:
     assert set(ROWS) == set(Row)
     assert set(GROUPS) == set(Group)
+    page = (Path(__file__).parents[2] / "docs/ledger.md").read_text()
+    told = dict(re.findall(r"^\|[^|]*\| `(\w+)` \| ([^|]+) \|", page, flags=re.MULTILINE))
+    assert told == {str(row): name for row, name in ROWS.items()}
 
 
 def shown(ledger: Ledger, by: By = By.ROW) -> str:

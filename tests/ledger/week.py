@@ -183,7 +183,7 @@ EXPECTED = {
     (Row.WAITED_FOR, True): 12.75,  # three hours: ¼ of card 4; 5, 6, 9 and 10
     (Row.UNREACHABLE, False): 30.0 + 17.5 - (0.25 + 0.875) / 3,  # ¼ of card 4 for 120 h; ⅞ of 10 for 20 h
     (Row.MAINTENANCE, False): 20.0,  # 5 and 6
-    (Row.FENCED, False): 8.0,  # 5 and 7
+    (Row.DEGRADED, False): 8.0,  # 5 and 7
     (Row.ABSENT, False): 20.0 + 2 + 2,  # card 6 until 7 came; 5 and 7, whose Node was not Ready; 9, not offered
     (Row.OUTSIDE, False): 1.0,
     (Row.PULL, False): 2 + 1 + 0.5,  # tune-q2l, dist-1, ann-0

@@ -172,7 +172,7 @@ def _free(gpu: GpuHistory, part: Floats) -> Shares:
     outside = _either(_above(gpu.engine_ratio, ACTIVE_RATIO), _at_least(gpu.memory_bytes, MODEL_BYTES))
     split.take(Row.OUTSIDE, outside, Row.USABLE)
     split.take(Row.ABSENT, np.clip(gpu.withheld_ratio, 0.0, 1.0), Row.USABLE)
-    split.take(Row.FENCED, _both(gpu.cordoned, gpu.degraded), Row.MAINTENANCE)
+    split.take(Row.DEGRADED, _both(gpu.cordoned, gpu.degraded), Row.MAINTENANCE)
     split.take(Row.MAINTENANCE, gpu.cordoned, Row.USABLE)
     with np.errstate(invalid="ignore"):
         uncovered = np.where(split.left > 0, np.minimum(gpu.uncovered_ratio / np.where(part > 0, part, 1.0), 1.0), 0.0)

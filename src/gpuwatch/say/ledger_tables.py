@@ -39,7 +39,7 @@ ROWS: Mapping[Row, str] = {
     Row.NEVER_USED: "never used",
     Row.ABANDONED: "abandoned",
     Row.MODEL_LOADED: "a model loaded, no request",
-    Row.SUSPECTED: "silent, not yet proven idle",
+    Row.SUSPECTED: "no kernel, not yet proven idle",
     Row.RESTING: "rests between two times of work",
     Row.HUNG: "hung",
     Row.OUTSIDE: "used outside Kubernetes",
@@ -48,7 +48,7 @@ ROWS: Mapping[Row, str] = {
     Row.WAITED_FOR: "usable, while a Pod waits",
     Row.UNREACHABLE: "no request can get it",
     Row.ABSENT: "Node or GPU is missing",
-    Row.FENCED: "fenced, degraded",
+    Row.DEGRADED: "degraded, cordoned",
     Row.MAINTENANCE: "maintenance",
 }
 

@@ -23,7 +23,7 @@ class Row(StrEnum):
     """One cause. Of the rows but those of WORKING, the first that holds takes the step; a working step is divided."""
 
     ABSENT = "absent"  # the Node is not Ready or gone, the GPU is missing, or the device plugin does not offer it
-    FENCED = "fenced"  # cordoned or tainted while one of its GPUs was degraded
+    DEGRADED = "degraded"  # cordoned or tainted while one of its GPUs was degraded
     MAINTENANCE = "maintenance"  # cordoned, without a known fault
     PULL = "pull"  # bound, and no container has started: an image pull, a volume
     INIT = "init"  # an init container runs
@@ -53,7 +53,7 @@ class Row(StrEnum):
 
 
 _GROUPS = {
-    **dict.fromkeys((Row.ABSENT, Row.FENCED, Row.MAINTENANCE), Group.OUT_OF_SERVICE),
+    **dict.fromkeys((Row.ABSENT, Row.DEGRADED, Row.MAINTENANCE), Group.OUT_OF_SERVICE),
     **dict.fromkeys((Row.PULL, Row.INIT, Row.LOAD, Row.GANG, Row.RESTART), Group.NOT_WORKING),
     **dict.fromkeys((Row.NEVER_USED, Row.ABANDONED, Row.MODEL_LOADED, Row.SUSPECTED, Row.RESTING), Group.IDLE),
     **dict.fromkeys((Row.HUNG, Row.OUTSIDE, Row.UNMEASURED), Group.IDLE),
