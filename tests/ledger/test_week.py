@@ -1,9 +1,12 @@
 """The ledger of a week whose GPU-hours are known by construction."""
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpuwatch.app.ledger import read_ledger
@@ -12,7 +15,10 @@ from gpuwatch.app.sources import open_sources
 from gpuwatch.facts.model.ledger import Ledger, Row
 from gpuwatch.sources.telemetry.recording import RecordingStore
 from gpuwatch.sources.telemetry.samples import Expression, Partition, QueryFailed, Series, Steps
-from ledger.week import AT, CAPACITY_GPU_HOURS, END, EXPECTED, OF_WORKLOADS, START, write_week
+from gpuwatch.sources.telemetry.series import RecordedSeries
+from ledger.week import AT, CAPACITY_GPU_HOURS, END, EXPECTED, OF_WORKLOADS, START, week_series, write_week
+from parts import remote_write
+from parts.prometheus_server import ServerBuild, running
 
 MOMENT = 1 / 6000  # hours: 0.6 s
 
@@ -125,3 +131,28 @@ def only_less_is_known(week: Ledger, found: Ledger) -> None:
     more = {key: hours - before.get(key, 0.0) for key, hours in after.items() if not key[1]}
     assert {key: hours for key, hours in more.items() if hours > MOMENT} == {}
     assert sum(after.values()) == pytest.approx(sum(before.values()))
+
+
+def test_a_real_prometheus_gives_the_same_hours(prometheus_build: ServerBuild, week: Ledger, tmp_path: Path) -> None:
+    _, cluster = write_week(tmp_path)
+    with running(prometheus_build) as url:
+        _write(url, week_series())
+        options = {"telemetry": (), "cluster": cluster, "no_cluster": False, "prometheus": url, "at": AT}
+        found = read_ledger(open_sources(options, Settings()), END - START, quiet=True)
+    rows, expected = by_row(found), by_row(week)
+    differ = {key: rows.get(key, 0.0) - expected.get(key, 0.0) for key in {*rows, *expected}}
+    assert {key: hours for key, hours in differ.items() if abs(hours) > MOMENT} == {}
+    assert {gap.what for gap in found.gaps} - {gap.what for gap in week.gaps} <= {"clock"}
+
+
+def _write(url: str, series: Sequence[RecordedSeries]) -> None:
+    """Hour by hour, as a Prometheus takes no samples that are much older than its newest."""
+    hours = [each.times_ms // 3_600_000 for each in series]
+    for hour in sorted({int(each) for of_series in hours for each in np.unique(of_series)}):
+        sent = []
+        for each, of_series in zip(series, hours, strict=True):
+            now = of_series == hour
+            samples = zip((each.times_ms[now] / 1000).tolist(), each.values[now].tolist(), strict=True)
+            values = [(time, None if math.isnan(value) else value) for time, value in samples]
+            sent += [({"__name__": each.metric, **each.labels}, values)] if values else []
+        remote_write.write(url, sent)

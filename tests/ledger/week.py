@@ -224,14 +224,17 @@ OF_WORKLOADS = {
 
 def write_week(folder: Path, without: str = "-") -> tuple[Path, Path]:
     """The recording and the folder of the cluster. without: how the names of metrics begin that are left out."""
-    every = [*_of_exporters(), *_of_nodes(), *_of_pods()]
-    series = [each for each in every if not each.metric.startswith(without)]
+    series = [each for each in week_series() if not each.metric.startswith(without)]
     telemetry, cluster = folder / "week.parquet", folder / "cluster"
     write_recording(telemetry, sorted(series, key=lambda each: (each.metric, sorted(each.labels.items()))))
     cluster.mkdir()
     for kind, found in (("nodes", _nodes()), ("pods", _pods()), ("owners", _owners())):
         (cluster / f"{kind}.json").write_text(json.dumps(as_list(*found)))
     return telemetry, cluster
+
+
+def week_series() -> list[RecordedSeries]:
+    return [*_of_exporters(), *_of_nodes(), *_of_pods()]
 
 
 _Piece = tuple[str, str, float]
