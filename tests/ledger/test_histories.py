@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
-from gpuwatch.account.ledger import Floats, GpuHistory
+from gpuwatch.account.ledger import Floats, GpuHistory, HoldHistory
 from gpuwatch.facts.model.cluster import Cluster, Condition, Gang, Node, Pod, Taint
 from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, NodeHistory
 from gpuwatch.facts.model.telemetry import Signal
@@ -108,6 +108,13 @@ def histories(
     return {gpu.uuid: gpu for gpu in gpu_histories(fleet)}
 
 
+def of(hold: HoldHistory, name: str) -> Floats:
+    """One of its arrays, in all steps; the part is 0 where it has none."""
+    values = np.full(COUNT, 0.0 if name == "part_ratio" else UNKNOWN)
+    values[hold.steps] = getattr(hold, name)
+    return values
+
+
 def steps(values: Floats) -> list[float]:
     return [round(float(value), 4) for value in values]
 
@@ -134,8 +141,8 @@ def test_a_gpu_does_not_outlast_its_node() -> None:
 def test_an_exporter_that_was_away_leaves_the_gpu_with_its_pod() -> None:
     engine = (0.5,) * 4 + (UNKNOWN,) * 4 + (0.5,) * 4
     (hold,) = histories([windows("GPU-1", "ml/a", engine=engine)])["GPU-1"].holds
-    assert steps(hold.part_ratio) == [1] * COUNT
-    assert np.isnan(hold.engine_ratio[4:8]).all()
+    assert steps(of(hold, "part_ratio")) == [1] * COUNT
+    assert np.isnan(of(hold, "engine_ratio")[4:8]).all()
 
 
 def test_instances_have_their_share_and_the_rest_is_uncovered() -> None:
@@ -145,7 +152,7 @@ def test_instances_have_their_share_and_the_rest_is_uncovered() -> None:
         windows("GPU-1"),  # the row of the whole card beside its instances counts for nothing
     ]
     gpu = histories(found)["GPU-1"]
-    assert steps(gpu.holds[0].part_ratio) == [0.5] * COUNT
+    assert steps(of(gpu.holds[0], "part_ratio")) == [0.5] * COUNT
     assert steps(gpu.uncovered_ratio) == [0.5] * COUNT
     both = [*found, windows("GPU-1", device="GPU-1/2", mig_profile=profile)]
     assert steps(histories(both)["GPU-1"].uncovered_ratio) == [0.0] * COUNT
@@ -158,7 +165,7 @@ def test_a_card_that_is_repartitioned_is_whole_before() -> None:
         windows("GPU-1", "ml/b", begin=6, engine=(0.9,) * 6, device="GPU-1/1", mig_profile="1g.10gb"),
     ]
     gpu = histories(found)["GPU-1"]
-    assert [steps(hold.part_ratio) for hold in gpu.holds] == [[1] * 6 + [0] * 6, [0] * 6 + [0.125] * 6]
+    assert [steps(of(hold, "part_ratio")) for hold in gpu.holds] == [[1] * 6 + [0] * 6, [0] * 6 + [0.125] * 6]
     assert steps(gpu.uncovered_ratio) == [0] * 6 + [0.875] * 6
 
 
@@ -168,7 +175,7 @@ def test_pods_that_share_a_gpu_have_a_part_each_while_both_are_there() -> None:
         windows("GPU-1", "ml/b", begin=4, engine=(0.5,) * 8),
     ]
     gpu = histories(found)["GPU-1"]
-    assert [steps(hold.part_ratio) for hold in gpu.holds] == [
+    assert [steps(of(hold, "part_ratio")) for hold in gpu.holds] == [
         [1] * 4 + [0.5] * 4 + [0] * 4,
         [0] * 4 + [0.5] * 4 + [1] * 4,
     ]
@@ -208,41 +215,41 @@ def test_a_member_of_a_gang_waits_for_the_last_one() -> None:
     expected = [1] * 5 + [0] * 7
     owners = {"ml/w-0": "PyTorchJob/ml/w", "ml/w-1": "PyTorchJob/ml/w"}
     gone = histories(found, containers=lives, owners=owners)
-    assert steps(gone["GPU-1"].holds[0].gang_waits) == expected
+    assert steps(of(gone["GPU-1"].holds[0], "gang_waits")) == expected
     alone = histories(found, containers=lives, owners=dict.fromkeys(owners, "Deployment/ml/w"))
-    assert steps(alone["GPU-1"].holds[0].gang_waits) == [0] * COUNT
+    assert steps(of(alone["GPU-1"].holds[0], "gang_waits")) == [0] * COUNT
     pods = tuple(Pod(namespace="ml", name=f"w-{number}", node="gpu-1") for number in range(2))
     waiting = Pod(namespace="ml", name="w-2", created=at(8))
     gang = Gang(id="g", framework="Kubeflow", workload="w", namespace="ml", pods=("ml/w-0", "ml/w-1"))
     live = histories(found, containers=lives, cluster=Cluster(pods=pods, gangs=(gang,)))
-    assert steps(live["GPU-1"].holds[0].gang_waits) == expected
+    assert steps(of(live["GPU-1"].holds[0], "gang_waits")) == expected
     more = Cluster(pods=(*pods, waiting), gangs=(replace(gang, pods=(*gang.pods, "ml/w-2")),))
-    assert steps(histories(found, containers=lives, cluster=more)["GPU-1"].holds[0].gang_waits[8:]) == [1] * 4
+    assert steps(of(histories(found, containers=lives, cluster=more)["GPU-1"].holds[0], "gang_waits")[8:]) == [1] * 4
 
 
 def test_the_pods_of_a_job_that_are_gone_may_have_waited_for_each_other() -> None:
     found = [windows("GPU-1", "ml/j-0"), windows("GPU-2", "ml/j-1")]
     lives = [life("ml/j-0", 0), life("ml/j-1", 0)]
     two = histories(found, containers=lives, owners=dict.fromkeys(("ml/j-0", "ml/j-1"), "Job/ml/j"))
-    assert np.isnan(two["GPU-1"].holds[0].gang_waits).all()
+    assert np.isnan(of(two["GPU-1"].holds[0], "gang_waits")).all()
     one = histories(found[:1], containers=lives, owners={"ml/j-0": "Job/ml/j"})
-    assert steps(one["GPU-1"].holds[0].gang_waits) == [0] * COUNT
+    assert steps(of(one["GPU-1"].holds[0], "gang_waits")) == [0] * COUNT
 
 
 def test_a_pod_that_ended_while_its_exporter_was_away_has_let_go() -> None:
     found = [windows("GPU-1", "ml/a", engine=(0.5,) * 4 + (UNKNOWN,) * 8)]
     ended = replace(life("ml/a", 0), running=column([1.0] * 6 + [UNKNOWN] * 6))
     (hold,) = histories(found, [node_facts()], [ended])["GPU-1"].holds
-    assert steps(hold.part_ratio) == [1] * 6 + [0] * 6
+    assert steps(of(hold, "part_ratio")) == [1] * 6 + [0] * 6
     away = replace(node_facts(), ready=column([1.0] * 6 + [UNKNOWN] * 6))
     (hold,) = histories(found, [away], [ended])["GPU-1"].holds
-    assert steps(hold.part_ratio) == [1] * COUNT
+    assert steps(of(hold, "part_ratio")) == [1] * COUNT
 
 
 def test_a_pod_without_history_has_run_since_some_time_after_its_start() -> None:
     pod = Pod(namespace="ml", name="a", node="gpu-1", phase="Running", started=at(-20))
     (hold,) = histories([windows("GPU-1", "ml/a")], cluster=Cluster(pods=(pod,)))["GPU-1"].holds
-    assert np.isnan(hold.running[:4]).all()
-    assert steps(hold.running[4:]) == [1] * 8
+    assert np.isnan(of(hold, "running")[:4]).all()
+    assert steps(of(hold, "running")[4:]) == [1] * 8
     (hold,) = histories([windows("GPU-1", "ml/a")], cluster=Cluster(pods=(replace(pod, restarts=1),)))["GPU-1"].holds
-    assert np.isnan(hold.running).all()
+    assert np.isnan(of(hold, "running")).all()

@@ -90,10 +90,11 @@ def test_the_life_of_a_container(exported: bool, tmp_path: Path) -> None:
     assert gaps == ()
     assert {*found.containers} == {("ml/train", "main")}
     life = found.containers["ml/train", "main"]
-    assert steps(life.running) == [UNKNOWN, 0, 1, 1, 1, 1]
-    assert steps(life.init) == [UNKNOWN, 1, 0, 0, 0, 0]
-    assert steps(life.started) == [UNKNOWN, 0, first, first, second, second]
-    assert steps(life.deleting) == [UNKNOWN, 0, 0, 0, 0, 1]
+    assert life.first == 1
+    assert steps(life.running) == [0, 1, 1, 1, 1]
+    assert steps(life.init) == [1, 0, 0, 0, 0]
+    assert steps(life.started) == [0, first, first, second, second]
+    assert steps(life.deleting) == [0, 0, 0, 0, 1]
 
 
 def test_a_pod_made_anew_under_the_same_name_has_not_started(tmp_path: Path) -> None:

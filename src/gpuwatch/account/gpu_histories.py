@@ -242,18 +242,23 @@ def _holds(
     """told: kube-state-metrics was there. A Pod that it does not show, and of which there is no sample, has ended."""
     kinds = {ref: item.kind for item in fleet.findings for ref in item.pods if item.kind in _TELL_OF_THE_PAST}
     for (pod, container), pieces in card.held.items():
-        measured = {signal: fleet.blank() for signal in _SIGNALS}
-        for windows, part in pieces:
+        part = np.sum([part for _, part in pieces], axis=0)
+        there = np.flatnonzero(part)
+        if not len(there):
+            continue
+        span = slice(max(int(there[0]) - 1, 0), min(int(there[-1]) + 2, fleet.count))
+        measured = {signal: fleet.blank()[span] for signal in _SIGNALS}
+        for windows, of_piece in pieces:
             for signal, values in measured.items():
-                of_piece = np.where(part > 0, _values(windows, signal, fleet), np.nan)
-                measured[signal] = np.fmax(values, of_piece)
+                found = np.where(of_piece[span] > 0, _values(windows, signal, fleet)[span], np.nan)
+                measured[signal] = np.fmax(values, found)
         life = fleet.history.containers.get((pod, container))
-        running, init, started, deleting = _life(life, pods.get(pod), fleet)
-        has_ended = told & np.isnan(running) & np.isnan(measured[Signal.BUSY_RATIO]) & (life is not None)
+        running, init, started, deleting = _life(life, pods.get(pod), fleet, span)
+        has_ended = told[span] & np.isnan(running) & np.isnan(measured[Signal.BUSY_RATIO]) & (life is not None)
         yield HoldHistory(
             namespace=pod.partition("/")[0],
             workload=fleet.owners.get(pod) or f"Pod/{pod}",
-            part_ratio=np.where(has_ended, 0.0, np.sum([part for _, part in pieces], axis=0)),
+            part_ratio=np.where(has_ended, 0.0, part[span]),
             engine_ratio=measured[Signal.BUSY_RATIO],
             sm_ratio=measured[Signal.SM_ACTIVE_RATIO],
             memory_bytes=measured[Signal.MEMORY_USED_BYTES],
@@ -261,59 +266,71 @@ def _holds(
             init=init,
             started_seconds=started,
             deleting=deleting,
-            gang_waits=waits.get(pod, fleet.blank()),
+            gang_waits=waits.get(pod, fleet.blank())[span],
             worked_before=False if kinds.get(pod) is FindingKind.NEVER_USED else None,
             rests=kinds.get(pod) is FindingKind.BURSTY,
+            first=span.start,
         )
 
 
-def _life(life: ContainerHistory | None, pod: Pod | None, fleet: FleetHistory) -> tuple[Floats, Floats, Floats, Floats]:
-    """running, init, started_seconds and deleting. Without kube-state-metrics a Pod that lives, and whose containers
-    never restarted, is known to have run since some time after its start."""
+def _life(
+    life: ContainerHistory | None, pod: Pod | None, fleet: FleetHistory, span: slice
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """running, init, started_seconds and deleting in these steps. Without kube-state-metrics a Pod that lives, and
+    whose containers never restarted, is known to have run since some time after its start."""
+    begin = fleet.start.timestamp() + span.start * fleet.step_seconds
     if life is not None:
-        started = np.asarray(life.started)
-        passed = np.where(started == 0, np.inf, started - fleet.start.timestamp())
-        return np.asarray(life.running), np.asarray(life.init), passed, np.asarray(life.deleting)
-    running, started, zeros = fleet.blank(), fleet.blank(), fleet.blank()
+        running, init, started, deleting = (
+            _placed(values, life.first, fleet, span)
+            for values in (life.running, life.init, life.started, life.deleting)
+        )
+        return running, init, np.where(started == 0, np.inf, started - begin), deleting
+    running, started, zeros = (fleet.blank() for _ in range(3))
     stable = pod is not None and pod.phase == "Running" and not (pod.restarts or pod.deleting or pod.not_started)
     if pod is not None and pod.started and stable:
         after = fleet.place(pod.started + timedelta(seconds=LOAD_SECONDS))
         running[after:], zeros[after:] = 1.0, 0.0
-        started[after:] = (pod.started - fleet.start).total_seconds()
-    return running, zeros, started, zeros
+        started[after:] = pod.started.timestamp() - begin
+    return running[span], zeros[span], started[span], zeros[span]
+
+
+def _placed(values: "array[float]", first: int, fleet: FleetHistory, span: slice) -> Floats:
+    """The values, which begin with the step `first`, in these steps; unknown outside of them."""
+    found = fleet.blank()
+    found[first : first + len(values)] = values
+    return found[span]
 
 
 def _waits(fleet: FleetHistory, pods: Mapping[PodRef, Pod]) -> Mapping[PodRef, Floats]:
     """Whether a member of its gang has not started, for each Pod that holds GPUs; of Pods that are gone, by the most
     Pods that their Workload had at a time."""
     refs = sorted({each.pod for each in fleet.windows if each.pod})
-    started: dict[PodRef, Floats] = {}
-    for (ref, _), life in fleet.history.containers.items():
-        begun = np.where(np.isnan(life.started), np.nan, (np.asarray(life.started) > 0).astype(np.float64))
-        started[ref] = np.fmin(started[ref], begun) if ref in started else begun
+    lives = grouped(fleet.history.containers.values(), lambda life: life.pod)
     found: dict[PodRef, Floats] = {}
     for gang in fleet.cluster.gangs:
-        members = [_unstarted(started.get(ref), pods.get(ref), fleet) for ref in gang.pods]
-        if members:
+        if gang.pods:
+            members = [_unstarted(lives.get(ref, ()), pods.get(ref), fleet) for ref in gang.pods]
             found |= dict.fromkeys(gang.pods, _any(members))
+    nobody = np.zeros(fleet.count)
     by_owner = grouped((ref for ref in refs if ref not in pods), lambda ref: fleet.owners.get(ref, ""))
     for owner, gone in by_owner.items():
-        kind, together = owner.partition("/")[0], [started.get(ref, fleet.blank()) for ref in gone]
-        here = np.nansum(together, axis=0)
-        if not owner:
-            continue
-        if kind in ALONE or len(gone) == 1:
-            found |= dict.fromkeys(gone, np.zeros(fleet.count))
-        elif kind != "Job":
-            found |= dict.fromkeys(gone, np.where(here < here.max(), 1.0, 0.0))
-    return found | {ref: np.zeros(fleet.count) for ref in refs if ref in pods and ref not in found}
+        kind = owner.partition("/")[0]
+        if owner and (kind in ALONE or len(gone) == 1):
+            found |= dict.fromkeys(gone, nobody)
+        elif owner and kind != "Job":
+            begun = np.nansum([1.0 - _unstarted(lives.get(ref, ()), None, fleet) for ref in gone], axis=0)
+            found |= dict.fromkeys(gone, np.where(begun < begun.max(), 1.0, 0.0))
+    return found | {ref: nobody for ref in refs if ref in pods and ref not in found}
 
 
-def _unstarted(started: Floats | None, pod: Pod | None, fleet: FleetHistory) -> Floats:
-    if started is not None:
-        return 1.0 - started
+def _unstarted(lives: Sequence[ContainerHistory], pod: Pod | None, fleet: FleetHistory) -> Floats:
+    """Whether a container of the Pod has not started: 1, 0, or NaN where nothing tells."""
     waits = fleet.blank()
-    if pod is not None and (not pod.node or pod.not_started) and pod.created is not None:
+    for life in lives:
+        started = _placed(life.started, life.first, fleet, slice(None))
+        has_begun = np.maximum.accumulate(np.nan_to_num(started)) > 0
+        waits = np.fmax(waits, np.where(has_begun, 0.0, np.where(np.isnan(started), np.nan, 1.0)))
+    if not lives and pod is not None and (not pod.node or pod.not_started) and pod.created is not None:
         waits[fleet.place(pod.created) :] = 1.0
     return waits
 

@@ -40,11 +40,12 @@ IDLE_SECONDS = 5 * 3600
 class HoldHistory:
     """One container's hold of a GPU, or of a part of it. All arrays have one value for each step.
 
-    part_ratio: the part of the GPU that it has, 0 to 1. engine_ratio, sm_ratio: means of the step. memory_bytes: in
-    use. running: its container runs. init: an init container runs. started_seconds: from the span's start to the newest
-    start of its container by then, negative if before, infinite before its first. deleting: its Pod is being deleted.
-    gang_waits: a member of its gang has not started. worked_before: whether it worked before the span; None unknown.
-    rests: its past explains a silence that is not over.
+    first: the GPU's step at which its arrays begin: the one before it has the GPU. They end one after it, where the
+    span has these steps. part_ratio: the part of the GPU that it has, 0 to 1. engine_ratio, sm_ratio: means of the
+    step. memory_bytes: in use. running: its container runs. init: an init container runs. started_seconds: from its
+    first step to the newest start of its container by then, negative if before, infinite before its first. deleting:
+    its Pod is being deleted. gang_waits: a member of its gang has not started. worked_before: whether it worked before
+    the span; None unknown. rests: its past explains a silence that is not over.
     """
 
     namespace: str
@@ -60,6 +61,11 @@ class HoldHistory:
     gang_waits: Floats
     worked_before: bool | None = None
     rests: bool = False
+    first: int = 0
+
+    @property
+    def steps(self) -> slice:
+        return slice(self.first, self.first + len(self.part_ratio))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +96,16 @@ class GpuHistory:
 
 
 def shares_of(gpu: GpuHistory, step_seconds: float) -> Iterator[tuple[HoldHistory | None, Shares]]:
-    """The shares of each hold, and (None) of what no Pod has. In each step they add up to exists_ratio."""
+    """The shares of each hold in its steps, and (None) of what no Pod has. They add up to exists_ratio in each step."""
     parts = [np.clip(hold.part_ratio, 0.0, None) for hold in gpu.holds]
-    held = np.sum(parts, axis=0) if parts else np.zeros_like(gpu.exists_ratio)
+    held = np.zeros_like(gpu.exists_ratio)
+    for hold, part in zip(gpu.holds, parts, strict=True):
+        held[hold.steps] += part
     # A Pod that has ended may still be listed beside its successor.
     factor = np.where(held > gpu.exists_ratio, gpu.exists_ratio / np.where(held > 0, held, 1.0), 1.0)
     left = np.clip(gpu.exists_ratio - held * factor, 0.0, None)
     for hold, part in zip(gpu.holds, parts, strict=True):
-        yield hold, _held(hold, part * factor, step_seconds)
+        yield hold, _held(hold, part * factor[hold.steps], step_seconds)
     yield None, _free(gpu, left)
 
 
@@ -117,15 +125,16 @@ def entries_of(
     found: dict[tuple[int, str, str, str, str, str, Row, bool], float] = {}
     for gpu in gpus:
         starts = begin.timestamp() + np.arange(len(gpu.exists_ratio)) * float(step_seconds)
-        first = int(np.searchsorted(starts, start.timestamp()))
-        hours, bounds = np.unique(np.floor(starts[first:] / 3600).astype(np.int64), return_index=True)
-        if not len(hours):
-            continue
-        capacity += float(gpu.exists_ratio[first:].sum()) * step_seconds / 3600
+        counted = starts >= start.timestamp()
+        capacity += float(gpu.exists_ratio[counted].sum()) * step_seconds / 3600
         for hold, shares in shares_of(gpu, step_seconds):
-            holder = (hold.namespace, hold.workload) if hold else ("", "")
+            holder, steps = ((hold.namespace, hold.workload), hold.steps) if hold else (("", ""), slice(None))
+            here = counted[steps]
+            hours, bounds = np.unique(np.floor(starts[steps][here] / 3600).astype(np.int64), return_index=True)
+            if not len(hours):
+                continue
             for (row, unknown), share in shares.items():
-                sums = np.add.reduceat(share[first:], bounds) * (step_seconds / 3600)
+                sums = np.add.reduceat(share[here], bounds) * (step_seconds / 3600)
                 for index in np.flatnonzero(sums).tolist():
                     key = (int(hours[index]), gpu.node, gpu.pool, gpu.gpu_model, *holder, row, unknown)
                     found[key] = found.get(key, 0.0) + float(sums[index])
@@ -155,10 +164,14 @@ class _Split:
 
     def take(self, row: Row, holds: Floats, unknown: Row) -> None:
         """The row takes its ratio of what is left; where that is unknown, the twin of `unknown` takes all of it."""
-        known = np.nan_to_num(holds)
+        if not holds.any():
+            return  # most rows in most holds
+        unsure = np.isnan(holds)
+        known = np.where(unsure, 0.0, holds)
         self.add(row, False, self.left * known)
-        self.add(unknown, True, np.where(np.isnan(holds), self.left, 0.0))
-        self.left = np.where(np.isnan(holds), 0.0, self.left * (1.0 - known))
+        if unsure.any():
+            self.add(unknown, True, np.where(unsure, self.left, 0.0))
+        self.left = np.where(unsure, 0.0, self.left * (1.0 - known))
 
     def add(self, row: Row, unknown: bool, share: Floats) -> None:
         before = self.shares.get((row, unknown))
@@ -235,13 +248,14 @@ def _worked(hold: HoldHistory, active: Floats, here: npt.NDArray[np.bool_], step
     the time before the span, could have been work."""
     index = np.arange(len(active))
     unknown_start = np.isnan(hold.started_seconds)
-    since = np.where(unknown_start, -1.0, np.floor(hold.started_seconds / step_seconds))
+    since = np.where(unknown_start, -np.inf, np.floor(hold.started_seconds / step_seconds))
     last_active = _last(np.where(active == 1, index, -1))
     last_unknown = _last(np.where(here & np.isnan(active), index, -1))
     worked = (last_active >= 0) & (last_active >= since)
     maybe = (last_unknown >= 0) & (last_unknown >= since)
-    worked |= (since < 0) & (hold.worked_before is True)
-    maybe |= (since < 0) & (hold.worked_before is None)
+    before = since + hold.first < 0
+    worked |= before & (hold.worked_before is True)
+    maybe |= before & (hold.worked_before is None)
     return np.where(worked, np.where(unknown_start, np.nan, 1.0), np.where(maybe, np.nan, 0.0))
 
 

@@ -1,7 +1,11 @@
 """The ledger of a period: read from telemetry and the cluster, and nothing stored."""
 
+from array import array
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
+
+import numpy as np
 
 from gpuwatch.account.fleet_cost import rates_of
 from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
@@ -15,6 +19,7 @@ from gpuwatch.facts.catalog.xids import xids as catalog
 from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.facts.model.ledger import Ledger
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Signal
+from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.size.collect import Stretch, StretchReader
 from gpuwatch.size.profile.joint_table import THROTTLED
 from gpuwatch.sources.collect.origin import find_origin
@@ -53,7 +58,7 @@ def read_ledger(opened: Opened, length: timedelta, end: datetime | None = None, 
     with progress("ledger", quiet=quiet) as told:
         for stretch in reader.stretches(begin, until):
             told(f"ledger: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
-            read.append(stretch)
+            read.append(replace(stretch, windows=tuple(map(_compact, stretch.windows))))
             if stretch.end == stretch.start:
                 break
         until = max(read[-1].end if read else start, start)
@@ -94,6 +99,12 @@ def read_ledger(opened: Opened, length: timedelta, end: datetime | None = None, 
         entries=entries,
         gaps=tuple(dict.fromkeys(found)),
     )
+
+
+def _compact(windows: HeldWindows) -> HeldWindows:
+    """In half of the memory, as a period is longer than a stretch; its shares stay exact, as they are made of these."""
+    values = {signal: array("f", np.asarray(each, np.float32).tobytes()) for signal, each in windows.values.items()}
+    return replace(windows, values=values)
 
 
 def _nodes(snapshot: Snapshot, devices: Iterable[Device]) -> dict[str, str]:

@@ -119,14 +119,17 @@ class NodeHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerHistory:
-    """A container with GPUs in each step, from kube-state-metrics: 1 yes, 0 no, NaN unknown. Arrays as in NodeHistory.
+    """A container with GPUs in each step, from kube-state-metrics: 1 yes, 0 no, NaN unknown. Arrays as in NodeHistory,
+    those of yes and no of type 'f'.
 
-    running: it runs. init: an init container of its Pod runs. started: Unix seconds of its newest start by then, 0
-    before its first. deleting: its Pod is being deleted.
+    first: the step at which its arrays begin; there is nothing before and after them. running: it runs. init: an init
+    container of its Pod runs. started: Unix seconds of its newest start by then, 0 before its first. deleting: its Pod
+    is being deleted.
     """
 
     pod: PodRef
     container: str
+    first: int = 0
     running: "array[float]"
     init: "array[float]"
     started: "array[float]"

@@ -130,20 +130,23 @@ def _container_histories(
     reported: dict[PodRef, FloatArray] = {}
     for (pod, _), values in running.items():
         reported[pod] = np.fmax(reported.get(pod, blank), values * 0.0)  # 0 where the Pod has a row
+    no_init = asked.unknown("kube_pod_init_container_status_running")
+    not_deleted = asked.unknown("kube_pod_deletion_timestamp")
     found = {}
     for pod, container in sorted(containers):
         runs, zero = running.get((pod, container)), reported.get(pod)
         if runs is None or zero is None:
             continue
+        there = np.flatnonzero(~np.isnan(zero))
+        span = slice(int(there[0]), int(there[-1]) + 1)
         found[pod, container] = ContainerHistory(
             pod=pod,
             container=container,
-            running=_packed(runs),
-            init=_packed(np.fmax(init.get(pod, blank), zero + asked.unknown("kube_pod_init_container_status_running"))),
-            started=_packed(started[pod, container]),
-            deleting=_packed(
-                np.where(deleted.get(pod, blank) > 0, 1.0, zero + asked.unknown("kube_pod_deletion_timestamp"))
-            ),
+            first=span.start,
+            running=_flags(runs[span]),
+            init=_flags(np.fmax(init.get(pod, blank), zero + no_init)[span]),
+            started=_packed(started[pod, container][span]),
+            deleting=_flags(np.where(deleted.get(pod, blank) > 0, 1.0, zero + not_deleted)[span]),
         )
     return found
 
@@ -246,6 +249,11 @@ def _container_name(labels: Labels) -> tuple[PodRef, str]:
 
 def _container_of_pod(labels: Labels) -> tuple[PodRef, str, str]:
     return *_container_name(labels), labels.get("uid", "")
+
+
+def _flags(values: FloatArray) -> "array[float]":
+    """In half of the memory: a large fleet has tens of thousands of containers."""
+    return array("f", values.astype(np.float32).tobytes())
 
 
 def _packed(values: FloatArray) -> "array[float]":

@@ -1,0 +1,130 @@
+"""What the ledger of a week costs once it is read: 10,000 GPUs beside 1,000.
+
+Each fleet is a process of its own, with windows and histories as `gpuwatch ledger` has them: 5 h and 7 days in steps of
+5 minutes, a Pod a day on four of five GPUs, eight GPUs a Node, and a Job on each Node. The ratio matters, not the
+seconds.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from array import array
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
+from gpuwatch.account.ledger import entries_of
+from gpuwatch.facts.model.cluster import Cluster
+from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, NodeHistory
+from gpuwatch.facts.model.telemetry import Signal
+from gpuwatch.facts.model.workload_profile import HeldWindows
+from lab.benchmarks.window_statistics import peak_mib
+
+START, STEP, DAY = datetime(2026, 3, 2, tzinfo=UTC), 300, 288
+COUNT = (7 * 24 + 5) * 12
+
+
+def fleet(gpus: int) -> FleetHistory:
+    rng = np.random.default_rng(7)
+    windows, containers = [], {}
+    for gpu in range(gpus):
+        for day, begin in enumerate(range(0, COUNT, DAY)):
+            length = min(DAY, COUNT - begin)
+            engine = np.clip(rng.normal(0.6, 0.4, length), 0.0, 1.0)
+            pod = f"ml/train-{gpu // 8}-{gpu % 8}-{day}" if gpu % 5 else ""
+            values = {
+                Signal.BUSY_RATIO: engine,
+                Signal.SM_ACTIVE_RATIO: engine / 2,
+                Signal.MEMORY_USED_BYTES: engine * 1e10,
+            }
+            windows.append(
+                HeldWindows(
+                    device=f"GPU-{gpu}",
+                    uuid=f"GPU-{gpu}",
+                    model="NVIDIA A100-SXM4-80GB",
+                    mig_profile="",
+                    pod=pod,
+                    container="main" if pod else "",
+                    shared=False,
+                    start=START + timedelta(seconds=STEP * begin),
+                    step_seconds=STEP,
+                    values={signal: column(each, "f") for signal, each in values.items()},
+                )
+            )
+            if pod:
+                containers[pod, "main"] = life(pod, begin, length)
+    nodes = {f"node-{number}": node(f"node-{number}") for number in range((gpus + 7) // 8)}
+    return FleetHistory(
+        start=START,
+        step_seconds=STEP,
+        count=COUNT,
+        windows=windows,
+        owners={pod: f"Job/{pod.rsplit('-', 2)[0]}" for pod, _ in containers},
+        node_of={f"GPU-{gpu}": f"node-{gpu // 8}" for gpu in range(gpus)},
+        cluster=Cluster(),
+        history=ClusterHistory(
+            start=START, step_seconds=STEP, nodes=nodes, containers=containers, waiting_gpus=column(np.zeros(COUNT))
+        ),
+    )
+
+
+def column(values: np.ndarray, kind: str = "d") -> "array[float]":
+    return array(kind, values.astype(kind).tobytes())
+
+
+def life(pod: str, begin: int, length: int) -> ContainerHistory:
+    ones = np.ones(length)
+    return ContainerHistory(
+        pod=pod,
+        container="main",
+        first=begin,
+        running=column(ones, "f"),
+        init=column(ones * 0.0, "f"),
+        started=column(ones * (START.timestamp() + STEP * begin)),
+        deleting=column(ones * 0.0, "f"),
+    )
+
+
+def node(name: str) -> NodeHistory:
+    ones = np.ones(COUNT)
+    return NodeHistory(
+        name=name,
+        ready=column(ones),
+        cordoned=column(ones * 0),
+        capacity=column(ones * 8),
+        allocatable=column(ones * 8),
+    )
+
+
+def measure(gpus: int) -> None:
+    history = fleet(gpus)
+    read = peak_mib()
+    begin = time.perf_counter()
+    capacity, entries = entries_of(gpu_histories(history), START, STEP, START + timedelta(hours=5), lambda *_: 2.0)
+    assert abs(capacity - gpus * 168) < 1e-3
+    print(gpus, time.perf_counter() - begin, len(entries), read, peak_mib())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, help="measure a fleet of this size alone, here")
+    given = parser.parse_args().gpus
+    if given:
+        measure(given)
+        return
+    table = Table("GPUs", "seconds", "÷ 1,000 GPUs", "entries", "MiB of facts", "peak MiB")
+    first = 0.0
+    for gpus in (1000, 10_000):
+        run = (sys.executable, "-m", "lab.benchmarks.ledger", "--gpus", str(gpus))
+        found = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+        first = first or float(found[1])
+        table.add_row(f"{gpus:,}", f"{float(found[1]):.1f}", f"{float(found[1]) / first:.1f}", *found[2:])
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
