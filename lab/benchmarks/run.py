@@ -14,6 +14,7 @@ RUNS = (
     ("plan_growth",),
     ("profile_update", "week"),
     ("profile_update", "fleet"),
+    ("ledger",),
     ("mig_plan",),
     ("state",),
     ("guardrails",),
