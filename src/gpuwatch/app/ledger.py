@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import numpy as np
 
@@ -32,10 +32,10 @@ VERSION = 1
 SIGNALS = (Signal.BUSY_RATIO, Signal.SM_ACTIVE_RATIO, Signal.MEMORY_USED_BYTES)
 
 
-def read_ledger(opened: Opened, length: timedelta, end: datetime | None = None, *, quiet: bool = False) -> Ledger:
-    """The ledger of the period `length` up to `end`, or up to the moment of the sources; both ends at whole steps.
+def read_ledger(opened: Opened, length: timedelta, *, quiet: bool = False) -> Ledger:
+    """The ledger of the period `length` up to the moment of the sources; both ends at whole steps.
 
-    What is shorter than a silence of IDLE_SECONDS can only be told with what came before, so that much more is read.
+    What a silence is depends on at most IDLE_SECONDS before it, so that much more is read.
     Raises SourceError without telemetry. A stretch of time that could not be read ends the ledger, with a Gap.
     """
     if opened.store is None:
@@ -43,7 +43,7 @@ def read_ledger(opened: Opened, length: timedelta, end: datetime | None = None, 
         raise SourceError(f"the ledger is made of days, but {given}: use --prometheus URL or --telemetry FILE")
     settings, connection = opened.settings, opened.settings.prometheus
     step = settings.fetch.step_seconds
-    until = aligned((end or opened.at) - timedelta(seconds=settings.fetch.settle_seconds), step)
+    until = aligned(opened.at - timedelta(seconds=settings.fetch.settle_seconds), step)
     start = aligned(until - length, step)
     begin = aligned(start - timedelta(seconds=IDLE_SECONDS), step)
     snapshot = take_snapshot(opened, quiet=quiet)
