@@ -168,6 +168,20 @@ def test_the_start_of_a_pod_in_its_parts() -> None:
     }
 
 
+def test_two_hours_of_load_begin_once_the_gang_has_started() -> None:
+    waits = line(60, (30, 1.0), (1, 0.0))
+    rows = held(60, 0.0, started_seconds=-1.0, worked_before=False, gang_waits=waits)
+    assert rows == {(Row.GANG, False): 30, (Row.LOAD, False): 24, (Row.NEVER_USED, False): 6}
+    waits = line(60, (20, 1.0), (10, UNKNOWN), (1, 0.0))
+    rows = held(60, 0.0, started_seconds=-1.0, worked_before=False, gang_waits=waits)
+    assert rows == {
+        (Row.GANG, False): 20,
+        (Row.LOAD, False): 14,  # 24 since the last step in which it is known to have waited, less 10
+        (Row.LOAD, True): 20,
+        (Row.NEVER_USED, False): 6,
+    }
+
+
 def test_a_restart_and_an_end_are_named_only_while_nothing_runs() -> None:
     running = line(30, (10, 1.0), (6, 0.0), (1, 1.0))
     started = line(30, (16, LONG_AGO), (1, 16.0 * STEP))
@@ -189,8 +203,9 @@ def test_a_silence_with_an_unmeasured_step_is_known_where_that_does_not_matter()
     # With the step 30 min long, without it twice a pause.
     edge = held(30, line(30, (9, 1.0), (3, 0.0), gap, (2, 0.0), (1, 1.0)))
     assert (edge[Row.SUSPECTED, True], edge[Row.UNMEASURED, True]) == (5, 1)
-    # Nobody measured whether it worked before.
-    assert held(80, line(80, (70, 0.0), (10, 1.0)), worked_before=None)[Row.SUSPECTED, True] == 70
+    # Nobody measured whether it worked before, and it may have waited for its gang until the span began.
+    early = held(80, line(80, (70, 0.0), (10, 1.0)), worked_before=None)
+    assert (early[Row.LOAD, True], early[Row.SUSPECTED, True]) == (24, 46)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,9 @@ EXPECTED = {
     # 78 − 1 − 4. 6: 80 − 10 − 3. 7: 68 − 1 − 1 − 4. 9: 20 + (10 − 3) + 15 + (68 − 9 − 1 − 2 − 5). 10: 30 − 3 + ⅛·20.
     # Less two times ⅓ h in which nothing was known of Nodes: 2, ¼ of 4, 9 and ⅛ of 10; 2, ½ of 4, 5, 7 and 9.
     (Row.USABLE, False): 18 + 88 + 5 / 6 + 42.75 + 53.25 + (47 + 73) + (67 + 62) + 93 + 29.5 - (2.375 + 4.5) / 3,
-    (Row.USABLE, True): 1 + (3.5 + 4.5) / 3,  # card 9 while it was not scraped; those times, with ½ of 4 and all of 10
+    # Card 9 while it was not scraped; those times, with the rest of ½ of 4 and all of 10.
+    (Row.USABLE, True): 1 + (3.5 + 4.5 - 0.25 - 0.875) / 3,
+    (Row.UNREACHABLE, True): (0.25 + 0.875) / 3,
     (Row.WAITED_FOR, True): 12.75,  # three hours: ¼ of card 4; 5, 6, 9 and 10
     (Row.UNREACHABLE, False): 30.0 + 17.5 - (0.25 + 0.875) / 3,  # ¼ of card 4 for 120 h; ⅞ of 10 for 20 h
     (Row.MAINTENANCE, False): 20.0,  # 5 and 6

@@ -240,7 +240,7 @@ def _holds(
     card: _Card, fleet: FleetHistory, pods: Mapping[PodRef, Pod], waits: Mapping[PodRef, Floats], told: _Bools
 ) -> Iterable[HoldHistory]:
     """told: kube-state-metrics was there. A Pod that it does not show, and of which there is no sample, has ended."""
-    kinds = {ref: item.kind for item in fleet.findings for ref in item.pods if item.kind in _TELL_OF_THE_PAST}
+    kinds = {ref: item.kind for item in fleet.findings for ref in item.pods if item.kind in _WORKED}
     for (pod, container), pieces in card.held.items():
         part = np.sum([part for _, part in pieces], axis=0)
         there = np.flatnonzero(part)
@@ -267,7 +267,7 @@ def _holds(
             started_seconds=started,
             deleting=deleting,
             gang_waits=waits.get(pod, fleet.blank())[span],
-            worked_before=False if kinds.get(pod) is FindingKind.NEVER_USED else None,
+            worked_before=_WORKED.get(kinds.get(pod)),
             rests=kinds.get(pod) is FindingKind.BURSTY,
             first=span.start,
         )
@@ -355,5 +355,9 @@ def _degraded(fleet: FleetHistory) -> dict[str, Floats]:
 
 
 _SIGNALS = (Signal.BUSY_RATIO, Signal.SM_ACTIVE_RATIO, Signal.MEMORY_USED_BYTES)
-_TELL_OF_THE_PAST = (FindingKind.NEVER_USED, FindingKind.BURSTY)
+_WORKED: Mapping[FindingKind | None, bool] = {
+    FindingKind.NEVER_USED: False,
+    **dict.fromkeys((FindingKind.ABANDONED, FindingKind.MODEL_LOADED, FindingKind.BURSTY), True),
+}
+"""What the idle rules, which see two weeks, tell of the time before the span, so that both have one class."""
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"

@@ -179,20 +179,23 @@ class _Split:
 
 
 def _free(gpu: GpuHistory, part: Floats) -> Shares:
-    split = _Split(part)
-    # Whether a Node that is not Ready is also cordoned does not matter, so neither has to be known then.
-    split.take(Row.ABSENT, _either(_not(gpu.ready), gpu.missing), Row.USABLE)
+    uncovered = _Split(np.minimum(part, gpu.uncovered_ratio))
+    split = _Split(part - uncovered.left)
+    absent = _either(_not(gpu.ready), gpu.missing)
     outside = _either(_above(gpu.engine_ratio, ACTIVE_RATIO), _at_least(gpu.memory_bytes, MODEL_BYTES))
-    split.take(Row.OUTSIDE, outside, Row.USABLE)
-    split.take(Row.ABSENT, np.clip(gpu.withheld_ratio, 0.0, 1.0), Row.USABLE)
-    split.take(Row.DEGRADED, _both(gpu.cordoned, gpu.degraded), Row.MAINTENANCE)
-    split.take(Row.MAINTENANCE, gpu.cordoned, Row.USABLE)
-    with np.errstate(invalid="ignore"):
-        uncovered = np.where(split.left > 0, np.minimum(gpu.uncovered_ratio / np.where(part > 0, part, 1.0), 1.0), 0.0)
-    split.take(Row.UNREACHABLE, uncovered, Row.UNREACHABLE)
+    # Slices that no instance covers have no telemetry of their own, and nothing can use them.
+    for each, used, unknown in ((uncovered, np.zeros_like(part), Row.UNREACHABLE), (split, outside, Row.USABLE)):
+        each.take(Row.ABSENT, absent, unknown)
+        each.take(Row.OUTSIDE, used, unknown)
+        each.take(Row.ABSENT, np.clip(gpu.withheld_ratio, 0.0, 1.0), unknown)
+        each.take(Row.DEGRADED, _both(gpu.cordoned, gpu.degraded), Row.MAINTENANCE)
+        each.take(Row.MAINTENANCE, gpu.cordoned, unknown)
+    split.add(Row.UNREACHABLE, False, uncovered.left)
     # Whether a waiting Pod fits here is not known.
     split.take(Row.WAITED_FOR, np.where(gpu.waited_for > 0, np.nan, 0.0), Row.WAITED_FOR)
     split.take(Row.USABLE, np.where(np.isnan(gpu.waited_for), np.nan, 1.0), Row.USABLE)
+    for (row, is_unknown), share in uncovered.shares.items():
+        split.add(row, is_unknown, share)
     return split.shares
 
 
@@ -236,11 +239,20 @@ def _work(split: _Split, hold: HoldHistory) -> None:
 
 
 def _young(hold: HoldHistory, step_seconds: float) -> Floats:
-    """Whether the step ends within LOAD_SECONDS of the container's newest start."""
-    ends = (np.arange(len(hold.part_ratio)) + 1) * step_seconds
-    return np.where(
-        np.isnan(hold.started_seconds), np.nan, (ends - hold.started_seconds <= LOAD_SECONDS).astype(np.float64)
-    )
+    """Whether the step ends within LOAD_SECONDS of the container's newest start, or of the end of its wait for its
+    gang, the later of them. It may have waited until the span began."""
+    index = np.arange(len(hold.part_ratio))
+    ends = (index + 1) * step_seconds
+
+    def within(waits: npt.NDArray[np.bool_], before: float) -> npt.NDArray[np.bool_]:
+        last = _last(np.where(waits, index, -1))
+        since = np.where(last >= 0, (last + 1) * step_seconds, before)
+        return ends - np.maximum(hold.started_seconds, since) <= LOAD_SECONDS
+
+    certain = within(hold.gang_waits == 1, -np.inf)
+    possible = within(hold.gang_waits != 0, 0.0 if hold.first == 0 else -np.inf)
+    known = np.where(certain, 1.0, np.where(possible, np.nan, 0.0))
+    return np.where(np.isnan(hold.started_seconds), np.nan, known)
 
 
 def _worked(hold: HoldHistory, active: Floats, here: npt.NDArray[np.bool_], step_seconds: float) -> Floats:

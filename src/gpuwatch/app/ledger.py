@@ -83,10 +83,13 @@ def read_ledger(opened: Opened, length: timedelta, *, quiet: bool = False) -> Le
     capacity, entries = entries_of(
         gpu_histories(fleet), begin, step, start, lambda model, node: rates.price(model, node=node)
     )
+    shown = (*snapshot.gaps, *(gap for stretch in read for gap in stretch.gaps))
+    ours = {f"signal {signal}" for signal in SIGNALS}
     found = (
-        *snapshot.gaps,
+        # Signals of the rules are not the ledger's.
+        *(gap for gap in shown if gap.kind is not GapKind.SIGNAL_MISSING or gap.what in ours),
         *_doubted(snapshot),
-        *(gap for stretch in read for gap in (*stretch.gaps, *_unattributed(stretch))),
+        *(gap for stretch in read for gap in _unattributed(stretch)),
         *gaps,
     )
     return Ledger(
