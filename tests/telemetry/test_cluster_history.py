@@ -151,6 +151,38 @@ def test_while_kube_state_metrics_is_away_nothing_is_known(tmp_path: Path) -> No
     assert steps(found.nodes["gpu-1"].cordoned) == [0, 0, 0, UNKNOWN, UNKNOWN, UNKNOWN]
 
 
+def test_while_kube_state_metrics_moves_nothing_is_counted_twice(tmp_path: Path) -> None:
+    timeline = Timeline()
+    for instance, ago, until in (("10.0.0.9:8080", step(0), step(2.5)), ("10.0.0.10:8080", step(2.5), 0)):
+        of = named(False, node="gpu-1") | {"instance": instance}
+        ready = of | {"condition": "Ready", "status": "true"}
+        timeline.add("kube_node_status_condition", ready, 1, ago=ago, until=until, ends=until > 0)
+        for name, count in (("capacity", 8), ("allocatable", 7)):
+            gpus = of | {"resource": "nvidia_com_gpu"}
+            timeline.add(f"kube_node_status_{name}", gpus, count, ago=ago, until=until, ends=until > 0)
+    node = history(timeline.store(tmp_path))[0].nodes["gpu-1"]
+    assert (steps(node.ready), steps(node.capacity), steps(node.allocatable)) == ([1] * 6, [8] * 6, [7] * 6)
+
+
+def test_without_series_of_nodes_there_is_a_gap_and_pods_are_known(tmp_path: Path) -> None:
+    main = named(False, namespace="ml", pod="train", container="main")
+    store = Timeline().add("kube_pod_container_status_running", main, 1).store(tmp_path)
+    found, (gap,) = history(store)
+    assert ({*found.nodes}, {*found.containers}) == (set(), {("ml/train", "main")})
+    assert (gap.kind, "Pods started" in gap.detail) == (GapKind.SIGNAL_MISSING, False)
+    assert cluster_history(store, AT - timedelta(hours=1), AT, STEP, (), {("ml/train", "main")})[1] == ()
+
+
+@pytest.mark.parametrize("metric", ["kube_pod_container_state_started", "kube_pod_container_status_restarts_total"])
+def test_without_its_starts_or_restarts_a_container_may_have_started(metric: str, tmp_path: Path) -> None:
+    main = named(False, namespace="ml", pod="train", container="main")
+    timeline = there(Timeline(), False).add("kube_pod_container_status_running", main, 0)
+    store = Witness(timeline.store(tmp_path), refuses=lambda asked: asked.selector.metric == metric)
+    found, (gap,) = history(store)
+    assert gap.kind == GapKind.QUERY_FAILED
+    assert steps(found.containers["ml/train", "main"].started) == [UNKNOWN] * 6
+
+
 def test_without_kube_state_metrics_there_is_a_gap(tmp_path: Path) -> None:
     found, (gap,) = history(Timeline().add("up", TARGET, 1).store(tmp_path))
     assert (found.nodes, found.containers) == ({}, {})

@@ -36,6 +36,7 @@ _K = TypeVar("_K")
 
 _NAMES_AT_ONCE = 50
 """Names of up to 253 characters; VictoriaMetrics accepts queries of 16 KiB."""
+_CONDITION = "kube_node_status_condition"
 _READY = (Matcher("condition", MatchOp.EQUAL, "Ready"), Matcher("status", MatchOp.EQUAL, "true"))
 _OURS = (Matcher("key", MatchOp.MATCHES, f"{PREFIX.replace('.', '[.]')}.*"),)
 
@@ -49,14 +50,15 @@ def cluster_history(
     containers: Collection[tuple[PodRef, str]],
 ) -> tuple[ClusterHistory, tuple[Gap, ...]]:
     """The steps (start + i·step, start + (i+1)·step] of these Nodes and containers; both ends are rounded down to whole
-    steps. A query that fails is a Gap, and its facts are unknown. Without any series there is a Gap."""
+    steps. A query that fails is a Gap, and its facts are unknown. Without any series of these Nodes there is a Gap."""
     steps = aligned_steps(start, end, step_seconds)
     asked = _Questions(store, steps)
     of_nodes, of_containers = _node_histories(asked, nodes), _container_histories(asked, containers)
-    if not of_nodes and not of_containers and not asked.gaps:
+    if nodes and not of_nodes and _CONDITION not in asked.failed:
+        started = "" if of_containers else " and when Pods started"
         detail = (
-            "no series of kube_node_status_condition for these Nodes, so it is unknown when they were out of service "
-            "and when Pods started; let Prometheus scrape kube-state-metrics"
+            f"no series of {_CONDITION} for these Nodes, so it is unknown when they were out of service{started}; "
+            "Prometheus has to scrape kube-state-metrics, and its metric allow list has to name it"
         )
         asked.gaps.append(Gap(kind=GapKind.SIGNAL_MISSING, what="history of Nodes and Pods", detail=detail))
     waiting = asked.sums("kube_pod_container_resource_requests", (ACCELERATORS,), ("node", "exported_node"))
@@ -79,17 +81,23 @@ def cluster_history(
 def _node_histories(asked: "_Questions", nodes: Collection[str]) -> dict[str, NodeHistory]:
     labels = ("exported_node", "node")
 
-    def of(metric: str, *matchers: Matcher, combine: Combine = Combine.MAX) -> dict[str, FloatArray]:
-        return asked.about(metric, labels, {*nodes}, matchers, (), _node_name, combine)
+    def of(metric: str, *matchers: Matcher) -> dict[str, FloatArray]:
+        return asked.about(metric, labels, {*nodes}, matchers, (), _node_name)
 
-    ready, ours = of("kube_node_status_condition", *_READY), of("kube_node_spec_taint", *_OURS)
+    def counted(metric: str) -> dict[str, FloatArray]:
+        """Added up here: while kube-state-metrics moves there are two series of each resource."""
+        total: dict[str, FloatArray] = {}
+        each = asked.about(metric, labels, {*nodes}, (ACCELERATORS,), ("resource",), _resource_of_node)
+        for (name, _), values in each.items():
+            before = total.get(name, blank)
+            total[name] = np.where(np.isnan(before), values, before + np.nan_to_num(values))
+        return total
+
+    ready, ours = of(_CONDITION, *_READY), of("kube_node_spec_taint", *_OURS)
     if not ready:
         return {}
-    unschedulable = of("kube_node_spec_unschedulable")
-    counted = [
-        of(f"kube_node_status_{name}", ACCELERATORS, combine=Combine.SUM) for name in ("capacity", "allocatable")
-    ]
-    blank = np.full(asked.steps.count, np.nan)
+    unschedulable, blank = of("kube_node_spec_unschedulable"), np.full(asked.steps.count, np.nan)
+    capacity, allocatable = counted("kube_node_status_capacity"), counted("kube_node_status_allocatable")
     reported = np.logical_or.reduce([~np.isnan(values) for values in ready.values()])
     found = {}
     for name in sorted(nodes):
@@ -100,8 +108,8 @@ def _node_histories(asked: "_Questions", nodes: Collection[str]) -> dict[str, No
             # A Node without a row among others that have one is gone, or not yet there.
             ready=_packed(np.where(np.isnan(is_ready) & reported, 0.0, is_ready)),
             cordoned=_packed(np.where(tainted | (closed > 0), 1.0, closed + untainted)),
-            capacity=_packed(counted[0].get(name, blank)),
-            allocatable=_packed(counted[1].get(name, blank)),
+            capacity=_packed(capacity.get(name, blank)),
+            allocatable=_packed(allocatable.get(name, blank)),
         )
     return found
 
@@ -117,11 +125,10 @@ def _container_histories(
 
     of_container = ("container", "exported_container")
     by_uid = of("container_status_running", _container_of_pod, "uid", *of_container)
-    starts, restarts = (
-        of(metric, _container_of_pod, "uid", *of_container)
-        for metric in ("container_state_started", "container_status_restarts_total")
-    )
-    started = _newest_starts(by_uid, starts, restarts, asked.steps.start.timestamp())
+    told = ("container_state_started", "container_status_restarts_total")
+    starts, restarts = (of(metric, _container_of_pod, "uid", *of_container) for metric in told)
+    unstarted = sum((asked.unknown(f"kube_pod_{metric}") for metric in told), np.zeros(asked.steps.count))
+    started = _newest_starts(by_uid, starts, restarts, unstarted, asked.steps.start.timestamp())
     running: dict[tuple[PodRef, str], FloatArray] = {}
     for (pod, container, _), values in by_uid.items():
         running[pod, container] = np.fmax(running.get((pod, container), np.nan), values)
@@ -156,17 +163,18 @@ _OfContainers: TypeAlias = Mapping[tuple[PodRef, str, str], FloatArray]
 
 
 def _newest_starts(
-    running: _OfContainers, started: _OfContainers, restarts: _OfContainers, at_least: float
+    running: _OfContainers, started: _OfContainers, restarts: _OfContainers, unstarted: FloatArray, at_least: float
 ) -> dict[tuple[PodRef, str], FloatArray]:
     """Newest start by then, by Pod and container: 0 before the first one of the Pod that is there; a Pod that was made
     anew under the same name has another uid. Unknown where it ran and no start is exported; at_least where it restarted
-    and no scrape saw a start, as one in CrashLoopBackOff may."""
+    and no scrape saw a start, as one in CrashLoopBackOff may. unstarted: 0, or NaN where a missing start proves
+    nothing."""
     found: dict[tuple[PodRef, str], FloatArray] = {}
     for key, runs in sorted(running.items(), key=lambda each: int(np.argmax(~np.isnan(each[1])))):
         fell = np.where(restarts.get(key, runs * np.nan) > 0, at_least, np.nan)
         newest = np.maximum.accumulate(np.nan_to_num(np.fmax(started.get(key, runs * np.nan), fell)))
         has_run = np.maximum.accumulate(np.nan_to_num(runs)) > 0
-        known = np.where(newest > 0, newest, np.where(np.isnan(runs) | has_run, np.nan, 0.0))
+        known = np.where(newest > 0, newest, np.where(np.isnan(runs) | has_run, np.nan, unstarted))
         before = found.get(key[:2])
         there = np.maximum.accumulate(~np.isnan(runs))
         found[key[:2]] = known if before is None else np.where(there, known, before)
@@ -205,13 +213,12 @@ class _Questions:
         matchers: tuple[Matcher, ...],
         by: tuple[str, ...],
         name: Callable[[Labels], _K],
-        combine: Combine = Combine.MAX,
     ) -> dict[_K, FloatArray]:
         """The series of these objects by name, the greatest where several have one name. labels: that may name them."""
         found: dict[_K, FloatArray] = {}
         for label in labels:
             for one in in_batches(label, names, _NAMES_AT_ONCE):
-                for series in self._grid(Selector(metric, (*matchers, one)), (*labels, *by), combine):
+                for series in self._grid(Selector(metric, (*matchers, one)), (*labels, *by)):
                     # A scrape target's own label may have a Node's name too.
                     if label != labels[0] and labels[0] in series.labels:
                         continue
@@ -223,7 +230,7 @@ class _Questions:
         rows = self._grid(Selector(metric, matchers), by, Combine.SUM)
         return [(series.labels, self.steps.values(series)) for series in rows]
 
-    def _grid(self, selector: Selector, by: tuple[str, ...], combine: Combine) -> Sequence[Series]:
+    def _grid(self, selector: Selector, by: tuple[str, ...], combine: Combine = Combine.MAX) -> Sequence[Series]:
         question = Expression(selector, Function.LAST_IN_WINDOW, self.steps.step_seconds, combine=combine, by=by)
         try:
             return self.store.grid(question, self.steps)
@@ -237,6 +244,10 @@ class _Questions:
 
 def _node_name(labels: Labels) -> str:
     return labels.get("exported_node") or labels.get("node", "")
+
+
+def _resource_of_node(labels: Labels) -> tuple[str, str]:
+    return _node_name(labels), labels.get("resource", "")
 
 
 def _pod_name(labels: Labels) -> PodRef:
