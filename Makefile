@@ -119,6 +119,7 @@ MEASURED := $(if $(wildcard ../shared/data/miso_dev.csv),--miso ../shared/data/m
 evaluate: $(STAMP)  ## Precision and recall per finding kind on fleets that no threshold was tuned on; predicted against measured speeds
 	$(BIN)/python -m lab.evaluation.detectors
 	$(BIN)/python -m lab.evaluation.sizing $(MEASURED)
+	$(BIN)/python -m lab.evaluation.ledger
 
 bench: $(STAMP)  ## The benchmarks: ratios measured side by side in one run
 	$(BIN)/python -m lab.benchmarks.run

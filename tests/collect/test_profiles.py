@@ -371,6 +371,19 @@ def test_a_fatal_xid_that_is_shown_for_long_is_no_news(
     assert ledger.unfit == expected
 
 
+def test_the_same_fatal_xid_a_day_before_was_another_fault(tmp_path: Path, ledger: Ledger) -> None:
+    shown = lambda before: 79 if before <= 7200 + 1800 or 7200 + 3500 <= before <= 7200 + 3900 else 0  # noqa: E731
+    timeline = two_gpus(4).add(XID, gpu(1), shown, ago=16000)
+    update(timeline.store(tmp_path), fetch=replace(FETCH, degraded_seconds=3700))
+    assert ledger.unfit == [Unfit(device_uuid=A, start=ago(7200), end=SETTLED, cause="xid")]
+
+
+def test_the_first_fatal_xid_of_a_series_is_news(tmp_path: Path, ledger: Ledger) -> None:
+    timeline = two_gpus(4).add(XID, gpu(1), 79, ago=7200 + 1800)  # no such series before the first XID
+    update(timeline.store(tmp_path), fetch=replace(FETCH, degraded_seconds=3700))
+    assert ledger.unfit == [Unfit(device_uuid=A, start=ago(7200), end=SETTLED, cause="xid")]
+
+
 def test_what_the_caller_knows_to_be_unfit(tmp_path: Path, ledger: Ledger) -> None:
     touching = Unfit(device_uuid=B, start=ago(9000), end=ago(7200), cause="ecc")
     within = Unfit(device_uuid=B, start=ago(7300), end=ago(600), cause="ecc")

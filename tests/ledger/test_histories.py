@@ -34,7 +34,7 @@ def column(values: float | Sequence[float]) -> "array[float]":
 def windows(
     uuid: str, pod: str = "", begin: int = 0, engine: Sequence[float] = (0.5,) * COUNT, **more: object
 ) -> HeldWindows:
-    memory = array("d", np.where(np.isnan(engine), UNKNOWN, 2e9).tolist())
+    memory = array("d", np.where(np.isnan(engine), UNKNOWN, 2e8).tolist())
     values = {Signal.BUSY_RATIO: array("d", engine), Signal.MEMORY_USED_BYTES: memory}
     made = HeldWindows(
         device=uuid,
@@ -182,9 +182,29 @@ def test_pods_that_share_a_gpu_have_a_part_each_while_both_are_there() -> None:
 
 
 def test_a_gpu_that_is_missing_is_rightly_withheld() -> None:
-    found = [windows("GPU-1", engine=(0.0,) * 6), windows("GPU-2")]
+    found = [windows("GPU-1", engine=(0.0,) * 6), windows("GPU-2", engine=(0.0,) * COUNT)]
     there = histories(found, [node_facts(allocatable=[2.0] * 3 + [1.0] * 9)])
     assert steps(there["GPU-2"].withheld_ratio) == [0] * 3 + [0.5] * 3 + [0] * 6
+
+
+def test_a_gpu_that_is_used_outside_is_not_withheld() -> None:
+    found = [windows("GPU-1", engine=(0.5,) * COUNT), windows("GPU-2", engine=(0.0,) * COUNT)]
+    there = histories(found, [node_facts(allocatable=1.0)])
+    assert steps(there["GPU-2"].withheld_ratio) == [1] * COUNT
+
+
+def test_a_gang_waits_for_a_member_that_has_no_node() -> None:
+    """Before kube-state-metrics shows its container, while it shows others."""
+    found = [windows("GPU-1", "ml/w-0"), windows("GPU-2", "ml/w-1", begin=5, engine=(0.5,) * 7)]
+    late = replace(life("ml/w-1", 7), first=5, **{name: array("d", [0.0] * 7) for name in ("init", "deleting")})
+    late = replace(late, running=array("d", [0.0] * 2 + [1.0] * 5), started=array("d", [0.0] * 2 + [9.0] * 5))
+    pods = tuple(Pod(namespace="ml", name=f"w-{number}", node="gpu-1") for number in range(2))
+    gang = Gang(id="g", framework="Kubeflow", workload="w", namespace="ml", pods=("ml/w-0", "ml/w-1"))
+    cluster = Cluster(pods=pods, gangs=(gang,))
+    there = histories(found, [node_facts()], [life("ml/w-0", 0), late], cluster)
+    assert steps(of(there["GPU-1"].holds[0], "gang_waits")) == [1] * 7 + [0] * 5
+    there = histories(found, (), [life("ml/w-0", 0), late], cluster)
+    assert np.isnan(of(there["GPU-1"].holds[0], "gang_waits")[:5]).all()
 
 
 def test_a_node_without_history_tells_what_it_knows() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuwatch.account.fleet_cost import NO_POOL
-from gpuwatch.account.ledger import LOAD_SECONDS, Floats, GpuHistory, HoldHistory
+from gpuwatch.account.ledger import ACTIVE_RATIO, LOAD_SECONDS, MODEL_BYTES, Floats, GpuHistory, HoldHistory
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
 from gpuwatch.facts.model.cluster import Cluster, Node, Pod
 from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
@@ -161,7 +161,7 @@ def _of_node(
     seen = np.sum([card.seen for card in cards], axis=0)
     missing = {card.uuid: np.where(card.seen, 0.0, np.where(seen > 0, 1.0, np.nan)) for card in cards}
     gone = np.sum([card.exists * (missing[card.uuid] == 1) for card in cards], axis=0)
-    free = np.sum([card.exists * (missing[card.uuid] != 1) - _held_ratio(card, fleet) for card in cards], axis=0)
+    free = np.sum([_offered_ratio(card, missing[card.uuid], fleet) for card in cards], axis=0)
     ratio = (capacity - allocatable) / np.where(capacity > 0, capacity, 1.0)
     withheld = ratio * np.sum([card.exists for card in cards], axis=0)
     # A missing GPU is rightly withheld.
@@ -229,6 +229,12 @@ def _as_it_stands(name: str, node: Node | None, fleet: FleetHistory) -> NodeHist
         capacity=unknown,
         allocatable=unknown,
     )
+
+
+def _offered_ratio(card: _Card, missing: Floats, fleet: FleetHistory) -> Floats:
+    """The part that no Pod has, of a GPU that is neither missing nor used outside Kubernetes: what may be withheld."""
+    used = (card.engine > ACTIVE_RATIO) | (card.memory >= MODEL_BYTES)
+    return np.where(used, 0.0, card.exists * (missing != 1) - _held_ratio(card, fleet))
 
 
 def _held_ratio(card: _Card, fleet: FleetHistory) -> Floats:
@@ -326,10 +332,15 @@ def _waits(fleet: FleetHistory, pods: Mapping[PodRef, Pod]) -> Mapping[PodRef, F
 def _unstarted(lives: Sequence[ContainerHistory], pod: Pod | None, fleet: FleetHistory) -> Floats:
     """Whether a container of the Pod has not started: 1, 0, or NaN where nothing tells."""
     waits = fleet.blank()
+    # All Nodes have a value in the steps in which kube-state-metrics was there.
+    node = next(iter(fleet.history.nodes.values()), None)
+    reported = np.zeros(fleet.count, np.bool_) if node is None else ~np.isnan(node.ready)
     for life in lives:
         started = _placed(life.started, life.first, fleet, slice(None))
         has_begun = np.maximum.accumulate(np.nan_to_num(started)) > 0
-        waits = np.fmax(waits, np.where(has_begun, 0.0, np.where(np.isnan(started), np.nan, 1.0)))
+        # While others had rows and it had none yet, it had no Node.
+        before = (np.arange(fleet.count) < life.first) & reported
+        waits = np.fmax(waits, np.where(has_begun, 0.0, np.where(np.isnan(started) & ~before, np.nan, 1.0)))
     if not lives and pod is not None and (not pod.node or pod.not_started) and pod.created is not None:
         waits[fleet.place(pod.created) :] = 1.0
     return waits

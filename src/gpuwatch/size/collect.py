@@ -297,11 +297,12 @@ class StretchReader:
             uuid: code for uuid, code in now.values.get(_XID.key, {}).items() if degrades(_XID.signal, code, self.xids)
         }
         if fatal:
-            day_before = start - timedelta(seconds=self.fetch.degraded_seconds)
-            earlier, more = read_stats(telemetry, (_XID,), day_before, schema, inventory)
+            # A day before, the GPU may have had the same XID for another fault.
+            recent, more = state_changes(
+                telemetry, (_XID.signal,), start, self.fetch.degraded_seconds, schema, inventory
+            )
             gaps += more
-            old = earlier.values.get(_XID.key, {})
-            open_since |= {(uuid, _XID.signal): start for uuid, code in fatal.items() if old.get(uuid) != code}
+            open_since |= {(each.device, _XID.signal): start for each in recent if fatal.get(each.device) == each.after}
         for uuid, code in now.values.get(_RECOVERY.key, {}).items():
             if degrades(_RECOVERY.signal, code, self.xids):
                 open_since[uuid, _RECOVERY.signal] = start
