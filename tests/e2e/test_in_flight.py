@@ -183,8 +183,9 @@ def test_uninstall_leaves_nothing(flight: Flight) -> None:
     """What other tests have left in this world goes too."""
     living = flight.living
     flight.settings("taint_node")
-    living.fleet.faults["flight-1"] = {3}  # below a gang, so that a taint is worth it
-    flight.until(lambda: living.phase("taint_node", "flight-1") == "InEffect")
+    on = living.running("steady")[0]["spec"]["nodeName"]  # where the scheduler put the gang that was moved
+    living.fleet.faults[on] = {3}  # below the gang, so that a taint is worth it
+    flight.until(lambda: living.phase("taint_node", on) == "InEffect")
     assert marks(living) != []
     config = ("--config", str(living.folder / "flight.yaml"))
     flight.running.close()
