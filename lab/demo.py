@@ -158,8 +158,8 @@ def main(seed: int | None, gpus: int | None, days: float | None, folder: Path, p
         for each in (PACKAGED / "telemetry.parquet", PACKAGED / "fleet.json", PLANTED / "planted.json"):
             shutil.copy(each, folder)
         for packed in (PACKAGED / "cluster.tar.xz", PLANTED / "moments.tar.xz"):
-            with tarfile.open(packed) as archive:
-                archive.extractall(folder, filter="data")
+            with packed.open("rb") as archive:
+                demo.unpack(archive, folder)
     else:
         fleet = simulated(7 if seed is None else seed, gpus or 64, days or 7.0)
         write(fleet, folder)
