@@ -21,6 +21,7 @@ from gpuwatch.say.ledger_tables import GROUPS, ROWS, days_of_workloads, goodput_
 from ledger.week import AT, CAPACITY_GPU_HOURS, write_week
 
 START = datetime(2026, 3, 2, 22, tzinfo=UTC)
+PAGE = Path(__file__).parents[2] / "docs/ledger.md"
 
 
 def entry(row: Row, gpu_hours: float, *, unknown: bool = False, hour: int = 0, **more: object) -> LedgerEntry:
@@ -118,7 +119,7 @@ def test_a_fleet_that_nobody_used_has_no_goodput() -> None:
 def test_every_row_has_a_name_and_a_place() -> None:
     assert set(ROWS) == set(Row)
     assert set(GROUPS) == set(Group)
-    page = (Path(__file__).parents[2] / "docs/ledger.md").read_text()
+    page = PAGE.read_text()
     told = dict(re.findall(r"^\|[^|]*\| `(\w+)` \| ([^|]+) \|", page, flags=re.MULTILINE))
     assert told == {str(row): name for row, name in ROWS.items()}
 
@@ -170,7 +171,9 @@ def said(*arguments: str) -> str:
 
 
 def test_all_forms_have_the_same_hours(week: list[str], tmp_path: Path) -> None:
-    assert f"Where {CAPACITY_GPU_HOURS:,.1f} GPU-hours" in said(*week)
+    text = said(*week)
+    assert f"Where {CAPACITY_GPU_HOURS:,.1f} GPU-hours" in text
+    assert re.findall(r"^> (Pods had .*)$", PAGE.read_text(), flags=re.MULTILINE)[0] in " ".join(text.split())
     document = msgspec.json.decode(said(*week, "-o", "json"), type=Ledger)
     rows = [*csv.DictReader(said(*week, "-o", "csv").splitlines())]
     frame = gpuwatch.read(week[1], cluster=week[3], at=AT).ledger()

@@ -13,6 +13,7 @@ from gpuwatch.app.ledger import read_ledger
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import open_sources
 from gpuwatch.facts.model.ledger import Ledger, Row
+from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.telemetry.recording import RecordingStore
 from gpuwatch.sources.telemetry.samples import Expression, Partition, QueryFailed, Series, Steps
 from gpuwatch.sources.telemetry.series import RecordedSeries
@@ -25,11 +26,14 @@ MOMENT = 1 / 6000  # hours: 0.6 s
 
 def ledger_of(folder: Path, without: str = "-") -> Ledger:
     """without: how the names of metrics begin that have no series."""
-    telemetry, cluster = write_week(folder, without)
-    options = {"telemetry": (telemetry,), "cluster": cluster, "no_cluster": False, "prometheus": None, "at": AT}
-    ledger = read_ledger(open_sources(options, Settings()), END - START, quiet=True)
+    ledger = read_ledger(open_sources(options_of(folder, without), Settings()), END - START, quiet=True)
     assert (ledger.start, ledger.end) == (START, END)
     return ledger
+
+
+def options_of(folder: Path, without: str = "-") -> dict[str, object]:
+    telemetry, cluster = write_week(folder, without)
+    return {"telemetry": (telemetry,), "cluster": cluster, "no_cluster": False, "prometheus": None, "at": AT}
 
 
 def by_row(ledger: Ledger) -> dict[tuple[Row, bool], float]:
@@ -124,6 +128,50 @@ def test_a_query_that_fails_only_moves_hours_to_unknown_twins(
     found = ledger_of(tmp_path)
     only_less_is_known(week, found)
     assert any(metric in gap.what for gap in found.gaps)
+
+
+@pytest.mark.parametrize("answer", ["failed", "partial"])
+def test_the_ledger_ends_before_a_stretch_that_could_not_be_read(
+    week: Ledger, answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of an answer, as of a Thanos without one of its stores, would show GPUs as missing."""
+    answered, lacking = RecordingStore.grid, list[Gap]()
+    border = START + timedelta(hours=43)
+
+    def grid(
+        store: RecordingStore, expression: Expression, steps: Steps, partition: Partition | None = None
+    ) -> list[Series]:
+        if steps.start >= border and expression.selector.metric == "DCGM_FI_PROF_GR_ENGINE_ACTIVE":
+            if answer == "failed":
+                raise QueryFailed("it was refused")
+            lacking[:] = [Gap(kind=GapKind.PARTIAL, what="telemetry", detail="a store did not answer")]
+        return answered(store, expression, steps, partition)
+
+    monkeypatch.setattr(RecordingStore, "grid", grid)
+    monkeypatch.setattr(RecordingStore, "problems", property(lambda _: tuple(lacking)))
+    found = read_ledger(open_sources(options_of(tmp_path), Settings()), END - START, quiet=True)
+    assert (found.start, found.end) == (START, border)
+    assert found.capacity_gpu_hours == pytest.approx(sum(e.gpu_hours for e in week.entries if e.hour < border))
+    assert {gap.kind for gap in found.gaps} & {GapKind.QUERY_FAILED, GapKind.PARTIAL}
+
+
+def test_history_that_was_answered_in_part_is_unknown(
+    week: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, lacking = RecordingStore.grid, list[Gap]()
+
+    def grid(
+        store: RecordingStore, expression: Expression, steps: Steps, partition: Partition | None = None
+    ) -> list[Series]:
+        if expression.selector.metric == "kube_node_status_condition":
+            lacking[:] = [Gap(kind=GapKind.PARTIAL, what="telemetry", detail="a store did not answer")]
+        return answered(store, expression, steps, partition)
+
+    monkeypatch.setattr(RecordingStore, "grid", grid)
+    monkeypatch.setattr(RecordingStore, "problems", property(lambda _: tuple(lacking)))
+    found = ledger_of(tmp_path)
+    assert by_row(found).get((Row.PULL, False), 0.0) == 0
+    assert GapKind.PARTIAL in {gap.kind for gap in found.gaps}
 
 
 def only_less_is_known(week: Ledger, found: Ledger) -> None:

@@ -45,10 +45,6 @@ class FleetHistory:
     unfit: Sequence[Unfit] = ()
     findings: Sequence[Finding] = ()
 
-    @property
-    def end(self) -> datetime:
-        return self.start + timedelta(seconds=self.step_seconds * self.count)
-
     def place(self, at: datetime) -> int:
         """The step that has this moment in it, at most `count`, at least 0."""
         passed = (at - self.start).total_seconds() / self.step_seconds
@@ -62,13 +58,28 @@ def gpu_histories(fleet: FleetHistory) -> Iterable[GpuHistory]:
     """Node by Node, so that one Node's facts are in memory at a time."""
     pods = {pod.ref: pod for pod in fleet.cluster.pods}
     live = {node.name: node for node in fleet.cluster.nodes}
-    waits = _waits(fleet, pods)
+    known = _Known(
+        pods=pods,
+        waits=_waits(fleet, pods),
+        kinds={ref: item.kind for item in fleet.findings for ref in item.pods if item.kind in _WORKED},
+        degraded=_degraded(fleet),
+    )
     by_gpu = grouped(fleet.windows, lambda each: each.uuid)
     by_node = grouped(by_gpu, lambda uuid: fleet.node_of.get(uuid, ""))
-    degraded = _degraded(fleet)
     for name, uuids in sorted(by_node.items()):
         cards = [_card(uuid, by_gpu[uuid], fleet) for uuid in sorted(uuids)]
-        yield from _of_node(name, live.get(name), cards, fleet, pods, waits, degraded)
+        yield from _of_node(name, live.get(name), cards, fleet, known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """Facts of the whole fleet. pods: those that live. waits: whether a Pod waits for its gang. kinds: of findings that
+    tell of a Pod's past. degraded: by UUID, whether the GPU was."""
+
+    pods: Mapping[PodRef, Pod]
+    waits: Mapping[PodRef, Floats]
+    kinds: Mapping[PodRef, FindingKind]
+    degraded: Mapping[str, Floats]
 
 
 @dataclass(slots=True)
@@ -146,13 +157,7 @@ def _values(windows: HeldWindows, signal: Signal, fleet: FleetHistory) -> Floats
 
 
 def _of_node(
-    name: str,
-    node: Node | None,
-    cards: Sequence[_Card],
-    fleet: FleetHistory,
-    pods: Mapping[PodRef, Pod],
-    waits: Mapping[PodRef, Floats],
-    degraded: Mapping[str, Floats],
+    name: str, node: Node | None, cards: Sequence[_Card], fleet: FleetHistory, known: _Known
 ) -> Iterable[GpuHistory]:
     facts = fleet.history.nodes.get(name) or _as_it_stands(name, node, fleet)
     ready, cordoned = np.asarray(facts.ready), np.asarray(facts.cordoned)
@@ -166,7 +171,7 @@ def _of_node(
     withheld = ratio * np.sum([card.exists for card in cards], axis=0)
     # A missing GPU is rightly withheld.
     withheld_ratio = np.clip(withheld - gone, 0.0, None) / np.where(free > 0, free, 1.0)
-    of_node = [degraded[card.uuid] for card in cards if card.uuid in degraded]
+    of_node = [known.degraded[card.uuid] for card in cards if card.uuid in known.degraded]
     waited_for = np.asarray(fleet.history.waiting_gpus) if len(fleet.history.waiting_gpus) else fleet.blank()
     for card in cards:
         yield GpuHistory(
@@ -184,7 +189,7 @@ def _of_node(
             engine_ratio=card.engine,
             memory_bytes=card.memory,
             waited_for=np.where(waited_for > 0, 1.0, waited_for),
-            holds=tuple(_holds(card, fleet, pods, waits, told=~np.isnan(ready))),
+            holds=tuple(_holds(card, fleet, known, ~np.isnan(ready))),
         )
 
 
@@ -242,11 +247,8 @@ def _held_ratio(card: _Card, fleet: FleetHistory) -> Floats:
     return np.sum(parts, axis=0) if parts else np.zeros(fleet.count)
 
 
-def _holds(
-    card: _Card, fleet: FleetHistory, pods: Mapping[PodRef, Pod], waits: Mapping[PodRef, Floats], told: _Bools
-) -> Iterable[HoldHistory]:
-    """told: kube-state-metrics was there. A Pod that it does not show, and of which there is no sample, has ended."""
-    kinds = {ref: item.kind for item in fleet.findings for ref in item.pods if item.kind in _WORKED}
+def _holds(card: _Card, fleet: FleetHistory, known: _Known, reported: _Bools) -> Iterable[HoldHistory]:
+    """reported: kube-state-metrics had series. A Pod without its series and without a sample has ended then."""
     for (pod, container), pieces in card.held.items():
         part = np.sum([part for _, part in pieces], axis=0)
         there = np.flatnonzero(part)
@@ -259,8 +261,8 @@ def _holds(
                 found = np.where(of_piece[span] > 0, _values(windows, signal, fleet)[span], np.nan)
                 measured[signal] = np.fmax(values, found)
         life = fleet.history.containers.get((pod, container))
-        running, init, started, deleting = _life(life, pods.get(pod), fleet, span)
-        has_ended = told[span] & np.isnan(running) & np.isnan(measured[Signal.BUSY_RATIO]) & (life is not None)
+        running, init, started, deleting = _life(life, known.pods.get(pod), fleet, span)
+        has_ended = reported[span] & np.isnan(running) & np.isnan(measured[Signal.BUSY_RATIO]) & (life is not None)
         yield HoldHistory(
             namespace=pod.partition("/")[0],
             workload=fleet.owners.get(pod) or f"Pod/{pod}",
@@ -272,9 +274,9 @@ def _holds(
             init=init,
             started_seconds=started,
             deleting=deleting,
-            gang_waits=waits.get(pod, fleet.blank())[span],
-            worked_before=_WORKED.get(kinds.get(pod)),
-            rests=kinds.get(pod) is FindingKind.BURSTY,
+            gang_waits=known.waits.get(pod, fleet.blank())[span],
+            worked_before=_WORKED.get(known.kinds.get(pod)),
+            rests=known.kinds.get(pod) is FindingKind.BURSTY,
             first=span.start,
         )
 
@@ -317,16 +319,16 @@ def _waits(fleet: FleetHistory, pods: Mapping[PodRef, Pod]) -> Mapping[PodRef, F
         if gang.pods:
             members = [_unstarted(lives.get(ref, ()), pods.get(ref), fleet) for ref in gang.pods]
             found |= dict.fromkeys(gang.pods, _any(members))
-    nobody = np.zeros(fleet.count)
+    no_wait = np.zeros(fleet.count)
     by_owner = grouped((ref for ref in refs if ref not in pods), lambda ref: fleet.owners.get(ref, ""))
     for owner, gone in by_owner.items():
         kind = owner.partition("/")[0]
         if owner and (kind in ALONE or len(gone) == 1):
-            found |= dict.fromkeys(gone, nobody)
+            found |= dict.fromkeys(gone, no_wait)
         elif owner and kind != "Job":
             begun = np.nansum([1.0 - _unstarted(lives.get(ref, ()), None, fleet) for ref in gone], axis=0)
             found |= dict.fromkeys(gone, np.where(begun < begun.max(), 1.0, 0.0))
-    return found | {ref: nobody for ref in refs if ref in pods and ref not in found}
+    return found | {ref: no_wait for ref in refs if ref in pods and ref not in found}
 
 
 def _unstarted(lives: Sequence[ContainerHistory], pod: Pod | None, fleet: FleetHistory) -> Floats:

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 
@@ -14,16 +14,18 @@ from gpuwatch.act.analysis import analyse
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.sizing import price_list
-from gpuwatch.app.sources import Opened, progress, take_snapshot
+from gpuwatch.app.sources import Opened, own_telemetry, progress, take_snapshot
 from gpuwatch.facts.catalog.xids import xids as catalog
 from gpuwatch.facts.model.decision import Snapshot
-from gpuwatch.facts.model.ledger import Ledger
-from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Signal
+from gpuwatch.facts.model.ledger import ClusterHistory, Ledger
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Signal, partial_answers
 from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.size.collect import Stretch, StretchReader
 from gpuwatch.size.profile.joint_table import THROTTLED
-from gpuwatch.sources.collect.origin import find_origin
+from gpuwatch.sources.collect.collect import Progress
 from gpuwatch.sources.telemetry.cluster_history import cluster_history
+from gpuwatch.sources.telemetry.gaps import failed
+from gpuwatch.sources.telemetry.samples import TelemetryError
 from gpuwatch.sources.telemetry.windows import aligned
 
 VERSION = 1
@@ -41,32 +43,30 @@ def read_ledger(opened: Opened, length: timedelta, *, quiet: bool = False) -> Le
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
         raise SourceError(f"the ledger is made of days, but {given}: use --prometheus URL or --telemetry FILE")
-    settings, connection = opened.settings, opened.settings.prometheus
+    settings = opened.settings
     step = settings.fetch.step_seconds
     until = aligned(opened.at - timedelta(seconds=settings.fetch.settle_seconds), step)
     start = aligned(until - length, step)
     begin = aligned(start - timedelta(seconds=IDLE_SECONDS), step)
     snapshot = take_snapshot(opened, quiet=quiet)
-    matchers, trusted = (connection.matchers, connection.trusted_targets) if connection else ({}, ())
-    origin = find_origin(opened.store.reading(), opened.at, snapshot.cluster, matchers, trusted)
-    telemetry, doubted = origin.store.reading(), {*origin.reasons, *(item.shown.id for item in snapshot.doubted)}
+    telemetry, doubted = own_telemetry(opened, opened.store, snapshot)
+    telemetry = telemetry.reading()
     analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
     live = {pod.ref: pod for pod in snapshot.cluster.pods}
     xids = catalog() if opened.policies.xids is None else opened.policies.xids
     reader = StretchReader(telemetry, snapshot.cluster, settings.fetch, step, xids, live, doubted, SIGNALS)
-    read: list[Stretch] = []
     with progress("ledger", quiet=quiet) as told:
-        for stretch in reader.stretches(begin, until):
-            told(f"ledger: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
-            read.append(replace(stretch, windows=tuple(map(_compact, stretch.windows))))
-            if stretch.end == stretch.start:
-                break
+        read, gaps = _stretches(reader, begin, until, told)
         until = max(read[-1].end if read else start, start)
         windows = tuple(each for stretch in read for each in stretch.windows)
         node_of = _nodes(snapshot, (device for stretch in read for device in stretch.devices))
         told("ledger: history of Nodes and Pods")
         holders = {(each.pod, each.container) for each in windows if each.pod}
-        history, gaps = cluster_history(telemetry, begin, until, step, {*node_of.values()}, holders)
+        history, more = cluster_history(telemetry, begin, until, step, {*node_of.values()}, holders)
+        if partial := partial_answers(telemetry.problems):
+            # A series that is missing from an answer in part would read as a Node that is gone.
+            history = ClusterHistory(start=begin, step_seconds=step)
+        gaps += (*more, *partial)
     rates = rates_of(analysis, price_list(settings))
     fleet = FleetHistory(
         start=begin,
@@ -83,14 +83,13 @@ def read_ledger(opened: Opened, length: timedelta, *, quiet: bool = False) -> Le
     capacity, entries = entries_of(
         gpu_histories(fleet), begin, step, start, lambda model, node: rates.price(model, node=node)
     )
-    shown = (*snapshot.gaps, *(gap for stretch in read for gap in stretch.gaps))
     ours = {f"signal {signal}" for signal in SIGNALS}
     found = (
         # Signals of the rules are not the ledger's.
-        *(gap for gap in shown if gap.kind is not GapKind.SIGNAL_MISSING or gap.what in ours),
+        *(gap for gap in snapshot.gaps if gap.kind is not GapKind.SIGNAL_MISSING),
+        *(gap for gap in gaps if not gap.what.startswith("signal ") or gap.what in ours),
         *_doubted(snapshot),
         *(gap for stretch in read for gap in _unattributed(stretch)),
-        *gaps,
     )
     return Ledger(
         version=VERSION,
@@ -102,6 +101,25 @@ def read_ledger(opened: Opened, length: timedelta, *, quiet: bool = False) -> Le
         entries=entries,
         gaps=tuple(dict.fromkeys(found)),
     )
+
+
+def _stretches(
+    reader: StretchReader, begin: datetime, end: datetime, told: Progress
+) -> tuple[list[Stretch], tuple[Gap, ...]]:
+    """What could be read from `begin` on, up to the first stretch that failed or was answered in part."""
+    read: list[Stretch] = []
+    gaps: list[Gap] = []
+    try:
+        for stretch in reader.stretches(begin, end):
+            partial = partial_answers(reader.telemetry.problems)
+            gaps += (*(gap for gap in stretch.gaps if gap.what != "throttling"), *partial)
+            if partial or stretch.end == stretch.start:
+                break
+            told(f"ledger: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
+            read.append(replace(stretch, windows=tuple(map(_compact, stretch.windows))))
+    except TelemetryError as error:
+        gaps.append(failed("ledger", error))
+    return read, tuple(gaps)
 
 
 def _compact(windows: HeldWindows) -> HeldWindows:

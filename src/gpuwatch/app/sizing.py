@@ -12,7 +12,7 @@ from gpuwatch.act.analysis import analyse
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.settings import Settings
-from gpuwatch.app.sources import Opened, progress, take_snapshot
+from gpuwatch.app.sources import Opened, own_telemetry, progress, take_snapshot
 from gpuwatch.facts.catalog.instances import InstanceType, instance_types, instance_types_with_overrides
 from gpuwatch.facts.model.cluster import Cluster
 from gpuwatch.facts.model.decision import Analysis, Severity, Snapshot
@@ -23,7 +23,6 @@ from gpuwatch.judge.misfit.unfit import unfit_by_findings
 from gpuwatch.size.collect import update_profiles
 from gpuwatch.size.outcome import Run, judge
 from gpuwatch.size.recommend import advise
-from gpuwatch.sources.collect.origin import find_origin
 from gpuwatch.sources.store.store import Store
 from gpuwatch.sources.telemetry.owners import job_runs
 from gpuwatch.sources.telemetry.samples import SampleStore
@@ -64,15 +63,13 @@ def size(
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
         raise SourceError(f"workloads are profiled over days, but {given}: use --prometheus URL or --telemetry FILE")
-    settings, connection = opened.settings, opened.settings.prometheus
+    settings = opened.settings
     prices, gaps = _prices(settings)
     fetch = replace(settings.fetch, history_seconds=round(history.total_seconds()))
     # Opened first, so that an unusable state fails before the long part.
     store = Store.open(state) if isinstance(state, Path) else state() if state is not None else None
     snapshot = take_snapshot(opened, quiet=quiet)
-    matchers, trusted = (connection.matchers, connection.trusted_targets) if connection else ({}, ())
-    origin = find_origin(opened.store.reading(), opened.at, snapshot.cluster, matchers, trusted)
-    telemetry, doubted = origin.store, {*origin.reasons, *(item.shown.id for item in snapshot.doubted)}
+    telemetry, doubted = own_telemetry(opened, opened.store, snapshot)
     analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
     book: ProfileBook | None = None
     if store is not None:

@@ -1,7 +1,7 @@
 """Opens telemetry and cluster as options and settings say, and takes a Snapshot."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,10 +18,11 @@ from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.facts.model.faults import FaultMemory
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.collect.collect import Progress, collect
+from gpuwatch.sources.collect.origin import find_origin
 from gpuwatch.sources.collect.snapshot_file import is_snapshot, load_snapshot
 from gpuwatch.sources.kube.reader import ClusterError, ClusterReader
 from gpuwatch.sources.store.store import Store
-from gpuwatch.sources.telemetry.samples import SampleSource, TelemetryError
+from gpuwatch.sources.telemetry.samples import SampleSource, SampleStore, TelemetryError
 
 _log = logging.getLogger(__name__)
 
@@ -190,11 +191,23 @@ def take_snapshot(opened: Opened, *, quiet: bool = False) -> Snapshot:
     if opened.snapshot is not None:
         return replace(opened.snapshot, gaps=tuple(dict.fromkeys((*opened.snapshot.gaps, *opened.gaps))))
     with progress("starting", quiet=quiet) as told:
-        needs, given = needs_of(opened.policies), opened.settings.prometheus
-        matchers, trusted = (given.matchers, given.trusted_targets) if given else ({}, ())
-        snapshot = collect(opened.store, opened.cluster, opened.at, needs, told, matchers, trusted)
+        snapshot = collect(
+            opened.store, opened.cluster, opened.at, needs_of(opened.policies), told, *_prometheus_choice(opened)
+        )
     clock = _clock(opened.store, opened.at) if opened.store is not None else ()
     return replace(snapshot, gaps=tuple(dict.fromkeys((*snapshot.gaps, *opened.gaps, *clock))))
+
+
+def own_telemetry(opened: Opened, store: SampleSource, snapshot: Snapshot) -> tuple[SampleStore, frozenset[str]]:
+    """The series of this cluster alone, and the devices and exporters of which that is not proven."""
+    origin = find_origin(store.reading(), opened.at, snapshot.cluster, *_prometheus_choice(opened))
+    return origin.store, frozenset((*origin.reasons, *(item.shown.id for item in snapshot.doubted)))
+
+
+def _prometheus_choice(opened: Opened) -> tuple[Mapping[str, str], Sequence[Mapping[str, str]]]:
+    """The matchers and the trusted targets of the settings."""
+    given = opened.settings.prometheus
+    return (given.matchers, given.trusted_targets) if given else ({}, ())
 
 
 def known_faults(state: Path | None, opened: Opened, snapshot: Snapshot) -> FaultMemory | None:

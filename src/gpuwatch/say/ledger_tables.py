@@ -44,7 +44,7 @@ ROWS: Mapping[Row, str] = {
     Row.HUNG: "hung",
     Row.OUTSIDE: "used outside Kubernetes",
     Row.UNMEASURED: "not measured",
-    Row.USABLE: "usable, nobody waits",
+    Row.USABLE: "usable, no Pod waits",
     Row.WAITED_FOR: "usable, while a Pod waits",
     Row.UNREACHABLE: "no request can get it",
     Row.ABSENT: "Node or GPU is missing",

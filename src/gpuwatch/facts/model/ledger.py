@@ -20,7 +20,7 @@ class Group(StrEnum):
 
 
 class Row(StrEnum):
-    """One cause. Of the rows but those of WORKING, the first that holds takes the step; a working step is divided."""
+    """One cause. A step goes to the first row that holds, in the order of docs/ledger.md; a working step is divided."""
 
     ABSENT = "absent"  # the Node is not Ready or gone, the GPU is missing, or the device plugin does not offer it
     DEGRADED = "degraded"  # cordoned or tainted while one of its GPUs was degraded
