@@ -31,8 +31,8 @@ class Forwarding:
 
 
 @contextlib.contextmanager
-def forwarding(kubeconfig: Path, spoil: Callable[[str, str], Spoilt | None]) -> Iterator[Forwarding]:
-    """As the user of the kubeconfig. spoil: by method and path with parameters; None lets the answer through."""
+def forwarding(kubeconfig: Path, spoil: Callable[[str, str, bytes], Spoilt | None]) -> Iterator[Forwarding]:
+    """As the user of the kubeconfig. spoil: by method, path with parameters, and body; None lets the answer through."""
     api: Any = Api(kubeconfig)
     seen = Forwarding("")
 
@@ -46,7 +46,7 @@ def forwarding(kubeconfig: Path, spoil: Callable[[str, str], Spoilt | None]) -> 
             answer: requests.Response = api._session.request(
                 self.command, f"{api._url}{self.path}", data=body, headers=headers, timeout=30
             )
-            spoilt = spoil(self.command, self.path)
+            spoilt = spoil(self.command, self.path, body)
             if spoilt is not None:
                 time.sleep(spoilt.pause_seconds)
             if spoilt is not None and not spoilt.status:

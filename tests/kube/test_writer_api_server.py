@@ -65,7 +65,7 @@ class ServerWorld:
 
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane) -> Iterator[World]:
-    def spoil(method: str, _: str) -> Spoilt | None:
+    def spoil(method: str, _: str, __: bytes) -> Spoilt | None:
         return Spoilt() if method != "GET" else None
 
     with forwarding(control_plane.administrator, spoil) as lost:
@@ -87,7 +87,7 @@ def spoilt(control_plane: ControlPlane) -> Iterator[Callable[[Spoilt], tuple[Liv
     with ExitStack() as stack:
 
         def start(answer: Spoilt) -> tuple[LiveWriter, Forwarding]:
-            def spoil(method: str, _: str) -> Spoilt | None:
+            def spoil(method: str, _: str, __: bytes) -> Spoilt | None:
                 return answer if method != "GET" else None
 
             server = stack.enter_context(forwarding(control_plane.administrator, spoil))
@@ -183,7 +183,7 @@ def test_long_lists_come_in_pages(place: Place, control_plane: ControlPlane) -> 
 def test_an_event_that_expires_before_it_is_counted_is_let_go(place: Place, control_plane: ControlPlane) -> None:
     ref = ref_of(place.writer.create(place.job()))
 
-    def gone(method: str, path: str) -> Spoilt | None:
+    def gone(method: str, path: str, _: bytes) -> Spoilt | None:
         return Spoilt(404, "{}") if method == "GET" and "/events/" in path else None
 
     with forwarding(control_plane.administrator, gone) as server:
