@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuwatch.account.ledger import Floats, GpuHistory, HoldHistory, entries_of, shares_of
-from gpuwatch.facts.model.ledger import Row
+from gpuwatch.account.ledger import (
+    IDLE_SECONDS,
+    Floats,
+    GpuHistory,
+    HoldHistory,
+    entries_of,
+    past_of,
+    shares_of,
+)
+from gpuwatch.facts.model.ledger import Row, Worked
 
 STEP = 300.0
 OF_HOLD = (
@@ -21,6 +29,7 @@ OF_GPU = (
     *("missing", "ready", "withheld_ratio", "cordoned", "degraded"),
     *("engine_ratio", "memory_bytes", "waited_for"),
 )
+UNKNOWN_PAST: dict[str, Any] = {"worked_before": None, "worked_since_start": None}
 Key = tuple[int, Row, bool]
 
 
@@ -38,7 +47,8 @@ def hold(rng: np.random.Generator, count: int, part: Floats) -> HoldHistory:
     started = np.where(np.isneginf(started), began, started)
     started[rng.random(count) < rng.choice([0.0, 0.2])] = np.nan
     return HoldHistory(
-        namespace="ml",
+        pod="ml/train-0",
+        container="main",
         workload="Job/ml/train",
         part_ratio=part,
         engine_ratio=engine,
@@ -49,15 +59,16 @@ def hold(rng: np.random.Generator, count: int, part: Floats) -> HoldHistory:
         started_seconds=started,
         deleting=runs(rng, count, (0.0, 0.0, 0.0, 1.0, np.nan)),
         gang_waits=runs(rng, count, (0.0, 0.0, 1.0, np.nan)),
-        worked_before=(None, True, False)[rng.integers(3)],
+        worked_before=(worked := (None, True, False)[rng.integers(3)]),
+        worked_since_start=worked,
         rests=bool(rng.random() < 0.2),
     )
 
 
-def history(seed: int) -> GpuHistory:
+def history(seed: int, most: int = 150) -> GpuHistory:
     """Gaps, restarts, repartitions, shared GPUs, and a GPU that comes and goes."""
     rng = np.random.default_rng(seed)
-    count = int(rng.integers(1, 150))
+    count = int(rng.integers(1, most))
     exists = np.ones(count)
     exists[: rng.integers(0, count + 1) // 3] = 0.0
     exists[count - rng.integers(0, count + 1) // 3 :] *= rng.choice([0.0, 1.0])
@@ -78,7 +89,7 @@ def history(seed: int) -> GpuHistory:
         engine_ratio=runs(rng, count, (0.0, 0.0, 0.5, np.nan)),
         memory_bytes=runs(rng, count, (0.0, 0.0, 2.0**34, np.nan)),
         waited_for=runs(rng, count, (0.0, 0.0, 1.0, np.nan)),
-        holds=tuple(hold(rng, count, part) for part in parts),
+        holds=tuple(replace(hold(rng, count, part), pod=f"ml/train-{index}") for index, part in enumerate(parts)),
     )
 
 
@@ -86,6 +97,20 @@ def by_row(gpu: GpuHistory) -> dict[Key, Floats]:
     return {
         (index, *key): share for index, (_, shares) in enumerate(shares_of(gpu, STEP)) for key, share in shares.items()
     }
+
+
+def after_start(hold: HoldHistory) -> Floats:
+    """Nothing works before its container has started."""
+    return np.where(np.isposinf(hold.started_seconds), 0.0, hold.engine_ratio)
+
+
+def without_pause(part: Floats) -> Floats:
+    there = np.flatnonzero(part)
+    found = part.copy()
+    if len(there):
+        span = slice(int(there[0]), int(there[-1]))
+        found[span] = np.where(part[span] > 0, part[span], 0.25)
+    return found
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -110,7 +135,7 @@ def blind(gpu: GpuHistory, rng: np.random.Generator) -> GpuHistory:
         return np.concatenate((values[:begin], np.full(end - begin, np.nan), values[end:]))
 
     holds = tuple(
-        replace(each, worked_before=each.worked_before if rng.random() < 0.7 else None, **every(less, each, OF_HOLD))
+        replace(each, **({} if rng.random() < 0.7 else UNKNOWN_PAST), **every(less, each, OF_HOLD))
         for each in gpu.holds
     )
     return replace(gpu, holds=holds, **every(less, gpu, OF_GPU))
@@ -141,28 +166,59 @@ def test_a_later_begin_of_the_span_makes_nothing_known_that_was_not() -> None:
         if any(each.part_ratio[:cut].any() and not each.part_ratio[cut] for each in gpu.holds):
             continue  # a hold does not pause
         compared += 1
-        # Nothing works before its container has started.
-        holds = tuple(
-            replace(each, engine_ratio=np.where(np.isposinf(each.started_seconds), 0.0, each.engine_ratio))
-            for each in gpu.holds
-        )
-        gpu = replace(gpu, holds=holds)
+        gpu = replace(gpu, holds=tuple(replace(each, engine_ratio=after_start(each)) for each in gpu.holds))
 
-        def later(values: Floats, cut: int = cut) -> Floats:
-            return values[cut:]
-
-        cut_holds = [replace(each, **every(later, each, (*OF_HOLD, "part_ratio"))) for each in gpu.holds]
-        short = replace(
-            gpu,
-            **every(later, gpu, (*OF_GPU, "exists_ratio", "uncovered_ratio")),
-            holds=tuple(
-                replace(each, started_seconds=each.started_seconds - cut * STEP, worked_before=None)
-                for each in cut_holds
-            ),
-        )
+        short = between(gpu, cut, len(gpu.exists_ratio), {})
         long = {key: share[cut:] for key, share in by_row(gpu).items()}
         only_less_is_known(long, by_row(short), seed)
     assert compared > 2000
+
+
+def test_hours_that_are_kept_are_those_of_the_whole_history() -> None:
+    """From five hours after a later begin, if it is known what came before it, to five hours before an earlier end."""
+    compared, idle = 0, int(IDLE_SECONDS // STEP)
+    for seed in range(4000):
+        whole = history(seed, most=500)
+        begin, end = sorted(np.random.default_rng(seed).integers(1, len(whole.exists_ratio) + 1, 2).tolist())
+        if end - begin <= 2 * idle:
+            continue
+        # What explains a silence that is not over may be over later. A hold does not pause, and ends with its GPU.
+        parts = [without_pause(each.part_ratio) * whole.exists_ratio for each in whole.holds]
+        holds = tuple(
+            replace(each, rests=False, part_ratio=part, engine_ratio=after_start(each))
+            for each, part in zip(whole.holds, parts, strict=True)
+            if part[begin] > 0 and not np.isnan(each.started_seconds[begin])
+        )
+        compared += bool(holds)
+        whole = replace(whole, holds=holds)
+        short = between(whole, begin, end, past_of(whole, begin, STEP).worked)
+        found, expected = by_row(short), by_row(whole)
+        for key in {*found, *expected}:
+            of_short = found.get(key, np.zeros(end - begin))[idle : end - begin - idle]
+            of_whole = expected.get(key, np.zeros(len(whole.exists_ratio)))[begin + idle : end - idle]
+            np.testing.assert_allclose(of_short, of_whole, atol=1e-9, err_msg=f"{seed}: {key}")
+    assert compared > 300
+
+
+def between(gpu: GpuHistory, begin: int, end: int, past: Mapping[tuple[str, str, str], Worked]) -> GpuHistory:
+    """The steps from `begin` to `end`; past: of what came before."""
+
+    def part(values: Floats) -> Floats:
+        return values[begin:end]
+
+    holds = []
+    for each in gpu.holds:
+        known = past.get((gpu.uuid, each.pod, each.container), Worked(since_held=None, since_start=None))
+        cut = replace(each, **every(part, each, (*OF_HOLD, "part_ratio")))
+        holds.append(
+            replace(
+                cut,
+                started_seconds=cut.started_seconds - begin * STEP,
+                worked_before=known.since_held,
+                worked_since_start=known.since_start,
+            )
+        )
+    return replace(gpu, holds=tuple(holds), **every(part, gpu, (*OF_GPU, "exists_ratio", "uncovered_ratio")))
 
 
 def test_all_facts_that_may_be_unknown_are_taken_away() -> None:

@@ -54,7 +54,8 @@ def pod(count: int, engine: Floats | float, **facts: Any) -> HoldHistory:
     values: dict[str, Any] = {
         name: np.full(count, value) if isinstance(value, float) else value for name, value in (known | facts).items()
     }
-    return HoldHistory(namespace="ml", workload="Job/ml/train", **values)
+    values["worked_since_start"] = values["worked_before"]
+    return HoldHistory(pod="ml/train-0", container="main", workload="Job/ml/train", **values)
 
 
 def free_gpu(count: int, **facts: Any) -> GpuHistory:

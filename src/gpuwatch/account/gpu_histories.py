@@ -2,7 +2,7 @@
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
 from gpuwatch.facts.model.cluster import Cluster, Node, Pod
 from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, NodeHistory
+from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, LedgerPast, NodeHistory, Worked
 from gpuwatch.facts.model.telemetry import PodRef, Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows, Unfit
 
@@ -31,7 +31,7 @@ class FleetHistory:
 
     windows: of every device and holder, with BUSY_RATIO, SM_ACTIVE_RATIO and MEMORY_USED_BYTES. owners: Workload.id of
     each Pod, where known. node_of: UUID → name of the Node, or the host as telemetry spells it. unfit: times in which
-    a GPU was degraded. findings: at the span's end.
+    a GPU was degraded. findings: at the span's end. past: at its begin.
     """
 
     start: datetime
@@ -44,6 +44,7 @@ class FleetHistory:
     history: ClusterHistory
     unfit: Sequence[Unfit] = ()
     findings: Sequence[Finding] = ()
+    past: LedgerPast = field(default_factory=LedgerPast)
 
     def place(self, at: datetime) -> int:
         """The step that has this moment in it, at most `count`, at least 0."""
@@ -65,9 +66,10 @@ def gpu_histories(fleet: FleetHistory) -> Iterable[GpuHistory]:
         degraded=_degraded(fleet),
     )
     by_gpu = grouped(fleet.windows, lambda each: each.uuid)
-    by_node = grouped(by_gpu, lambda uuid: fleet.node_of.get(uuid, ""))
+    nodes = {uuid: node for uuid, (node, _) in fleet.past.gpus.items()} | fleet.node_of
+    by_node = grouped({*by_gpu, *fleet.past.gpus}, lambda uuid: nodes.get(uuid, ""))
     for name, uuids in sorted(by_node.items()):
-        cards = [_card(uuid, by_gpu[uuid], fleet) for uuid in sorted(uuids)]
+        cards = [_card(uuid, by_gpu[uuid], fleet) if uuid in by_gpu else _unseen(uuid, fleet) for uuid in sorted(uuids)]
         yield from _of_node(name, live.get(name), cards, fleet, known)
 
 
@@ -94,6 +96,18 @@ class _Card:
     memory: Floats
     held: dict[tuple[PodRef, str], list[tuple[HeldWindows, Floats]]] = field(default_factory=dict)
     exists: Floats = field(default_factory=lambda: np.zeros(0))
+
+
+def _unseen(uuid: str, fleet: FleetHistory) -> _Card:
+    """One that counted before the span, and has no sample in it."""
+    return _Card(
+        uuid=uuid,
+        model=fleet.past.gpus[uuid][1],
+        seen=np.zeros(fleet.count, np.bool_),
+        uncovered=np.zeros(fleet.count),
+        engine=fleet.blank(),
+        memory=fleet.blank(),
+    )
 
 
 def _card(uuid: str, windows: Sequence[HeldWindows], fleet: FleetHistory) -> _Card:
@@ -162,7 +176,7 @@ def _of_node(
     facts = fleet.history.nodes.get(name) or _as_it_stands(name, node, fleet)
     ready, cordoned = np.asarray(facts.ready), np.asarray(facts.cordoned)
     capacity, allocatable = np.asarray(facts.capacity), np.asarray(facts.allocatable)
-    _appearances(cards, _there(ready, capacity, listed=node is not None))
+    _appearances(cards, _there(ready, capacity, listed=node is not None), fleet.past.gpus)
     seen = np.sum([card.seen for card in cards], axis=0)
     missing = {card.uuid: np.where(card.seen, 0.0, np.where(seen > 0, 1.0, np.nan)) for card in cards}
     gone = np.sum([card.exists * (missing[card.uuid] == 1) for card in cards], axis=0)
@@ -200,13 +214,14 @@ def _there(ready: Floats, capacity: Floats, *, listed: bool) -> _Bools:
     return np.where(newest >= 0, ~np.isnan(capacity)[newest], listed)
 
 
-def _appearances(cards: Sequence[_Card], there: _Bools) -> None:
+def _appearances(cards: Sequence[_Card], there: _Bools, before: Collection[str]) -> None:
     """Sets from when to when each GPU counts: from its first sample to its last, and on while its Node is there, until
-    another GPU takes its place. there: the Node is."""
+    another GPU takes its place. there: the Node is. before: GPUs that counted before the span."""
     count = len(there)
     first = {card.uuid: int(np.argmax(card.seen)) if card.seen.any() else count for card in cards}
+    first |= {card.uuid: 0 for card in cards if card.uuid in before}
     last = {card.uuid: count - 1 - int(np.argmax(card.seen[::-1])) if card.seen.any() else -1 for card in cards}
-    newcomers = sorted(first.values())
+    newcomers = sorted(at for uuid, at in first.items() if uuid not in before)
     for card in sorted(cards, key=lambda each: last[each.uuid]):
         begin, end = first[card.uuid], last[card.uuid] + 1
         successor = next((each for each in newcomers if each >= end), count)
@@ -263,8 +278,11 @@ def _holds(card: _Card, fleet: FleetHistory, known: _Known, reported: _Bools) ->
         life = fleet.history.containers.get((pod, container))
         running, init, started, deleting = _life(life, known.pods.get(pod), fleet, span)
         has_ended = reported[span] & np.isnan(running) & np.isnan(measured[Signal.BUSY_RATIO]) & (life is not None)
+        worked = fleet.past.worked.get((card.uuid, pod, container), Worked(since_held=None, since_start=None))
+        told = _WORKED.get(known.kinds.get(pod))
         yield HoldHistory(
-            namespace=pod.partition("/")[0],
+            pod=pod,
+            container=container,
             workload=fleet.owners.get(pod) or f"Pod/{pod}",
             part_ratio=np.where(has_ended, 0.0, part[span]),
             engine_ratio=measured[Signal.BUSY_RATIO],
@@ -275,7 +293,8 @@ def _holds(card: _Card, fleet: FleetHistory, known: _Known, reported: _Bools) ->
             started_seconds=started,
             deleting=deleting,
             gang_waits=known.waits.get(pod, fleet.blank())[span],
-            worked_before=_WORKED.get(known.kinds.get(pod)),
+            worked_before=told if worked.since_held is None else worked.since_held,
+            worked_since_start=told if worked.since_start is None else worked.since_start,
             rests=known.kinds.get(pod) is FindingKind.BURSTY,
             first=span.start,
         )

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuwatch.account.money import cost_of
-from gpuwatch.facts.model.ledger import LedgerEntry, Row
+from gpuwatch.facts.model.ledger import LedgerEntry, LedgerPast, Row, Worked
+from gpuwatch.facts.model.telemetry import PodRef
 
 Floats = npt.NDArray[np.float64]
 Shares = Mapping[tuple[Row, bool], Floats]
@@ -38,17 +39,20 @@ IDLE_SECONDS = 5 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldHistory:
-    """One container's hold of a GPU, or of a part of it. All arrays have one value for each step.
+    """One container's hold of a GPU, or of a part of it, by Pod namespace/name and container. All arrays have one value
+    for each step.
 
     first: the GPU's step at which its arrays begin: the one before it has the GPU. They end one after it, where the
     span has these steps. part_ratio: the part of the GPU that it has, 0 to 1. engine_ratio, sm_ratio: means of the
     step. memory_bytes: in use. running: its container runs. init: an init container runs. started_seconds: from its
     first step to the newest start of its container by then, negative if before, infinite before its first. deleting:
-    its Pod is being deleted. gang_waits: a member of its gang has not started. worked_before: whether it worked before
-    the span; None unknown. rests: its past explains a silence that is not over.
+    its Pod is being deleted. gang_waits: a member of its gang has not started. worked_before, worked_since_start:
+    whether it worked before the span, since it has the GPU, and since its container's newest start before the span;
+    None unknown. rests: its past explains a silence that is not over.
     """
 
-    namespace: str
+    pod: PodRef
+    container: str
     workload: str
     part_ratio: Floats
     engine_ratio: Floats
@@ -60,8 +64,13 @@ class HoldHistory:
     deleting: Floats
     gang_waits: Floats
     worked_before: bool | None = None
+    worked_since_start: bool | None = None
     rests: bool = False
     first: int = 0
+
+    @property
+    def namespace(self) -> str:
+        return self.pod.partition("/")[0]
 
     @property
     def steps(self) -> slice:
@@ -153,6 +162,39 @@ def entries_of(
         )
         for (hour, node, pool, model, namespace, workload, row, unknown), hours_of in sorted(found.items())
     )
+
+
+def past_of(gpu: GpuHistory, step: int, step_seconds: float) -> LedgerPast:
+    """What a later ledger, whose telemetry begins with this step, has to know of the GPU. step: 1 or later."""
+    return LedgerPast(
+        gpus={gpu.uuid: (gpu.node, gpu.gpu_model)} if gpu.exists_ratio[step - 1] > 0 else {},
+        worked={
+            (gpu.uuid, hold.pod, hold.container): Worked(
+                since_held=_worked_by(hold, step), since_start=_worked_since_start(hold, step, step_seconds)
+            )
+            for hold in gpu.holds
+            if hold.first < step < hold.steps.stop and hold.part_ratio[step - hold.first] > 0
+        },
+    )
+
+
+def _worked_by(hold: HoldHistory, step: int) -> bool | None:
+    """Whether it has worked before this step, since it has the GPU."""
+    upto = step - hold.first
+    without = np.flatnonzero(hold.part_ratio[:upto] <= 0)
+    begin = int(without[-1]) + 1 if len(without) else 0
+    active = _above(hold.engine_ratio[begin:upto], ACTIVE_RATIO)
+    before = hold.worked_before if begin == hold.first == 0 else False
+    if before or (active == 1).any():
+        return True
+    return None if before is None or np.isnan(active).any() else False
+
+
+def _worked_since_start(hold: HoldHistory, step: int, step_seconds: float) -> bool | None:
+    here = hold.part_ratio > 0
+    active = np.where(here, _above(hold.engine_ratio, ACTIVE_RATIO), 0.0)
+    worked = _worked(hold, active, here, step_seconds)[step - hold.first]
+    return None if np.isnan(worked) else bool(worked)
 
 
 class _Split:
@@ -260,14 +302,16 @@ def _worked(hold: HoldHistory, active: Floats, here: npt.NDArray[np.bool_], step
     the time before the span, could have been work."""
     index = np.arange(len(active))
     unknown_start = np.isnan(hold.started_seconds)
-    since = np.where(unknown_start, -np.inf, np.floor(hold.started_seconds / step_seconds))
+    since = np.floor(hold.started_seconds / step_seconds)
+    # An unknown start is not before one that was known earlier.
+    since = np.where(unknown_start, np.maximum.accumulate(np.where(np.isfinite(since), since, -np.inf)), since)
     last_active = _last(np.where(active == 1, index, -1))
     last_unknown = _last(np.where(here & np.isnan(active), index, -1))
     worked = (last_active >= 0) & (last_active >= since)
     maybe = (last_unknown >= 0) & (last_unknown >= since)
     before = since + hold.first < 0
-    worked |= before & (hold.worked_before is True)
-    maybe |= before & (hold.worked_before is None)
+    worked |= before & (hold.worked_since_start is True)
+    maybe |= before & (hold.worked_since_start is None)
     return np.where(worked, np.where(unknown_start, np.nan, 1.0), np.where(maybe, np.nan, 0.0))
 
 

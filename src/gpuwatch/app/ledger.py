@@ -1,28 +1,31 @@
-"""The ledger of a period: read from telemetry and the cluster, and nothing stored."""
+"""The ledger of a period: read from telemetry and the cluster, or kept hour by hour."""
 
+import math
 from array import array
 from collections.abc import Iterable
-from dataclasses import replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from gpuwatch.account.fleet_cost import rates_of
 from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
-from gpuwatch.account.ledger import IDLE_SECONDS, entries_of
+from gpuwatch.account.ledger import IDLE_SECONDS, GpuHistory, entries_of, past_of
+from gpuwatch.account.money import Rates
 from gpuwatch.act.analysis import analyse
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.sizing import price_list
 from gpuwatch.app.sources import Opened, own_telemetry, progress, take_snapshot
 from gpuwatch.facts.catalog.xids import xids as catalog
-from gpuwatch.facts.model.decision import Snapshot
-from gpuwatch.facts.model.ledger import ClusterHistory, Ledger
-from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, Signal, partial_answers
+from gpuwatch.facts.model.decision import Analysis, Snapshot
+from gpuwatch.facts.model.ledger import ClusterHistory, Ledger, LedgerEntry, LedgerPast, Worked
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, PodRef, Signal, partial_answers
 from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.size.collect import Stretch, StretchReader
 from gpuwatch.size.profile.joint_table import THROTTLED
 from gpuwatch.sources.collect.collect import Progress
+from gpuwatch.sources.store.ledger import KEPT_HOURS, LedgerStore
 from gpuwatch.sources.telemetry.cluster_history import cluster_history
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.samples import TelemetryError
@@ -40,66 +43,184 @@ def read_ledger(opened: Opened, length: timedelta, *, quiet: bool = False) -> Le
     What a silence is depends on at most IDLE_SECONDS before it, so that much more is read.
     Raises SourceError without telemetry. A stretch of time that could not be read ends the ledger, with a Gap.
     """
+    reader = _reader(opened, quiet=quiet)
+    with progress("ledger", quiet=quiet) as told:
+        span = reader.read(reader.until - length, reader.until, told)
+    capacity, entries = span.entries()
+    return Ledger(
+        version=VERSION,
+        start=span.start,
+        end=span.end,
+        source=opened.description,
+        currency=opened.settings.currency,
+        capacity_gpu_hours=capacity,
+        entries=entries,
+        gaps=reader.gaps(span),
+    )
+
+
+def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> tuple[Gap, ...]:
+    """Adds the hours since the last call to those that are kept, and replaces the last five of them, which may have
+    changed. What `read_ledger` gives for a period is kept, but for what is known later than five hours afterwards.
+
+    The first call reads the days whose detail is kept. A day at a time, so that a long one needs no more memory, and
+    that what was read is kept if this process ends. Raises SourceError without telemetry, StoreError.
+    """
+    reader = _reader(opened, quiet=quiet)
+    idle, gaps = timedelta(seconds=IDLE_SECONDS), list[Gap]()
+    start, past = max(store.final() or _NEVER, _hour(reader.until - KEPT_HOURS)), store.past()
+    with progress("ledger", quiet=quiet) as told:
+        while start < reader.until:
+            wanted = min(start + timedelta(days=1) + idle, reader.until)
+            span = reader.read(start, wanted, told, past)
+            final = max(_hour(span.end - idle), start)
+            gaps += reader.gaps(span)
+            if final > start or span.end == wanted:  # else nothing new was read, and what is kept is better
+                _, entries = span.entries(border := final - idle)
+                past = span.past if border > span.begin else past
+                store.save(start, entries, final, past)
+            start = final
+            if span.end < wanted or wanted == reader.until:
+                break
+    return tuple(dict.fromkeys((*gaps, *store.gaps)))
+
+
+def kept_ledger(opened: Opened, store: LedgerStore, length: timedelta, gaps: tuple[Gap, ...] = ()) -> Ledger:
+    """The ledger of the period `length` up to the moment of the sources, in whole hours, from what is kept. Longer than
+    KEPT_HOURS, in whole days, it has teams, GPU models and rows alone, and ends with the last day."""
+    end = _hour(opened.at) + timedelta(hours=1)
+    if length <= KEPT_HOURS:
+        start = _hour(opened.at - length)
+        entries = tuple(store.hours(start, end))
+    else:
+        start = (opened.at - length).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        entries = tuple(store.days(start, end))
+    return Ledger(
+        version=VERSION,
+        start=min((each.hour for each in entries), default=start),
+        end=min(opened.at, end),
+        source=opened.description,
+        currency=opened.settings.currency,
+        capacity_gpu_hours=math.fsum(each.gpu_hours for each in entries),
+        entries=entries,
+        gaps=tuple(dict.fromkeys((*gaps, *store.gaps))),
+    )
+
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def _hour(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+@dataclass(slots=True)
+class _Span:
+    """What was read: histories from `begin` on, of which (start, end] counts."""
+
+    fleet: FleetHistory
+    start: datetime
+    end: datetime
+    rates: Rates
+    gaps: tuple[Gap, ...]
+    past: LedgerPast = field(default_factory=LedgerPast)
+
+    @property
+    def begin(self) -> datetime:
+        return self.fleet.start
+
+    def entries(self, border: datetime | None = None) -> tuple[float, tuple[LedgerEntry, ...]]:
+        """The capacity and the entries. border: sets `past` to what is known then."""
+        step = self.fleet.step_seconds
+        index = self.fleet.place(border) if border is not None else 0
+
+        def noted() -> Iterable[GpuHistory]:
+            gpus: dict[str, tuple[str, str]] = {}
+            worked: dict[tuple[str, PodRef, str], Worked] = {}
+            for gpu in gpu_histories(self.fleet):
+                if index:
+                    known = past_of(gpu, index, step)
+                    gpus |= known.gpus
+                    worked |= known.worked
+                yield gpu
+            self.past = LedgerPast(gpus=gpus, worked=worked)
+
+        return entries_of(noted(), self.begin, step, self.start, lambda model, node: self.rates.price(model, node=node))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """What one moment knows of the fleet, and telemetry to read spans from. until: the newest whole step."""
+
+    opened: Opened
+    snapshot: Snapshot
+    analysis: Analysis
+    stretches: StretchReader
+    rates: Rates
+    until: datetime
+
+    def read(self, start: datetime, end: datetime, told: Progress, past: LedgerPast | None = None) -> _Span:
+        past, step = past or LedgerPast(), self.opened.settings.fetch.step_seconds
+        start = aligned(start, step)
+        begin = aligned(start - timedelta(seconds=IDLE_SECONDS), step)
+        read, gaps = _stretches(self.stretches, begin, end, told)
+        end = max(read[-1].end if read else start, start)
+        windows = tuple(each for stretch in read for each in stretch.windows)
+        node_of = _nodes(self.snapshot, (device for stretch in read for device in stretch.devices))
+        told("ledger: history of Nodes and Pods")
+        holders = {(each.pod, each.container) for each in windows if each.pod}
+        names = {*node_of.values(), *(node for node, _ in past.gpus.values())}
+        telemetry = self.stretches.telemetry
+        history, more = cluster_history(telemetry, begin, end, step, names, holders)
+        if partial := partial_answers(telemetry.problems):
+            # A series that is missing from an answer in part would read as a Node that is gone.
+            history = ClusterHistory(start=begin, step_seconds=step)
+        fleet = FleetHistory(
+            start=begin,
+            step_seconds=step,
+            count=round((end - begin).total_seconds()) // step,
+            windows=windows,
+            owners={ref: owner for stretch in read for ref, owner in stretch.owners.items()},
+            node_of=node_of,
+            cluster=self.snapshot.cluster,
+            history=history,
+            unfit=[each for stretch in read for each in stretch.unfit if each.cause != THROTTLED],
+            findings=self.analysis.findings,
+            past=past,
+        )
+        lacking = (gap for stretch in read for gap in _unattributed(stretch))
+        return _Span(fleet, start, end, self.rates, (*gaps, *more, *partial, *lacking))
+
+    def gaps(self, span: _Span) -> tuple[Gap, ...]:
+        ours = {f"signal {signal}" for signal in SIGNALS}
+        found = (
+            # Signals of the rules are not the ledger's.
+            *(gap for gap in self.snapshot.gaps if gap.kind is not GapKind.SIGNAL_MISSING),
+            *(gap for gap in span.gaps if not gap.what.startswith("signal ") or gap.what in ours),
+            *_doubted(self.snapshot),
+        )
+        return tuple(dict.fromkeys(found))
+
+
+def _reader(opened: Opened, *, quiet: bool) -> _Reader:
     if opened.store is None:
         given = "a file of `gpuwatch capture` holds one moment" if opened.snapshot else "no telemetry source was given"
         raise SourceError(f"the ledger is made of days, but {given}: use --prometheus URL or --telemetry FILE")
     settings = opened.settings
     step = settings.fetch.step_seconds
-    until = aligned(opened.at - timedelta(seconds=settings.fetch.settle_seconds), step)
-    start = aligned(until - length, step)
-    begin = aligned(start - timedelta(seconds=IDLE_SECONDS), step)
     snapshot = take_snapshot(opened, quiet=quiet)
     telemetry, doubted = own_telemetry(opened, opened.store, snapshot)
-    telemetry = telemetry.reading()
     analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies)
     live = {pod.ref: pod for pod in snapshot.cluster.pods}
     xids = catalog() if opened.policies.xids is None else opened.policies.xids
-    reader = StretchReader(telemetry, snapshot.cluster, settings.fetch, step, xids, live, doubted, SIGNALS)
-    with progress("ledger", quiet=quiet) as told:
-        read, gaps = _stretches(reader, begin, until, told)
-        until = max(read[-1].end if read else start, start)
-        windows = tuple(each for stretch in read for each in stretch.windows)
-        node_of = _nodes(snapshot, (device for stretch in read for device in stretch.devices))
-        told("ledger: history of Nodes and Pods")
-        holders = {(each.pod, each.container) for each in windows if each.pod}
-        history, more = cluster_history(telemetry, begin, until, step, {*node_of.values()}, holders)
-        if partial := partial_answers(telemetry.problems):
-            # A series that is missing from an answer in part would read as a Node that is gone.
-            history = ClusterHistory(start=begin, step_seconds=step)
-        gaps += (*more, *partial)
-    rates = rates_of(analysis, price_list(settings))
-    fleet = FleetHistory(
-        start=begin,
-        step_seconds=step,
-        count=round((until - begin).total_seconds()) // step,
-        windows=windows,
-        owners={ref: owner for stretch in read for ref, owner in stretch.owners.items()},
-        node_of=node_of,
-        cluster=snapshot.cluster,
-        history=history,
-        unfit=[each for stretch in read for each in stretch.unfit if each.cause != THROTTLED],
-        findings=analysis.findings,
-    )
-    capacity, entries = entries_of(
-        gpu_histories(fleet), begin, step, start, lambda model, node: rates.price(model, node=node)
-    )
-    ours = {f"signal {signal}" for signal in SIGNALS}
-    found = (
-        # Signals of the rules are not the ledger's.
-        *(gap for gap in snapshot.gaps if gap.kind is not GapKind.SIGNAL_MISSING),
-        *(gap for gap in gaps if not gap.what.startswith("signal ") or gap.what in ours),
-        *_doubted(snapshot),
-        *(gap for stretch in read for gap in _unattributed(stretch)),
-    )
-    return Ledger(
-        version=VERSION,
-        start=start,
-        end=until,
-        source=opened.description,
-        currency=settings.currency,
-        capacity_gpu_hours=capacity,
-        entries=entries,
-        gaps=tuple(dict.fromkeys(found)),
+    reading = telemetry.reading()
+    return _Reader(
+        opened=opened,
+        snapshot=snapshot,
+        analysis=analysis,
+        stretches=StretchReader(reading, snapshot.cluster, settings.fetch, step, xids, live, doubted, SIGNALS),
+        rates=rates_of(analysis, price_list(settings)),
+        until=aligned(opened.at - timedelta(seconds=settings.fetch.settle_seconds), step),
     )
 
 

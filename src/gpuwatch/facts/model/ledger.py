@@ -102,6 +102,26 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """Whether a container has worked since it has the GPU, and since its newest start. None: unknown."""
+
+    since_held: bool | None
+    since_start: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPast:
+    """What the hours after a moment depend on, and telemetry of a few hours before it does not tell.
+
+    gpus: UUID → Node and GPU model, of those that count then. worked: by (UUID, Pod, container), of those that have a
+    GPU then.
+    """
+
+    gpus: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    worked: Mapping[tuple[str, PodRef, str], Worked] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHistory:
     """A Node in each step, from kube-state-metrics: 1 yes, 0 no, NaN unknown. All arrays are of type 'd' and have the
     same length; a step is (start + i·step, start + (i+1)·step], and its value is the last one in it.

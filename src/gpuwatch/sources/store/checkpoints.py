@@ -3,6 +3,7 @@
     Checkpoint profile-3-64-9f86d0…   a piece (see `rows`); immutable
     Checkpoint state                  the names of all pieces that make up the state
     Checkpoint faults, deliveries     the same for the cycle's known faults and counts, and for what was sent
+    Checkpoint ledger                 the same for the ledger
 
 A list is written last, in one request, so that a process killed earlier leaves the old state whole. Its `sweep` lists
 the pieces to delete and those about to be created, so that none is left over.
@@ -29,6 +30,9 @@ separate because a fault is written within a minute, and the profiles by a long 
 
 DELIVERIES = "deliveries"
 """Name of the list of what was sent; separate for the same reason."""
+
+LEDGER = "ledger"
+"""Name of the list of the ledger's pieces; separate because they are most of the bytes, and read by few."""
 
 LARGEST_BYTES = 1024 * 1024
 """Limit of one piece before base64, close to etcd's limit."""

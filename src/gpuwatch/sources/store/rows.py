@@ -33,6 +33,10 @@ LOST: Mapping[str, str] = {
     "fault": "known faults: they are forgotten",
     "delivery": "which reports and notifications were sent: they may be sent again",
     "enforcement": "in how many cycles enforcement was possible: it is counted anew",
+    "ledgerhour": "hours of the ledger: they are missing from it",
+    "ledgerday": "days of the ledger: they are missing from it",
+    "ledgertotal": "the sums of the ledger: its counters begin at 0, and its last eight days are read again",
+    "ledgerpast": "what GPUs did before the ledger's last hours: more of the next hours are unknown",
     "token": "the name of this state in those of its reports: a report may be sent again under another name",
 }
 """By table: what a damaged piece had, and what follows."""

@@ -1,0 +1,268 @@
+"""The ledger that is kept hour by hour: the same as one that is read at once, each hour counted once."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuwatch.app.ledger import keep_ledger, kept_ledger, read_ledger
+from gpuwatch.app.settings import Settings
+from gpuwatch.app.sources import Opened, open_sources
+from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, LedgerPast, Row, Worked
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.store.checkpoints import LEDGER, Checkpoints
+from gpuwatch.sources.store.ledger import KEPT_DAYS, KEPT_HOURS, LedgerStore
+from gpuwatch.sources.store.rows import Place as StatePlace
+from gpuwatch.sources.store.state_file import StateFile
+from gpuwatch.sources.telemetry.recording import RecordingStore
+from gpuwatch.sources.telemetry.samples import Expression, Partition, QueryFailed, Series, Steps
+from kube.memory_cluster import MemoryCluster
+from ledger.test_week import MOMENT, options_of
+from ledger.week import AT, END, START
+from store.places import NAMESPACE, InCluster, Killed
+
+WEEK = END - START
+HOUR = timedelta(hours=1)
+MIDNIGHT = datetime.fromisoformat("2026-03-02T00:00:00+00:00")
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    return open_sources(options_of(tmp_path_factory.mktemp("week")), Settings())
+
+
+@pytest.fixture(scope="module")
+def whole(week: Opened) -> Ledger:
+    return read_ledger(week, WEEK, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def kept(week: Opened, tmp_path_factory: pytest.TempPathFactory) -> LedgerStore:
+    """As after a week of a process that was stopped and started again."""
+    file = tmp_path_factory.mktemp("kept") / "ledger"
+    for hours in (6, 30, 31, 32, 37, 44, 70, 77, 90, 118, 125, 150):
+        keep_ledger(replace(week, at=START + hours * HOUR), LedgerStore.open(file), quiet=True)
+    store = LedgerStore.open(file)
+    keep_ledger(week, store, quiet=True)
+    return store
+
+
+def differences(
+    one: Iterable[LedgerEntry], other: Iterable[LedgerEntry], *names: str
+) -> dict[tuple[object, ...], float]:
+    found: defaultdict[tuple[object, ...], float] = defaultdict(float)
+    for sign, entries in ((1.0, one), (-1.0, other)):
+        for each in entries:
+            found[(*(getattr(each, name) for name in names), each.row, each.unknown)] += sign * each.gpu_hours
+    return {key: hours for key, hours in found.items() if abs(hours) > MOMENT}
+
+
+def test_what_is_kept_is_what_is_read_at_once(week: Opened, whole: Ledger, kept: LedgerStore) -> None:
+    found = kept_ledger(week, kept, WEEK)
+    assert differences(found.entries, whole.entries, "hour", "node", "pool", "gpu_model", "namespace", "workload") == {}
+    assert found.capacity_gpu_hours == pytest.approx(whole.capacity_gpu_hours, abs=1e-9)
+    assert sum(each.cost or 0 for each in found.entries) == pytest.approx(sum(each.cost or 0 for each in whole.entries))
+
+
+def test_days_and_totals_are_the_sums_of_the_hours_that_are_final(week: Opened, kept: LedgerStore) -> None:
+    """All that was recorded: more than the week."""
+    final = kept.final()
+    assert final == END - 5 * HOUR
+    hours = [each for each in read_ledger(week, KEPT_HOURS, quiet=True).entries if each.hour < final]
+    of_day = [replace(each, hour=each.hour.replace(hour=0)) for each in hours]
+    days = [*kept.days(START - KEPT_HOURS, END)]
+    assert differences(days, of_day, "hour", "namespace", "gpu_model") == {}
+    assert differences(kept.total(), hours, "namespace", "gpu_model") == {}
+    assert {(each.node, each.workload) for each in (*days, *kept.total())} == {("", "")}
+
+
+def test_hours_that_are_read_again_are_not_counted_again(week: Opened, kept: LedgerStore) -> None:
+    before = (kept.total(), [*kept.days(START, END)], [*kept.hours(START, END)], kept.past())
+    keep_ledger(week, kept, quiet=True)
+    assert before == (kept.total(), [*kept.days(START, END)], [*kept.hours(START, END)], kept.past())
+
+
+def test_what_is_kept_stays_if_telemetry_fails(
+    week: Opened, whole: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LedgerStore.open(tmp_path / "ledger")
+    keep_ledger(replace(week, at=START + 60 * HOUR), store, quiet=True)
+    before = [*store.hours(START, END)]
+    answered = RecordingStore.grid
+
+    def grid(
+        source: RecordingStore, expression: Expression, steps: Steps, partition: Partition | None = None
+    ) -> list[Series]:
+        if expression.selector.metric == "DCGM_FI_PROF_GR_ENGINE_ACTIVE":
+            raise QueryFailed("it was refused")
+        return answered(source, expression, steps, partition)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordingStore, "grid", grid)
+        gaps = keep_ledger(replace(week, at=START + 63 * HOUR), store, quiet=True)
+    assert GapKind.QUERY_FAILED in {gap.kind for gap in gaps}
+    assert [*store.hours(START, END)] == before
+    keep_ledger(week, store, quiet=True)
+    assert differences(store.hours(START, END), whole.entries, "hour", "node", "workload") == {}
+
+
+# The store alone
+
+
+def entry(hour: int, gpu_hours: float = 1.0, **facts: Any) -> LedgerEntry:
+    known = {
+        "node": "a",
+        "pool": "p",
+        "gpu_model": "H100",
+        "namespace": "ml",
+        "workload": "Job/ml/x",
+        "row": Row.USEFUL,
+    }
+    known |= {"unknown": False, "cost": 2.5 * gpu_hours}
+    return LedgerEntry(hour=MIDNIGHT + hour * HOUR, gpu_hours=gpu_hours, **{**known, **facts})
+
+
+PAST = LedgerPast(
+    gpus={"GPU-1": ("a", "H100"), "GPU-2": ("a", "H100")},
+    worked={
+        ("GPU-1", "ml/x-0", "main"): Worked(since_held=True, since_start=None),
+        ("GPU-3", "ml/y-0", "main"): Worked(since_held=False, since_start=False),
+    },
+)
+HOURS = [
+    *(entry(hour, 0.75, workload=f"Job/ml/{number}") for hour in range(30) for number in range(3)),
+    *(entry(hour, 0.1 + hour / 7, row=Row.USABLE, namespace="", workload="", cost=None) for hour in range(30)),
+    *(entry(hour, 0.25, row=Row.SUSPECTED, unknown=True) for hour in range(30)),
+]
+
+
+def file_place(folder: Path) -> StatePlace:
+    return StateFile(folder / "ledger")
+
+
+def cluster_place(_: Path, cluster: MemoryCluster | None = None) -> StatePlace:
+    return Checkpoints(cluster or MemoryCluster(), NAMESPACE, LEDGER)
+
+
+@pytest.mark.parametrize("place", [file_place, cluster_place])
+def test_the_store_gives_back_what_was_saved(place: Callable[[Path], StatePlace], tmp_path: Path) -> None:
+    store = LedgerStore(place(tmp_path))
+    assert (store.final(), store.past(), store.total()) == (None, LedgerPast(), ())
+    store.save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
+    assert store.final() == MIDNIGHT + 25 * HOUR
+    assert store.past() == PAST
+    assert sorted(store.hours(MIDNIGHT, END), key=repr) == sorted(HOURS, key=repr)
+    assert {each.hour for each in store.hours(MIDNIGHT + HOUR, MIDNIGHT + 3 * HOUR)} == {
+        MIDNIGHT + HOUR,
+        MIDNIGHT + 2 * HOUR,
+    }
+    assert sum(each.gpu_hours for each in store.total()) == pytest.approx(
+        sum(each.gpu_hours for each in HOURS if each.hour < MIDNIGHT + 25 * HOUR)
+    )
+    days = {each.hour: each for each in store.days(MIDNIGHT, END) if each.row is Row.USEFUL}
+    assert {day: (each.gpu_hours, each.cost) for day, each in days.items()} == {
+        MIDNIGHT: (24 * 3 * 0.75, pytest.approx(2.5 * 24 * 3 * 0.75)),
+        MIDNIGHT + 24 * HOUR: (3 * 0.75, pytest.approx(2.5 * 3 * 0.75)),
+    }
+    assert {each.cost for each in store.total() if each.row is Row.USABLE} == {None}
+
+
+def test_hours_that_may_change_are_replaced_and_old_ones_are_deleted(tmp_path: Path) -> None:
+    store = LedgerStore(file_place(tmp_path))
+    store.save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
+    store.save(MIDNIGHT + 25 * HOUR, [entry(25, 3.0)], MIDNIGHT + 26 * HOUR, PAST)
+    later = [*store.hours(MIDNIGHT + 25 * HOUR, END)]
+    assert later == [entry(25, 3.0)]
+    assert [*store.hours(MIDNIGHT, MIDNIGHT + HOUR)] != []
+    after = round(KEPT_HOURS / HOUR)
+    store.save(MIDNIGHT + after * HOUR, [entry(after)], MIDNIGHT + (after + 1) * HOUR, PAST)
+    assert min(each.hour for each in store.hours(MIDNIGHT, END + WEEK)) == MIDNIGHT + HOUR
+    assert MIDNIGHT in {each.hour for each in store.days(MIDNIGHT, END)}
+    much_later = round(KEPT_DAYS / HOUR) + 1
+    store.save(MIDNIGHT + much_later * HOUR, [entry(much_later)], MIDNIGHT + (much_later + 1) * HOUR, PAST)
+    assert MIDNIGHT not in {each.hour for each in store.days(MIDNIGHT, END)}
+    useful = [each for each in store.total() if each.row is Row.USEFUL]
+    assert sum(each.gpu_hours for each in useful) == pytest.approx(25 * 3 * 0.75 + 3 + 2)
+
+
+def test_an_hour_counts_once_wherever_the_process_is_killed() -> None:
+    def work(store: LedgerStore) -> None:
+        store.save(MIDNIGHT + 25 * HOUR, [entry(25, 3.0), entry(26, 4.0)], MIDNIGHT + 26 * HOUR, LedgerPast())
+
+    steps = 0
+    while True:
+        cluster, left = MemoryCluster(), steps
+        LedgerStore(Checkpoints(cluster, NAMESPACE, LEDGER)).save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
+
+        def end(verb: str, what: str, after: bool) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        with contextlib.suppress(Killed):
+            work(LedgerStore(Checkpoints(cluster.writer(interfere=end), NAMESPACE, LEDGER)))
+        killed = left < 0
+        store = LedgerStore(Checkpoints(cluster, NAMESPACE, LEDGER))
+        assert store.final() in (MIDNIGHT + 25 * HOUR, MIDNIGHT + 26 * HOUR)
+        work(store)
+        useful = [each for each in store.total() if each.row is Row.USEFUL]
+        assert sum(each.gpu_hours for each in useful) == pytest.approx(25 * 3 * 0.75 + 3), steps
+        assert [*store.hours(MIDNIGHT + 25 * HOUR, END)] == [entry(25, 3.0), entry(26, 4.0)]
+        steps += 1
+        if not killed:
+            break
+    assert steps > 10
+
+
+@pytest.mark.parametrize("table", ["ledgerhour", "ledgerday", "ledgertotal", "ledgerpast"])
+def test_a_damaged_piece_is_told_and_the_next_hours_count_once(table: str) -> None:
+    place = InCluster(state=LEDGER)
+    LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER)).save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
+    for name in [each for each in place.pieces() if each.startswith(table)]:
+        place.spoil(name, lambda piece: piece[:-5] + b"wrong")
+    store = LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER))
+    start = store.final() or MIDNIGHT
+    assert (start == MIDNIGHT) == (table == "ledgertotal")
+    store.save(start, [each for each in HOURS if each.hour >= start], MIDNIGHT + 30 * HOUR, PAST)
+    days = [*store.days(MIDNIGHT, END)]
+    if table != "ledgertotal":  # whose loss is told when it is looked for
+        assert [*store.hours(MIDNIGHT, END)]
+    store.past()
+    (gap,) = store.gaps
+    assert gap.kind is GapKind.BAD_INPUT
+    assert "a part is damaged" in gap.detail
+    assert sum(each.gpu_hours for each in days) <= sum(each.gpu_hours for each in HOURS) + 1e-9
+    assert sum(each.gpu_hours for each in store.total()) <= sum(each.gpu_hours for each in HOURS) + 1e-9
+
+
+def test_ten_thousand_gpus_take_less_than_80_mb(tmp_path: Path) -> None:
+    """A Pod on each GPU, and three rows of an hour each: eight days of detail, and 400 of sums."""
+    store, rng = LedgerStore(file_place(tmp_path)), np.random.default_rng(7)
+    pods = [(f"gpu-{gpu // 8}", f"team-{gpu % 100}", f"Job/team-{gpu % 100}/train-{gpu}") for gpu in range(10_000)]
+    hours = [
+        entry(hour, float(share), node=node, namespace=team, workload=job, row=row)
+        for hour in range(2)
+        for node, team, job in pods
+        for row, share in zip((Row.USEFUL, Row.FEW_SMS, Row.NO_KERNEL), rng.dirichlet((4, 2, 1)), strict=True)
+    ]
+    store.save(MIDNIGHT, hours, MIDNIGHT, LedgerPast())
+    of_hour = (tmp_path / "ledger").stat().st_size / 2
+    store.save(MIDNIGHT, hours, MIDNIGHT + 2 * HOUR, LedgerPast())
+    of_day = (tmp_path / "ledger").stat().st_size - 2 * of_hour
+    past = LedgerPast(
+        gpus={f"GPU-{gpu:032}": (pods[gpu][0], "H100") for gpu in range(10_000)},
+        worked={
+            (f"GPU-{gpu:032}", f"{team}/train-{gpu}-0", "main"): Worked(since_held=True, since_start=True)
+            for gpu, (_, team, _) in enumerate(pods)
+        },
+    )
+    store.save(MIDNIGHT + 2 * HOUR, [], MIDNIGHT + 2 * HOUR, past)
+    of_past = (tmp_path / "ledger").stat().st_size - 2 * of_hour - of_day
+    assert 192 * of_hour + 400 * of_day + of_past < 80e6
