@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.told_fleet import leading, remediations, simulated
+from app.told_fleet import END, LEDGER, leading, remediations, simulated
 from gpuwatch.account.fleet_cost import FleetCost
 from gpuwatch.act.plan.brakes import BRAKES
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
@@ -29,6 +29,7 @@ from gpuwatch.facts.model.decision import (
     SubjectKind,
     Verdict,
 )
+from gpuwatch.facts.model.ledger import LedgerEntry
 from gpuwatch.facts.model.remediation import ObjectRef, Pause, Phase, Turn
 from gpuwatch.facts.model.telemetry import Device, Vendor
 from gpuwatch.sources.kube.writer import Failure, WriteError
@@ -153,7 +154,10 @@ FROM_THE_START: Mapping[str, Iterable[tuple[str, ...]]] = {
     ),
     "gpuwatch_series_dropped": product(each.name for each in METRICS if each.most_series),
 }
-OF_WHAT_IS_FOLLOWED = {"gpuwatch_inventory_lists_total", "gpuwatch_inventory_drift_total"}
+OF_WHAT_IS_FOLLOWED = {
+    *("gpuwatch_inventory_lists_total", "gpuwatch_inventory_drift_total"),
+    *("gpuwatch_ledger_gpu_seconds_total", "gpuwatch_ledger_cost_total"),
+}
 
 
 def test_counters_and_histograms_are_there_from_the_start_at_zero() -> None:
@@ -162,7 +166,7 @@ def test_counters_and_histograms_are_there_from_the_start_at_zero() -> None:
     for each in METRICS:
         if each.type is MetricType.GAUGE and each.name not in FROM_THE_START:
             continue
-        if each.name in OF_WHAT_IS_FOLLOWED:  # resources are those that the cluster has
+        if each.name in OF_WHAT_IS_FOLLOWED:  # resources and Namespaces are those that the cluster has
             continue
         sample = f"{each.name}_count" if each.type is MetricType.HISTOGRAM else each.name
         found = {tuple(labels[name] for name in each.labels): number for labels, number in series(metrics, sample)}
@@ -248,6 +252,41 @@ def test_what_has_no_price_has_no_series() -> None:
     assert series(metrics, "gpuwatch_cost_per_hour") == []
     assert series(metrics, "gpuwatch_saving_per_hour") == []
     assert value(metrics, "gpuwatch_unpriced_gpus", gpu_model="A100", pool="a") == 8
+
+
+def test_the_ledgers_counters_are_what_is_kept() -> None:
+    metrics = Metrics()
+    time, cost = "gpuwatch_ledger_gpu_seconds_total", "gpuwatch_ledger_cost_total"
+
+    def agree(entries: Iterable[LedgerEntry]) -> None:
+        gpu_hours, spent = sum(each.gpu_hours for each in entries), sum(each.cost or 0 for each in entries)
+        assert sum(number for _, number in series(metrics, time)) == pytest.approx(3600 * gpu_hours)
+        assert sum(number for _, number in series(metrics, cost)) == pytest.approx(spent)
+
+    metrics.accounted(END, LEDGER, "USD")
+    agree(LEDGER)
+    assert {labels["currency"] for labels, _ in series(metrics, cost)} == {"USD"}
+    assert {labels["unknown"] for labels, _ in series(metrics, cost)} == {"false"}  # unknown ones have no price here
+    assert value(metrics, "gpuwatch_ledger_final_timestamp_seconds") == END.timestamp()
+    more = [replace(each, gpu_hours=each.gpu_hours + 1) for each in LEDGER]
+    metrics.accounted(END + timedelta(hours=1), more, "USD")
+    agree(more)
+    metrics.stood_down()
+    assert series(metrics, time) == series(metrics, cost) == []
+    metrics.accounted(END + timedelta(hours=1), more, "USD")
+    agree(more)
+    metrics.accounted(END, LEDGER, "USD")  # the state was lost, and begins anew
+    agree(LEDGER)
+
+
+def test_the_ledgers_first_series_stay_and_those_beyond_the_bound_are_counted() -> None:
+    metrics = Metrics()
+    many = [replace(LEDGER[0], namespace=f"team-{number}") for number in range(6000)]
+    for entries in (many[:4000], many):
+        metrics.accounted(END, entries, "USD")
+    found = {labels["workload_namespace"] for labels, _ in series(metrics, "gpuwatch_ledger_gpu_seconds_total")}
+    assert found == {f"team-{number}" for number in range(5000)}
+    assert value(metrics, "gpuwatch_series_dropped", metric="gpuwatch_ledger_gpu_seconds_total") == 1000
 
 
 def finding(number: int, severity: Severity) -> Finding:

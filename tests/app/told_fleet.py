@@ -16,6 +16,7 @@ from gpuwatch.app.controller.jobs import Job, Jobs
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.instances import instance_types
 from gpuwatch.facts.model.decision import Analysis
+from gpuwatch.facts.model.ledger import Group, LedgerEntry, Row
 from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.kube.reader import Followed
@@ -64,6 +65,25 @@ def remediations() -> tuple[Remediation, ...]:
     return done
 
 
+LEDGER = tuple(
+    LedgerEntry(
+        hour=END,
+        node="",
+        pool="",
+        gpu_model="A100-SXM4-80GB",
+        namespace="" if row.group in (Group.FREE, Group.OUT_OF_SERVICE) else f"team-{index % 3}",
+        workload="",
+        row=row,
+        unknown=unknown,
+        gpu_hours=10.0 + index,
+        cost=30.0 + index if not unknown else None,
+    )
+    for index, row in enumerate(Row)
+    for unknown in (False, True)
+)
+"""Of each row some known and unknown hours."""
+
+
 def leading(analysis: Analysis) -> Metrics:
     """As the controller tells them after a cycle, an hour's profiles and some Remediations."""
     metrics = Metrics()
@@ -77,6 +97,7 @@ def leading(analysis: Analysis) -> Metrics:
     metrics.inventory([Followed("pods", objects=4, age_seconds=3.0, lists=1, drifted=0)])
     notebook = advised(answer(profile()))
     metrics.costs(fleet_cost(analysis, PriceList(instance_types()), [notebook]))
+    metrics.accounted(END, LEDGER, "USD")
     metrics.advised(advice_counts([notebook], [], [], END))
     done = remediations()
     for each in done:

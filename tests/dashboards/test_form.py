@@ -145,7 +145,10 @@ def test_targets() -> None:
             assert query[name.end() :].startswith('{cluster=~"$cluster"'), f"{where}: {name[0]} of any cluster"
         assert "vector(" not in query and "absent" not in query, where
         for counter in re.findall(r"(\w*\(?)(gpuwatch_\w+_total|process_cpu_seconds_total)\{", query):
-            assert counter[0] in ("rate(", "increase("), where
+            if counter[1].startswith("gpuwatch_ledger_"):  # kept over restarts
+                assert re.search(rf"{counter[1]}\{{[^}}]*\}} offset \$__range", query), where
+            else:
+                assert counter[0] in ("rate(", "increase("), where
         for function, interval in re.findall(r"\b(i?rate|increase)\([^\[]+\[([^\]]+)\]", query):
             allowed = {"$__rate_interval", "$__range"} if function == "increase" else {"$__rate_interval"}
             assert interval in allowed, where

@@ -6,11 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
+from gpuwatch.app.cli.main import cli
+from gpuwatch.app.controller.ledger_job import LedgerJob
+from gpuwatch.app.controller.metrics import Metrics
+from gpuwatch.app.controller.replica import Replica
 from gpuwatch.app.ledger import keep_ledger, kept_ledger, read_ledger
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import Opened, open_sources
@@ -24,7 +31,7 @@ from gpuwatch.sources.telemetry.recording import RecordingStore
 from gpuwatch.sources.telemetry.samples import Expression, Partition, QueryFailed, Series, Steps
 from kube.memory_cluster import MemoryCluster
 from ledger.test_week import MOMENT, options_of
-from ledger.week import AT, END, START
+from ledger.week import AT, END, START, write_week
 from store.places import NAMESPACE, InCluster, Killed
 
 WEEK = END - START
@@ -47,8 +54,8 @@ def kept(week: Opened, tmp_path_factory: pytest.TempPathFactory) -> LedgerStore:
     """As after a week of a process that was stopped and started again."""
     file = tmp_path_factory.mktemp("kept") / "ledger"
     for hours in (6, 30, 31, 32, 37, 44, 70, 77, 90, 118, 125, 150):
-        keep_ledger(replace(week, at=START + hours * HOUR), LedgerStore.open(file), quiet=True)
-    store = LedgerStore.open(file)
+        keep_ledger(replace(week, at=START + hours * HOUR), LedgerStore.open(file, "USD"), quiet=True)
+    store = LedgerStore.open(file, "USD")
     keep_ledger(week, store, quiet=True)
     return store
 
@@ -63,18 +70,30 @@ def differences(
     return {key: hours for key, hours in found.items() if abs(hours) > MOMENT}
 
 
+def lasting(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """The Nodes are those of the week's end. One that is gone then is not known to be of this cluster before."""
+    return [each for each in entries if each.node != "spot-1"]
+
+
 def test_what_is_kept_is_what_is_read_at_once(week: Opened, whole: Ledger, kept: LedgerStore) -> None:
     found = kept_ledger(week, kept, WEEK)
-    assert differences(found.entries, whole.entries, "hour", "node", "pool", "gpu_model", "namespace", "workload") == {}
+    names = ("hour", "node", "pool", "gpu_model", "namespace", "workload")
+    assert differences(lasting(found.entries), lasting(whole.entries), *names) == {}
+    assert {each.node for each in whole.entries} - {each.node for each in lasting(whole.entries)} == {"spot-1"}
+
+
+def test_the_first_call_reads_all_days_whose_detail_is_kept(week: Opened, whole: Ledger, tmp_path: Path) -> None:
+    store = LedgerStore.open(tmp_path / "ledger", "USD")
+    keep_ledger(week, store, quiet=True)
+    found = kept_ledger(week, store, WEEK)
+    assert differences(found.entries, whole.entries, "hour", "node", "workload") == {}
     assert found.capacity_gpu_hours == pytest.approx(whole.capacity_gpu_hours, abs=1e-9)
-    assert sum(each.cost or 0 for each in found.entries) == pytest.approx(sum(each.cost or 0 for each in whole.entries))
 
 
-def test_days_and_totals_are_the_sums_of_the_hours_that_are_final(week: Opened, kept: LedgerStore) -> None:
-    """All that was recorded: more than the week."""
+def test_days_and_totals_are_the_sums_of_the_hours_that_are_final(kept: LedgerStore) -> None:
     final = kept.final()
     assert final == END - 5 * HOUR
-    hours = [each for each in read_ledger(week, KEPT_HOURS, quiet=True).entries if each.hour < final]
+    hours = [each for each in kept.hours(START - KEPT_HOURS, END) if each.hour < final]
     of_day = [replace(each, hour=each.hour.replace(hour=0)) for each in hours]
     days = [*kept.days(START - KEPT_HOURS, END)]
     assert differences(days, of_day, "hour", "namespace", "gpu_model") == {}
@@ -91,7 +110,7 @@ def test_hours_that_are_read_again_are_not_counted_again(week: Opened, kept: Led
 def test_what_is_kept_stays_if_telemetry_fails(
     week: Opened, whole: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LedgerStore.open(tmp_path / "ledger")
+    store = LedgerStore.open(tmp_path / "ledger", "USD")
     keep_ledger(replace(week, at=START + 60 * HOUR), store, quiet=True)
     before = [*store.hours(START, END)]
     answered = RecordingStore.grid
@@ -109,7 +128,66 @@ def test_what_is_kept_stays_if_telemetry_fails(
     assert GapKind.QUERY_FAILED in {gap.kind for gap in gaps}
     assert [*store.hours(START, END)] == before
     keep_ledger(week, store, quiet=True)
-    assert differences(store.hours(START, END), whole.entries, "hour", "node", "workload") == {}
+    assert differences(lasting(store.hours(START, END)), lasting(whole.entries), "hour", "node", "workload") == {}
+
+
+def test_the_job_counts_what_is_kept_and_a_new_leader_goes_on(
+    week: Opened, whole: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter((START + 40 * HOUR, START + 41 * HOUR, AT))
+    settings = Settings(run={"folder": tmp_path})
+    monkeypatch.setattr(Replica, "own_sources", lambda _: replace(week, at=next(moments), settings=settings))
+
+    def process() -> tuple[LedgerJob, Metrics]:
+        metrics = Metrics()
+        return LedgerJob(Replica({}, replace(week, settings=settings), None, None, metrics, Event())), metrics
+
+    def shown(metrics: Metrics) -> float:
+        return metrics.registry.get_sample_value("gpuwatch_ledger_final_timestamp_seconds") or 0.0
+
+    job, metrics = process()
+    for hours in (34, 35):
+        job.run()
+        assert shown(metrics) == (START + hours * HOUR).timestamp()
+    after, metrics = process()
+    after.run()
+    assert shown(metrics) == (END - 5 * HOUR).timestamp()
+    store = LedgerStore.open(tmp_path / "gpuwatch.state.ledger", "USD")
+    assert differences(lasting(store.hours(START, END)), lasting(whole.entries), "hour", "node", "workload") == {}
+    by_row: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "gpuwatch_ledger_gpu_seconds_total":
+                by_row[sample.labels["row"], sample.labels["unknown"]] += sample.value / 3600
+    expected: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for each in store.hours(START - KEPT_HOURS, END):
+        if each.hour < END - 5 * HOUR:
+            expected[str(each.row), str(each.unknown).lower()] += each.gpu_hours
+    assert by_row == pytest.approx(expected, abs=MOMENT)
+
+
+def test_the_command_reads_what_is_kept_and_says_what_is_not(tmp_path: Path) -> None:
+    telemetry, cluster = write_week(tmp_path)
+    sources = ("--telemetry", str(telemetry), "--cluster", str(cluster), "--at", AT.isoformat())
+    state = ("--state", str(tmp_path / "state"))
+
+    def ledger(*options: str) -> Result:
+        return CliRunner().invoke(cli, ["ledger", *sources, *options])
+
+    once, kept, again = ledger("-o", "json"), ledger("-o", "json", *state), ledger("-o", "json", *state)
+    assert (tmp_path / "state.ledger").exists()
+    assert kept.exit_code == once.exit_code == 0
+    assert again.stdout == kept.stdout
+    read, found = (msgspec.json.decode(result.stdout, type=Ledger) for result in (once, kept))
+    assert differences(found.entries, read.entries, "hour", "node", "pool", "namespace", "workload") == {}
+    refused = ledger("--days", "30", "--by", "node", *state)
+    assert refused.exit_code == 1
+    assert "state.ledger keeps hours for 8 days, and after that days by team, model and row alone" in refused.stderr
+    days = msgspec.json.decode(ledger("--days", "30", "--by", "team", "-o", "json", *state).stdout, type=Ledger)
+    assert {each.node for each in days.entries} == {""}
+    final = [each for each in read.entries if each.hour < END - 5 * HOUR]
+    in_week = [each for each in days.entries if each.hour >= START]
+    assert differences(in_week, final, "namespace", "gpu_model") == {}
 
 
 # The store alone
@@ -152,7 +230,7 @@ def cluster_place(_: Path, cluster: MemoryCluster | None = None) -> StatePlace:
 
 @pytest.mark.parametrize("place", [file_place, cluster_place])
 def test_the_store_gives_back_what_was_saved(place: Callable[[Path], StatePlace], tmp_path: Path) -> None:
-    store = LedgerStore(place(tmp_path))
+    store = LedgerStore(place(tmp_path), "USD")
     assert (store.final(), store.past(), store.total()) == (None, LedgerPast(), ())
     store.save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
     assert store.final() == MIDNIGHT + 25 * HOUR
@@ -173,8 +251,16 @@ def test_the_store_gives_back_what_was_saved(place: Callable[[Path], StatePlace]
     assert {each.cost for each in store.total() if each.row is Row.USABLE} == {None}
 
 
+def test_what_was_kept_in_another_currency_has_no_cost(tmp_path: Path) -> None:
+    LedgerStore(file_place(tmp_path), "USD").save(MIDNIGHT, [entry(0)], MIDNIGHT + HOUR, LedgerPast())
+    store = LedgerStore(file_place(tmp_path), "EUR")
+    store.save(MIDNIGHT + HOUR, [entry(1, 3.0)], MIDNIGHT + 2 * HOUR, LedgerPast())
+    assert [each.cost for each in store.hours(MIDNIGHT, END)] == [None, 7.5]
+    assert sorted((each.gpu_hours, each.cost) for each in store.total()) == [(1.0, None), (3.0, 7.5)]
+
+
 def test_hours_that_may_change_are_replaced_and_old_ones_are_deleted(tmp_path: Path) -> None:
-    store = LedgerStore(file_place(tmp_path))
+    store = LedgerStore(file_place(tmp_path), "USD")
     store.save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
     store.save(MIDNIGHT + 25 * HOUR, [entry(25, 3.0)], MIDNIGHT + 26 * HOUR, PAST)
     later = [*store.hours(MIDNIGHT + 25 * HOUR, END)]
@@ -198,7 +284,7 @@ def test_an_hour_counts_once_wherever_the_process_is_killed() -> None:
     steps = 0
     while True:
         cluster, left = MemoryCluster(), steps
-        LedgerStore(Checkpoints(cluster, NAMESPACE, LEDGER)).save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
+        LedgerStore(Checkpoints(cluster, NAMESPACE, LEDGER), "USD").save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
 
         def end(verb: str, what: str, after: bool) -> None:
             nonlocal left
@@ -207,9 +293,9 @@ def test_an_hour_counts_once_wherever_the_process_is_killed() -> None:
                 raise Killed
 
         with contextlib.suppress(Killed):
-            work(LedgerStore(Checkpoints(cluster.writer(interfere=end), NAMESPACE, LEDGER)))
+            work(LedgerStore(Checkpoints(cluster.writer(interfere=end), NAMESPACE, LEDGER), "USD"))
         killed = left < 0
-        store = LedgerStore(Checkpoints(cluster, NAMESPACE, LEDGER))
+        store = LedgerStore(Checkpoints(cluster, NAMESPACE, LEDGER), "USD")
         assert store.final() in (MIDNIGHT + 25 * HOUR, MIDNIGHT + 26 * HOUR)
         work(store)
         useful = [each for each in store.total() if each.row is Row.USEFUL]
@@ -224,10 +310,10 @@ def test_an_hour_counts_once_wherever_the_process_is_killed() -> None:
 @pytest.mark.parametrize("table", ["ledgerhour", "ledgerday", "ledgertotal", "ledgerpast"])
 def test_a_damaged_piece_is_told_and_the_next_hours_count_once(table: str) -> None:
     place = InCluster(state=LEDGER)
-    LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER)).save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
+    LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER), "USD").save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
     for name in [each for each in place.pieces() if each.startswith(table)]:
         place.spoil(name, lambda piece: piece[:-5] + b"wrong")
-    store = LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER))
+    store = LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER), "USD")
     start = store.final() or MIDNIGHT
     assert (start == MIDNIGHT) == (table == "ledgertotal")
     store.save(start, [each for each in HOURS if each.hour >= start], MIDNIGHT + 30 * HOUR, PAST)
@@ -244,7 +330,7 @@ def test_a_damaged_piece_is_told_and_the_next_hours_count_once(table: str) -> No
 
 def test_ten_thousand_gpus_take_less_than_80_mb(tmp_path: Path) -> None:
     """A Pod on each GPU, and three rows of an hour each: eight days of detail, and 400 of sums."""
-    store, rng = LedgerStore(file_place(tmp_path)), np.random.default_rng(7)
+    store, rng = LedgerStore(file_place(tmp_path), "USD"), np.random.default_rng(7)
     pods = [(f"gpu-{gpu // 8}", f"team-{gpu % 100}", f"Job/team-{gpu % 100}/train-{gpu}") for gpu in range(10_000)]
     hours = [
         entry(hour, float(share), node=node, namespace=team, workload=job, row=row)

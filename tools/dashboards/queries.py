@@ -1,5 +1,7 @@
 """PromQL that several panels share: the pieces of the boards' YAML files. grafana.py adds the variables' selectors."""
 
+from gpuwatch.facts.model.ledger import Row
+
 DEVICE = "cluster, node, UUID, GPU_I_ID"
 
 # Where an exporter stops, its GPUs count as missing for six hours, as long as the alert GpuMissing remembers them.
@@ -61,11 +63,30 @@ def saving(confidence: str, by: str = "") -> str:
     return f"sum by ({labels}) ({judged(of_clusters)})"
 
 
+def spent(counter: str, by: str, group: str = "", *, unknown: str = "") -> str:
+    """GPU-hours or cost: by how much a counter of the ledger rose in the time shown. It outlasts restarts, and each
+    leader goes on with it, so that the difference counts each hour once; `increase` would miss what a new series begins
+    with."""
+    rows = "|".join(row for row in Row if row.group == group)
+    selected = ", ".join(
+        f'{label}="{value}"' if label == "unknown" else f'{label}=~"{value}"'
+        for label, value in (("row", rows), ("unknown", unknown))
+        if value
+    )
+    series = f"gpuwatch_ledger_{counter}_total{{{selected}}}" if selected else f"gpuwatch_ledger_{counter}_total"
+    now, before = (
+        f"sum by ({by}) (max by (cluster, workload_namespace, gpu_model, row, unknown, currency) ({series}{offset}))"
+        for offset in ("", " offset $__range")
+    )
+    hours = " / 3600" if counter == "gpu_seconds" else ""
+    return f"({now} - ({before} or 0 * {now})){hours} > 0"
+
+
 QUERIES = {
     "missing": MISSING,
     "not_allocatable": NOT_ALLOCATABLE,
     "holds": HOLDS,
     "sharers": SHARERS,
-    **{each.__name__: each for each in (judged, counted, busy, of_pods, cost, saving)},
+    **{each.__name__: each for each in (judged, counted, busy, of_pods, cost, saving, spent)},
 }
 """The pieces that boards may use, by name."""

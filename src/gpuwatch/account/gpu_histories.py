@@ -66,7 +66,7 @@ def gpu_histories(fleet: FleetHistory) -> Iterable[GpuHistory]:
         degraded=_degraded(fleet),
     )
     by_gpu = grouped(fleet.windows, lambda each: each.uuid)
-    nodes = {uuid: node for uuid, (node, _) in fleet.past.gpus.items()} | fleet.node_of
+    nodes = {**{uuid: node for uuid, (node, _) in fleet.past.gpus.items()}, **fleet.node_of}
     by_node = grouped({*by_gpu, *fleet.past.gpus}, lambda uuid: nodes.get(uuid, ""))
     for name, uuids in sorted(by_node.items()):
         cards = [_card(uuid, by_gpu[uuid], fleet) if uuid in by_gpu else _unseen(uuid, fleet) for uuid in sorted(uuids)]

@@ -15,7 +15,7 @@ from gpuwatch.account.fleet_cost import allocations
 from gpuwatch.act import analysis as analysed
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
-from gpuwatch.app.ledger import read_ledger
+from gpuwatch.app.ledger import ledger_of
 from gpuwatch.app.settings import Settings, load_settings
 from gpuwatch.app.sizing import Sized, price_list, size
 from gpuwatch.app.sources import known_faults, open_sources, take_snapshot, unreadable
@@ -153,7 +153,7 @@ def read(
         settings=settings,
         analysis=analysed.analyse(PlanFacts(snapshot=snapshot), opened.policies, faults),
         profile=profile if opened.store else None,
-        hours=partial(read_ledger, replace(opened, snapshot=snapshot), length) if opened.store else None,
+        hours=partial(ledger_of, replace(opened, snapshot=snapshot), length, kept) if opened.store else None,
     )
 
 

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 
@@ -20,13 +21,14 @@ from gpuwatch.app.sources import Opened, own_telemetry, progress, take_snapshot
 from gpuwatch.facts.catalog.xids import xids as catalog
 from gpuwatch.facts.model.decision import Analysis, Snapshot
 from gpuwatch.facts.model.ledger import ClusterHistory, Ledger, LedgerEntry, LedgerPast, Worked
-from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, PodRef, Signal, partial_answers
+from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, PodRef, Schema, Signal, partial_answers
 from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.size.collect import Stretch, StretchReader
 from gpuwatch.size.profile.joint_table import THROTTLED
 from gpuwatch.sources.collect.collect import Progress
-from gpuwatch.sources.store.ledger import KEPT_HOURS, LedgerStore
+from gpuwatch.sources.store.ledger import KEPT_HOURS, LedgerStore, ledger_file
 from gpuwatch.sources.telemetry.cluster_history import cluster_history
+from gpuwatch.sources.telemetry.discovery import discover
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.samples import TelemetryError
 from gpuwatch.sources.telemetry.windows import aligned
@@ -67,12 +69,14 @@ def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> t
     that what was read is kept if this process ends. Raises SourceError without telemetry, StoreError.
     """
     reader = _reader(opened, quiet=quiet)
+    # A day may end in an outage, or before telemetry began.
+    newest, _ = discover(reader.stretches.telemetry, reader.until)
     idle, gaps = timedelta(seconds=IDLE_SECONDS), list[Gap]()
     start, past = max(store.final() or _NEVER, _hour(reader.until - KEPT_HOURS)), store.past()
     with progress("ledger", quiet=quiet) as told:
         while start < reader.until:
             wanted = min(start + timedelta(days=1) + idle, reader.until)
-            span = reader.read(start, wanted, told, past)
+            span = reader.read(start, wanted, told, past, newest if wanted < reader.until else None)
             final = max(_hour(span.end - idle), start)
             gaps += reader.gaps(span)
             if final > start or span.end == wanted:  # else nothing new was read, and what is kept is better
@@ -105,6 +109,26 @@ def kept_ledger(opened: Opened, store: LedgerStore, length: timedelta, gaps: tup
         entries=entries,
         gaps=tuple(dict.fromkeys((*gaps, *store.gaps))),
     )
+
+
+def ledger_of(
+    opened: Opened, length: timedelta, state: Path | None, *, detail: bool = True, quiet: bool = False
+) -> Ledger:
+    """The ledger of the period `length` up to the moment of the sources: with a state from what is kept beside it,
+    after what is new was added; else all of it is read. Raises SourceError, StoreError.
+
+    detail: it has Nodes and workloads, hour by hour; of a long period they are not kept, which raises SourceError.
+    """
+    if state is None:
+        return read_ledger(opened, length, quiet=quiet)
+    if detail and length > KEPT_HOURS:
+        raise SourceError(
+            f"{ledger_file(state)} keeps hours for {KEPT_HOURS.days} days, and after that days by team, model and row "
+            f"alone; ask for {KEPT_HOURS.days} days or less (--days {KEPT_HOURS.days}), or by one of these "
+            "(--by team, model or row)"
+        )
+    store = LedgerStore.open(ledger_file(state), opened.settings.currency)
+    return kept_ledger(opened, store, length, keep_ledger(opened, store, quiet=quiet))
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -159,11 +183,19 @@ class _Reader:
     rates: Rates
     until: datetime
 
-    def read(self, start: datetime, end: datetime, told: Progress, past: LedgerPast | None = None) -> _Span:
+    def read(
+        self,
+        start: datetime,
+        end: datetime,
+        told: Progress,
+        past: LedgerPast | None = None,
+        later: Schema | None = None,
+    ) -> _Span:
+        """past: what is known of the time before. later: as in StretchReader."""
         past, step = past or LedgerPast(), self.opened.settings.fetch.step_seconds
         start = aligned(start, step)
         begin = aligned(start - timedelta(seconds=IDLE_SECONDS), step)
-        read, gaps = _stretches(self.stretches, begin, end, told)
+        read, gaps = _stretches(self.stretches, begin, end, told, later)
         end = max(read[-1].end if read else start, start)
         windows = tuple(each for stretch in read for each in stretch.windows)
         node_of = _nodes(self.snapshot, (device for stretch in read for device in stretch.devices))
@@ -225,13 +257,13 @@ def _reader(opened: Opened, *, quiet: bool) -> _Reader:
 
 
 def _stretches(
-    reader: StretchReader, begin: datetime, end: datetime, told: Progress
+    reader: StretchReader, begin: datetime, end: datetime, told: Progress, later: Schema | None
 ) -> tuple[list[Stretch], tuple[Gap, ...]]:
     """What could be read from `begin` on, up to the first stretch that failed or was answered in part."""
     read: list[Stretch] = []
     gaps: list[Gap] = []
     try:
-        for stretch in reader.stretches(begin, end):
+        for stretch in reader.stretches(begin, end, later):
             partial = partial_answers(reader.telemetry.problems)
             gaps += (*(gap for gap in stretch.gaps if gap.what != "throttling"), *partial)
             if partial or stretch.end == stretch.start:

@@ -183,9 +183,12 @@ class StretchReader:
     doubted: Set[str]
     signals: Sequence[Signal] = SIGNALS
 
-    def stretches(self, start: datetime, end: datetime) -> Iterator[Stretch]:
-        """Oldest first; ends after one that could not be read."""
+    def stretches(self, start: datetime, end: datetime, later: Schema | None = None) -> Iterator[Stretch]:
+        """Oldest first; ends after one that could not be read. later: the Schema of a later moment, if the end is
+        not the newest one: samples up to it are not late, and are looked for if no exporter is there at the end."""
         schema, gaps = discover(self.telemetry, end)
+        if later is not None and not schema.signals and not _failed(gaps):
+            schema, gaps = later, ()
         if schema.signals and not _failed(gaps):
             inventory = self._inventory(start, end, schema)
             gaps = inventory.gaps
@@ -204,7 +207,7 @@ class StretchReader:
             if _failed(gaps):
                 yield Stretch(start=begin, end=begin, gaps=gaps)
                 return
-            yield self._read(begin, until, joint, inventory, gaps, is_newest=until == end)
+            yield self._read(begin, until, joint, inventory, gaps, is_newest=until == end and later is None)
             begin, before = until, now
 
     def _length(self, devices: int) -> timedelta:

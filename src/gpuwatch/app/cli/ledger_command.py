@@ -9,15 +9,19 @@ from rich.console import Group
 from gpuwatch.account.ledger_sums import By
 from gpuwatch.app.cli.terminal import print_listing
 from gpuwatch.app.exit_code import ExitCode
-from gpuwatch.app.ledger import read_ledger
+from gpuwatch.app.ledger import ledger_of
 from gpuwatch.app.sources import checked_sources
 from gpuwatch.say.ledger_tables import COLUMNS, OPENCOST, days_of_workloads, ledger_tables
 from gpuwatch.say.tables import gap_tables
+from gpuwatch.sources.store.ledger import DETAIL_OF_DAYS
 
 
-def run_ledger(form: str, output_file: Path | None, rows: int, by: str, days: float, **options: Any) -> int:
+def run_ledger(
+    form: str, output_file: Path | None, rows: int, by: str, days: float, state: Path | None, **options: Any
+) -> int:
     opened = checked_sources(options)
-    ledger = read_ledger(opened, timedelta(days=days))
+    detail = by not in DETAIL_OF_DAYS or form == "opencost-csv"
+    ledger = ledger_of(opened, timedelta(days=days), state or opened.settings.state, detail=detail)
 
     def tables() -> Group:
         return Group(ledger_tables(ledger, By(by), rows=rows), *gap_tables(ledger.gaps, wide=form == "wide"))

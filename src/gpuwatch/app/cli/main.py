@@ -269,7 +269,11 @@ def mig_plan() -> None:
 
 @_command("cli.ledger_command.run_ledger")
 @_sources
-@click.option("--days", type=click.FloatRange(0.1, 60), default=7.0, show_default=True, help="Length of the period.")
+@_state(
+    "State that the ledger is kept beside, in FILE.ledger: only hours that are new are read then. Hours are kept for "
+    "eight days, days by team, model and row for 400. Without one the whole period is read, every time."
+)
+@click.option("--days", type=click.FloatRange(0.1, 400), default=7.0, show_default=True, help="Length of the period.")
 @click.option(
     "--by",
     type=click.Choice(["row", "team", "workload", "node", "model", "pool", "hour"]),

@@ -8,6 +8,7 @@ from gpuwatch import __version__
 from gpuwatch.app.controller import notifications, weekly_job
 from gpuwatch.app.controller.cycle_job import CycleJob
 from gpuwatch.app.controller.jobs import Job
+from gpuwatch.app.controller.ledger_job import LedgerJob
 from gpuwatch.app.controller.look import Look
 from gpuwatch.app.controller.remediation_job import RemediationJob
 from gpuwatch.app.controller.replica import Found, Replica
@@ -24,6 +25,9 @@ log = logging.getLogger("gpuwatch.run")
 _CLEANUP_SECONDS = 86_400
 """What is removed was final for weeks, so a day sooner or later is the same."""
 
+_HOUR_SECONDS = 3600
+"""The ledger is kept by the hour."""
+
 
 class Controller:
     """The work of one process. Each job runs in a thread of its own, and owns its state; what another job or a page
@@ -35,6 +39,7 @@ class Controller:
         self.cycle = CycleJob(replica, self.look)
         self._remediation = RemediationJob(replica, self.look)
         self._sizing = SizingJob(replica)
+        self._ledger = LedgerJob(replica)
         check_lease = replica.election.check_lease if replica.election is not None else lambda: None
         self._weekly = WeeklyJob(replica.sent, replica.metrics, replica.stopping, check_lease)
 
@@ -56,6 +61,7 @@ class Controller:
         ]
         if self.replica.opened.store is not None:
             found.append(every("profiles", self._sizing.profile, run.profile_interval_seconds))
+            found.append(every("ledger", self._ledger.run, _HOUR_SECONDS))
             if run.report_schedule:
                 stuck = max(run.stuck_after_seconds, 7200)
                 found.append(Job("report", self._report, stuck, weekly_job.LOOK_SECONDS, looks=True))

@@ -19,6 +19,7 @@ from gpuwatch.act.execute.precision import precision
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import Analysis, FindingKind, Verdict
+from gpuwatch.facts.model.ledger import LedgerEntry
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.sources.kube.reader import Followed
 from gpuwatch.sources.kube.writer import ClusterWriter, WriteError
@@ -50,6 +51,7 @@ class Metrics:
             if most:
                 self._dropped.labels(name)
         self._shown: dict[str, set[tuple[str, ...]]] = {}
+        self._raised: dict[str, dict[tuple[str, ...], float]] = {}
         self._replacing = threading.Lock()
         self._followed: dict[str, Followed] = {}
         self._gauges["gpuwatch_build_info"].labels(__version__).set(1)
@@ -162,6 +164,32 @@ class Metrics:
         for name, amounts in (("gpuwatch_cost_per_hour", found.cost), ("gpuwatch_saving_per_hour", found.saving)):
             self._replace(name, {(*labels, found.currency): amount for labels, amount in amounts.items()})
 
+    def accounted(self, final: datetime, total: Iterable[LedgerEntry], currency: str) -> None:
+        """Raise the ledger's counters to what is kept, which outlasts this process; total: all hours before `final`."""
+        self._gauges["gpuwatch_ledger_final_timestamp_seconds"].set(final.timestamp())
+        seconds: dict[tuple[str, ...], float] = {}
+        costs: dict[tuple[str, ...], float] = {}
+        for each in total:
+            labels = (each.namespace, each.gpu_model, str(each.row), str(each.unknown).lower())
+            seconds[labels] = seconds.get(labels, 0.0) + 3600 * each.gpu_hours
+            if each.cost is not None:
+                costs[*labels, currency] = costs.get((*labels, currency), 0.0) + each.cost
+        self._raise("gpuwatch_ledger_gpu_seconds_total", seconds)
+        self._raise("gpuwatch_ledger_cost_total", costs)
+
+    def _raise(self, name: str, values: Mapping[tuple[str, ...], float]) -> None:
+        """Raise a counter's series to these values, up to its limit: those that came first stay. One that would fall
+        begins anew, as after a loss of the state."""
+        counter, shown = self._counters[name], self._raised.setdefault(name, {})
+        kept = dict(islice(values.items(), self._most[name]))
+        for labels in [labels for labels, value in shown.items() if kept.get(labels, 0.0) < value]:
+            counter.remove(*labels)
+            del shown[labels]
+        for labels, value in kept.items():
+            counter.labels(*labels).inc(value - shown.get(labels, 0.0))
+            shown[labels] = value
+        self._dropped.labels(name).set(len(values) - len(kept))
+
     def advised(self, counts: Mapping[tuple[str, str, str], int]) -> None:
         """Replace the right-sizing metrics: (target, outcome, reason) → workloads."""
         self._replace("gpuwatch_advice", counts)
@@ -217,6 +245,8 @@ class Metrics:
         """Clear the fleet metrics of a replica that no longer leads."""
         self.leads.set(0)
         for each in METRICS:
+            if each.name in self._raised:
+                self._raise(each.name, {})
             if each.exported_by is not ExportedBy.LEADER or each.type is not MetricType.GAUGE:
                 continue
             if each.labels:

@@ -21,7 +21,10 @@ from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.say.deliver.deliver import Sent
 from gpuwatch.sources.kube.writer import ClusterWriter
 from gpuwatch.sources.store import StoreError
-from gpuwatch.sources.store.checkpoints import DELIVERIES, STATE, Checkpoints
+from gpuwatch.sources.store.checkpoints import DELIVERIES, LEDGER, STATE, Checkpoints
+from gpuwatch.sources.store.ledger import ledger_file
+from gpuwatch.sources.store.rows import Place
+from gpuwatch.sources.store.state_file import StateFile
 from gpuwatch.sources.store.store import Store
 
 log = logging.getLogger("gpuwatch.run")
@@ -58,8 +61,9 @@ class Replica:
     """options: the sources from the command line. writers: None without a live cluster. election: None for a single
     replica.
 
-    reading: held by the job that reads the sources. telling: held by the job that replaces `found`, or the metrics of
-    a leader; no leadership ends meanwhile. term: counts the times that this process began to lead.
+    reading: held by the job that reads the sources. heavy: held by a job that needs much memory. telling: held by the
+    job that replaces `found`, or the metrics of a leader; no leadership ends meanwhile. term: counts the times that
+    this process began to lead.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Replica:
         self.metrics = metrics
         self.stopping = stopping
         self.reading = threading.Lock()
+        self.heavy = threading.Lock()
         self.telling = threading.RLock()
         self.found = Found()
         self.term = 0
@@ -130,11 +135,14 @@ class Replica:
         for gap in store.gaps:
             log.warning("%s: %s", gap.what, gap.detail)
 
-    def store(self, state: str = STATE) -> Store:
+    def place(self, state: str = STATE) -> Place:
         """The configured file, else the cluster, else a local file. state: the name of its list in the cluster. Raises
         StoreError."""
         if self.settings.state is not None or self.writers is None:
             file = self.settings.state or self.settings.run.folder / "gpuwatch.state"
             file.parent.mkdir(parents=True, exist_ok=True)
-            return Store.open(file)
-        return Store(Checkpoints(self.writers.plain, self.settings.namespace, state))
+            return StateFile(ledger_file(file) if state == LEDGER else file)
+        return Checkpoints(self.writers.plain, self.settings.namespace, state)
+
+    def store(self, state: str = STATE) -> Store:
+        return Store(self.place(state))

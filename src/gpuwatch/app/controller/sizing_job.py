@@ -1,7 +1,6 @@
 """The two jobs that profile and advise: the hourly update, and the weekly report's."""
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,6 @@ class SizingJob:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._sizing = threading.Lock()
 
     def profile(self) -> None:
         replica = self._replica
@@ -32,7 +30,7 @@ class SizingJob:
             return
         from gpuwatch.app.sizing import size
 
-        with self._sizing:
+        with replica.heavy:
             sized = size(replica.own_sources(), replica.store, _WEEK, quiet=True)
             if replica.writers is not None:
                 gaps = publish(replica.writers.plain, sized.book, sized.recommendations, sized.abstentions)
@@ -56,7 +54,7 @@ class SizingJob:
         from gpuwatch.say.weekly_pages import weekly_summary
 
         replica = self._replica
-        with self._sizing:
+        with replica.heavy:
             opened = replica.own_sources()
             sized = size(opened, replica.store, 2 * _WEEK, quiet=True)
             lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]

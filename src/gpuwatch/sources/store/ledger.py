@@ -23,6 +23,9 @@ KEPT_HOURS = timedelta(days=8)
 KEPT_DAYS = timedelta(days=400)
 """Of the days' sums: a year, and the month that is compared with the one a year ago."""
 
+DETAIL_OF_DAYS = ("team", "model", "row")
+"""What the sums of days tell apart."""
+
 _PART = 16_384
 """Entries of one row of the state: at most some 300 kB, so that a piece stays far below what an object may have."""
 
@@ -32,11 +35,13 @@ _HOURS, _DAYS, _TOTAL, _PAST = "ledgerhour", "ledgerday", "ledgertotal", "ledger
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Packed:
     """Entries of one hour, column by column. places: Node, pool, GPU model and price of a GPU-hour. holders: Namespace
-    and workload. The columns have one number for each entry, in bytes that compress well: see `_bytes`."""
+    and workload. currency: of the prices. The columns have one number for each entry, in bytes that compress well: see
+    `_bytes`."""
 
     places: tuple[tuple[str, str, str, float | None], ...]
     holders: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Row, bool], ...]
+    currency: str
     of_place: bytes
     of_holder: bytes
     of_row: bytes
@@ -60,16 +65,25 @@ class _Past:
     worked: tuple[tuple[PodRef, str, Worked], ...]
 
 
-class LedgerStore(AbstractContextManager["LedgerStore"]):
-    """For one thread. Every method raises StoreError; a save is whole or not at all."""
+def ledger_file(state: Path) -> Path:
+    """Beside the file of the state, which is written each minute; the ledger is larger, and is written each hour."""
+    return state.with_name(f"{state.name}.ledger")
 
-    def __init__(self, place: Place) -> None:
+
+class LedgerStore(AbstractContextManager["LedgerStore"]):
+    """For one thread. Every method raises StoreError; a save is whole or not at all.
+
+    currency: of all costs. What was kept in another one has no cost.
+    """
+
+    def __init__(self, place: Place, currency: str) -> None:
         self._state = State(place)
+        self.currency = currency
 
     @classmethod
-    def open(cls, path: Path, wait_seconds: float = WAIT_SECONDS) -> Self:
+    def open(cls, path: Path, currency: str, wait_seconds: float = WAIT_SECONDS) -> Self:
         """The ledger in a file, which need not exist; as `Store.open`."""
-        return cls(StateFile(path, wait_seconds))
+        return cls(StateFile(path, wait_seconds), currency)
 
     def __exit__(self, *_: object) -> None:
         """Nothing is held between calls."""
@@ -95,16 +109,19 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
 
     def save(self, start: datetime, entries: Sequence[LedgerEntry], final: datetime, past: LedgerPast) -> None:
         """Replaces all hours from `start` on by these entries. Those before `final` do not change any more, and are
-        added to the sums of their day and to the total. Old hours and days are deleted."""
+        added to the sums of their day and to the total. Old hours and days are deleted. If another process was
+        further, nothing is saved."""
         with self._state.writing():
-            self._replace_hours(start, entries, final - KEPT_HOURS)
             known = next((sums for _, sums in self._state.rows(_TOTAL, _Sums)), None)
+            if known is not None and known.until > final:
+                return
+            self._replace_hours(start, entries, final - KEPT_HOURS)
             newest = [each for each in entries if each.hour < final]
             if known is None or known.until < final:
                 begin = known.until if known else start
-                total = [*_unpacked(known.packed, begin)] if known else []
+                total = [*_unpacked(known.packed, begin, self.currency)] if known else []
                 total += (each for each in newest if each.hour >= begin)
-                self._state.replace(_TOTAL, {"": _Sums(until=final, packed=_packed(_summed(total)))})
+                self._state.replace(_TOTAL, {"": _Sums(until=final, packed=_packed(_summed(total), self.currency))})
             self._add_to_days(newest, final)
             by_gpu = grouped(past.worked.items(), lambda item: item[0][0])
             rows = {
@@ -124,7 +141,7 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
         rows: dict[str, _Packed | None] = dict.fromkeys(old)
         for hour, found in grouped(entries, lambda each: each.hour).items():
             for part in range(0, len(found), _PART):
-                rows[f"{hour.isoformat()} {part // _PART}"] = _packed(found[part : part + _PART])
+                rows[f"{hour.isoformat()} {part // _PART}"] = _packed(found[part : part + _PART], self.currency)
         self._state.change(_HOURS, rows)
 
     def _add_to_days(self, newest: Iterable[LedgerEntry], final: datetime) -> None:
@@ -133,10 +150,10 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
         rows: dict[str, _Sums | None] = {}
         for day, found in by_day.items():
             before = known.get(day.isoformat())
-            kept = _unpacked(before.packed, day) if before else ()
+            kept = _unpacked(before.packed, day, self.currency) if before else ()
             new = (each for each in found if before is None or each.hour >= before.until)
             sums = _summed(replace(each, hour=day) for each in (*kept, *new))
-            rows[day.isoformat()] = _Sums(until=final, packed=_packed(sums))
+            rows[day.isoformat()] = _Sums(until=final, packed=_packed(sums, self.currency))
         old = (day for day in self._state.keys(_DAYS) if datetime.fromisoformat(day) < final - KEPT_DAYS)
         self._state.change(_DAYS, {**dict.fromkeys(old), **rows})
 
@@ -145,7 +162,7 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
         keys = [key for key in self._state.keys(_HOURS) if start <= _hour_of(key) < end]
         found = self._state.some(_HOURS, keys, _Packed)
         for key in sorted(found):
-            yield from _unpacked(found[key], _hour_of(key))
+            yield from _unpacked(found[key], _hour_of(key), self.currency)
 
     def days(self, start: datetime, end: datetime) -> Iterator[LedgerEntry]:
         """Of the days, in UTC, that begin within [start, end), with their begin as the hour; by team, GPU model and
@@ -153,13 +170,13 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
         for key, sums in sorted(self._state.rows(_DAYS, _Sums), key=lambda item: item[0]):
             day = datetime.fromisoformat(key)
             if start <= day < end:
-                yield from _unpacked(sums.packed, day)
+                yield from _unpacked(sums.packed, day, self.currency)
 
     def total(self) -> tuple[LedgerEntry, ...]:
         """The sums of all hours before `final`, by team, GPU model and row; in the order in which they were first
         seen."""
         sums = next((sums for _, sums in self._state.rows(_TOTAL, _Sums)), None)
-        return tuple(_unpacked(sums.packed, sums.until)) if sums else ()
+        return tuple(_unpacked(sums.packed, sums.until, self.currency)) if sums else ()
 
 
 def _hour_of(key: str) -> datetime:
@@ -188,7 +205,7 @@ def _summed(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
         )
 
 
-def _packed(entries: Iterable[LedgerEntry]) -> _Packed:
+def _packed(entries: Iterable[LedgerEntry], currency: str) -> _Packed:
     places: dict[tuple[str, str, str, float | None], int] = {}
     holders: dict[tuple[str, str], int] = {}
     rows: dict[tuple[Row, bool], int] = {}
@@ -211,6 +228,7 @@ def _packed(entries: Iterable[LedgerEntry]) -> _Packed:
         places=tuple(places),
         holders=tuple(holders),
         rows=tuple(rows),
+        currency=currency,
         of_place=_bytes(np.diff(of_place, prepend=np.int32(0))),
         of_holder=_bytes(np.diff(of_holder, prepend=np.int32(0))),
         of_row=of_row.astype(np.uint8).tobytes(),
@@ -218,7 +236,7 @@ def _packed(entries: Iterable[LedgerEntry]) -> _Packed:
     )
 
 
-def _unpacked(packed: _Packed, hour: datetime) -> Iterator[LedgerEntry]:
+def _unpacked(packed: _Packed, hour: datetime, currency: str) -> Iterator[LedgerEntry]:
     of_place = np.cumsum(_numbers(packed.of_place, np.dtype(np.int32)))
     of_holder = np.cumsum(_numbers(packed.of_holder, np.dtype(np.int32)))
     hours = _numbers(packed.gpu_hours, np.dtype(np.float64))
@@ -237,7 +255,7 @@ def _unpacked(packed: _Packed, hour: datetime) -> Iterator[LedgerEntry]:
             row=row,
             unknown=unknown,
             gpu_hours=gpu_hours,
-            cost=None if price is None else price * gpu_hours,
+            cost=None if price is None or packed.currency != currency else price * gpu_hours,
         )
 
 

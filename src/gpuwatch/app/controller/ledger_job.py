@@ -1,0 +1,48 @@
+"""Keeps the ledger: adds each hour's GPU-hours to the state, and counts those that do not change any more."""
+
+import logging
+import math
+
+from gpuwatch.app.controller.replica import Replica
+from gpuwatch.app.logs import fields
+from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.sources.store.checkpoints import LEDGER
+from gpuwatch.sources.store.ledger import LedgerStore
+
+log = logging.getLogger("gpuwatch.run")
+
+_TOLD = (GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED, GapKind.PARTIAL, GapKind.BAD_INPUT)
+"""Gaps that end what can be kept; the cycle tells of the others."""
+
+
+class LedgerJob:
+    """Reads what is kept once in a term of leadership: it may have many pieces."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._kept: tuple[tuple[int, str], LedgerStore] | None = None
+        """By term and currency."""
+
+    def run(self) -> None:
+        replica = self._replica
+        if not replica.leads():
+            self._kept = None
+            return
+        from gpuwatch.app.ledger import keep_ledger
+
+        with replica.heavy:
+            opened, kept, self._kept = replica.own_sources(), self._kept, None  # read again if this fails
+            of = replica.term, opened.settings.currency
+            store = kept[1] if kept and kept[0] == of else LedgerStore(replica.place(LEDGER), opened.settings.currency)
+            gaps = keep_ledger(opened, store, quiet=True)
+            self._kept = of, store
+        for gap in gaps:
+            if gap.kind in _TOLD:
+                log.warning("ledger: %s: %s", gap.what, gap.detail)
+        final, total = store.final(), store.total()
+        with replica.telling:
+            if final is None or not replica.leads():
+                return
+            replica.metrics.accounted(final, total, store.currency)
+        hours = math.fsum(each.gpu_hours for each in total)
+        log.info("ledger: %.0f GPU-hours up to %s", hours, f"{final:%Y-%m-%dT%H:%MZ}", extra=fields(gpu_hours=hours))
