@@ -85,7 +85,9 @@ def test_it_looks_tells_and_ends_in_order(url: str, tmp_path: Path) -> None:
         run.until(lambda: run.asked("/readyz") == (200, "ok\n"))
         assert run.asked("/healthz") == (200, "ok\n")
         run.until(lambda: "cycle 2 in" in run.said())
-        run.until(lambda: 'gpuwatch_task_last_success_timestamp_seconds{task="profiles"}' in run.asked("/metrics")[1])
+        for task in ("profiles", "ledger"):
+            done = f'gpuwatch_task_last_success_timestamp_seconds{{task="{task}"}}'
+            run.until(lambda done=done: done in run.asked("/metrics")[1])  # type: ignore[misc]
         metrics = run.asked("/metrics")[1]
         assert 'gpuwatch_devices{state="reporting"} 8.0' in metrics
         assert "gpuwatch_leader 1.0" in metrics
@@ -110,6 +112,7 @@ def test_it_looks_tells_and_ends_in_order(url: str, tmp_path: Path) -> None:
     assert messages[-1] == "stopped"
     assert "stopping: no new work is begun" in messages[-3:]  # a cycle that had begun ends after it
     assert (tmp_path / "work" / "gpuwatch.state").exists()
+    assert (tmp_path / "work" / "gpuwatch.state.ledger").exists()
 
 
 def test_settings_are_taken_when_they_change_and_wrong_ones_are_not(url: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gpuwatch.sources.store.ledger import LedgerStore
 log = logging.getLogger("gpuwatch.run")
 
 _TOLD = (GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED, GapKind.PARTIAL, GapKind.BAD_INPUT)
-"""Gaps that end what can be kept; the cycle tells of the others."""
+"""Gaps that may end what can be kept; the cycle tells of the others, and of those that it has too."""
 
 
 class LedgerJob:
@@ -36,8 +36,10 @@ class LedgerJob:
             store = kept[1] if kept and kept[0] == of else LedgerStore(replica.place(LEDGER), opened.settings.currency)
             gaps = keep_ledger(opened, store, quiet=True)
             self._kept = of, store
+        analysis = replica.found.analysis
+        known = analysis.gaps if analysis is not None else ()
         for gap in gaps:
-            if gap.kind in _TOLD:
+            if gap.kind in _TOLD and gap not in known:
                 log.warning("ledger: %s: %s", gap.what, gap.detail)
         final, total = store.final(), store.total()
         with replica.telling:
