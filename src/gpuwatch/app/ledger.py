@@ -17,7 +17,7 @@ from gpuwatch.act.analysis import analyse
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
 from gpuwatch.app.sizing import price_list
-from gpuwatch.app.sources import Opened, own_telemetry, progress, take_snapshot
+from gpuwatch.app.sources import Opened, own_telemetry, progress, take_snapshot, unreadable
 from gpuwatch.facts.catalog.xids import xids as catalog
 from gpuwatch.facts.model.decision import Analysis, Snapshot
 from gpuwatch.facts.model.ledger import ClusterHistory, Ledger, LedgerEntry, LedgerPast, Worked
@@ -68,7 +68,10 @@ def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> t
     The first call reads the days whose detail is kept. A day at a time, so that a long one needs no more memory, and
     that what was read is kept if this process ends. Raises SourceError without telemetry, StoreError.
     """
-    reader = _reader(opened, quiet=quiet)
+    snapshot = take_snapshot(opened, quiet=quiet)
+    if unread := unreadable(snapshot):
+        return (unread,)
+    reader = _reader(replace(opened, snapshot=snapshot), quiet=quiet)
     # A day may end in an outage, or before telemetry began.
     newest, _ = discover(reader.stretches.telemetry, reader.until)
     idle, gaps = timedelta(seconds=IDLE_SECONDS), list[Gap]()

@@ -2,9 +2,11 @@
 
 import logging
 import math
+from dataclasses import replace
 
-from gpuwatch.app.controller.replica import Replica
+from gpuwatch.app.controller.replica import Replica, UnreachableError
 from gpuwatch.app.logs import fields
+from gpuwatch.app.sources import take_snapshot, unreadable
 from gpuwatch.facts.model.telemetry import GapKind
 from gpuwatch.sources.store.checkpoints import LEDGER
 from gpuwatch.sources.store.ledger import LedgerStore
@@ -30,8 +32,12 @@ class LedgerJob:
             return
         from gpuwatch.app.ledger import keep_ledger
 
+        opened = replica.own_sources()
+        opened = replace(opened, snapshot=take_snapshot(opened, quiet=True))
+        if opened.snapshot and (unread := unreadable(opened.snapshot)):
+            raise UnreachableError(f"{unread.what}: {unread.detail}")  # before other tasks have to wait
         with replica.heavy:
-            opened, kept, self._kept = replica.own_sources(), self._kept, None  # read again if this fails
+            kept, self._kept = self._kept, None  # read again if this fails
             of = replica.term, opened.settings.currency
             store = kept[1] if kept and kept[0] == of else LedgerStore(replica.place(LEDGER), opened.settings.currency)
             gaps = keep_ledger(opened, store, quiet=True)
