@@ -156,7 +156,7 @@ def test_times_of_jobs_can_be_read_while_one_of_them_hangs() -> None:
         with jobs._changed:  # whatever else is at it
             began = time.monotonic()
             found = jobs.times["hang"]
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 10
         assert found.running_since is not None
     finally:
         let_go.set()

@@ -1,5 +1,6 @@
-import time
+import sys
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -191,18 +192,34 @@ def test_signals_of_a_gpu_as_a_whole_are_marked_so_in_the_catalog() -> None:
     }
 
 
-@pytest.mark.slow
-def test_ten_thousand_gpus_take_seconds() -> None:
-    fleet = machines(1250, 8, pods=True)
-    state = cluster(
-        nodes=[f"node-{number}" for number in range(1250)],
-        pods=[pod(f"pod-{number}", gang=f"gang-{number // 4}") for number in range(1250)],
-    )
-    snapshot = scene(fleet, healthy(fleet), state=state)
-    began = time.process_time()
-    assert assess_health(snapshot, POLICY) == ()
-    # Measured 0.9 s of one core.
-    assert time.process_time() - began < 5
+def test_work_grows_with_the_fleet_and_not_with_its_square() -> None:
+    """In calls of functions, which are the same on each machine, and not in seconds, which are not."""
+
+    def calls(nodes: int) -> int:
+        fleet = machines(nodes, 8, pods=True)
+        state = cluster(
+            nodes=[f"node-{number}" for number in range(nodes)],
+            pods=[pod(f"pod-{number}", gang=f"gang-{number // 4}") for number in range(nodes)],
+        )
+        snapshot = scene(fleet, healthy(fleet), state=state)
+        counted = 0
+
+        def count(_frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            found = assess_health(snapshot, POLICY)
+        finally:
+            sys.setprofile(before)
+        assert found == ()
+        return counted
+
+    calls(8)  # what is computed once for all
+    few, many = calls(40), calls(160)
+    assert 8 * 160 < many < 4.2 * few
 
 
 def test_a_statistic_that_was_not_declared_is_refused() -> None:

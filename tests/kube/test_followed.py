@@ -226,19 +226,19 @@ def test_passing_refusals_are_tried_again_from_there(refusal: int) -> None:
 
 
 def test_a_watch_that_is_never_answered_is_ended() -> None:
-    never = Answer(200, "{}", delay_seconds=3.0)
+    never = Answer(200, "{}", delay_seconds=30.0)
     with world(patience=replace(PATIENCE, grace_seconds=0.1), pods=[never, lines(bookmark(5))]) as here:
         began = time.monotonic()
         here.reader.read(NOW)
         here.until(lambda: len(here.watches(PODS)) == 2)
-        assert 0.8 < time.monotonic() - began < 3.0
+        assert 0.8 < time.monotonic() - began < 20.0
         assert here.pods() == ["p0", "p1", "p2"]
 
 
 def test_a_watch_that_drips_is_ended() -> None:
     def drip() -> Iterator[bytes]:
         yield b'{"type":"'
-        for _ in range(80):
+        for _ in range(300):  # 30 s
             yield from quiet(0.1)
             yield b"x"
 
@@ -247,7 +247,7 @@ def test_a_watch_that_drips_is_ended() -> None:
         began = time.monotonic()
         here.reader.read(NOW)
         here.until(lambda: "new" in here.pods())
-        assert time.monotonic() - began < 6.0
+        assert time.monotonic() - began < 20.0
 
 
 def test_tries_are_spaced_further_and_further() -> None:
@@ -527,7 +527,7 @@ def test_closing_ends_every_thread_at_once_and_reading_begins_anew() -> None:
         assert len(watching()) == len(BASE)
         began = time.monotonic()
         here.reader.close()
-        assert time.monotonic() - began < 2.0  # as long as it waits for them
+        assert time.monotonic() - began < 30.0  # of the minutes that a watch lasts
         assert watching() == set()
         assert here.reader.followed() == ()
         assert here.pods() == ["p0", "p1", "p2"]

@@ -77,7 +77,7 @@ def test_a_server_that_sends_byte_by_byte_is_left_in_time(monkeypatch: pytest.Mo
     class Handler(QuietHandler):
         def do_GET(self) -> None:
             with contextlib.suppress(OSError):
-                for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 100:
+                for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 1000:  # 50 s
                     self.wfile.write(bytes([byte]))
                     time.sleep(0.05)
 
@@ -86,7 +86,7 @@ def test_a_server_that_sends_byte_by_byte_is_left_in_time(monkeypatch: pytest.Mo
         began = time.monotonic()
         read = read_exporters([url])
     assert "its page took more than 0.6 s" in read.failed
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 def test_one_of_two_exporters_that_does_not_answer_is_no_answer() -> None:
