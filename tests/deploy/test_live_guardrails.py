@@ -928,6 +928,7 @@ def mutated(policy: Object, part: str, index: int) -> Object:
     return made
 
 
+@pytest.mark.mutants
 def test_each_expression_that_is_replaced_by_true_is_missed(administrator: Api, keeper: Api) -> None:
     shipped = {each["metadata"]["name"]: each for each in installed() if each["kind"] == "ValidatingAdmissionPolicy"}
     against: dict[str, list[Case]] = {}

@@ -57,9 +57,9 @@ from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.custom_resources import API_VERSION
 from kube.memory_cluster import MemoryCluster
 
-pytestmark = pytest.mark.slow  # four minutes of CPU
-HISTORIES = int(os.environ.get("HISTORIES", "120"))
-CHUNKS = max(6, HISTORIES // 100)  # of so many that every kind of action is done in each
+pytestmark = pytest.mark.slow  # minutes of CPU
+HISTORIES = int(os.environ.get("HISTORIES", "60"))
+CHUNKS = max(3, HISTORIES // 100)  # of so many that every kind of action is done in each
 EVENTS = 14
 BROKEN_SEEDS = 40
 """Within so many a broken mechanism is seen; most are within five."""
@@ -1072,6 +1072,7 @@ def test_hostile_histories(chunk: int) -> None:
     assert sum(acted.values()) > 0, "nothing was done in any of them, so nothing was shown"
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", BREAKS)
 def test_histories_fail_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mechanism, taken out, is missed by one of the first histories of what it is against."""
@@ -1086,6 +1087,7 @@ def test_histories_fail_without(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     pytest.fail(f"without {name}, {BROKEN_SEEDS} histories saw no harm")
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", BREAKS)
 def test_the_same_histories_hold_with(name: str) -> None:
     for seed in range(4):
