@@ -21,7 +21,6 @@ from gpuwatch.facts.model.workload_profile import (
     DayUse,
     MemoryRun,
     ProfileBook,
-    UsageHour,
     WorkloadKey,
     WorkloadProfile,
 )
@@ -62,13 +61,8 @@ def profile(number: int, draw: Callable[[], float]) -> WorkloadProfile:
 def main() -> None:
     draw = random.Random(1).random
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    usage = (
-        UsageHour(hour=T0 - hour * HOUR, namespace=f"team-{group}", gpu_model=GPU, allocated_gpu_hours=draw(),
-                  busy_gpu_hours=draw())
-        for hour in range(840) for group in range(100)
-    )  # fmt: skip
     profiles = {each.key: each for each in (profile(number, draw) for number in range(count))}
-    book = ProfileBook(until=T0, step_seconds=300, profiles=profiles, usage=tuple(usage))
+    book = ProfileBook(until=T0, step_seconds=300, profiles=profiles)
     odd = {key: replace(each, observed_seconds=1.0) for key, each in list(profiles.items())[::2]}
     half = replace(book, until=T0 + HOUR, profiles={**profiles, **odd})
     mark = Sending(id="x", title="X", text="", at=T0)

@@ -128,16 +128,18 @@ def _adds_up(folder: Path) -> None:
     teams = []
     for row in rows:
         shown = dict(re.findall(r'data-label="([^"]+)" class="num" role="cell"><div>([\d,.]+)', row))
-        allocated, busy, idle, unknown = (
-            float(shown[name].replace(",", "")) for name in ("GPU-hours allocated", "Busy", "Idle", "Unknown")
+        allocated, busy, silent, unknown = (
+            float(shown[name].replace(",", "")) for name in ("GPU-hours allocated", "Busy", "No kernel", "Unknown")
         )
-        assert allocated == pytest.approx(busy + idle + unknown, abs=0.21)  # four numbers, each rounded by itself
+        assert allocated == pytest.approx(busy + silent + unknown, abs=0.21)  # four numbers, each rounded by itself
         teams.append(allocated)
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     fleet = report["fleet"]
     assert len(teams) == len(report["teams"]) > 3
     assert sum(teams) == pytest.approx(fleet["allocated_gpu_hours"], abs=0.051 * len(teams))
-    said = re.search(r"([\d.,]+) GPU-hours allocated = ([\d.,]+) busy \+ ([\d.,]+) idle \+ ([\d.,]+) unknown", html)
+    said = re.search(
+        r"([\d.,]+) GPU-hours allocated = ([\d.,]+) busy \+ ([\d.,]+) without a kernel \+ ([\d.,]+) unknown", html
+    )
     assert said is not None
     allocated, *parts = (float(text.replace(",", "")) for text in said.groups())
     assert allocated == pytest.approx(fleet["allocated_gpu_hours"], abs=0.051)

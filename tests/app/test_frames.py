@@ -111,7 +111,8 @@ def test_frames_say_what_the_analysis_says(fleet: gpuwatch.Frames, folder: Path)
         again = gpuwatch.read(folder / saved)
         pd.testing.assert_frame_equal(again.findings(), findings)
         pd.testing.assert_frame_equal(again.allocations().set_index("pod"), held)
-        pd.testing.assert_frame_equal(again.gaps(), fleet.gaps())
+        # With what the profiles and the ledger could not read, which a saved analysis does not have.
+        assert set(again.gaps().itertuples(index=False)) <= set(fleet.gaps().itertuples(index=False))
 
 
 def test_a_saved_report_gives_what_its_csv_files_have(folder: Path) -> None:

@@ -192,7 +192,7 @@ def test_the_weekly_report_arrives_once_though_the_process_is_killed_while_it_is
     due = soon.replace(second=0, microsecond=0)
     assert datetime.fromisoformat(week["end"]) == due
     assert datetime.fromisoformat(week["start"]) == due - timedelta(days=7)
-    assert week["fleet"]["allocatable_gpu_hours"] > 0
+    assert week["fleet"]["capacity_gpu_hours"] > 0
 
 
 def test_a_report_that_was_missed_is_made_at_the_next_start_and_another_that_is_too_late_is_not(

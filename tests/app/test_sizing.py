@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,9 +153,9 @@ def test_the_report_is_written_in_all_its_forms(sources: tuple[str, ...], state:
     assert names >= {"report.html", "report.md", "report.json", "workloads.csv", "teams.csv", "recommendations.csv"}
     document = json.loads((folder / "report.json").read_text())
     assert document["start"].startswith("2026-03-02T12:00")
-    assert document["fleet"]["allocatable_gpu_hours"] >= document["fleet"]["allocated_gpu_hours"] > 0
+    assert document["fleet"]["capacity_gpu_hours"] >= document["fleet"]["allocated_gpu_hours"] > 0
     # 72 h of 64 GPUs, less the minutes that are left to settle and those in which Prometheus was restarted.
-    assert 0.95 < document["fleet"]["allocatable_gpu_hours"] / (72 * 64) <= 1.0
+    assert 0.95 < document["fleet"]["capacity_gpu_hours"] / (72 * 64) <= 1.0
     assert document["fleet"]["cost"] > 0
     assert document["actions"] is None
     assert "no Remediations were read" in document["actions_note"]
@@ -189,7 +190,7 @@ def test_a_destination_that_fails_is_told_and_gets_the_report_from_the_next_run(
 @pytest.mark.slow
 def test_a_week_without_data_says_so_and_claims_nothing(sources: tuple[str, ...], tmp_path: Path) -> None:
     report = document("report", *sources, "--at", "2026-01-10T00:00Z", "--output-dir", tmp_path, code=1)
-    assert report["fleet"]["allocatable_gpu_hours"] is None
+    assert report["fleet"]["capacity_gpu_hours"] is None
     assert any("unknown, not idle" in line for line in report["limits"])
     assert report["top_changes"] == []
 
@@ -208,7 +209,9 @@ def test_prices_in_another_currency_and_without_a_model_are_told_and_the_rest_go
     config = tmp_path / "gpuwatch.yaml"
     config.write_text(yaml.safe_dump({"prices": str(prices)}))
     arguments = ("report", *sources, "--state", state, "--output-dir", tmp_path / "out")
-    report = document(*arguments, "--config", config)
+    # Its hours are read anew: hours that are kept keep the price that they had.
+    other = shutil.copy(state, tmp_path / "other.state")
+    report = document(*arguments[:-3], other, *arguments[-2:], "--config", config)
     told = " ".join(item["detail"] for item in report["gaps"])
     assert "EUR" in told
     assert "NVIDIA-Z999" in told

@@ -55,7 +55,7 @@ def sized(opened: Opened) -> Sized:
 
 
 def lost_gpu_hours(found: Sized) -> float:
-    return sum(sum(row.lost_gpu_hours.values()) for row in found.book.usage)
+    return sum(profile.left_out_seconds.get("xid", 0.0) for profile in found.book.profiles.values()) / 3600
 
 
 def test_an_edit_after_the_sources_were_opened_changes_nothing(options: dict[str, object], tmp_path: Path) -> None:

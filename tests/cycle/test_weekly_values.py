@@ -1,8 +1,10 @@
 """What the weekly report adds up: GPU-hours, money, savings, trend, and what it says that it does not know."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,12 +20,14 @@ from gpuwatch.account.money import PriceList, Rates
 from gpuwatch.account.weekly import assemble_weekly
 from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.decision import Finding, FindingKind, Subject, SubjectKind, Verdict
+from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Row
 from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import Device, Vendor
 from gpuwatch.facts.model.weekly import WeeklyReport
-from gpuwatch.facts.model.workload_profile import Cell, DayUse, ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.model.workload_profile import DayUse, MemoryRun, ProfileBook, WorkloadKey, WorkloadProfile
 from gpuwatch.judge.idle.assess import assess_idle
 from gpuwatch.say.weekly_pages import weekly_html, weekly_markdown, weekly_summary
+from gpuwatch.say.weekly_words import parts
 from plan import fleet
 from report.terminal import analysis_of
 from report.weekly_example import recommendation
@@ -35,18 +39,57 @@ PRICES = {MODEL: 2.0}
 WEEKS = yaml.safe_load(Path(__file__).with_name("weeks.yaml").read_text(encoding="utf-8"))
 
 
-def hours(count: int = 168, end: datetime = END, **fields: object) -> list[UsageHour]:
-    """`count` hours up to `end` of a fleet of 4 GPUs: team-a holds 2 and keeps 1.5 busy, one Pod more has no sample."""
-    found = []
-    for number in range(count):
-        hour = end - timedelta(hours=number + 1)
-        held = UsageHour(
-            hour=hour, namespace="team-a", gpu_model=MODEL, allocated_gpu_hours=3.0, busy_gpu_hours=1.5,
-            unknown_gpu_hours=1.0, sm_gpu_hours=0.6,
-        )  # fmt: skip
-        found.append(replace(held, **fields))
-        found.append(UsageHour(hour=hour, namespace="", gpu_model=MODEL, allocated_gpu_hours=1.0, busy_gpu_hours=0.0))
-    return found
+FREE, HELD = (
+    [
+        f"{row}{twin}"
+        for row in Row
+        for twin in ("", "?")
+        if (row is Row.OUTSIDE or row.group in (Group.FREE, Group.OUT_OF_SERVICE)) == free
+    ]
+    for free in (True, False)
+)
+"""Rows of what no Pod has, and of what one has."""
+WORK = {"useful": 0.6, "few_sms": 0.9, "no_kernel": 0.5, "unmeasured?": 1.0}
+
+
+def hours(
+    count: int = 168,
+    end: datetime = END,
+    rows: Mapping[str, float] = MappingProxyType(WORK),
+    namespace: str = "team-a",
+    workload: str = "Deployment/team-a/chat",
+    free: Mapping[str, float] = MappingProxyType({"usable": 1.0}),
+    model: str = MODEL,
+) -> list[LedgerEntry]:
+    """`count` hours up to `end`, GPU-hours by row, with ? for the unknown twin. By default of 4 GPUs: team-a has 3 and
+    keeps 1.5 busy, one has no sample, and one is free."""
+    return [
+        LedgerEntry(
+            hour=end - timedelta(hours=number + 1),
+            node="gpu-node",
+            pool="",
+            gpu_model=model,
+            namespace=holder[0],
+            workload=holder[1],
+            row=Row(row.removesuffix("?")),
+            unknown=row.endswith("?"),
+            gpu_hours=gpu_hours,
+        )
+        for number in range(count)
+        for holder, of in (((namespace, workload), rows), (("", ""), free))
+        for row, gpu_hours in of.items()
+    ]
+
+
+def ledger(entries: Iterable[LedgerEntry], prices: Mapping[str, float] | None = None, currency: str = "USD") -> Ledger:
+    found = tuple(
+        replace(each, cost=each.gpu_hours * prices[each.gpu_model]) if prices and each.gpu_model in prices else each
+        for each in entries
+    )
+    return Ledger(
+        version=1, start=START, end=END, source="a test", currency=currency,
+        capacity_gpu_hours=sum(each.gpu_hours for each in found), entries=found,
+    )  # fmt: skip
 
 
 def idle(pod: str, devices: tuple[str, ...], since: datetime) -> Finding:
@@ -56,12 +99,12 @@ def idle(pod: str, devices: tuple[str, ...], since: datetime) -> Finding:
 def device(name: str, profile: str | None = None) -> Device:
     return Device(
         id=name, uuid=name.split("/", maxsplit=1)[0], vendor=Vendor.NVIDIA, vocabulary="dcgm", model=f"NVIDIA {MODEL}",
-        mig_profile=profile, mig_instance="1" if profile else None,
+        mig_profile=profile, mig_instance="1" if profile else None, node="gpu-node",
     )  # fmt: skip
 
 
 def report(
-    usage: list[UsageHour],
+    entries: list[LedgerEntry],
     findings: tuple[Finding, ...] = (),
     profiles: tuple[WorkloadProfile, ...] = (),
     prices: dict[str, float] = PRICES,
@@ -70,12 +113,13 @@ def report(
     start: datetime = START,
     world: Cluster | None = None,
     currency: str = "USD",
+    before: list[LedgerEntry] | None = None,
 ) -> WeeklyReport:
     analysis = analysis_of(findings, at=END, devices=devices, cluster=world or Cluster())
-    book = ProfileBook(until=END, step_seconds=300, usage=tuple(usage), profiles={item.key: item for item in profiles})
+    book = ProfileBook(until=END, step_seconds=300, profiles={item.key: item for item in profiles})
     return assemble_weekly(
-        analysis, book, advice, (), (), start=start, end=END, rates=Rates(by_model=prices), source="a test",
-        currency=currency,
+        analysis, ledger(entries, prices, currency), book, advice, (), (), start=start, end=END,
+        rates=Rates(by_model=prices), before=None if before is None else ledger(before, prices),
     )  # fmt: skip
 
 
@@ -83,11 +127,11 @@ CHAT = WorkloadKey("Deployment/team-a/chat", "server", MODEL)
 
 
 def used(
-    days: int, key: WorkloadKey | str = CHAT, each: float = 24.0, busy: float = 6.0, last: int = 0
+    days: int, key: WorkloadKey | dict[str, str] = CHAT, each: float = 24.0, busy: float = 6.0, last: int = 0
 ) -> WorkloadProfile:
-    """One GPU for so many days up to END, or up to `last` days before. key: or another workload alike."""
+    """One GPU for so many days up to END, or up to `last` days before."""
     return WorkloadProfile(
-        key=replace(CHAT, workload=key) if isinstance(key, str) else key,
+        key=WorkloadKey(**key) if isinstance(key, dict) else key,
         as_of=END,
         half_life_seconds=72 * 3600,
         first_seen=END - timedelta(days=days),
@@ -124,9 +168,9 @@ def finding(pod: str, devices: list[str], hours: float = 168, **changes: Any) ->
 
 
 def week(row: dict[str, Any]) -> WeeklyReport:
-    """The report of a row of weeks.yaml, which lasts for `hours`. use: of `hours()`, each; idle: findings; used:
-    profiles; advised: changes that save half; devices: what is not usual with those that findings name; pods: their
-    workloads."""
+    """The report of a row of weeks.yaml, which lasts for `hours`. use, before: of `hours()`, each; idle: findings;
+    used: profiles; advised: changes that save half; devices: what is not usual with those that findings name; pods:
+    their workloads."""
     findings = tuple(finding(**each) for each in row.get("idle", ()))
     told = row.get("devices", {})
     names = dict.fromkeys(name for item in findings for name in item.devices)
@@ -144,6 +188,7 @@ def week(row: dict[str, Any]) -> WeeklyReport:
         END - timedelta(hours=row.get("hours", 168)),
         Cluster(pods=tuple(pods)),
         row.get("currency", "USD"),
+        hours(**row["before"]) if "before" in row else None,
     )
 
 
@@ -164,15 +209,9 @@ def test_a_week_adds_up(row: dict[str, Any]) -> None:
     assert [words for words in row.get("says_not", ()) if words in limits] == []
 
 
-def test_hours_outside_of_the_week_do_not_count() -> None:
-    late = UsageHour(hour=END, namespace="team-a", gpu_model=MODEL, allocated_gpu_hours=1.0, busy_gpu_hours=1.0)
-    first = UsageHour(hour=START, namespace="team-a", gpu_model=MODEL, allocated_gpu_hours=5.0, busy_gpu_hours=0.0)
-    assert report([late, first]).fleet.allocated_gpu_hours == 5.0
-
-
 def test_a_week_without_data_is_unknown_and_not_idle() -> None:
     found = report([])
-    assert found.fleet.allocatable_gpu_hours is None
+    assert found.fleet.capacity_gpu_hours is None
     assert found.fleet.cost is None
     assert found.coverage_ratio is None
     assert found.previous is None
@@ -182,28 +221,56 @@ def test_a_week_without_data_is_unknown_and_not_idle() -> None:
 
 
 def test_an_hour_without_samples_is_a_gap_in_the_curve() -> None:
-    usage = [row for row in hours() if row.hour != START + timedelta(hours=50)]
-    curve = report(usage).curve
+    entries = [each for each in hours() if each.hour != START + timedelta(hours=50)]
+    curve = report(entries).curve
     assert len(curve) == 168
     assert curve[50].allocatable_gpus is None
     assert curve[50].busy_gpus is None
     assert (curve[49].allocatable_gpus, curve[49].allocated_gpus, curve[49].busy_gpus) == (4.0, 3.0, 1.5)
 
 
+def test_hours_of_which_nothing_is_known_are_a_gap_in_the_curve() -> None:
+    found = report(hours(rows={"unmeasured?": 3.0}, free={"usable?": 1.0}))
+    assert {(point.allocatable_gpus, point.busy_gpus) for point in found.curve} == {(None, None)}
+    assert (found.fleet.allocated_gpu_hours, found.fleet.wasted_cost) == (504.0, 336.0)
+    assert found.coverage_ratio == 0.0
+    assert "Only 0 of 168 hours were measured" in found.limits[0]
+
+
 def test_held_hours_without_any_sample_of_activity_are_unknown_in_the_curve() -> None:
-    usage = hours(allocated_gpu_hours=3.0, unknown_gpu_hours=3.0, busy_gpu_hours=0.0)
-    assert {point.busy_gpus for point in report(usage).curve} == {None}
+    found = report(hours(rows={"unmeasured?": 3.0}))
+    assert {(point.allocated_gpus, point.busy_gpus) for point in found.curve} == {(3.0, None)}
 
 
-def test_a_gang_in_part_is_hours_and_money_as_what_is_idle_otherwise() -> None:
+def test_the_rows_and_the_parts_add_up_to_the_capacity() -> None:
+    rows = {
+        f"{row}{twin}": 1.0 for row in Row for twin in ("", "?") if row.group not in (Group.FREE, Group.OUT_OF_SERVICE)
+    }
+    rest = {f"{row}{twin}": 1.0 for row in Row for twin in ("", "?") if row.group in (Group.FREE, Group.OUT_OF_SERVICE)}
+    del rows["outside"], rows["outside?"]
+    found = report(hours(1, rows=rows, free={**rest, "outside": 1.0, "outside?": 1.0}))
+    assert [each.row for each in found.rows] == list(Row)
+    assert sum(each.gpu_hours + each.unknown_gpu_hours for each in found.rows) == found.fleet.capacity_gpu_hours == 48
+    told = {part.label: part.gpu_hours for part in parts(found)}
+    assert sum(filter(None, told.values())) == 48
+    use = found.fleet
+    assert told["Busy"] == use.busy_gpu_hours == 4
+    assert told["Proven idle"] == use.idle_gpu_hours == 3
+    assert told["Allocated, not known"] == use.unknown_gpu_hours
+    assert told["Out of service"] == use.out_of_service_gpu_hours == 6
+    assert use.cost == 96.0
+    # All but what was busy, and what Pods had of which nothing is known.
+    assert use.wasted_cost == 96.0 - 2.0 * (4 + use.unknown_gpu_hours)
+
+
+def test_a_gang_in_part_costs_what_it_had_and_did_not_use() -> None:
     left = idle("team-a/left", ("gpu-0",), START - timedelta(hours=5))
     gang = replace(left, kind=FindingKind.PARTIAL_GANG, pods=("team-a/left", "team-a/without-a-place"))
-    found, usual = (report(hours(), (each,), devices=(device("gpu-0"),)) for each in (gang, left))
+    world = Cluster(pods=(Pod(namespace="team-a", name="left", phase="Running", workload=CHAT.workload),))
+    found = report(hours(rows={"gang": 1.0}), (gang,), devices=(device("gpu-0"),), world=world)
     assert found.idle == (gang,)
-    assert found.fleet == usual.fleet
-    assert found.fleet.idle_gpu_hours > 0
-    assert found.fleet.saving is not None
-    assert found.fleet.saving > 0
+    assert found.idle_cost == {gang.id: pytest.approx(336.0)}
+    assert found.fleet.idle_gpu_hours == 0
     for text in (weekly_html(found), weekly_markdown(found)):
         assert "partial" in text
 
@@ -227,27 +294,42 @@ def test_gpus_that_are_out_of_service_have_their_hours_of_the_period() -> None:
         assert "Out of service, or allocated and not at work" in text
         assert "the Node is cordoned" in text
         assert "unknown" in text
-    assert "Out of service" not in weekly_html(report(hours(), ()))
+    assert "Out of service, or" not in weekly_html(report(hours(), ()))
 
 
 def test_what_is_suspected_has_hours_and_money_of_its_own() -> None:
     looks = replace(
-        idle("team-a/left", ("gpu-0", "gpu-1/1"), START - timedelta(hours=5)),
+        idle("team-a/left", ("gpu-0", "gpu-1/1"), END - timedelta(hours=5)),
         kind=FindingKind.SUSPECTED_IDLE,
         verdict=Verdict.UNKNOWN,
         missing=("power and memory activity of gpu-0 over the idle time",),
     )
     devices = (device("gpu-0"), device("gpu-1/1", "3g.20gb"))
-    found = report(hours(), (looks,), devices=devices)
+    silent = hours(rows={"suspected": 1.5}, workload="Pod/team-a/left")
+    found = report(silent, (looks,), devices=devices)
     assert found.suspected == (looks,)
-    assert found.suspected_gpu_hours == pytest.approx(168 * (1 + 3 / 7), rel=0.1)
+    assert found.suspected_gpu_hours == pytest.approx(5 * 1.5)
     assert found.suspected_cost == pytest.approx(2.0 * found.suspected_gpu_hours)
     assert (found.idle, found.fleet.idle_gpu_hours, found.fleet.saving) == ((), 0.0, 0.0)
-    assert report(hours(), (looks,), devices=devices, prices={}).suspected_cost is None
+    assert report(silent, (looks,), devices=devices, prices={}).suspected_cost is None
     for text in (weekly_html(found), weekly_markdown(found)):
         assert "Suspected, not proven" in text
         assert "power and memory activity of gpu-0 over the idle time" in text
     assert "Suspected" not in weekly_html(report(hours()))
+
+
+def test_idle_pods_of_one_workload_on_one_node_share_its_hours() -> None:
+    """Three GPUs were silent for the week; two Pods have them now. A third Pod is of another workload."""
+    one, two = (idle(f"team-a/chat-{n}", gpus, START) for n, gpus in ((0, ("A",)), (1, ("B", "C"))))
+    other = idle("team-a/other", ("D",), END - timedelta(hours=10))
+    world = Cluster(
+        pods=tuple(Pod(namespace="team-a", name=f"chat-{n}", phase="Running", workload=CHAT.workload) for n in (0, 1))
+    )
+    entries = [*hours(rows={"abandoned": 3.0}), *hours(rows={"model_loaded": 1.0}, workload="Pod/team-a/other")]
+    found = report(entries, (one, two, other), devices=tuple(map(device, "ABCD")), world=world)
+    assert found.idle_cost == {
+        one.id: pytest.approx(336.0), two.id: pytest.approx(672.0), other.id: pytest.approx(20.0),
+    }  # fmt: skip
 
 
 def test_an_idle_gang_counts_with_all_its_gpus_for_the_namespace_of_its_pods() -> None:
@@ -256,7 +338,8 @@ def test_an_idle_gang_counts_with_all_its_gpus_for_the_namespace_of_its_pods() -
         subject=Subject(SubjectKind.GANG, "JobSet/team-a/train"),
         pods=("team-a/worker-0", "team-a/worker-1"),
     )
-    found = report(hours(busy_gpu_hours=0.0), (gang,), devices=(device("GPU-1"), device("GPU-2")))
+    entries = hours(10, rows={"abandoned": 2.0}, workload="JobSet/team-a/train")
+    found = report(entries, (gang,), devices=(device("GPU-1"), device("GPU-2")))
     assert found.idle == (gang,)
     assert found.fleet.idle_gpu_hours == pytest.approx(2 * 10)
     assert found.fleet.saving == pytest.approx(2 * 10 * 2.0)
@@ -286,48 +369,24 @@ MODELS = (MODEL, "H100-SXM5-80GB")
 
 @st.composite
 def fleets(draw: st.DrawFn) -> WeeklyReport:
-    """Workloads of a few teams on two models, of which one may have no price; their days, and hours that hold at least
-    what the days do; advice, and idle Pods with and without a profile."""
-    span = draw(st.integers(1, 9))
-    profiles, advice, findings, devices, pods = [], [], [], [], []
-    team_days: dict[tuple[str, str, int], float] = {}
+    """Workloads of a few teams on two models, of which one may have no price, with hours in any rows; with and without
+    a profile and advice."""
+    profiles, advice, entries = [], [], list[LedgerEntry]()
     for number in range(draw(st.integers(1, 6))):
         team, model = f"team-{draw(st.integers(0, 2))}", draw(st.sampled_from(MODELS))
         key = WorkloadKey(f"Deployment/{team}/w-{number}", "main", model)
-        days, each = draw(st.integers(1, 10)), draw(st.floats(0.1, 48))
-        profiles.append(used(days, key, each, busy=each * draw(st.floats(0, 1))))
-        for day in range(days):
-            team_days[team, model, day] = team_days.get((team, model, day), 0.0) + each
+        rows = draw(st.dictionaries(st.sampled_from(HELD), st.floats(0.01, 8), min_size=1, max_size=4))
+        entries += hours(
+            draw(st.integers(1, 30)), rows=rows, namespace=team, workload=key.workload, model=model, free={}
+        )
+        if draw(st.booleans()):
+            profiles.append(used(draw(st.integers(1, 10)), key))
+        if draw(st.booleans()):
+            profiles.append(used(draw(st.integers(1, 10)), replace(key, container="side"), 7.0))
         if draw(st.booleans()):
             advice.append(half(key, draw(st.floats(-0.5, 1.0)), priced=draw(st.booleans())))
-        if draw(st.booleans()):
-            name, gpu = f"{team}/w-{number}-0", f"GPU-{number}"
-            known = draw(st.booleans())
-            findings.append(idle(name, (gpu,), END - timedelta(hours=draw(st.integers(0, 300)))))
-            devices.append(replace(device(gpu), model=f"NVIDIA {model}"))
-            if known:
-                pods.append(Pod(namespace=team, name=f"w-{number}-0", phase="Running", workload=key.workload))
-    usage = [
-        UsageHour(
-            hour=END - timedelta(days=day, hours=hour + 1),
-            namespace=team,
-            gpu_model=model,
-            allocated_gpu_hours=total / 24,
-            busy_gpu_hours=total / 24 * draw(st.sampled_from([0.0, 0.5, 1.0])),
-        )
-        for (team, model, day), total in team_days.items()
-        for hour in range(24)
-    ]
-    return report(
-        usage,
-        tuple(findings),
-        tuple(profiles),
-        prices=draw(st.sampled_from([PRICES, {}, dict.fromkeys(MODELS, 3.0)])),
-        devices=tuple(devices),
-        advice=tuple(advice),
-        start=END - timedelta(days=span, hours=draw(st.integers(0, 23))),
-        world=Cluster(pods=tuple(pods)),
-    )
+    prices = draw(st.sampled_from([PRICES, {}, dict.fromkeys(MODELS, 3.0)]))
+    return report(entries, profiles=tuple(profiles), prices=prices, advice=tuple(advice))
 
 
 @settings(max_examples=150)
@@ -364,38 +423,28 @@ def test_a_degraded_gpu_costs_its_price_from_the_start_of_the_finding() -> None:
     found = report(hours(), (open_start, unseen, began, before), devices=(device("GPU-1"),))
     assert found.degraded_gpu_hours == {began.id: pytest.approx(30.0), before.id: pytest.approx(168.0)}
     assert found.fleet.cost is not None
-    assert found.fleet.allocatable_gpu_hours is not None
-    price = found.fleet.cost / found.fleet.allocatable_gpu_hours
+    assert found.fleet.capacity_gpu_hours is not None
+    price = found.fleet.cost / found.fleet.capacity_gpu_hours
     assert found.degraded_cost == {began.id: pytest.approx(30.0 * price), before.id: pytest.approx(168.0 * price)}
     assert found.degraded[:2] == (before, began)  # the dearest first
 
 
-def test_a_workloads_week_comes_from_its_days() -> None:
-    days = tuple(
-        DayUse(day=date(2026, 2, number), allocated_gpu_hours=24.0, busy_gpu_hours=6.0, unknown_gpu_hours=12.0)
-        for number in range(20, 29)
-    )
-    profile = WorkloadProfile(
-        key=WorkloadKey("Deployment/team-a/chat", "server", MODEL),
-        as_of=END,
-        half_life_seconds=72 * 3600,
-        cells=(
-            Cell(weight_seconds=300, busy_ratio=0.5, sm_active_ratio=0.2),
-            Cell(weight_seconds=100, busy_ratio=0.5, sm_active_ratio=0.6),
-            Cell(weight_seconds=900, busy_ratio=0.5),
-        ),
-        first_seen=START,
-        last_seen=END,
-        days=days,
-    )
-    found = report(hours(), profiles=(profile,)).workloads
+def test_a_workloads_week_comes_from_the_ledger_and_its_memory_from_its_profile() -> None:
+    run = MemoryRun(
+        pod="team-a/chat-0", first_seen=START, last_seen=END, peak_bytes=3e9, at_start_bytes=None,
+        capacity_bytes=None, device_seconds=600.0,
+    )  # fmt: skip
+    rows = {"useful": 0.6, "few_sms": 0.6, "no_kernel": 0.8, "unmeasured?": 2.0}
+    found = report(hours(rows=rows), profiles=(replace(used(9), runs=(run,)),)).workloads
     assert len(found) == 1
-    assert found[0].namespace == "team-a"
-    assert found[0].allocated_gpu_hours == pytest.approx(6 * 24)  # 23 to 28 February: the week begins on the 23rd
-    assert found[0].busy_ratio == pytest.approx(0.5)
+    assert (found[0].namespace, found[0].gpu_model) == ("team-a", MODEL)
+    assert found[0].allocated_gpu_hours == pytest.approx(168 * 4)
+    assert found[0].busy_ratio == pytest.approx(0.6)
     assert found[0].sm_active_ratio == pytest.approx(0.3)
-    assert found[0].cost == pytest.approx(6 * 24 * 2.0)
-    assert found[0].memory_peak_bytes is None
+    assert found[0].cost == pytest.approx(168 * 4 * 2.0)
+    assert found[0].memory_peak_bytes == 3e9
+    (without,) = report(hours(rows={"useful?": 1.0})).workloads
+    assert (without.busy_ratio, without.sm_active_ratio, without.memory_peak_bytes) == (1.0, None, None)
 
 
 def test_a_cheap_and_a_dear_node_of_one_model_cost_the_same_in_the_report_as_on_the_status_page() -> None:
@@ -411,16 +460,18 @@ def test_a_cheap_and_a_dear_node_of_one_model_cost_the_same_in_the_report_as_on_
         for number in range(8)
     )
     silent = idle("team-dear/dear", tuple(each.id for each in held if each.node == "dear"), START)
-    usage = [
-        UsageHour(hour=START + timedelta(hours=hour), namespace=f"team-{name}", gpu_model=MODEL,
-                  allocated_gpu_hours=8.0, busy_gpu_hours=0.0)
-        for hour in range(168)
-        for name in ("cheap", "dear")
-    ]  # fmt: skip
+    entries = [
+        replace(each, node=name, cost=8.0 * cost)
+        for name, cost in (("cheap", 2.0), ("dear", 6.0))
+        for each in hours(
+            rows={"abandoned": 8.0}, namespace=f"team-{name}", workload=f"Job/team-{name}/{name}", free={}
+        )
+    ]
     now = analysis_of([silent], at=END, devices=held, cluster=Cluster(nodes=tuple(nodes), pods=tuple(pods)))
-    page = fleet_cost(now, listed)
-    book = ProfileBook(until=END, step_seconds=300, usage=tuple(usage))
-    found = assemble_weekly(now, book, (), (), (), start=START, end=END, rates=rates_of(now, listed), source="a test")
+    page, book = fleet_cost(now, listed), ProfileBook(until=END, step_seconds=300)
+    found = assemble_weekly(
+        now, ledger(entries), book, (), (), (), start=START, end=END, rates=rates_of(now, listed)
+    )  # fmt: skip
     of_team = {team.namespace: team.use.cost for team in found.teams}
     an_hour = {"team-cheap": page.cost["team-cheap", "allocated"], "team-dear": page.cost["team-dear", "idle"]}
     assert an_hour == {"team-cheap": pytest.approx(16.0), "team-dear": pytest.approx(48.0)}

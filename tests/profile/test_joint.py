@@ -1,12 +1,11 @@
-"""What of the windows becomes a profile, what is left out and why, and what the hours of the fleet add up to."""
+"""What of the windows becomes a profile, and what is left out and why."""
 
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from gpuwatch.facts.model.workload_profile import ProfileBook, Unfit, UsageHour, WorkloadKey
+from gpuwatch.facts.model.workload_profile import ProfileBook, Unfit, WorkloadKey
 from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile import joint
 from gpuwatch.size.profile.joint import update_book
@@ -18,10 +17,6 @@ DAY = 288
 
 def empty() -> ProfileBook:
     return ProfileBook(until=START, step_seconds=STEP)
-
-
-def hours(book: ProfileBook, namespace: str = "team") -> list[UsageHour]:
-    return [row for row in book.usage if row.namespace == namespace]
 
 
 # Whose profile it is
@@ -58,8 +53,6 @@ def test_profiles_that_these_windows_say_nothing_of_stay_the_same_objects() -> N
     second = update(first, windows(0.5, first=12, count=12, pod="team/a"))
     for key, profile in first.profiles.items():
         assert (second.profiles[key] is profile) == ("b" in key.workload)
-    # The first hour is over.
-    assert [row for row in first.usage if row.hour == START] == [row for row in second.usage if row.hour == START]
 
 
 def test_a_profile_is_forgotten_when_it_was_not_seen_for_long_enough() -> None:
@@ -146,9 +139,6 @@ def test_a_degraded_gpu_that_is_throttled_too_is_lost() -> None:
     slow = Unfit(device_uuid="GPU-0", start=at(0), end=at(12), cause="throttled")
     book = update(None, windows(0.5, count=12), unfit=[slow, replace(slow, cause="xid")], policy=AT_ONCE)
     assert only(book).left_out_seconds == {"xid": 3600.0}
-    assert sum(row.lost_gpu_hours["xid"] for row in book.usage) == pytest.approx(1.0)
-    book = update(None, windows(0.5, count=12), unfit=[slow], policy=AT_ONCE)
-    assert [row.lost_gpu_hours for row in book.usage] == [{}]
 
 
 def test_what_pods_share_is_nobodys_measurement() -> None:
@@ -159,8 +149,9 @@ def test_what_pods_share_is_nobodys_measurement() -> None:
         assert profile.runs[0].peak_bytes is None
         assert profile.coverage_ratio == 0.0
     # One GPU for one hour, however many hold it.
-    assert sum(row.allocated_gpu_hours for row in book.usage) == pytest.approx(1.0)
-    assert sum(row.busy_gpu_hours for row in book.usage) == pytest.approx(0.5)
+    held = [day for profile in book.profiles.values() for day in profile.days]
+    assert sum(day.allocated_gpu_hours for day in held) == pytest.approx(1.0)
+    assert sum(day.busy_gpu_hours for day in held) == pytest.approx(0.5)
 
 
 def test_windows_without_activity_are_held_but_not_observed() -> None:
@@ -169,10 +160,9 @@ def test_windows_without_activity_are_held_but_not_observed() -> None:
     profile = only(book)
     assert (profile.observed_seconds, profile.expected_seconds) == (600.0, 1200.0)
     assert profile.left_out_seconds == {}
-    (hour,) = hours(book)
-    assert hour.unknown_gpu_hours == pytest.approx(1 / 6)
-    assert hour.busy_gpu_hours == pytest.approx(1 / 12)
-    assert [day.unknown_gpu_hours for day in profile.days] == [pytest.approx(1 / 6)]
+    (day,) = profile.days
+    assert day.unknown_gpu_hours == pytest.approx(1 / 6)
+    assert day.busy_gpu_hours == pytest.approx(1 / 12)
 
 
 # The joint shape
@@ -334,47 +324,25 @@ def test_what_a_pod_asks_of_its_host_is_remembered() -> None:
     assert only(update(None, windows(0.5, count=12))).cpu_cores is None
 
 
-# The fleet's hours
-
-
-def test_hours_add_up_to_the_devices() -> None:
-    book = update(
-        None,
-        windows(0.25, first=6, count=12, pod="team/a", sm_active_ratio=0.125),
-        windows(0.0, count=6, pod=""),
-        windows(0.0, first=18, count=6, pod=""),
-    )
-    assert [(row.hour, row.namespace, round(row.allocated_gpu_hours, 9)) for row in book.usage] == [
-        (START, "", 0.5),
-        (START, "team", 0.5),
-        (START + timedelta(hours=1), "", 0.5),
-        (START + timedelta(hours=1), "team", 0.5),
-    ]
-    assert [row.busy_gpu_hours for row in hours(book)] == [pytest.approx(0.125)] * 2
-    assert [row.sm_gpu_hours for row in hours(book)] == [pytest.approx(0.0625)] * 2
-    assert [row.sm_gpu_hours for row in hours(book, "")] == [None, None]
+# Hours and days
 
 
 def test_an_instance_counts_with_its_share_of_its_gpu() -> None:
     book = update(None, windows(0.5, count=12, device="GPU-0/1", mig="3g.20gb"))
-    (hour,) = hours(book)
-    assert hour.allocated_gpu_hours == pytest.approx(0.5)
-    assert hour.busy_gpu_hours == pytest.approx(0.25)
-    assert [day.allocated_gpu_hours for day in only(book).days] == [pytest.approx(0.5)]
+    (day,) = only(book).days
+    assert day.allocated_gpu_hours == pytest.approx(0.5)
+    assert day.busy_gpu_hours == pytest.approx(0.25)
 
 
 def test_a_window_in_which_the_holder_changed_is_one_window() -> None:
     book = update(None, windows(0.5, count=6, pod="team/a"), windows(0.5, first=5, count=7, pod="other/b"))
-    assert sum(row.allocated_gpu_hours for row in book.usage) == pytest.approx(1.0)
+    assert sum(day.allocated_gpu_hours for item in book.profiles.values() for day in item.days) == pytest.approx(1.0)
 
 
-def test_hours_and_days_are_kept_for_as_long_as_the_policy_says() -> None:
+def test_days_are_kept_for_as_long_as_the_policy_says() -> None:
     policy = ProfilePolicy(forget_days=1)
     book = update(None, windows(0.5, count=12), policy=policy)
-    same = update(book, windows(0.5, first=DAY - 12, count=12), policy=policy)
     later = update(book, windows(0.5, first=DAY, count=12), policy=policy)
-    assert [row.hour for row in same.usage] == [START, START + timedelta(hours=23)]
-    assert [row.hour for row in later.usage] == [START + timedelta(days=1)]
     assert len(only(later).days) == 2
 
 
@@ -460,8 +428,6 @@ def test_what_ended_before_the_pod_was_made_was_another_one(made: float, runs: i
 def test_a_degraded_device_is_lost_to_everybody_who_shares_it() -> None:
     a, b = (windows(0.5, count=12, pod=pod, shared=True) for pod in ("team/a", "team/b"))
     book = update(None, a, b, unfit=[Unfit(device_uuid="GPU-0", start=at(0), end=at(6), cause="xid")], policy=AT_ONCE)
-    (hour,) = book.usage
-    assert hour.lost_gpu_hours == {"xid": pytest.approx(0.5)}
     for profile in book.profiles.values():
         assert profile.left_out_seconds == {"xid": 6 * STEP, "ambiguous": 6 * STEP}
 
@@ -479,8 +445,8 @@ def test_a_gpu_beside_its_instances_counts_once() -> None:
         for number in (1, 2)
     ]
     book = update(None, board, *slices, policy=AT_ONCE)
-    assert sum(hour.allocated_gpu_hours for hour in book.usage) == pytest.approx(1.0)
-    assert {hour.namespace for hour in book.usage} == {"team"}
+    held = [day for profile in book.profiles.values() for day in profile.days]
+    assert sum(day.allocated_gpu_hours for day in held) == pytest.approx(1.0)
     assert book.power == {}
 
 
@@ -488,8 +454,7 @@ def test_a_gpu_that_is_cut_up_later_counts_until_then() -> None:
     board = windows(0.0, count=12, pod="")
     slice_ = windows(0.5, count=6, first=6, device="GPU-0/1", mig="3g.20gb")
     book = update(None, board, slice_, policy=AT_ONCE)
-    hours = {hour.namespace: hour.allocated_gpu_hours for hour in book.usage}
-    assert hours == {"": pytest.approx(0.5), "team": pytest.approx(0.25)}
+    assert [day.allocated_gpu_hours for day in only(book).days] == [pytest.approx(0.25)]
 
 
 def test_a_silent_window_is_not_held_where_somebody_else_was_seen() -> None:
@@ -497,4 +462,4 @@ def test_a_silent_window_is_not_held_where_somebody_else_was_seen() -> None:
     idle, held = windows(0.0, count=6, pod=""), windows([UNKNOWN, *[0.5] * 6], first=5)
     book = update(None, idle, held, pods=[alive(started=2)], policy=AT_ONCE)
     assert only(book).expected_seconds == 6 * STEP
-    assert sum(hour.unknown_gpu_hours for hour in book.usage) == 0
+    assert sum(day.unknown_gpu_hours for day in only(book).days) == 0

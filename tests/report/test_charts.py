@@ -11,10 +11,10 @@ import pytest
 from markupsafe import Markup
 
 from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
-from gpuwatch.facts.model.weekly import Use, UsePoint
+from gpuwatch.facts.model.weekly import UsePoint
 from gpuwatch.say.charts import amount_bar, fleet_curve, gpu_hours_parts, patterns, speed_interval, use_bar
 from gpuwatch.say.weekly_words import UsePart, parts
-from report.weekly_example import HOSTILE, full_report
+from report.weekly_example import HOSTILE, empty_report, full_report
 
 START = datetime(2026, 2, 23, tzinfo=UTC)
 
@@ -114,12 +114,14 @@ def test_a_day_with_little_left_of_it_does_not_crowd_the_next(hour: int, first: 
             assert float(one.get("x", "nan")) + 6.6 * len(one.text or "") <= float(other.get("x", "nan"))
 
 
-def test_parts_stand_end_to_end_and_add_up_to_what_was_on_offer() -> None:
-    use = full_report().fleet
-    shown = parts(use)
-    assert sum(part.gpu_hours or 0.0 for part in shown) == pytest.approx(use.allocatable_gpu_hours)
-    found = bars(gpu_hours_parts(shown, use.lost_gpu_hours), [part.shade for part in shown])
-    ends = [(x, x + length) for x, length in found.values()]
+def test_parts_stand_end_to_end_and_add_up_to_the_capacity() -> None:
+    report = full_report()
+    shown = parts(report)
+    assert sum(part.gpu_hours or 0.0 for part in shown) == pytest.approx(report.fleet.capacity_gpu_hours)
+    svg = drawn(gpu_hours_parts(shown))[0]
+    found = [item for item in svg.iter("rect") if (item.get("class") or "").startswith("area ")]
+    assert [item.get("class") for item in found] == [f"area {part.shade}" for part in shown if part.gpu_hours]
+    ends = [(float(item.get("x", "nan")), float(item.get("x", "nan")) + width(item)) for item in found]
     for (_, end), (begin, _) in pairwise(ends):
         assert begin == pytest.approx(end, abs=0.11)
     assert ends[-1][1] == pytest.approx(498, abs=0.2)
@@ -131,27 +133,14 @@ def test_a_part_that_is_not_known_has_no_bar() -> None:
         UsePart("Free", "free", 0.0),
         UsePart("Held, but not busy", "allocated", 5.0),
     )
-    svg = drawn(gpu_hours_parts(shown, None))[0]
+    svg = drawn(gpu_hours_parts(shown))[0]
     assert not shapes(svg, "area busy")
     assert not shapes(svg, "area free")
-    assert [item.text for item in svg.iter("text")][1::2] == ["unknown", "0.0 · 0 %", "5.0 · 100 %", "unknown"]
+    assert [item.text for item in svg.iter("text")][1::2] == ["unknown", "0.0 · 0 %", "5.0 · 100 %"]
 
 
-def test_idle_allocations_take_no_more_than_what_was_silent() -> None:
-    shown = {part.shade: part.gpu_hours for part in parts(Use(
-        allocatable_gpu_hours=100.0, allocated_gpu_hours=50.0, busy_gpu_hours=30.0, unknown_gpu_hours=10.0,
-        idle_gpu_hours=40.0,
-    ))}  # fmt: skip
-    assert shown == {"busy": 30.0, "allocated": 0.0, "idle": 10.0, "unknown": 10.0, "free": 50.0}
-
-
-def test_a_fleet_whose_size_is_not_known_says_so() -> None:
-    shown = {part.shade: part.gpu_hours for part in parts(Use(
-        allocatable_gpu_hours=None, allocated_gpu_hours=50.0, busy_gpu_hours=0.0, unknown_gpu_hours=50.0
-    ))}  # fmt: skip
-    assert shown["free"] is None
-    assert shown["busy"] is None
-    assert parts(Use(allocatable_gpu_hours=None, allocated_gpu_hours=0.0, busy_gpu_hours=0.0)) == ()
+def test_a_fleet_of_which_nothing_is_known_has_no_parts() -> None:
+    assert parts(empty_report()) == ()
 
 
 def test_a_teams_bar_is_to_scale() -> None:

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, OutcomeVerdict
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.weekly_pages import ABSTAINED_SHOWN, ACT_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
-from gpuwatch.say.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, idle_gpu_hours, reconciled
+from gpuwatch.say.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, no_kernel_gpu_hours, reconciled
 from parts.browser import BrowserBuild, page, pdf_pages
 from report.html_checks import checked, parsed, text_of, unfocused
 from report.weekly_example import (
@@ -60,7 +60,7 @@ def test_nothing_measured_is_shown_as_unknown_and_never_as_zero() -> None:
 
 def test_a_price_of_zero_is_known() -> None:
     text = text_of(weekly_html(free_report()))
-    assert "Spent on idle and free GPUs 0 EUR of 0 EUR" in text
+    assert "Spent on hours without a kernel 0 EUR of 0 EUR" in text
     assert "Would have been saved in the week 0 EUR" in text
 
 
@@ -295,9 +295,9 @@ def test_no_other_script_runs(browser: Browser, tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", REPORTS.values())
 def test_allocated_hours_add_up(make: Callable[[], WeeklyReport]) -> None:
     for use in (make().fleet, *(team.use for team in make().teams)):
-        parts = (busy_gpu_hours(use) or 0.0) + (idle_gpu_hours(use) or 0.0) + use.unknown_gpu_hours
+        parts = (busy_gpu_hours(use) or 0.0) + (no_kernel_gpu_hours(use) or 0.0) + use.unknown_gpu_hours
         assert parts == pytest.approx(use.allocated_gpu_hours)
-    assert "7,289.8 GPU-hours allocated = 3,005.0 busy + 3,389.3 idle + 895.5 unknown" in reconciled(
+    assert "7,289.8 GPU-hours allocated = 3,005.0 busy + 3,389.3 without a kernel + 895.5 unknown" in reconciled(
         full_report().fleet
     )
     assert reconciled(empty_report().fleet) == ""

@@ -49,7 +49,7 @@ def test_the_published_schema_is_that_of_the_code() -> None:
 
 def test_unknown_is_null_and_an_empty_cell_never_zero() -> None:
     report = full_report()
-    assert json.loads(to_json(empty_report()))["fleet"]["allocatable_gpu_hours"] is None
+    assert json.loads(to_json(empty_report()))["fleet"]["capacity_gpu_hours"] is None
     found = {row["workload"]: row for row in rows(report, "workloads.csv")}
     for item in report.workloads:
         row = found[item.workload.lstrip("=")]

@@ -17,6 +17,7 @@ import yaml
 
 from gpuwatch.facts.model.decision import ActionKind, Mode, Subject, SubjectKind
 from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.ledger import Row
 from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.facts.model.sizing import (
     Abstention,
@@ -28,7 +29,7 @@ from gpuwatch.facts.model.sizing import (
     Target,
     by_worth,
 )
-from gpuwatch.facts.model.weekly import ActionTaken, TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
+from gpuwatch.facts.model.weekly import ActionTaken, RowHours, TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
 from gpuwatch.facts.model.workload_profile import WorkloadKey
 
 T = TypeVar("T")
@@ -150,7 +151,7 @@ def full_report() -> WeeklyReport:
         allocated_gpu_hours=allocated * 0.94,
         busy_gpu_hours=fleet.busy_gpu_hours * 1.03,
         wasted_cost=29840.2,
-        lost_gpu_hours=96.0,
+        out_of_service_gpu_hours=96.0,
         saving=None,
         saving_gpu_hours=0.0,
         projected_saving_per_week=None,
@@ -160,11 +161,40 @@ def full_report() -> WeeklyReport:
         report,
         fleet=fleet,
         previous=previous,
+        rows=_rows(fleet),
         curve=_curve(allocated / HOURS, fleet.busy_gpu_hours / HOURS, chance),
         teams=teams,
         workloads=workloads,
         top_changes=tuple(sorted(advised, key=by_worth)[:10]),
         actions=_actions(),
+    )
+
+
+def _rows(fleet: Use) -> tuple[RowHours, ...]:
+    """Rows that add up to the fleet's hours."""
+    sm = fleet.sm_gpu_hours or 0.0
+    quiet = fleet.allocated_gpu_hours - fleet.unknown_gpu_hours - fleet.busy_gpu_hours - fleet.idle_gpu_hours
+    out = fleet.out_of_service_gpu_hours
+    free = (fleet.capacity_gpu_hours or 0.0) - fleet.allocated_gpu_hours - out
+    parts = (
+        (Row.ABSENT, 0.5 * out, 0.0),
+        (Row.DEGRADED, 0.3 * out, 0.0),
+        (Row.MAINTENANCE, 0.1 * out, 0.1 * out),
+        (Row.PULL, 0.05 * quiet, 0.0),
+        (Row.LOAD, 0.15 * quiet, 0.0),
+        (Row.NEVER_USED, 0.4 * fleet.idle_gpu_hours, 0.0),
+        (Row.ABANDONED, 0.6 * fleet.idle_gpu_hours, 0.0),
+        (Row.RESTING, 0.3 * quiet, 0.0),
+        (Row.UNMEASURED, 0.0, fleet.unknown_gpu_hours),
+        (Row.USABLE, 0.8 * free, 0.0),
+        (Row.WAITED_FOR, 0.0, 0.2 * free),
+        (Row.NO_KERNEL, 0.5 * quiet, 0.0),
+        (Row.FEW_SMS, fleet.busy_gpu_hours - sm, 0.0),
+        (Row.USEFUL, sm, 0.0),
+    )
+    return tuple(
+        RowHours(row=row, gpu_hours=known, unknown_gpu_hours=unknown, cost=4.87 * (known + unknown))
+        for row, known, unknown in parts
     )
 
 
@@ -308,7 +338,7 @@ def _teams(workloads: tuple[WorkloadUse, ...]) -> tuple[TeamUse, ...]:
             TeamUse(
                 namespace=team,
                 use=Use(
-                    allocatable_gpu_hours=None,
+                    capacity_gpu_hours=None,
                     allocated_gpu_hours=allocated,
                     busy_gpu_hours=busy,
                     sm_gpu_hours=None if team == "fraud" else busy * 0.4,

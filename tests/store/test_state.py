@@ -34,7 +34,6 @@ from store.values import (
     key,
     outcome,
     profile,
-    use,
     without_options,
 )
 
@@ -99,13 +98,6 @@ class TestBook:
                 for each in (one, other):
                     kept.opened().save_book(each)
                     assert loaded(kept) == each
-
-    def test_usage_is_in_the_order_of_hours_and_else_as_saved(self, kept: Kept) -> None:
-        usage = (use(T0 + HOUR, "b"), use(T0, "z"), use(T0, "a"))
-        kept.opened().save_book(replace(book(), usage=usage))
-        found = loaded(kept)
-        assert found is not None
-        assert found.usage == (usage[1], usage[2], usage[0])
 
     def test_profiles_that_are_forgotten_go(self, kept: Kept) -> None:
         for each in (book(count=20), book(count=2), ProfileBook(until=T0, step_seconds=300)):

@@ -29,7 +29,6 @@ from gpuwatch.facts.model.workload_profile import (
     PowerEnvelope,
     PowerHistogram,
     ProfileBook,
-    UsageHour,
     WorkloadKey,
     WorkloadProfile,
 )
@@ -77,16 +76,11 @@ def any_of(hint: Any) -> st.SearchStrategy[Any]:
 
 @st.composite
 def books(draw: st.DrawFn) -> ProfileBook:
-    """A book whose profiles are under their own keys, and whose hours are in order."""
+    """A book whose profiles are under their own keys."""
     hints = get_type_hints(ProfileBook)
-    values = {name: draw(any_of(hint)) for name, hint in hints.items() if name not in {"profiles", "usage"}}
+    values = {name: draw(any_of(hint)) for name, hint in hints.items() if name != "profiles"}
     profiles = draw(st.lists(any_of(WorkloadProfile), max_size=4))
-    usage = draw(st.lists(any_of(UsageHour), max_size=4))
-    return ProfileBook(
-        **values,
-        profiles={each.key: each for each in profiles},
-        usage=tuple(sorted(usage, key=lambda use: use.hour)),
-    )
+    return ProfileBook(**values, profiles={each.key: each for each in profiles})
 
 
 def key(number: int = 0, container: str = "main", gpu_model: str = "A100-SXM4-80GB") -> WorkloadKey:
@@ -122,17 +116,6 @@ def profile(number: int = 0, tag: float = 1.0, at: datetime = T0) -> WorkloadPro
     )
 
 
-def use(hour: datetime, namespace: str = "team", tag: float = 1.0) -> UsageHour:
-    return UsageHour(
-        hour=hour,
-        namespace=namespace,
-        gpu_model="A100-SXM4-80GB",
-        allocated_gpu_hours=tag,
-        busy_gpu_hours=0.5,
-        lost_gpu_hours={"health.xid": 0.25},
-    )
-
-
 def book(count: int = 3, tag: float = 1.0, until: datetime = T0) -> ProfileBook:
     """A book in which every part says which one it is."""
     return ProfileBook(
@@ -141,7 +124,6 @@ def book(count: int = 3, tag: float = 1.0, until: datetime = T0) -> ProfileBook:
         profiles={each.key: each for each in (profile(number, tag) for number in range(count))},
         envelopes={"A100": PowerEnvelope(gpu_model="A100", floor_watts=50.0, ceiling_watts=400.0 + tag, devices=2)},
         power={"A100": PowerHistogram(as_of=until, idle_seconds={3: tag}, all_seconds={80: 1.0}, devices=2)},
-        usage=tuple(use(until - number * HOUR, tag=tag) for number in range(count, 0, -1)),
     )
 
 
@@ -152,7 +134,6 @@ def tags(found: ProfileBook) -> set[float]:
         *(each.observed_seconds for each in found.profiles.values()),
         *(each.ceiling_watts - 400.0 for each in found.envelopes.values()),
         *(each.idle_seconds[3] for each in found.power.values()),
-        *(each.allocated_gpu_hours for each in found.usage),
     }
 
 

@@ -1,26 +1,35 @@
 """Assembles the weekly report's values. Pure; `report` writes it.
 
-GPU-hours come from the profiles' hours and days, findings and coverage from the analysis of the period's last moment,
-money from the prices of the Nodes that the Pods are on (`Rates`), as on the status page. Unknown values stay None: a
-cost with an unpriced part is a lower bound, and `limits` says so.
+GPU-hours and their money come from the ledger, findings and coverage from the analysis of the period's last moment.
+Unknown values stay None: a cost with an unpriced part is a lower bound, and `limits` says so.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from gpuwatch.account.ledger_sums import By, sums
 from gpuwatch.account.money import Rates, cost_of
-from gpuwatch.account.weekly_savings import Savings, Sum, held_by, namespace_of, workload_savings
+from gpuwatch.account.weekly_savings import (
+    Savings,
+    Sum,
+    hours_of_findings,
+    namespace_of,
+    projected_savings,
+    workload_uses,
+)
+from gpuwatch.account.weekly_use import is_busy, is_known, use_of
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
-from gpuwatch.facts.catalog.instances import CURRENCY
 from gpuwatch.facts.model.decision import ActionKind, Analysis, Finding, FindingKind, Severity, SubjectKind, Verdict
 from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry
 from gpuwatch.facts.model.remediation import Phase, Remediation
 from gpuwatch.facts.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation, by_worth
 from gpuwatch.facts.model.telemetry import Device, Gap
-from gpuwatch.facts.model.weekly import ActionTaken, DetectorRecord, TeamUse, Use, UsePoint, WeeklyReport
-from gpuwatch.facts.model.workload_profile import ProfileBook, UsageHour
+from gpuwatch.facts.model.weekly import ActionTaken, DetectorRecord, RowHours, TeamUse, Use, UsePoint, WeeklyReport
+from gpuwatch.facts.model.workload_profile import ProfileBook
 
 VERSION = 1
 """Version of the weekly report's JSON. Fields may be added; a removal or a change of meaning raises it."""
@@ -31,6 +40,7 @@ _LOW_COVERAGE_RATIO = 0.8  # below it a week's averages may mislead: the coverag
 
 def assemble_weekly(
     analysis: Analysis,
+    ledger: Ledger,
     book: ProfileBook,
     recommendations: Sequence[Recommendation],
     abstentions: Sequence[Abstention],
@@ -39,49 +49,34 @@ def assemble_weekly(
     start: datetime,
     end: datetime,
     rates: Rates,
-    source: str,
+    before: Ledger | None = None,
     gaps: Sequence[Gap] = (),
     remediations: Sequence[Remediation] | None = None,
     observed: bool = False,
     detectors: Sequence[DetectorRecord] = (),
-    currency: str = CURRENCY,
 ) -> WeeklyReport:
-    """The report of (start, end]. rates: in `currency`.
+    """The report of (start, end], of which `ledger` is. rates: what idle and degraded GPUs cost now, in its currency.
 
-    The fleet is compared with the period of the same length before, if the book covers it. remediations: all stored
-    ones; None if they could not be read. observed: whether every mode is observe.
+    before: of the period of the same length before; None where it is not kept. remediations: all stored ones; None if
+    they could not be read. observed: whether every mode is observe.
     """
     actions = None if remediations is None else actions_in(remediations, start, end)
-    hours = [row for row in book.usage if start <= row.hour < end]
-    before = [row for row in book.usage if start - (end - start) <= row.hour < start]
+    hours = ledger.entries
     # One finding for each gang, and for each Pod without one (`gpuwatch.judge.idle.assess`).
     idle = _most_gpu_hours_first(item for item in analysis.findings if item.verdict is Verdict.IDLE)
-    idle_cost = {
-        item.id: cost
-        for item in idle
-        if (cost := held_by([item], analysis.devices, rates, start, end).known_cost) is not None
-    }
+    idle_sums = hours_of_findings(idle, analysis, hours)
+    idle_cost = {name: each.cost for name, each in idle_sums.items() if each.cost is not None}
     suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
-    suspicion = held_by(suspected, analysis.devices, rates, start, end)
+    suspicion = _sum(hours_of_findings(suspected, analysis, hours).values())
     unusable = _most_gpu_hours_first(item for item in analysis.findings if item.kind in _UNUSABLE)
     devices = {device.id: device for device in analysis.devices}
-    workloads, savings = workload_savings(analysis, book, recommendations, abstentions, idle, rates, start, end)
-    teams = _teams(hours, recommendations, idle, savings, rates)
-    gone = _gone_gpu_hours(analysis, start, end)
+    workloads = workload_uses(hours, book, recommendations, abstentions, start, end)
+    savings = projected_savings(workloads, recommendations, idle, analysis.devices, rates)
     fleet = _with_savings(
-        _use(hours, rates, fleet=True),
-        sum(team.use.idle_gpu_hours for team in teams),
+        replace(use_of(hours), capacity_gpu_hours=ledger.capacity_gpu_hours if hours else None),
         _sum(savings.in_span.values()),
         _sum(savings.projected.values()),
         _sum(savings.conditional.values()),
-    )
-    fleet = replace(
-        fleet,
-        # A GPU that fell off the bus is paid for, but has no samples to count.
-        allocatable_gpu_hours=None
-        if fleet.allocatable_gpu_hours is None
-        else fleet.allocatable_gpu_hours + sum(gone.values()),
-        lost_gpu_hours=fleet.lost_gpu_hours + sum(gone.values()),
     )
     degraded = [
         item
@@ -98,11 +93,12 @@ def assemble_weekly(
         at=analysis.at,
         start=start,
         end=end,
-        source=source,
+        source=ledger.source,
         fleet=fleet,
-        previous=_use(before, rates, fleet=True) if _reaches(before, start - (end - start)) else None,
+        previous=_previous(before),
+        rows=_rows(ledger),
         curve=_curve(hours, start, end),
-        teams=teams,
+        teams=_teams(hours, recommendations, idle, savings),
         workloads=workloads,
         top_changes=tuple(sorted(recommendations, key=by_worth)[:TOP_CHANGES]),
         idle=tuple(sorted(idle, key=lambda item: -idle_cost.get(item.id, 0.0))),
@@ -119,16 +115,15 @@ def assemble_weekly(
             for item in unusable
             if item.since is not None and (lasted := _hours(item.since, analysis.at)) > 0
         },
-        lost_gpu_hours_by_cause=_lost(hours, gone),
         outcomes=tuple(outcomes),
         actions=actions,
         actions_note="" if actions else NOT_READ if actions is None else OBSERVED if observed else NOTHING,
         detectors=tuple(detectors),
         coverage=analysis.coverage,
-        coverage_ratio=_coverage_ratio(hours),
-        currency=currency,
-        limits=tuple(_limits(hours, before, start, end, rates, recommendations, analysis)),
-        gaps=tuple(dict.fromkeys((*analysis.gaps, *gaps))),
+        coverage_ratio=_coverage_ratio(fleet),
+        currency=ledger.currency,
+        limits=tuple(_limits(hours, fleet, before, start, end, recommendations, analysis)),
+        gaps=tuple(dict.fromkeys((*analysis.gaps, *ledger.gaps, *gaps))),
     )
 
 
@@ -139,57 +134,48 @@ def _most_gpu_hours_first(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda item: (-item.gpu_hours, item.subject.name)))
 
 
-def _use(rows: Collection[UsageHour], rates: Rates, *, fleet: bool) -> Use:
-    held = [row for row in rows if row.namespace]
-    offered = rows if fleet else held
-    allocated = sum(row.allocated_gpu_hours for row in held)
-    measured_sm = [row.sm_gpu_hours for row in held if row.sm_gpu_hours is not None]
-    costs = [
-        (price * row.allocated_gpu_hours, price * _wasted_gpu_hours(row))
-        for row in offered
-        if (price := rates.price(row.gpu_model, namespace=row.namespace)) is not None
-    ]
-    return Use(
-        allocatable_gpu_hours=sum(row.allocated_gpu_hours for row in rows) if fleet and rows else None,
-        allocated_gpu_hours=allocated,
-        busy_gpu_hours=sum(row.busy_gpu_hours for row in held),
-        sm_gpu_hours=sum(measured_sm) if measured_sm else None,
-        unknown_gpu_hours=sum(row.unknown_gpu_hours for row in held),
-        lost_gpu_hours=sum(sum(row.lost_gpu_hours.values()) for row in rows),
-        cost=sum(cost for cost, _ in costs) if costs else None,
-        wasted_cost=sum(wasted for _, wasted in costs) if costs else None,
+def _previous(before: Ledger | None) -> Use | None:
+    if before is None or not before.entries:
+        return None
+    return replace(use_of(before.entries), capacity_gpu_hours=before.capacity_gpu_hours)
+
+
+def _rows(ledger: Ledger) -> tuple[RowHours, ...]:
+    return tuple(
+        RowHours(
+            row=row,
+            gpu_hours=each.known.get(row, 0.0),
+            unknown_gpu_hours=each.unknown.get(row, 0.0),
+            cost=each.cost,
+        )
+        for each in sums(ledger, By.ROW)
+        for row in {**each.known, **each.unknown}
     )
 
 
-def _wasted_gpu_hours(row: UsageHour) -> float:
-    """Allocatable, measured, and not busy. Time without a sample is unknown, not wasted."""
-    if not row.namespace:
-        return row.allocated_gpu_hours
-    return max(row.allocated_gpu_hours - row.unknown_gpu_hours - row.busy_gpu_hours, 0.0)
-
-
-def _reaches(rows: Collection[UsageHour], start: datetime) -> bool:
-    """True if the hours begin within a day of `start`: half a week would read as half the use."""
-    return bool(rows) and min(row.hour for row in rows) - start <= timedelta(days=1)
-
-
-def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[UsePoint, ...]:
-    """One point per hour; an hour without any row is a gap, not zero."""
-    by_hour = grouped(rows, lambda row: row.hour)
+def _curve(entries: Iterable[LedgerEntry], start: datetime, end: datetime) -> tuple[UsePoint, ...]:
+    """One point per hour; an hour of which nothing is known is a gap, not zero."""
+    by_hour = grouped(entries, lambda each: each.hour)
     points = []
     hour = start.replace(minute=0, second=0, microsecond=0)
     # Whole hours only: the mean of an hour that the period cuts would look like a drop.
     hour += timedelta(hours=hour < start)
     while hour + timedelta(hours=1) <= end:
-        found = by_hour.get(hour)
-        held = [row for row in found or () if row.namespace]
-        measured = not held or any(row.allocated_gpu_hours > row.unknown_gpu_hours for row in held)
+        found = by_hour.get(hour, ())
+        if not any(is_known(each) for each in found):
+            found = ()
+        held = [each for each in found if each.namespace]
+        allocated = math.fsum(each.gpu_hours for each in held)
+        unknown = math.fsum(each.gpu_hours for each in held if not is_known(each))
+        offered = (each for each in found if each.row.group is not Group.OUT_OF_SERVICE)
         points.append(
             UsePoint(
                 at=hour,
-                allocatable_gpus=sum(row.allocated_gpu_hours for row in found) if found else None,
-                allocated_gpus=sum(row.allocated_gpu_hours for row in held) if found else None,
-                busy_gpus=sum((row.busy_gpu_hours for row in held), 0.0) if found and measured else None,
+                allocatable_gpus=math.fsum(each.gpu_hours for each in offered) if found else None,
+                allocated_gpus=allocated if found else None,
+                busy_gpus=math.fsum(each.gpu_hours for each in held if is_busy(each))
+                if found and (not held or allocated > unknown)
+                else None,
             )
         )
         hour += timedelta(hours=1)
@@ -197,28 +183,23 @@ def _curve(rows: Iterable[UsageHour], start: datetime, end: datetime) -> tuple[U
 
 
 def _teams(
-    rows: Iterable[UsageHour],
+    entries: Iterable[LedgerEntry],
     recommendations: Iterable[Recommendation],
     idle: Sequence[Finding],
     savings: Savings,
-    rates: Rates,
 ) -> tuple[TeamUse, ...]:
-    by_namespace = grouped((row for row in rows if row.namespace), lambda row: row.namespace)
-    for namespace in {*savings.in_span, *savings.projected, *savings.conditional}:
+    by_namespace = grouped((each for each in entries if each.namespace), lambda each: each.namespace)
+    for namespace in {*savings.projected, *savings.conditional}:
         by_namespace.setdefault(namespace, [])  # nothing allocated in this period, but with advice
     advised = Counter(item.key.namespace for item in recommendations)
     allocations = Counter(namespace_of(finding) for finding in idle)
     teams = []
     for namespace, found in by_namespace.items():
         models: dict[str, float] = defaultdict(float)
-        for row in found:
-            models[row.gpu_model] += row.allocated_gpu_hours
+        for each in found:
+            models[each.gpu_model] += each.gpu_hours
         use = _with_savings(
-            _use(found, rates, fleet=False),
-            savings.idle_gpu_hours[namespace],
-            savings.in_span[namespace],
-            savings.projected[namespace],
-            savings.conditional[namespace],
+            use_of(found), savings.in_span[namespace], savings.projected[namespace], savings.conditional[namespace]
         )
         teams.append(
             TeamUse(
@@ -232,10 +213,9 @@ def _teams(
     return tuple(sorted(teams, key=lambda team: (-team.use.allocated_gpu_hours, team.namespace)))
 
 
-def _with_savings(use: Use, idle_gpu_hours: float, in_span: Sum, projected: Sum, conditional: Sum) -> Use:
+def _with_savings(use: Use, in_span: Sum, projected: Sum, conditional: Sum) -> Use:
     return replace(
         use,
-        idle_gpu_hours=idle_gpu_hours,
         saving=in_span.known_cost,
         saving_gpu_hours=in_span.gpu_hours,
         projected_saving_per_week=projected.known_cost,
@@ -267,64 +247,45 @@ def _since_then(
     return total
 
 
-def _gone_gpu_hours(analysis: Analysis, start: datetime, end: datetime) -> dict[str, float]:
-    """Cause → hours, within the period, of GPUs that are missing at its end."""
-    absent = {device.id: device for device in analysis.devices if not device.present}
-    missing = (item for item in analysis.findings if item.kind is FindingKind.GPU_MISSING)
-    found = (_since_then(item, absent, Rates(), start, end) for item in missing if item.verdict is Verdict.DEGRADED)
-    hours = sum(of.gpu_hours for of in found if of is not None)
-    return {str(FindingKind.GPU_MISSING): hours} if hours > 0 else {}
-
-
-def _lost(rows: Iterable[UsageHour], gone: Mapping[str, float]) -> dict[str, float]:
-    causes: dict[str, float] = defaultdict(float, gone)
-    for row in rows:
-        for cause, gpu_hours in row.lost_gpu_hours.items():
-            causes[cause] += gpu_hours
-    return dict(sorted(causes.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _coverage_ratio(rows: Iterable[UsageHour]) -> float | None:
-    held = [row for row in rows if row.namespace]
-    allocated = sum(row.allocated_gpu_hours for row in held)
-    return 1.0 - sum(row.unknown_gpu_hours for row in held) / allocated if allocated > 0 else None
+def _coverage_ratio(fleet: Use) -> float | None:
+    return 1.0 - fleet.unknown_gpu_hours / fleet.allocated_gpu_hours if fleet.allocated_gpu_hours > 0 else None
 
 
 def _limits(
-    rows: Sequence[UsageHour],
-    before: Sequence[UsageHour],
+    entries: Collection[LedgerEntry],
+    fleet: Use,
+    before: Ledger | None,
     start: datetime,
     end: datetime,
-    rates: Rates,
     recommendations: Sequence[Recommendation],
     analysis: Analysis,
 ) -> Iterable[str]:
     """Limits of these numbers, as full sentences."""
-    if not rows:
+    if not entries:
         yield (
             f"No use was measured between {start:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: "
             "this is unknown, not idle. Check with `gpuwatch doctor` that the exporters' metrics reach the source."
         )
         return
-    covered = len({row.hour for row in rows})
+    covered = len({each.hour for each in entries if is_known(each)})
     wanted = round((end - start) / timedelta(hours=1))
     if covered < _LOW_COVERAGE_RATIO * wanted:
         yield f"Only {covered} of {wanted} hours were measured; sums are of those hours and are not scaled up."
-    coverage = _coverage_ratio(rows)
+    coverage = _coverage_ratio(fleet)
     if coverage is not None and coverage < _LOW_COVERAGE_RATIO:
         yield (
-            f"Activity was measured for {coverage:.0%} of the allocated time only; the rest is unknown, "
+            f"What GPUs did is known for {coverage:.0%} of the allocated time only; the rest is unknown, "
             "neither busy nor wasted."
         )
-    unpriced = sorted({row.gpu_model for row in rows if rates.price(row.gpu_model, namespace=row.namespace) is None})
+    unpriced = sorted({each.gpu_model for each in entries if each.cost is None})
     if unpriced:
         yield (
             f"No price is known for {', '.join(unpriced)}: sums of money leave them out. Give prices with the setting "
             "`prices`, or label the Nodes with their instance type and region."
         )
-    if not _reaches(before, start - (end - start)):
+    if before is None or not before.entries:
         yield "The period before was not measured, so there is no trend yet."
-    if any(row.sm_gpu_hours is None for row in rows if row.namespace):
+    if any(is_busy(each) and each.unknown for each in entries):
         yield (
             "Some GPUs export no SM activity. Their busy hours are of engine activity, which one small kernel in a "
             "loop keeps at 100 %, so their real use may be lower."

@@ -1,25 +1,25 @@
-"""Cost of the report's period, what could have been saved of it, and the projected saving per week. Pure.
+"""Workloads of the report's period with their cost and saving, and the projected saving per week. Pure.
 
 A saving never spans more time than the cost beside it: it is the advised change's share of the workload's cost in the
-period, plus the price of the hours in which an allocation was idle. So it is never more than the cost, and workloads
-add up to teams, and teams to the fleet. The saving per week is a separate projection.
+period, plus the price of the hours that were proven idle. So it is never more than the cost, and workloads add up to
+teams, and teams to the fleet. The saving per week is a separate projection.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from gpuwatch.account.money import HOURS_PER_WEEK, Rates, cost_of
+from gpuwatch.account.weekly_use import cost_of_entries, is_busy, is_known, is_proven_idle, use_of
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name, profile_name
 from gpuwatch.facts.model.decision import Analysis, Finding
 from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.ledger import Group, LedgerEntry
 from gpuwatch.facts.model.sizing import Abstention, Recommendation
-from gpuwatch.facts.model.telemetry import Device, DeviceId
+from gpuwatch.facts.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.facts.model.weekly import WorkloadUse
-from gpuwatch.facts.model.workload_profile import DayUse, ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
-
-_Group = tuple[str, str]  # namespace, Gpu.name
+from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadProfile
 
 
 @dataclass(slots=True)
@@ -42,105 +42,89 @@ class Sum:
 
 @dataclass(slots=True)
 class Savings:
-    """By namespace: in the period, projected to a week (apart: with a condition), and the idle hours in the period."""
+    """By namespace: in the period, and projected to a week (apart: with a condition)."""
 
     in_span: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     projected: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     conditional: defaultdict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
-    idle_gpu_hours: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
-@dataclass(frozen=True, slots=True)
-class _IdleDevice:
-    """One idle allocation's part of one device. gpu_hours: within the period."""
-
-    finding: Finding
-    group: _Group
-    node: str | None
-    mig_profile: str
-    share_ratio: float
-    gpu_hours: float
-
-
-def workload_savings(
-    analysis: Analysis,
+def workload_uses(
+    entries: Iterable[LedgerEntry],
     book: ProfileBook,
-    recommendations: Sequence[Recommendation],
-    abstentions: Sequence[Abstention],
-    idle: Sequence[Finding],
-    rates: Rates,
+    recommendations: Iterable[Recommendation],
+    abstentions: Iterable[Abstention],
     start: datetime,
     end: datetime,
-) -> tuple[tuple[WorkloadUse, ...], Savings]:
-    """Every workload of (start, end] with its cost and saving, most GPU-hours first; and the sums."""
-    allocated: defaultdict[_Group, float] = defaultdict(float)
-    busy: defaultdict[_Group, float] = defaultdict(float)
-    for row in book.usage:
-        if row.namespace and start <= row.hour < end:
-            allocated[row.namespace, row.gpu_model] += row.allocated_gpu_hours
-            busy[row.namespace, row.gpu_model] += row.busy_gpu_hours
-    found = _uses(book, recommendations, abstentions, allocated, rates, start, end)
-    members = _members(found)
-    parts = _parts(analysis.devices, idle, start, end)
-    # Only time that was allocated and not busy can have been idle. Idle time without a profile (of forgotten workloads,
-    # or of those never profiled) counts for the team alone.
-    room = {key: max(item.allocated_gpu_hours - item.busy_gpu_hours, 0.0) for key, item in found.items()}
-    others = {
-        group: max(
-            hours
-            - sum(found[key].allocated_gpu_hours for key in members[group])
-            - max(busy[group] - sum(found[key].busy_gpu_hours for key in members[group]), 0.0),
-            0.0,
-        )
-        for group, hours in allocated.items()
-    }
-    workload_of = {pod.ref: pod.workload for pod in analysis.cluster.pods if pod.workload}
-    savings = Savings()
-    silent: defaultdict[WorkloadKey, float] = defaultdict(float)
-    for part in parts:
-        left = part.gpu_hours
-        for key in _holders(part, members[part.group], book.profiles, workload_of):
-            taken = min(left, room[key])
-            room[key] -= taken
-            silent[key] += taken
-            left -= taken
-        taken = min(left, others.get(part.group, 0.0))
-        if taken > 0:
-            others[part.group] -= taken
-            namespace, model = part.group
-            savings.idle_gpu_hours[namespace] += taken
-            savings.in_span[namespace].add(taken, cost_of(taken, rates.price(model, namespace=namespace)))
-    workloads = []
-    for key, item in found.items():
-        use = _with_saving(item, silent[key], rates.price(key.gpu_model, namespace=key.namespace))
-        savings.idle_gpu_hours[key.namespace] += silent[key]
-        savings.in_span[key.namespace].add(use.saving_gpu_hours, use.saving)
-        workloads.append(use)
-    _project(savings, recommendations, parts, rates)
-    return tuple(sorted(workloads, key=lambda item: (-item.allocated_gpu_hours, item.workload))), savings
+) -> tuple[WorkloadUse, ...]:
+    """Every workload and GPU model of the entries, most GPU-hours first; apart for each of its profiles, which share
+    its hours as they had them."""
+    advised = {item.key: item for item in recommendations}
+    abstained = {item.key: item for item in abstentions}
+    profiles = grouped(book.profiles.values(), lambda each: (each.key.workload, each.key.gpu_model))
+    found = []
+    for (workload, model), of in grouped(
+        (each for each in entries if each.namespace), lambda each: (each.workload, each.gpu_model)
+    ).items():
+        use = use_of(of)
+        idle_cost = cost_of_entries(each for each in of if is_proven_idle(each))
+        known = use.allocated_gpu_hours - use.unknown_gpu_hours
+        of_known_sms = known - sum(each.gpu_hours for each in of if is_busy(each) and each.unknown)
+        for profile, part in _parts(profiles.get((workload, model), ()), start, end):
+            advice = advised.get(profile.key) if profile else None
+            saving, saved = _saved(use.allocated_gpu_hours, use.cost, use.idle_gpu_hours, idle_cost, advice)
+            found.append(
+                WorkloadUse(
+                    workload=workload,
+                    namespace=of[0].namespace,
+                    gpu_model=f"{model} {profile.key.mig_profile if profile else ''}".strip(),
+                    allocated_gpu_hours=use.allocated_gpu_hours * part,
+                    busy_gpu_hours=use.busy_gpu_hours * part,
+                    idle_gpu_hours=use.idle_gpu_hours * part,
+                    busy_ratio=min(use.busy_gpu_hours / known, 1.0) if known > 0 else None,
+                    sm_active_ratio=min(use.sm_gpu_hours / of_known_sms, 1.0)
+                    if use.sm_gpu_hours is not None and of_known_sms > 0
+                    else None,
+                    memory_peak_bytes=max(
+                        (run.peak_bytes for run in profile.runs if run.peak_bytes is not None), default=None
+                    )
+                    if profile
+                    else None,
+                    cost=None if use.cost is None else use.cost * part,
+                    saving=None if saving is None else saving * part,
+                    saving_gpu_hours=saved * part,
+                    recommendation=advice,
+                    abstention=abstained.get(profile.key) if profile else None,
+                )
+            )
+    return tuple(sorted(found, key=lambda item: (-item.allocated_gpu_hours, item.workload)))
 
 
-def held_by(
-    findings: Sequence[Finding], devices: Iterable[Device], rates: Rates, start: datetime, end: datetime
-) -> Sum:
-    """GPU-hours of these allocations within the period, and their cost."""
-    total = Sum()
-    for part in _parts(devices, findings, start, end):
-        total.add(part.gpu_hours, cost_of(part.gpu_hours, rates.price(part.group[1], node=part.node)))
-    return total
+def _parts(
+    profiles: Sequence[WorkloadProfile], start: datetime, end: datetime
+) -> Sequence[tuple[WorkloadProfile | None, float]]:
+    """Each profile that had hours in these days, and its share of them; no profile with all if none had any."""
+    first, last = start.astimezone(UTC).date(), (end.astimezone(UTC) - timedelta(microseconds=1)).date()
+    hours = [sum(day.allocated_gpu_hours for day in profile.days if first <= day.day <= last) for profile in profiles]
+    total = sum(hours)
+    if total <= 0:
+        return ((None, 1.0),)
+    return [(profile, each / total) for profile, each in zip(profiles, hours, strict=True) if each > 0]
 
 
-def _with_saving(item: WorkloadUse, idle_gpu_hours: float, price: float | None) -> WorkloadUse:
-    """A change without a condition saves its share of the hours that were not idle; of idle ones all is saved."""
-    idle = min(idle_gpu_hours, item.allocated_gpu_hours)
-    worked = item.allocated_gpu_hours - idle
-    advice = item.recommendation
-    hours, money = (0.0, 0.0) if advice is None or advice.condition else saving_ratios(advice)
-    saved: float | None = 0.0
-    if advice is not None or idle:
-        unknown = price is None or (money is None and not idle)
-        saved = None if unknown or price is None else price * (idle + (money or 0.0) * worked)
-    return replace(item, idle_gpu_hours=idle, saving_gpu_hours=idle + hours * worked, saving=saved)
+def _saved(
+    hours: float, cost: float | None, idle_hours: float, idle_cost: float | None, advice: Recommendation | None
+) -> tuple[float | None, float]:
+    """Money and GPU-hours. A change without a condition saves its share of the hours that were not idle; of idle ones
+    all is saved."""
+    of_hours, of_cost = (0.0, 0.0) if advice is None or advice.condition else saving_ratios(advice)
+    gpu_hours = idle_hours + of_hours * (hours - idle_hours)
+    if advice is None and not idle_hours:
+        return 0.0, 0.0
+    if cost is None or (of_cost is None and not idle_hours):
+        return None, gpu_hours
+    idle = idle_cost or 0.0
+    return idle + (of_cost or 0.0) * (cost - idle), gpu_hours
 
 
 def saving_ratios(item: Recommendation) -> tuple[float, float | None]:
@@ -159,78 +143,55 @@ def _ratio(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _uses(
-    book: ProfileBook,
+def projected_savings(
+    workloads: Iterable[WorkloadUse],
     recommendations: Iterable[Recommendation],
-    abstentions: Iterable[Abstention],
-    allocated: Mapping[_Group, float],
+    idle: Sequence[Finding],
+    devices: Iterable[Device],
     rates: Rates,
-    start: datetime,
-    end: datetime,
-) -> dict[WorkloadKey, WorkloadUse]:
-    advised = {item.key: item for item in recommendations}
-    abstained = {item.key: item for item in abstentions}
-    part_of_day = _part_of_day(book.usage, start, end)
-    first, last = start.astimezone(UTC).date(), (end.astimezone(UTC) - timedelta(microseconds=1)).date()
-    found = {}
-    for key, profile in book.profiles.items():
-        days = [(day, part_of_day(key, day.day)) for day in profile.days if first <= day.day <= last]
-        if days:
-            found[key] = replace(_use(profile, days), recommendation=advised.get(key), abstention=abstained.get(key))
-    # No team is shown with more than it had, and no workload with more than its team.
-    for group, keys in _members(found).items():
-        total = sum(found[key].allocated_gpu_hours for key in keys)
-        if group in allocated and total > allocated[group]:
-            for key in keys:
-                hours = found[key].allocated_gpu_hours * allocated[group] / total
-                found[key] = replace(
-                    found[key], allocated_gpu_hours=hours, busy_gpu_hours=min(found[key].busy_gpu_hours, hours)
-                )
-    return {
-        key: replace(item, cost=cost_of(item.allocated_gpu_hours, rates.price(key.gpu_model, namespace=key.namespace)))
-        for key, item in found.items()
-    }
+) -> Savings:
+    """The sums of the workloads' savings, and of what the advised changes and a release of what is idle now would save
+    in a coming week."""
+    savings = Savings()
+    for use in workloads:
+        savings.in_span[use.namespace].add(use.saving_gpu_hours, use.saving)
+    for item in recommendations:
+        chosen = item.chosen
+        (savings.conditional if item.condition else savings.projected)[item.key.namespace].add(
+            chosen.projected_saving_gpu_hours_per_week, chosen.projected_saving_per_week
+        )
+    for finding, device, share in _held(idle, devices):
+        hours = share * HOURS_PER_WEEK
+        price = rates.price(model_name(device.model if device else ""), node=device.node if device else None)
+        savings.projected[namespace_of(finding)].add(hours, cost_of(hours, price))
+    return savings
 
 
-def _use(profile: WorkloadProfile, days: Sequence[tuple[DayUse, float]]) -> WorkloadUse:
-    """days: with the share of each that counts."""
-    key = profile.key
-    allocated = sum(day.allocated_gpu_hours * part for day, part in days)
-    busy = sum(day.busy_gpu_hours * part for day, part in days)
-    known = allocated - sum(day.unknown_gpu_hours * part for day, part in days)
-    active = [(cell.weight_seconds, cell.sm_active_ratio) for cell in profile.cells if cell.sm_active_ratio is not None]
-    weight = sum(seconds for seconds, _ in active)
-    return WorkloadUse(
-        workload=key.workload,
-        namespace=key.namespace,
-        gpu_model=f"{key.gpu_model} {key.mig_profile}".strip(),
-        allocated_gpu_hours=allocated,
-        busy_gpu_hours=min(busy, allocated),
-        busy_ratio=min(busy / known, 1.0) if known > 0 else None,
-        sm_active_ratio=sum(seconds * ratio for seconds, ratio in active) / weight if weight > 0 else None,
-        memory_peak_bytes=max((run.peak_bytes for run in profile.runs if run.peak_bytes is not None), default=None),
-        cost=None,
+def hours_of_findings(
+    findings: Sequence[Finding], analysis: Analysis, entries: Iterable[LedgerEntry]
+) -> Mapping[str, Sum]:
+    """Finding.id → hours of the period, from the finding's start on, in which its Pods had their GPUs and did not work.
+    The ledger has no Pods: those of one workload on one Node share its hours by their GPUs."""
+    workload_of = {pod.ref: pod.workload for pod in analysis.cluster.pods if pod.workload}
+    silent = grouped(
+        (each for each in entries if each.row.group in (Group.NOT_WORKING, Group.IDLE) and is_known(each)),
+        lambda each: (each.workload, each.node),
     )
-
-
-def _part_of_day(usage: Iterable[UsageHour], start: datetime, end: datetime) -> Callable[[WorkloadKey, date], float]:
-    """Splits days, the finest unit of a profile. Of a day that the period cuts, a workload counts with the share that
-    its team's hours on that model have within the period; if those are unknown, with the period's share of the day."""
-    whole: defaultdict[tuple[str, str, date], float] = defaultdict(float)
-    within: defaultdict[tuple[str, str, date], float] = defaultdict(float)
-    for row in usage:
-        name = (row.namespace, row.gpu_model, row.hour.astimezone(UTC).date())
-        whole[name] += row.allocated_gpu_hours
-        within[name] += row.allocated_gpu_hours if start <= row.hour < end else 0.0
-
-    def part(key: WorkloadKey, day: date) -> float:
-        name = (key.namespace, key.gpu_model, day)
-        if whole[name] > 0:
-            return within[name] / whole[name]
-        begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        return max((min(end, begin + timedelta(days=1)) - max(start, begin)) / timedelta(days=1), 0.0)
-
-    return part
+    shares: defaultdict[tuple[str, str], list[tuple[Finding, float]]] = defaultdict(list)
+    for finding, device, share in _held(findings, analysis.devices):
+        for pod in (pods := _pods_on(device, finding)):
+            place = (workload_of.get(pod, f"Pod/{pod}"), (device.node if device else finding.node) or "")
+            shares[place].append((finding, share / len(pods)))
+    found: defaultdict[str, Sum] = defaultdict(Sum)
+    for place, of in shares.items():
+        total = sum(share for _, share in of)
+        for finding, share in of:
+            since = finding.since.replace(minute=0, second=0, microsecond=0) if finding.since else None
+            for each in silent.get(place, ()):
+                if since is None or each.hour >= since:
+                    part = share / total if total > 0 else 0.0
+                    found[finding.id].add(each.gpu_hours * part, None if each.cost is None else each.cost * part)
+    return found
 
 
 def namespace_of(idle: Finding) -> str:
@@ -238,67 +199,24 @@ def namespace_of(idle: Finding) -> str:
     return idle.pods[0].partition("/")[0]
 
 
-def _parts(devices: Iterable[Device], idle: Sequence[Finding], start: datetime, end: datetime) -> list[_IdleDevice]:
-    """Each idle allocation's part of each of its devices. Pods that share a device have a part each, so that two idle
-    ones free it once."""
+def _held(findings: Sequence[Finding], devices: Iterable[Device]) -> Iterable[tuple[Finding, Device | None, float]]:
+    """Each allocation's part of each of its devices, of a GPU. Pods that share a device have a part each, so that two
+    of them free it once."""
     known = {device.id: device for device in devices}
     claims: defaultdict[DeviceId, int] = defaultdict(int)
-    for finding in idle:
+    for finding in findings:
         for name in finding.devices:
-            claims[name] += _pods_on(known.get(name), finding)
-    found = []
-    for finding in idle:
-        hours = max((end - max(finding.since or start, start)) / timedelta(hours=1), 0.0)
+            claims[name] += len(_pods_on(known.get(name), finding))
+    for finding in findings:
         for name in finding.devices:
             device = known.get(name)
             model = device.model if device else ""
             profile = profile_name(model, device.mig_profile or "") if device else ""
             sharers = len(device.pods) if device is not None and device.shared else 1
-            part = _pods_on(device, finding) / max(sharers, claims[name])
-            share = gpu_share_ratio(model, profile) * part
-            group = (namespace_of(finding), model_name(model))
-            found.append(_IdleDevice(finding, group, device.node if device else None, profile, share, hours * share))
-    return found
+            part = len(_pods_on(device, finding)) / max(sharers, claims[name])
+            yield finding, device, gpu_share_ratio(model, profile) * part
 
 
-def _pods_on(device: Device | None, idle: Finding) -> int:
-    """How many of the allocation's Pods have the device; 1 where telemetry names none of them."""
-    return len(set(device.pods if device else ()) & set(idle.pods)) or 1
-
-
-def _holders(
-    part: _IdleDevice,
-    members: Iterable[WorkloadKey],
-    profiles: Mapping[WorkloadKey, WorkloadProfile],
-    workload_of: Mapping[str, str],
-) -> list[WorkloadKey]:
-    """Workloads that the idle Pods may belong to: a Pod may have several containers with GPUs."""
-    pods = set(part.finding.pods)
-    workloads = {workload_of.get(pod, f"Pod/{pod}") for pod in pods}
-    return [
-        key
-        for key in members
-        if key.mig_profile == part.mig_profile
-        and (key.workload in workloads or any(run.pod in pods for run in profiles[key].runs))
-    ]
-
-
-def _project(
-    savings: Savings,
-    recommendations: Iterable[Recommendation],
-    parts: Iterable[_IdleDevice],
-    rates: Rates,
-) -> None:
-    for item in recommendations:
-        chosen = item.chosen
-        (savings.conditional if item.condition else savings.projected)[item.key.namespace].add(
-            chosen.projected_saving_gpu_hours_per_week, chosen.projected_saving_per_week
-        )
-    for part in parts:
-        namespace, model = part.group
-        hours = part.share_ratio * HOURS_PER_WEEK
-        savings.projected[namespace].add(hours, cost_of(hours, rates.price(model, node=part.node)))
-
-
-def _members(found: Iterable[WorkloadKey]) -> defaultdict[_Group, list[WorkloadKey]]:
-    return grouped(found, lambda key: (key.namespace, key.gpu_model))
+def _pods_on(device: Device | None, finding: Finding) -> Sequence[PodRef]:
+    """The allocation's Pods that have the device; its first where telemetry names none of them."""
+    return sorted(set(device.pods if device else ()) & set(finding.pods)) or finding.pods[:1]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,12 @@ from gpuwatch.account.fleet_cost import allocations
 from gpuwatch.act import analysis as analysed
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
-from gpuwatch.app.ledger import ledger_of
+from gpuwatch.app.ledger import Hours, hours_of
 from gpuwatch.app.settings import Settings, load_settings
 from gpuwatch.app.sizing import Sized, price_list, size
 from gpuwatch.app.sources import known_faults, open_sources, take_snapshot, unreadable
 from gpuwatch.app.weekly_report import week_of
 from gpuwatch.facts.model.decision import Analysis
-from gpuwatch.facts.model.ledger import Ledger
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.frames import GAPS, PROFILES, allocation_columns, to_frame
 from gpuwatch.say.ledger_tables import COLUMNS
@@ -43,7 +42,7 @@ class Frames:
     profile: Callable[[], tuple[Sized, WeeklyReport]] | None = (
         None  # takes a while, so it is called once and when needed
     )
-    hours: Callable[[], Ledger] | None = None  # as `profile`
+    hours: Callable[[], Hours] | None = None  # as `profile`
 
     def findings(self) -> pd.DataFrame:
         """What is degraded, idle, misplaced or unknown. A saved report has only degraded GPUs and idle allocations."""
@@ -81,7 +80,7 @@ class Frames:
             raise SourceError(
                 f"{self.source} has no ledger, which this needs: read a Prometheus or a recording of days"
             )
-        return to_frame(COLUMNS, self._hours.entries)
+        return to_frame(COLUMNS, self.hours().ledger.entries)
 
     def gaps(self) -> pd.DataFrame:
         """What could not be read, why, and what to do; the profiles' gaps too, once a table has needed them."""
@@ -95,11 +94,6 @@ class Frames:
                 f"{self.source} has no profiles, which this needs: read a Prometheus or a recording of days"
             )
         return self.profile()
-
-    @cached_property
-    def _hours(self) -> Ledger:
-        assert self.hours is not None  # checked by the table that needs it
-        return self.hours()
 
     @property
     def _week(self) -> WeeklyReport:
@@ -144,16 +138,19 @@ def read(
     kept, length = settings.state if state is None else Path(state), timedelta(days=days)
     faults = known_faults(kept, opened, snapshot)
 
+    taken = replace(opened, snapshot=snapshot)
+    hours = cache(partial(hours_of, taken, length, kept))
+
     def profile() -> tuple[Sized, WeeklyReport]:
-        sized = size(replace(opened, snapshot=snapshot), kept, length)
-        return sized, week_of(opened, sized, length)
+        sized = size(taken, kept, length)
+        return sized, week_of(opened, sized, hours(), length)
 
     return Frames(
         source=opened.description,
         settings=settings,
         analysis=analysed.analyse(PlanFacts(snapshot=snapshot), opened.policies, faults),
         profile=profile if opened.store else None,
-        hours=partial(ledger_of, replace(opened, snapshot=snapshot), length, kept) if opened.store else None,
+        hours=hours if opened.store else None,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gpuwatch.account.fleet_cost import rates_of
 from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
 from gpuwatch.account.ledger import IDLE_SECONDS, GpuHistory, entries_of, past_of
-from gpuwatch.account.money import Rates
+from gpuwatch.account.money import Rates, cost_of
 from gpuwatch.act.analysis import analyse
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.errors import SourceError
@@ -47,21 +47,18 @@ def read_ledger(opened: Opened, length: timedelta, *, quiet: bool = False) -> Le
     """
     reader = _reader(opened, quiet=quiet)
     with progress("ledger", quiet=quiet) as told:
-        span = reader.read(reader.until - length, reader.until, told)
-    capacity, entries = span.entries()
-    return Ledger(
-        version=VERSION,
-        start=span.start,
-        end=span.end,
-        source=opened.description,
-        currency=opened.settings.currency,
-        capacity_gpu_hours=capacity,
-        entries=entries,
-        gaps=reader.gaps(span),
-    )
+        return reader.ledger(reader.until - length, reader.until, told)
 
 
-def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> tuple[Gap, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What one call of `keep_ledger` found: gaps, and what GPUs cost now."""
+
+    gaps: tuple[Gap, ...] = ()
+    rates: Rates = Rates()
+
+
+def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> Kept:
     """Adds the hours since the last call to those that are kept, and replaces the last five of them, which may have
     changed. What `read_ledger` gives for a period is kept, but for what is known later than five hours afterwards.
 
@@ -70,7 +67,7 @@ def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> t
     """
     snapshot = take_snapshot(opened, quiet=quiet)
     if unread := unreadable(snapshot):
-        return (unread,)
+        return Kept(gaps=(unread,))
     reader = _reader(replace(opened, snapshot=snapshot), quiet=quiet)
     # A day may end in an outage, or before telemetry began.
     newest, _ = discover(reader.stretches.telemetry, reader.until)
@@ -89,28 +86,86 @@ def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> t
             start = final
             if span.end < wanted or wanted == reader.until:
                 break
-    return tuple(dict.fromkeys((*gaps, *store.gaps)))
+    return Kept(gaps=tuple(dict.fromkeys((*gaps, *store.gaps))), rates=reader.rates)
 
 
-def kept_ledger(opened: Opened, store: LedgerStore, length: timedelta, gaps: tuple[Gap, ...] = ()) -> Ledger:
-    """The ledger of the period `length` up to the moment of the sources, in whole hours, from what is kept. Longer than
-    KEPT_HOURS, in whole days, it has teams, GPU models and rows alone, and ends with the last day."""
-    end = _hour(opened.at) + timedelta(hours=1)
-    if length <= KEPT_HOURS:
-        start = _hour(opened.at - length)
-        entries = tuple(store.hours(start, end))
-    else:
-        start = (opened.at - length).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        entries = tuple(store.days(start, end))
+def kept_ledger(
+    opened: Opened, store: LedgerStore, length: timedelta, end: datetime | None = None, kept: Kept = Kept()
+) -> Ledger:
+    """The ledger of the period `length` up to `end`, or to the moment of the sources, in whole hours, from what is
+    kept. Longer than KEPT_HOURS, in whole days, it has teams, GPU models and rows alone, and ends with the last day.
+
+    Hours keep the price that they had; one that had none, or one in another currency, costs what its Node costs now.
+    """
+    until = _hour(opened.at) + timedelta(hours=1) if end is None else _hour(end)
+    start = (end or opened.at) - length
+    found = store.hours(_hour(start), until) if length <= KEPT_HOURS else store.days(_day(start), until)
+    priced = (
+        each
+        if each.cost is not None or not each.node
+        else replace(each, cost=cost_of(each.gpu_hours, kept.rates.price(each.gpu_model, node=each.node)))
+        for each in found
+    )
+    return _ledger(opened, tuple(priced), min(opened.at, until), (*kept.gaps, *store.gaps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hours:
+    """What a report tells of: the ledger of its period in detail, and that of the period of the same length before, by
+    team, GPU model and row; None where that is not kept."""
+
+    ledger: Ledger
+    before: Ledger | None = None
+
+
+def hours_of(
+    opened: Opened, length: timedelta, state: Path | None, *, trend: bool = False, quiet: bool = False
+) -> Hours:
+    """For the report of the period `length` up to the moment of the sources. state: as in `ledger_of`; of a period
+    longer than what is kept in detail all is read. trend: reads the period before too, if it is not kept. Raises
+    SourceError, StoreError."""
+    if state is not None and length <= KEPT_HOURS:
+        store = LedgerStore.open(ledger_file(state), opened.settings.currency)
+        return kept_hours(opened, store, length, kept=keep_ledger(opened, store, quiet=quiet))
+    reader = _reader(opened, quiet=quiet)
+    start, before = reader.until - length, None
+    with progress("ledger", quiet=quiet) as told:
+        if trend:
+            newest, _ = discover(reader.stretches.telemetry, reader.until)
+            before = reader.ledger(start - length, start, told, newest)
+        ledger = reader.ledger(start, reader.until, told)
+    return Hours(ledger=ledger, before=before if before and _reaches(before, start - length) else None)
+
+
+def kept_hours(
+    opened: Opened, store: LedgerStore, length: timedelta, end: datetime | None = None, kept: Kept = Kept()
+) -> Hours:
+    """As `hours_of`, from what is kept, for the period up to `end`, or up to the moment of the sources. length: at most
+    KEPT_HOURS. The period before is of whole days."""
+    start = (end or opened.at) - length
+    first, last = _day(start - length), _day(start)
+    before = _ledger(opened, tuple(store.days(first, last)), last, ())
+    return Hours(
+        ledger=kept_ledger(opened, store, length, end, kept),
+        before=before if _reaches(before, first) else None,
+    )
+
+
+def _reaches(before: Ledger, start: datetime) -> bool:
+    """True if its entries begin within a day of `start`: half a week would read as half the use."""
+    return any(each.hour - start <= timedelta(days=1) for each in before.entries)
+
+
+def _ledger(opened: Opened, entries: tuple[LedgerEntry, ...], end: datetime, gaps: Iterable[Gap]) -> Ledger:
     return Ledger(
         version=VERSION,
-        start=min((each.hour for each in entries), default=start),
-        end=min(opened.at, end),
+        start=min((each.hour for each in entries), default=end),
+        end=end,
         source=opened.description,
         currency=opened.settings.currency,
         capacity_gpu_hours=math.fsum(each.gpu_hours for each in entries),
         entries=entries,
-        gaps=tuple(dict.fromkeys((*gaps, *store.gaps))),
+        gaps=tuple(dict.fromkeys(gaps)),
     )
 
 
@@ -131,7 +186,7 @@ def ledger_of(
             "(--by team, model or row)"
         )
     store = LedgerStore.open(ledger_file(state), opened.settings.currency)
-    return kept_ledger(opened, store, length, keep_ledger(opened, store, quiet=quiet))
+    return kept_ledger(opened, store, length, kept=keep_ledger(opened, store, quiet=quiet))
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -139,6 +194,10 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 def _hour(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def _day(at: datetime) -> datetime:
+    return _hour(at).replace(hour=0)
 
 
 @dataclass(slots=True)
@@ -226,6 +285,20 @@ class _Reader:
         lacking = (gap for stretch in read for gap in _unattributed(stretch))
         return _Span(fleet, start, end, self.rates, (*gaps, *more, *partial, *lacking))
 
+    def ledger(self, start: datetime, end: datetime, told: Progress, later: Schema | None = None) -> Ledger:
+        span = self.read(start, end, told, None, later)
+        capacity, entries = span.entries()
+        return Ledger(
+            version=VERSION,
+            start=span.start,
+            end=span.end,
+            source=self.opened.description,
+            currency=self.opened.settings.currency,
+            capacity_gpu_hours=capacity,
+            entries=entries,
+            gaps=self.gaps(span),
+        )
+
     def gaps(self, span: _Span) -> tuple[Gap, ...]:
         ours = {f"signal {signal}" for signal in SIGNALS}
         found = (
@@ -265,16 +338,21 @@ def _stretches(
     """What could be read from `begin` on, up to the first stretch that failed or was answered in part."""
     read: list[Stretch] = []
     gaps: list[Gap] = []
+    without: list[Gap] = []  # of stretches without a sample
     try:
         for stretch in reader.stretches(begin, end, later):
             partial = partial_answers(reader.telemetry.problems)
-            gaps += (*(gap for gap in stretch.gaps if gap.what != "throttling"), *partial)
+            missing = [gap for gap in stretch.gaps if gap.kind is GapKind.SIGNAL_MISSING]
+            gaps += (*(gap for gap in stretch.gaps if gap.what != "throttling" and gap not in missing), *partial)
+            (gaps if stretch.windows else without).extend(gap for gap in missing if gap.what != "throttling")
             if partial or stretch.end == stretch.start:
                 break
             told(f"ledger: {stretch.start:%Y-%m-%d %H:%M} to {stretch.end:%Y-%m-%d %H:%M}")
             read.append(replace(stretch, windows=tuple(map(_compact, stretch.windows))))
     except TelemetryError as error:
         gaps.append(failed("ledger", error))
+    if later is None and not any(stretch.windows for stretch in read):
+        gaps += without  # else telemetry began later, or was away, and no signal is missing for good
     return read, tuple(gaps)
 
 

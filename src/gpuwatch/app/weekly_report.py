@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from gpuwatch.account.weekly import assemble_weekly
 from gpuwatch.act.execute.precision import precision
+from gpuwatch.app.ledger import Hours
 from gpuwatch.app.sizing import Sized
 from gpuwatch.app.sources import Opened
 from gpuwatch.facts.model.remediation import Remediation
@@ -17,13 +18,14 @@ from gpuwatch.say.weekly_pages import weekly_html, weekly_markdown
 def week_of(
     opened: Opened,
     sized: Sized,
+    hours: Hours,
     length: timedelta,
     end: datetime | None = None,
     remediations: tuple[Remediation, ...] | None = None,
     gaps: tuple[Gap, ...] = (),
 ) -> WeeklyReport:
-    """The report of the period `length` up to `end`, or up to the moment of the sources. remediations, gaps: None if no
-    Remediations were read, and why."""
+    """The report of the period `length` up to `end`, or up to the moment of the sources, of which `hours` are.
+    remediations, gaps: None if no Remediations were read, and why."""
     end = end or opened.at
     detectors = (
         DetectorRecord(
@@ -37,6 +39,7 @@ def week_of(
     )
     return assemble_weekly(
         sized.analysis,
+        hours.ledger,
         sized.book,
         sized.recommendations,
         sized.abstentions,
@@ -44,8 +47,7 @@ def week_of(
         start=end - length,
         end=end,
         rates=sized.rates,
-        currency=sized.currency,
-        source=opened.description,
+        before=hours.before,
         gaps=(*sized.gaps, *gaps),
         remediations=remediations,
         observed=opened.settings.plan.only_observes,

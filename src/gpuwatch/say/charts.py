@@ -123,29 +123,24 @@ def _days(
     _add(svg, "path", "axis", d=f"M{_n(across(start))},{_n(bottom)} H{_n(across(end))}")
 
 
-def gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None) -> Markup:
-    """Where the GPU-hours went: each part begins where the last one ended, and the last ends at the allocatable hours.
+def gpu_hours_parts(parts: Sequence[UsePart]) -> Markup:
+    """Where the GPU-hours went: each part begins where the last one ended, and the last ends at the capacity.
 
-    lost_gpu_hours is time within these parts, so it has a bar of its own. Drawn twice, for wide and for narrow pages.
+    Drawn twice, for wide and for narrow pages.
     """
-    return Markup("").join(_gpu_hours_parts(parts, lost_gpu_hours, width) for width in (_WIDE, _NARROW))
+    return Markup("").join(_gpu_hours_parts(parts, width) for width in (_WIDE, _NARROW))
 
 
-def _gpu_hours_parts(parts: Sequence[UsePart], lost_gpu_hours: float | None, width: int) -> Markup:
+def _gpu_hours_parts(parts: Sequence[UsePart], width: int) -> Markup:
     wide = width == _WIDE
     left, right = (178.0 if wide else 2.0), (width - 122.0 if wide else width - 112.0)
     pitch, first = (27.0, 4.0) if wide else (35.0, 14.0)
     total = sum(part.gpu_hours or 0.0 for part in parts)
     said = "; ".join(f"{part.label} {gpu_hours(part.gpu_hours)}" for part in parts) or "unknown"
-    svg = _image(f"Where the GPU-hours went: {said}", width, first + pitch * (len(parts) + 1) + 4)
+    svg = _image(f"Where the GPU-hours went: {said}", width, first + pitch * len(parts) + 4)
     began = 0.0
-    rows = [*parts, UsePart("Of these: on degraded GPUs", "lost", lost_gpu_hours)]
-    for index, part in enumerate(rows):
+    for index, part in enumerate(parts):
         y = first + pitch * index
-        apart = part.shade == "lost"
-        if apart:
-            began = 0.0
-            _add(svg, "path", "axis", d=f"M0,{_n(y - (5 if wide else 16))} H{width}")
         if wide:
             _text(svg, part.label, left - 8, y + 13, "end")
         else:

@@ -1,7 +1,7 @@
 """The ledger as tables for a terminal and as columns of CSV. Pure: returns what rich renders, prints nothing."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -11,46 +11,11 @@ from rich.text import Text
 
 from gpuwatch.account.ledger_sums import By, Goodput, Span, goodput, sums, total
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Row
+from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, Row
 from gpuwatch.say.layout import FoldedName, cut, new_table
+from gpuwatch.say.ledger_words import GROUPS, ROWS
 from gpuwatch.say.machine import FLAG, NUMBER, TIME, Column, Columns, fields
 from gpuwatch.say.weekly_words import gpu_hours, money, percent
-
-GROUPS: Mapping[Group, str] = {
-    Group.WORKING: "Working",
-    Group.NOT_WORKING: "Allocated, starting or ending",
-    Group.IDLE: "Allocated and idle",
-    Group.FREE: "Free",
-    Group.OUT_OF_SERVICE: "Out of service",
-}
-"""In the order in which people read them."""
-
-ROWS: Mapping[Row, str] = {
-    Row.USEFUL: "SMs active",
-    Row.FEW_SMS: "few SMs active",
-    Row.NO_KERNEL: "no kernel",
-    Row.SLOWED: "slowed",
-    Row.LOST: "lost to a failure",
-    Row.PULL: "image pull",
-    Row.INIT: "init containers",
-    Row.LOAD: "load, until the first work",
-    Row.GANG: "waits for its gang",
-    Row.RESTART: "restarts, or ends",
-    Row.NEVER_USED: "never used",
-    Row.ABANDONED: "abandoned",
-    Row.MODEL_LOADED: "a model loaded, no request",
-    Row.SUSPECTED: "no kernel, not yet proven idle",
-    Row.RESTING: "rests between two times of work",
-    Row.HUNG: "hung",
-    Row.OUTSIDE: "used outside Kubernetes",
-    Row.UNMEASURED: "not measured",
-    Row.USABLE: "usable, no Pod waits",
-    Row.WAITED_FOR: "usable, while a Pod waits",
-    Row.UNREACHABLE: "no request can get it",
-    Row.ABSENT: "Node or GPU is missing",
-    Row.DEGRADED: "degraded, cordoned",
-    Row.MAINTENANCE: "maintenance",
-}
 
 COLUMNS: Columns[LedgerEntry] = {
     **fields("hour", dtype=TIME),

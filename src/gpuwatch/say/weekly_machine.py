@@ -76,7 +76,7 @@ def _teams(report: WeeklyReport) -> Columns[TeamUse]:
         **use("allocated_gpu_hours"),
         "busy_gpu_hours": Column(lambda team: busy_gpu_hours(team.use), NUMBER),
         "busy_ratio": Column(lambda team: busy_ratio(team.use), NUMBER),
-        **use("sm_gpu_hours", "unknown_gpu_hours", "idle_gpu_hours", "lost_gpu_hours"),
+        **use("sm_gpu_hours", "unknown_gpu_hours", "idle_gpu_hours"),
         **use("cost", "wasted_cost", "saving", "projected_saving_per_week"),
         "currency": Column(lambda _: report.currency),
         **use("saving_gpu_hours", "projected_saving_gpu_hours_per_week"),

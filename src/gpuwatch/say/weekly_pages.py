@@ -40,7 +40,6 @@ def weekly_html(report: WeeklyReport) -> str:
         anchors={item.key: f"change-{index}" for index, item in enumerate(advised[:ADVICE_SHOWN], 1)},
         most_allocated=max((team.use.allocated_gpu_hours for team in report.teams), default=0.0),
         advised=advised,
-        most_lost=max(report.lost_gpu_hours_by_cause.values(), default=0.0),
     )
 
 

@@ -9,8 +9,10 @@ import msgspec
 import yaml
 
 from gpuwatch.account.weekly import NOT_READ
+from gpuwatch.account.weekly_use import PROVEN_IDLE
 from gpuwatch.facts.catalog.tables import checked, packaged
 from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.ledger import Group, Row
 from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.facts.model.sizing import (
     Abstention,
@@ -23,6 +25,7 @@ from gpuwatch.facts.model.sizing import (
 )
 from gpuwatch.facts.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
 from gpuwatch.facts.model.workload_profile import WorkloadKey
+from gpuwatch.say.ledger_words import GROUPS, ROWS
 from gpuwatch.say.words import plural, quantity
 
 UNKNOWN = "unknown"
@@ -175,12 +178,12 @@ def span(start: datetime, end: datetime) -> str:
 
 def measured(use: Use) -> bool:
     """False if nothing is known: then its zeros are no measurements."""
-    return use.allocatable_gpu_hours is not None or use.allocated_gpu_hours > 0 or use.unknown_gpu_hours > 0
+    return use.capacity_gpu_hours is not None or use.allocated_gpu_hours > 0
 
 
 def allocated_ratio(use: Use) -> float | None:
-    """Allocated time of the allocatable time; None if either is unknown."""
-    return use.allocated_gpu_hours / use.allocatable_gpu_hours if use.allocatable_gpu_hours else None
+    """Allocated time of the capacity; None if either is unknown."""
+    return use.allocated_gpu_hours / use.capacity_gpu_hours if use.capacity_gpu_hours else None
 
 
 def busy_ratio(use: Use) -> float | None:
@@ -197,25 +200,25 @@ def busy_gpu_hours(use: Use) -> float | None:
     return 0.0 if measured(use) and use.allocated_gpu_hours <= 0 else None
 
 
-def idle_gpu_hours(use: Use) -> float | None:
-    """Allocated, measured, and not busy: allocated = busy + idle + unknown. None where busy is unknown."""
+def no_kernel_gpu_hours(use: Use) -> float | None:
+    """Allocated, known, and not busy: allocated = busy + no kernel + unknown. None where busy is unknown."""
     busy = busy_gpu_hours(use)
     return None if busy is None else use.allocated_gpu_hours - use.unknown_gpu_hours - busy
 
 
 def reconciled(use: Use) -> str:
     """How the GPU-hours add up, as a sentence; '' if a part is unknown."""
-    busy, idle = busy_gpu_hours(use), idle_gpu_hours(use)
+    busy, silent = busy_gpu_hours(use), no_kernel_gpu_hours(use)
     if busy is None:
         return ""
     text = (
-        f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours allocated = {gpu_hours(busy)} busy + {gpu_hours(idle)} idle + "
-        f"{gpu_hours(use.unknown_gpu_hours)} unknown, each rounded by itself."
+        f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours allocated = {gpu_hours(busy)} busy + {gpu_hours(silent)} "
+        f"without a kernel + {gpu_hours(use.unknown_gpu_hours)} unknown, each rounded by itself."
     )
-    if use.allocatable_gpu_hours is None:
+    if use.capacity_gpu_hours is None:
         return text
-    free = max(use.allocatable_gpu_hours - use.allocated_gpu_hours, 0.0)
-    return f"{text} Together with {gpu_hours(free)} free: {gpu_hours(use.allocatable_gpu_hours)} allocatable."
+    rest = max(use.capacity_gpu_hours - use.allocated_gpu_hours, 0.0)
+    return f"{text} Together with {gpu_hours(rest)} that no Pod had: {gpu_hours(use.capacity_gpu_hours)}."
 
 
 def cause(item: Recommendation, use: WorkloadUse | None) -> str:
@@ -242,24 +245,51 @@ class UsePart:
     gpu_hours: float | None
 
 
-def parts(use: Use) -> tuple[UsePart, ...]:
-    """Where the GPU-hours went: parts that do not overlap and add up to the allocatable hours.
-
-    Idle allocations count at most the allocated time that is neither busy nor unknown: their stretch may contain gaps.
-    Lost time is no part: a degraded GPU may be allocated or free, and is in one of these parts already.
-    """
-    if not measured(use):
+def parts(report: WeeklyReport) -> tuple[UsePart, ...]:
+    """Where the GPU-hours went: rows of the ledger that do not overlap and add up to the capacity."""
+    if not measured(report.fleet):
         return ()
-    silent = idle_gpu_hours(use) or 0.0
-    idle = min(use.idle_gpu_hours, silent)
-    free = None if use.allocatable_gpu_hours is None else max(use.allocatable_gpu_hours - use.allocated_gpu_hours, 0.0)
-    return (
-        UsePart("Busy", "busy", busy_gpu_hours(use)),
-        UsePart("Idle, in allocations that work", "allocated", silent - idle),
-        UsePart("Idle allocations", "idle", idle),
-        UsePart("Allocated, activity unknown", "unknown", use.unknown_gpu_hours),
-        UsePart("Free", "free", free),
-    )
+    hours: dict[tuple[str, str], float] = dict.fromkeys(_PARTS.values(), 0.0)
+    for each in report.rows:
+        known, unknown = _part_of(each.row)
+        hours[known] += each.gpu_hours
+        hours[unknown] += each.unknown_gpu_hours
+    return tuple(UsePart(label, shade, found) for (label, shade), found in hours.items())
+
+
+_PARTS = {
+    "busy": ("Busy", "busy"),
+    "pauses": ("At work, no kernel", "allocated"),
+    "starts": ("Starting, waiting, ending", "allocated"),
+    "quiet": ("Quiet, not proven idle", "allocated"),
+    "idle": ("Proven idle", "idle"),
+    "unknown": ("Allocated, not known", "unknown"),
+    "free": ("Free", "free"),
+    "out": ("Out of service", "lost"),
+}
+"""Label and pattern."""
+
+
+def _part_of(row: Row) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The parts of its known and of its unknown hours."""
+    if row in (Row.FEW_SMS, Row.USEFUL):
+        return _PARTS["busy"], _PARTS["busy"]
+    if row is Row.OUTSIDE or row.group is Group.FREE:
+        return _PARTS["free"], _PARTS["free"]
+    if row.group is Group.OUT_OF_SERVICE:
+        return _PARTS["out"], _PARTS["out"]
+    if row in PROVEN_IDLE:
+        return _PARTS["idle"], _PARTS["unknown"]
+    known = {Group.NOT_WORKING: "starts", Group.IDLE: "quiet", Group.WORKING: "pauses"}[row.group]
+    return _PARTS[known], _PARTS["unknown"]
+
+
+def row_name(row: Row) -> str:
+    """
+    >>> row_name(Row.NEVER_USED)
+    'Allocated and idle: never used'
+    """
+    return f"{'Without a Pod' if row is Row.OUTSIDE else GROUPS[row.group]}: {ROWS[row]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +355,8 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
         held = share_trend(allocated_ratio(use), allocated_ratio(before))
         busy = share_trend(busy_ratio(use), busy_ratio(before))
         wasted = waste_trend(use.wasted_cost, before.wasted_cost, money(before.wasted_cost, currency))
-        lost_before = before.lost_gpu_hours if measured(before) else None
-        lost = waste_trend(use.lost_gpu_hours, lost_before, gpu_hours(lost_before))
+        lost_before = before.out_of_service_gpu_hours if measured(before) else None
+        lost = waste_trend(use.out_of_service_gpu_hours, lost_before, gpu_hours(lost_before))
     savable = (
         f"{gpu_hours(use.saving_gpu_hours)} GPU-hours, by {plural(changes, 'change')} and "
         f"{plural(len(report.idle), 'release')}. Projected for a week: "
@@ -335,19 +365,19 @@ def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     )
     if more := conditional(use, currency):
         savable += f". {plural(len(advised) - changes, 'change')} with a condition: another {more}"
-    allocated = f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.allocatable_gpu_hours)} GPU-hours"
+    allocated = f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.capacity_gpu_hours)} GPU-hours"
     worked = f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}"
     paid = f"of {money(use.cost, currency)} for all GPUs"
     found = (
         Figure("Allocated", percent(allocated_ratio(use), 1), allocated, held),
         Figure("Busy while allocated", percent(busy_ratio(use), 1), worked, busy),
-        Figure("Spent on idle and free GPUs", money(use.wasted_cost, currency), paid, wasted),
+        Figure("Spent on hours without a kernel", money(use.wasted_cost, currency), paid, wasted),
         # The savings of the week before are not stored.
         Figure(f"Would have been saved in the {period(report)}", money(use.saving, currency), savable, None),
         Figure(
-            "GPU-hours lost to degraded GPUs",
-            gpu_hours(use.lost_gpu_hours),
-            "whether a Pod had them or not",
+            "GPU-hours out of service",
+            gpu_hours(use.out_of_service_gpu_hours),
+            "no Pod had them, and none could",
             lost,
         ),
     )

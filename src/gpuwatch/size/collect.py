@@ -145,7 +145,7 @@ def update_profiles(
             known = [each for each in unfit if each.start < stretch.end and each.end > stretch.start]
             if stretch.windows:
                 # An empty book observed no start of a workload.
-                before = book if book.profiles or book.usage else None
+                before = book if book.profiles or book.power else None
                 found = (*known, *stretch.unfit)
                 with _garbage_collector_off():
                     book = update_book(before, stretch.windows, stretch.owners, stretch.pods, found, policy)

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tarfile
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import resources
 from pathlib import Path
@@ -62,6 +63,7 @@ def emptied(folder: Path) -> None:
 def show(folder: Path) -> Collection[str]:
     """Prints what gpuwatch says about the recording in the folder (telemetry.parquet, fleet.json, cluster/*.json), and
     writes report/. Returns the Workload.ids that get advice. Raises OSError."""
+    from gpuwatch.app.ledger import hours_of
     from gpuwatch.app.settings import Settings
     from gpuwatch.app.sizing import size
     from gpuwatch.app.sources import open_sources
@@ -85,9 +87,10 @@ def show(folder: Path) -> Collection[str]:
     opened, length = open_sources(options, Settings()), timedelta(days=fleet.days)
     sized = size(opened, None, length)
     console.print(recommend_tables(sized.recommendations, sized.abstentions, rows=_ROWS, wide=False))
+    hours = hours_of(replace(opened, snapshot=snapshot), length, None)
     report = folder / "report"
     report.mkdir(exist_ok=True)
-    for name, content in report_files(week_of(opened, sized, length)).items():
+    for name, content in report_files(week_of(opened, sized, hours, length)).items():
         (report / name).write_bytes(content)
     sources = f"--telemetry {quote(str(telemetry))} --cluster {quote(str(cluster))}"
     subject = next((str(item.subject) for item in analysis.findings if item.subject.kind in _EXPLAINED), "")

@@ -1,7 +1,7 @@
 """`recommend`, `mig-plan` and `report`. Each returns its exit code."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from gpuwatch.app.cli.terminal import output as console
 from gpuwatch.app.cli.terminal import print_answer, print_listing, remark, write
 from gpuwatch.app.errors import OptionsError, SourceError
 from gpuwatch.app.exit_code import ExitCode
+from gpuwatch.app.ledger import hours_of
 from gpuwatch.app.sizing import Sized, size
 from gpuwatch.app.sources import Opened, checked_sources
 from gpuwatch.app.weekly_report import report_files, week_of
@@ -161,11 +162,11 @@ def run_report(
     if begin >= opened.at:
         raise SourceError(f"--from {begin:%Y-%m-%dT%H:%MZ} is not before {opened.at:%Y-%m-%dT%H:%MZ}, the report's end")
     length = opened.at - begin
-    # Twice the period, for the trend.
     settings = opened.settings
-    sized = size(opened, state or settings.state, 2 * length)
+    sized = size(opened, state or settings.state, length)
+    hours = hours_of(replace(opened, snapshot=sized.snapshot), length, state or settings.state, trend=True)
     kept, unread = kept_of(opened, options)
-    report = week_of(opened, sized, length, remediations=kept[0] if kept else None, gaps=unread)
+    report = week_of(opened, sized, hours, length, remediations=kept[0] if kept else None, gaps=unread)
     files = report_files(report)
     if form == "parquet":
         from gpuwatch.say.frames import to_parquet
@@ -191,7 +192,7 @@ def run_report(
         out.print(Markdown(summary))
         out.print(f"\nThe report: {written}", markup=False, soft_wrap=True)
     failed = any(item.state is not DeliveryState.SENT for item in sent)
-    return ExitCode.FAILED if failed else _code(sized)
+    return ExitCode.FAILED if failed or not report.rows else ExitCode.OK
 
 
 def _sent(
@@ -234,4 +235,4 @@ def _sized(state: Path | None, history: timedelta, options: Mapping[str, Any]) -
 
 def _code(sized: Sized) -> int:
     """A failure if nothing was profiled: that does not mean a fleet without waste."""
-    return ExitCode.OK if sized.book.profiles or sized.book.usage else ExitCode.FAILED
+    return ExitCode.OK if sized.book.profiles or sized.book.power else ExitCode.FAILED

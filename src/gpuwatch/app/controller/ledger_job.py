@@ -8,8 +8,6 @@ from gpuwatch.app.controller.replica import Replica, UnreachableError
 from gpuwatch.app.logs import fields
 from gpuwatch.app.sources import take_snapshot, unreadable
 from gpuwatch.facts.model.telemetry import GapKind
-from gpuwatch.sources.store.checkpoints import LEDGER
-from gpuwatch.sources.store.ledger import LedgerStore
 
 log = logging.getLogger("gpuwatch.run")
 
@@ -18,17 +16,12 @@ _TOLD = (GapKind.UNREACHABLE, GapKind.REFUSED, GapKind.QUERY_FAILED, GapKind.PAR
 
 
 class LedgerJob:
-    """Reads what is kept once in a term of leadership: it may have many pieces."""
-
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._kept: tuple[tuple[int, str], LedgerStore] | None = None
-        """By term and currency."""
 
     def run(self) -> None:
         replica = self._replica
         if not replica.leads():
-            self._kept = None
             return
         from gpuwatch.app.ledger import keep_ledger
 
@@ -36,12 +29,8 @@ class LedgerJob:
         opened = replace(opened, snapshot=take_snapshot(opened, quiet=True))
         if opened.snapshot and (unread := unreadable(opened.snapshot)):
             raise UnreachableError(f"{unread.what}: {unread.detail}")  # before other tasks have to wait
-        with replica.heavy:
-            kept, self._kept = self._kept, None  # read again if this fails
-            of = replica.term, opened.settings.currency
-            store = kept[1] if kept and kept[0] == of else LedgerStore(replica.place(LEDGER), opened.settings.currency)
-            gaps = keep_ledger(opened, store, quiet=True)
-            self._kept = of, store
+        with replica.heavy, replica.ledger() as store:
+            gaps = keep_ledger(opened, store, quiet=True).gaps
         analysis = replica.found.analysis
         known = analysis.gaps if analysis is not None else ()
         for gap in gaps:

@@ -22,7 +22,7 @@ from gpuwatch.say.deliver.deliver import Sent
 from gpuwatch.sources.kube.writer import ClusterWriter
 from gpuwatch.sources.store import StoreError
 from gpuwatch.sources.store.checkpoints import DELIVERIES, LEDGER, STATE, Checkpoints
-from gpuwatch.sources.store.ledger import ledger_file
+from gpuwatch.sources.store.ledger import LedgerStore, ledger_file
 from gpuwatch.sources.store.rows import Place
 from gpuwatch.sources.store.state_file import StateFile
 from gpuwatch.sources.store.store import Store
@@ -87,6 +87,7 @@ class Replica:
         self.found = Found()
         self.term = 0
         self._led = False
+        self._ledger: tuple[tuple[int, str], LedgerStore] | None = None  # by term and currency
         self.sent = Sent(lambda: self.store(DELIVERIES), (StoreError, NotLeadingError))
         self.notifications = Notifications(self.sent, metrics, stopping)
 
@@ -143,6 +144,16 @@ class Replica:
             file.parent.mkdir(parents=True, exist_ok=True)
             return StateFile(ledger_file(file) if state == LEDGER else file)
         return Checkpoints(self.writers.plain, self.settings.namespace, state)
+
+    @contextmanager
+    def ledger(self) -> Iterator[LedgerStore]:
+        """For a job that has `heavy`. Read once in a term of leadership, as it may have many pieces; and again after an
+        error."""
+        kept, self._ledger = self._ledger, None
+        of = self.term, self.settings.currency
+        store = kept[1] if kept and kept[0] == of else LedgerStore(self.place(LEDGER), self.settings.currency)
+        yield store
+        self._ledger = of, store
 
     def store(self, state: str = STATE) -> Store:
         return Store(self.place(state))

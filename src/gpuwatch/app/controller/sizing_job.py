@@ -49,6 +49,7 @@ class SizingJob:
 
     def report(self, end: datetime) -> tuple[Mapping[str, bytes], str]:
         """Files and summary of the report of the seven days before `end`. Raises UnreachableError without data."""
+        from gpuwatch.app.ledger import keep_ledger, kept_hours
         from gpuwatch.app.sizing import size
         from gpuwatch.app.weekly_report import report_files, week_of
         from gpuwatch.say.weekly_pages import weekly_summary
@@ -56,10 +57,13 @@ class SizingJob:
         replica = self._replica
         with replica.heavy:
             opened = replica.own_sources()
-            sized = size(opened, replica.store, 2 * _WEEK, quiet=True)
+            sized = size(opened, replica.store, _WEEK, quiet=True)
             lost = [gap for gap in sized.snapshot.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)]
             if lost and not (sized.snapshot.devices or sized.snapshot.doubted):
                 raise UnreachableError(joined(lost))  # make the report later, with data
+            opened = replace(opened, snapshot=sized.snapshot)
+            with replica.ledger() as kept:
+                hours = kept_hours(opened, kept, _WEEK, end, keep_ledger(opened, kept, quiet=True))
             with replica.remediations() as store:
-                week = week_of(opened, sized, _WEEK, end, store.all() if store else ())
+                week = week_of(opened, sized, hours, _WEEK, end, store.all() if store else ())
         return report_files(week), weekly_summary(week)

@@ -207,32 +207,11 @@ class PowerEnvelope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageHour:
-    """GPU-hours of one hour, one namespace and one GPU model; a MIG instance counts with catalog.gpus.gpu_share_ratio.
-
-    namespace: '' for free devices, whose allocated_gpu_hours are free time. busy_gpu_hours: the integral of engine
-    activity; sm_gpu_hours: that of SM_ACTIVE, None where no device of the group exports it.
-    unknown_gpu_hours: allocated, without a sample of activity.
-    lost_gpu_hours: cause (a FindingKind) → hours in which a degraded device was unusable.
-    """
-
-    hour: datetime
-    namespace: str
-    gpu_model: str
-    allocated_gpu_hours: float
-    busy_gpu_hours: float
-    sm_gpu_hours: float | None = None
-    unknown_gpu_hours: float = 0.0
-    lost_gpu_hours: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileBook:
-    """All profiles and hourly use up to `until`: the content of a checkpoint. The next update reads what is newer."""
+    """All profiles up to `until`: the content of a checkpoint. The next update reads what is newer."""
 
     until: datetime
     step_seconds: int
     profiles: Mapping[WorkloadKey, WorkloadProfile] = field(default_factory=dict)
     envelopes: Mapping[str, PowerEnvelope] = field(default_factory=dict)  # Gpu.name → envelope
     power: Mapping[str, PowerHistogram] = field(default_factory=dict)  # Gpu.name → what `envelopes` are read from
-    usage: tuple[UsageHour, ...] = ()

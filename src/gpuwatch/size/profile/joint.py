@@ -27,7 +27,7 @@ from gpuwatch.facts.model.workload_profile import (
 )
 from gpuwatch.size.policy import ProfilePolicy
 from gpuwatch.size.profile.joint_cells import FINEST, Floats, Ints, Weighted, cells_of, merged
-from gpuwatch.size.profile.joint_fleet import envelope, merge_usage, update_power, usage_hours
+from gpuwatch.size.profile.joint_fleet import envelope, update_power
 from gpuwatch.size.profile.joint_table import Mask, Table, numbered, split_at_creation, tabulate
 
 _AT_START_SECONDS = 600.0
@@ -68,7 +68,7 @@ def update_book(
     newest: dict[PodRef, MemoryRun] = {}
     for run in sorted(before, key=lambda run: run.last_seen, reverse=True):
         newest.setdefault(run.pod, run)
-    watched = bool(book.profiles or book.usage)
+    watched = bool(book.profiles or book.power)
     table = tabulate(windows, pods, unfit, newest, policy.start_up_seconds, watched=watched)
     until = max(book.until, _moment(float(table.time.max()) + table.step))
     # A Pod whose owner was unknown until now has no profile of its own any more.
@@ -88,7 +88,6 @@ def update_book(
         profiles=profiles,
         power=power,
         envelopes={model: found for model, item in power.items() if (found := envelope(model, item)) is not None},
-        usage=merge_usage(book.usage, usage_hours(table), until - timedelta(days=policy.forget_days)),
     )
 
 

@@ -16,7 +16,7 @@ from gpuwatch.facts.model.faults import FaultMemory, KnownFault
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.sizing import Outcome, Recommendation, Target
 from gpuwatch.facts.model.telemetry import Gap
-from gpuwatch.facts.model.workload_profile import ProfileBook, UsageHour, WorkloadKey, WorkloadProfile
+from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
 from gpuwatch.sources.store.rows import Place, State
 from gpuwatch.sources.store.state_file import WAIT_SECONDS, StateFile
 
@@ -84,26 +84,21 @@ class Store(AbstractContextManager["Store"]):
 
     def load_book(self) -> tuple[ProfileBook | None, tuple[Gap, ...]]:
         """The last saved book without its damaged parts, and a Gap for each of these. None if none was saved, or its
-        head is lost. `usage` is ordered by hour, then as it was saved."""
+        head is lost."""
         before = len(self.gaps)
         head = next((book for _, book in self._state.rows("book", ProfileBook)), None)
         book: ProfileBook | None = None
         if head is not None:
             profiles = {each.key: each for _, each in self._state.rows("profile", WorkloadProfile)}
-            hours = dict(self._state.rows("usage", tuple[UsageHour, ...]))
-            book = replace(
-                head,
-                profiles={key: profiles[key] for key in sorted(profiles)},
-                usage=tuple(use for hour in sorted(hours) for use in hours[hour]),
-            )
+            book = replace(head, profiles={key: profiles[key] for key in sorted(profiles)})
         return book, tuple(dict.fromkeys((*self._damaged_as_a_whole, *self.gaps[before:])))
 
     def save_book(self, book: ProfileBook) -> None:
-        """Replace the last book. Profiles and hours that are not in this one are deleted."""
+        """Replace the last book. Profiles that are not in this one are deleted."""
         with self._state.writing():
-            self._state.replace("book", {"": replace(book, profiles={}, usage=())})
+            self._state.replace("book", {"": replace(book, profiles={})})
             self._state.replace("profile", {_row(key): profile for key, profile in book.profiles.items()})
-            self._state.replace("usage", grouped(book.usage, lambda use: use.hour.isoformat()))
+            self._state.replace("usage", {})  # hours that earlier commits kept here
 
     def record_advice(self, recommendations: Sequence[Recommendation], at: datetime | None = None) -> None:
         """Store each recommendation that is new or has another target than the last one of its key.
