@@ -22,7 +22,7 @@ from gpuwatch.app.ledger import keep_ledger, kept_ledger, read_ledger
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import Opened, open_sources
 from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, LedgerPast, Row, Worked
-from gpuwatch.facts.model.telemetry import GapKind
+from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.store.checkpoints import LEDGER, Checkpoints
 from gpuwatch.sources.store.ledger import KEPT_DAYS, KEPT_HOURS, LedgerStore
 from gpuwatch.sources.store.rows import Place as StatePlace
@@ -129,6 +129,23 @@ def test_what_is_kept_stays_if_telemetry_fails(
     assert [*store.hours(START, END)] == before
     keep_ledger(week, store, quiet=True)
     assert differences(lasting(store.hours(START, END)), lasting(whole.entries), "hour", "node", "workload") == {}
+
+
+def test_hours_that_nobody_read_in_time_are_a_gap(
+    week: Opened, whole: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatch.app.ledger.KEPT_HOURS", timedelta(days=2))
+    store = LedgerStore.open(tmp_path / "ledger", "USD")
+    assert not [gap for gap in keep_ledger(replace(week, at=START + 30 * HOUR), store, quiet=True).gaps if told(gap)]
+    (lost,) = (gap for gap in keep_ledger(week, store, quiet=True).gaps if told(gap))
+    first = START.replace(minute=0) + 24 * HOUR
+    assert lost.detail.startswith(f"nothing was read between {first:%Y-%m-%d %H:%M} and ")
+    assert sum(each.gpu_hours for each in store.total()) < whole.capacity_gpu_hours - 24
+    assert not [gap for gap in keep_ledger(week, store, quiet=True).gaps if told(gap)]
+
+
+def told(gap: Gap) -> bool:
+    return "nothing was read" in gap.detail
 
 
 def test_the_job_counts_what_is_kept_and_a_new_leader_goes_on(

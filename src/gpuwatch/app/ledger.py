@@ -72,7 +72,15 @@ def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> K
     # A day may end in an outage, or before telemetry began.
     newest, _ = discover(reader.stretches.telemetry, reader.until)
     idle, gaps = timedelta(seconds=IDLE_SECONDS), list[Gap]()
-    start, past = max(store.final() or _NEVER, _hour(reader.until - KEPT_HOURS)), store.past()
+    known, oldest, past = store.final(), _hour(reader.until - KEPT_HOURS), store.past()
+    start = max(known or oldest, oldest)
+    if known is not None and known < oldest:
+        detail = (
+            f"nothing was read between {known:%Y-%m-%d %H:%M} and {oldest:%Y-%m-%d %H:%M} UTC: the last run is longer "
+            f"ago than {KEPT_HOURS.days} days. No sum has these hours"
+        )
+        gaps.append(Gap(kind=GapKind.PARTIAL, what="ledger", detail=detail))
+        past = LedgerPast()
     with progress("ledger", quiet=quiet) as told:
         while start < reader.until:
             wanted = min(start + timedelta(days=1) + idle, reader.until)
@@ -187,9 +195,6 @@ def ledger_of(
         )
     store = LedgerStore.open(ledger_file(state), opened.settings.currency)
     return kept_ledger(opened, store, length, kept=keep_ledger(opened, store, quiet=quiet))
-
-
-_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def _hour(at: datetime) -> datetime:
