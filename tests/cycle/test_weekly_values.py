@@ -118,7 +118,7 @@ def report(
     analysis = analysis_of(findings, at=END, devices=devices, cluster=world or Cluster())
     book = ProfileBook(until=END, step_seconds=300, profiles={item.key: item for item in profiles})
     return assemble_weekly(
-        analysis, ledger(entries, prices, currency), book, advice, (), (), start=start, end=END,
+        analysis, ledger(entries, prices, currency), entries, book, advice, (), (), start=start, end=END,
         rates=Rates(by_model=prices), before=None if before is None else ledger(before, prices),
     )  # fmt: skip
 
@@ -470,7 +470,7 @@ def test_a_cheap_and_a_dear_node_of_one_model_cost_the_same_in_the_report_as_on_
     now = analysis_of([silent], at=END, devices=held, cluster=Cluster(nodes=tuple(nodes), pods=tuple(pods)))
     page, book = fleet_cost(now, listed), ProfileBook(until=END, step_seconds=300)
     found = assemble_weekly(
-        now, ledger(entries), book, (), (), (), start=START, end=END, rates=rates_of(now, listed)
+        now, ledger(entries), entries, book, (), (), (), start=START, end=END, rates=rates_of(now, listed)
     )  # fmt: skip
     of_team = {team.namespace: team.use.cost for team in found.teams}
     an_hour = {"team-cheap": page.cost["team-cheap", "allocated"], "team-dear": page.cost["team-dear", "idle"]}

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from gpuwatch.app.settings import Settings
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import Opened, open_sources
 from gpuwatch.app.weekly_report import week_of
-from gpuwatch.facts.model.ledger import Ledger
+from gpuwatch.facts.model.ledger import Group, Ledger
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.weekly_machine import weekly_csvs
 from gpuwatch.say.weekly_words import parts
@@ -46,7 +47,7 @@ def ledger(opened: Opened) -> Ledger:
 
 @pytest.fixture(scope="module")
 def report(opened: Opened, ledger: Ledger) -> WeeklyReport:
-    return week_of(opened, size(opened, None, WEEK, quiet=True), Hours(ledger=ledger), WEEK)
+    return week_of(opened, size(opened, None, WEEK, quiet=True), Hours(ledger=ledger, hourly=ledger.entries), WEEK)
 
 
 def test_the_report_has_the_rows_of_the_ledger(report: WeeklyReport, ledger: Ledger) -> None:
@@ -103,6 +104,13 @@ def test_a_report_of_what_is_kept_is_the_same_and_knows_the_period_before(
     start = kept.ledger.start
     wanted = sum(each.gpu_hours for each in ledger.entries if each.hour >= start)
     assert sum(each.gpu_hours for each in kept.ledger.entries) == pytest.approx(wanted, abs=0.01)
+    by_row = {item.name: item.gpu_hours for item in sums(kept.ledger, By.ROW)}
+    assert by_row == pytest.approx(
+        {item.name: item.gpu_hours for item in sums(replace(ledger, entries=kept.hourly), By.ROW)}
+    )
+    hours = {each.hour for each in kept.hourly}
+    assert len(hours) == 48
+    assert {each.hour for each in kept.ledger.entries if each.row.group is Group.WORKING} < hours
     # Two whole days of the same GPUs; the days that are kept begin at midnight.
     assert kept.before.capacity_gpu_hours == pytest.approx(read.before.capacity_gpu_hours, rel=0.05)
     # Of six days the six before are not there.

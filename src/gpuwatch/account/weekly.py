@@ -41,6 +41,7 @@ _LOW_COVERAGE_RATIO = 0.8  # below it a week's averages may mislead: the coverag
 def assemble_weekly(
     analysis: Analysis,
     ledger: Ledger,
+    hourly: Sequence[LedgerEntry],
     book: ProfileBook,
     recommendations: Sequence[Recommendation],
     abstentions: Sequence[Abstention],
@@ -57,8 +58,9 @@ def assemble_weekly(
 ) -> WeeklyReport:
     """The report of (start, end], of which `ledger` is. rates: what idle and degraded GPUs cost now, in its currency.
 
-    before: of the period of the same length before; None where it is not kept. remediations: all stored ones; None if
-    they could not be read. observed: whether every mode is observe.
+    hourly: the ledger by hour and row, with a Namespace where Pods had the GPUs; in the ledger itself work may be
+    summed by day. before: of the period of the same length before; None where it is not kept. remediations: all stored
+    ones; None if they could not be read. observed: whether every mode is observe.
     """
     actions = None if remediations is None else actions_in(remediations, start, end)
     hours = ledger.entries
@@ -97,7 +99,7 @@ def assemble_weekly(
         fleet=fleet,
         previous=_previous(before),
         rows=_rows(ledger),
-        curve=_curve(hours, start, end),
+        curve=_curve(hourly, start, end),
         teams=_teams(hours, recommendations, idle, savings),
         workloads=workloads,
         top_changes=tuple(sorted(recommendations, key=by_worth)[:TOP_CHANGES]),
@@ -122,7 +124,7 @@ def assemble_weekly(
         coverage=analysis.coverage,
         coverage_ratio=_coverage_ratio(fleet),
         currency=ledger.currency,
-        limits=tuple(_limits(hours, fleet, before, start, end, recommendations, analysis)),
+        limits=tuple(_limits(hours, hourly, fleet, before, start, end, recommendations, analysis)),
         gaps=tuple(dict.fromkeys((*analysis.gaps, *ledger.gaps, *gaps))),
     )
 
@@ -253,6 +255,7 @@ def _coverage_ratio(fleet: Use) -> float | None:
 
 def _limits(
     entries: Collection[LedgerEntry],
+    hourly: Iterable[LedgerEntry],
     fleet: Use,
     before: Ledger | None,
     start: datetime,
@@ -267,7 +270,7 @@ def _limits(
             "this is unknown, not idle. Check with `gpuwatch doctor` that the exporters' metrics reach the source."
         )
         return
-    covered = len({each.hour for each in entries if is_known(each)})
+    covered = len({each.hour for each in hourly if is_known(each)})
     wanted = round((end - start) / timedelta(hours=1))
     if covered < _LOW_COVERAGE_RATIO * wanted:
         yield f"Only {covered} of {wanted} hours were measured; sums are of those hours and are not scaled up."

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from gpuwatch.app.sizing import price_list
 from gpuwatch.app.sources import Opened, own_telemetry, progress, take_snapshot, unreadable
 from gpuwatch.facts.catalog.xids import xids as catalog
 from gpuwatch.facts.model.decision import Analysis, Snapshot
-from gpuwatch.facts.model.ledger import ClusterHistory, Ledger, LedgerEntry, LedgerPast, Worked
+from gpuwatch.facts.model.ledger import ClusterHistory, Group, Ledger, LedgerEntry, LedgerPast, Row, Worked
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, PodRef, Schema, Signal, partial_answers
 from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.size.collect import Stretch, StretchReader
@@ -105,24 +105,80 @@ def kept_ledger(
 
     Hours keep the price that they had; one that had none, or one in another currency, costs what its Node costs now.
     """
+    entries = tuple(_priced(_kept(opened, store, length, end), kept.rates))
+    return _ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps))
+
+
+def _until(opened: Opened, end: datetime | None) -> datetime:
+    return opened.at if end is None else min(opened.at, _hour(end))
+
+
+def _kept(opened: Opened, store: LedgerStore, length: timedelta, end: datetime | None) -> Iterator[LedgerEntry]:
     until = _hour(opened.at) + timedelta(hours=1) if end is None else _hour(end)
     start = (end or opened.at) - length
-    found = store.hours(_hour(start), until) if length <= KEPT_HOURS else store.days(_day(start), until)
-    priced = (
-        each
-        if each.cost is not None or not each.node
-        else replace(each, cost=cost_of(each.gpu_hours, kept.rates.price(each.gpu_model, node=each.node)))
-        for each in found
+    return store.hours(_hour(start), until) if length <= KEPT_HOURS else store.days(_day(start), until)
+
+
+def _priced(entries: Iterable[LedgerEntry], rates: Rates) -> Iterator[LedgerEntry]:
+    for each in entries:
+        if each.cost is None and each.node:
+            yield replace(each, cost=cost_of(each.gpu_hours, rates.price(each.gpu_model, node=each.node)))
+        else:
+            yield each
+
+
+def _by_day(entries: Iterable[LedgerEntry]) -> tuple[tuple[LedgerEntry, ...], tuple[LedgerEntry, ...]]:
+    """The entries with the hours of work summed by day, and all by hour and row. A week of 10,000 GPUs has millions of
+    entries, most of them of work; findings ask only for the hours without."""
+    found: list[LedgerEntry] = []
+    work: dict[_Names, tuple[float, float]] = {}
+    hourly: dict[_Names, tuple[float, float]] = {}
+    for each in entries:
+        last = (each.row, each.unknown, each.cost is None)  # what has no price stays apart
+        _add(hourly, (each.hour, "", "", "", "*" if each.namespace else "", "", *last), each)
+        if each.row.group is Group.WORKING:
+            names = (each.node, each.pool, each.gpu_model, each.namespace, each.workload)
+            _add(work, (each.hour.replace(hour=0), *names, *last), each)
+        else:
+            found.append(each)
+    return (*found, *map(_entry, work.items())), tuple(map(_entry, hourly.items()))
+
+
+_Names = tuple[datetime, str, str, str, str, str, Row, bool, bool]
+"""Hour, Node, pool, GPU model, Namespace, workload, row, whether it is the unknown twin, whether it has no price."""
+
+
+def _add(sums: dict[_Names, tuple[float, float]], names: _Names, entry: LedgerEntry) -> None:
+    hours, cost = sums.get(names, (0.0, 0.0))
+    sums[names] = hours + entry.gpu_hours, cost + (entry.cost or 0.0)
+
+
+def _entry(item: tuple[_Names, tuple[float, float]]) -> LedgerEntry:
+    (hour, node, pool, model, namespace, workload, row, unknown, unpriced), (hours, cost) = item
+    return LedgerEntry(
+        hour=hour,
+        node=node,
+        pool=pool,
+        gpu_model=model,
+        namespace=namespace,
+        workload=workload,
+        row=row,
+        unknown=unknown,
+        gpu_hours=hours,
+        cost=None if unpriced else cost,
     )
-    return _ledger(opened, tuple(priced), min(opened.at, until), (*kept.gaps, *store.gaps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours:
-    """What a report tells of: the ledger of its period in detail, and that of the period of the same length before, by
-    team, GPU model and row; None where that is not kept."""
+    """What a report tells of: the ledger of its period, and that of the period of the same length before, by team, GPU
+    model and row; None where that is not kept.
+
+    hourly: the ledger by hour and row, with '*' for what Pods had. In the ledger itself, work may be summed by day.
+    """
 
     ledger: Ledger
+    hourly: tuple[LedgerEntry, ...]
     before: Ledger | None = None
 
 
@@ -142,7 +198,8 @@ def hours_of(
             newest, _ = discover(reader.stretches.telemetry, reader.until)
             before = reader.ledger(start - length, start, told, newest)
         ledger = reader.ledger(start, reader.until, told)
-    return Hours(ledger=ledger, before=before if before and _reaches(before, start - length) else None)
+    known = before if before and _reaches(before, start - length) else None
+    return Hours(ledger=ledger, hourly=ledger.entries, before=known)
 
 
 def kept_hours(
@@ -153,8 +210,10 @@ def kept_hours(
     start = (end or opened.at) - length
     first, last = _day(start - length), _day(start)
     before = _ledger(opened, tuple(store.days(first, last)), last, ())
+    entries, hourly = _by_day(_priced(_kept(opened, store, length, end), kept.rates))
     return Hours(
-        ledger=kept_ledger(opened, store, length, end, kept),
+        ledger=_ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps)),
+        hourly=hourly,
         before=before if _reaches(before, first) else None,
     )
 

@@ -40,6 +40,7 @@ def week_of(
     return assemble_weekly(
         sized.analysis,
         hours.ledger,
+        hours.hourly,
         sized.book,
         sized.recommendations,
         sized.abstentions,
