@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parts.go_tools import TOOLS, GoTools
-from parts.processes import answers, free_port, running_process
+from parts.processes import answers, free_port, running_process, wait_until
 
 
 class Release(NamedTuple):
@@ -234,8 +234,12 @@ class ControlPlane:
 
     def ready(self) -> bool:
         """Does /readyz answer 200? A failing answer also has an `ok` in its body."""
+        return self.has("/readyz")
+
+    def has(self, path: str) -> bool:
+        """Is this answered with success?"""
         try:
-            self._request("/readyz")
+            self._request(path)
         except (OSError, ssl.SSLError):
             return False
         return True
@@ -309,6 +313,12 @@ def running(
                 living["kube-controller-manager"].remove(_PATIENCE)
             programs.update(living)
         cluster.start()
+        if alive:
+            # Until a controller has made it, Pods are refused.
+            wait_until(
+                lambda: cluster.has("/api/v1/namespaces/default/serviceaccounts/default"),
+                lambda: "the default ServiceAccount was not made",
+            )
         yield cluster
 
 
