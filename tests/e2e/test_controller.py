@@ -107,8 +107,8 @@ def test_the_taint_goes_when_the_gpu_is_proven_healthy(allowed: World) -> None:
 
 def test_an_idle_workload_is_released_and_restored_by_undo(allowed: World) -> None:
     living = allowed
+    living.fleet.idle.add("forgotten")  # first: one scrape of work, and it is a job between two epochs
     living.started("forgotten", "Job", "idle", gpus=4, copies=2)
-    living.fleet.idle.add("forgotten")
     before = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/forgotten")["spec"]
     with living.gpuwatch("releasing", living.settings("releasing", plan={"modes": RELEASE})) as replica:
         living.until(lambda: living.phase("release_gang", "forgotten") == "InEffect", replica, seconds=180)

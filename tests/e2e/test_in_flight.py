@@ -63,8 +63,8 @@ def flight(with_every_role: World) -> Iterator[Flight]:
     living.until(lambda: len(living.running("steady")) == 2)
     for name in NODES[1:]:
         living.node(name, "flight")
-    living.api.create(workload("Job", "leaves", pool="flight", gpus=4))
     living.fleet.idle.add("leaves")
+    living.api.create(workload("Job", "leaves", pool="flight", gpus=4))
     found = Flight(living, {item["metadata"]["uid"] for item in living.running("steady")})
     found.settings("taint_node", "release_gang")
     try:

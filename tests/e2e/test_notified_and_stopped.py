@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_next_process(allowed: World) -> None:
     living = allowed
     living.node("told-0", "told")
-    living.started("told", "Job", "told", gpus=4, copies=2)
     living.fleet.idle.add("told")
+    living.started("told", "Job", "told", gpus=4, copies=2)
     before = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/told")["spec"]
     held = threading.Event()
 

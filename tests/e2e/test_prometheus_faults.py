@@ -51,8 +51,8 @@ def test_nothing_is_done_on_what_prometheus_does_not_say(allowed: World) -> None
     living = allowed
     for pool in ("held", "sick", "nap"):
         living.node(f"{pool}-0", pool)
-    idle = living.started("naps", "Job", "nap", gpus=4, copies=2)
     living.fleet.idle.add("naps")
+    idle = living.started("naps", "Job", "nap", gpus=4, copies=2)
     living.started("holds", "Job", "held", gpus=8)
     living.started("stays", "Job", "sick", gpus=8)
     living.fleet.faults["held-0"] = {3}
