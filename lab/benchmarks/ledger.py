@@ -86,6 +86,7 @@ def life(pod: str, begin: int, length: int) -> ContainerHistory:
         init=column(ones * 0.0, "f"),
         started=column(ones * (START.timestamp() + STEP * begin)),
         deleting=column(ones * 0.0, "f"),
+        ended=column(ones * np.nan, "f"),
     )
 
 

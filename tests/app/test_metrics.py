@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.told_fleet import END, LEDGER, leading, remediations, simulated
+from app.told_fleet import END, LEDGER, RESTATED, leading, remediations, simulated
 from gpuwatch.account.fleet_cost import FleetCost
 from gpuwatch.act.plan.brakes import BRAKES
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType, described
@@ -156,7 +156,7 @@ FROM_THE_START: Mapping[str, Iterable[tuple[str, ...]]] = {
 }
 OF_WHAT_IS_FOLLOWED = {
     *("gpuwatch_inventory_lists_total", "gpuwatch_inventory_drift_total"),
-    *("gpuwatch_ledger_gpu_seconds_total", "gpuwatch_ledger_cost_total"),
+    *("gpuwatch_ledger_gpu_seconds_total", "gpuwatch_ledger_cost_total", "gpuwatch_ledger_restated_gpu_seconds_total"),
 }
 
 
@@ -277,6 +277,17 @@ def test_the_ledgers_counters_are_what_is_kept() -> None:
     agree(more)
     metrics.accounted(END, LEDGER, "USD")  # the state was lost, and begins anew
     agree(LEDGER)
+
+
+def test_what_was_found_lost_later_is_counted_apart() -> None:
+    metrics, time = Metrics(), "gpuwatch_ledger_gpu_seconds_total"
+    metrics.accounted(END, LEDGER, "USD", RESTATED)
+    whole = series(metrics, time)
+    ((labels, lost),) = series(metrics, "gpuwatch_ledger_restated_gpu_seconds_total")
+    assert (labels["row"], labels["unknown"], labels["cause"], lost) == ("useful", "false", "node", 1800.0)
+    metrics.accounted(END, LEDGER, "USD", [replace(each, gpu_hours=2.0) for each in RESTATED])
+    assert [amount for _, amount in series(metrics, "gpuwatch_ledger_restated_gpu_seconds_total")] == [7200.0]
+    assert series(metrics, time) == whole
 
 
 def test_the_ledgers_first_series_stay_and_those_beyond_the_bound_are_counted() -> None:

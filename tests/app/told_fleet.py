@@ -16,7 +16,7 @@ from gpuwatch.app.controller.jobs import Job, Jobs
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.instances import instance_types
 from gpuwatch.facts.model.decision import Analysis
-from gpuwatch.facts.model.ledger import Group, LedgerEntry, Row
+from gpuwatch.facts.model.ledger import Group, LedgerEntry, LossCause, Restated, Row
 from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.kube.reader import Followed
@@ -83,6 +83,17 @@ LEDGER = tuple(
 )
 """Of each row some known and unknown hours."""
 
+RESTATED = (
+    Restated(
+        namespace="team-0",
+        gpu_model="A100-SXM4-80GB",
+        row=Row.USEFUL,
+        unknown=False,
+        cause=LossCause.NODE,
+        gpu_hours=0.5,
+    ),
+)
+
 
 def leading(analysis: Analysis) -> Metrics:
     """As the controller tells them after a cycle, an hour's profiles and some Remediations."""
@@ -97,7 +108,7 @@ def leading(analysis: Analysis) -> Metrics:
     metrics.inventory([Followed("pods", objects=4, age_seconds=3.0, lists=1, drifted=0)])
     notebook = advised(answer(profile()))
     metrics.costs(fleet_cost(analysis, PriceList(instance_types()), [notebook]))
-    metrics.accounted(END, LEDGER, "USD")
+    metrics.accounted(END, LEDGER, "USD", RESTATED)
     metrics.advised(advice_counts([notebook], [], [], END))
     done = remediations()
     for each in done:

@@ -1,7 +1,7 @@
 """The ledger adds up whatever the history, and what is not known only ever adds to the unknown twins."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,8 @@ from gpuwatch.account.ledger import (
     past_of,
     shares_of,
 )
-from gpuwatch.facts.model.ledger import Row, Worked
+from gpuwatch.account.lost_work import LostSpan
+from gpuwatch.facts.model.ledger import LossCause, Row, Worked
 
 STEP = 300.0
 OF_HOLD = (
@@ -62,7 +63,17 @@ def hold(rng: np.random.Generator, count: int, part: Floats) -> HoldHistory:
         worked_before=(worked := (None, True, False)[rng.integers(3)]),
         worked_since_start=worked,
         rests=bool(rng.random() < 0.2),
+        lost=tuple(lost(rng, count)),
     )
+
+
+def lost(rng: np.random.Generator, count: int) -> Iterator[LostSpan]:
+    """Ends of runs, in order, and from when on their work was lost."""
+    begin = -1
+    for end in sorted(rng.integers(0, count + 1, rng.choice([0, 0, 1, 3])).tolist()):
+        begin = int(rng.integers(begin, end + 1))
+        yield LostSpan(begin=begin, end=end, cause=LossCause.ERROR, unknown=bool(rng.random() < 0.5), since=None)
+        begin = end
 
 
 def history(seed: int, most: int = 150) -> GpuHistory:
@@ -134,8 +145,22 @@ def blind(gpu: GpuHistory, rng: np.random.Generator) -> GpuHistory:
         end = int(rng.integers(begin, len(values) + 1)) if picked == "part" else len(values)
         return np.concatenate((values[:begin], np.full(end - begin, np.nan), values[end:]))
 
+    def less_of_ends(spans: Iterable[LostSpan]) -> tuple[LostSpan, ...]:
+        """Without a checkpoint more may be lost; without its cause, it may have been done."""
+        return tuple(
+            replace(each, begin=max(each.begin - int(rng.integers(0, 9)), -1), unknown=True)
+            if rng.random() < 0.3
+            else each
+            for each in spans
+        )
+
     holds = tuple(
-        replace(each, **({} if rng.random() < 0.7 else UNKNOWN_PAST), **every(less, each, OF_HOLD))
+        replace(
+            each,
+            **({} if rng.random() < 0.7 else UNKNOWN_PAST),
+            **every(less, each, OF_HOLD),
+            lost=less_of_ends(each.lost),
+        )
         for each in gpu.holds
     )
     return replace(gpu, holds=holds, **every(less, gpu, OF_GPU))
@@ -216,6 +241,11 @@ def between(gpu: GpuHistory, begin: int, end: int, past: Mapping[tuple[str, str,
                 started_seconds=cut.started_seconds - begin * STEP,
                 worked_before=known.since_held,
                 worked_since_start=known.since_start,
+                lost=tuple(
+                    replace(span, begin=max(span.begin - begin, -1), end=min(span.end, end) - begin)
+                    for span in each.lost
+                    if span.end > begin
+                ),
             )
         )
     return replace(gpu, holds=tuple(holds), **every(part, gpu, (*OF_GPU, "exists_ratio", "uncovered_ratio")))
@@ -238,7 +268,11 @@ def test_minutes_add_up_to_hours() -> None:
             gpu,
             **every(lambda values: np.repeat(values, 5), gpu, (*OF_GPU, "exists_ratio", "uncovered_ratio")),
             holds=tuple(
-                replace(each, **every(lambda values: np.repeat(values, 5), each, (*OF_HOLD, "part_ratio")))
+                replace(
+                    each,
+                    **every(lambda values: np.repeat(values, 5), each, (*OF_HOLD, "part_ratio")),
+                    lost=tuple(replace(span, begin=5 * span.begin, end=5 * span.end) for span in each.lost),
+                )
                 for each in gpu.holds
             ),
         )

@@ -11,7 +11,7 @@ import pytest
 from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
 from gpuwatch.account.ledger import Floats, GpuHistory, HoldHistory
 from gpuwatch.facts.model.cluster import Cluster, Condition, Gang, Node, Pod, Taint
-from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, NodeHistory
+from gpuwatch.facts.model.ledger import ENDINGS, ClusterHistory, ContainerHistory, LossCause, NodeHistory
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows, Unfit
 
@@ -77,6 +77,7 @@ def life(pod: str, starts: int) -> ContainerHistory:
         init=column(0.0),
         started=column(started),
         deleting=column(0.0),
+        ended=column(UNKNOWN),
     )
 
 
@@ -254,6 +255,35 @@ def test_the_pods_of_a_job_that_are_gone_may_have_waited_for_each_other() -> Non
     assert np.isnan(of(two["GPU-1"].holds[0], "gang_waits")).all()
     one = histories(found[:1], containers=lives, owners={"ml/j-0": "Job/ml/j"})
     assert steps(of(one["GPU-1"].holds[0], "gang_waits")) == [0] * COUNT
+
+
+@pytest.mark.parametrize(
+    ("owner", "expected"),
+    [
+        ("PyTorchJob/ml/w", {"ml/w-0": [(0, 8)], "ml/w-1": [(0, 8)]}),
+        ("Job/ml/w", {"ml/w-0": [(0, 8)], "ml/w-1": []}),
+        ("Deployment/ml/w", {"ml/w-0": [], "ml/w-1": []}),
+    ],
+)
+def test_the_members_of_a_gang_lose_their_work_together(owner: str, expected: dict[str, list[tuple[int, int]]]) -> None:
+    found = [windows("GPU-1", "ml/w-0"), windows("GPU-2", "ml/w-1")]
+    codes = column([UNKNOWN] * 8 + [ENDINGS.index(LossCause.ERROR)] * 4)
+    failed = replace(life("ml/w-0", 0), running=column([1.0] * 8 + [0.0] * 4), ended=codes)
+    owners = dict.fromkeys(("ml/w-0", "ml/w-1"), owner)
+    there = histories(found, [node_facts()], [failed, life("ml/w-1", 0)], owners=owners)
+    holds = [hold for gpu in there.values() for hold in gpu.holds]
+    assert {hold.pod: [(each.begin, each.end) for each in hold.lost] for hold in holds} == expected
+
+
+def test_a_job_whose_pod_is_gone_may_have_failed_unless_kube_state_metrics_tells() -> None:
+    short = [windows("GPU-1", "ml/j-0", engine=(0.5,) * 6), windows("GPU-1", begin=6)]
+    (hold,) = histories(short, owners={"ml/j-0": "Job/ml/j"})["GPU-1"].holds
+    assert [(each.begin, each.end, each.unknown) for each in hold.lost] == [(-1, 6, True)]
+    whole = [windows("GPU-1", "ml/j-0")]  # it goes on
+    assert histories(whole, owners={"ml/j-0": "Job/ml/j"})["GPU-1"].holds[0].lost == ()
+    restarted = Cluster(pods=(Pod(namespace="ml", name="j-0", node="gpu-1", restarts=2),))
+    (hold,) = histories(whole, cluster=restarted, owners={"ml/j-0": "Job/ml/j"})["GPU-1"].holds
+    assert [(each.begin, each.end, each.unknown) for each in hold.lost] == [(-1, COUNT, True)]
 
 
 def test_a_pod_that_ended_while_its_exporter_was_away_has_let_go() -> None:

@@ -21,7 +21,16 @@ from gpuwatch.app.controller.replica import Replica
 from gpuwatch.app.ledger import keep_ledger, kept_ledger, read_ledger
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import Opened, open_sources
-from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, LedgerPast, Row, Worked
+from gpuwatch.facts.model.ledger import (
+    Checkpoint,
+    Ledger,
+    LedgerEntry,
+    LedgerPast,
+    Loss,
+    LossCause,
+    Row,
+    Worked,
+)
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.store.checkpoints import LEDGER, Checkpoints
 from gpuwatch.sources.store.ledger import KEPT_DAYS, KEPT_HOURS, LedgerStore
@@ -53,7 +62,7 @@ def whole(week: Opened) -> Ledger:
 def kept(week: Opened, tmp_path_factory: pytest.TempPathFactory) -> LedgerStore:
     """As after a week of a process that was stopped and started again."""
     file = tmp_path_factory.mktemp("kept") / "ledger"
-    for hours in (6, 30, 31, 32, 37, 44, 70, 77, 90, 118, 125, 150):
+    for hours in (6, 30, 31, 32, 37, 44, 70, 77, 90, 109, 118, 125, 150):
         keep_ledger(replace(week, at=START + hours * HOUR), LedgerStore.open(file, "USD"), quiet=True)
     store = LedgerStore.open(file, "USD")
     keep_ledger(week, store, quiet=True)
@@ -97,14 +106,52 @@ def test_days_and_totals_are_the_sums_of_the_hours_that_are_final(kept: LedgerSt
     of_day = [replace(each, hour=each.hour.replace(hour=0)) for each in hours]
     days = [*kept.days(START - KEPT_HOURS, END)]
     assert differences(days, of_day, "hour", "namespace", "gpu_model") == {}
-    assert differences(kept.total(), hours, "namespace", "gpu_model") == {}
+    # Counters do not fall: what was found lost later is counted apart.
+    moved = [
+        each
+        for one in kept.restated()
+        for each in (
+            entry(0, -one.gpu_hours, gpu_model=one.gpu_model, row=one.row, unknown=one.unknown),
+            entry(0, one.gpu_hours, gpu_model=one.gpu_model, row=Row.LOST, unknown=True),
+        )
+    ]
+    assert differences([*kept.total(), *moved], hours, "namespace", "gpu_model") == {}
     assert {(each.node, each.workload) for each in (*days, *kept.total())} == {("", "")}
 
 
 def test_hours_that_are_read_again_are_not_counted_again(week: Opened, kept: LedgerStore) -> None:
-    before = (kept.total(), [*kept.days(START, END)], [*kept.hours(START, END)], kept.past())
+    def held() -> tuple[object, ...]:
+        days, hours = [*kept.days(START, END)], [*kept.hours(START, END)]
+        return kept.total(), days, hours, kept.past(), kept.losses(), kept.restated()
+
+    before = held()
     keep_ledger(week, kept, quiet=True)
-    assert before == (kept.total(), [*kept.days(START, END)], [*kept.hours(START, END)], kept.past())
+    assert before == held()
+
+
+def test_work_that_is_found_lost_later_is_restated_once_with_its_cause(whole: Ledger, kept: LedgerStore) -> None:
+    """The hours of dist before 103:00 were final when it failed at 110:00; of train only younger ones were lost."""
+    (of_train, *of_dist) = kept.losses()
+    assert (of_train.workload, of_train.cause, of_train.unknown) == ("Job/ml/train", LossCause.OUT_OF_MEMORY, False)
+    assert of_train.since == START + timedelta(hours=88, minutes=55)
+    assert (of_train.at, of_train.gpus, of_train.ratio) == (START + timedelta(hours=90, minutes=50), 1.0, 1.0)
+    assert (of_train.gpu_hours, of_train.restated_gpu_hours) == (pytest.approx(1 + 55 / 60), 0.0)
+    assert [(each.workload, each.cause, each.unknown) for each in of_dist] == [
+        ("PyTorchJob/ml/dist", LossCause.ERROR, True)
+    ] * 2
+    assert {each.at for each in of_dist} == {START + 110 * HOUR}
+    assert [(each.gpu_hours, each.restated_gpu_hours) for each in of_dist] == [
+        (pytest.approx(7 + 50 / 60), pytest.approx(50 / 60))
+    ] * 2
+    assert sum(each.gpu_hours for each in kept.restated()) == pytest.approx(2 * 50 / 60)
+    assert {(each.row, each.cause) for each in kept.restated()} == {
+        (row, LossCause.ERROR) for row in (Row.USEFUL, Row.FEW_SMS, Row.NO_KERNEL)
+    }
+    lost = [(each.at, each.node, each.workload, each.gpu_hours) for each in kept.losses()]
+    assert lost == [
+        (each.at, each.node, each.workload, pytest.approx(each.gpu_hours))
+        for each in sorted(whole.losses, key=lambda each: (each.at, each.node))
+    ]
 
 
 def test_what_is_kept_stays_if_telemetry_fails(
@@ -229,6 +276,7 @@ PAST = LedgerPast(
         ("GPU-1", "ml/x-0", "main"): Worked(since_held=True, since_start=None),
         ("GPU-3", "ml/y-0", "main"): Worked(since_held=False, since_start=False),
     },
+    checkpoints={"Job/ml/x": (Checkpoint(seen=MIDNIGHT + HOUR, at=MIDNIGHT), Checkpoint(seen=END, at=START))},
 )
 HOURS = [
     *(entry(hour, 0.75, workload=f"Job/ml/{number}") for hour in range(30) for number in range(3)),
@@ -294,9 +342,57 @@ def test_hours_that_may_change_are_replaced_and_old_ones_are_deleted(tmp_path: P
     assert sum(each.gpu_hours for each in useful) == pytest.approx(25 * 3 * 0.75 + 3 + 2)
 
 
+def loss(since: float, at: float, **facts: Any) -> Loss:
+    known = {"node": "a", "gpu_model": "H100", "namespace": "ml", "workload": "Job/ml/x", "cause": LossCause.GPU}
+    known |= {"unknown": False, "gpus": 1.0, "ratio": 1.0, "gpu_hours": 0.0}
+    return Loss(since=MIDNIGHT + since * HOUR, at=MIDNIGHT + at * HOUR, **{**known, **facts})
+
+
+def lost_hours(store: LedgerStore) -> dict[float, float]:
+    hours = [each for each in store.hours(MIDNIGHT, END) if each.row is Row.LOST]
+    return {(each.hour - MIDNIGHT) / HOUR: each.gpu_hours for each in hours}
+
+
+def test_a_loss_takes_the_work_since_its_checkpoint_and_nothing_else(tmp_path: Path) -> None:
+    store = LedgerStore(file_place(tmp_path), "USD")
+    others = [entry(hour, row=Row.SUSPECTED) for hour in range(4)] + [entry(hour, node="b") for hour in range(4)]
+    others += [entry(hour, workload="Job/ml/y") for hour in range(4)]
+    mine = [entry(hour, 3.0) for hour in range(4)]
+    store.save(MIDNIGHT, [*mine, *others], MIDNIGHT + 4 * HOUR, LedgerPast())
+    taken = loss(1.75, 4.0, ratio=2 / 3)
+    store.save(MIDNIGHT + 4 * HOUR, [], MIDNIGHT + 4 * HOUR, LedgerPast(), [taken])
+    assert lost_hours(store) == {1.0: pytest.approx(0.5), 2.0: pytest.approx(2.0), 3.0: pytest.approx(2.0)}
+    (kept,) = store.losses()
+    assert kept == replace(taken, gpu_hours=pytest.approx(4.5), restated_gpu_hours=pytest.approx(4.5))
+    found = [*store.hours(MIDNIGHT, END)]
+    assert [each for each in found if each.row is Row.SUSPECTED or (each.node, each.workload) != ("a", "Job/ml/x")] == (
+        sorted(others, key=lambda each: each.hour)
+    )
+    day = {each.row: (each.gpu_hours, each.cost) for each in store.days(MIDNIGHT, END)}
+    assert day[Row.LOST] == (pytest.approx(4.5), pytest.approx(2.5 * 4.5))
+    assert day[Row.USEFUL] == (pytest.approx(12 + 8 - 4.5), pytest.approx(2.5 * (12 + 8 - 4.5)))
+    total = [(each.row, each.gpu_hours) for each in store.total()]
+    assert sum(hours for row, hours in total if row is Row.USEFUL) == 20.0
+    assert {row for row, _ in total} == {Row.USEFUL, Row.SUSPECTED}
+
+
+def test_a_loss_that_is_read_again_with_a_later_end_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    """A crash loop goes on while it is read."""
+    store = LedgerStore(file_place(tmp_path), "USD")
+    store.save(MIDNIGHT, [entry(hour) for hour in range(4)], MIDNIGHT + 4 * HOUR, LedgerPast())
+    for end in (4.25, 4.75, 4.75):
+        store.save(MIDNIGHT + 4 * HOUR, [], MIDNIGHT + 4 * HOUR, LedgerPast(), [loss(2, end)])
+    (kept,) = store.losses()
+    assert (kept.at, kept.restated_gpu_hours) == (MIDNIGHT + 4.75 * HOUR, 2.0)
+    assert lost_hours(store) == {2.0: 1.0, 3.0: 1.0}
+    assert [each.gpu_hours for each in store.restated()] == [2.0]
+
+
 def test_an_hour_counts_once_wherever_the_process_is_killed() -> None:
     def work(store: LedgerStore) -> None:
-        store.save(MIDNIGHT + 25 * HOUR, [entry(25, 3.0), entry(26, 4.0)], MIDNIGHT + 26 * HOUR, LedgerPast())
+        newest = [entry(25, 3.0), entry(26, 4.0)]
+        failed = [loss(20, 25, workload="Job/ml/0")]
+        store.save(MIDNIGHT + 25 * HOUR, newest, MIDNIGHT + 26 * HOUR, LedgerPast(), failed)
 
     steps = 0
     while True:
@@ -318,16 +414,25 @@ def test_an_hour_counts_once_wherever_the_process_is_killed() -> None:
         useful = [each for each in store.total() if each.row is Row.USEFUL]
         assert sum(each.gpu_hours for each in useful) == pytest.approx(25 * 3 * 0.75 + 3), steps
         assert [*store.hours(MIDNIGHT + 25 * HOUR, END)] == [entry(25, 3.0), entry(26, 4.0)]
+        assert [each.gpu_hours for each in store.restated()] == [5 * 0.75], steps
+        assert sum(lost_hours(store).values()) == 5 * 0.75
         steps += 1
         if not killed:
             break
     assert steps > 10
 
 
-@pytest.mark.parametrize("table", ["ledgerhour", "ledgerday", "ledgertotal", "ledgerpast"])
+@pytest.mark.parametrize(
+    "table",
+    ["ledgerhour", "ledgerday", "ledgertotal", "ledgerpast", "ledgerloss", "ledgerrestated", "ledgercheckpoint"],
+)
 def test_a_damaged_piece_is_told_and_the_next_hours_count_once(table: str) -> None:
     place = InCluster(state=LEDGER)
     LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER), "USD").save(MIDNIGHT, HOURS, MIDNIGHT + 25 * HOUR, PAST)
+    newest = [each for each in HOURS if each.hour >= MIDNIGHT + 25 * HOUR]
+    LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER), "USD").save(
+        MIDNIGHT + 25 * HOUR, newest, MIDNIGHT + 25 * HOUR, PAST, [loss(20, 25, workload="Job/ml/0")]
+    )
     for name in [each for each in place.pieces() if each.startswith(table)]:
         place.spoil(name, lambda piece: piece[:-5] + b"wrong")
     store = LedgerStore(Checkpoints(place.cluster, NAMESPACE, LEDGER), "USD")
@@ -337,7 +442,7 @@ def test_a_damaged_piece_is_told_and_the_next_hours_count_once(table: str) -> No
     days = [*store.days(MIDNIGHT, END)]
     if table != "ledgertotal":  # whose loss is told when it is looked for
         assert [*store.hours(MIDNIGHT, END)]
-    store.past()
+    store.past(), store.losses(), store.restated()
     (gap,) = store.gaps
     assert gap.kind is GapKind.BAD_INPUT
     assert "a part is damaged" in gap.detail

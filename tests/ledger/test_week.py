@@ -84,6 +84,8 @@ def test_each_hour_adds_up_to_the_gpus_of_it(week: Ledger) -> None:
         "kube_pod_",
         "kube_pod_container_status_running",
         "kube_pod_container_state_started",
+        "kube_pod_container_status_terminated_reason",
+        "kube_pod_container_status_last_terminated_reason",
         "kube_pod_container_resource_requests",
         "kube_pod_owner",
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",

@@ -118,7 +118,8 @@ NEEDS_RESET = ("125:30", "130:30")  # card 7's recovery action
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """A Pod as kube-state-metrics tells of it. owners: kind and name, the nearest first. runs, init: from, to."""
+    """A Pod as kube-state-metrics tells of it. owners: kind and name, the nearest first. runs, init: from, to. reasons:
+    how runs ended. saved: its owner's last checkpoint."""
 
     name: str
     owners: tuple[tuple[str, str], ...]
@@ -129,6 +130,8 @@ class Life:
     created: str = ""
     deleting: str = ""
     gone: str = LAST
+    reasons: tuple[str, ...] = ()
+    saved: str = ""
     resource: str = "nvidia.com/gpu"
 
 
@@ -142,16 +145,21 @@ def life(name: str, on: str, owners: str, bound: str, *runs: str, **more: Any) -
 LIVES = (
     life("tune-q2l", BIG, "Job/tune", "18:00", f"20:00-{LAST}"),
     life("night-28-x", BIG, "Job/night-28 CronJob/night", "-10:00", deleting="70:00", gone="70:10"),
-    life("train-7k", BIG, "Job/train", "42:45", "42:55-90:50", f"91:05-{LAST}", init=("42:45", "42:55")),
+    life(
+        *("train-7k", BIG, "Job/train", "42:45", "42:55-90:50", f"91:05-{LAST}"),
+        init=("42:45", "42:55"),
+        reasons=("OOMKilled",),
+        saved="88:52",
+    ),
     life("embed-5d-a", BIG, "ReplicaSet/embed-5d Deployment/embed", "-30:00", resource="nvidia.com/mig-3g.40gb"),
-    life("quick-z", COLD, "Job/quick", "60:00", "60:00-90:00", created="57:00", gone="95:00"),
+    life("quick-z", COLD, "Job/quick", "60:00", "60:00-90:00", created="57:00", gone="95:00", reasons=("Completed",)),
     life("serve-6f-b", SLICED, "ReplicaSet/serve-6f Deployment/serve", "-30:00"),
     life("ann-0", SLICED, "StatefulSet/ann", "20:00", gone="50:00"),
     life("bob-0", SLICED, "StatefulSet/bob", "20:00", gone="50:00"),
     life("lost-c", SLICED, "Job/lost", "60:00", gone="75:00"),
     life("chat-9b-d", SLICED, "ReplicaSet/chat-9b Deployment/chat", "90:00", gone="100:00"),
     life("dist-0", BIG, "PyTorchJob/dist", "101:00", gone="110:00"),
-    life("dist-1", SLICED, "PyTorchJob/dist", "101:00", "102:00-110:00", gone="110:00"),
+    life("dist-1", SLICED, "PyTorchJob/dist", "101:00", "102:00-110:00", gone="111:00", reasons=("Error",)),
     life("ann-0", SLICED, "StatefulSet/ann", "145:00", "145:30-150:00", gone="150:00"),
 )
 NOT_OFFERED = {COLD: ("80:00", "100:00", 1.0), SLICED: ("120:00", "122:00", 2.0)}  # a GPU that broke; two shares
@@ -170,9 +178,11 @@ CAPACITY = {
     SPOT: {"nvidia_com_gpu": [("50:00", "80:00", 1.0)], "nvidia_com_mig_1g_10gb": [("80:00", "100:00", 1.0)]},
 }
 
-# Hours of work with engine and SM activity 0.9 and 0.6: card 1 148 h, 2 30 h, 3 47 h 35 + 76 h 25, chat-9b-d 2 h,
-# dist-0 and dist-1 7 h 50 each. 0.8 and 0.4: half of card 4 168 h, half of 9 twice 30 h, ann-0 4½ h. 0.5 and 0.3: 8.
-_TUNED, _MEDIUM, _SERVED = 148 + 30 + 124 + 2 + 15 + 2 / 3, 84 + 30 + 4.5, 168 - 2 - 1 - 1 / 3
+# Hours of work with engine and SM activity 0.9 and 0.6: card 1 148 h, 2 30 h, 3 124 h, of which train-7k lost 1 h 55
+# since its checkpoint, chat-9b-d 2 h. 0.8 and 0.4: half of card 4 168 h, half of 9 twice 30 h, ann-0 4½ h. 0.5 and
+# 0.3: 8.
+_LOST = 1 + 55 / 60
+_TUNED, _MEDIUM, _SERVED = 148 + 30 + 124 - _LOST + 2, 84 + 30 + 4.5, 168 - 2 - 1 - 1 / 3
 CAPACITY_GPU_HOURS = 8 * 168 + 50.0
 EXPECTED = {
     # Cards 1, 2, 3: 18 h; from 70:10 less the worker's 9 h; 42 h 45. 4: ¼·(120 − 3) + ½·48. 5: 60 − 10 − 3, and
@@ -198,6 +208,8 @@ EXPECTED = {
     (Row.MODEL_LOADED, False): 8.0,
     (Row.RESTING, False): 2.0,
     (Row.UNMEASURED, True): 1.0,
+    (Row.LOST, False): _LOST,
+    (Row.LOST, True): 15 + 2 / 3,  # dist-0 and dist-1 since their starts, as nobody knows what they saved
     (Row.NO_KERNEL, False): 0.1 * _TUNED + 0.2 * _MEDIUM + 0.3 * 30 + 0.5 * _SERVED + 1 / 3,  # card 5, and 8's pause
     (Row.FEW_SMS, False): 0.3 * _TUNED + 0.4 * _MEDIUM + 0.2 * 30 + 0.2 * _SERVED,
     (Row.USEFUL, False): 0.6 * _TUNED + 0.4 * _MEDIUM + 0.5 * 30 + 0.3 * _SERVED,
@@ -220,6 +232,8 @@ OF_WORKLOADS = {
     ("Job/ml/lost", Row.NEVER_USED): 13.0,
     ("PyTorchJob/ml/dist", Row.GANG): 1.0,
     ("PyTorchJob/ml/dist", Row.LOAD): 1 / 3,
+    ("Job/ml/train", Row.LOST): _LOST,
+    ("PyTorchJob/ml/dist", Row.LOST): 15 + 2 / 3,
     ("", Row.OUTSIDE): 1.0,
 }
 
@@ -321,6 +335,10 @@ def _of_pods() -> Iterator[RecordedSeries]:
         yield _told("kube_pod_container_state_started", main, *starts)
         running = [(*span, 1.0) for span in each.runs]
         yield _told("kube_pod_container_status_running", main, (bound, gone, 0.0), *running)
+        for index, reason in enumerate(each.reasons):
+            metric = "last_terminated_reason" if index + 1 < len(each.runs) else "terminated_reason"
+            of_reason, ended = main | {"reason": reason}, each.runs[index][1]
+            yield _told(f"kube_pod_container_status_{metric}", of_reason, (ended, gone, 1.0))
         if each.init:
             fetch = of | {"container": "fetch"}
             yield _told("kube_pod_init_container_status_running", fetch, (bound, gone, 0.0), (*each.init, 1.0))
@@ -384,7 +402,8 @@ def _owners() -> Iterator[dict[str, Any]]:
             continue
         (kind, name), *upper = each.owners
         if kind == "Job":
-            yield owner("Job", name, "batch/v1", spec={"parallelism": 1})
+            saved = {"annotations": {keys.LAST_CHECKPOINT: _time(each.saved)}} if each.saved else {}
+            yield owner("Job", name, "batch/v1", spec={"parallelism": 1}, meta=saved)
         for top, above in upper:
             yield owner(kind, name, meta=controlled_by(top, above))
             yield owner(top, above, spec={"replicas": 1})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.facts.frameworks.keys import PREFIX
-from gpuwatch.facts.model.ledger import ClusterHistory
+from gpuwatch.facts.model.ledger import ENDINGS, ClusterHistory, LossCause
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.telemetry.cluster_history import cluster_history
 from gpuwatch.sources.telemetry.samples import SampleStore
@@ -95,6 +95,23 @@ def test_the_life_of_a_container(exported: bool, tmp_path: Path) -> None:
     assert steps(life.init) == [1, 0, 0, 0, 0]
     assert steps(life.started) == [0, first, first, second, second]
     assert steps(life.deleting) == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_how_runs_of_a_container_ended(exported: bool, tmp_path: Path) -> None:
+    """While it runs again, how it ended before; else how it ended for good. Between its runs nothing is told."""
+    main = named(exported, namespace="ml", pod="train", container="main") | {"uid": "1"}
+    timeline = there(Timeline(), exported)
+    runs = lambda ago: float(int((COUNT * STEP - ago - 1) // STEP) % 2 == 0)  # noqa: E731  # every other step
+    timeline.add("kube_pod_container_status_running", main, runs)
+    before = "kube_pod_container_status_last_terminated_reason"
+    timeline.add(before, main | {"reason": "OOMKilled"}, 1, ago=step(1), until=step(3), ends=True)
+    timeline.add(before, main | {"reason": "Error"}, 1, ago=step(3))
+    timeline.add("kube_pod_container_status_terminated_reason", main | {"reason": "Completed"}, 1, ago=step(5))
+    life = history(timeline.store(tmp_path))[0].containers["ml/train", "main"]
+    assert steps(life.running) == [1, 0, 1, 0, 1, 0]
+    codes = [ENDINGS.index(cause) for cause in (LossCause.OUT_OF_MEMORY, LossCause.ERROR, None)]
+    assert steps(life.ended) == [UNKNOWN, UNKNOWN, codes[0], UNKNOWN, codes[1], codes[2]]
 
 
 def test_a_pod_made_anew_under_the_same_name_has_not_started(tmp_path: Path) -> None:

@@ -11,11 +11,20 @@ import numpy.typing as npt
 
 from gpuwatch.account.fleet_cost import NO_POOL
 from gpuwatch.account.ledger import ACTIVE_RATIO, LOAD_SECONDS, MODEL_BYTES, Floats, GpuHistory, HoldHistory
+from gpuwatch.account.lost_work import Ending, LostSpan, Run, can_lose, endings_of, runs_of, spans_by_pod
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
 from gpuwatch.facts.model.cluster import Cluster, Node, Pod
 from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, LedgerPast, NodeHistory, Worked
+from gpuwatch.facts.model.ledger import (
+    Checkpoint,
+    ClusterHistory,
+    ContainerHistory,
+    LedgerPast,
+    LossCause,
+    NodeHistory,
+    Worked,
+)
 from gpuwatch.facts.model.telemetry import PodRef, Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows, Unfit
 
@@ -59,11 +68,13 @@ def gpu_histories(fleet: FleetHistory) -> Iterable[GpuHistory]:
     """Node by Node, so that one Node's facts are in memory at a time."""
     pods = {pod.ref: pod for pod in fleet.cluster.pods}
     live = {node.name: node for node in fleet.cluster.nodes}
+    degraded = _degraded(fleet)
     known = _Known(
         pods=pods,
         waits=_waits(fleet, pods),
         kinds={ref: item.kind for item in fleet.findings for ref in item.pods if item.kind in _WORKED},
-        degraded=_degraded(fleet),
+        degraded=degraded,
+        lost=_lost(fleet, pods, degraded),
     )
     by_gpu = grouped(fleet.windows, lambda each: each.uuid)
     nodes = {**{uuid: node for uuid, (node, _) in fleet.past.gpus.items()}, **fleet.node_of}
@@ -76,12 +87,13 @@ def gpu_histories(fleet: FleetHistory) -> Iterable[GpuHistory]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
     """Facts of the whole fleet. pods: those that live. waits: whether a Pod waits for its gang. kinds: of findings that
-    tell of a Pod's past. degraded: by UUID, whether the GPU was."""
+    tell of a Pod's past. degraded: by UUID, whether the GPU was. lost: work of each Pod."""
 
     pods: Mapping[PodRef, Pod]
     waits: Mapping[PodRef, Floats]
     kinds: Mapping[PodRef, FindingKind]
     degraded: Mapping[str, Floats]
+    lost: Mapping[PodRef, tuple[LostSpan, ...]]
 
 
 @dataclass(slots=True)
@@ -296,6 +308,7 @@ def _holds(card: _Card, fleet: FleetHistory, known: _Known, reported: _Bools) ->
             worked_before=told if worked.since_held is None else worked.since_held,
             worked_since_start=told if worked.since_start is None else worked.since_start,
             rests=known.kinds.get(pod) is FindingKind.BURSTY,
+            lost=known.lost.get(pod, ()),
             first=span.start,
         )
 
@@ -365,6 +378,67 @@ def _unstarted(lives: Sequence[ContainerHistory], pod: Pod | None, fleet: FleetH
     if not lives and pod is not None and (not pod.node or pod.not_started) and pod.created is not None:
         waits[fleet.place(pod.created) :] = 1.0
     return waits
+
+
+def _lost(
+    fleet: FleetHistory, pods: Mapping[PodRef, Pod], degraded: Mapping[str, Floats]
+) -> dict[PodRef, tuple[LostSpan, ...]]:
+    """Work that was lost, of each Pod that works towards an end."""
+    begin, step = fleet.start.timestamp(), fleet.step_seconds
+    windows = grouped((each for each in fleet.windows if each.pod), lambda each: each.pod)
+    workloads = {ref: owner for ref in windows if can_lose(owner := fleet.owners.get(ref) or f"Pod/{ref}")}
+    lives = grouped(fleet.history.containers.values(), lambda life: life.pod)
+    runs = {life.pod: runs_of(life, begin, step) for life in fleet.history.containers.values()}
+    begins = {ref: min(run.begin for run in of) for ref, of in runs.items() if of}
+    of_owner = grouped((ref for ref in begins if ref in workloads), lambda ref: workloads[ref])
+    node = next(iter(fleet.history.nodes.values()), None)
+    reported = np.zeros(fleet.count, np.bool_) if node is None else ~np.isnan(node.ready)
+    endings: dict[PodRef, Sequence[Ending]] = {}
+    own: dict[PodRef, Sequence[Run]] = dict(runs)
+    for ref, owner in workloads.items():
+        held = windows[ref]
+        facts = fleet.history.nodes.get(fleet.node_of.get(held[-1].uuid, ""))
+        not_ready = np.zeros(fleet.count, np.bool_) if facts is None else np.asarray(facts.ready) == 0
+        faults = [degraded[each.uuid] for each in held if each.uuid in degraded]
+        successors = [begins[other] for other in of_owner.get(owner, ()) if other != ref]
+        if ref in lives:
+            endings[ref] = [
+                each
+                for life in lives[ref]
+                for each in endings_of(
+                    life,
+                    runs_of(life, begin, step),
+                    reported=reported,
+                    not_ready=not_ready,
+                    degraded=np.max(faults, axis=0) > 0 if faults else np.zeros(fleet.count, np.bool_),
+                    successors=successors,
+                    lives=ref in pods,
+                )
+            ]
+        else:
+            # Without kube-state-metrics its end may have been a failure, and so may each of its restarts.
+            end = max(fleet.place(each.start) + max(map(len, each.values.values()), default=0) for each in held)
+            own[ref] = [Run(begin=min(fleet.place(each.start) for each in held), end=end, start=None)]
+            if pods[ref].restarts if ref in pods else end < fleet.count:
+                endings[ref] = [Ending(end=end, cause=LossCause.UNKNOWN, start=None)]
+    checkpoints: dict[str, Sequence[Checkpoint]] = dict(fleet.past.checkpoints)
+    return spans_by_pod(workloads, endings, own, _gangs(fleet, workloads), checkpoints, begin, step)
+
+
+def _gangs(fleet: FleetHistory, workloads: Mapping[PodRef, str]) -> dict[PodRef, str]:
+    """A name that the members of a gang have, those too that are gone."""
+    of_workload = grouped(fleet.cluster.gangs, lambda gang: gang.workload)
+    found = {
+        pod: gang.workload if len(of_workload[gang.workload]) == 1 and gang.workload else gang.id
+        for gang in fleet.cluster.gangs
+        for pod in gang.pods
+    }
+    gone = {ref: owner for ref, owner in workloads.items() if ref not in found}
+    return found | {ref: owner for ref, owner in gone.items() if owner.partition("/")[0] not in (*ALONE, *_JOBS)}
+
+
+_JOBS = ("Job", "CronJob")
+"""Their Pods may be alone or a gang; of those that are gone it is not known."""
 
 
 def _any(facts: Sequence[Floats]) -> Floats:

@@ -7,15 +7,17 @@ signal that is taken away can only add to unknown hours.
 What is measured goes before what Kubernetes says: a kernel that runs is work, whatever the Pod's phase.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
 
+from gpuwatch.account.lost_work import TOGETHER_STEPS, LostSpan
 from gpuwatch.account.money import cost_of
-from gpuwatch.facts.model.ledger import LedgerEntry, LedgerPast, Row, Worked
+from gpuwatch.facts.model.ledger import LedgerEntry, LedgerPast, Loss, LossCause, Row, Worked
 from gpuwatch.facts.model.telemetry import PodRef
 
 Floats = npt.NDArray[np.float64]
@@ -48,7 +50,7 @@ class HoldHistory:
     first step to the newest start of its container by then, negative if before, infinite before its first. deleting:
     its Pod is being deleted. gang_waits: a member of its gang has not started. worked_before, worked_since_start:
     whether it worked before the span, since it has the GPU, and since its container's newest start before the span;
-    None unknown. rests: its past explains a silence that is not over.
+    None unknown. rests: its past explains a silence that is not over. lost: steps of the span whose work was lost.
     """
 
     pod: PodRef
@@ -66,6 +68,7 @@ class HoldHistory:
     worked_before: bool | None = None
     worked_since_start: bool | None = None
     rests: bool = False
+    lost: tuple[LostSpan, ...] = ()
     first: int = 0
 
     @property
@@ -162,6 +165,52 @@ def entries_of(
         )
         for (hour, node, pool, model, namespace, workload, row, unknown), hours_of in sorted(found.items())
     )
+
+
+def losses_of(gpus: Sequence[GpuHistory], begin: datetime, step_seconds: int, start: datetime) -> Iterator[Loss]:
+    """The work that was lost on one Node, by its end. gpus: all of the Node. start: GPU-hours from then on count."""
+    counted = begin.timestamp() + np.arange(len(gpus[0].exists_ratio)) * float(step_seconds) >= start.timestamp()
+    parts: dict[_LossKey, tuple[float, float]] = {}
+    since: dict[_LossKey, datetime | None] = {}
+    for gpu in (each for each in gpus if any(hold.lost for hold in each.holds)):
+        for hold, shares in shares_of(gpu, step_seconds):
+            for span in hold.lost if hold is not None else ():
+                assert hold is not None
+                key = (span.end, gpu.gpu_model, hold.namespace, hold.workload, span.cause, span.unknown)
+                steps = slice(max(span.begin - hold.first, 0), max(span.end - hold.first, 0))
+                share = shares.get((Row.LOST, span.unknown), np.zeros_like(hold.part_ratio)) * counted[hold.steps]
+                before = parts.get(key, (0.0, 0.0))
+                hours = float(share[steps].sum()) * step_seconds / 3600
+                parts[key] = before[0] + _part_at(hold, span.end), before[1] + hours
+                since[key] = min((at for at in (since.get(key), span.since) if at is not None), default=None)
+    for key, (own, hours) in sorted(parts.items()):
+        if own <= 0:
+            continue
+        end, model, namespace, workload, cause, unknown = key
+        holds = (hold for gpu in gpus for hold in gpu.holds if (gpu.gpu_model, hold.workload) == (model, workload))
+        yield Loss(
+            at=begin + timedelta(seconds=end * step_seconds),
+            since=since[key],
+            node=gpus[0].node,
+            gpu_model=model,
+            namespace=namespace,
+            workload=workload,
+            cause=cause,
+            unknown=unknown,
+            gpus=own,
+            ratio=min(own / math.fsum(_part_at(hold, end) for hold in holds), 1.0),
+            gpu_hours=hours,
+        )
+
+
+_LossKey = tuple[int, str, str, str, LossCause, bool]
+"""The step after it, GPU model, Namespace, workload, cause, and whether it is unknown."""
+
+
+def _part_at(hold: HoldHistory, end: int) -> float:
+    """What it had of the GPU when its run ended, give or take the steps in which the members of a gang end."""
+    near = hold.part_ratio[max(end - hold.first - TOGETHER_STEPS, 0) : max(end - hold.first, 0)]
+    return float(near.max()) if len(near) else 0.0
 
 
 def past_of(gpu: GpuHistory, step: int, step_seconds: float) -> LedgerPast:
@@ -263,8 +312,18 @@ def _held(hold: HoldHistory, part: Floats, step_seconds: float) -> Shares:
         split.take(row, _both(silent, holds), unknown)
     for row, holds, unknown in _silences(hold, active, here, step_seconds):
         split.take(row, holds, unknown)
+    split.take(Row.LOST, _lost(hold), Row.LOST)
     _work(split, hold)
     return split.shares
+
+
+def _lost(hold: HoldHistory) -> Floats:
+    """Whether work of each step was lost."""
+    found = np.zeros(len(hold.part_ratio))
+    for span in hold.lost:
+        steps = slice(max(span.begin - hold.first, 0), max(span.end - hold.first, 0))
+        found[steps] = np.nan if span.unknown else 1.0
+    return found
 
 
 def _work(split: _Split, hold: HoldHistory) -> None:

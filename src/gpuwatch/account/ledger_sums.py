@@ -92,7 +92,7 @@ class Goodput:
     """Three factors and their product; None where there is nothing to divide by.
 
     scheduling: what Pods had, of the capacity. It does not say whether they needed it.
-    runtime: the time at work, of what Pods had. Work that was lost is not taken off, as it is not known yet.
+    runtime: the time at work, without work that was lost to a failure, of what Pods had.
     program: SM activity, of the time at work. It is no MFU: an SM counts as active with one warp that waits for memory.
     useful: SM activity, of the capacity. Each is a range by itself: an unknown hour may have been work or not, and
     useful or not, so the ends of the factors need not belong together.
@@ -109,8 +109,9 @@ def goodput(ledger: Ledger) -> Goodput:
     held = math.fsum(fleet.of_group(group) for group in (Group.NOT_WORKING, Group.IDLE, Group.WORKING))
     # A GPU that is used outside Kubernetes is in no Pod's hands.
     held -= fleet.known.get(Row.OUTSIDE, 0.0) + fleet.unknown.get(Row.OUTSIDE, 0.0)
-    working = fleet.of_group(Group.WORKING)
-    maybe = math.fsum(hours for row, hours in fleet.unknown.items() if row.group in _MAY_WORK)
+    unsure = fleet.unknown.get(Row.LOST, 0.0)
+    working = fleet.of_group(Group.WORKING) - fleet.known.get(Row.LOST, 0.0) - unsure
+    maybe = unsure + math.fsum(hours for row, hours in fleet.unknown.items() if row.group in _MAY_WORK)
     useful = fleet.known.get(Row.USEFUL, 0.0)
     most_useful = useful + fleet.unknown.get(Row.USEFUL, 0.0) + maybe
     return Goodput(

@@ -5,13 +5,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from gpuwatch.account.fleet_cost import rates_of
 from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
-from gpuwatch.account.ledger import IDLE_SECONDS, GpuHistory, entries_of, past_of
+from gpuwatch.account.ledger import IDLE_SECONDS, GpuHistory, entries_of, losses_of, past_of
 from gpuwatch.account.money import Rates, cost_of
 from gpuwatch.act.analysis import analyse
 from gpuwatch.act.plan.facts import PlanFacts
@@ -19,8 +20,19 @@ from gpuwatch.app.errors import SourceError
 from gpuwatch.app.sizing import price_list
 from gpuwatch.app.sources import Opened, own_telemetry, progress, take_snapshot, unreadable
 from gpuwatch.facts.catalog.xids import xids as catalog
+from gpuwatch.facts.frameworks.keys import LAST_CHECKPOINT, time_in
 from gpuwatch.facts.model.decision import Analysis, Snapshot
-from gpuwatch.facts.model.ledger import ClusterHistory, Group, Ledger, LedgerEntry, LedgerPast, Row, Worked
+from gpuwatch.facts.model.ledger import (
+    Checkpoint,
+    ClusterHistory,
+    Group,
+    Ledger,
+    LedgerEntry,
+    LedgerPast,
+    Loss,
+    Row,
+    Worked,
+)
 from gpuwatch.facts.model.telemetry import Device, Gap, GapKind, PodRef, Schema, Signal, partial_answers
 from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.size.collect import Stretch, StretchReader
@@ -90,7 +102,7 @@ def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> K
             if final > start or span.end == wanted:  # else nothing new was read, and what is kept is better
                 _, entries = span.entries(border := final - idle)
                 past = span.past if border > span.begin else past
-                store.save(start, entries, final, past)
+                store.save(start, entries, final, past, span.losses)
             start = final
             if span.end < wanted or wanted == reader.until:
                 break
@@ -106,7 +118,7 @@ def kept_ledger(
     Hours keep the price that they had; one that had none, or one in another currency, costs what its Node costs now.
     """
     entries = tuple(_priced(_kept(opened, store, length, end), kept.rates))
-    return _ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps))
+    return _ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps), store.losses())
 
 
 def _until(opened: Opened, end: datetime | None) -> datetime:
@@ -212,7 +224,7 @@ def kept_hours(
     before = _ledger(opened, tuple(store.days(first, last)), last, ())
     entries, hourly = _by_day(_priced(_kept(opened, store, length, end), kept.rates))
     return Hours(
-        ledger=_ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps)),
+        ledger=_ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps), store.losses()),
         hourly=hourly,
         before=before if _reaches(before, first) else None,
     )
@@ -223,15 +235,23 @@ def _reaches(before: Ledger, start: datetime) -> bool:
     return any(each.hour - start <= timedelta(days=1) for each in before.entries)
 
 
-def _ledger(opened: Opened, entries: tuple[LedgerEntry, ...], end: datetime, gaps: Iterable[Gap]) -> Ledger:
+def _ledger(
+    opened: Opened,
+    entries: tuple[LedgerEntry, ...],
+    end: datetime,
+    gaps: Iterable[Gap],
+    losses: Iterable[Loss] = (),
+) -> Ledger:
+    start = min((each.hour for each in entries), default=end)
     return Ledger(
         version=VERSION,
-        start=min((each.hour for each in entries), default=end),
+        start=start,
         end=end,
         source=opened.description,
         currency=opened.settings.currency,
         capacity_gpu_hours=math.fsum(each.gpu_hours for each in entries),
         entries=entries,
+        losses=tuple(each for each in losses if start < each.at <= end),
         gaps=tuple(dict.fromkeys(gaps)),
     )
 
@@ -274,26 +294,32 @@ class _Span:
     rates: Rates
     gaps: tuple[Gap, ...]
     past: LedgerPast = field(default_factory=LedgerPast)
+    losses: tuple[Loss, ...] = ()
 
     @property
     def begin(self) -> datetime:
         return self.fleet.start
 
     def entries(self, border: datetime | None = None) -> tuple[float, tuple[LedgerEntry, ...]]:
-        """The capacity and the entries. border: sets `past` to what is known then."""
+        """The capacity and the entries; sets `losses`. border: sets `past` to what is known then."""
         step = self.fleet.step_seconds
         index = self.fleet.place(border) if border is not None else 0
 
         def noted() -> Iterable[GpuHistory]:
             gpus: dict[str, tuple[str, str]] = {}
             worked: dict[tuple[str, PodRef, str], Worked] = {}
-            for gpu in gpu_histories(self.fleet):
-                if index:
-                    known = past_of(gpu, index, step)
-                    gpus |= known.gpus
-                    worked |= known.worked
-                yield gpu
-            self.past = LedgerPast(gpus=gpus, worked=worked)
+            losses: list[Loss] = []
+            for _, of_node in groupby(gpu_histories(self.fleet), key=lambda gpu: gpu.node):
+                here = tuple(of_node)
+                losses += losses_of(here, self.begin, step, self.start)
+                for gpu in here:
+                    if index:
+                        known = past_of(gpu, index, step)
+                        gpus |= known.gpus
+                        worked |= known.worked
+                    yield gpu
+            self.losses = tuple(losses)
+            self.past = LedgerPast(gpus=gpus, worked=worked, checkpoints=self.fleet.past.checkpoints)
 
         return entries_of(noted(), self.begin, step, self.start, lambda model, node: self.rates.price(model, node=node))
 
@@ -319,6 +345,7 @@ class _Reader:
     ) -> _Span:
         """past: what is known of the time before. later: as in StretchReader."""
         past, step = past or LedgerPast(), self.opened.settings.fetch.step_seconds
+        past = replace(past, checkpoints=_checkpoints(self.snapshot, past))
         start = aligned(start, step)
         begin = aligned(start - timedelta(seconds=IDLE_SECONDS), step)
         read, gaps = _stretches(self.stretches, begin, end, told, later)
@@ -360,6 +387,7 @@ class _Reader:
             currency=self.opened.settings.currency,
             capacity_gpu_hours=capacity,
             entries=entries,
+            losses=span.losses,
             gaps=self.gaps(span),
         )
 
@@ -418,6 +446,28 @@ def _stretches(
     if later is None and not any(stretch.windows for stretch in read):
         gaps += without  # else telemetry began later, or was away, and no signal is missing for good
     return read, tuple(gaps)
+
+
+def _checkpoints(snapshot: Snapshot, past: LedgerPast) -> dict[str, tuple[Checkpoint, ...]]:
+    """What annotations of Pods and of their owners say now, behind what they said in the last hours."""
+    cluster = snapshot.cluster
+    said = {each.id: each.annotations for each in cluster.workloads} | {
+        each.ref: each.annotations for each in cluster.pods
+    }
+    found = {
+        name: recent
+        for name, before in past.checkpoints.items()
+        if (recent := tuple(each for each in before if snapshot.at - each.seen <= _REMEMBERED))
+    }
+    for name, annotations in said.items():
+        if (at := time_in(annotations, LAST_CHECKPOINT)) is not None and at <= snapshot.at:
+            before = tuple(each for each in found.get(name, ()) if each.seen < snapshot.at)
+            found[name] = (*before, Checkpoint(seen=snapshot.at, at=at))
+    return found
+
+
+_REMEMBERED = timedelta(days=1)
+"""Longer than hours are read again."""
 
 
 def _compact(windows: HeldWindows) -> HeldWindows:

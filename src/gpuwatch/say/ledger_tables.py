@@ -11,9 +11,9 @@ from rich.text import Text
 
 from gpuwatch.account.ledger_sums import By, Goodput, Span, goodput, sums, total
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, Row
+from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, Loss, Row
 from gpuwatch.say.layout import FoldedName, cut, new_table
-from gpuwatch.say.ledger_words import GROUPS, ROWS
+from gpuwatch.say.ledger_words import CAUSES, GROUPS, ROWS
 from gpuwatch.say.machine import FLAG, NUMBER, TIME, Column, Columns, fields
 from gpuwatch.say.weekly_words import gpu_hours, money, percent
 
@@ -35,6 +35,8 @@ def ledger_tables(ledger: Ledger, by: By, *, rows: int = 30) -> RenderableType:
     parts: list[RenderableType] = [_by_row(ledger) if by is By.ROW else _by_name(ledger, by, rows)]
     if by is not By.ROW:
         parts += cut(len(sums(ledger, by)), rows)
+    elif ledger.losses:
+        parts += (Text(), _losses(ledger.losses, rows), *cut(len(ledger.losses), rows))
     return Together(*parts, Text(), *(Text(line) for line in goodput_words(goodput(ledger))), Text())
 
 
@@ -69,6 +71,21 @@ def _by_row(ledger: Ledger) -> RenderableType:
         for row in rows:
             line(f"  {ROWS[row]}", (row,))
     line("All", tuple(Row), "bold")
+    return table
+
+
+def _losses(losses: Sequence[Loss], rows: int) -> RenderableType:
+    table = new_table("Work lost to failures, most first", "workload", "Node", "ended (UTC)", "why", "GPU-hours")
+    table.columns[-1].justify = "right"
+    for each in sorted(losses, key=lambda item: (-item.gpu_hours, item.at, item.node, item.workload))[:rows]:
+        bound = "0 to " * each.unknown
+        table.add_row(
+            FoldedName(each.workload),
+            FoldedName(each.node),
+            f"{each.at:%m-%d %H:%M}",
+            CAUSES[each.cause],
+            f"{bound}{gpu_hours(each.gpu_hours)}",
+        )
     return table
 
 
@@ -107,8 +124,8 @@ def goodput_words(found: Goodput) -> Iterable[str]:
         f"{_span(found.program)} of the SMs active then: {_span(found.useful)} of the capacity."
     )
     yield (
-        "Not known: how much of the SMs' work was computation (MFU), what work was lost or thrown away, and whether a "
-        "Pod that waits would fit."
+        "Not known: how much of the SMs' work was computation (MFU), what results were thrown away, and whether a Pod "
+        "that waits would fit."
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpuwatch.facts.model.ledger import Group, Row
+from gpuwatch.facts.model.ledger import Group, LossCause, Row
 
 GROUPS: Mapping[Group, str] = {
     Group.WORKING: "Working",
@@ -39,3 +39,13 @@ ROWS: Mapping[Row, str] = {
     Row.DEGRADED: "degraded, cordoned",
     Row.MAINTENANCE: "maintenance",
 }
+
+CAUSES: Mapping[LossCause, str] = {
+    LossCause.ERROR: "it ended with an error",
+    LossCause.OUT_OF_MEMORY: "out of memory",
+    LossCause.NODE: "its Node was lost",
+    LossCause.GPU: "a degraded GPU",
+    LossCause.DISRUPTED: "its Pod was evicted or deleted, and made anew",
+    LossCause.UNKNOWN: "not known whether it failed",
+}
+"""Why work was lost."""

@@ -159,12 +159,8 @@ def _saved(pod: Pod, facts: PlanFacts) -> datetime | None:
 def _annotated_time(pod: Pod, key: str, facts: PlanFacts) -> datetime | None:
     """A time from an annotation of the Pod or its owner; None where it is missing or invalid."""
     owner = facts.workloads.get(pod.workload)
-    text = pod.annotations.get(key) or (owner.annotations.get(key) if owner is not None else None)
-    try:
-        at = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else None
+    own = pod.annotations if owner is None or pod.annotations.get(key) else owner.annotations
+    return keys.time_in(own, key)
 
 
 def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:

@@ -36,10 +36,10 @@ class LedgerJob:
         for gap in gaps:
             if gap.kind in _TOLD and gap not in known:
                 log.warning("ledger: %s: %s", gap.what, gap.detail)
-        final, total = store.final(), store.total()
+        final, total, restated = store.final(), store.total(), store.restated()
         with replica.telling:
             if final is None or not replica.leads():
                 return
-            replica.metrics.accounted(final, total, store.currency)
+            replica.metrics.accounted(final, total, store.currency, restated)
         hours = math.fsum(each.gpu_hours for each in total)
         log.info("ledger: %.0f GPU-hours up to %s", hours, f"{final:%Y-%m-%dT%H:%MZ}", extra=fields(gpu_hours=hours))

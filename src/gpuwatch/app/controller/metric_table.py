@@ -13,6 +13,7 @@ from gpuwatch.act.plan.guards import Guard
 from gpuwatch.facts.catalog.tables import CatalogError, checked, packaged
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import ActionKind
+from gpuwatch.facts.model.ledger import LossCause
 from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.sources.kube.writer import Failure
 
@@ -24,6 +25,7 @@ VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "booleans": ("false", "true"),
     "contents": ("report", "notification"),
     "facts": tuple(map(str, FactKind)),
+    "causes": tuple(map(str, LossCause)),
     "failures": tuple(map(str, Failure)),
     "open_phases": tuple(str(phase) for phase in Phase if phase.open),
     "phases": tuple(map(str, Phase)),

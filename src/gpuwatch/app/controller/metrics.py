@@ -19,7 +19,7 @@ from gpuwatch.act.execute.precision import precision
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import Analysis, FindingKind, Verdict
-from gpuwatch.facts.model.ledger import LedgerEntry
+from gpuwatch.facts.model.ledger import LedgerEntry, Restated
 from gpuwatch.facts.model.remediation import Pause, Phase, Remediation, Turn
 from gpuwatch.sources.kube.reader import Followed
 from gpuwatch.sources.kube.writer import ClusterWriter, WriteError
@@ -164,8 +164,11 @@ class Metrics:
         for name, amounts in (("gpuwatch_cost_per_hour", found.cost), ("gpuwatch_saving_per_hour", found.saving)):
             self._replace(name, {(*labels, found.currency): amount for labels, amount in amounts.items()})
 
-    def accounted(self, final: datetime, total: Iterable[LedgerEntry], currency: str) -> None:
-        """Raise the ledger's counters to what is kept, which outlasts this process; total: all hours before `final`."""
+    def accounted(
+        self, final: datetime, total: Iterable[LedgerEntry], currency: str, restated: Iterable[Restated] = ()
+    ) -> None:
+        """Raise the ledger's counters to what is kept, which outlasts this process; total: all hours before `final`.
+        restated: of them those that were found lost later."""
         self._gauges["gpuwatch_ledger_final_timestamp_seconds"].set(final.timestamp())
         seconds: dict[tuple[str, ...], float] = {}
         costs: dict[tuple[str, ...], float] = {}
@@ -176,6 +179,11 @@ class Metrics:
                 costs[*labels, currency] = costs.get((*labels, currency), 0.0) + each.cost
         self._raise("gpuwatch_ledger_gpu_seconds_total", seconds)
         self._raise("gpuwatch_ledger_cost_total", costs)
+        lost: dict[tuple[str, ...], float] = {}
+        for one in restated:
+            of = (one.namespace, one.gpu_model, str(one.row), str(one.unknown).lower(), str(one.cause))
+            lost[of] = lost.get(of, 0.0) + 3600 * one.gpu_hours
+        self._raise("gpuwatch_ledger_restated_gpu_seconds_total", lost)
 
     def _raise(self, name: str, values: Mapping[tuple[str, ...], float]) -> None:
         """Raise a counter's series to these values, up to its limit: those that came first stay. One that would fall

@@ -1,6 +1,7 @@
 """gpuwatch's own label, annotation and taint keys. Owners set them on a Pod, its top owner, its Namespace or a Node."""
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 PREFIX = "gpuwatch.dev/"
 
@@ -67,6 +68,15 @@ REPAIRED_AT = f"{PREFIX}repaired-at"
 
 EXPECTED_END = f"{PREFIX}expected-end"
 """Annotation on a Pod or its owner: when the job is expected to end by itself, in the same format."""
+
+
+def time_in(annotations: Mapping[str, str], key: str) -> datetime | None:
+    """The time in an annotation; None where it is missing, is no time or has no time zone."""
+    try:
+        at = datetime.fromisoformat(annotations.get(key, ""))
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
 
 
 def stated(annotated: Iterable[tuple[str, Mapping[str, str]]], key: str) -> tuple[str, str]:

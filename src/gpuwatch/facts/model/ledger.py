@@ -41,7 +41,7 @@ class Row(StrEnum):
     USABLE = "usable"  # free, and no Pod waits for a GPU
     WAITED_FOR = "waited_for"  # free while a Pod that would fit waits
     UNREACHABLE = "unreachable"  # free, and no request can get it, such as a part of a MIG layout
-    LOST = "lost"  # work that was lost to a failure
+    LOST = "lost"  # work since the last checkpoint before a run ended by a failure
     SLOWED = "slowed"  # work that heat, power or a straggler slowed
     NO_KERNEL = "no_kernel"  # at work, while no kernel ran: 1 − engine activity
     FEW_SMS = "few_sms"  # a kernel ran on few of the SMs: engine activity − SM activity
@@ -83,12 +83,59 @@ class LedgerEntry:
     cost: float | None = None
 
 
+class LossCause(StrEnum):
+    """Why a run ended before its work was done."""
+
+    ERROR = "error"  # its container ended with an error
+    OUT_OF_MEMORY = "out_of_memory"  # the kernel killed its container
+    NODE = "node"  # its Node was not Ready, or was gone
+    GPU = "gpu"  # a GPU of its Node was degraded
+    DISRUPTED = "disrupted"  # its Pod was deleted and made anew: an eviction, a preemption, a drain
+    UNKNOWN = "unknown"  # it ended, and nothing tells why: its work may have been done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Work of one workload on one Node that ended at a time, which a failure made worthless.
+
+    since: begin of the first step after its last checkpoint, or of that with its newest start; None where nothing
+    tells. gpus: that were at it. ratio: their part of what the workload had on the Node. unknown: it may be less, as no
+    checkpoint is known since then, or as it is not known whether it failed. restated_gpu_hours: of gpu_hours those that
+    did not change any more when it was found, and were in rows of work until then.
+    """
+
+    at: datetime
+    since: datetime | None
+    node: str
+    gpu_model: str
+    namespace: str
+    workload: str
+    cause: LossCause
+    unknown: bool
+    gpus: float
+    ratio: float
+    gpu_hours: float
+    restated_gpu_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restated:
+    """Hours that did not change any more, and were found lost: their sum, by the row that had them."""
+
+    namespace: str
+    gpu_model: str
+    row: Row
+    unknown: bool
+    cause: LossCause
+    gpu_hours: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """The entries of (start, end], which add up to capacity_gpu_hours.
 
     capacity_gpu_hours: of every GPU from its first to its last appearance; a GPU that is missing still counts.
-    currency: of all costs, ISO 4217.
+    currency: of all costs, ISO 4217. losses: what the rows `lost` are made of, by their end.
     """
 
     version: int
@@ -98,6 +145,7 @@ class Ledger:
     currency: str
     capacity_gpu_hours: float
     entries: tuple[LedgerEntry, ...]
+    losses: tuple[Loss, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
 
@@ -110,15 +158,24 @@ class Worked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The newest checkpoint of a workload as its annotation named it when it was looked at."""
+
+    seen: datetime
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerPast:
     """What the hours after a moment depend on, and telemetry of a few hours before it does not tell.
 
     gpus: UUID → Node and GPU model, of those that count then. worked: by (UUID, Pod, container), of those that have a
-    GPU then.
+    GPU then. checkpoints: by Pod or Workload.id, what its annotation said, the oldest first.
     """
 
     gpus: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     worked: Mapping[tuple[str, PodRef, str], Worked] = field(default_factory=dict)
+    checkpoints: Mapping[str, tuple[Checkpoint, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +201,8 @@ class ContainerHistory:
 
     first: the step at which its arrays begin; there is nothing before and after them. running: it runs. init: an init
     container of its Pod runs. started: Unix seconds of its newest start by then, 0 before its first. deleting: its Pod
-    is being deleted.
+    is being deleted. ended: how its last run by then ended, as a place in ENDINGS; NaN where none has ended or nothing
+    tells.
     """
 
     pod: PodRef
@@ -154,6 +212,11 @@ class ContainerHistory:
     init: "array[float]"
     started: "array[float]"
     deleting: "array[float]"
+    ended: "array[float]"
+
+
+ENDINGS: tuple[LossCause | None, ...] = (None, LossCause.ERROR, LossCause.OUT_OF_MEMORY)
+"""None: with success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

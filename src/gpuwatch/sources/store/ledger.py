@@ -1,6 +1,7 @@
 """The ledger as it is kept between runs: each hour in detail for days, each day by team, GPU model and row for a year,
 and the sums since it began."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,7 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.ledger import LedgerEntry, LedgerPast, Row, Worked
+from gpuwatch.facts.model.ledger import (
+    Checkpoint,
+    Group,
+    LedgerEntry,
+    LedgerPast,
+    Loss,
+    LossCause,
+    Restated,
+    Row,
+    Worked,
+)
 from gpuwatch.facts.model.telemetry import Gap, PodRef
 from gpuwatch.sources.store.rows import Place, State
 from gpuwatch.sources.store.state_file import WAIT_SECONDS, StateFile
@@ -30,6 +41,7 @@ _PART = 16_384
 """Entries of one row of the state: at most some 300 kB, so that a piece stays far below what an object may have."""
 
 _HOURS, _DAYS, _TOTAL, _PAST = "ledgerhour", "ledgerday", "ledgertotal", "ledgerpast"
+_LOSSES, _RESTATED, _CHECKPOINTS = "ledgerloss", "ledgerrestated", "ledgercheckpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,24 +117,38 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
             if each.node:
                 gpus[uuid] = each.node, each.gpu_model
             worked |= {(uuid, pod, container): known for pod, container, known in each.worked}
-        return LedgerPast(gpus=gpus, worked=worked)
+        checkpoints = dict(self._state.rows(_CHECKPOINTS, tuple[Checkpoint, ...]))
+        return LedgerPast(gpus=gpus, worked=worked, checkpoints=checkpoints)
 
-    def save(self, start: datetime, entries: Sequence[LedgerEntry], final: datetime, past: LedgerPast) -> None:
+    def save(
+        self,
+        start: datetime,
+        entries: Sequence[LedgerEntry],
+        final: datetime,
+        past: LedgerPast,
+        losses: Iterable[Loss] = (),
+    ) -> None:
         """Replaces all hours from `start` on by these entries. Those before `final` do not change any more, and are
         added to the sums of their day and to the total. Old hours and days are deleted. If another process was
-        further, nothing is saved."""
+        further, nothing is saved.
+
+        losses: of these hours. What one took of hours before `start`, which are in the total already, is moved to the
+        row `lost` in hours and days, and added to `restated`.
+        """
         with self._state.writing():
             known = next((sums for _, sums in self._state.rows(_TOTAL, _Sums)), None)
             if known is not None and known.until > final:
                 return
             self._replace_hours(start, entries, final - KEPT_HOURS)
+            moved = self._restate(losses, start, final)
             newest = [each for each in entries if each.hour < final]
             if known is None or known.until < final:
                 begin = known.until if known else start
                 total = [*_unpacked(known.packed, begin, self.currency)] if known else []
                 total += (each for each in newest if each.hour >= begin)
                 self._state.replace(_TOTAL, {"": _Sums(until=final, packed=_packed(_summed(total), self.currency))})
-            self._add_to_days(newest, final)
+            self._add_to_days(newest, moved, final)
+            self._state.replace(_CHECKPOINTS, dict(past.checkpoints))
             by_gpu = grouped(past.worked.items(), lambda item: item[0][0])
             rows = {
                 uuid: _Past(
@@ -144,16 +170,82 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
                 rows[f"{hour.isoformat()} {part // _PART}"] = _packed(found[part : part + _PART], self.currency)
         self._state.change(_HOURS, rows)
 
-    def _add_to_days(self, newest: Iterable[LedgerEntry], final: datetime) -> None:
+    def _restate(self, losses: Iterable[Loss], start: datetime, final: datetime) -> tuple[LedgerEntry, ...]:
+        """Moves hours before `start` to the row `lost`; once, however often a loss is read. What was moved, as entries
+        to be added to their days: those of rows of work are negative."""
+        known = dict(self._state.rows(_LOSSES, Loss))
+        read = {_key(loss): loss for loss in losses}
+        again = {key: old for key, old in known.items() if old.at > start and key not in read}
+        moved: list[LedgerEntry] = []
+        sums = {_names(each): each for each in self.restated()}
+        kept: dict[str, Loss | None] = dict.fromkeys(again)  # one that was read with another end, or is none any more
+        for key, loss in read.items():
+            if key in known:
+                continue
+            found = [*self._move(loss, start)] if loss.since is not None and loss.since < start else []
+            moved += (each for pair in found for each in pair)
+            for lost, _ in found:
+                name = (lost.namespace, lost.gpu_model, lost.row, lost.unknown, loss.cause)
+                before = sums[name].gpu_hours if name in sums else 0.0
+                sums[name] = _restated(name, before - lost.gpu_hours)
+            restated = math.fsum(
+                (
+                    *(added.gpu_hours for _, added in found),
+                    *(old.restated_gpu_hours for old in again.values() if _of(old) == _of(loss)),
+                )
+            )
+            kept[key] = replace(loss, gpu_hours=loss.gpu_hours + restated, restated_gpu_hours=restated)
+        old = (key for key, each in known.items() if each.at < final - KEPT_HOURS)
+        self._state.change(_LOSSES, {**dict.fromkeys(old), **kept})
+        if moved:
+            self._state.replace(_RESTATED, {"": tuple(sums.values())})
+        return tuple(moved)
+
+    def _move(self, loss: Loss, start: datetime) -> Iterator[tuple[LedgerEntry, LedgerEntry]]:
+        """What is taken from each row of work, and what is added to the row `lost`."""
+        assert loss.since is not None
+        hour = timedelta(hours=1)
+        keys = [key for key in self._state.keys(_HOURS) if loss.since - hour < _hour_of(key) < start]
+        changed: dict[str, _Packed] = {}
+        for key, packed in self._state.some(_HOURS, keys, _Packed).items():
+            entries: list[LedgerEntry] = []
+            part = min((_hour_of(key) + hour - loss.since) / hour, 1.0) * loss.ratio
+            found = []
+            for each in _unpacked(packed, _hour_of(key), self.currency):
+                if not _is_work_of(each, loss):
+                    entries.append(each)
+                    continue
+                taken = _times(each, part)
+                found.append((_times(taken, -1.0), replace(taken, row=Row.LOST, unknown=loss.unknown)))
+                if part < 1.0:
+                    entries.append(_times(each, 1.0 - part))
+            if found:
+                changed[key] = _packed((*entries, *(added for _, added in found)), self.currency)
+                yield from found
+        self._state.change(_HOURS, changed)
+
+    def losses(self) -> tuple[Loss, ...]:
+        """Of the hours whose detail is kept, in their order."""
+        return tuple(loss for _, loss in sorted(self._state.rows(_LOSSES, Loss), key=lambda item: item[0]))
+
+    def restated(self) -> tuple[Restated, ...]:
+        """The sums of all hours that were found lost after they had been added to the total."""
+        return next((sums for _, sums in self._state.rows(_RESTATED, tuple[Restated, ...])), ())
+
+    def _add_to_days(self, newest: Iterable[LedgerEntry], moved: Iterable[LedgerEntry], final: datetime) -> None:
         by_day = grouped(newest, lambda each: each.hour.replace(hour=0))
-        known = self._state.some(_DAYS, [day.isoformat() for day in by_day], _Sums)
+        changes = grouped(moved, lambda each: each.hour.replace(hour=0))
+        known = self._state.some(_DAYS, [day.isoformat() for day in {*by_day, *changes}], _Sums)
         rows: dict[str, _Sums | None] = {}
-        for day, found in by_day.items():
+        for day in {*by_day, *changes}:
+            found = by_day.get(day, ())
             before = known.get(day.isoformat())
             kept = _unpacked(before.packed, day, self.currency) if before else ()
             new = (each for each in found if before is None or each.hour >= before.until)
-            sums = _summed(replace(each, hour=day) for each in (*kept, *new))
-            rows[day.isoformat()] = _Sums(until=final, packed=_packed(sums, self.currency))
+            taken = changes.get(day, ()) if before else ()  # a damaged day begins with what is new
+            sums = _summed(replace(each, hour=day) for each in (*kept, *new, *taken))
+            until = max(final, before.until) if before else final
+            rows[day.isoformat()] = _Sums(until=until, packed=_packed(sums, self.currency))
         old = (day for day in self._state.keys(_DAYS) if datetime.fromisoformat(day) < final - KEPT_DAYS)
         self._state.change(_DAYS, {**dict.fromkeys(old), **rows})
 
@@ -179,6 +271,34 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
         return tuple(_unpacked(sums.packed, sums.until, self.currency)) if sums else ()
 
 
+def _key(loss: Loss) -> str:
+    return f"{loss.at.isoformat()} {loss.node} {loss.gpu_model} {loss.workload}"
+
+
+def _of(loss: Loss) -> tuple[str, str, str]:
+    return loss.node, loss.gpu_model, loss.workload
+
+
+def _names(each: Restated) -> tuple[str, str, Row, bool, LossCause]:
+    return each.namespace, each.gpu_model, each.row, each.unknown, each.cause
+
+
+def _restated(name: tuple[str, str, Row, bool, LossCause], gpu_hours: float) -> Restated:
+    namespace, model, row, unknown, cause = name
+    return Restated(namespace=namespace, gpu_model=model, row=row, unknown=unknown, cause=cause, gpu_hours=gpu_hours)
+
+
+def _is_work_of(entry: LedgerEntry, loss: Loss) -> bool:
+    names = (entry.node, entry.gpu_model, entry.workload)
+    is_work = entry.row.group is Group.WORKING and entry.row is not Row.LOST
+    return is_work and names == _of(loss)
+
+
+def _times(entry: LedgerEntry, ratio: float) -> LedgerEntry:
+    cost = None if entry.cost is None else entry.cost * ratio
+    return replace(entry, gpu_hours=entry.gpu_hours * ratio, cost=cost)
+
+
 def _hour_of(key: str) -> datetime:
     return datetime.fromisoformat(key.partition(" ")[0])
 
@@ -191,6 +311,8 @@ def _summed(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
         hours, cost = sums.get(key, (0.0, 0.0))
         sums[key] = hours + each.gpu_hours, cost + (each.cost or 0.0)
     for (hour, namespace, model, row, unknown, unpriced), (hours, cost) in sums.items():
+        if abs(hours) < 1e-9:  # all of it was moved to another row
+            continue
         yield LedgerEntry(
             hour=hour,
             node="",

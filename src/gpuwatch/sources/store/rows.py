@@ -37,6 +37,9 @@ LOST: Mapping[str, str] = {
     "ledgerday": "days of the ledger: they are missing from it",
     "ledgertotal": "the sums of the ledger: its counters begin at 0, and its last eight days are read again",
     "ledgerpast": "what GPUs did before the ledger's last hours: more of the next hours are unknown",
+    "ledgerloss": "losses of the ledger: their causes are not shown",
+    "ledgerrestated": "the sums of restated hours: their counter begins at 0",
+    "ledgercheckpoint": "checkpoints of workloads: more of the work that a failure ended is unknown",
     "token": "the name of this state in those of its reports: a report may be sent again under another name",
 }
 """By table: what a damaged piece had, and what follows."""

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from gpuwatch.facts.frameworks.keys import PREFIX
-from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, NodeHistory
+from gpuwatch.facts.model.ledger import ENDINGS, ClusterHistory, ContainerHistory, LossCause, NodeHistory
 from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.labels import Labels
@@ -33,6 +33,7 @@ from gpuwatch.sources.telemetry.series import FloatArray
 from gpuwatch.sources.telemetry.windows import aligned_steps
 
 _K = TypeVar("_K")
+_OfContainer: TypeAlias = Mapping[tuple[PodRef, str], FloatArray]
 
 _NAMES_AT_ONCE = 50
 """Names of up to 253 characters; VictoriaMetrics accepts queries of 16 KiB."""
@@ -123,6 +124,14 @@ def _container_histories(
         by = ("namespace", "exported_namespace", *more)
         return asked.about(f"kube_pod_{metric}", labels, names, (), by, name)
 
+    def ended(metric: str) -> _OfContainer:
+        found: dict[tuple[PodRef, str], FloatArray] = {}
+        told = of(f"container_status_{metric}", _reason_of_container, "reason", *of_container)
+        for (pod, container, reason), values in told.items():
+            code = np.where(values > 0, ENDINGS.index(_REASONS.get(reason, LossCause.ERROR)), np.nan)
+            found[pod, container] = np.fmax(found.get((pod, container), np.nan), code)
+        return found
+
     of_container = ("container", "exported_container")
     by_uid = of("container_status_running", _container_of_pod, "uid", *of_container)
     told = ("container_state_started", "container_status_restarts_total")
@@ -137,6 +146,7 @@ def _container_histories(
     reported: dict[PodRef, FloatArray] = {}
     for (pod, _), values in running.items():
         reported[pod] = np.fmax(reported.get(pod, blank), values * 0.0)  # 0 where the Pod has a row
+    codes = (ended("terminated_reason"), ended("last_terminated_reason"))
     no_init = asked.unknown("kube_pod_init_container_status_running")
     not_deleted = asked.unknown("kube_pod_deletion_timestamp")
     found = {}
@@ -154,8 +164,20 @@ def _container_histories(
             init=_flags(np.fmax(init.get(pod, blank), zero + no_init)[span]),
             started=_packed(started[pod, container][span]),
             deleting=_flags(np.where(deleted.get(pod, blank) > 0, 1.0, zero + not_deleted)[span]),
+            ended=_flags(_ended(codes, (pod, container), runs)[span]),
         )
     return found
+
+
+def _ended(codes: tuple[_OfContainer, _OfContainer], name: tuple[PodRef, str], running: FloatArray) -> FloatArray:
+    """`ContainerHistory.ended`: while it runs again, how it ended before; else how it ended for good."""
+    blank = np.full(len(running), np.nan)
+    for_good, before = (each.get(name, blank) for each in codes)
+    return np.where(running == 1, before, for_good)
+
+
+_REASONS: Mapping[str, LossCause | None] = {"Completed": None, "OOMKilled": LossCause.OUT_OF_MEMORY}
+"""kube-state-metrics tells others too: Error, Evicted, ContainerCannotRun, DeadlineExceeded."""
 
 
 _OfContainers: TypeAlias = Mapping[tuple[PodRef, str, str], FloatArray]
@@ -260,6 +282,10 @@ def _container_name(labels: Labels) -> tuple[PodRef, str]:
 
 def _container_of_pod(labels: Labels) -> tuple[PodRef, str, str]:
     return *_container_name(labels), labels.get("uid", "")
+
+
+def _reason_of_container(labels: Labels) -> tuple[PodRef, str, str]:
+    return *_container_name(labels), labels.get("reason", "")
 
 
 def _flags(values: FloatArray) -> "array[float]":
