@@ -9,7 +9,8 @@ so their order decides nothing.
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ END = datetime(2026, 3, 16, 0, 3, tzinfo=UTC)
 PULL, INIT, RUNS, STOPPED, ENDS = range(5)
 _PARTS = {"3g.40gb": 4 / 8, "2g.20gb": 2 / 8, "1g.10gb": 1 / 8}  # of the memory slices
 _LAYOUTS = (("3g.40gb",), ("1g.10gb", "1g.10gb"))
-_STORIES = {"works": 0.16, "rests": 0.18, "restarts": 0.2, "stops": 0.18, "never": 0.12, "fades": 0.16}
+_STORIES = {"works": 0.19, "rests": 0.17, "restarts": 0.22, "stops": 0.16, "never": 0.11, "fades": 0.15}
 _FRAMEWORKS = {"Deployment": 0.3, "Notebook": 0.15, "Job": 0.3, "PyTorchJob": 0.25}
 _SERVICES = ("down", "cordoned", "faulty")
 _FATAL_XIDS = (48, 79, 95)
@@ -63,7 +64,7 @@ class Device:
 @dataclass(eq=False)
 class Life:
     """One Pod on one device. played: state, engine, SM, MiB in each minute from `bound` on. complete: when all members
-    of its gang have started."""
+    of its gang have started. saves: minutes of its checkpoints. fails: its last run ends by a failure."""
 
     run: Run
     index: int
@@ -72,12 +73,28 @@ class Life:
     bound: int
     complete: int
     played: Floats
+    saves: tuple[int, ...] = ()
+    fails: bool = False
 
     def __post_init__(self) -> None:
         self.span = slice(self.bound, self.bound + self.played.shape[1])
         runs = self.played[0] == RUNS
         starts = runs & ~np.concatenate(([False], runs[:-1]))
         self.newest = np.maximum.accumulate(np.where(starts, np.arange(len(runs)), -1))  # its container's start
+
+    @property
+    def is_job(self) -> bool:
+        return self.run.workload.framework in ("Job", "PyTorchJob")
+
+    @property
+    def lost(self) -> Bools:
+        """Minutes of a job between a checkpoint, or a start, and the failure that ended the run."""
+        found = np.zeros(len(self.newest), np.bool_)
+        stops = np.flatnonzero((self.played[0, :-1] == RUNS) & (self.played[0, 1:] == STOPPED)) + 1
+        for end in (*stops.tolist(), *([len(found)] if self.fails else [])) if self.is_job else ():
+            saved = [at - self.bound for at in self.saves if at - self.bound <= end]
+            found[max([*saved, int(self.newest[end - 1])]) : end] = True
+        return found
 
     def rows(self) -> Iterator[tuple[Row, Floats]]:
         """The rows of its part, with their ratios in each minute."""
@@ -104,10 +121,12 @@ class Life:
             Row.LOAD: fresh & (index - np.maximum(self.newest, self.complete - self.bound) < 120),
         }
         row = np.select([*claims.values()], [rows.index(each) for each in claims], silence)
+        lost = self.lost & (active | (row == rows.index(Row.NO_KERNEL)))
+        yield Row.LOST, lost.astype(np.float64)
         for each in np.unique(row[~active]):
-            yield rows[each], ((row == each) & ~active).astype(np.float64)
+            yield rows[each], ((row == each) & ~active & ~lost).astype(np.float64)
         for work, ratio in ((Row.USEFUL, sm), (Row.FEW_SMS, engine - sm), (Row.NO_KERNEL, 1.0 - engine)):
-            yield work, ratio * active
+            yield work, ratio * (active & ~lost)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -254,23 +273,34 @@ class LedgerFleet(SimulatedFleet):
                 yield self._told("kube_node_status_capacity", labels, capacity)
                 yield self._told("kube_node_status_allocatable", labels, capacity - lacks)
 
+    def _time(self, minute: int) -> str:
+        return f"{self.plan.start + timedelta(minutes=minute):%Y-%m-%dT%H:%M:%SZ}"
+
     def _of_pods(self) -> Iterator[RecordedSeries]:
         for life in self.lives:
             workload, pod, span, state = life.run.workload, life.run.pods[life.index], life.span, life.played[0]
             of = {"namespace": workload.namespace, "pod": pod.name, "uid": pod.uid}
             main = of | {"container": workload.container}
-            if workload.framework == "Job" and state[-1] == RUNS:  # it completed, and is kept for an hour
+            if (workload.framework == "Job" or life.fails) and state[-1] == RUNS:  # it ended, and is kept for an hour
                 span, state = slice(span.start, span.stop + 60), np.append(state, np.full(60, -1.0))
+                reason = main | {"reason": "Error" if life.fails else "Completed"}
+                told = np.where(state == -1.0, 1.0, np.nan)
+                yield self._told("kube_pod_container_status_terminated_reason", reason, told, span)
             newest = np.append(life.newest, np.full(len(state) - len(life.newest), life.newest[-1]))
             began = self.plan.start.timestamp() + 60.0 * (life.bound + newest) + 5
             restarts = np.cumsum(np.diff(newest, prepend=-1) > 0) - 1.0
             runs = (state == RUNS) | ((state == ENDS) & (newest >= 0))
+            stopped = np.maximum.accumulate(state == STOPPED)
+            for saved, until in pairwise((*life.saves, life.bound + len(state))):
+                named = of | {"annotation_gpuwatch_dev_last_checkpoint": self._time(saved)}
+                yield self._told("kube_pod_annotations", named, np.ones(until - saved), slice(saved, until))
             resource = resource_name(life.device.machine, life.device.place)
             asks = main | {"resource": resource.translate(str.maketrans("./-", "___")), "unit": "integer"}
             for metric, labels, values in (
                 ("container_status_running", main, runs * 1.0),
                 ("container_state_started", main, np.where((newest >= 0) & (state != STOPPED), began, np.nan)),
                 ("container_status_restarts_total", main, np.maximum(restarts, 0.0)),
+                ("container_status_last_terminated_reason", main | {"reason": "Error"}, np.where(stopped, 1.0, np.nan)),
                 ("init_container_status_running", of | {"container": "fetch"}, (state == INIT) * 1.0),
                 ("deletion_timestamp", of, np.where(state == ENDS, self.plan.end.timestamp(), np.nan)),
                 ("container_resource_requests", asks | {"node": life.device.machine.name}, np.ones(len(state))),
@@ -411,7 +441,12 @@ class _Builder:
             played = np.hstack((early, self._played(RUNS, complete - at), story))[:, : end - begin]
             lives.append((self.devices[other], begin, played))
             yield other, end
-        self._add(framework, lives, end, complete, is_cut=end == limit)
+        is_job = framework in ("Job", "PyTorchJob")
+        fails = is_job and end < limit and self.rng.random() < 0.6
+        # It says at its start from where it goes on; one in fifty never says when it saves its work.
+        every = self.between(240, 900)
+        saves = tuple(range(complete, end - 1, every)) if is_job and self.rng.random() < 0.98 else ()
+        self._add(framework, lives, end, complete, is_cut=end == limit, saves=saves, fails=fails)
         device, begin, played = lives[0]
         if device.machine.replicas > 1 and end < self.plan.steps and end - complete > 200:
             first, last = self.between(complete - begin + 20, end - begin - 100), end - begin - self.between(10, 40)
@@ -420,7 +455,15 @@ class _Builder:
             self._add("Notebook", [(device, begin + first, joins)], begin + last, 0, is_cut=True)
 
     def _add(
-        self, framework: str, lives: list[tuple[Device, int, Floats]], end: int, complete: int, *, is_cut: bool
+        self,
+        framework: str,
+        lives: list[tuple[Device, int, Floats]],
+        end: int,
+        complete: int,
+        *,
+        is_cut: bool,
+        saves: tuple[int, ...] = (),
+        fails: bool = False,
     ) -> None:
         """is_cut: the Pods are deleted, in their last minutes, unless the span ends there."""
         number, is_open = len(self.runs), end == self.plan.steps
@@ -443,7 +486,8 @@ class _Builder:
         run = Run(workload=workload, pods=(*pods,), behaviour=Behaviour(activity=WorkKind.BATCH), seed=number, **times)
         self.runs.append(run)
         for index, (device, bound, played) in enumerate(lives):
-            life = Life(run, index, device, created=bound, bound=bound, complete=complete, played=played)
+            times = {"created": bound, "bound": bound, "complete": complete}
+            life = Life(run, index, device, **times, played=played, saves=saves, fails=fails)
             device.lives.append(life)
             self.lives.append(life)
 

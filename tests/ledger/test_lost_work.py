@@ -35,7 +35,7 @@ def life(
     for since, code in ended:
         codes[since:] = code
     # Between two runs nothing is told.
-    codes[(running == 0) & (np.arange(COUNT) < runs[-1][0])] = nan
+    codes[(running == 0) & (np.arange(COUNT) < max((begin for begin, _ in runs), default=0))] = nan
     return ContainerHistory(
         pod="ml/train-0",
         container="main",
@@ -67,7 +67,8 @@ def span(begin: int, end: int) -> np.ndarray[Any, Any]:
     return found
 
 
-def test_a_run_that_goes_on_has_lost_nothing() -> None:
+def test_what_never_ran_and_a_run_that_goes_on_have_lost_nothing() -> None:
+    assert ends(life()) == []
     assert ends(life((0, COUNT))) == []
     assert ends(life((0, 60), last=60), lives=True) == []  # kube-state-metrics is away since
 
@@ -151,8 +152,9 @@ def lost(endings: Sequence[Ending], own: Sequence[Run], *checkpoints: Checkpoint
     [
         ([], (10, 40, True)),  # nobody knows what it saved
         ([looked(35.5, seen=41)], (36, 40, False)),  # it was the newest one after the failure
-        ([looked(35.5, seen=39)], (36, 40, True)),  # there may have been a newer one
-        ([looked(35.5, seen=39), looked(50, seen=60)], (36, 40, True)),
+        ([looked(35.5, seen=39)], (36, 40, False)),  # or in the last step before it
+        ([looked(35.5, seen=38.9)], (36, 40, True)),  # there may have been a newer one
+        ([looked(35.5, seen=38.9), looked(50, seen=60)], (36, 40, True)),
         ([looked(30, seen=31), looked(35.5, seen=40), looked(50, seen=60)], (36, 40, False)),
         ([looked(50, seen=60)], (10, 40, True)),  # after it
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.facts.frameworks.keys import PREFIX
-from gpuwatch.facts.model.ledger import ENDINGS, ClusterHistory, LossCause
+from gpuwatch.facts.model.ledger import ENDINGS, Checkpoint, ClusterHistory, LossCause
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.telemetry.cluster_history import cluster_history
 from gpuwatch.sources.telemetry.samples import SampleStore
@@ -112,6 +112,27 @@ def test_how_runs_of_a_container_ended(exported: bool, tmp_path: Path) -> None:
     assert steps(life.running) == [1, 0, 1, 0, 1, 0]
     codes = [ENDINGS.index(cause) for cause in (LossCause.OUT_OF_MEMORY, LossCause.ERROR, None)]
     assert steps(life.ended) == [UNKNOWN, UNKNOWN, codes[0], UNKNOWN, codes[1], codes[2]]
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_checkpoints_that_annotations_of_pods_name(exported: bool, tmp_path: Path) -> None:
+    """kube_pod_annotations has a series for each value of the annotation."""
+    timeline = there(Timeline(), exported)
+    of = named(exported, namespace="ml", pod="train") | {"uid": "1"}
+    saved = "annotation_gpuwatch_dev_last_checkpoint"
+    timeline.add("kube_pod_annotations", of | {saved: "2026-01-05T03:00:00Z"}, 1, until=step(2), ends=True)
+    timeline.add("kube_pod_annotations", of | {saved: "2026-01-05T03:30:00Z"}, 1, ago=step(2))
+    timeline.add("kube_pod_annotations", of | {saved: "soon"}, 1)
+    timeline.add("kube_pod_annotations", named(exported, namespace="ml", pod="other"), 1)
+    found, gaps = history(timeline.store(tmp_path))
+    assert gaps == ()
+    begin = found.start
+    assert found.checkpoints == {
+        "ml/train": (
+            Checkpoint(seen=begin + timedelta(seconds=2 * STEP), at=datetime(2026, 1, 5, 3, tzinfo=UTC)),
+            Checkpoint(seen=begin + timedelta(seconds=6 * STEP), at=datetime(2026, 1, 5, 3, 30, tzinfo=UTC)),
+        )
+    }
 
 
 def test_a_pod_made_anew_under_the_same_name_has_not_started(tmp_path: Path) -> None:

@@ -422,6 +422,8 @@ def _lost(
             if pods[ref].restarts if ref in pods else end < fleet.count:
                 endings[ref] = [Ending(end=end, cause=LossCause.UNKNOWN, start=None)]
     checkpoints: dict[str, Sequence[Checkpoint]] = dict(fleet.past.checkpoints)
+    for ref, told in fleet.history.checkpoints.items():
+        checkpoints[ref] = (*checkpoints.get(ref, ()), *told)
     return spans_by_pod(workloads, endings, own, _gangs(fleet, workloads), checkpoints, begin, step)
 
 

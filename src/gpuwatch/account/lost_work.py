@@ -7,6 +7,7 @@ notebook nobody knows what was saved. The members of a gang lose their work toge
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +120,7 @@ def endings_of(
     if len(after := np.flatnonzero(unsure & ~np.maximum.accumulate(known[::-1])[::-1])):
         # It may have started anew since the last start that is known.
         yield Ending(end=life.first + int(after[-1]) + 1, cause=LossCause.UNKNOWN, start=None)
-    for run, later in zip(runs, (*runs[1:], None), strict=True):
+    for run, later in zip_longest(runs, runs[1:]):
         end = run.end if run.end is not None else over
         until = later.begin if later is not None else over
         # A start of 0 is of a Pod that was made anew under the name.
@@ -131,7 +132,7 @@ def endings_of(
             continue  # it goes on
         if run.ended is not None:
             cause = ENDINGS[run.ended]
-        elif not_ready[near].any():
+        elif not_ready[near].any() and not _drained(life, end, not_ready):
             cause = LossCause.NODE
         elif run.end is not None and not anew and _is_listed(life, end, run):
             cause = LossCause.UNKNOWN  # it stopped, and kube-state-metrics does not export why
@@ -144,6 +145,12 @@ def endings_of(
             cause = LossCause.GPU
         if cause is not None:
             yield Ending(end=end, cause=cause, start=run.start)
+
+
+def _drained(life: ContainerHistory, end: int, not_ready: npt.NDArray[np.bool_]) -> bool:
+    """Whether its Pod was being deleted while its Node was Ready."""
+    deleted = np.flatnonzero(np.asarray(life.deleting)[: end + 1 - life.first] == 1)
+    return bool(len(deleted)) and not not_ready[life.first + int(deleted[0])]
 
 
 def _is_listed(life: ContainerHistory, end: int, run: Run) -> bool:
@@ -159,12 +166,12 @@ def lost_spans(
     found: list[LostSpan] = []
     for failure in _together(sorted(endings, key=lambda each: each.end)):
         end, cause = failure[-1].end, _cause(failure)
-        first = begin + failure[0].end * step_seconds
+        first, newest = (begin + step * step_seconds for step in (failure[0].end, failure[0].end - 1))
         run = next((run for run in own if run.begin < end and _reaches(run, failure[0].end)), None)
         if run is None:
             continue  # it was not there then
         before = found[-1].end if found else None
-        saved, is_newest = _saved(checkpoints, first, begin + end * step_seconds)
+        saved, is_newest = _saved(checkpoints, first, newest)
         # Of the step with the checkpoint nothing is lost, of that with the start all.
         if saved is not None:
             at = int(np.ceil((saved - begin) / step_seconds))
@@ -205,14 +212,15 @@ def _cause(failure: Sequence[Ending]) -> LossCause:
     return next((each.cause for each in failure if each.cause not in follows), failure[0].cause)
 
 
-def _saved(checkpoints: Sequence[Checkpoint], first: float, last: float) -> tuple[float | None, bool]:
+def _saved(checkpoints: Sequence[Checkpoint], failed: float, since: float) -> tuple[float | None, bool]:
     """The newest checkpoint before the failure, in Unix seconds, and whether it is known that there was no newer one:
-    somebody looked after the failure, and it was the newest."""
-    before = [each for each in checkpoints if each.at.timestamp() <= first]
+    somebody looked in the last step before the failure, or later, and it was the newest. since, failed: begin and
+    end of that step."""
+    before = [each for each in checkpoints if each.at.timestamp() <= failed]
     if not before:
         return None, False
-    newest = max(before, key=lambda each: each.at)
-    return newest.at.timestamp(), any(each.seen.timestamp() >= last for each in before if each.at == newest.at)
+    newest = max(before, key=lambda each: each.at).at
+    return newest.timestamp(), any(each.seen.timestamp() >= since for each in before if each.at == newest)
 
 
 def spans_by_pod(

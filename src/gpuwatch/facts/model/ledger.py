@@ -222,10 +222,11 @@ ENDINGS: tuple[LossCause | None, ...] = (None, LossCause.ERROR, LossCause.OUT_OF
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHistory:
     """What kube-state-metrics told about (start, end]. waiting_gpus: GPUs that Pods without a Node asked for, in each
-    step; NaN unknown."""
+    step; NaN unknown. checkpoints: what Pods' annotations said; kube-state-metrics exports them if it is told to."""
 
     start: datetime
     step_seconds: int
     nodes: Mapping[str, NodeHistory] = field(default_factory=dict)
     containers: Mapping[tuple[PodRef, str], ContainerHistory] = field(default_factory=dict)
     waiting_gpus: "array[float]" = field(default_factory=lambda: array("d"))
+    checkpoints: Mapping[PodRef, tuple[Checkpoint, ...]] = field(default_factory=dict)

@@ -1,16 +1,17 @@
 """The past of Nodes and of containers with GPUs, step by step, from kube-state-metrics' series in Prometheus: metrics
 of its default list (docs/metrics/, v2), in both ways of scraping it."""
 
+import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from gpuwatch.facts.frameworks.keys import PREFIX
-from gpuwatch.facts.model.ledger import ENDINGS, ClusterHistory, ContainerHistory, LossCause, NodeHistory
+from gpuwatch.facts.frameworks.keys import LAST_CHECKPOINT, PREFIX, time_in
+from gpuwatch.facts.model.ledger import ENDINGS, Checkpoint, ClusterHistory, ContainerHistory, LossCause, NodeHistory
 from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.labels import Labels
@@ -74,6 +75,7 @@ def cluster_history(
             nodes=of_nodes,
             containers=of_containers,
             waiting_gpus=_packed(np.where(reported, _without_node(waiting, steps), np.nan)),
+            checkpoints=_checkpoints(asked),
         ),
         tuple(asked.gaps),
     )
@@ -203,6 +205,21 @@ def _newest_starts(
     return found
 
 
+def _checkpoints(asked: "_Questions") -> dict[PodRef, tuple[Checkpoint, ...]]:
+    """From kube_pod_annotations, which has a series for each value of the annotation."""
+    names = ("namespace", "exported_namespace", "pod", "exported_pod", _SAVED)
+    found: dict[PodRef, list[Checkpoint]] = {}
+    for series in asked.grid(Selector("kube_pod_annotations", (Matcher(_SAVED, MatchOp.MATCHES, ".+"),)), names):
+        if (at := time_in(series.labels, _SAVED)) is not None and len(series.times):
+            seen = datetime.fromtimestamp(series.times[-1], UTC)
+            found.setdefault(_pod_name(series.labels), []).append(Checkpoint(seen=seen, at=at))
+    return {pod: tuple(sorted(each, key=lambda item: item.seen)) for pod, each in found.items()}
+
+
+_SAVED = f"annotation_{re.sub('[^a-z0-9]', '_', LAST_CHECKPOINT)}"
+"""The annotation as kube-state-metrics names it."""
+
+
 def _without_node(waiting: Iterable[tuple[Labels, FloatArray]], steps: Steps) -> FloatArray:
     """GPUs of Pods that have no Node. Where rows have `exported_node`, `node` is the scrape target's."""
     rows = [*waiting]
@@ -240,7 +257,7 @@ class _Questions:
         found: dict[_K, FloatArray] = {}
         for label in labels:
             for one in in_batches(label, names, _NAMES_AT_ONCE):
-                for series in self._grid(Selector(metric, (*matchers, one)), (*labels, *by)):
+                for series in self.grid(Selector(metric, (*matchers, one)), (*labels, *by)):
                     # A scrape target's own label may have a Node's name too.
                     if label != labels[0] and labels[0] in series.labels:
                         continue
@@ -249,10 +266,10 @@ class _Questions:
         return found
 
     def sums(self, metric: str, matchers: tuple[Matcher, ...], by: tuple[str, ...]) -> list[tuple[Labels, FloatArray]]:
-        rows = self._grid(Selector(metric, matchers), by, Combine.SUM)
+        rows = self.grid(Selector(metric, matchers), by, Combine.SUM)
         return [(series.labels, self.steps.values(series)) for series in rows]
 
-    def _grid(self, selector: Selector, by: tuple[str, ...], combine: Combine = Combine.MAX) -> Sequence[Series]:
+    def grid(self, selector: Selector, by: tuple[str, ...], combine: Combine = Combine.MAX) -> Sequence[Series]:
         question = Expression(selector, Function.LAST_IN_WINDOW, self.steps.step_seconds, combine=combine, by=by)
         try:
             return self.store.grid(question, self.steps)
