@@ -345,7 +345,7 @@ def test_an_idle_gang_counts_with_all_its_gpus_for_the_namespace_of_its_pods() -
     assert found.fleet.saving == pytest.approx(2 * 10 * 2.0)
     assert found.fleet.projected_saving_gpu_hours_per_week == pytest.approx(2 * 168)
     (team,) = found.teams
-    assert (team.namespace, team.idle_allocations) == ("team-a", 1)
+    assert (team.team, team.idle_allocations) == ("team-a", 1)
     assert team.use.saving == pytest.approx(2 * 10 * 2.0)
     assert "2 Pods" in weekly_summary(found)
     for text in (weekly_summary(found), weekly_markdown(found), weekly_html(found).replace("<wbr>", "")):
@@ -401,7 +401,7 @@ def test_savings_never_exceed_costs_and_workloads_add_up_to_teams_and_teams_to_t
         assert within(use.idle_gpu_hours, use.allocated_gpu_hours)
     names = ["allocated_gpu_hours", "cost", "saving", "saving_gpu_hours", "idle_gpu_hours"]
     for team in found.teams:
-        members = [use for use in found.workloads if use.namespace == team.namespace]
+        members = [use for use in found.workloads if use.namespace == team.team]
         for name in names:
             parts = [value for use in members if (value := getattr(use, name)) is not None]
             assert (getattr(team.use, name) or 0.0) == pytest.approx(sum(parts), abs=1e-6), name
@@ -472,7 +472,7 @@ def test_a_cheap_and_a_dear_node_of_one_model_cost_the_same_in_the_report_as_on_
     found = assemble_weekly(
         now, ledger(entries), entries, book, (), (), (), start=START, end=END, rates=rates_of(now, listed)
     )  # fmt: skip
-    of_team = {team.namespace: team.use.cost for team in found.teams}
+    of_team = {team.team: team.use.cost for team in found.teams}
     an_hour = {"team-cheap": page.cost["team-cheap", "allocated"], "team-dear": page.cost["team-dear", "idle"]}
     assert an_hour == {"team-cheap": pytest.approx(16.0), "team-dear": pytest.approx(48.0)}
     assert of_team == {name: pytest.approx(168 * cost) for name, cost in an_hour.items()}

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.weekly_machine import weekly_csvs
 from gpuwatch.say.weekly_words import parts
 from gpuwatch.sources.store.ledger import LedgerStore
+from kube.cluster_json import as_list
 from ledger.week import AT, END, START, write_week
 
 WEEK = END - START
@@ -63,9 +66,7 @@ def test_the_report_has_the_rows_of_the_ledger(report: WeeklyReport, ledger: Led
     assert allocated == pytest.approx(report.fleet.allocated_gpu_hours, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("by", "file", "column"), [(By.TEAM, "teams", "namespace"), (By.WORKLOAD, "workloads", "workload")]
-)
+@pytest.mark.parametrize(("by", "file", "column"), [(By.TEAM, "teams", "team"), (By.WORKLOAD, "workloads", "workload")])
 def test_teams_and_workloads_have_their_sums_in_every_form(
     by: By, file: str, column: str, report: WeeklyReport, ledger: Ledger
 ) -> None:
@@ -83,13 +84,37 @@ def test_the_frames_have_them_too(files: tuple[Path, Path], report: WeeklyReport
     hours = frames.ledger()
     by_row = hours.groupby("row")["gpu_hours"].sum()
     assert by_row.to_dict() == pytest.approx({item.name: item.gpu_hours for item in sums(ledger, By.ROW)})
-    held = hours[hours["namespace"] != ""]
+    held = hours[hours["team"] != ""]
     pd.testing.assert_series_equal(
-        held.groupby("namespace")["gpu_hours"].sum(),
-        frames.cost().set_index("namespace")["allocated_gpu_hours"].sort_index(),
+        held.groupby("team")["gpu_hours"].sum(),
+        frames.cost().set_index("team")["allocated_gpu_hours"].sort_index(),
         check_names=False,
     )
     assert len(report.teams) == len(frames.cost())
+
+
+def test_a_team_is_what_the_label_of_its_namespace_says(
+    files: tuple[Path, Path], opened: Opened, tmp_path: Path
+) -> None:
+    """In the ledger that is read and in the one that is kept, and in the report of it."""
+    telemetry, cluster = files
+    folder = shutil.copytree(cluster, tmp_path / "cluster")
+    meta = {"name": "ml", "labels": {"example.org/team": "research"}}
+    (folder / "namespaces.json").write_text(
+        json.dumps(as_list({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}))
+    )
+    options = {"telemetry": (telemetry,), "cluster": folder, "no_cluster": False, "prometheus": None, "at": AT}
+    labelled = open_sources(options, Settings(team_label="example.org/team"))
+    day = timedelta(days=1)
+    ledger = read_ledger(labelled, day, quiet=True)
+    assert ledger.teams == {"ml": "research"}
+    store = LedgerStore.open(tmp_path / "ledger", "USD")
+    kept = kept_hours(labelled, store, day, kept=keep_ledger(labelled, store, quiet=True))
+    assert kept.ledger.teams == ledger.teams
+    found = week_of(labelled, size(labelled, None, day, quiet=True), kept, day)
+    assert [team.team for team in found.teams] == ["research"]
+    assert found.teams[0].use.allocated_gpu_hours == pytest.approx(found.fleet.allocated_gpu_hours)
+    assert read_ledger(replace(labelled, settings=opened.settings), day, quiet=True).teams == {}
 
 
 def test_a_report_of_what_is_kept_is_the_same_and_knows_the_period_before(

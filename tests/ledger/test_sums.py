@@ -77,6 +77,14 @@ def test_each_way_to_sum_has_every_hour_once(by: By) -> None:
     assert len({item.name for item in found}) == len(found)
 
 
+def test_namespaces_of_one_team_are_joined_by_their_label() -> None:
+    hours = {"a": 1.0, "b": 2.0, "c": 4.0}
+    entries = [entry(Row.USEFUL, each, namespace=name, workload=f"Job/{name}/x") for name, each in hours.items()]
+    ledger = replace(of(*entries, entry(Row.USABLE, 8.0, namespace="", workload="")), teams={"a": "red", "c": "red"})
+    assert [(each.name, each.gpu_hours) for each in sums(ledger, By.TEAM)] == [("", 8.0), ("red", 5.0), ("b", 2.0)]
+    assert [ledger.team(name) for name in ("a", "b", "")] == ["red", "b", ""]
+
+
 def test_what_no_pod_has_is_no_workload() -> None:
     assert [(item.name, item.gpu_hours) for item in sums(FLEET, By.WORKLOAD)] == [
         ("Job/ml/train", 55),

@@ -179,7 +179,7 @@ def test_tables_stay_tables_for_those_who_hear_them(browser: Browser, tmp_path: 
             tree: Any = json.dumps(opened.locator("#teams").aria_snapshot())
             assert opened.get_by_role("main").count() == 1
             assert opened.get_by_role("navigation", name="Sections").count() == 1
-            table = opened.get_by_role("table", name="GPU-hours and money by namespace")
+            table = opened.get_by_role("table", name="GPU-hours and money by team")
             assert table.get_by_role("rowheader").count() == ACT_SHOWN < len(full_report().teams)
             assert table.get_by_role("columnheader").count() == 12
         assert "rowheader" in tree

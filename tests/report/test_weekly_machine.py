@@ -57,7 +57,7 @@ def test_unknown_is_null_and_an_empty_cell_never_zero() -> None:
         assert (row["sm_active_ratio"] == "") is (item.sm_active_ratio is None)
         assert (row["cost"] == "") is (item.cost is None)
         assert (row["memory_peak_bytes"] == "") is (item.memory_peak_bytes is None)
-    assert {row["namespace"] for row in rows(report, "teams.csv") if row["sm_gpu_hours"] == ""} == {"fraud"}
+    assert {row["team"] for row in rows(report, "teams.csv") if row["sm_gpu_hours"] == ""} == {"fraud"}
 
 
 def test_not_a_number_is_unknown() -> None:
@@ -81,7 +81,7 @@ def test_text_is_never_a_formula(text: str) -> None:
             advised.recommendation, reason=text, key=replace(advised.recommendation.key, workload=text, container=text)
         ),
     )
-    team = replace(report.teams[0], namespace=text, gpu_models={text: 1.0})
+    team = replace(report.teams[0], team=text, gpu_models={text: 1.0})
     assert report.actions
     acted = (replace(report.actions[0], target=text, said=text),)
     for name, content in weekly_csvs(replace(report, workloads=(item,), teams=(team,), actions=acted)).items():

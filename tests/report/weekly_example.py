@@ -270,7 +270,7 @@ def huge_report(workloads: int) -> WeeklyReport:
     return replace(
         report,
         workloads=many,
-        teams=tuple(replace(report.teams[0], namespace=f"team-{n}") for n in range(200)),
+        teams=tuple(replace(report.teams[0], team=f"team-{n}") for n in range(200)),
         idle=tuple(replace(pod, subject=Subject(SubjectKind.POD, f"team-{n % 200}/pod-{n}")) for n in numbers),
         degraded=tuple(replace(report.degraded[0], node=f"node-{n}") for n in numbers),
         outcomes=report.outcomes * 100,
@@ -336,7 +336,7 @@ def _teams(workloads: tuple[WorkloadUse, ...]) -> tuple[TeamUse, ...]:
         known = [item.projected_saving_per_week for item in savings if item.projected_saving_per_week is not None]
         teams.append(
             TeamUse(
-                namespace=team,
+                team=team,
                 use=Use(
                     capacity_gpu_hours=None,
                     allocated_gpu_hours=allocated,
@@ -358,7 +358,7 @@ def _teams(workloads: tuple[WorkloadUse, ...]) -> tuple[TeamUse, ...]:
                 idle_allocations=2 if team == "research" else 0,
             )
         )
-    return tuple(sorted(teams, key=lambda item: (-item.use.allocated_gpu_hours, item.namespace)))
+    return tuple(sorted(teams, key=lambda item: (-item.use.allocated_gpu_hours, item.team)))
 
 
 def _curve(allocated: float, busy: float, chance: random.Random) -> tuple[UsePoint, ...]:

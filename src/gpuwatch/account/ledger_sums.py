@@ -13,7 +13,7 @@ class By(StrEnum):
     """What hours are summed by."""
 
     ROW = "row"
-    TEAM = "team"  # the Namespace
+    TEAM = "team"
     WORKLOAD = "workload"
     NODE = "node"
     MODEL = "model"
@@ -41,7 +41,8 @@ class LedgerSum:
 def sums(ledger: Ledger, by: By) -> tuple[LedgerSum, ...]:
     """Every hour is in exactly one sum, so they add up to the capacity. Rows and hours in their order, others by
     GPU-hours, most first. What no Pod has is named ''."""
-    parts = grouped(ledger.entries, _NAMES[by])
+    name_of = _NAMES.get(by, lambda entry: ledger.team(entry.namespace))
+    parts = grouped(ledger.entries, name_of)
     found = [_sum(name, parts[name]) for name in parts]
     if by is By.ROW:
         order = list(Row)
@@ -53,7 +54,6 @@ def sums(ledger: Ledger, by: By) -> tuple[LedgerSum, ...]:
 
 _NAMES: Mapping[By, Callable[[LedgerEntry], str]] = {
     By.ROW: lambda entry: entry.row,
-    By.TEAM: lambda entry: entry.namespace,
     By.WORKLOAD: lambda entry: entry.workload,
     By.NODE: lambda entry: entry.node,
     By.MODEL: lambda entry: entry.gpu_model,

@@ -100,7 +100,7 @@ def assemble_weekly(
         previous=_previous(before),
         rows=_rows(ledger),
         curve=_curve(hourly, start, end),
-        teams=_teams(hours, recommendations, idle, savings),
+        teams=_teams(ledger, recommendations, idle, savings),
         workloads=workloads,
         top_changes=tuple(sorted(recommendations, key=by_worth)[:TOP_CHANGES]),
         idle=tuple(sorted(idle, key=lambda item: -idle_cost.get(item.id, 0.0))),
@@ -185,34 +185,38 @@ def _curve(entries: Iterable[LedgerEntry], start: datetime, end: datetime) -> tu
 
 
 def _teams(
-    entries: Iterable[LedgerEntry],
+    ledger: Ledger,
     recommendations: Iterable[Recommendation],
     idle: Sequence[Finding],
     savings: Savings,
 ) -> tuple[TeamUse, ...]:
-    by_namespace = grouped((each for each in entries if each.namespace), lambda each: each.namespace)
+    by_team = grouped((each for each in ledger.entries if each.namespace), lambda each: ledger.team(each.namespace))
     for namespace in {*savings.projected, *savings.conditional}:
-        by_namespace.setdefault(namespace, [])  # nothing allocated in this period, but with advice
-    advised = Counter(item.key.namespace for item in recommendations)
-    allocations = Counter(namespace_of(finding) for finding in idle)
+        by_team.setdefault(ledger.team(namespace), [])  # nothing allocated in this period, but with advice
+    advised = Counter(ledger.team(item.key.namespace) for item in recommendations)
+    allocations = Counter(ledger.team(namespace_of(finding)) for finding in idle)
     teams = []
-    for namespace, found in by_namespace.items():
+
+    def saved(sums: Mapping[str, Sum], team: str) -> Sum:
+        return _sum(each for namespace, each in sums.items() if ledger.team(namespace) == team)
+
+    for team, found in by_team.items():
         models: dict[str, float] = defaultdict(float)
         for each in found:
             models[each.gpu_model] += each.gpu_hours
         use = _with_savings(
-            use_of(found), savings.in_span[namespace], savings.projected[namespace], savings.conditional[namespace]
+            use_of(found), *(saved(each, team) for each in (savings.in_span, savings.projected, savings.conditional))
         )
         teams.append(
             TeamUse(
-                namespace=namespace,
+                team=team,
                 use=use,
                 gpu_models=dict(sorted(models.items())),
-                recommendations=advised[namespace],
-                idle_allocations=allocations[namespace],
+                recommendations=advised[team],
+                idle_allocations=allocations[team],
             )
         )
-    return tuple(sorted(teams, key=lambda team: (-team.use.allocated_gpu_hours, team.namespace)))
+    return tuple(sorted(teams, key=lambda each: (-each.use.allocated_gpu_hours, each.team)))
 
 
 def _with_savings(use: Use, in_span: Sum, projected: Sum, conditional: Sum) -> Use:

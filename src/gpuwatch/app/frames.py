@@ -23,7 +23,7 @@ from gpuwatch.app.weekly_report import week_of
 from gpuwatch.facts.model.decision import Analysis
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.frames import GAPS, PROFILES, allocation_columns, to_frame
-from gpuwatch.say.ledger_tables import COLUMNS
+from gpuwatch.say.ledger_tables import entry_columns
 from gpuwatch.say.machine import FINDINGS
 from gpuwatch.say.weekly_machine import weekly_tables
 
@@ -80,7 +80,8 @@ class Frames:
             raise SourceError(
                 f"{self.source} has no ledger, which this needs: read a Prometheus or a recording of days"
             )
-        return to_frame(COLUMNS, self.hours().ledger.entries)
+        ledger = self.hours().ledger
+        return to_frame(entry_columns(ledger), ledger.entries)
 
     def gaps(self) -> pd.DataFrame:
         """What could not be read, why, and what to do; the profiles' gaps too, once a table has needed them."""

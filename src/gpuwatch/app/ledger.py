@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -64,10 +64,11 @@ def read_ledger(opened: Opened, length: timedelta, *, quiet: bool = False) -> Le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What one call of `keep_ledger` found: gaps, and what GPUs cost now."""
+    """What one call of `keep_ledger` found: gaps, what GPUs cost now, and teams, as in Ledger."""
 
     gaps: tuple[Gap, ...] = ()
     rates: Rates = Rates()
+    teams: Mapping[str, str] = field(default_factory=dict)
 
 
 def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> Kept:
@@ -106,7 +107,7 @@ def keep_ledger(opened: Opened, store: LedgerStore, *, quiet: bool = False) -> K
             start = final
             if span.end < wanted or wanted == reader.until:
                 break
-    return Kept(gaps=tuple(dict.fromkeys((*gaps, *store.gaps))), rates=reader.rates)
+    return Kept(gaps=tuple(dict.fromkeys((*gaps, *store.gaps))), rates=reader.rates, teams=reader.teams)
 
 
 def kept_ledger(
@@ -118,7 +119,7 @@ def kept_ledger(
     Hours keep the price that they had; one that had none, or one in another currency, costs what its Node costs now.
     """
     entries = tuple(_priced(_kept(opened, store, length, end), kept.rates))
-    return _ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps), store.losses())
+    return _ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps), store.losses(), kept.teams)
 
 
 def _until(opened: Opened, end: datetime | None) -> datetime:
@@ -224,7 +225,7 @@ def kept_hours(
     before = _ledger(opened, tuple(store.days(first, last)), last, ())
     entries, hourly = _by_day(_priced(_kept(opened, store, length, end), kept.rates))
     return Hours(
-        ledger=_ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps), store.losses()),
+        ledger=_ledger(opened, entries, _until(opened, end), (*kept.gaps, *store.gaps), store.losses(), kept.teams),
         hourly=hourly,
         before=before if _reaches(before, first) else None,
     )
@@ -241,6 +242,7 @@ def _ledger(
     end: datetime,
     gaps: Iterable[Gap],
     losses: Iterable[Loss] = (),
+    teams: Mapping[str, str] | None = None,
 ) -> Ledger:
     start = min((each.hour for each in entries), default=end)
     return Ledger(
@@ -252,6 +254,7 @@ def _ledger(
         capacity_gpu_hours=math.fsum(each.gpu_hours for each in entries),
         entries=entries,
         losses=tuple(each for each in losses if start < each.at <= end),
+        teams=teams or {},
         gaps=tuple(dict.fromkeys(gaps)),
     )
 
@@ -335,6 +338,13 @@ class _Reader:
     rates: Rates
     until: datetime
 
+    @property
+    def teams(self) -> Mapping[str, str]:
+        """As in Ledger, by the labels that Namespaces have now."""
+        label = self.opened.settings.team_label
+        found = {each.name: each.labels.get(label, "") for each in self.snapshot.cluster.namespaces} if label else {}
+        return {name: team for name, team in found.items() if team}
+
     def read(
         self,
         start: datetime,
@@ -388,6 +398,7 @@ class _Reader:
             capacity_gpu_hours=capacity,
             entries=entries,
             losses=span.losses,
+            teams=self.teams,
             gaps=self.gaps(span),
         )
 

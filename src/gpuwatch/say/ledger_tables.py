@@ -17,15 +17,19 @@ from gpuwatch.say.ledger_words import CAUSES, GROUPS, ROWS
 from gpuwatch.say.machine import FLAG, NUMBER, TIME, Column, Columns, fields
 from gpuwatch.say.weekly_words import gpu_hours, money, percent
 
-COLUMNS: Columns[LedgerEntry] = {
-    **fields("hour", dtype=TIME),
-    **fields("node", "pool", "gpu_model", "namespace", "workload"),
-    "group": Column(lambda entry: entry.row.group),
-    **fields("row"),
-    **fields("unknown", dtype=FLAG),
-    **fields("gpu_hours", "cost", dtype=NUMBER),
-}
-"""A row per entry. The currency of the cost is the ledger's."""
+
+def entry_columns(ledger: Ledger) -> Columns[LedgerEntry]:
+    """A row per entry. The currency of the cost is the ledger's."""
+    return {
+        **fields("hour", dtype=TIME),
+        **fields("node", "pool", "gpu_model"),
+        "team": Column(lambda entry: ledger.team(entry.namespace)),
+        **fields("namespace", "workload"),
+        "group": Column(lambda entry: entry.row.group),
+        **fields("row"),
+        **fields("unknown", dtype=FLAG),
+        **fields("gpu_hours", "cost", dtype=NUMBER),
+    }
 
 
 def ledger_tables(ledger: Ledger, by: By, *, rows: int = 30) -> RenderableType:

@@ -72,7 +72,7 @@ def _workloads(report: WeeklyReport) -> Columns[WorkloadUse]:
 def _teams(report: WeeklyReport) -> Columns[TeamUse]:
     use = partial(fields, of="use", dtype=NUMBER)
     return {
-        **fields("namespace"),
+        **fields("team"),
         **use("allocated_gpu_hours"),
         "busy_gpu_hours": Column(lambda team: busy_gpu_hours(team.use), NUMBER),
         "busy_ratio": Column(lambda team: busy_ratio(team.use), NUMBER),

@@ -11,7 +11,7 @@ from gpuwatch.app.cli.terminal import print_listing
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.ledger import ledger_of
 from gpuwatch.app.sources import checked_sources
-from gpuwatch.say.ledger_tables import COLUMNS, OPENCOST, days_of_workloads, ledger_tables
+from gpuwatch.say.ledger_tables import OPENCOST, days_of_workloads, entry_columns, ledger_tables
 from gpuwatch.say.tables import gap_tables
 from gpuwatch.sources.store.ledger import DETAIL_OF_DAYS
 
@@ -29,6 +29,6 @@ def run_ledger(
     if form == "opencost-csv":
         print_listing(ledger, "csv", tables, (), OPENCOST, days_of_workloads(ledger), output_file)
     else:
-        print_listing(ledger, form, tables, (), COLUMNS, ledger.entries, output_file)
+        print_listing(ledger, form, tables, (), entry_columns(ledger), ledger.entries, output_file)
     # Without a GPU nothing is known; that is no fleet without waste.
     return ExitCode.OK if ledger.entries else ExitCode.FAILED

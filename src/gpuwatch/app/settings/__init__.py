@@ -63,6 +63,9 @@ class Settings(BaseSettings):
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
     """Of all sums of money: ISO 4217, three capital letters. Prices in another currency do not count. The catalog's are
     in USD, so EUR here needs `prices` in EUR."""
+    team_label: str = ""
+    """Label of Namespaces whose value is their team in the ledger and the weekly report. A Namespace without it is a
+    team of its own, and so is each one if this is empty."""
     discounts: tuple[Discount, ...] = ()
     """What you pay of the list prices, such as [{capacity: spot, price_ratio: 0.35}, {instance_types: "p5.*",
     price_ratio: 0.6}]. The first entry that covers a Node counts. capacity: on_demand, spot or reserved, by the Node's

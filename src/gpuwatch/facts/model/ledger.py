@@ -135,7 +135,8 @@ class Ledger:
     """The entries of (start, end], which add up to capacity_gpu_hours.
 
     capacity_gpu_hours: of every GPU from its first to its last appearance; a GPU that is missing still counts.
-    currency: of all costs, ISO 4217. losses: what the rows `lost` are made of, by their end.
+    currency: of all costs, ISO 4217. losses: what the rows `lost` are made of, by their end. teams: of Namespaces whose
+    label names one.
     """
 
     version: int
@@ -146,7 +147,12 @@ class Ledger:
     capacity_gpu_hours: float
     entries: tuple[LedgerEntry, ...]
     losses: tuple[Loss, ...] = ()
+    teams: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+
+    def team(self, namespace: str) -> str:
+        """'' of what no Pod has."""
+        return self.teams.get(namespace, namespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

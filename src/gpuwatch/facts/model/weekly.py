@@ -65,9 +65,9 @@ class UsePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamUse:
-    """One namespace."""
+    """team: the Namespace, or what its label `team_label` says."""
 
-    namespace: str
+    team: str
     use: Use
     gpu_models: Mapping[str, float]  # model → allocated GPU-hours
     recommendations: int
