@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -139,7 +140,7 @@ def _archive(folder: Path, names: str, target: Path) -> None:
 
 def kept_series(fleet: SimulatedFleet) -> Iterator[RecordedSeries]:
     """What the packaged recording has of the fleet's series."""
-    return (_few_digits(one) for one in fleet.series() if one.metric != _UNREAD)
+    return (_few_digits(one) for one in (*fleet.series(), *fleet.state_series()) if one.metric != _UNREAD)
 
 
 @click.command()
@@ -163,7 +164,7 @@ def main(seed: int | None, gpus: int | None, days: float | None, folder: Path, p
     else:
         fleet = simulated(7 if seed is None else seed, gpus or 64, days or 7.0)
         write(fleet, folder)
-        write_recording(folder / "telemetry.parquet", fleet.series())
+        write_recording(folder / "telemetry.parquet", chain(fleet.series(), fleet.state_series()))
     show(folder)
 
 

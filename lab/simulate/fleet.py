@@ -14,7 +14,7 @@ from lab.simulate.exporter import MachineExporter, fleet_series, prometheus_up
 from lab.simulate.faults import FaultPlanter
 from lab.simulate.forms import Object
 from lab.simulate.idle import plant_idle
-from lab.simulate.kube_state_metrics import owner_series
+from lab.simulate.kube_state_metrics import owner_series, state_series
 from lab.simulate.metrics import Metric
 from lab.simulate.node_objects import exporter_objects, node_object
 from lab.simulate.oversized import make_oversized
@@ -79,6 +79,11 @@ class SimulatedFleet:
         yield from fleet_series(exporters, only)
         if only is None:
             yield from owner_series(self.plan, self.runs, up)
+
+    def state_series(self) -> Iterator[RecordedSeries]:
+        """What kube-state-metrics tells of Nodes and containers, grouped by metric. They are no part of `series`: rules
+        are measured without them."""
+        return state_series(self.plan, self.machines, self.scripts, self.runs, prometheus_up(self.plan))
 
     def cluster_objects(self, at: datetime | None = None) -> list[Object]:
         """Kubernetes objects as kubectl prints them, by default at the window's end. Raises ValueError for a moment

@@ -38,15 +38,15 @@ def node_object(plan: FleetPlan, machine: Machine, script: MachineScript, at: fl
         "labels": _labels(machine),
         "taints": taints,
         "address": machine.address,
-        "capacity": host | _resources(machine, set()),
-        "allocatable": host | _resources(machine, broken),
+        "capacity": host | resources(machine, set()),
+        "allocatable": host | resources(machine, broken),
         "conditions": conditions,
     }
     node: Object = fill(OBJECTS["Node"], values)
     return node
 
 
-def _resources(machine: Machine, broken: set[int]) -> dict[str, str]:
+def resources(machine: Machine, broken: set[int]) -> dict[str, str]:
     counts = Counter({"nvidia.com/gpu": 0})
     for card in machine.cards:
         for instance in card.instances:

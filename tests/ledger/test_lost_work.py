@@ -56,6 +56,7 @@ def ends(told: ContainerHistory, **facts: Any) -> list[tuple[int, LossCause]]:
         "not_ready": blank,
         "degraded": blank,
         "successors": (),
+        "scheduled": False,
         "lives": False,
     }
     return [(each.end, each.cause) for each in endings_of(told, runs_of(told, BEGIN, STEP), **{**known, **facts})]
@@ -95,6 +96,8 @@ def test_a_pod_that_was_deleted_was_stopped_unless_another_takes_its_place() -> 
     assert ends(gone, successors=(39 + 24,)) == [(40, LossCause.DISRUPTED)]
     assert ends(gone, successors=(39 + 25,)) == []
     assert ends(gone, successors=(12,)) == []  # it ran beside it
+    # The next one of a CronJob may have begun by its schedule.
+    assert ends(gone, successors=(44,), scheduled=True) == [(40, LossCause.UNKNOWN)]
 
 
 def test_a_pod_that_was_gone_when_kube_state_metrics_was_back_may_have_failed() -> None:

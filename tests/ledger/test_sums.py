@@ -16,7 +16,7 @@ from rich.console import Console
 import gpuwatch
 from gpuwatch.account.ledger_sums import By, goodput, sums, total
 from gpuwatch.app.cli.main import cli
-from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Row
+from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Loss, LossCause, Row
 from gpuwatch.say.ledger_tables import GROUPS, ROWS, days_of_workloads, goodput_words, ledger_tables
 from ledger.week import AT, CAPACITY_GPU_HOURS, write_week
 
@@ -144,6 +144,30 @@ def test_the_table_adds_up() -> None:
     assert lines[2].split() == ["Working", "35.0", "35.0", "%", "5.0", "80.00", "USD"]
     (everything,) = (line for line in lines if line.startswith("All "))
     assert everything.split() == ["All", "89.0", "89.0", "%", "11.0", "140", "USD"]
+
+
+def test_failures_are_listed_and_other_ends_are_counted() -> None:
+    failed = Loss(
+        at=datetime(2026, 3, 2, 9, tzinfo=UTC),
+        since=None,
+        node="gpu-1",
+        gpu_model="H100",
+        namespace="ml",
+        workload="Job/ml/train",
+        cause=LossCause.OUT_OF_MEMORY,
+        unknown=False,
+        gpus=2.0,
+        ratio=1.0,
+        gpu_hours=7.3,
+    )
+    unsure = replace(failed, workload="Job/ml/tune", cause=LossCause.UNKNOWN, unknown=True, gpu_hours=3.0)
+    ledger = of(entry(Row.LOST, 7.3), entry(Row.LOST, 3.0, unknown=True))
+    text = " ".join(shown(replace(ledger, losses=(failed, unsure))).split())
+    assert "Job/ml/train gpu-1 03-02 09:00 out of memory 7.3" in text
+    assert "Pods of 1 workload ended, and it is not known whether they failed: up to 3.0 GPU-hours" in text
+    assert "Job/ml/tune" not in text
+    assert "0 to 7.3" in " ".join(shown(replace(ledger, losses=(replace(failed, unknown=True),))).split())
+    assert "lost to failures" not in shown(ledger)
 
 
 def test_the_table_of_names_fits_into_80_columns() -> None:

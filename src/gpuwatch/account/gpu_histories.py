@@ -13,6 +13,7 @@ from gpuwatch.account.fleet_cost import NO_POOL
 from gpuwatch.account.ledger import ACTIVE_RATIO, LOAD_SECONDS, MODEL_BYTES, Floats, GpuHistory, HoldHistory
 from gpuwatch.account.lost_work import Ending, LostSpan, Run, can_lose, endings_of, runs_of, spans_by_pod
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
+from gpuwatch.facts.frameworks import kind_name
 from gpuwatch.facts.model.cluster import Cluster, Node, Pod
 from gpuwatch.facts.model.decision import Finding, FindingKind, Verdict
 from gpuwatch.facts.model.grouping import grouped
@@ -412,6 +413,7 @@ def _lost(
                     not_ready=not_ready,
                     degraded=np.max(faults, axis=0) > 0 if faults else np.zeros(fleet.count, np.bool_),
                     successors=successors,
+                    scheduled=kind_name(owner) == "CronJob",
                     lives=ref in pods,
                 )
             ]

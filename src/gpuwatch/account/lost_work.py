@@ -110,10 +110,12 @@ def endings_of(
     not_ready: npt.NDArray[np.bool_],
     degraded: npt.NDArray[np.bool_],
     successors: Sequence[int],
+    scheduled: bool,
     lives: bool,
 ) -> Iterator[Ending]:
     """The runs that ended before their work was done. reported: kube-state-metrics had series. not_ready, degraded: its
-    Node, or a GPU of it, was. successors: steps at which other Pods of its workload began. lives: the Pod still is."""
+    Node, or a GPU of it, was. successors: steps at which other Pods of its workload began; scheduled: by their time, so
+    that they may take nobody's place. lives: the Pod still is."""
     count, over = len(reported), life.first + len(life.running)
     started = np.asarray(life.started)
     known, unsure = started > 0, np.isnan(started) & (np.asarray(life.running) == 1)
@@ -141,6 +143,8 @@ def endings_of(
         else:
             # Its Pod was deleted. Without another one in its place somebody stopped it, and threw nothing away.
             cause = LossCause.DISRUPTED if replaced or anew or not run.is_last else None
+            if replaced and scheduled:
+                cause = LossCause.UNKNOWN
         if cause in (LossCause.ERROR, LossCause.NODE) and degraded[near].any():
             cause = LossCause.GPU
         if cause is not None:

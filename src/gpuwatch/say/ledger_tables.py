@@ -11,11 +11,12 @@ from rich.text import Text
 
 from gpuwatch.account.ledger_sums import By, Goodput, Span, goodput, sums, total
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, Loss, Row
+from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, Loss, LossCause, Row
 from gpuwatch.say.layout import FoldedName, cut, new_table
 from gpuwatch.say.ledger_words import CAUSES, GROUPS, ROWS
 from gpuwatch.say.machine import FLAG, NUMBER, TIME, Column, Columns, fields
 from gpuwatch.say.weekly_words import gpu_hours, money, percent
+from gpuwatch.say.words import plural
 
 
 def entry_columns(ledger: Ledger) -> Columns[LedgerEntry]:
@@ -39,8 +40,8 @@ def ledger_tables(ledger: Ledger, by: By, *, rows: int = 30) -> RenderableType:
     parts: list[RenderableType] = [_by_row(ledger) if by is By.ROW else _by_name(ledger, by, rows)]
     if by is not By.ROW:
         parts += cut(len(sums(ledger, by)), rows)
-    elif ledger.losses:
-        parts += (Text(), _losses(ledger.losses, rows), *cut(len(ledger.losses), rows))
+    else:
+        parts += _losses(ledger.losses, rows)
     return Together(*parts, Text(), *(Text(line) for line in goodput_words(goodput(ledger))), Text())
 
 
@@ -78,19 +79,26 @@ def _by_row(ledger: Ledger) -> RenderableType:
     return table
 
 
-def _losses(losses: Sequence[Loss], rows: int) -> RenderableType:
-    table = new_table("Work lost to failures, most first", "workload", "Node", "ended (UTC)", "why", "GPU-hours")
-    table.columns[-1].justify = "right"
-    for each in sorted(losses, key=lambda item: (-item.gpu_hours, item.at, item.node, item.workload))[:rows]:
-        bound = "0 to " * each.unknown
-        table.add_row(
-            FoldedName(each.workload),
-            FoldedName(each.node),
-            f"{each.at:%m-%d %H:%M}",
-            CAUSES[each.cause],
-            f"{bound}{gpu_hours(each.gpu_hours)}",
+def _losses(losses: Sequence[Loss], rows: int) -> Iterable[RenderableType]:
+    """The failures, and in one line the ends of which nobody knows whether they were."""
+    failures = [each for each in losses if each.cause is not LossCause.UNKNOWN]
+    if failures:
+        table = new_table("Work lost to failures, most first", "workload", "Node", "ended (UTC)", "why", "GPU-hours")
+        table.columns[-1].justify = "right"
+        for each in sorted(failures, key=lambda item: (-item.gpu_hours, item.at, item.node, item.workload))[:rows]:
+            amount = f"{'0 to ' * each.unknown}{gpu_hours(each.gpu_hours)}"
+            names = (FoldedName(each.workload), FoldedName(each.node))
+            table.add_row(*names, f"{each.at:%m-%d %H:%M}", CAUSES[each.cause], amount)
+        yield from (Text(), table, *cut(len(failures), rows))
+    ends = [each for each in losses if each.cause is LossCause.UNKNOWN]
+    if ends:
+        hours = gpu_hours(math.fsum(each.gpu_hours for each in ends))
+        workloads = plural(len({each.workload for each in ends}), "workload")
+        yield Text()
+        yield Text(
+            f"Pods of {workloads} ended, and it is not known whether they failed: up to {hours} GPU-hours of their "
+            "work are lost. kube-state-metrics tells how containers end."
         )
-    return table
 
 
 def _by_name(ledger: Ledger, by: By, rows: int) -> RenderableType:
