@@ -130,7 +130,10 @@ def published(version: str, schemas: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version",
+    [VERSIONS[0], *(pytest.param(each, marks=pytest.mark.versions) for each in VERSIONS[1:-1]), VERSIONS[-1]],
+)
 def test_it_is_valid_for_each_version(version: str, helm_chart: Chart, helm_build: HelmBuild, schemas: Path) -> None:
     for name in MATRIX if version == VERSIONS[-1] else ("default", "everything"):
         rendered = helm_chart.template(MATRIX[name], "--kube-version", version, apis=(OPERATOR, GRAFANA))

@@ -176,6 +176,7 @@ def _differs(build: ServerBuild, rule: dict[str, Any]) -> bool:
 
 @pytest.mark.prometheus
 @pytest.mark.slow
+@pytest.mark.mutants
 @pytest.mark.parametrize("alert", RULES)
 def test_every_number_matters(alert: str, prometheus_builds: dict[int, ServerBuild]) -> None:
     """With one number of an alert changed, or its wait, some case comes out otherwise, by one promtool or the other:
