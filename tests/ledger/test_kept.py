@@ -446,6 +446,10 @@ def test_a_damaged_piece_is_told_and_the_next_hours_count_once(table: str) -> No
     (gap,) = store.gaps
     assert gap.kind is GapKind.BAD_INPUT
     assert "a part is damaged" in gap.detail
+    # A counter that begins anew has nothing to take off.
+    assert [each.gpu_hours for each in store.restated()] == (
+        [] if table in ("ledgertotal", "ledgerrestated") else [3.75]
+    )
     assert sum(each.gpu_hours for each in days) <= sum(each.gpu_hours for each in HOURS) + 1e-9
     assert sum(each.gpu_hours for each in store.total()) <= sum(each.gpu_hours for each in HOURS) + 1e-9
 

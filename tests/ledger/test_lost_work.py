@@ -133,7 +133,7 @@ def test_where_no_start_is_exported_it_may_have_restarted_at_any_time() -> None:
 
 
 def failed(end: int, cause: LossCause = LossCause.ERROR) -> Ending:
-    return Ending(end=end, cause=cause, start=None)
+    return Ending(end=end, cause=cause)
 
 
 def ran(begin: int, end: int | None, start: float | None) -> Run:

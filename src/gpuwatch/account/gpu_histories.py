@@ -389,13 +389,13 @@ def _lost(
     windows = grouped((each for each in fleet.windows if each.pod), lambda each: each.pod)
     workloads = {ref: owner for ref in windows if can_lose(owner := fleet.owners.get(ref) or f"Pod/{ref}")}
     lives = grouped(fleet.history.containers.values(), lambda life: life.pod)
-    runs = {life.pod: runs_of(life, begin, step) for life in fleet.history.containers.values()}
-    begins = {ref: min(run.begin for run in of) for ref, of in runs.items() if of}
+    runs = {name: runs_of(life, begin, step) for name, life in fleet.history.containers.items()}
+    own: dict[PodRef, Sequence[Run]] = {pod: of for (pod, _), of in runs.items()}
+    begins = {ref: min(run.begin for run in of) for ref, of in own.items() if of}
     of_owner = grouped((ref for ref in begins if ref in workloads), lambda ref: workloads[ref])
     node = next(iter(fleet.history.nodes.values()), None)
     reported = np.zeros(fleet.count, np.bool_) if node is None else ~np.isnan(node.ready)
     endings: dict[PodRef, Sequence[Ending]] = {}
-    own: dict[PodRef, Sequence[Run]] = dict(runs)
     for ref, owner in workloads.items():
         held = windows[ref]
         facts = fleet.history.nodes.get(fleet.node_of.get(held[-1].uuid, ""))
@@ -408,7 +408,7 @@ def _lost(
                 for life in lives[ref]
                 for each in endings_of(
                     life,
-                    runs_of(life, begin, step),
+                    runs[ref, life.container],
                     reported=reported,
                     not_ready=not_ready,
                     degraded=np.max(faults, axis=0) > 0 if faults else np.zeros(fleet.count, np.bool_),
@@ -422,7 +422,7 @@ def _lost(
             end = max(fleet.place(each.start) + max(map(len, each.values.values()), default=0) for each in held)
             own[ref] = [Run(begin=min(fleet.place(each.start) for each in held), end=end, start=None)]
             if pods[ref].restarts if ref in pods else end < fleet.count:
-                endings[ref] = [Ending(end=end, cause=LossCause.UNKNOWN, start=None)]
+                endings[ref] = [Ending(end=end, cause=LossCause.UNKNOWN)]
     checkpoints: dict[str, Sequence[Checkpoint]] = dict(fleet.past.checkpoints)
     for ref, told in fleet.history.checkpoints.items():
         checkpoints[ref] = (*checkpoints.get(ref, ()), *told)

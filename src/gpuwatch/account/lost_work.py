@@ -16,8 +16,6 @@ from gpuwatch.facts.frameworks import kind_of
 from gpuwatch.facts.frameworks.framework import Nature
 from gpuwatch.facts.model.ledger import ENDINGS, Checkpoint, ContainerHistory, LossCause
 
-_Floats = npt.NDArray[np.float64]
-
 TOGETHER_STEPS = 6
 """Ends within half an hour are of one failure: members of a gang follow each other, and a crash loop goes on."""
 SUCCESSOR_STEPS = 24
@@ -49,11 +47,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """The end of a run before its work was done. end: the step after it. start: as in Run."""
+    """The end of a run before its work was done. end: the step after it."""
 
     end: int
     cause: LossCause
-    start: float | None
 
 
 def can_lose(workload: str) -> bool:
@@ -64,8 +61,7 @@ def can_lose(workload: str) -> bool:
 
 def runs_of(life: ContainerHistory, begin: float, step_seconds: int) -> tuple[Run, ...]:
     """The runs of a container, in order. begin: Unix seconds of the span's begin."""
-    running, started = np.asarray(life.running), np.asarray(life.started)
-    ended = np.asarray(life.ended)
+    running, started, ended = (np.asarray(each) for each in (life.running, life.started, life.ended))
     runs = np.flatnonzero(running == 1)
     if not len(runs):
         return ()
@@ -121,7 +117,7 @@ def endings_of(
     known, unsure = started > 0, np.isnan(started) & (np.asarray(life.running) == 1)
     if len(after := np.flatnonzero(unsure & ~np.maximum.accumulate(known[::-1])[::-1])):
         # It may have started anew since the last start that is known.
-        yield Ending(end=life.first + int(after[-1]) + 1, cause=LossCause.UNKNOWN, start=None)
+        yield Ending(end=life.first + int(after[-1]) + 1, cause=LossCause.UNKNOWN)
     for run, later in zip_longest(runs, runs[1:]):
         end = run.end if run.end is not None else over
         until = later.begin if later is not None else over
@@ -148,7 +144,7 @@ def endings_of(
         if cause in (LossCause.ERROR, LossCause.NODE) and degraded[near].any():
             cause = LossCause.GPU
         if cause is not None:
-            yield Ending(end=end, cause=cause, start=run.start)
+            yield Ending(end=end, cause=cause)
 
 
 def _drained(life: ContainerHistory, end: int, not_ready: npt.NDArray[np.bool_]) -> bool:

@@ -140,6 +140,8 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
             if known is not None and known.until > final:
                 return
             self._replace_hours(start, entries, final - KEPT_HOURS)
+            if known is None:
+                self._state.replace(_RESTATED, {})  # of a total that was lost
             moved = self._restate(losses, start, final)
             newest = [each for each in entries if each.hour < final]
             if known is None or known.until < final:
@@ -272,7 +274,7 @@ class LedgerStore(AbstractContextManager["LedgerStore"]):
 
 
 def _key(loss: Loss) -> str:
-    return f"{loss.at.isoformat()} {loss.node} {loss.gpu_model} {loss.workload}"
+    return f"{loss.at.isoformat()} {loss.node} {loss.gpu_model} {loss.workload} {loss.cause} {loss.unknown}"
 
 
 def _of(loss: Loss) -> tuple[str, str, str]:
