@@ -1,6 +1,7 @@
 """The histories of the fleet's GPUs over a span, for the ledger, from what telemetry and the cluster told. Pure."""
 
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -392,7 +393,8 @@ def _lost(
     runs = {name: runs_of(life, begin, step) for name, life in fleet.history.containers.items()}
     own: dict[PodRef, Sequence[Run]] = {pod: of for (pod, _), of in runs.items()}
     begins = {ref: min(run.begin for run in of) for ref, of in own.items() if of}
-    of_owner = grouped((ref for ref in begins if ref in workloads), lambda ref: workloads[ref])
+    pods_of = grouped((ref for ref in begins if ref in workloads), lambda ref: workloads[ref])
+    of_owner = {owner: sorted(begins[ref] for ref in refs) for owner, refs in pods_of.items()}
     node = next(iter(fleet.history.nodes.values()), None)
     reported = np.zeros(fleet.count, np.bool_) if node is None else ~np.isnan(node.ready)
     endings: dict[PodRef, Sequence[Ending]] = {}
@@ -401,7 +403,10 @@ def _lost(
         facts = fleet.history.nodes.get(fleet.node_of.get(held[-1].uuid, ""))
         not_ready = np.zeros(fleet.count, np.bool_) if facts is None else np.asarray(facts.ready) == 0
         faults = [degraded[each.uuid] for each in held if each.uuid in degraded]
-        successors = [begins[other] for other in of_owner.get(owner, ()) if other != ref]
+        successors = of_owner.get(owner, [])
+        if ref in begins:  # all but its own
+            own_place = bisect_left(successors, begins[ref])
+            successors = [*successors[:own_place], *successors[own_place + 1 :]]
         if ref in lives:
             endings[ref] = [
                 each

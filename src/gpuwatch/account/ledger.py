@@ -109,6 +109,14 @@ class GpuHistory:
 
 def shares_of(gpu: GpuHistory, step_seconds: float) -> Iterator[tuple[HoldHistory | None, Shares]]:
     """The shares of each hold in its steps, and (None) of what no Pod has. They add up to exists_ratio in each step."""
+    parts, left = _parts(gpu)
+    for hold, part in zip(gpu.holds, parts, strict=True):
+        yield hold, _held(hold, part, step_seconds)
+    yield None, _free(gpu, left)
+
+
+def _parts(gpu: GpuHistory) -> tuple[list[Floats], Floats]:
+    """The part of each hold in its steps, and what no Pod has in each step."""
     parts = [np.clip(hold.part_ratio, 0.0, None) for hold in gpu.holds]
     held = np.zeros_like(gpu.exists_ratio)
     for hold, part in zip(gpu.holds, parts, strict=True):
@@ -116,9 +124,7 @@ def shares_of(gpu: GpuHistory, step_seconds: float) -> Iterator[tuple[HoldHistor
     # A Pod that has ended may still be listed beside its successor.
     factor = np.where(held > gpu.exists_ratio, gpu.exists_ratio / np.where(held > 0, held, 1.0), 1.0)
     left = np.clip(gpu.exists_ratio - held * factor, 0.0, None)
-    for hold, part in zip(gpu.holds, parts, strict=True):
-        yield hold, _held(hold, part * factor[hold.steps], step_seconds)
-    yield None, _free(gpu, left)
+    return [part * factor[hold.steps] for hold, part in zip(gpu.holds, parts, strict=True)], left
 
 
 def entries_of(
@@ -173,9 +179,9 @@ def losses_of(gpus: Sequence[GpuHistory], begin: datetime, step_seconds: int, st
     parts: dict[_LossKey, tuple[float, float]] = {}
     since: dict[_LossKey, datetime | None] = {}
     for gpu in (each for each in gpus if any(hold.lost for hold in each.holds)):
-        for hold, shares in shares_of(gpu, step_seconds):
-            for span in hold.lost if hold is not None else ():
-                assert hold is not None
+        for hold, part in zip(gpu.holds, _parts(gpu)[0], strict=True):
+            shares = _held(hold, part, step_seconds) if hold.lost else {}
+            for span in hold.lost:
                 key = (span.end, gpu.gpu_model, hold.namespace, hold.workload, span.cause, span.unknown)
                 steps = slice(max(span.begin - hold.first, 0), max(span.end - hold.first, 0))
                 share = shares.get((Row.LOST, span.unknown), np.zeros_like(hold.part_ratio)) * counted[hold.steps]

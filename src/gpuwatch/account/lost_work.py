@@ -4,6 +4,7 @@ It is looked for in workloads that work towards an end: a service that stops has
 notebook nobody knows what was saved. The members of a gang lose their work together.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -110,8 +111,8 @@ def endings_of(
     lives: bool,
 ) -> Iterator[Ending]:
     """The runs that ended before their work was done. reported: kube-state-metrics had series. not_ready, degraded: its
-    Node, or a GPU of it, was. successors: steps at which other Pods of its workload began; scheduled: by their time, so
-    that they may take nobody's place. lives: the Pod still is."""
+    Node, or a GPU of it, was. successors: steps at which other Pods of its workload began, in order; scheduled: by
+    their time, so that they may take nobody's place. lives: the Pod still is."""
     count, over = len(reported), life.first + len(life.running)
     started = np.asarray(life.started)
     known, unsure = started > 0, np.isnan(started) & (np.asarray(life.running) == 1)
@@ -124,7 +125,7 @@ def endings_of(
         # A start of 0 is of a Pod that was made anew under the name.
         anew = bool((started[end - life.first : until - life.first] == 0).any())
         near = slice(max(end - 1, 0), end + 1)
-        replaced = any(0 <= each - end + 1 <= SUCCESSOR_STEPS for each in successors)
+        replaced = bisect_right(successors, end - 1 + SUCCESSOR_STEPS) > bisect_left(successors, end - 1)
         cause: LossCause | None
         if run.end is None and (over >= count or lives):
             continue  # it goes on
