@@ -254,13 +254,13 @@ def test_the_rows_and_the_parts_add_up_to_the_capacity() -> None:
     told = {part.label: part.gpu_hours for part in parts(found)}
     assert sum(filter(None, told.values())) == 48
     use = found.fleet
-    assert told["Busy"] == use.busy_gpu_hours == 4
+    assert told["Busy"] == use.busy_gpu_hours == 6
     assert told["Proven idle"] == use.idle_gpu_hours == 3
     assert told["Allocated, not known"] == use.unknown_gpu_hours
     assert told["Out of service"] == use.out_of_service_gpu_hours == 6
     assert use.cost == 96.0
-    # All but what was busy, and what Pods had of which nothing is known.
-    assert use.wasted_cost == 96.0 - 2.0 * (4 + use.unknown_gpu_hours)
+    # All but what was busy or lost, and what Pods had of which nothing is known.
+    assert use.wasted_cost == 96.0 - 2.0 * (6 + use.unknown_gpu_hours)
 
 
 def test_a_gang_in_part_costs_what_it_had_and_did_not_use() -> None:

@@ -18,7 +18,7 @@ from gpuwatch.app.settings import Settings
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import Opened, open_sources
 from gpuwatch.app.weekly_report import week_of
-from gpuwatch.facts.model.ledger import Group, Ledger
+from gpuwatch.facts.model.ledger import Group, Ledger, Row
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.weekly_machine import weekly_csvs
 from gpuwatch.say.weekly_words import parts
@@ -61,6 +61,10 @@ def test_the_report_has_the_rows_of_the_ledger(report: WeeklyReport, ledger: Led
     assert [each.cost for each in report.rows] == [item.cost for item in sums(ledger, By.ROW)]
     assert report.fleet.capacity_gpu_hours == pytest.approx(sum(of_ledger.values()), rel=1e-12)
     assert sum(part.gpu_hours or 0.0 for part in parts(report)) == pytest.approx(ledger.capacity_gpu_hours)
+    # Lost work was work, whether the loss is known or not.
+    busy = sum(of_ledger[row] for row in (Row.USEFUL, Row.FEW_SMS, Row.LOST))
+    assert report.fleet.busy_gpu_hours == pytest.approx(busy, rel=1e-9)
+    assert parts(report)[0].gpu_hours == pytest.approx(busy, rel=1e-9)
     # A point of the curve is an hour.
     allocated = sum(point.allocated_gpus or 0.0 for point in report.curve)
     assert allocated == pytest.approx(report.fleet.allocated_gpu_hours, rel=0.01)

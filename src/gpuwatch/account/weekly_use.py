@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable
 from gpuwatch.facts.model.ledger import Group, LedgerEntry, Row
 from gpuwatch.facts.model.weekly import Use
 
-_BUSY = (Row.FEW_SMS, Row.USEFUL)
+_BUSY = (Row.LOST, Row.FEW_SMS, Row.USEFUL)
 PROVEN_IDLE = (Row.NEVER_USED, Row.ABANDONED, Row.MODEL_LOADED)
 
 
 def is_busy(entry: LedgerEntry) -> bool:
-    """Whether a kernel ran; how many SMs it kept active may be unknown."""
+    """Whether a kernel ran; how many SMs it kept active may be unknown. Work that was lost counts as a whole, although
+    kernels ran in most of it only."""
     return entry.row in _BUSY
 
 

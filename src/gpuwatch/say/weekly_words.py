@@ -272,7 +272,7 @@ _PARTS = {
 
 def _part_of(row: Row) -> tuple[tuple[str, str], tuple[str, str]]:
     """The parts of its known and of its unknown hours."""
-    if row in (Row.FEW_SMS, Row.USEFUL):
+    if row in (Row.LOST, Row.FEW_SMS, Row.USEFUL):
         return _PARTS["busy"], _PARTS["busy"]
     if row is Row.OUTSIDE or row.group is Group.FREE:
         return _PARTS["free"], _PARTS["free"]
