@@ -345,6 +345,8 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+# The thread that renews the Lease is killed too, where it writes before the process has ended.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("at", [1, 2, 3, 5])
 def test_killed_in_between_and_run_again_it_finishes(
     plane: ControlPlane, tainted: Api, monkeypatch: pytest.MonkeyPatch, at: int, tmp_path: Path
