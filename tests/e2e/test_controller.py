@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 TAINT = {"taint_node": "enforce"}
 MOVE = {"taint_node": "enforce", "evict_gang": "enforce"}
-RELEASE = {"release_gang": "enforce"}
+RELEASE = [{"mode": "enforce", "pool": "idle", "action": "release_gang"}]
 
 
 WITHOUT_A_MODE = {"leases", "checkpoints", "workloadprofiles"}
@@ -110,7 +110,7 @@ def test_an_idle_workload_is_released_and_restored_by_undo(allowed: World) -> No
     living.fleet.idle.add("forgotten")  # first: one scrape of work, and it is a job between two epochs
     living.started("forgotten", "Job", "idle", gpus=4, copies=2)
     before = living.api.get("/apis/batch/v1/namespaces/team-a/jobs/forgotten")["spec"]
-    with living.gpuwatch("releasing", living.settings("releasing", plan={"modes": RELEASE})) as replica:
+    with living.gpuwatch("releasing", living.settings("releasing", plan={"scopes": RELEASE})) as replica:
         living.until(lambda: living.phase("release_gang", "forgotten") == "InEffect", replica, seconds=180)
         assert living.pods("forgotten") == []
         (held,) = living.remediations("release_gang", "forgotten")

@@ -44,7 +44,7 @@ def test_it_is_told_before_it_is_done_and_found_half_done_and_finished_by_the_ne
         proxied = replace(living, cluster=replace(living.cluster, account=lambda name: through, own=None))
         settings = living.settings(
             "told",
-            plan={"modes": {"release_gang": "enforce"}},
+            plan={"scopes": [{"mode": "enforce", "pool": "told", "action": "release_gang"}]},
             run={"shutdown_timeout_seconds": 3},
             delivery={"urls": [f"json://{receiver.address}/"], "retry_seconds": 30},
         )
