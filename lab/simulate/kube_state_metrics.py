@@ -105,6 +105,8 @@ def _of_containers(plan: FleetPlan, machines: Sequence[Machine], runs: Sequence[
             for resource, count in names.items():
                 named = main | {"resource": resource.translate(_AS_LABEL), "unit": "integer"} | node
                 yield "kube_pod_container_resource_requests", named, np.where(there & ~ended, float(count), np.nan)
+            image = {"image": run.workload.image, "image_spec": run.workload.image, "image_id": ""}
+            yield "kube_pod_container_info", main | image, np.where(there, 1.0, np.nan)
             runs_now = bool(pod.places) and run.state != "pulling"
             running = np.where(there, (~ended & runs_now) * 1.0, np.nan)
             yield "kube_pod_container_status_running", main, running

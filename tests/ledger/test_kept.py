@@ -86,7 +86,7 @@ def lasting(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 
 def test_what_is_kept_is_what_is_read_at_once(week: Opened, whole: Ledger, kept: LedgerStore) -> None:
     found = kept_ledger(week, kept, WEEK)
-    names = ("hour", "node", "pool", "gpu_model", "namespace", "workload")
+    names = ("hour", "node", "pool", "gpu_model", "namespace", "workload", "image")
     assert differences(lasting(found.entries), lasting(whole.entries), *names) == {}
     assert {each.node for each in whole.entries} - {each.node for each in lasting(whole.entries)} == {"spot-1"}
 

@@ -132,9 +132,9 @@ def test_every_row_has_a_name_and_a_place() -> None:
     assert told == {str(row): name for row, name in ROWS.items()}
 
 
-def shown(ledger: Ledger, by: By = By.ROW) -> str:
+def shown(ledger: Ledger, by: By = By.ROW, group: Group | None = None) -> str:
     console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(ledger_tables(ledger, by))
+    console.print(ledger_tables(ledger, by, group=group))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
 
 
@@ -174,6 +174,24 @@ def test_the_table_of_names_fits_into_80_columns() -> None:
     text = shown(FLEET, By.TEAM)
     assert "(no Pod)" in text
     assert "cost" in text.splitlines()[1]
+
+
+def test_the_rows_of_one_group_are_columns() -> None:
+    """The hours of other groups are not counted. What is unknown has its own column."""
+    starts = (
+        entry(Row.PULL, 3.0, image="big"),
+        entry(Row.LOAD, 2.0, image="big"),
+        entry(Row.LOAD, 1.0, image="big", unknown=True),
+        entry(Row.LOAD, 4.0, cost=None),
+        entry(Row.USEFUL, 90.0, image="big"),
+        entry(Row.USABLE, 5.0),
+    )
+    lines = [line.split() for line in shown(of(*starts), By.IMAGE, Group.NOT_WORKING).splitlines()]
+    assert ["big", "6.0", "3.0", "2.0", "1.0", "12.00", "USD"] in lines
+    assert ["(unknown)", "4.0", "–", "4.0", "–", "–"] in lines
+    by_row = [line.split() for line in shown(of(*starts), group=Group.NOT_WORKING).splitlines()]
+    assert ["image", "pull", "3.0", "2.9", "%", "–", "6.00", "USD"] in by_row
+    assert not any("Working" in line for line in by_row)
 
 
 def test_no_gpu_is_unknown_and_not_zero() -> None:

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpuwatch.account.ledger_sums import UNKNOWN_IMAGE, By, sums
 from gpuwatch.app.ledger import read_ledger
 from gpuwatch.app.settings import Settings
 from gpuwatch.app.sources import open_sources
-from gpuwatch.facts.model.ledger import Ledger, Row
+from gpuwatch.facts.model.ledger import Group, Ledger, Row
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.telemetry.recording import RecordingStore
 from gpuwatch.sources.telemetry.samples import Expression, Partition, QueryFailed, Series, Steps
 from gpuwatch.sources.telemetry.series import RecordedSeries
-from ledger.week import AT, CAPACITY_GPU_HOURS, END, EXPECTED, OF_WORKLOADS, START, week_series, write_week
+from ledger.week import AT, CAPACITY_GPU_HOURS, END, EXPECTED, OF_WORKLOADS, START, TRAINS, week_series, write_week
 from parts import remote_write
 from parts.prometheus_server import ServerBuild, running
 
@@ -64,6 +65,17 @@ def test_workloads_have_their_own_hours(week: Ledger) -> None:
     assert {key: found[key] for key in OF_WORKLOADS} == pytest.approx(OF_WORKLOADS, abs=MOMENT)
 
 
+def test_starts_are_known_by_image(week: Ledger) -> None:
+    """As kube-state-metrics names it, or a Pod that lives; of the others that are gone nothing tells."""
+    found = {item.name: item for item in sums(week, By.IMAGE)}
+    assert {*found} == {TRAINS, "registry.example/app:1", UNKNOWN_IMAGE, ""}
+    starts = {row: hours for row, hours in found[TRAINS].known.items() if row.group is Group.NOT_WORKING}
+    assert starts == pytest.approx(
+        {Row.PULL: 1.0, Row.INIT: 1 / 6, Row.LOAD: 5 / 6 + 1 / 3, Row.GANG: 1.0, Row.RESTART: 0.25}, abs=MOMENT
+    )
+    assert {each.workload for each in week.entries if each.image == TRAINS} == {"Job/ml/train", "PyTorchJob/ml/dist"}
+
+
 def test_each_hour_adds_up_to_the_gpus_of_it(week: Ledger) -> None:
     found: defaultdict[datetime, float] = defaultdict(float)
     for each in week.entries:
@@ -84,6 +96,7 @@ def test_each_hour_adds_up_to_the_gpus_of_it(week: Ledger) -> None:
         "kube_pod_",
         "kube_pod_container_status_running",
         "kube_pod_container_state_started",
+        "kube_pod_container_info",
         "kube_pod_container_status_terminated_reason",
         "kube_pod_container_status_last_terminated_reason",
         "kube_pod_container_resource_requests",
@@ -110,6 +123,7 @@ def test_without_a_metric_hours_only_move_to_unknown_twins(week: Ledger, metric:
         "kube_pod_container_status_running",
         "kube_pod_init_container_status_running",
         "kube_pod_container_state_started",
+        "kube_pod_container_info",
         "kube_pod_container_resource_requests",
         "kube_pod_deletion_timestamp",
     ],

@@ -119,7 +119,7 @@ NEEDS_RESET = ("125:30", "130:30")  # card 7's recovery action
 @dataclass(frozen=True, kw_only=True)
 class Life:
     """A Pod as kube-state-metrics tells of it. owners: kind and name, the nearest first. runs, init: from, to. reasons:
-    how runs ended. saved: its owner's last checkpoint."""
+    how runs ended. saved: its owner's last checkpoint. image: '' if nothing tells."""
 
     name: str
     owners: tuple[tuple[str, str], ...]
@@ -132,6 +132,7 @@ class Life:
     gone: str = LAST
     reasons: tuple[str, ...] = ()
     saved: str = ""
+    image: str = ""
     resource: str = "nvidia.com/gpu"
 
 
@@ -142,6 +143,7 @@ def life(name: str, on: str, owners: str, bound: str, *runs: str, **more: Any) -
     return Life(name=name, owners=of, node=on, bound=bound, runs=spans or ((bound, more.get("gone", LAST)),), **more)
 
 
+TRAINS = "registry.example/ml/train:v2"
 LIVES = (
     life("tune-q2l", BIG, "Job/tune", "18:00", f"20:00-{LAST}"),
     life("night-28-x", BIG, "Job/night-28 CronJob/night", "-10:00", deleting="70:00", gone="70:10"),
@@ -150,6 +152,7 @@ LIVES = (
         init=("42:45", "42:55"),
         reasons=("OOMKilled",),
         saved="88:52",
+        image=TRAINS,
     ),
     life("embed-5d-a", BIG, "ReplicaSet/embed-5d Deployment/embed", "-30:00", resource="nvidia.com/mig-3g.40gb"),
     life("quick-z", COLD, "Job/quick", "60:00", "60:00-90:00", created="57:00", gone="95:00", reasons=("Completed",)),
@@ -158,8 +161,13 @@ LIVES = (
     life("bob-0", SLICED, "StatefulSet/bob", "20:00", gone="50:00"),
     life("lost-c", SLICED, "Job/lost", "60:00", gone="75:00"),
     life("chat-9b-d", SLICED, "ReplicaSet/chat-9b Deployment/chat", "90:00", gone="100:00"),
-    life("dist-0", BIG, "PyTorchJob/dist", "101:00", gone="110:00"),
-    life("dist-1", SLICED, "PyTorchJob/dist", "101:00", "102:00-110:00", gone="111:00", reasons=("Error",)),
+    life("dist-0", BIG, "PyTorchJob/dist", "101:00", gone="110:00", image=TRAINS),
+    life(
+        *("dist-1", SLICED, "PyTorchJob/dist", "101:00", "102:00-110:00"),
+        gone="111:00",
+        reasons=("Error",),
+        image=TRAINS,
+    ),
     life("ann-0", SLICED, "StatefulSet/ann", "145:00", "145:30-150:00", gone="150:00"),
 )
 NOT_OFFERED = {COLD: ("80:00", "100:00", 1.0), SLICED: ("120:00", "122:00", 2.0)}  # a GPU that broke; two shares
@@ -339,6 +347,9 @@ def _of_pods() -> Iterator[RecordedSeries]:
             metric = "last_terminated_reason" if index + 1 < len(each.runs) else "terminated_reason"
             of_reason, ended = main | {"reason": reason}, each.runs[index][1]
             yield _told(f"kube_pod_container_status_{metric}", of_reason, (ended, gone, 1.0))
+        if each.image:
+            info = main | {"image": "sha256:1f0c", "image_spec": each.image}
+            yield _told("kube_pod_container_info", info, (bound, gone, 1.0))
         if each.init:
             fetch = of | {"container": "fetch"}
             yield _told("kube_pod_init_container_status_running", fetch, (bound, gone, 0.0), (*each.init, 1.0))

@@ -115,6 +115,22 @@ def test_how_runs_of_a_container_ended(exported: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exported", [False, True])
+def test_the_newest_image_of_a_container(exported: bool, tmp_path: Path) -> None:
+    """As its spec names it, which older kube-state-metrics do not tell."""
+    main, old = (named(exported, namespace="ml", pod=name, container="main") for name in ("train", "other"))
+    timeline = there(Timeline(), exported)
+    for of in (main, old):
+        timeline.add("kube_pod_container_status_running", of | {"uid": "1"}, 1)
+    info, digest = "kube_pod_container_info", {"uid": "1", "image": "sha256:1f0c"}
+    timeline.add(info, main | digest | {"image_spec": "registry.example/train:v2"}, 1, until=step(2), ends=True)
+    timeline.add(info, main | digest | {"image_spec": "registry.example/train:v1"}, 1, ago=step(2))
+    timeline.add(info, old | digest, 1)
+    found = history(timeline.store(tmp_path))[0].containers
+    images = {pod: each.image for (pod, _), each in found.items()}
+    assert images == {"ml/train": "registry.example/train:v1", "ml/other": "sha256:1f0c"}
+
+
+@pytest.mark.parametrize("exported", [False, True])
 def test_checkpoints_that_annotations_of_pods_name(exported: bool, tmp_path: Path) -> None:
     """kube_pod_annotations has a series for each value of the annotation."""
     timeline = there(Timeline(), exported)

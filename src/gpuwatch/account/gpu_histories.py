@@ -311,6 +311,7 @@ def _holds(card: _Card, fleet: FleetHistory, known: _Known, reported: _Bools) ->
             worked_since_start=told if worked.since_start is None else worked.since_start,
             rests=known.kinds.get(pod) is FindingKind.BURSTY,
             lost=known.lost.get(pod, ()),
+            image=_image(life, known.pods.get(pod)),
             first=span.start,
         )
 
@@ -334,6 +335,12 @@ def _life(
         running[after:], zeros[after:] = 1.0, 0.0
         started[after:] = pod.started.timestamp() - begin
     return running[span], zeros[span], started[span], zeros[span]
+
+
+def _image(life: ContainerHistory | None, pod: Pod | None) -> str:
+    """Of a Pod with several images nothing but kube-state-metrics tells which one its container has."""
+    images = set(pod.images) if pod is not None else set()
+    return life.image if life is not None and life.image else next(iter(images)) if len(images) == 1 else ""
 
 
 def _placed(values: "array[float]", first: int, fleet: FleetHistory, span: slice) -> Floats:

@@ -51,6 +51,7 @@ class HoldHistory:
     its Pod is being deleted. gang_waits: a member of its gang has not started. worked_before, worked_since_start:
     whether it worked before the span, since it has the GPU, and since its container's newest start before the span;
     None unknown. rests: its past explains a silence that is not over. lost: steps of the span whose work was lost.
+    image: as in LedgerEntry.
     """
 
     pod: PodRef
@@ -69,6 +70,7 @@ class HoldHistory:
     worked_since_start: bool | None = None
     rests: bool = False
     lost: tuple[LostSpan, ...] = ()
+    image: str = ""
     first: int = 0
 
     @property
@@ -140,13 +142,14 @@ def entries_of(
     a part. price: of a GPU-hour, by GPU model and Node.
     """
     capacity = 0.0
-    found: dict[tuple[int, str, str, str, str, str, Row, bool], float] = {}
+    found: dict[tuple[int, str, str, str, str, str, str, Row, bool], float] = {}
     for gpu in gpus:
         starts = begin.timestamp() + np.arange(len(gpu.exists_ratio)) * float(step_seconds)
         counted = starts >= start.timestamp()
         capacity += float(gpu.exists_ratio[counted].sum()) * step_seconds / 3600
         for hold, shares in shares_of(gpu, step_seconds):
-            holder, steps = ((hold.namespace, hold.workload), hold.steps) if hold else (("", ""), slice(None))
+            holder = (hold.namespace, hold.workload, hold.image) if hold else ("", "", "")
+            steps = hold.steps if hold else slice(None)
             here = counted[steps]
             hours, bounds = np.unique(np.floor(starts[steps][here] / 3600).astype(np.int64), return_index=True)
             if not len(hours):
@@ -168,8 +171,9 @@ def entries_of(
             unknown=unknown,
             gpu_hours=hours_of,
             cost=cost_of(hours_of, price(model, node)),
+            image=image,
         )
-        for (hour, node, pool, model, namespace, workload, row, unknown), hours_of in sorted(found.items())
+        for (hour, node, pool, model, namespace, workload, image, row, unknown), hours_of in sorted(found.items())
     )
 
 

@@ -1,4 +1,4 @@
-"""Sums of the ledger: by row, team, workload, Node, model, pool or hour; and its goodput. Pure."""
+"""Sums of the ledger: by row, team, workload, image, Node, model, pool or hour; and its goodput. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -8,6 +8,9 @@ from enum import StrEnum
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Row
 
+UNKNOWN_IMAGE = "(unknown)"
+"""Name of the hours of containers whose image is not known."""
+
 
 class By(StrEnum):
     """What hours are summed by."""
@@ -15,6 +18,7 @@ class By(StrEnum):
     ROW = "row"
     TEAM = "team"
     WORKLOAD = "workload"
+    IMAGE = "image"
     NODE = "node"
     MODEL = "model"
     POOL = "pool"
@@ -55,6 +59,7 @@ def sums(ledger: Ledger, by: By) -> tuple[LedgerSum, ...]:
 _NAMES: Mapping[By, Callable[[LedgerEntry], str]] = {
     By.ROW: lambda entry: entry.row,
     By.WORKLOAD: lambda entry: entry.workload,
+    By.IMAGE: lambda entry: entry.image or (UNKNOWN_IMAGE if entry.workload else ""),
     By.NODE: lambda entry: entry.node,
     By.MODEL: lambda entry: entry.gpu_model,
     By.POOL: lambda entry: entry.pool,

@@ -20,12 +20,12 @@ from gpuwatch.facts.model.ledger import ENDINGS, Checkpoint, ContainerHistory, L
 TOGETHER_STEPS = 6
 """Ends within half an hour are of one failure: members of a gang follow each other, and a crash loop goes on."""
 SUCCESSOR_STEPS = 24
-"""A Pod of the same workload that starts within two hours of the end of another takes its place."""
+"""A Pod of the same workload that starts within two hours of the end of another replaces it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostSpan:
-    """Steps of a Pod, [begin, end), whose work is lost; unknown: or may be. since: as in Loss."""
+    """Steps of a Pod, [begin, end), whose work is lost. unknown: it may be lost. since: as in Loss."""
 
     begin: int
     end: int
@@ -79,7 +79,7 @@ def runs_of(life: ContainerHistory, begin: float, step_seconds: int) -> tuple[Ru
     ends = [int(of[-1]) + 1 if len(of) else border + 1 for of, border in zip(own, borders, strict=True)]
     found = []
     for index, (border, end) in enumerate(zip(borders, ends, strict=True)):
-        # While the next one runs, the state before is told.
+        # kube-state-metrics tells how this run ended while the next one runs.
         later = ended[end : ends[index + 1] if index + 1 < len(ends) else len(ended)]
         told = later[~np.isnan(later)]
         is_last = index + 1 == len(borders)
@@ -112,7 +112,7 @@ def endings_of(
 ) -> Iterator[Ending]:
     """The runs that ended before their work was done. reported: kube-state-metrics had series. not_ready, degraded: its
     Node, or a GPU of it, was. successors: steps at which other Pods of its workload began, in order; scheduled: by
-    their time, so that they may take nobody's place. lives: the Pod still is."""
+    a clock, so that they may replace no Pod. lives: the Pod still exists."""
     count, over = len(reported), life.first + len(life.running)
     started = np.asarray(life.started)
     known, unsure = started > 0, np.isnan(started) & (np.asarray(life.running) == 1)
@@ -138,7 +138,7 @@ def endings_of(
         elif end < count and not reported[end]:
             cause = LossCause.UNKNOWN  # it was gone when kube-state-metrics was back
         else:
-            # Its Pod was deleted. Without another one in its place somebody stopped it, and threw nothing away.
+            # Its Pod was deleted. If no other Pod replaced it, somebody stopped it, and no work was lost.
             cause = LossCause.DISRUPTED if replaced or anew or not run.is_last else None
             if replaced and scheduled:
                 cause = LossCause.UNKNOWN
@@ -208,7 +208,7 @@ def _together(endings: Iterable[Ending]) -> Iterator[list[Ending]]:
 
 
 def _cause(failure: Sequence[Ending]) -> LossCause:
-    """What ended first; Pods that follow it are deleted, or end for a reason that nobody tells."""
+    """Of what ended first: the other Pods of the gang are deleted after it, or end without a reason."""
     follows = (LossCause.DISRUPTED, LossCause.UNKNOWN)
     return next((each.cause for each in failure if each.cause not in follows), failure[0].cause)
 

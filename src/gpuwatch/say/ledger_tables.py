@@ -1,8 +1,8 @@
 """The ledger as tables for a terminal and as columns of CSV. Pure: returns what rich renders, prints nothing."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 
 from rich.console import Group as Together
@@ -11,9 +11,9 @@ from rich.text import Text
 
 from gpuwatch.account.ledger_sums import By, Goodput, Span, goodput, sums, total
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.ledger import Ledger, LedgerEntry, Loss, LossCause, Row
+from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Loss, LossCause, Row
 from gpuwatch.say.layout import FoldedName, cut, new_table
-from gpuwatch.say.ledger_words import CAUSES, GROUPS, ROWS
+from gpuwatch.say.ledger_words import CAUSES, COLUMNS, GROUPS, ROWS
 from gpuwatch.say.machine import FLAG, NUMBER, TIME, Column, Columns, fields
 from gpuwatch.say.weekly_words import gpu_hours, money, percent
 from gpuwatch.say.words import plural
@@ -25,7 +25,7 @@ def entry_columns(ledger: Ledger) -> Columns[LedgerEntry]:
         **fields("hour", dtype=TIME),
         **fields("node", "pool", "gpu_model"),
         "team": Column(lambda entry: ledger.team(entry.namespace)),
-        **fields("namespace", "workload"),
+        **fields("namespace", "workload", "image"),
         "group": Column(lambda entry: entry.row.group),
         **fields("row"),
         **fields("unknown", dtype=FLAG),
@@ -33,14 +33,16 @@ def entry_columns(ledger: Ledger) -> Columns[LedgerEntry]:
     }
 
 
-def ledger_tables(ledger: Ledger, by: By, *, rows: int = 30) -> RenderableType:
-    """Where the hours went, as one table that adds up to the capacity; by something else, one line for each name."""
+def ledger_tables(ledger: Ledger, by: By, *, group: Group | None = None, rows: int = 30) -> RenderableType:
+    """Where the hours went, as one table that adds up to the capacity; by something else, one line for each name.
+    group: its hours alone, with a column for each row."""
     if not ledger.entries:
         return Text(f"No GPU was seen between {_moment(ledger)}: this is unknown, not zero.")
+    if group is not None:
+        ledger = replace(ledger, entries=tuple(entry for entry in ledger.entries if entry.row.group is group))
+        return _by_row(ledger) if by is By.ROW else _by_name(ledger, by, rows, group)
     parts: list[RenderableType] = [_by_row(ledger) if by is By.ROW else _by_name(ledger, by, rows)]
-    if by is not By.ROW:
-        parts += cut(len(sums(ledger, by)), rows)
-    else:
+    if by is By.ROW:
         parts += _losses(ledger.losses, rows)
     return Together(*parts, Text(), *(Text(line) for line in goodput_words(goodput(ledger))), Text())
 
@@ -101,21 +103,27 @@ def _losses(losses: Sequence[Loss], rows: int) -> Iterable[RenderableType]:
         )
 
 
-def _by_name(ledger: Ledger, by: By, rows: int) -> RenderableType:
+def _by_name(ledger: Ledger, by: By, rows: int, group: Group | None = None) -> RenderableType:
     priced = any(entry.cost is not None for entry in ledger.entries)
-    table = new_table(
-        f"GPU-hours by {by} between {_moment(ledger)}",
-        *(by, "all", "working", "starting", "idle", "free", "out", "unknown"),
-        *(["cost"] if priced else []),
-    )
+    columns: Mapping[Group, str] | Mapping[Row, str] = COLUMNS
+    title = f"GPU-hours by {by}"
+    if group is not None:
+        had = {entry.row for entry in ledger.entries if not entry.unknown}
+        columns = {row: name for row, name in ROWS.items() if row in had}
+        title = f"GPU-hours by {by}: {GROUPS[group]}"
+    head = (by, "all", *columns.values(), "unknown", *(["cost"] if priced else []))
+    table = new_table(f"{title}, between {_moment(ledger)}", *head)
     for column in table.columns[1:]:
         column.justify = "right"
-    for item in sums(ledger, by)[:rows]:
-        groups = [math.fsum(hours for row, hours in item.known.items() if row.group is group) for group in GROUPS]
-        numbers = (item.gpu_hours, *groups, math.fsum(item.unknown.values()))
+    found = sums(ledger, by)
+    for item in found[:rows]:
+        known = [
+            math.fsum(hours for row, hours in item.known.items() if column in (row, row.group)) for column in columns
+        ]
+        numbers = (item.gpu_hours, *known, math.fsum(item.unknown.values()))
         cost = NONE if item.cost is None else money(item.cost, ledger.currency)
         table.add_row(FoldedName(item.name or NOBODY), *map(_hours, numbers), *([cost] if priced else []))
-    return table
+    return Together(table, *cut(len(found), rows))
 
 
 def _hours(value: float) -> str:

@@ -13,6 +13,15 @@ GROUPS: Mapping[Group, str] = {
 }
 """In the order in which people read them."""
 
+COLUMNS: Mapping[Group, str] = {
+    Group.WORKING: "working",
+    Group.NOT_WORKING: "starting",
+    Group.IDLE: "idle",
+    Group.FREE: "free",
+    Group.OUT_OF_SERVICE: "out",
+}
+"""The groups as headings of columns."""
+
 ROWS: Mapping[Row, str] = {
     Row.USEFUL: "SMs active",
     Row.FEW_SMS: "few SMs active",

@@ -276,10 +276,15 @@ def mig_plan() -> None:
 @click.option("--days", type=click.FloatRange(0.1, 400), default=7.0, show_default=True, help="Length of the period.")
 @click.option(
     "--by",
-    type=click.Choice(["row", "team", "workload", "node", "model", "pool", "hour"]),
+    type=click.Choice(["row", "team", "workload", "image", "node", "model", "pool", "hour"]),
     default="row",
     show_default=True,
     help="What the table sums by; a team is a Namespace.",
+)
+@click.option(
+    "--group",
+    type=click.Choice(["working", "starting", "idle", "free", "out"]),
+    help="Show the rows of this group alone, each in a column: '--by image --group starting' tells what starts slowly.",
 )
 @_format(
     *("table", "wide", "json", "csv", "parquet", "opencost-csv"),

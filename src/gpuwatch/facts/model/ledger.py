@@ -67,8 +67,8 @@ class LedgerEntry:
     """GPU-hours of one hour, Node, holder and row.
 
     namespace, workload: '' where no Pod has the GPU. workload: Workload.id; the Pod's, as Pod/namespace/name, where its
-    owner is unknown. unknown: the row's unknown twin: the facts that would decide were missing. cost: None without a
-    price.
+    owner is unknown. image: of its container, as its spec names it; '' where it is not known. unknown: the row's
+    unknown twin: the facts that would decide were missing. cost: None without a price.
     """
 
     hour: datetime
@@ -81,6 +81,7 @@ class LedgerEntry:
     unknown: bool
     gpu_hours: float
     cost: float | None = None
+    image: str = ""
 
 
 class LossCause(StrEnum):
@@ -96,12 +97,13 @@ class LossCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Work of one workload on one Node that ended at a time, which a failure made worthless.
+    """Work of one workload on one Node that a failure made worthless.
 
-    since: begin of the first step after its last checkpoint, or of that with its newest start; None where nothing
-    tells. gpus: that were at it. ratio: their part of what the workload had on the Node. unknown: it may be less, as no
-    checkpoint is known since then, or as it is not known whether it failed. restated_gpu_hours: of gpu_hours those that
-    did not change any more when it was found, and were in rows of work until then.
+    at: end of the run. since: begin of the first step after its last checkpoint, or of the step of its start; None
+    where neither is known. gpus: how many did the work. ratio: their part of what the workload had on the Node.
+    unknown: less may be lost, because a later checkpoint may have been missed, or because it is not known whether the
+    run failed.
+    restated_gpu_hours: the part of gpu_hours that was final, in rows of work, when the loss was found.
     """
 
     at: datetime
@@ -120,7 +122,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restated:
-    """Hours that did not change any more, and were found lost: their sum, by the row that had them."""
+    """The sum of final hours that were found to be lost, by the row that had them."""
 
     namespace: str
     gpu_model: str
@@ -208,7 +210,7 @@ class ContainerHistory:
     first: the step at which its arrays begin; there is nothing before and after them. running: it runs. init: an init
     container of its Pod runs. started: Unix seconds of its newest start by then, 0 before its first. deleting: its Pod
     is being deleted. ended: how its last run by then ended, as a place in ENDINGS; NaN where none has ended or nothing
-    tells.
+    tells. image: as its spec names it, '' where nothing tells.
     """
 
     pod: PodRef
@@ -219,6 +221,7 @@ class ContainerHistory:
     started: "array[float]"
     deleting: "array[float]"
     ended: "array[float]"
+    image: str = ""
 
 
 ENDINGS: tuple[LossCause | None, ...] = (None, LossCause.ERROR, LossCause.OUT_OF_MEMORY)

@@ -47,8 +47,8 @@ _LOSSES, _RESTATED, _CHECKPOINTS = "ledgerloss", "ledgerrestated", "ledgercheckp
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Packed:
     """Entries of one hour, column by column. places: Node, pool, GPU model and price of a GPU-hour. holders: Namespace
-    and workload. currency: of the prices. The columns have one number for each entry, in bytes that compress well: see
-    `_bytes`."""
+    and workload; images: of each holder, () in what was kept without them. currency: of the prices. The columns have
+    one number for each entry, in bytes that compress well: see `_bytes`."""
 
     places: tuple[tuple[str, str, str, float | None], ...]
     holders: tuple[tuple[str, str], ...]
@@ -58,6 +58,7 @@ class _Packed:
     of_holder: bytes
     of_row: bytes
     gpu_hours: bytes
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +332,7 @@ def _summed(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
 
 def _packed(entries: Iterable[LedgerEntry], currency: str) -> _Packed:
     places: dict[tuple[str, str, str, float | None], int] = {}
-    holders: dict[tuple[str, str], int] = {}
+    holders: dict[tuple[str, str, str], int] = {}
     rows: dict[tuple[Row, bool], int] = {}
     columns: list[tuple[int, int, int]] = []
     hours: list[float] = []
@@ -342,7 +343,7 @@ def _packed(entries: Iterable[LedgerEntry], currency: str) -> _Packed:
         columns.append(
             (
                 places.setdefault(place, len(places)),
-                holders.setdefault((each.namespace, each.workload), len(holders)),
+                holders.setdefault((each.namespace, each.workload, each.image), len(holders)),
                 rows.setdefault((each.row, each.unknown), len(rows)),
             )
         )
@@ -350,7 +351,8 @@ def _packed(entries: Iterable[LedgerEntry], currency: str) -> _Packed:
     of_place, of_holder, of_row = np.array(columns, np.int32).reshape(-1, 3).T
     return _Packed(
         places=tuple(places),
-        holders=tuple(holders),
+        holders=tuple((namespace, workload) for namespace, workload, _ in holders),
+        images=tuple(image for _, _, image in holders),
         rows=tuple(rows),
         currency=currency,
         of_place=_bytes(np.diff(of_place, prepend=np.int32(0))),
@@ -376,6 +378,7 @@ def _unpacked(packed: _Packed, hour: datetime, currency: str) -> Iterator[Ledger
             gpu_model=model,
             namespace=namespace,
             workload=workload,
+            image=packed.images[holder] if packed.images else "",
             row=row,
             unknown=unknown,
             gpu_hours=gpu_hours,

@@ -149,6 +149,9 @@ def _container_histories(
     for (pod, _), values in running.items():
         reported[pod] = np.fmax(reported.get(pod, blank), values * 0.0)  # 0 where the Pod has a row
     codes = (ended("terminated_reason"), ended("last_terminated_reason"))
+    images = of("container_info", _image_of_container, "image", "image_spec", *of_container)
+    newest = sorted(images, key=lambda key: (int(np.max(np.flatnonzero(~np.isnan(images[key])), initial=-1)), key))
+    image_of = {(pod, container): image for pod, container, image in newest}
     no_init = asked.unknown("kube_pod_init_container_status_running")
     not_deleted = asked.unknown("kube_pod_deletion_timestamp")
     found = {}
@@ -167,6 +170,7 @@ def _container_histories(
             started=_packed(started[pod, container][span]),
             deleting=_flags(np.where(deleted.get(pod, blank) > 0, 1.0, zero + not_deleted)[span]),
             ended=_flags(_ended(codes, (pod, container), runs)[span]),
+            image=image_of.get((pod, container), ""),
         )
     return found
 
@@ -303,6 +307,11 @@ def _container_of_pod(labels: Labels) -> tuple[PodRef, str, str]:
 
 def _reason_of_container(labels: Labels) -> tuple[PodRef, str, str]:
     return *_container_name(labels), labels.get("reason", "")
+
+
+def _image_of_container(labels: Labels) -> tuple[PodRef, str, str]:
+    """As the spec names it, since kube-state-metrics 2.7; before as the runtime does, which may be a digest alone."""
+    return *_container_name(labels), labels.get("image_spec") or labels.get("image", "")
 
 
 def _flags(values: FloatArray) -> "array[float]":
