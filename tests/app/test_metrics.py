@@ -236,6 +236,15 @@ def test_the_numbers_of_the_fleet_agree_with_each_other(leader: Metrics, fleet: 
     assert total("gpuwatch_device_health_unknown") == value(leader, "gpuwatch_unknown", subject="device_health") != 0
     assert value(leader, "gpuwatch_devices", state="allocated") == fleet.coverage.devices_allocated
     assert 0 < total("gpuwatch_allocated_gpus") < total("gpuwatch_allocatable_gpus") <= 64
+    h100 = {"gpu_model": "H100-SXM5-80GB", "topology": ""}
+    free = [
+        gpus * total("gpuwatch_slots", gpus=str(gpus), **h100)
+        + total("gpuwatch_gpus_in_no_slot", gpus=str(gpus), gpu_model="H100-SXM5-80GB")
+        for gpus in (1, 2, 4, 8, 16, 32, 64)
+    ]
+    assert {*free} == {free[0]} != {0.0}
+    assert total("gpuwatch_slots", gpus="1", **h100) > total("gpuwatch_slots", gpus="8", **h100)
+    assert {labels["room"] for labels, _ in series(leader, "gpuwatch_waiting_gpus")} == {"fits", "none", "unknown"}
     assert total("gpuwatch_cost_per_hour", state="idle") > 0
     released = total("gpuwatch_saving_per_hour", target="release", confidence="likely")
     assert released == pytest.approx(total("gpuwatch_cost_per_hour", state="idle"))

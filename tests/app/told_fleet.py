@@ -12,10 +12,11 @@ from gpuwatch.account.money import PriceList
 from gpuwatch.act.analysis import Policies, analyse, needs_of
 from gpuwatch.act.execute.advance import ExecutorPolicies
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.slots import slots, waiting_gpus
 from gpuwatch.app.controller.jobs import Job, Jobs
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.facts.catalog.instances import instance_types
-from gpuwatch.facts.model.decision import Analysis
+from gpuwatch.facts.model.decision import Analysis, Snapshot
 from gpuwatch.facts.model.ledger import Group, LedgerEntry, LossCause, Restated, Row
 from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.sources.collect.collect import collect
@@ -108,6 +109,11 @@ def leading(analysis: Analysis) -> Metrics:
     metrics.inventory([Followed("pods", objects=4, age_seconds=3.0, lists=1, drifted=0)])
     notebook = advised(answer(profile()))
     metrics.costs(fleet_cost(analysis, PriceList(instance_types()), [notebook]))
+    # As if every other Pod had ended: in a full fleet there is nothing to count.
+    cluster = replace(analysis.cluster, pods=analysis.cluster.pods[::2])
+    state = Snapshot(at=analysis.at, devices=analysis.devices, cluster=cluster)
+    facts = PlanFacts(snapshot=state, findings=analysis.findings)
+    metrics.room(slots(facts, labels=facts.policy.slot_labels), waiting_gpus(facts))
     metrics.accounted(END, LEDGER, "USD", RESTATED)
     metrics.advised(advice_counts([notebook], [], [], END))
     done = remediations()

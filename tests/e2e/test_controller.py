@@ -37,6 +37,9 @@ def test_observing_writes_nothing_but_its_own_objects(living: World) -> None:
         assert f'gpuwatch_allocated_gpus{{{seen},workload_namespace="team-a"}} 8.0' in metrics
         assert f"gpuwatch_unpriced_gpus{{{seen}}} 16.0" in metrics  # no label tells what these Nodes are
         assert "gpuwatch_cost_per_hour{" not in metrics
+        slot = 'accelerator="nvidia.com/gpu",gpu_model="A100-SXM4-80GB",gpus="8",topology=""'
+        assert f"gpuwatch_slots{{{slot}}} " in metrics
+        assert 'gpuwatch_waiting_gpus{room="fits"} 0.0' in metrics
         assert replica.asked("/healthz") == (200, "ok\n")
     assert replica.process.returncode == 0
     assert "stopped" in replica.said().splitlines()[-1]

@@ -82,11 +82,18 @@ def spent(counter: str, by: str, group: str = "", *, unknown: str = "") -> str:
     return f"({now} - ({before} or 0 * {now})){hours} > 0"
 
 
+def slots(gpus: int) -> str:
+    """Gangs of so many GPUs that would start now."""
+    labels = "cluster, gpu_model, accelerator, topology"
+    found = f'max by ({labels}) (gpuwatch_slots{{gpus="{gpus}"}})'
+    return f'label_replace({found}, "topology", "anywhere", "topology", "")'
+
+
 QUERIES = {
     "missing": MISSING,
     "not_allocatable": NOT_ALLOCATABLE,
     "holds": HOLDS,
     "sharers": SHARERS,
-    **{each.__name__: each for each in (judged, counted, busy, of_pods, cost, saving, spent)},
+    **{each.__name__: each for each in (judged, counted, busy, of_pods, cost, saving, spent, slots)},
 }
 """The pieces that boards may use, by name."""

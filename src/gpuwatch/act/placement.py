@@ -63,14 +63,18 @@ class FreeResources:
         if self.pods is not None and self.pods < 1:
             yield 1.0, "it takes no more Pods"
 
+    def bounds(self, cpu_cores: float, memory_bytes: float) -> dict[str, float]:
+        """How many Pods with these requests fit, by each resource but accelerators; inf where nothing bounds them."""
+        found = {"Pods": math.inf if self.pods is None else float(self.pods)}
+        if cpu_cores:
+            found["CPU"] = (self.cpu_cores + 1e-6) // cpu_cores
+        if memory_bytes:
+            found["memory"] = float(self.memory_bytes // memory_bytes)
+        return {name: max(count, 0.0) for name, count in found.items()}
+
     def times(self, cpu_cores: float, memory_bytes: float) -> float:
         """How many Pods with these requests fit, accelerators aside; inf where nothing bounds them."""
-        bounds = [math.inf if self.pods is None else float(self.pods)]
-        if cpu_cores:
-            bounds.append((self.cpu_cores + 1e-6) // cpu_cores)
-        if memory_bytes:
-            bounds.append(float(self.memory_bytes // memory_bytes))
-        return max(min(bounds), 0.0)
+        return min(self.bounds(cpu_cores, memory_bytes).values())
 
     @property
     def left(self) -> tuple[int, float, int]:
@@ -215,6 +219,33 @@ class Room:
     def times(self, node: str, cpu_cores: float, memory_bytes: float) -> float:
         """How many more Pods with these requests the Node takes, accelerators and constraints aside."""
         return self._free[node].times(cpu_cores, memory_bytes)
+
+    def copies(self, pod: Pod) -> Iterator[tuple[str, int, str]]:
+        """Node, how many more Pods like this one it takes, and what bounds them: 'out of service', 'taint KEY',
+        'labels', 'other Pods', 'Pods', 'CPU', 'memory', or the name of the accelerator. Its own affinities do not
+        count."""
+        others = self._placed_pods(pod) if self._apart else None
+        for name, node in self._nodes.items():
+            free = self._free[name]
+            bounds = {
+                resource: float(max(free.accelerators.get(resource, 0), 0) // count)
+                for resource, count in pod.accelerators.items()
+            } | free.bounds(pod.cpu_cores, pod.memory_bytes)
+            against = ""
+            if name in self._out:
+                against = "out of service"
+            elif taint := untolerated(pod, node):
+                against = f"taint {taint.key}"
+            elif unselected(pod, node):
+                against = "labels"
+            elif others is not None and others.quarrel(node):
+                against = "other Pods"
+            least = min(bounds, key=lambda each: bounds[each])
+            yield (name, 0, against) if against else (name, int(bounds[least]), least)
+
+    def free(self, node: str, resource: str) -> int:
+        """Accelerators of the Node that no Pod has, whether or not one can land there."""
+        return max(self._free[node].accelerators.get(resource, 0), 0)
 
     def _mine(self, node: str) -> FreeResources:
         if node not in self._own:
@@ -430,11 +461,15 @@ def lacks_room_alone(pod: Pod) -> bool:
 
 def unfit(pod: Pod, node: Node) -> str:
     """Why the Pod may not run on the Node; '' where it may."""
-    place = pod.placement
-    for taint in node.taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(place.tolerations, taint):
-            return f"its taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
+    if taint := untolerated(pod, node):
+        return f"its taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
     return unselected(pod, node)
+
+
+def untolerated(pod: Pod, node: Node) -> Taint | None:
+    """The first taint that keeps the Pod from the Node."""
+    keeps = (taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute"))
+    return next((taint for taint in keeps if not tolerates(pod.placement.tolerations, taint)), None)
 
 
 def unselected(pod: Pod, node: Node) -> str:

@@ -180,6 +180,11 @@ class PlanPolicy:
         require(self, "plan.", (*counts, *named(self, "_per_hour")), lambda value: value >= 0, "0 or more")
 
     @property
+    def slot_labels(self) -> tuple[str, ...]:
+        """Labels whose domains slots are counted in: those of the topology, and the zone."""
+        return (*self.topology_labels, "topology.kubernetes.io/zone")
+
+    @property
     def only_observes(self) -> bool:
         return all(mode is Mode.OBSERVE for mode in (*self.modes.values(), *(scope.mode for scope in self.scopes)))
 

@@ -267,6 +267,29 @@ def mig_plan() -> None:
     """
 
 
+@_command("cli.slots_command.run_slots")
+@_sources
+@click.option(
+    "--gpus",
+    type=click.IntRange(1, 100_000),
+    multiple=True,
+    help="GPUs of a gang. May be repeated.  [default: 1 2 4 8 16 32 64]",
+)
+@click.option(
+    "--by", metavar="LABEL", multiple=True, help="Show the slots in each value of this Node label. May be repeated."
+)
+@click.option("--tolerate", metavar="KEY", multiple=True, help="A taint that the Pods tolerate. May be repeated.")
+@_format("table", "wide", "json", "yaml", "csv", "parquet")
+@_output_file
+@_rows
+def slots() -> None:
+    """How many more gangs of each size would start now.
+
+    Of each GPU model: anywhere, and with all Pods in one NVLink domain, rack or zone. Free GPUs that are in none of
+    these gangs have the reason beside them, such as too little CPU.
+    """
+
+
 @_command("cli.ledger_command.run_ledger")
 @_sources
 @_state(

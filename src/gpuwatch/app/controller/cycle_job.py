@@ -9,6 +9,7 @@ from gpuwatch.account.fleet_cost import fleet_cost
 from gpuwatch.act.execute.requests import PROPOSED
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import RemediationStore
+from gpuwatch.act.slots import slots, waiting_gpus
 from gpuwatch.app.controller.enforcement import EnforcementRecord
 from gpuwatch.app.controller.look import Look
 from gpuwatch.app.controller.remediation_job import new_executor
@@ -51,6 +52,7 @@ class CycleJob:
                 self.enforcement.count(dict.fromkeys(ActionKind, ("unreachable",)), datetime.now(UTC))
                 raise
             proposed, refused = self._propose(store, analysis, view) if store else ((), ())
+            facts = replace(view, findings=analysis.findings, policy=replica.opened.policies.plan)
             analysis = replace(analysis, gaps=(*analysis.gaps, *refused))
             if store and proposed:
                 known = store.all()
@@ -59,6 +61,7 @@ class CycleJob:
                 return
             metrics, before = replica.metrics, replica.found.analysis
             metrics.analysed(analysis)
+            metrics.room(slots(facts, labels=facts.policy.slot_labels), waiting_gpus(facts))
             metrics.costs(fleet_cost(analysis, price_list(replica.settings), replica.found.advice))
             metrics.remembered(known, pause, datetime.now(UTC))
             replica.found = replace(replica.found, analysis=analysis, remediations=known, pause=pause)

@@ -16,6 +16,7 @@ from gpuwatch import __version__
 from gpuwatch.account.fleet_cost import FleetCost
 from gpuwatch.act.culprits import culprits, health_unknown, tainted_since, worst_first
 from gpuwatch.act.execute.precision import precision
+from gpuwatch.act.slots import RoomFor, Slots
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import Analysis, FindingKind, Verdict
@@ -163,6 +164,17 @@ class Metrics:
         self._replace("gpuwatch_unpriced_gpus", found.unpriced)
         for name, amounts in (("gpuwatch_cost_per_hour", found.cost), ("gpuwatch_saving_per_hour", found.saving)):
             self._replace(name, {(*labels, found.currency): amount for labels, amount in amounts.items()})
+
+    def room(self, found: Iterable[Slots], waiting: Mapping[RoomFor, int]) -> None:
+        counts: dict[tuple[str, ...], float] = {}
+        left: dict[tuple[str, ...], float] = {}
+        for each in found:
+            kind = (each.gpu_model, each.resource, str(each.gpus))
+            counts[*kind, each.topology] = each.count
+            left |= {(*kind, why): units for why, units in each.left.items()}
+        self._replace("gpuwatch_slots", counts)
+        self._replace("gpuwatch_gpus_in_no_slot", left)
+        self._replace("gpuwatch_waiting_gpus", {(str(room),): gpus for room, gpus in waiting.items()})
 
     def accounted(
         self, final: datetime, total: Iterable[LedgerEntry], currency: str, restated: Iterable[Restated] = ()
