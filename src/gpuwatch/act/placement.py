@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.facts.model.cluster import HOSTNAME, Node, NodeTerm, Pod, PodTerm, Requirement, Spread, Taint, Toleration
+from gpuwatch.facts.model.cluster import HOSTNAME, Node, NodeTerm, Pod, PodTerm, Spread, Taint, Toleration
+from gpuwatch.facts.model.selectors import counts, holds, means
 from gpuwatch.facts.model.telemetry import PodRef
 
 # Bounds the backtracking for one gang; beyond it the answer is 'no'. Equal Pods without affinities need none.
@@ -497,26 +498,6 @@ def stays(tolerations: Sequence[Toleration], taint: Taint) -> bool:
     return tolerates(tolerations, taint) and not tolerates((each for each in tolerations if each.ends), taint)
 
 
-def means(term: PodTerm, pod: Pod) -> bool:
-    """Does the term select this Pod?"""
-    if term.selects_none or not (term.any_namespace or pod.namespace in term.namespaces):
-        return False
-    return labels_match(pod.labels, term.match_labels, term.match_expressions)
-
-
-def counts(spread: Spread, own: Pod, pod: Pod) -> bool:
-    """Is this Pod spread together with `own`?"""
-    if spread.selects_none or pod.namespace != own.namespace:
-        return False
-    return labels_match(pod.labels, spread.match_labels, spread.match_expressions)
-
-
-def labels_match(labels: Mapping[str, str], equal: Mapping[str, str], expressions: Iterable[Requirement]) -> bool:
-    return all(labels.get(key) == value for key, value in equal.items()) and all(
-        _holds(item, labels.get(item.key)) for item in expressions
-    )
-
-
 def label_of(node: Node, key: str) -> str | None:
     value = node.labels.get(key)
     # The kubelet sets the hostname label, but hand-made recordings may lack it.
@@ -526,24 +507,6 @@ def label_of(node: Node, key: str) -> str | None:
 def _term_holds(term: NodeTerm, node: Node) -> bool:
     if not term.labels and not term.fields:
         return False
-    return all(_holds(item, label_of(node, item.key)) for item in term.labels) and all(
-        item.key == "metadata.name" and _holds(item, node.name) for item in term.fields
+    return all(holds(item, label_of(node, item.key)) for item in term.labels) and all(
+        item.key == "metadata.name" and holds(item, node.name) for item in term.fields
     )
-
-
-def _holds(item: Requirement, value: str | None) -> bool:
-    if item.operator == "In":
-        return value is not None and value in item.values
-    if item.operator == "NotIn":
-        return value is None or value not in item.values
-    if item.operator == "Exists":
-        return value is not None
-    if item.operator == "DoesNotExist":
-        return value is None
-    if item.operator in ("Gt", "Lt") and value is not None and len(item.values) == 1:
-        try:
-            held, bound = int(value), int(item.values[0])
-        except ValueError:
-            return False
-        return held > bound if item.operator == "Gt" else held < bound
-    return False  # unknown operator

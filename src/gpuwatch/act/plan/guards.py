@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpuwatch.act.placement import Nowhere, labels_match, tolerates
+from gpuwatch.act.placement import Nowhere, tolerates
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, place
 from gpuwatch.facts.frameworks import keys
@@ -19,6 +19,7 @@ from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.facts.model.cluster import DisruptionBudget, FactKind, Node, OwnerStatus, Pod, Requirement, Taint
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, FindingKind, Mode, Refusal, Score, Verdict
 from gpuwatch.facts.model.remediation import Phase
+from gpuwatch.facts.model.selectors import labels_match
 from gpuwatch.judge.reclaim import remediated
 
 
