@@ -47,10 +47,11 @@ dev-cluster: parts  ## A living cluster with simulated GPUs and a Prometheus to 
 test-fast: $(STAMP)  ## The tests that need nothing but `make setup`, in minutes
 	$(BIN)/python -m pytest -n auto --ignore=tests/e2e --ignore=tests/image -m "not parts and not slow and not dist and not mutants and not versions"
 
-verify: $(STAMP) dist test-newer  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, Helm 3, Kubernetes 1.37, `dist`; the guards, each taken out; the numbers of alerts, each changed; more random histories
+verify: $(STAMP) dist test-newer  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, Helm 3, Kubernetes 1.37, `dist`; the guards, each taken out; the numbers of alerts, each changed; more random histories; the landing beside a scheduler on 2,000 random clusters
 	$(BIN)/python tests/parts/install --image --helm3
 	$(BIN)/python -m pytest -m "npm or image or helm3 or mutants or versions" tests
 	HISTORIES=300 $(BIN)/python -m pytest -n auto -m "not mutants" tests/execute/test_histories.py
+	SCENES=2000 $(BIN)/python -m pytest tests/cluster/test_scheduler_agrees.py
 
 test-newer: export TEST_KUBERNETES = 1.37
 test-newer: $(STAMP)  ## What talks to Kubernetes, on the control plane and the Nodes of its newer version

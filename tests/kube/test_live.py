@@ -524,3 +524,44 @@ def test_pods_without_gpus_count_where_an_action_on_gpus_may_end_them(capacity: 
     assert (worker.priority, worker.node, worker.phase) == (7, "cpu-0", "Running")
     assert [item.ref for item in cluster.pods] == ["ml/gpu"]
     assert [item.id for item in cluster.workloads] == ["Deployment/ml/api"]
+
+
+def test_pods_without_gpus_that_have_a_say_in_where_gpu_pods_run() -> None:
+    """By an anti-affinity of theirs, or by one, an affinity or a spread of a GPU Pod; others are not kept."""
+
+    def keeps(app: str, **term: Any) -> dict[str, Any]:
+        wanted = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}, **term}
+        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [wanted]}}
+
+    def cpu(name: str, namespace: str, app: str, **more: Any) -> dict[str, Any]:
+        meta, asks = {"labels": {"app": app}}, [container(requests={"cpu": "1"})]
+        return pod(name, namespace, containers=asks, meta=meta, **{"nodeName": "cpu-0", **more})
+
+    spread = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    spread |= {"labelSelector": {"matchLabels": {"app": "web"}}}
+    train = {"labels": {"app": "train"}}
+    found = lists(
+        **{
+            NODES: [node("gpu-0"), node("cpu-0", capacity={})],
+            PODS: [
+                pod("a", meta=train, topologySpreadConstraints=[spread]),
+                pod("b", meta=train, affinity=keeps("cache", namespaces=["data"])),
+                cpu("keeps-train", "ml", "x", affinity=keeps("train")),
+                cpu("keeps-all", "far", "x", affinity=keeps("train", namespaceSelector={})),
+                cpu("keeps-others", "ml", "x", affinity=keeps("other")),
+                cpu("keeps-its-own", "far", "train", affinity=keeps("train")),
+                cpu("is-spread", "ml", "web"),
+                cpu("is-elsewhere", "far", "web"),
+                cpu("is-meant", "data", "cache"),
+                cpu("waits", "data", "cache", nodeName=None, status={"phase": "Pending"}),
+                cpu("ended", "data", "cache", status={"phase": "Failed"}),
+            ],
+        }
+    )
+    with live(found) as (_, reader):
+        cluster = reader.read(NOW)
+    names = {item.name for item in cluster.bystanders}
+    assert names == {"keeps-train", "keeps-all", "is-spread", "is-meant"}
+    (one,) = (item for item in cluster.bystanders if item.name == "keeps-train")
+    assert (one.node, one.labels, one.accelerators) == ("cpu-0", {"app": "x"}, {})
+    assert one.placement.pod_anti_affinity[0].topology_key == "zone"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import kubernetes.client
@@ -293,16 +294,27 @@ def test_a_modelled_field_makes_a_difference(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "namespace", "labels"),
     [
-        (apart(labelSelector=Z), "podAntiAffinity for rack selects Pods of other workloads"),
-        (apart(namespaces=["web"]), "podAntiAffinity for rack selects Pods of other workloads"),
-        (spread(labelSelector=Z), "topologySpreadConstraints for rack selects Pods of other workloads"),
+        (apart(labelSelector=Z), "ml", Z["matchLabels"]),
+        (apart(namespaces=["web"]), "web", KIND["matchLabels"]),
+        (spread(labelSelector=Z), "ml", Z["matchLabels"]),
     ],
 )
-def test_pods_that_may_have_no_accelerator_and_must_be_elsewhere_refuse(spec: dict[str, Any], said: str) -> None:
-    """A Snapshot has no Pods without accelerators."""
-    assert said in landed(spec, PLAIN)
+def test_pods_without_accelerators_count_as_others_do(
+    spec: dict[str, Any], namespace: str, labels: dict[str, str]
+) -> None:
+    """Those that a selector means are in a Cluster as its bystanders. Only one of the racks has GPUs."""
+    there, cpu = PLAIN, node("cpu", 0, labels={"rack": "b"})
+    z = [Pod(namespace=namespace, name=f"z{n}", node=PLAIN.name, phase="Running", labels=labels) for n in range(2)]
+
+    def lands(*beside: Pod) -> bool:
+        return not isinstance(Room([there, cpu], (), {}, beside).land([taken(spec, {"app": "x"})]), Nowhere)
+
+    assert lands()
+    assert not lands(*z)
+    assert lands(*(replace(each, node="cpu") for each in z))
+    assert lands(*(replace(each, namespace="other") for each in z))
 
 
 def test_a_selector_of_nothing_refuses_nothing() -> None:

@@ -69,6 +69,33 @@ def test_cpu_memory_and_the_number_of_pods(at: dict[str, Any], below: dict[str, 
     assert words in said([node("n0", **below)], new("x", **asks))
 
 
+def test_a_spread_counts_pods_on_nodes_that_the_pod_may_run_on() -> None:
+    """By its labels, and with each label that it is spread over: as kube-scheduler, taints do not count."""
+    zone, rack = "topology.kubernetes.io/zone", "example.org/rack"
+    nodes = [
+        node("n0", labels={zone: "a", rack: "r", "disk": "ssd"}),
+        node("n1", labels={zone: "a", rack: "r", "disk": "hdd"}),
+        node("n2", 1, labels={zone: "b", rack: "r", "disk": "hdd"}),
+        node("n3", 1, labels={zone: "c", "disk": "hdd"}),
+    ]
+    held = (pod("ml/a", "n0", labels={"app": "x"}), pod("ml/b", "n1", labels={"app": "x"}), pod("ml/c", "n2"))
+    apart = Spread(topology_key=zone, match_labels={"app": "x"})
+    hard = NodeTerm(labels=(Requirement("disk", "NotIn", ("ssd",)),))
+
+    def asks(*spreads: Spread, terms: tuple[NodeTerm, ...] = (hard,)) -> Pod:
+        place = Placement(node_terms=terms, spread=spreads)
+        return new("p", 2, placement=place, labels={"app": "other"})
+
+    assert land(nodes, asks(apart), held=held) == {"ml/p": "n1"}
+    assert not lands(nodes, asks(apart, terms=()), held=held)
+    # Without n3, which has no rack, there are the zones a and b alone.
+    racks, more = Spread(topology_key=rack, max_skew=9), (*held, pod("ml/d", "n1", labels={"app": "x"}))
+    filled = (*more, pod("ml/e", "n2", 0, labels={"app": "x"}))
+    assert lands(nodes, asks(apart, racks), held=filled)
+    assert not lands(nodes, asks(apart), held=filled)
+    assert not lands(nodes, asks(replace(apart, min_domains=3), racks), held=filled)
+
+
 def test_mig_profiles_are_resources_of_their_own() -> None:
     sliced = node("n0", allocatable={"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-3g.40gb": 1})
     asks = new("x", accelerators={"nvidia.com/mig-1g.10gb": 2})

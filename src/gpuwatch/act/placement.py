@@ -132,16 +132,15 @@ class PlacedPods:
     def _counted(
         self, spread: Spread, nodes: Mapping[str, Node], placed: Iterable[tuple[Pod, str]]
     ) -> Mapping[str, int]:
-        """Pods that are spread together with this one, by domain of the Nodes that it may run on."""
-        found: Counter[str] = Counter()
-        for node in nodes.values():
-            name = label_of(node, spread.topology_key)
-            if name is not None and not unselected(self._pod, node):
-                found[name] += 0
-        for other, at in placed:
-            name = label_of(nodes[at], spread.topology_key)
-            if name is not None and name in found and counts(spread, self._pod, other):
-                found[name] += 1
+        """Pods that are spread together with this one, by domain, on Nodes that it may run on by their labels."""
+        keys = [each.topology_key for each in self._pod.placement.spread]
+        domains = {
+            node.name: label_of(node, spread.topology_key) or ""
+            for node in nodes.values()
+            if all(label_of(node, key) is not None for key in keys) and not unselected(self._pod, node)
+        }
+        found = Counter(dict.fromkeys(domains.values(), 0))
+        found.update(domains[at] for other, at in placed if at in domains and counts(spread, self._pod, other))
         return found
 
     def quarrel(self, node: Node) -> str:
@@ -172,14 +171,18 @@ class PlacedPods:
 class Room:
     """Nodes and what is free on them. `without`, `put`, `avoid` and `land` change it; `copy` it for a trial."""
 
-    def __init__(self, nodes: Iterable[Node], pods: Iterable[Pod], out: Mapping[str, str]) -> None:
-        """pods: only those with a Node take room. out: Node → why nothing lands there."""
+    def __init__(
+        self, nodes: Iterable[Node], pods: Iterable[Pod], out: Mapping[str, str], beside: Iterable[Pod] = ()
+    ) -> None:
+        """pods: only those with a Node take room. out: Node → why nothing lands there. beside: `Cluster.bystanders`."""
         self._nodes = {node.name: node for node in nodes}
         self._out = dict(out)
         self._free = {node.name: unallocated(node) for node in self._nodes.values()}
         self._own: set[str] = set(self._free)  # Nodes whose FreeResources is not shared with a copy
         self._pods: dict[PodRef, tuple[Pod, str]] = {}
         self._apart: set[PodRef] = set()
+        self._beside = [(pod, pod.node) for pod in beside if pod.node in self._nodes]
+        self._shy = [item for item in self._beside if item[0].placement.pod_anti_affinity]
         self._unfit: dict[tuple[int, str], str] = {}
         for pod in pods:
             if pod.node in self._nodes and pod.phase in ("Running", "Pending"):
@@ -188,6 +191,7 @@ class Room:
     def copy(self) -> "Room":
         made = object.__new__(Room)
         made._nodes, made._unfit = self._nodes, self._unfit
+        made._beside, made._shy = self._beside, self._shy
         made._out, made._free = dict(self._out), dict(self._free)
         made._pods, made._apart = dict(self._pods), set(self._apart)
         made._own = set()
@@ -225,7 +229,7 @@ class Room:
         """Node, how many more Pods like this one it takes, and what bounds them: 'out of service', 'taint KEY',
         'labels', 'other Pods', 'Pods', 'CPU', 'memory', or the name of the accelerator. Its own affinities do not
         count."""
-        others = self._placed_pods(pod) if self._apart else None
+        others = self._placed_pods(pod) if self._apart or self._shy else None
         for name, node in self._nodes.items():
             free = self._free[name]
             bounds = {
@@ -343,10 +347,11 @@ class Room:
 
     def _choosy(self, pod: Pod) -> bool:
         place = pod.placement
-        return bool(place.pod_affinity or place.pod_anti_affinity or place.spread or self._apart)
+        return bool(place.pod_affinity or place.pod_anti_affinity or place.spread or self._apart or self._shy)
 
     def _placed_pods(self, pod: Pod) -> PlacedPods:
-        return PlacedPods(pod, self._nodes, self._pods.values(), [self._pods[ref] for ref in sorted(self._apart)])
+        apart = [self._pods[ref] for ref in sorted(self._apart)]
+        return PlacedPods(pod, self._nodes, [*self._pods.values(), *self._beside], [*apart, *self._shy])
 
     def _nowhere(self, pod: Pod, before: int, of: int, within: Collection[str] | None) -> Nowhere:
         """The reason, with the Node that lacks the fewest resources, then the smallest share."""
@@ -379,16 +384,6 @@ def _unknown(pod: Pod) -> str:
         return f"It is not known where Pod {pod.ref} can run: it has {fields[0]}{more}."
     if pod.claims:
         return f"Pod {pod.ref} has its GPU by a ResourceClaim; where such a claim fits is not known."
-    place = pod.placement
-    apart = [item for item in place.pod_anti_affinity if not (item.selects_none or means(item, pod))]
-    elsewhere = [f"podAntiAffinity for {item.topology_key}" for item in apart]
-    unlike_it = [item for item in place.spread if not (item.selects_none or counts(item, pod, pod))]
-    elsewhere += [f"topologySpreadConstraints for {item.topology_key}" for item in unlike_it]
-    if elsewhere:  # Pods without accelerators are not in the Snapshot
-        return (
-            f"It is not known where Pod {pod.ref} can run: its {elsewhere[0]} selects Pods of other workloads, and "
-            "gpuwatch does not know where those without accelerators run."
-        )
     return ""
 
 

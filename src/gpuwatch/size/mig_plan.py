@@ -54,7 +54,7 @@ def plan_mig(
     They must still be in `devices`, as mig-parted's config covers all GPUs of a Node. Models and profiles have the
     catalog's names; for one that it lacks only its own demands fail, with a line in `unplaced`.
     """
-    hosts = _Hosts(Room(cluster.nodes, cluster.pods, {}), {pod.ref: pod for pod in cluster.pods})
+    hosts = _Hosts(Room(cluster.nodes, cluster.pods, {}, cluster.bystanders), {pod.ref: pod for pod in cluster.pods})
     stuck = {number: why for number, demand in enumerate(demands) if (why := _not_in_catalog(demand))}
     models = sorted({item.gpu_model for number, item in enumerate(demands) if item.mig_profile and number not in stuck})
     fleet = read_fleet(models, cluster, devices, frozenset(avoid))

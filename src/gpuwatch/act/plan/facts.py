@@ -328,7 +328,8 @@ class PlanFacts:
     @cached_property
     def bare_room(self) -> Room:
         """Without the pending Pods, and without what moves in flight hold. Copy before changing it."""
-        room = Room(self.nodes.values(), self.snapshot.cluster.pods, self.out_of_service)
+        cluster = self.snapshot.cluster
+        room = Room(self.nodes.values(), cluster.pods, self.out_of_service, cluster.bystanders)
         for item in self.disruptive:
             for pod in self._held(item):
                 room.put(pod, pod.node)

@@ -375,6 +375,8 @@ class Cluster:
     pods: tuple[Pod, ...] = ()
     # Pods without accelerators, whose Workload also has Pods with some, or whose Node has accelerators.
     companions: tuple[Pod, ...] = ()
+    # Placed Pods without accelerators that an affinity or a spread of a Pod with some means, or that keep one away.
+    bystanders: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
     # Owners and Kueue Workloads that gpuwatch has marked, with Pods or without.
     marked: tuple[Workload, ...] = ()

@@ -16,6 +16,7 @@ from gpuwatch.facts.frameworks.release import MARKS
 from gpuwatch.facts.model.cluster import Cluster, FactKind, OwnerStatus, Unread, Workload
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.kube import kinds
+from gpuwatch.sources.kube.bystanders import bystanders_of
 from gpuwatch.sources.kube.claims import (
     Claim,
     SliceSpec,
@@ -135,6 +136,7 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         companions=tuple(
             pod for pod in assign_companions(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
         ),
+        bystanders=bystanders_of(held, [taken.other for taken in pods.items if taken.other is not None]),
         workloads=workloads,
         marked=tuple(_marked((*index.by_uid.values(), *admitted.items))),
         gangs=gangs,

@@ -46,6 +46,11 @@ def placement(
     return _ANYWHERE if found == _ANYWHERE else found
 
 
+def anti_affinity(spec: wire.PodSpec, namespace: str) -> tuple[PodTerm, ...]:
+    """The Pods that this one must not be beside."""
+    return _pod_terms(spec.affinity.pod_anti_affinity if spec.affinity else None, namespace)
+
+
 def tolerations(spec: wire.PodSpec) -> tuple[Toleration, ...]:
     return _tolerations(tuple(spec.tolerations)) if spec.tolerations else ()
 

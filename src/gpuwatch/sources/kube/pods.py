@@ -12,11 +12,11 @@ from typing import TypeVar
 import msgspec
 
 from gpuwatch.facts.frameworks.owner import OwnerRef
-from gpuwatch.facts.model.cluster import HeldDevice, Node, Placement, Pod, Toleration
+from gpuwatch.facts.model.cluster import HeldDevice, Node, Placement, Pod, PodTerm, Toleration
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.decode import own_annotations
-from gpuwatch.sources.kube.placement import placement, tolerations, unmodelled_fields
+from gpuwatch.sources.kube.placement import anti_affinity, placement, tolerations, unmodelled_fields
 from gpuwatch.sources.kube.resources import accelerator_counts, names_accelerator, pod_requests
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -80,6 +80,7 @@ class OtherPod(msgspec.Struct, frozen=True, gc=False):
     controller: OwnerRef | None = None
     tolerations: tuple[Toleration, ...] = ()
     scheduling_group: str = ""
+    pod_anti_affinity: tuple[PodTerm, ...] = ()
 
 
 class TakenPod(msgspec.Struct, frozen=True, gc=False):
@@ -127,6 +128,7 @@ def _other(found: wire.WirePod) -> OtherPod | None:
         controller=_once(refs[0]) if len(refs) == 1 and refs[0].controller else meta.controller,
         tolerations=tolerations(spec),
         scheduling_group=(spec.scheduling_group.pod_group_name if spec.scheduling_group else None) or "",
+        pod_anti_affinity=anti_affinity(spec, meta.namespace),
     )
 
 
@@ -142,7 +144,7 @@ def companion(item: OtherPod) -> HeldPod:
         cpu_cores=item.cpu_cores,
         memory_bytes=item.memory_bytes,
         priority=item.priority,
-        placement=Placement(tolerations=item.tolerations),
+        placement=Placement(tolerations=item.tolerations, pod_anti_affinity=item.pod_anti_affinity),
         of_node=item.controller is not None and item.controller.kind in ("DaemonSet", "Node"),
     )
     return HeldPod(pod, item.controller, static=False, scheduling_group=item.scheduling_group)
