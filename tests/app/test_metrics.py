@@ -244,7 +244,12 @@ def test_the_numbers_of_the_fleet_agree_with_each_other(leader: Metrics, fleet: 
     ]
     assert {*free} == {free[0]} != {0.0}
     assert total("gpuwatch_slots", gpus="1", **h100) > total("gpuwatch_slots", gpus="8", **h100)
-    assert {labels["room"] for labels, _ in series(leader, "gpuwatch_waiting_gpus")} == {"fits", "none", "unknown"}
+    assert {labels["room"] for labels, _ in series(leader, "gpuwatch_waiting_gpus")} == {
+        "fits",
+        "none",
+        "new",
+        "unknown",
+    }
     assert total("gpuwatch_cost_per_hour", state="idle") > 0
     released = total("gpuwatch_saving_per_hour", target="release", confidence="likely")
     assert released == pytest.approx(total("gpuwatch_cost_per_hour", state="idle"))

@@ -222,14 +222,19 @@ def test_what_waits_beside_free_gpus() -> None:
     nodes = [node("n0"), node("n1")]
     waits = [
         pod("ml/first", "", 8, phase="Pending", created=NOW - timedelta(hours=2)),
-        pod("ml/second", "", 6, phase="Pending", created=NOW - timedelta(hours=1)),
+        pod("ml/second", "", 6, phase="Pending", created=NOW - timedelta(minutes=5)),
         pod("ml/third", "", 4, phase="Pending", created=NOW),
+        pod("ml/fourth", "", 2, phase="Pending", created=NOW - timedelta(minutes=4)),
         pod("ml/gated", "", 1, phase="Pending", placement=Placement(gated=True)),
-        pod("ml/claims", "", 1, phase="Pending", placement=Placement(unmodelled=("a volume",))),
-        pod("ml/quota", "", 1, phase="Pending", unscheduled="Unschedulable: 0/2 nodes are available: 2 of no quota."),
+        pod("ml/claims", "", 1, phase="Pending", created=NOW, placement=Placement(unmodelled=("a volume",))),
     ]
-    assert waiting_gpus(facts(nodes, waits)) == {RoomFor.FITS: 14, RoomFor.NONE: 4, RoomFor.UNKNOWN: 2}
-    assert waiting_gpus(facts(nodes)) == {RoomFor.FITS: 0, RoomFor.NONE: 0, RoomFor.UNKNOWN: 0}
+    told = {RoomFor.FITS: 14, RoomFor.NONE: 4, RoomFor.NEW: 2, RoomFor.UNKNOWN: 1}
+    assert waiting_gpus(facts(nodes, waits)) == told
+    other = "Unschedulable: 0/2 nodes are available: 2 of no quota."
+    since = NOW - timedelta(days=1)
+    kept = pod("ml/quota", "", 1, phase="Pending", created=since, unscheduled=other)
+    assert waiting_gpus(facts(nodes, [kept])) == dict.fromkeys(RoomFor, 0) | {RoomFor.UNKNOWN: 1}
+    assert waiting_gpus(facts(nodes)) == dict.fromkeys(RoomFor, 0)
 
 
 def test_models_are_apart_and_no_node_is_no_slot() -> None:

@@ -8,6 +8,7 @@ the GPU's vendor. Room that waiting Pods are about to get is taken. Quotas are n
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from statistics import median
 
@@ -52,12 +53,16 @@ TOO_FEW = "too few of them free on their Node"
 NO_REST = "no place for the rest of a gang"
 _WORDS = {"Pods": "no more Pods on the Node", "CPU": "too little CPU", "memory": "too little memory"}
 
+RETRIED = timedelta(minutes=5)
+"""kube-scheduler tries a Pod again after so long, whatever happens (podMaxInUnschedulablePodsDuration)."""
+
 
 class RoomFor(StrEnum):
     """Whether there is room for Pods that wait."""
 
     FITS = "fits"  # now, beside all that runs
     NONE = "none"
+    NEW = "new"  # their scheduler may not have looked since they were created
     UNKNOWN = "unknown"  # a field of theirs, or a reason of their scheduler's, is not modelled
 
 
@@ -68,8 +73,11 @@ def waiting_gpus(facts: PlanFacts) -> dict[RoomFor, int]:
     room = facts.bare_room.copy()
     for group in facts.pending:
         landed = room.land(group, tell=False)
+        young = (pod.created is None or pod.created > facts.snapshot.at - RETRIED for pod in group)
         if isinstance(landed, Nowhere):
             answer = RoomFor.NONE if landed.known else RoomFor.UNKNOWN
+        elif any(young):
+            answer = RoomFor.NEW
         else:
             answer = RoomFor.FITS if all(map(lacks_room_alone, group)) else RoomFor.UNKNOWN
         found[answer] += sum(sum(pod.accelerators.values()) for pod in group)
