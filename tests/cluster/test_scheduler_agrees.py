@@ -4,6 +4,7 @@ Each cluster has Nodes with a label of its own, a Namespace of its own, Pods on 
 scheduler judges. SCENES: how many; more of them in `make verify`.
 """
 
+import copy
 import os
 import random
 from collections import Counter
@@ -20,6 +21,7 @@ from cluster.control_plane import ControlPlaneBuild, running
 from gpuwatch.act.placement import Nowhere
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.slots import Slots, slots
+from gpuwatch.act.whatif import Change, ChangeKind, what_if
 from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.decision import Snapshot
 from gpuwatch.sources.kube.live import LiveCluster, api_client
@@ -133,6 +135,30 @@ class Scene:
         metadata = {"name": name, "namespace": self.name, "labels": {"app": self.draw.choice(APPS)}}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container], **spec}}
 
+    def changed(self, change: Change) -> Object:
+        """The Pod as the change makes it."""
+        made = copy.deepcopy(self.probe)
+        made["metadata"]["name"] = "again"
+        spec, resources = made["spec"], made["spec"]["containers"][0]["resources"]
+        if change.kind is ChangeKind.TOLERATE:
+            pair, _, effect = change.subjects[0].rpartition(":")
+            key, _, value = pair.partition("=")
+            more = {"key": key, "operator": "Equal", "value": value, "effect": effect}
+            spec["tolerations"] = [*spec.get("tolerations", ()), more]
+        elif change.kind is ChangeKind.SELECT:
+            if change.subjects == ("nodeAffinity",):
+                del spec["affinity"]["nodeAffinity"]
+                spec["nodeSelector"] = {SCENE: self.name} | spec.get("nodeSelector", {})
+            else:
+                del spec["nodeSelector"][change.subjects[0]]
+        elif change.kind in (ChangeKind.LESS_CPU, ChangeKind.LESS_MEMORY):
+            assert change.value is not None
+            cpu = change.kind is ChangeKind.LESS_CPU
+            name, size = ("cpu", f"{change.value * 1000:.0f}m") if cpu else ("memory", f"{change.value:.0f}")
+            for side in resources.values():
+                side[name] = size
+        return made
+
     def of_slot(self, each: Slots, number: int) -> Object:
         """A Pod as those that are counted."""
         units = each.gpus // each.pods
@@ -187,8 +213,8 @@ def of_scene(cluster: Cluster, name: str, *, without: str) -> tuple[PlanFacts, l
 
 @pytest.fixture(scope="module", params=range(0, SCENES, AT_ONCE))
 def told(request: pytest.FixtureRequest, control_plane_build: ControlPlaneBuild) -> Iterator[list[Any]]:
-    """Of each cluster: the Scene, whether the scheduler placed its Pod, what the landing says, and the slots with how
-    many Pods of one the scheduler placed."""
+    """Of each cluster: the Scene, whether the scheduler placed its Pod, what the landing says, a change that would
+    place it and whether it did, and the slots with how many Pods of one the scheduler placed."""
     scenes = [Scene(seed) for seed in range(request.param, min(request.param + AT_ONCE, SCENES))]
     with running(control_plane_build, alive=True) as plane:
         api = Api(plane.administrator)
@@ -209,14 +235,32 @@ def told(request: pytest.FixtureRequest, control_plane_build: ControlPlaneBuild)
         for scene in scenes:
             api.delete(scene.probe)
         wait_until(lambda: not pods_named(api, "probe"), lambda: "the probes are not gone", seconds=120)
+        again = []
+        for row, scene in zip(found, scenes, strict=True):
+            facts, (probe,) = of_scene(cluster, scene.name, without="probe")
+            changes = what_if([probe], facts).changes
+            row.append(scene.draw.choice(changes) if changes else None)
+            if changes:
+                if row[3].kind is ChangeKind.UNCORDON:
+                    body, path = {"spec": {"unschedulable": False}}, f"/api/v1/nodes/{row[3].subjects[0]}"
+                    api.answer("PATCH", path, body, content_type="application/merge-patch+json")
+                again.append(scene.changed(row[3]))
+                api.create(again[-1])
+        started = until_judged(api, "again", len(again))
+        for row in found:
+            row.append(started.get(row[0].name, [False])[0])
+        for each in again:
+            api.delete(each)
+        wait_until(lambda: not pods_named(api, "again"), lambda: "they are not gone", seconds=120)
         cluster = read(Path(plane.administrator))
         asked = 0
         for row, scene in zip(found, scenes, strict=True):
             facts, _ = of_scene(cluster, scene.name, without="probe")
             counts = slots(facts, (scene.draw.choice([1, 2, 3, 4]),))
-            row.append(next((each for each in counts if each.resource == GPU), None))
-            for number in range(row[3].count * row[3].pods + 1 if row[3] else 0):
-                api.create(scene.of_slot(row[3], number))
+            counted = next((each for each in counts if each.resource == GPU), None)
+            row.append(counted)
+            for number in range(counted.count * counted.pods + 1 if counted else 0):
+                api.create(scene.of_slot(counted, number))
                 asked += 1
         started = until_judged(api, "slot", asked)
         for row in found:
@@ -236,10 +280,17 @@ def test_the_landing_never_says_yes_where_the_scheduler_says_no(told: list[Any])
     assert 0.2 * len(told) < sum(placed for _, placed, *_ in told) < 0.8 * len(told)
 
 
+def test_what_would_place_a_pod_places_it(told: list[Any]) -> None:
+    applied = {scene.name: (change, placed) for scene, _, _, change, placed, *_ in told if change is not None}
+    assert {name: change for name, (change, placed) in applied.items() if not placed} == {}
+    assert len(applied) > 0.05 * len(told)
+    assert len({change.kind for change, _ in applied.values()}) > 2
+
+
 def test_the_scheduler_places_as_many_pods_as_were_counted(told: list[Any]) -> None:
     differ = {
         scene.name: (counted.count * counted.pods, placed, counted)
-        for scene, _, _, counted, placed in told
+        for scene, *_, counted, placed in told
         if counted is not None and not counted.count * counted.pods <= placed < (counted.count + 1) * counted.pods
     }
     assert differ == {}

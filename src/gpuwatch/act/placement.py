@@ -248,6 +248,10 @@ class Room:
             least = min(bounds, key=lambda each: bounds[each])
             yield (name, 0, against) if against else (name, int(bounds[least]), least)
 
+    def left(self, node: str) -> tuple[float, int]:
+        """CPU cores and bytes of memory that no Pod has asked for."""
+        return self._free[node].cpu_cores, self._free[node].memory_bytes
+
     def free(self, node: str, resource: str) -> int:
         """Accelerators of the Node that no Pod has, whether or not one can land there."""
         return max(self._free[node].accelerators.get(resource, 0), 0)

@@ -84,7 +84,7 @@ def waiting_gpus(facts: PlanFacts) -> dict[RoomFor, int]:
     return found
 
 
-_Kind = tuple[str, str, bool]
+Kind = tuple[str, str, bool]
 """GPU model, resource, and whether its units are whole GPUs."""
 
 
@@ -95,26 +95,42 @@ def slots(
     labels: of Nodes, each a topology; one that no Node has is left out. tolerated: keys of more taints that the Pods
     tolerate."""
     found: list[Slots] = []
-    for kind, nodes in sorted(_kinds(facts).items()):
+    for kind, nodes in sorted(kinds_of(facts).items()):
         _, resource, whole = kind
-        cpu_cores, memory_bytes = _usual(facts, resource, nodes)
         most = max(node.allocatable[resource] for node in nodes.values())
         for gpus in sorted({*sizes}) if whole else (1,):
-            each = max(part for part in range(1, min(gpus, most) + 1) if gpus % part == 0)
-            pod = Pod(
-                namespace="",
-                name="slot",
-                accelerators={resource: each},
-                cpu_cores=each * cpu_cores,
-                memory_bytes=round(each * memory_bytes),
-                placement=Placement(tolerations=_tolerations(resource, nodes.values(), tolerated)),
-            )
+            each = largest_part(gpus, most)
+            pod = pod_like(facts, resource, nodes, each, tolerated)
             found += _of_size(facts, kind, nodes, pod, gpus // each, labels)
     return tuple(found)
 
 
-def _kinds(facts: PlanFacts) -> dict[_Kind, dict[str, Node]]:
-    found: defaultdict[_Kind, dict[str, Node]] = defaultdict(dict)
+def largest_part(gpus: int, most: int) -> int:
+    """GPUs of each Pod of a gang, on Nodes that have at most so many.
+
+    >>> largest_part(12, 8)
+    6
+    """
+    return max(part for part in range(1, min(gpus, most) + 1) if gpus % part == 0)
+
+
+def pod_like(
+    facts: PlanFacts, resource: str, nodes: Mapping[str, Node], units: int, tolerated: Collection[str] = ()
+) -> Pod:
+    """A Pod that asks for so many units, and for each for as much CPU and memory as the median Pod on these Nodes."""
+    cpu_cores, memory_bytes = _usual(facts, resource, nodes)
+    return Pod(
+        namespace="",
+        name="slot",
+        accelerators={resource: units},
+        cpu_cores=units * cpu_cores,
+        memory_bytes=round(units * memory_bytes),
+        placement=Placement(tolerations=_tolerations(resource, nodes.values(), tolerated)),
+    )
+
+
+def kinds_of(facts: PlanFacts) -> dict[Kind, dict[str, Node]]:
+    found: defaultdict[Kind, dict[str, Node]] = defaultdict(dict)
     for node in facts.nodes.values():
         shown = (device.model for device in facts.devices_of_node.get(node.name, ()))
         model = model_name(node.gpu_product or next(shown, ""))
@@ -151,7 +167,7 @@ def _tolerations(resource: str, nodes: Iterable[Node], tolerated: Collection[str
 
 
 def _of_size(
-    facts: PlanFacts, kind: _Kind, nodes: Mapping[str, Node], pod: Pod, pods: int, labels: Sequence[str]
+    facts: PlanFacts, kind: Kind, nodes: Mapping[str, Node], pod: Pod, pods: int, labels: Sequence[str]
 ) -> Iterable[Slots]:
     model, resource, whole = kind
     each, room = pod.accelerators[resource], facts.ground.room

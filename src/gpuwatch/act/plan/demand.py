@@ -47,7 +47,7 @@ def waiters(items: Sequence[PlanItem], facts: PlanFacts) -> dict[str, PodRef]:
             continue
         useful = frozenset(name for pod in unlike(group) for name in facts.bare_room.ever(pod))
         there = [item for item in left if useful.intersection(item.candidate.nodes)]
-        needed = _needed(group, [item for item in there if _gives_way(item, group, facts)], room)
+        needed = needed_for(group, [item for item in there if _gives_way(item, group, facts)], room)
         if needed is None:
             continue
         own = next((item for item in left if item.candidate.target.name == gang), None)
@@ -87,7 +87,7 @@ def _instead(own: PlanItem, needed: list[PlanItem], facts: PlanFacts, room: Room
     return next(fits, None)
 
 
-def _needed(group: Sequence[Pod], offered: list[PlanItem], room: Room) -> list[PlanItem] | None:
+def needed_for(group: Sequence[Pod], offered: list[PlanItem], room: Room) -> list[PlanItem] | None:
     """The offered releases that the group needs, least harm first; None where all of them are not enough."""
     if not offered or _places(group, offered, room) is None:
         return None

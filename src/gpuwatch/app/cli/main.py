@@ -290,6 +290,29 @@ def slots() -> None:
     """
 
 
+@_command("cli.whatif_command.run_whatif")
+@click.argument("pod", required=False)
+@_sources
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of the Pod.")
+@click.option("--gpus", type=click.IntRange(1, 100_000), help="GPUs of a request that does not exist yet.")
+@click.option("--model", default="", metavar="NAME", help="Its GPU model, or a part of the name.")
+@click.option("--pods", type=click.IntRange(1, 10_000), help="Its Pods.  [default: as few as Nodes allow]")
+@click.option(
+    "--cpu", type=click.FloatRange(0), metavar="CORES", help="Of each Pod.  [default: as the median Pod asks for]"
+)
+@click.option("--memory-gib", type=click.FloatRange(0), metavar="GIB", help="Of each Pod.  [default: likewise]")
+@click.option("--tolerate", metavar="KEY", multiple=True, help="A taint that its Pods tolerate. May be repeated.")
+@_format("table", "wide", "json", "yaml")
+@_rows
+def whatif() -> None:
+    """Why a Pod waits, and what would place it.
+
+    Of POD, as NAMESPACE/NAME, with its gang; or of a new request: `--gpus 16 --model H100`. Tells on which Nodes there
+    is room; else why not, and which single changes would make it, each tried by the landing: a taint to tolerate, less
+    CPU, a Node to uncordon, idle work to release, Pods to move. Changes nothing.
+    """
+
+
 @_command("cli.ledger_command.run_ledger")
 @_sources
 @_state(

@@ -1,0 +1,289 @@
+"""Where Pods would land; else why not, and the single changes that would place them, each tried by the landing. Pure.
+
+A change is to the Pods (a toleration, a selector, less CPU or memory), to a Node (uncordoned), or to others (idle gangs
+released, Pods moved, which all have to land elsewhere). Its cost is the work that it makes others lose.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gpuwatch.act.placement import Nowhere, Room, untolerated
+from gpuwatch.act.plan.demand import needed_for
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.score import restart_hours
+from gpuwatch.facts.frameworks.allowed import move_refusal
+from gpuwatch.facts.model.cluster import Node, Pod, Toleration
+from gpuwatch.facts.model.decision import ActionKind, PlanItem
+from gpuwatch.facts.model.telemetry import PodRef
+
+_CORDON = "node.kubernetes.io/unschedulable"
+_GIB = 2**30
+_NODES_TRIED = 50
+"""Nodes that are tried for a move, those with the most free accelerators first: each trial lands all Pods of one."""
+
+
+class ChangeKind(StrEnum):
+    TOLERATE = "tolerate"
+    SELECT = "select"
+    LESS_CPU = "less_cpu"
+    LESS_MEMORY = "less_memory"
+    UNCORDON = "uncordon"
+    RELEASE = "release"
+    MOVE = "move"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change that places the Pods.
+
+    what: to do, as a sentence. subjects: a taint, the key of a label, a Node, workloads, or Pods. lost_gpu_hours: work
+    of others that is lost, at most; 0 where none is touched. places: where the Pods land then. value: CPU cores or
+    bytes of each Pod. refused: why gpuwatch would not do it itself; '' where it would, or where it never does.
+    """
+
+    kind: ChangeKind
+    what: str
+    subjects: tuple[str, ...]
+    lost_gpu_hours: float
+    places: Mapping[PodRef, str]
+    value: float | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """places: where the Pods land now; empty where they do not. reason: why not. known: False where the reason is a
+    field of theirs that is not modelled: nothing is tried then. against: cause → Nodes of which it is the first.
+    ahead: Pods that wait before them. changes: the cheapest first."""
+
+    pods: tuple[PodRef, ...]
+    places: Mapping[PodRef, str]
+    reason: str = ""
+    known: bool = True
+    against: Mapping[str, int]
+    ahead: tuple[PodRef, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+
+def what_if(
+    pods: Sequence[Pod], facts: PlanFacts, releases: Iterable[PlanItem] = (), within: Sequence[str] | None = None
+) -> WhatIf:
+    """pods: of one gang, which wait or do not exist yet. releases: of the plan. within: only these Nodes."""
+    refs = tuple(sorted(pod.ref for pod in pods))
+    room, ahead = _room(facts, {*refs})
+    landed = room.copy().land(pods, within)
+    against = Counter(cause for name, count, cause in room.copies(pods[0]) if not count and _among(name, within))
+    if not isinstance(landed, Nowhere):
+        return WhatIf(pods=refs, places=landed, against=against, ahead=ahead)
+    changes: list[Change] = []
+    if landed.known:
+        tried = _Trial(pods, facts, room, within)
+        changes = [*tried.of_pods(), *tried.of_nodes(), *tried.releases(releases), *tried.moves()]
+    order = list(ChangeKind)
+    changes.sort(key=lambda each: (each.lost_gpu_hours, order.index(each.kind), each.subjects))
+    return WhatIf(
+        pods=refs,
+        places={},
+        reason=landed.reason,
+        known=landed.known,
+        against=against,
+        ahead=ahead,
+        changes=tuple(changes),
+    )
+
+
+def _among(name: str, within: Sequence[str] | None) -> bool:
+    return within is None or name in within
+
+
+def _room(facts: PlanFacts, own: set[PodRef]) -> tuple[Room, tuple[PodRef, ...]]:
+    """The room that is left for them, and the Pods that wait before them in the scheduler's order."""
+    room, ahead = facts.bare_room.copy(), []
+    for group in facts.pending:
+        if not own.isdisjoint(pod.ref for pod in group):
+            break
+        room.land(group, tell=False, perhaps=True)
+        ahead += sorted(pod.ref for pod in group)
+    return room, tuple(ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    pods: Sequence[Pod]
+    facts: PlanFacts
+    room: Room
+    within: Sequence[str] | None
+
+    def _landed(self, pods: Sequence[Pod], room: Room) -> Mapping[PodRef, str] | None:
+        found = room.copy().land(pods, self.within, tell=False)
+        return None if isinstance(found, Nowhere) else found
+
+    def of_pods(self) -> Iterator[Change]:
+        yield from self._tolerations()
+        keys = sorted({key for pod in self.pods for key in pod.placement.node_selector})
+        for key in keys:
+
+            def without(pod: Pod, key: str = key) -> Pod:
+                rest = {name: value for name, value in pod.placement.node_selector.items() if name != key}
+                return replace(pod, placement=replace(pod.placement, node_selector=rest))
+
+            yield from self._changed(ChangeKind.SELECT, (key,), f"Remove the node selector {key}.", without)
+        if any(pod.placement.node_terms for pod in self.pods):
+
+            def anywhere(pod: Pod) -> Pod:
+                return replace(pod, placement=replace(pod.placement, node_terms=()))
+
+            yield from self._changed(ChangeKind.SELECT, ("nodeAffinity",), "Remove the node affinity.", anywhere)
+        yield from self._less(ChangeKind.LESS_CPU)
+        yield from self._less(ChangeKind.LESS_MEMORY)
+
+    def _changed(
+        self, kind: ChangeKind, subjects: tuple[str, ...], what: str, change: Callable[[Pod], Pod]
+    ) -> Iterator[Change]:
+        if places := self._landed([change(pod) for pod in self.pods], self.room):
+            yield Change(kind=kind, what=what, subjects=subjects, lost_gpu_hours=0.0, places=places)
+
+    def _tolerations(self) -> Iterator[Change]:
+        """Of gpuwatch's and Kubernetes' own taints none: these Nodes are out of service."""
+        taints = {
+            (taint.key, taint.value, taint.effect)
+            for node in self._nodes()
+            if node.name not in self.facts.out_of_service and (taint := untolerated(self.pods[0], node)) is not None
+        }
+        for key, value, effect in sorted(taints):
+            toleration = Toleration(key=key, value=value, effect=effect)
+
+            def tolerant(pod: Pod, more: Toleration = toleration) -> Pod:
+                place = pod.placement
+                return replace(pod, placement=replace(place, tolerations=(*place.tolerations, more)))
+
+            text = f"Tolerate the taint {key}={value}:{effect}, if they may run there."
+            yield from self._changed(ChangeKind.TOLERATE, (f"{key}={value}:{effect}",), text, tolerant)
+
+    def _nodes(self) -> Iterator[Node]:
+        return (node for node in self.facts.nodes.values() if _among(node.name, self.within))
+
+    def _less(self, kind: ChangeKind) -> Iterator[Change]:
+        """The most of it, up to what the first Pod asks for, with which all land. Amounts: what Nodes have free."""
+        cpu = kind is ChangeKind.LESS_CPU
+        asked = self.pods[0].cpu_cores if cpu else float(self.pods[0].memory_bytes)
+        free = {self.room.left(node.name) for node in self._nodes()}
+        amounts = {cores if cpu else float(memory) for cores, memory in free}
+        parts = {amount / count for amount in amounts for count in range(1, len(self.pods) + 1)}
+
+        def lowered(amount: float) -> list[Pod]:
+            if cpu:
+                return [replace(pod, cpu_cores=min(pod.cpu_cores, amount)) for pod in self.pods]
+            return [replace(pod, memory_bytes=min(pod.memory_bytes, int(amount))) for pod in self.pods]
+
+        smaller = sorted((part for part in parts if 0 < part < asked), reverse=True)
+        # With less of it they land wherever they land with more.
+        low, high = 0, len(smaller)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._landed(lowered(smaller[middle]), self.room) else (middle + 1, high)
+        if low < len(smaller) and (places := self._landed(lowered(smaller[low]), self.room)):
+            amount = smaller[low]
+            text = f"{amount:.6g} CPU cores" if cpu else f"{amount / _GIB:.4g} GiB of memory"
+            was = f"{asked:.6g}" if cpu else f"{asked / _GIB:.4g}"
+            what = f"Ask for at most {text} for each Pod, in place of {was}."
+            yield Change(kind=kind, what=what, subjects=(), lost_gpu_hours=0.0, places=places, value=amount)
+
+    def of_nodes(self) -> Iterator[Change]:
+        for node in self._nodes():
+            if not node.unschedulable:
+                continue
+            taints = tuple(taint for taint in node.taints if taint.key != _CORDON)
+            opened = replace(node, unschedulable=False, taints=taints)
+            cluster = self.facts.snapshot.cluster
+            nodes = tuple(opened if each.name == node.name else each for each in cluster.nodes)
+            state = replace(self.facts.snapshot, cluster=replace(cluster, nodes=nodes))
+            facts = replace(self.facts, snapshot=state)
+            room, _ = _room(facts, {pod.ref for pod in self.pods})
+            if places := self._landed(self.pods, room):
+                what = f"Uncordon Node {node.name}, if its work is done."
+                yield Change(
+                    kind=ChangeKind.UNCORDON, what=what, subjects=(node.name,), lost_gpu_hours=0.0, places=places
+                )
+
+    def releases(self, items: Iterable[PlanItem]) -> Iterator[Change]:
+        """The least harmful idle allocations that make the room."""
+        offered = [item for item in items if item.candidate.action is ActionKind.RELEASE_GANG]
+        offered = [item for item in offered if {pod.ref for pod in self.pods}.isdisjoint(item.candidate.pods)]
+        offered.sort(key=lambda item: (bool(item.refusals), item.score.disrupted_gpu_hours, item.candidate.id))
+        needed = needed_for(self.pods, offered, self.room)
+        if needed:
+            room = self.room.copy()
+            room.without(ref for item in needed for ref in item.candidate.pods)
+            names = tuple(item.candidate.target.name for item in needed)
+            why = next((f"{each.guard}: {each.reason}" for item in needed for each in item.refusals), "")
+            yield Change(
+                kind=ChangeKind.RELEASE,
+                what=f"Release {' and '.join(names)}, which {'is' if len(names) == 1 else 'are'} idle.",
+                subjects=names,
+                lost_gpu_hours=sum(item.score.disrupted_gpu_hours for item in needed),
+                places=self._landed(self.pods, room) or {},
+                refused=why,
+            )
+
+    def moves(self) -> Iterator[Change]:
+        """Pods that land elsewhere and leave the room, the least work lost first; each Pod of the gang in turn."""
+        room, moved = self.room.copy(), []
+        order = sorted(self.pods, key=lambda pod: (-sum(pod.accelerators.values()), pod.ref))
+        for pod in order:
+            landed = room.land([pod], self.within, tell=False)
+            if isinstance(landed, Nowhere):
+                best = min(self._ways(pod, room), key=lambda way: (way[0], way[1]), default=None)
+                if best is None:
+                    return
+                moved += best[2]
+                room = best[3]
+        if places := {pod.ref: name for pod in self.pods if (name := room.node_of(pod.ref)) is not None}:
+            hours = self._hours(moved)
+            names = " and ".join(each.ref for each in moved)
+            what = f"Move {names}: each of them finds another place."
+            yield Change(
+                kind=ChangeKind.MOVE,
+                what=what,
+                subjects=tuple(each.ref for each in moved),
+                lost_gpu_hours=hours,
+                places=places,
+            )
+
+    def _hours(self, pods: Iterable[Pod]) -> float:
+        return sum(restart_hours(pod, self.facts) * self.facts.gpu_shares([pod]) for pod in pods)
+
+    def _ways(self, pod: Pod, room: Room) -> Iterator[tuple[float, str, list[Pod], Room]]:
+        """Work lost, the Node, what leaves it, and the room afterwards with the Pod in it."""
+        resource = next(iter(sorted(pod.accelerators)), "")
+        ever = [name for name in room.ever(pod) if _among(name, self.within)]
+        for name in sorted(ever, key=lambda each: (-room.free(each, resource), each))[:_NODES_TRIED]:
+            leaving: list[Pod] = []
+            trial = room.copy()
+            for other in sorted(self._movable(name), key=lambda each: (self._hours([each]), each.ref)):
+                trial.without([other.ref])
+                leaving.append(other)
+                if not isinstance(trial.copy().land([pod], [name], tell=False), Nowhere):
+                    break
+            else:
+                continue
+            for other in [*leaving]:  # those that need not leave
+                trial.put(other, name)
+                if isinstance(trial.copy().land([pod], [name], tell=False), Nowhere):
+                    trial.without([other.ref])
+                else:
+                    leaving.remove(other)
+            trial.land([pod], [name], tell=False)
+            if all(not isinstance(trial.land([other], tell=False), Nowhere) for other in leaving):
+                yield self._hours(leaving), name, leaving, trial
+
+    def _movable(self, node: str) -> Iterator[Pod]:
+        """Pods on the Node that may be moved one by one."""
+        for pod in self.facts.live.values():
+            if pod.node != node or pod.gang or pod.deleting:
+                continue
+            owner, siblings = self.facts.workloads.get(pod.workload), self.facts.owned.get(pod.workload, [])
+            if not move_refusal(None, owner, [pod], siblings):
+                yield pod

@@ -1,0 +1,272 @@
+"""What if: where Pods would land, why not, and which single changes would place them; each change is tried out."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatch.act.placement import Nowhere
+from gpuwatch.act.plan.draw import draw_plan
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.policy import PlanPolicy
+from gpuwatch.act.whatif import Change, ChangeKind, WhatIf, what_if
+from gpuwatch.app.cli.main import cli
+from gpuwatch.facts.model.cluster import Gang, Node, NodeTerm, Placement, Pod, Requirement, Taint, Toleration
+from kube import cluster_json
+from ledger.week import AT, write_week
+from plan.fleet import GPU, NOW, device, idle, node, pod, snapshot, workload
+
+GIB = 2**30
+SPOT = Taint("spot", "yes", "NoSchedule")
+
+
+def facts(nodes: Sequence[Node], pods: Iterable[Pod] = (), gangs: Iterable[Gang] = ()) -> PlanFacts:
+    held = [*pods]
+    devices, used = [], dict.fromkeys((each.name for each in nodes), 0)
+    for each in held:
+        for _ in range(each.accelerators.get(GPU, 0) if each.node else 0):
+            devices.append(device(each.node, used[each.node], each.ref))
+            used[each.node] += 1
+    return PlanFacts(snapshot=snapshot(nodes, devices, held, [workload(each.workload) for each in held], gangs))
+
+
+def new(name: str = "new", gpus: int = 8, **changes: object) -> Pod:
+    return pod(f"ml/{name}", "", gpus, phase="Pending", started=None, **changes)
+
+
+def asked(nodes: Sequence[Node], *pods: Pod, held: Iterable[Pod] = ()) -> WhatIf:
+    return what_if(pods, facts(nodes, held))
+
+
+def only(found: WhatIf, kind: ChangeKind) -> Change:
+    (change,) = (each for each in found.changes if each.kind is kind)
+    return change
+
+
+def test_where_they_land() -> None:
+    found = asked([node("n0"), node("n1")], new("a"), new("b"))
+    assert sorted(found.places.values()) == ["n0", "n1"]
+    assert (found.reason, found.changes) == ("", ())
+
+
+def test_why_they_do_not_and_who_waits_before_them() -> None:
+    nodes = [node("n0"), node("n1", taints=(SPOT,)), node("n2", unschedulable=True), node("n3", 4)]
+    first = new("first", created=NOW - timedelta(hours=2))
+    asks = new(created=NOW - timedelta(hours=1))
+    found = what_if([asks], facts(nodes, [first, asks]))
+    assert found.places == {}
+    assert found.ahead == ("ml/first",)
+    assert "would land nowhere" in found.reason
+    assert found.against == {GPU: 2, "taint spot": 1, "out of service": 1}
+
+
+def test_what_is_not_modelled_is_told_and_nothing_is_tried() -> None:
+    found = asked([node("n0")], new(placement=Placement(unmodelled=("a volume claim",))))
+    assert (found.known, found.changes) == (False, ())
+    assert "a volume claim" in found.reason
+
+
+def test_a_taint_to_tolerate() -> None:
+    found = asked([node("n0", 4), node("n1", taints=(SPOT,))], new())
+    change = only(found, ChangeKind.TOLERATE)
+    assert change.subjects == ("spot=yes:NoSchedule",)
+    assert change.places == {"ml/new": "n1"}
+    assert asked([node("n1", taints=(SPOT, Taint("other", "", "NoExecute")))], new()).changes == ()
+
+
+def test_nodes_out_of_service_are_not_to_be_tolerated() -> None:
+    sick = Taint("gpuwatch.dev/degraded", "xid", "NoSchedule")
+    assert asked([node("n0", taints=(sick,))], new()).changes == ()
+
+
+def test_a_selector_or_an_affinity_to_remove() -> None:
+    nodes = [node("n0", labels={"disk": "hdd"})]
+    place = Placement(node_selector={"disk": "ssd"})
+    assert only(asked(nodes, new(placement=place)), ChangeKind.SELECT).subjects == ("disk",)
+    terms = (NodeTerm(labels=(Requirement("disk", "In", ("ssd",)),)),)
+    change = only(asked(nodes, new(placement=Placement(node_terms=terms))), ChangeKind.SELECT)
+    assert (change.subjects, change.places) == (("nodeAffinity",), {"ml/new": "n0"})
+    both = Placement(node_selector={"disk": "ssd"}, node_terms=terms)
+    assert asked(nodes, new(placement=both)).changes == ()  # no single change
+
+
+def test_the_most_cpu_and_memory_that_lands() -> None:
+    nodes = [node("n0", cpu_cores=12.0, memory_bytes=64 * GIB), node("n1", cpu_cores=20.0, memory_bytes=8 * GIB)]
+    found = asked(nodes, new(gpus=2, cpu_cores=16.0, memory_bytes=32 * GIB))
+    cpu, memory = only(found, ChangeKind.LESS_CPU), only(found, ChangeKind.LESS_MEMORY)
+    assert (cpu.value, cpu.places) == (12.0, {"ml/new": "n0"})
+    assert (memory.value, memory.places) == (8 * GIB, {"ml/new": "n1"})
+    assert cpu.what == "Ask for at most 12 CPU cores for each Pod, in place of 16."
+    gang = [new(f"g{n}", 1, cpu_cores=11.0) for n in range(3)]
+    assert only(what_if(gang, facts(nodes)), ChangeKind.LESS_CPU).value == 10.0  # two of them on n1
+
+
+def test_a_cordoned_node() -> None:
+    taint = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+    closed = node("n0", unschedulable=True, taints=(taint,))
+    change = only(asked([closed, node("n1", 4)], new()), ChangeKind.UNCORDON)
+    assert (change.subjects, change.places) == (("n0",), {"ml/new": "n0"})
+    lost = replace(closed, conditions=())
+    assert asked([lost], new()).changes == ()
+
+
+def test_idle_allocations_to_release_with_what_gpuwatch_says_of_them() -> None:
+    nodes = [node("n0")]
+    held = [pod("ml/chat", "n0", 8, "Deployment/ml/chat")]
+    known = facts(nodes, held)
+    found = idle("ml/chat", known.snapshot.devices)
+    plan = draw_plan(replace(known, findings=(found,), policy=PlanPolicy(min_confidence_ratio=0.99)))
+    change = only(what_if([new()], known, plan.items), ChangeKind.RELEASE)
+    assert change.subjects == ("Deployment/ml/chat",)
+    assert change.places == {"ml/new": "n0"}
+    assert change.lost_gpu_hours == plan.items[0].score.disrupted_gpu_hours > 0
+    assert "confidence" in change.refused
+
+
+def test_the_cheapest_pods_to_move() -> None:
+    young, old = NOW - timedelta(hours=1), NOW - timedelta(hours=9)
+    held = [
+        pod("ml/a", "n0", 2, started=old),
+        pod("ml/b", "n0", 2, started=young),
+        pod("ml/c", "n0", 2, started=old),
+        pod("ml/d", "n1", 5, started=young),
+    ]
+    nodes = [node("n0"), node("n1")]
+    change = only(asked(nodes, new(gpus=4), held=held), ChangeKind.MOVE)
+    assert (change.subjects, change.lost_gpu_hours) == (("ml/b",), 2.0)
+    assert change.places == {"ml/new": "n0"}
+    assert "Move ml/b" in change.what
+    # Two gangs of the same Node's room cannot have it twice: the second one finds no way.
+    assert asked(nodes, new("x", 4), new("y", 4), held=held).changes == ()
+    # Pods that nobody would make anew, and members of gangs, are not moved.
+    bare = [*held[:1], replace(held[1], workload="Pod/ml/b"), *held[2:]]
+    assert only(asked(nodes, new(gpus=4), held=bare), ChangeKind.MOVE).subjects == ("ml/a",)
+    gang = [replace(each, gang="JobSet/ml/g") for each in held]
+    assert asked(nodes, new(gpus=4), held=gang).changes == ()
+
+
+def test_pods_that_need_not_leave_stay() -> None:
+    """The cheap one leaves first and is not enough; with the dear one gone it may stay."""
+    held = [
+        pod("ml/cheap", "n0", 1, started=NOW - timedelta(hours=1)),
+        pod("ml/dear", "n0", 4, started=NOW - timedelta(hours=2)),
+        pod("ml/rest", "n0", 3, "Pod/ml/rest"),
+    ]
+    full = pod("ml/full", "n1", 4, "Pod/ml/full")
+    change = only(asked([node("n0"), node("n1")], new(gpus=5), held=[*held[:2], full]), ChangeKind.MOVE)
+    assert change.subjects == ("ml/dear",)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[list[Node], list[Pod], list[Pod]]:
+    nodes = [
+        node(
+            f"n{number}",
+            draw(st.sampled_from([2, 4, 8])),
+            cpu_cores=float(draw(st.integers(4, 16))),
+            memory_bytes=draw(st.integers(4, 16)) * GIB,
+            unschedulable=draw(st.integers(0, 4)) == 0,
+            taints=(SPOT,) if draw(st.integers(0, 3)) == 0 else (),
+            labels={"disk": draw(st.sampled_from(["ssd", "hdd"]))},
+        )
+        for number in range(draw(st.integers(1, 4)))
+    ]
+    held = [
+        pod(f"ml/p{number}-{index}", f"n{number}", draw(st.integers(1, 2)), cpu_cores=1.0)
+        for number in range(len(nodes))
+        for index in range(draw(st.integers(0, 2)) if nodes[number].allocatable[GPU] > 2 else 0)
+    ]
+    place = Placement(node_selector={"disk": "ssd"} if draw(st.booleans()) else {})
+    cores, gpus = float(draw(st.integers(1, 8))), draw(st.sampled_from([1, 2, 4, 8]))
+    asks = [new(f"x{number}", gpus, cpu_cores=cores, placement=place) for number in range(draw(st.integers(1, 2)))]
+    return nodes, held, asks
+
+
+@settings(max_examples=200)
+@given(fleets())
+def test_each_change_places_the_pods(fleet: tuple[list[Node], list[Pod], list[Pod]]) -> None:
+    """Applied to the objects, and landed anew."""
+    nodes, held, asks = fleet
+    found = what_if(asks, facts(nodes, held))
+    for change in found.changes:
+        changed, opened, left = asks, nodes, held
+        if change.kind is ChangeKind.TOLERATE:
+            place = replace(asks[0].placement, tolerations=(Toleration("spot", "Equal", "yes", "NoSchedule"),))
+            changed = [replace(each, placement=place) for each in asks]
+        elif change.kind is ChangeKind.SELECT:
+            changed = [replace(each, placement=Placement()) for each in asks]
+        elif change.kind is ChangeKind.LESS_CPU:
+            assert change.value is not None
+            changed = [replace(each, cpu_cores=change.value) for each in asks]
+        elif change.kind is ChangeKind.UNCORDON:
+            opened = [replace(each, unschedulable=False) if each.name in change.subjects else each for each in nodes]
+        elif change.kind is ChangeKind.MOVE:
+            left = [each for each in held if each.ref not in change.subjects]
+            changed = [*asks, *(replace(each, node="", phase="Pending") for each in held if each not in left)]
+        room = facts(opened, left).bare_room.copy()
+        for each in changed:  # the Pods first: what is moved lands in the rest
+            assert not isinstance(room.land([each]), Nowhere), change
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A recorded cluster with one more Pod, which waits for more than there is."""
+    telemetry, cluster = write_week(tmp_path_factory.mktemp("week"))
+    pods = json.loads((cluster / "pods.json").read_text())
+    waits = cluster_json.pod("waits", "ml", status={"phase": "Pending"}, nodeName=None)
+    waits["metadata"]["creationTimestamp"] = f"{AT - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
+    waits["spec"]["containers"][0]["resources"] = {"limits": {GPU: "64"}}
+    pods["items"].append(waits)
+    (cluster / "pods.json").write_text(json.dumps(pods))
+    return ("--telemetry", str(telemetry), "--cluster", str(cluster), "--at", AT.isoformat())
+
+
+def said(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["whatif", *arguments], env={"COLUMNS": "100"})
+
+
+def test_the_command_tells_why_a_pod_waits(sources: tuple[str, ...]) -> None:
+    for name in (("ml/waits",), ("waits", "-n", "ml"), ("pod/waits",)):
+        text = said(*name, *sources).stdout
+        assert "1 Pod with 64 nvidia.com/gpu: there is no room now." in text
+        assert "too few nvidia.com/gpu are free" in text
+    assert "No single change was found" in text
+    answer = json.loads(said("ml/waits", *sources, "-o", "json").stdout)["answer"]
+    assert (answer["pods"], answer["places"], answer["known"]) == (["ml/waits"], {}, True)
+
+
+def test_the_command_takes_a_request(sources: tuple[str, ...]) -> None:
+    found = said("--gpus", "1", "--model", "h100", *sources)
+    assert found.exit_code == 0, found.output
+    assert "there is room now" in found.stdout or "there is no room now" in found.stdout
+    own = said("--gpus", "2", "--pods", "2", "--model", "h100", "--cpu", "1000", "--memory-gib", "1", *sources)
+    assert "2 Pods, each with 1 nvidia.com/gpu, 1000 CPU cores and 1 GiB of memory: there is no room now." in own.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "name a Pod that waits, or give --gpus"),
+        (("x", "--gpus", "1"), "name a Pod that waits, or give --gpus"),
+        (("x", "--pods", "2"), "are of a new request"),
+        (("nobody",), "no Pod that waits for GPUs is called nobody; those that wait are ml/waits"),
+        (("--gpus", "1", "--model", "z9"), "no GPU model is called 'z9'; --model takes a part of the name: H100"),
+        (("--gpus", "3", "--pods", "2", "--model", "h100"), "3 GPUs cannot be divided by 2 Pods"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(arguments: tuple[str, ...], text: str, sources: tuple[str, ...]) -> None:
+    found = said(*arguments, *sources)
+    assert found.exit_code in (1, 2)
+    assert text in " ".join(found.output.split())
+
+
+def test_a_pod_that_runs_does_not_wait(sources: tuple[str, ...]) -> None:
+    held = json.loads((Path(sources[3]) / "pods.json").read_text())["items"][0]["metadata"]
+    found = said(f"{held['namespace']}/{held['name']}", *sources)
+    assert "does not wait for a place: it is on Node" in " ".join(found.output.split())
