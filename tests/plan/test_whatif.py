@@ -1,5 +1,6 @@
 """What if: where Pods would land, why not, and which single changes would place them; each change is tried out."""
 
+import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from gpuwatch.act.placement import Nowhere
 from gpuwatch.act.plan.draw import draw_plan
@@ -18,6 +20,7 @@ from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.whatif import Change, ChangeKind, WhatIf, what_if
 from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.model.cluster import Gang, Node, NodeTerm, Placement, Pod, Requirement, Taint, Toleration
+from gpuwatch.say.whatif_tables import asked_words, whatif_tables
 from kube import cluster_json
 from ledger.week import AT, write_week
 from plan.fleet import GPU, NOW, device, idle, node, pod, snapshot, workload
@@ -270,3 +273,20 @@ def test_a_pod_that_runs_does_not_wait(sources: tuple[str, ...]) -> None:
     held = json.loads((Path(sources[3]) / "pods.json").read_text())["items"][0]["metadata"]
     found = said(f"{held['namespace']}/{held['name']}", *sources)
     assert "does not wait for a place: it is on Node" in " ".join(found.output.split())
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    ample = {"cpu_cores": 999.0, "memory_bytes": 2**43}
+    nodes = [node("n0", **ample), node("n1", **ample), node("n2", unschedulable=True, **ample)]
+    held = [
+        pod("team-a/eval-7", "n0", 2, started=NOW - timedelta(hours=1)),
+        pod("team-a/big-0", "n0", 4, "Pod/team-a/big-0"),
+        pod("team-a/big-1", "n1", 6, "Pod/team-a/big-1"),
+    ]
+    asks = pod("team-a/train-0", "", 4, phase="Pending", cpu_cores=40.0, memory_bytes=480 * GIB)
+    console = Console(width=110, file=io.StringIO(), highlight=False)
+    console.print(whatif_tables(asked_words([asks]), asked(nodes, asks, held=held)))
+    shown = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]  # StringIO
+    page = (Path(__file__).parents[2] / "docs" / "whatif.md").read_text()
+    example = next(block for block in page.split("```") if "there is no room now" in block).strip().splitlines()
+    assert example == [*"\n".join(shown).strip().splitlines()]
