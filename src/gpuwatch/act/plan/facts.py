@@ -317,13 +317,13 @@ class PlanFacts:
     @cached_property
     def out_of_service(self) -> dict[str, str]:
         """Node → why nothing should land there: kept free, being tainted, or degraded."""
-        out = {name: reason for name in self.nodes if (reason := self.kept_free(name))}
+        out = {name: why.replace(name, "it", 1) for name in self.nodes if (why := self.kept_free(name))}
         for name, remediation in self.tainted_by_us.items():
             out.setdefault(name, f"it is being tainted by {remediation}")
         for item in self._surely_degraded:
             if item.node:
                 out.setdefault(item.node, "it has a degraded GPU")
-        return {name: reason.removeprefix(f"{name} ") for name, reason in out.items()}
+        return out
 
     @cached_property
     def bare_room(self) -> Room:
