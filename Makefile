@@ -31,7 +31,7 @@ demo: $(STAMP)  ## A recorded fleet, or a new one (SEED=, GPUS=, DAYS=): what is
 # A file's tests stay on one worker, in their order: their servers are started once, and tests/deploy adds role to role.
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).
 test: parts  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image and not dist and not helm3 and not mutants and not versions"
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image and not dist and not helm3 and not mutants and not versions and not thorough"
 	$(E2E)
 
 # By itself: its processes keep to the clock, and need the machine for it. Two worlds side by side, as most of it is
@@ -45,13 +45,14 @@ dev-cluster: parts  ## A living cluster with simulated GPUs and a Prometheus to 
 	PYTHONPATH=tests $(BIN)/python tests/dev_cluster.py $(if $(FAULTS),--faults $(FAULTS)) $(if $(NODES),--nodes $(NODES))
 
 test-fast: $(STAMP)  ## The tests that need nothing but `make setup`, in minutes
-	$(BIN)/python -m pytest -n auto --ignore=tests/e2e --ignore=tests/image -m "not parts and not slow and not dist and not mutants and not versions"
+	$(BIN)/python -m pytest -n auto --ignore=tests/e2e --ignore=tests/image -m "not parts and not slow and not dist and not mutants and not versions and not thorough"
 
 verify: $(STAMP) dist test-newer  ## What takes npm, PyPI, or root on Debian: dashboards drawn by Grafana's own components, the image, Helm 3, Kubernetes 1.37, `dist`; the guards, each taken out; the numbers of alerts, each changed; more random histories; the landing beside a scheduler on 2,000 random clusters
 	$(BIN)/python tests/parts/install --image --helm3
-	$(BIN)/python -m pytest -m "npm or image or helm3 or mutants or versions" tests
+	$(BIN)/python -m pytest -m "npm or image or helm3 or mutants or versions or thorough" tests
 	HISTORIES=300 $(BIN)/python -m pytest -n auto -m "not mutants" tests/execute/test_histories.py
 	SCENES=2000 $(BIN)/python -m pytest tests/cluster/test_scheduler_agrees.py
+	QUIET_DAYS=7 $(BIN)/python -m pytest tests/rules/test_planted_faults.py -k quiet
 
 test-newer: export TEST_KUBERNETES = 1.37
 test-newer: $(STAMP)  ## What talks to Kubernetes, on the control plane and the Nodes of its newer version

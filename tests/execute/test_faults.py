@@ -71,6 +71,10 @@ COURSES = {
     "evict": Course(_of("replicas"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
     "rollout": Course(_of("lone_fenced"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
 }
+SHOWN = [
+    pytest.param(name, marks=pytest.mark.thorough) if name in ("taint_device", "volcano") else name for name in COURSES
+]
+"""Two of them take long, and do as `taint` and `release` do, with other objects."""
 
 
 class Watched:
@@ -189,7 +193,7 @@ def undisturbed(course: Course) -> tuple[Remediation, Lives, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COURSES)
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_kill_at_any_point_is_made_good(name: str) -> None:
     """Before and after each write to the store and to the cluster: the same end, and every write happened once."""
     course = COURSES[name]
@@ -262,7 +266,7 @@ def test_every_failure_of_every_write(name: str, failure: Failure, happened: boo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COURSES)
+@pytest.mark.parametrize("name", SHOWN)
 def test_two_executors_at_once_never_act_twice(name: str) -> None:
     """One runs wherever the other is about to keep or to write something."""
     course = COURSES[name]

@@ -58,7 +58,7 @@ from gpuwatch.sources.store.custom_resources import API_VERSION
 from kube.memory_cluster import MemoryCluster
 
 pytestmark = pytest.mark.slow  # minutes of CPU
-HISTORIES = int(os.environ.get("HISTORIES", "60"))
+HISTORIES = int(os.environ.get("HISTORIES", "36"))
 CHUNKS = max(3, HISTORIES // 100)  # of so many that every kind of action is done in each
 EVENTS = 14
 BROKEN_SEEDS = 40

@@ -16,7 +16,7 @@ import yaml
 
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.catalog.metrics import metric_rows
-from parts.prometheus_server import ServerBuild
+from parts.prometheus_server import MAJORS, ServerBuild
 from rules import exporters
 from rules.exporters import EXPORTED, H100, MIB, NATIVE, Row
 from tools.rules.__main__ import files
@@ -44,6 +44,15 @@ class Case:
     series: list[Series]
     expected: Expected
     at: str = END
+
+
+@pytest.fixture(params=[pytest.param(MAJORS[0], marks=pytest.mark.thorough), MAJORS[-1]])
+def either_prometheus(request: pytest.FixtureRequest, prometheus_builds: dict[int, ServerBuild]) -> ServerBuild:
+    """Every recorded series is looked at with both; what is special about a situation, with the older one too in `make
+    verify`."""
+    if request.param not in prometheus_builds:
+        pytest.skip(f"no Prometheus {request.param}")
+    return prometheus_builds[request.param]
 
 
 def labelled(**labels: object) -> str:
@@ -197,7 +206,7 @@ def test_every_recorded_series_in_every_vocabulary(
     check(prometheus_build, tmp_path, Case(series, expected))
 
 
-def test_a_cluster_label_tells_nodes_of_the_same_name_apart(prometheus_build: ServerBuild, tmp_path: Path) -> None:
+def test_a_cluster_label_tells_nodes_of_the_same_name_apart(either_prometheus: ServerBuild, tmp_path: Path) -> None:
     east = written(exporters.dcgm(False, cluster="east", **EXPORTED))
     west = [row("DCGM_FI_DEV_GPU_TEMP", "40x180", Hostname="n1", UUID="GPU-b", gpu=0, modelName=H100, cluster="west")]
     expected = {
@@ -208,7 +217,7 @@ def test_a_cluster_label_tells_nodes_of_the_same_name_apart(prometheus_build: Se
         },
         "namespace:gpu_engine_active_ratio:avg": {labelled(cluster="east", namespace="team-a"): 0.5},
     }
-    check(prometheus_build, tmp_path, Case(east + west, expected, SOON))
+    check(either_prometheus, tmp_path, Case(east + west, expected, SOON))
 
 
 # Single situations
@@ -238,14 +247,14 @@ def listed_cases() -> dict[str, Case]:
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("case", listed_cases().values(), ids=listed_cases())
-def test_a_single_situation(prometheus_build: ServerBuild, tmp_path: Path, case: Case) -> None:
-    check(prometheus_build, tmp_path, case)
+def test_a_single_situation(either_prometheus: ServerBuild, tmp_path: Path, case: Case) -> None:
+    check(either_prometheus, tmp_path, case)
 
 
 # Other vendors
 
 
-def test_amd(prometheus_build: ServerBuild, tmp_path: Path) -> None:
+def test_amd(either_prometheus: ServerBuild, tmp_path: Path) -> None:
     held = {"namespace": "team-a", "pod": "train-0", "container": "main"}
     amd = {"UUID": "n1:S1:2", "gpu": 2, "modelName": "AMD Instinct MI300X OAM"}
     recorded = recorded_by("amd") | {"gpu:gpu_ecc_uncorrected:increase1h", "gpu:gpu_ecc_corrected:rate1h"}
@@ -258,10 +267,10 @@ def test_amd(prometheus_build: ServerBuild, tmp_path: Path) -> None:
         "namespace:gpu_engine_active_ratio:avg": {labelled(namespace="team-a"): 0.5},
     }
     assert recorded_by("amd") <= set(expected)
-    check(prometheus_build, tmp_path, Case(written(exporters.amd(**held)), expected))
+    check(either_prometheus, tmp_path, Case(written(exporters.amd(**held)), expected))
 
 
-def test_intel_of_both_generations(prometheus_build: ServerBuild, tmp_path: Path) -> None:
+def test_intel_of_both_generations(either_prometheus: ServerBuild, tmp_path: Path) -> None:
     """Two tiles of a card: their memory and errors add up, their power and ratios do not."""
     one = card(UUID="u-1", gpu="card0", modelName="Max 1550")
     two = card(UUID="n1:0000:4d:00.0", gpu="", modelName="Max 1550")
@@ -293,7 +302,7 @@ def test_intel_of_both_generations(prometheus_build: ServerBuild, tmp_path: Path
     info = "device:gpu_workload:info"
     assert recorded_by("intel") <= {*first, *second, info}
     check(
-        prometheus_build,
+        either_prometheus,
         tmp_path,
         Case(
             written(exporters.intel_1()),
@@ -303,7 +312,7 @@ def test_intel_of_both_generations(prometheus_build: ServerBuild, tmp_path: Path
     )
 
 
-def test_gaudi(prometheus_build: ServerBuild, tmp_path: Path) -> None:
+def test_gaudi(either_prometheus: ServerBuild, tmp_path: Path) -> None:
     recorded = recorded_by("gaudi") | {"gpu:gpu_pcie_replays:rate15m", "gpu:gpu_engine_active_ratio:weighted"}
     gaudi = {"UUID": "G-1", "gpu": 3, "modelName": ""}
     expected = {name: {card(**gaudi): float(OF_DEVICE[name])} for name in recorded if name in OF_DEVICE}
@@ -314,7 +323,7 @@ def test_gaudi(prometheus_build: ServerBuild, tmp_path: Path) -> None:
         "namespace:gpus_allocated:count": {labelled(namespace="team-a"): 1.0},
     }
     assert recorded_by("gaudi") <= set(expected)
-    check(prometheus_build, tmp_path, Case(written(exporters.gaudi()), expected))
+    check(either_prometheus, tmp_path, Case(written(exporters.gaudi()), expected))
 
 
 def recorded_by(vendor: str) -> set[str]:
