@@ -9,6 +9,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -178,6 +179,13 @@ def judged(pod: Object) -> bool | None:
     return False if any(said) else None
 
 
+def is_ready(node: Object) -> bool:
+    """No controller is to take a taint from it any more."""
+    taints = {taint["key"] for taint in node["spec"].get("taints", ())} - {"node.kubernetes.io/unschedulable"}
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", ()))
+    return ready and not any(key.startswith("node.kubernetes.io/") for key in taints)
+
+
 def pods_named(api: Api, prefix: str) -> list[Object]:
     return [item for item in api.get("/api/v1/pods")["items"] if item["metadata"]["name"].startswith(prefix)]
 
@@ -223,7 +231,12 @@ def told(request: pytest.FixtureRequest, control_plane_build: ControlPlaneBuild)
             for each in (*scene.nodes, *scene.held):
                 api.create(each)
         held = sum(len(scene.held) for scene in scenes)
-        wait_until(lambda: sum(bool(item["spec"].get("nodeName")) for item in pods_named(api, "")) >= held, lambda: "")
+
+        def is_settled() -> bool:
+            placed = sum(bool(item["spec"].get("nodeName")) for item in pods_named(api, ""))
+            return placed >= held and all(map(is_ready, api.get("/api/v1/nodes")["items"]))
+
+        wait_until(is_settled, lambda: "some Nodes are not Ready, or Pods have no Node", seconds=180)
         for scene in scenes:
             api.create(scene.probe)
         placed = until_judged(api, "probe", len(scenes))
@@ -246,6 +259,9 @@ def told(request: pytest.FixtureRequest, control_plane_build: ControlPlaneBuild)
                     api.answer("PATCH", path, body, content_type="application/merge-patch+json")
                 again.append(scene.changed(row[3]))
                 api.create(again[-1])
+        # A controller still takes the taint of a Node that was uncordoned.
+        with suppress(RuntimeError):
+            wait_until(lambda: all(map(judged, pods_named(api, "again"))), lambda: "some are not placed", seconds=60)
         started = until_judged(api, "again", len(again))
         for row in found:
             row.append(started.get(row[0].name, [False])[0])
