@@ -34,6 +34,8 @@ AT_START = {
     "cli.commands": CLUSTER,
     "cli.remediation_commands": CLUSTER,
     "cli.sizing_commands": CLUSTER | {"jinja2", "markupsafe"},
+    "cli.slots_command": CLUSTER,
+    "cli.whatif_command": CLUSTER,
     "cli.ledger_command": TABLES,
     "cli.uninstall": CLUSTER | {"click"},
     "cli.demo": TABLES,
