@@ -96,6 +96,17 @@ def test_a_spread_counts_pods_on_nodes_that_the_pod_may_run_on() -> None:
     assert not lands(nodes, asks(replace(apart, min_domains=3), racks), held=filled)
 
 
+def test_a_placement_that_is_gone_decides_nothing_about_the_next() -> None:
+    """Placements that are made for a trial may have the id of one before."""
+    room = Room([node("n0", taints=(TAINT,))], (), {})
+    tolerates = (Toleration(key="dedicated", operator="Exists"),)
+    for trial in range(20):
+        place = Placement(tolerations=tolerates if trial % 2 else ())
+        found = room.copy().land([new(f"x{trial}", placement=place)])
+        assert isinstance(found, Nowhere) == (trial % 2 == 0)
+        del place, found
+
+
 def test_mig_profiles_are_resources_of_their_own() -> None:
     sliced = node("n0", allocatable={"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-3g.40gb": 1})
     asks = new("x", accelerators={"nvidia.com/mig-1g.10gb": 2})

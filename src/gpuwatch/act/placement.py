@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.facts.model.cluster import HOSTNAME, Node, NodeTerm, Pod, PodTerm, Spread, Taint, Toleration
+from gpuwatch.facts.model.cluster import HOSTNAME, Node, NodeTerm, Placement, Pod, PodTerm, Spread, Taint, Toleration
 from gpuwatch.facts.model.selectors import counts, holds, means
 from gpuwatch.facts.model.telemetry import PodRef
 
@@ -183,7 +183,7 @@ class Room:
         self._apart: set[PodRef] = set()
         self._beside = [(pod, pod.node) for pod in beside if pod.node in self._nodes]
         self._shy = [item for item in self._beside if item[0].placement.pod_anti_affinity]
-        self._unfit: dict[tuple[int, str], str] = {}
+        self._unfit: dict[tuple[int, str], tuple[Placement, str]] = {}
         for pod in pods:
             if pod.node in self._nodes and pod.phase in ("Running", "Pending"):
                 self.put(pod, pod.node)
@@ -279,8 +279,9 @@ class Room:
         key = (id(pod.placement), node.name)
         found = self._unfit.get(key)
         if found is None:
-            found = self._unfit[key] = unfit(pod, node)
-        return found
+            # With the Placement, so that no other one gets its id.
+            found = self._unfit[key] = pod.placement, unfit(pod, node)
+        return found[1]
 
     def land(
         self, pods: Sequence[Pod], within: Collection[str] | None = None, *, tell: bool = True, perhaps: bool = False
