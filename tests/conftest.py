@@ -52,6 +52,14 @@ def prometheus_build(request: pytest.FixtureRequest, prometheus_builds: dict[int
     return prometheus_builds[request.param]
 
 
+@pytest.fixture(scope="session", params=[pytest.param(MAJORS[0], marks=pytest.mark.thorough), *MAJORS[1:]])
+def either_prometheus(request: pytest.FixtureRequest, prometheus_builds: dict[int, ServerBuild]) -> ServerBuild:
+    """The newer version; the older one in `make verify`: for more of what other tests show with both."""
+    if request.param not in prometheus_builds:
+        _not_to_be_had(f"Prometheus {request.param}")
+    return prometheus_builds[request.param]
+
+
 @pytest.fixture(scope="session")
 def newest_prometheus(prometheus_builds: dict[int, ServerBuild]) -> ServerBuild:
     """One Prometheus, the newest found: for tests to which the version does not matter."""
@@ -213,7 +221,7 @@ _PARTS = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if {"prometheus_build", "newest_prometheus"} & fixtures:
+        if {"prometheus_build", "either_prometheus", "newest_prometheus"} & fixtures:
             item.add_marker(pytest.mark.prometheus)
         if "browser_build" in fixtures:
             item.add_marker(pytest.mark.browser)

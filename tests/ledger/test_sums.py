@@ -132,8 +132,8 @@ def test_every_row_has_a_name_and_a_place() -> None:
     assert told == {str(row): name for row, name in ROWS.items()}
 
 
-def shown(ledger: Ledger, by: By = By.ROW, group: Group | None = None) -> str:
-    console = Console(width=80, file=io.StringIO(), highlight=False)
+def shown(ledger: Ledger, by: By = By.ROW, group: Group | None = None, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO(), highlight=False)
     console.print(ledger_tables(ledger, by, group=group))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
 
@@ -192,6 +192,22 @@ def test_the_rows_of_one_group_are_columns() -> None:
     by_row = [line.split() for line in shown(of(*starts), group=Group.NOT_WORKING).splitlines()]
     assert ["image", "pull", "3.0", "2.9", "%", "–", "6.00", "USD"] in by_row
     assert not any("Working" in line for line in by_row)
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    names = ("registry.example.com/ml/pytorch-train:24.10", "registry.example.com/serving/vllm-openai:v0.6.3")
+    train, serve = ({"image": name} for name in names)
+    hours = [
+        entry(Row.LOAD, 46.4, cost=178, **train),
+        entry(Row.RESTART, 0.7, cost=2.5, **train),
+        entry(Row.LOAD, 0.2, unknown=True, cost=0.5, **train),
+        entry(Row.LOAD, 1.1, cost=1.25, **serve),
+        entry(Row.GANG, 0.8, cost=0.86, **serve),
+    ]
+    page = PAGE.read_text()
+    example = next(block for block in page.split("```") if "GPU-hours by image" in block).strip()
+    printed = shown(of(*hours), By.IMAGE, Group.NOT_WORKING, width=110)
+    assert example.splitlines() == printed.strip().splitlines()
 
 
 def test_no_gpu_is_unknown_and_not_zero() -> None:

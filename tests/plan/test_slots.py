@@ -23,7 +23,7 @@ from gpuwatch.say.slots_tables import slots_tables
 from ledger.week import AT, write_week
 from plan.fleet import GPU, NOW, device, node, pod, sick, snapshot
 
-RACK = "example.org/rack"
+RACK, ZONE = "example.org/rack", "topology.kubernetes.io/zone"
 
 
 def facts(nodes: Sequence[Node], pods: Iterable[Pod] = ()) -> PlanFacts:
@@ -266,6 +266,28 @@ def test_the_tables_tell_counts_domains_and_causes() -> None:
     )
     assert "No Node with GPUs has the label other." in " ".join(map(" ".join, shown(slots(facts(nodes)), ["other"])))
     assert "unknown, not zero" in " ".join(map(" ".join, shown(())))
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    ample = {"cpu_cores": 80.0, "memory_bytes": 2**40, "labels": {"topology.kubernetes.io/zone": "a"}}
+    asks = {"cpu_cores": 60.0, "memory_bytes": 720 * 2**30}
+    nodes = [
+        node("h100-0", gpu_product="NVIDIA-H100-80GB-HBM3", **ample),
+        node("l4-0", 1, gpu_product="NVIDIA-L4", unschedulable=True, **ample),
+    ]
+    console = Console(width=110, file=io.StringIO(), highlight=False)
+    console.print(slots_tables(slots(facts(nodes, [pod("ml/a", "h100-0", 6, **asks)]), labels=(ZONE,))))
+    printed = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]  # StringIO
+    page = (Path(__file__).parents[2] / "docs" / "slots.md").read_text()
+    example = next(block for block in page.split("```") if "How many more gangs" in block).strip().splitlines()
+    assert example == "\n".join(printed).strip().splitlines()
+
+
+def test_models_of_which_some_are_shared_are_told_apart() -> None:
+    """Both have the same resource."""
+    shared = node("n1", 4, sharing=Sharing.TIME_SLICING, replicas=4)
+    units = {each.unit: each.count for each in slots(facts([node("n0"), shared]), (1,))}
+    assert units == {GPU: 8, f"{GPU} (part)": 4}
 
 
 def test_the_command_on_a_recorded_cluster(tmp_path: Path) -> None:

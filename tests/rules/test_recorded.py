@@ -16,7 +16,7 @@ import yaml
 
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio
 from gpuwatch.facts.catalog.metrics import metric_rows
-from parts.prometheus_server import MAJORS, ServerBuild
+from parts.prometheus_server import ServerBuild
 from rules import exporters
 from rules.exporters import EXPORTED, H100, MIB, NATIVE, Row
 from tools.rules.__main__ import files
@@ -44,15 +44,6 @@ class Case:
     series: list[Series]
     expected: Expected
     at: str = END
-
-
-@pytest.fixture(params=[pytest.param(MAJORS[0], marks=pytest.mark.thorough), MAJORS[-1]])
-def either_prometheus(request: pytest.FixtureRequest, prometheus_builds: dict[int, ServerBuild]) -> ServerBuild:
-    """Every recorded series is looked at with both; what is special about a situation, with the older one too in `make
-    verify`."""
-    if request.param not in prometheus_builds:
-        pytest.skip(f"no Prometheus {request.param}")
-    return prometheus_builds[request.param]
 
 
 def labelled(**labels: object) -> str:

@@ -138,7 +138,7 @@ def endings_of(
         elif end < count and not reported[end]:
             cause = LossCause.UNKNOWN  # it was gone when kube-state-metrics was back
         else:
-            # Its Pod was deleted. If no other Pod replaced it, somebody stopped it, and no work was lost.
+            # Its Pod was deleted. If no other Pod replaced it, it was stopped on purpose, and no work was lost.
             cause = LossCause.DISRUPTED if replaced or anew or not run.is_last else None
             if replaced and scheduled:
                 cause = LossCause.UNKNOWN

@@ -7,7 +7,7 @@ the GPU's vendor. Room that waiting Pods are about to get is taken. Quotas are n
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from statistics import median
@@ -30,9 +30,9 @@ class Slots:
     """Gangs of one size that would start now.
 
     resource: as Pods ask for it. whole: its units are GPUs, and not slices or shares. gpus: units of a gang; pods: its
-    Pods. cpu_cores, memory_bytes: of each Pod; 0 where no Pod has such GPUs. topology: the label of which all its Pods
-    have one value, or ANYWHERE. count: of all domains. domains: by value, those with a slot. free: units that no Pod
-    has. left: of them those in no slot, by cause; of ANYWHERE alone.
+    Pods. cpu_cores, memory_bytes: of each Pod; 0 where no Pod has such GPUs. topology: a label, of which all Nodes of a
+    gang have one value; or ANYWHERE. count: of all domains. domains: by value, those with a slot. free: units that no
+    Pod has. left: of them those in no slot, by cause; of ANYWHERE alone.
     """
 
     gpu_model: str
@@ -48,13 +48,18 @@ class Slots:
     domains: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def unit(self) -> str:
+        """The resource; marked where its units are slices or shares, as whole GPUs of a model may have its name too."""
+        return self.resource if self.whole else f"{self.resource} (part)"
+
 
 TOO_FEW = "too few of them free on their Node"
 NO_REST = "no place for the rest of a gang"
 _WORDS = {"Pods": "no more Pods on the Node", "CPU": "too little CPU", "memory": "too little memory"}
 
 RETRIED = timedelta(minutes=5)
-"""kube-scheduler tries a Pod again after so long, whatever happens (podMaxInUnschedulablePodsDuration)."""
+"""kube-scheduler tries each Pod again after five minutes at most (podMaxInUnschedulablePodsDuration)."""
 
 
 class RoomFor(StrEnum):
@@ -98,9 +103,15 @@ def slots(
     for kind, nodes in sorted(kinds_of(facts).items()):
         _, resource, whole = kind
         most = max(node.allocatable[resource] for node in nodes.values())
+        single = pod_like(facts, resource, nodes, 1, tolerated)
         for gpus in sorted({*sizes}) if whole else (1,):
             each = largest_part(gpus, most)
-            pod = pod_like(facts, resource, nodes, each, tolerated)
+            pod = replace(
+                single,
+                accelerators={resource: each},
+                cpu_cores=each * single.cpu_cores,
+                memory_bytes=each * single.memory_bytes,
+            )
             found += _of_size(facts, kind, nodes, pod, gpus // each, labels)
     return tuple(found)
 

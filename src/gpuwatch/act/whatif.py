@@ -55,8 +55,8 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """places: where the Pods land now; empty where they do not. reason: why not. known: False where the reason is a
-    field of theirs that is not modelled: nothing is tried then. against: cause → Nodes of which it is the first.
-    ahead: Pods that wait before them. changes: the cheapest first."""
+    field of theirs that is not modelled: no change is tried then. against: first cause of a Node → how many Nodes have
+    it. ahead: Pods that wait before them. changes: the cheapest first."""
 
     pods: tuple[PodRef, ...]
     places: Mapping[PodRef, str]

@@ -26,7 +26,7 @@ _GIB = 2**30
 
 
 def slots_tables(found: Sequence[Slots], by: Sequence[str] = (), *, rows: int = 30) -> RenderableType:
-    """by: labels of which each domain is shown, too."""
+    """by: labels; a table for each shows its values."""
     if not found:
         return Text("No Node with GPUs was seen: how many slots there are is unknown, not zero.")
     sizes = sorted({each.gpus for each in found})
@@ -49,7 +49,7 @@ def slots_tables(found: Sequence[Slots], by: Sequence[str] = (), *, rows: int = 
 def name_of(slots: Slots) -> str:
     """The GPU model, and of what is no whole GPU the resource."""
     model = slots.gpu_model or "(unknown model)"
-    return model if slots.whole else f"{model} {slots.resource}"
+    return model if slots.whole else f"{model} {slots.unit}"
 
 
 def _cells(counts: dict[int, int], sizes: Iterable[int]) -> list[str]:

@@ -169,7 +169,7 @@ class Metrics:
         counts: dict[tuple[str, ...], float] = {}
         left: dict[tuple[str, ...], float] = {}
         for each in found:
-            kind = (each.gpu_model, each.resource, str(each.gpus))
+            kind = (each.gpu_model, each.unit, str(each.gpus))
             counts[*kind, each.topology] = each.count
             left |= {(*kind, why): units for why, units in each.left.items()}
         self._replace("gpuwatch_slots", counts)

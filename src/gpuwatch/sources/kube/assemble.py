@@ -100,7 +100,8 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
     admitted = reading.objects(FactKind.GANGS, kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
     reading.gaps += [item.misread for item in admitted.items if item.misread]
     gpu_nodes = {item.node.name for item in nodes.items if item.offers}
-    others = _companions(held, [taken.other for taken in pods.items if taken.other is not None], gpu_nodes)
+    without = [taken.other for taken in pods.items if taken.other is not None]
+    others = _companions(held, without, gpu_nodes)
     index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version), others)
     reading.gaps += index.gaps
     climbed = climb_all(held, index)
@@ -130,13 +131,13 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
                 replace(item.node, published=None if slices is None else gpus.get(item.node.name, {}))
                 for item in nodes.items
             ),
-            (item.other for item in pods.items if item.other),
+            without,
         ),
         pods=tied,
         companions=tuple(
             pod for pod in assign_companions(beside, climbed, tied, objects) if pod.workload or pod.node in gpu_nodes
         ),
-        bystanders=bystanders_of(held, [taken.other for taken in pods.items if taken.other is not None]),
+        bystanders=bystanders_of(held, without),
         workloads=workloads,
         marked=tuple(_marked((*index.by_uid.values(), *admitted.items))),
         gangs=gangs,
