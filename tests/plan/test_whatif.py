@@ -132,6 +132,31 @@ def test_idle_allocations_to_release_with_what_gpuwatch_says_of_them() -> None:
     assert "confidence" in change.refused
 
 
+def test_nothing_is_released_or_moved_on_nodes_that_are_not_asked_for() -> None:
+    """As for a request of one GPU model: other models have the same resource."""
+    held = [pod("ml/chat", "n0", 8, "Deployment/ml/chat"), pod("ml/rest", "n1", 8, "Pod/ml/rest")]
+    known = facts([node("n0"), node("n1"), node("n2")], held)
+    plan = draw_plan(replace(known, findings=(idle("ml/chat", known.snapshot.devices[:8]),)))
+    assert what_if([new()], known, plan.items, ["n1"]).changes == ()
+    (change,) = (each for each in what_if([new()], known, plan.items, ["n0"]).changes)
+    assert (change.kind, change.places) == (ChangeKind.RELEASE, {"ml/new": "n0"})
+
+
+def test_each_pod_of_a_gang_gets_its_room() -> None:
+    held = [
+        pod("ml/a", "n0", 2, started=NOW - timedelta(hours=1)),
+        pod("ml/b", "n1", 2, started=NOW - timedelta(hours=2)),
+        pod("ml/rest", "n2", 4, "Pod/ml/rest"),
+    ]
+    nodes = [node("n0"), node("n1"), node("n2")]
+    change = only(asked(nodes, new("x"), new("y"), held=held), ChangeKind.MOVE)
+    assert (sorted(change.subjects), change.lost_gpu_hours) == (["ml/a", "ml/b"], 6.0)
+    assert sorted(change.places.values()) == ["n0", "n1"]
+    # Only one of them has another place.
+    full = replace(held[2], accelerators={GPU: 6})
+    assert asked(nodes, new("x"), new("y"), held=[*held[:2], full]).changes == ()
+
+
 def test_the_cheapest_pods_to_move() -> None:
     young, old = NOW - timedelta(hours=1), NOW - timedelta(hours=9)
     held = [

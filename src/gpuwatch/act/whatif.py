@@ -72,7 +72,7 @@ def what_if(
 ) -> WhatIf:
     """pods: of one gang, which wait or do not exist yet. releases: of the plan. within: only these Nodes."""
     refs = tuple(sorted(pod.ref for pod in pods))
-    room, ahead = _room(facts, {*refs})
+    room, ahead = _room(facts, {*refs}, within)
     landed = room.copy().land(pods, within)
     against = Counter(cause for name, count, cause in room.copies(pods[0]) if not count and _among(name, within))
     if not isinstance(landed, Nowhere):
@@ -98,14 +98,18 @@ def _among(name: str, within: Sequence[str] | None) -> bool:
     return within is None or name in within
 
 
-def _room(facts: PlanFacts, own: set[PodRef]) -> tuple[Room, tuple[PodRef, ...]]:
-    """The room that is left for them, and the Pods that wait before them in the scheduler's order."""
+def _room(facts: PlanFacts, own: set[PodRef], within: Sequence[str] | None) -> tuple[Room, tuple[PodRef, ...]]:
+    """The room that is left for them, and the Pods that wait before them in the scheduler's order. From then on nothing
+    lands outside of these Nodes."""
     room, ahead = facts.bare_room.copy(), []
     for group in facts.pending:
         if not own.isdisjoint(pod.ref for pod in group):
             break
         room.land(group, tell=False, perhaps=True)
         ahead += sorted(pod.ref for pod in group)
+    room.avoid(
+        (name for name in facts.nodes if not _among(name, within)), "it is not among the Nodes that are asked for"
+    )
     return room, tuple(ahead)
 
 
@@ -117,7 +121,7 @@ class _Trial:
     within: Sequence[str] | None
 
     def _landed(self, pods: Sequence[Pod], room: Room) -> Mapping[PodRef, str] | None:
-        found = room.copy().land(pods, self.within, tell=False)
+        found = room.copy().land(pods, tell=False)
         return None if isinstance(found, Nowhere) else found
 
     def of_pods(self) -> Iterator[Change]:
@@ -201,7 +205,7 @@ class _Trial:
             nodes = tuple(opened if each.name == node.name else each for each in cluster.nodes)
             state = replace(self.facts.snapshot, cluster=replace(cluster, nodes=nodes))
             facts = replace(self.facts, snapshot=state)
-            room, _ = _room(facts, {pod.ref for pod in self.pods})
+            room, _ = _room(facts, {pod.ref for pod in self.pods}, self.within)
             if places := self._landed(self.pods, room):
                 what = f"Uncordon Node {node.name}, if its work is done."
                 yield Change(
@@ -214,9 +218,9 @@ class _Trial:
         offered = [item for item in offered if {pod.ref for pod in self.pods}.isdisjoint(item.candidate.pods)]
         offered.sort(key=lambda item: (bool(item.refusals), item.score.disrupted_gpu_hours, item.candidate.id))
         needed = needed_for(self.pods, offered, self.room)
-        if needed:
-            room = self.room.copy()
-            room.without(ref for item in needed for ref in item.candidate.pods)
+        room = self.room.copy()
+        room.without(ref for item in needed or () for ref in item.candidate.pods)
+        if needed and (places := self._landed(self.pods, room)):
             names = tuple(item.candidate.target.name for item in needed)
             why = next((f"{each.guard}: {each.reason}" for item in needed for each in item.refusals), "")
             yield Change(
@@ -224,23 +228,24 @@ class _Trial:
                 what=f"Release {' and '.join(names)}, which {'is' if len(names) == 1 else 'are'} idle.",
                 subjects=names,
                 lost_gpu_hours=sum(item.score.disrupted_gpu_hours for item in needed),
-                places=self._landed(self.pods, room) or {},
+                places=places,
                 refused=why,
             )
 
     def moves(self) -> Iterator[Change]:
         """Pods that land elsewhere and leave the room, the least work lost first; each Pod of the gang in turn."""
-        room, moved = self.room.copy(), []
+        room, moved = self.room.copy(), list[Pod]()
         order = sorted(self.pods, key=lambda pod: (-sum(pod.accelerators.values()), pod.ref))
         for pod in order:
-            landed = room.land([pod], self.within, tell=False)
+            landed = room.land([pod], tell=False)
             if isinstance(landed, Nowhere):
                 best = min(self._ways(pod, room), key=lambda way: (way[0], way[1]), default=None)
                 if best is None:
                     return
                 moved += best[2]
                 room = best[3]
-        if places := {pod.ref: name for pod in self.pods if (name := room.node_of(pod.ref)) is not None}:
+        if moved:
+            places = {pod.ref: name for pod in self.pods if (name := room.node_of(pod.ref)) is not None}
             hours = self._hours(moved)
             names = " and ".join(each.ref for each in moved)
             what = f"Move {names}: each of them finds another place."
@@ -262,7 +267,7 @@ class _Trial:
         for name in sorted(ever, key=lambda each: (-room.free(each, resource), each))[:_NODES_TRIED]:
             leaving: list[Pod] = []
             trial = room.copy()
-            for other in sorted(self._movable(name), key=lambda each: (self._hours([each]), each.ref)):
+            for other in sorted(self._movable(name, room), key=lambda each: (self._hours([each]), each.ref)):
                 trial.without([other.ref])
                 leaving.append(other)
                 if not isinstance(trial.copy().land([pod], [name], tell=False), Nowhere):
@@ -279,10 +284,10 @@ class _Trial:
             if all(not isinstance(trial.land([other], tell=False), Nowhere) for other in leaving):
                 yield self._hours(leaving), name, leaving, trial
 
-    def _movable(self, node: str) -> Iterator[Pod]:
-        """Pods on the Node that may be moved one by one."""
+    def _movable(self, node: str, room: Room) -> Iterator[Pod]:
+        """Pods on the Node that may be moved one by one, and were not moved already."""
         for pod in self.facts.live.values():
-            if pod.node != node or pod.gang or pod.deleting:
+            if pod.node != node or room.node_of(pod.ref) != node or pod.gang or pod.deleting:
                 continue
             owner, siblings = self.facts.workloads.get(pod.workload), self.facts.owned.get(pod.workload, [])
             if not move_refusal(None, owner, [pod], siblings):
