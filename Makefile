@@ -85,7 +85,7 @@ dist: $(STAMP) $(DIST_STAMP)  ## Wheel and sdist into dist/, checked, then insta
 	$(BIN)/python -m pytest -m dist tests/distribution
 
 screenshots: parts  ## Pictures of the dashboards, with Grafana's own components, and of the pages, into docs/images/
-	PYTHONPATH=tests $(BIN)/python tests/dashboards/screenshots.py docs/images
+	PYTHONPATH=tests:. $(BIN)/python tests/dashboards/screenshots.py docs/images
 
 record-nodes: parts  ## What real Nodes show over time, into tests/fixtures/node-recordings: SCENES="eviction refusals"
 	PYTHONPATH=tests $(BIN)/python tests/cluster/node_recorder.py $(SCENES)

@@ -1,7 +1,7 @@
 """Pictures of the shipped dashboards, drawn over a real Prometheus, of the status page and of the weekly report: `make
 screenshots` writes docs/images/.
 
-    PYTHONPATH=tests python tests/dashboards/screenshots.py FOLDER [--theme light] [DASHBOARD.json …]
+    PYTHONPATH=tests:. python tests/dashboards/screenshots.py FOLDER [--theme light] [DASHBOARD.json …]
 
 Without dashboards it draws the two pages and all of dashboards/. It tells the state of each panel, and ends with 1
 where one is broken. pngquant, a package of Debian, makes the files a third as large.

@@ -15,6 +15,8 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 from grafana_foundation_sdk.models import units
 
+from gpuwatch.act.slots import RoomFor
+from gpuwatch.say.ledger_words import ROWS
 from tools.dashboards.boards import Board, Column, Panel, Query
 from tools.generated import RUNBOOKS, runbook
 
@@ -31,6 +33,18 @@ STATES = {
     "Succeeded": GOOD, "InEffect": NEUTRAL, "Acting": LOOK, "Undoing": LOOK, "Failed": ACT,
 }  # fmt: skip
 """One colour per state, on every board."""
+
+NAMES = {
+    "{{row}}": {row.value: words for row, words in ROWS.items()},
+    "{{row}}, unknown": {f"{row}, unknown": f"{words} (unknown)" for row, words in ROWS.items()},
+    "{{room}}": {
+        RoomFor.FITS.value: "there is room now",
+        RoomFor.NONE.value: "there is no room",
+        RoomFor.NEW.value: "created since the scheduler looked",
+        RoomFor.UNKNOWN.value: "not known",
+    },
+}
+"""By legend, what people read in place of a label's value."""
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 SERIES = re.compile(
@@ -130,6 +144,8 @@ def _shared(builder: Any, panel: Panel) -> Any:
     for state, colour in STATES.items():
         if state in legends or "{{phase}}" in legends:
             builder = builder.override_by_name(state, [_property("color", {"mode": "fixed", "fixedColor": colour})])
+    for value, text in (item for legend in sorted(legends & set(NAMES)) for item in NAMES[legend].items()):
+        builder = builder.override_by_name(value, [_property("displayName", text)])
     return builder
 
 
