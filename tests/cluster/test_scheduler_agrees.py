@@ -140,7 +140,12 @@ class Scene:
         """The Pod as the change makes it."""
         made = copy.deepcopy(self.probe)
         made["metadata"]["name"] = "again"
-        spec, resources = made["spec"], made["spec"]["containers"][0]["resources"]
+        for part in filter(None, (change.first, change)):
+            self._change(made["spec"], part)
+        return made
+
+    def _change(self, spec: Object, change: Change) -> None:
+        resources = spec["containers"][0]["resources"]
         if change.kind is ChangeKind.TOLERATE:
             pair, _, effect = change.subjects[0].rpartition(":")
             key, _, value = pair.partition("=")
@@ -158,7 +163,6 @@ class Scene:
             name, size = ("cpu", f"{change.value * 1000:.0f}m") if cpu else ("memory", f"{change.value:.0f}")
             for side in resources.values():
                 side[name] = size
-        return made
 
     def of_slot(self, each: Slots, number: int) -> Object:
         """A Pod as those that are counted."""

@@ -80,7 +80,10 @@ def test_a_taint_to_tolerate() -> None:
     change = only(found, ChangeKind.TOLERATE)
     assert change.subjects == ("spot=yes:NoSchedule",)
     assert change.places == {"ml/new": "n1"}
-    assert asked([node("n1", taints=(SPOT, Taint("other", "", "NoExecute")))], new()).changes == ()
+    # Of two taints the one before the other, each once.
+    (pair,) = asked([node("n1", taints=(SPOT, Taint("other", "", "NoExecute")))], new()).changes
+    assert pair.first is not None
+    assert {*pair.subjects, *pair.first.subjects} == {"spot=yes:NoSchedule", "other=:NoExecute"}
 
 
 def test_nodes_out_of_service_are_not_to_be_tolerated() -> None:
@@ -96,7 +99,9 @@ def test_a_selector_or_an_affinity_to_remove() -> None:
     change = only(asked(nodes, new(placement=Placement(node_terms=terms))), ChangeKind.SELECT)
     assert (change.subjects, change.places) == (("nodeAffinity",), {"ml/new": "n0"})
     both = Placement(node_selector={"disk": "ssd"}, node_terms=terms)
-    assert asked(nodes, new(placement=both)).changes == ()  # no single change
+    (pair,) = asked(nodes, new(placement=both)).changes  # no single change is enough
+    assert pair.first is not None
+    assert {pair.subjects, pair.first.subjects} == {("disk",), ("nodeAffinity",)}
 
 
 def test_the_most_cpu_and_memory_that_lands() -> None:
@@ -191,6 +196,35 @@ def test_pods_that_need_not_leave_stay() -> None:
     assert change.subjects == ("ml/dear",)
 
 
+def test_when_a_move_loses_least() -> None:
+    notes = {"gpuwatch.dev/expected-end": f"{NOW + timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"}
+    held = [pod("ml/a", "n0", 2, annotations=notes), pod("ml/rest", "n1", 5, "Pod/ml/rest")]
+    nodes = [node("n0"), node("n1")]
+    change = only(asked(nodes, new(), held=held), ChangeKind.MOVE)
+    assert change.lost_gpu_hours == 20.0  # if it is moved now
+    assert change.when == "At its end at 2026-03-02 15:00 UTC no work is lost; now 20.0."
+    unknown = [replace(held[0], annotations={}), held[1]]
+    assert only(asked(nodes, new(), held=unknown), ChangeKind.MOVE).when == ""
+
+
+def test_room_that_nothing_would_leave() -> None:
+    held = [pod("ml/rest", "n0", 8, "Pod/ml/rest")]
+    assert asked([node("n0")], new(), held=held).never == ""
+    assert "8 of 16 nvidia.com/gpu are free" in asked([node("n0")], new(gpus=16), held=held).never
+
+
+def test_a_gate_keeps_it_back_with_the_words_of_its_queue() -> None:
+    gated = new(placement=Placement(gated=True), gang="Workload/ml/new")
+    why = "Workload job-new: couldn't assign flavors: insufficient unused quota for nvidia.com/gpu"
+    gang = Gang(id=gated.gang, framework="Kueue", workload="", namespace="ml", pods=(gated.ref,), unscheduled=why)
+    found = what_if([gated], facts([node("n0")], [gated], [gang]))
+    assert found.places == {"ml/new": "n0"}  # once it is let through
+    assert found.held == f"A scheduling gate keeps it from the scheduler; it waits: {why}."
+    alone = what_if([replace(gated, gang="")], facts([node("n0")]))
+    assert alone.held.endswith("nothing says why.")
+    assert asked([node("n0")], new()).held == ""
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[list[Node], list[Pod], list[Pod]]:
     nodes = [
@@ -224,19 +258,21 @@ def test_each_change_places_the_pods(fleet: tuple[list[Node], list[Pod], list[Po
     found = what_if(asks, facts(nodes, held))
     for change in found.changes:
         changed, opened, left = asks, nodes, held
-        if change.kind is ChangeKind.TOLERATE:
-            place = replace(asks[0].placement, tolerations=(Toleration("spot", "Equal", "yes", "NoSchedule"),))
-            changed = [replace(each, placement=place) for each in asks]
-        elif change.kind is ChangeKind.SELECT:
-            changed = [replace(each, placement=Placement()) for each in asks]
-        elif change.kind is ChangeKind.LESS_CPU:
-            assert change.value is not None
-            changed = [replace(each, cpu_cores=change.value) for each in asks]
-        elif change.kind is ChangeKind.UNCORDON:
-            opened = [replace(each, unschedulable=False) if each.name in change.subjects else each for each in nodes]
-        elif change.kind is ChangeKind.MOVE:
-            left = [each for each in held if each.ref not in change.subjects]
-            changed = [*asks, *(replace(each, node="", phase="Pending") for each in held if each not in left)]
+        for part in filter(None, (change.first, change)):
+            if part.kind is ChangeKind.TOLERATE:
+                more = (Toleration("spot", "Equal", "yes", "NoSchedule"),)
+                changed = [replace(each, placement=replace(each.placement, tolerations=more)) for each in changed]
+            elif part.kind is ChangeKind.SELECT:
+                changed = [replace(each, placement=replace(each.placement, node_selector={})) for each in changed]
+            elif part.kind is ChangeKind.LESS_CPU:
+                assert part.value is not None
+                changed = [replace(each, cpu_cores=part.value) for each in changed]
+            elif part.kind is ChangeKind.UNCORDON:
+                opened = [replace(each, unschedulable=False) if each.name in part.subjects else each for each in nodes]
+            elif part.kind is ChangeKind.MOVE:
+                left = [each for each in held if each.ref not in part.subjects]
+                moved = [replace(each, node="", phase="Pending") for each in held if each not in left]
+                changed = [*changed, *moved]
         room = facts(opened, left).bare_room.copy()
         for each in changed:  # the Pods first: what is moved lands in the rest
             assert not isinstance(room.land([each]), Nowhere), change
@@ -250,7 +286,11 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     waits = cluster_json.pod("waits", "ml", status={"phase": "Pending"}, nodeName=None)
     waits["metadata"]["creationTimestamp"] = f"{AT - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
     waits["spec"]["containers"][0]["resources"] = {"limits": {GPU: "64"}}
-    pods["items"].append(waits)
+    gated = cluster_json.pod("gated", "ml", status={"phase": "Pending"}, nodeName=None)
+    gated["metadata"]["creationTimestamp"] = waits["metadata"]["creationTimestamp"]
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    gated["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
+    pods["items"] += [waits, gated]
     (cluster / "pods.json").write_text(json.dumps(pods))
     return ("--telemetry", str(telemetry), "--cluster", str(cluster), "--at", AT.isoformat())
 
@@ -264,7 +304,11 @@ def test_the_command_tells_why_a_pod_waits(sources: tuple[str, ...]) -> None:
         text = said(*name, *sources).stdout
         assert "1 Pod with 64 nvidia.com/gpu: there is no room now." in text
         assert "too few nvidia.com/gpu are free" in text
-    assert "No single change was found" in text
+    assert "No change was found that would place it: its request or the fleet has to change." in text
+    gated = said("ml/gated", *sources).output
+    assert "1 Pod with 1 nvidia.com/gpu: there is room now." in gated
+    assert "A scheduling gate keeps it from the scheduler; nothing says why." in gated
+    assert "Before it wait: ml/waits." in gated
     answer = json.loads(said("ml/waits", *sources, "-o", "json").stdout)["answer"]
     assert (answer["pods"], answer["places"], answer["known"]) == (["ml/waits"], {}, True)
 

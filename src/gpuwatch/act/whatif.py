@@ -1,27 +1,32 @@
-"""Where Pods would land; else why not, and the single changes that would place them, each tried by the landing. Pure.
+"""Where Pods would land; else why not, and the changes that would place them, each tried by the landing. Pure.
 
 A change is to the Pods (a toleration, a selector, less CPU or memory), to a Node (uncordoned), or to others (idle gangs
-released, Pods moved, which all have to land elsewhere). Its cost is the work that it makes others lose.
+released, Pods moved, which all have to land elsewhere). Its cost is the work that it makes others lose. Where no single
+change is enough, a change of toleration or selector is tried together with each other one.
 """
 
+import heapq
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpuwatch.act.placement import Nowhere, Room, untolerated
 from gpuwatch.act.plan.demand import needed_for
 from gpuwatch.act.plan.facts import PlanFacts
-from gpuwatch.act.plan.score import restart_hours
+from gpuwatch.act.plan.score import chosen, restart_hours
 from gpuwatch.facts.frameworks.allowed import move_refusal
-from gpuwatch.facts.model.cluster import Node, Pod, Toleration
-from gpuwatch.facts.model.decision import ActionKind, PlanItem
+from gpuwatch.facts.model.cluster import Node, Placement, Pod, Toleration
+from gpuwatch.facts.model.decision import ActionKind, Candidate, PlanItem, Subject, SubjectKind, TimingKind
 from gpuwatch.facts.model.telemetry import PodRef
 
 _CORDON = "node.kubernetes.io/unschedulable"
 _GIB = 2**30
 _NODES_TRIED = 50
 """Nodes that are tried for a move, those with the most free accelerators first: each trial lands all Pods of one."""
+_SETS_TRIED = 256
+"""Sets of Pods that are tried on one Node, the cheapest first: all sets of eight Pods, one for each GPU of a Node."""
 
 
 class ChangeKind(StrEnum):
@@ -39,8 +44,9 @@ class Change:
     """One change that places the Pods.
 
     what: to do, as a sentence. subjects: a taint, the key of a label, a Node, workloads, or Pods. lost_gpu_hours: work
-    of others that is lost, at most; 0 where none is touched. places: where the Pods land then. value: CPU cores or
-    bytes of each Pod. refused: why gpuwatch would not do it itself; '' where it would, or where it never does.
+    of others that is lost at most if it is done now; 0 where none is touched. places: where the Pods land then. value:
+    CPU cores or bytes of each Pod. refused: why gpuwatch would not do it itself; '' where it would, or where it never
+    does. when: the moment at which others lose least, a sentence; '' for now. first: the change that is needed as well.
     """
 
     kind: ChangeKind
@@ -50,20 +56,25 @@ class Change:
     places: Mapping[PodRef, str]
     value: float | None = None
     refused: str = ""
+    when: str = ""
+    first: "Change | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """places: where the Pods land now; empty where they do not. reason: why not. known: False where the reason is a
-    field of theirs that is not modelled: no change is tried then. against: first cause of a Node → how many Nodes have
-    it. ahead: Pods that wait before them. changes: the cheapest first."""
+    field of theirs that is not modelled: no change is tried then. never: why they would not land if all GPUs of the
+    Nodes in service were free; '' where they would. against: first cause of a Node → how many Nodes have it. ahead:
+    Pods that wait before them. held: who keeps them from the scheduler, and why. changes: the cheapest first."""
 
     pods: tuple[PodRef, ...]
     places: Mapping[PodRef, str]
     reason: str = ""
     known: bool = True
+    never: str = ""
     against: Mapping[str, int]
     ahead: tuple[PodRef, ...] = ()
+    held: str = ""
     changes: tuple[Change, ...] = ()
 
 
@@ -71,27 +82,40 @@ def what_if(
     pods: Sequence[Pod], facts: PlanFacts, releases: Iterable[PlanItem] = (), within: Sequence[str] | None = None
 ) -> WhatIf:
     """pods: of one gang, which wait or do not exist yet. releases: of the plan. within: only these Nodes."""
+    pods = [_let_through(pod) for pod in pods]
     refs = tuple(sorted(pod.ref for pod in pods))
     room, ahead = _room(facts, {*refs}, within)
     landed = room.copy().land(pods, within)
     against = Counter(cause for name, count, cause in room.copies(pods[0]) if not count and _among(name, within))
+    told = WhatIf(pods=refs, places={}, against=against, ahead=ahead, held=_held(pods[0], facts))
     if not isinstance(landed, Nowhere):
-        return WhatIf(pods=refs, places=landed, against=against, ahead=ahead)
-    changes: list[Change] = []
-    if landed.known:
-        tried = _Trial(pods, facts, room, within)
-        changes = [*tried.of_pods(), *tried.of_nodes(), *tried.releases(releases), *tried.moves()]
+        return replace(told, places=landed)
+    told = replace(told, reason=landed.reason, known=landed.known)
+    if not landed.known:
+        return told
+    empty = Room(facts.nodes.values(), (), facts.out_of_service, facts.snapshot.cluster.bystanders).land(pods, within)
+    tried = _Trial(pods, facts, room, within, tuple(releases))
+    changes = tried.changes() or tried.pairs()
     order = list(ChangeKind)
     changes.sort(key=lambda each: (each.lost_gpu_hours, order.index(each.kind), each.subjects))
-    return WhatIf(
-        pods=refs,
-        places={},
-        reason=landed.reason,
-        known=landed.known,
-        against=against,
-        ahead=ahead,
-        changes=tuple(changes),
-    )
+    return replace(told, never=empty.reason if isinstance(empty, Nowhere) else "", changes=tuple(changes))
+
+
+def _let_through(pod: Pod) -> Pod:
+    """As it is once its gates are removed."""
+    if not pod.placement.gated:
+        return pod
+    fields = tuple(each for each in pod.placement.unmodelled if not each.startswith("spec.schedulingGates"))
+    return replace(pod, placement=replace(pod.placement, unmodelled=fields))
+
+
+def _held(pod: Pod, facts: PlanFacts) -> str:
+    """Who keeps the Pod from the scheduler by a gate, and why, a sentence; '' for nobody."""
+    if not pod.placement.gated:
+        return ""
+    gang = facts.gangs.get(pod.gang)
+    why = f"it waits: {gang.unscheduled.rstrip('.')}" if gang is not None and gang.unscheduled else "nothing says why"
+    return f"A scheduling gate keeps it from the scheduler; {why}."
 
 
 def _among(name: str, within: Sequence[str] | None) -> bool:
@@ -119,52 +143,60 @@ class _Trial:
     facts: PlanFacts
     room: Room
     within: Sequence[str] | None
+    releases: tuple[PlanItem, ...]
+
+    def changes(self) -> list[Change]:
+        """Those that are enough by themselves."""
+        of_pods = (change for change, trial in self._of_pods() for change in trial._placing(change))
+        less = (change for kind in (ChangeKind.LESS_CPU, ChangeKind.LESS_MEMORY) for change in self._less(kind))
+        return [*of_pods, *less, *self._of_nodes(), *self._of_releases(), *self._of_moves()]
+
+    def pairs(self) -> list[Change]:
+        """Of two changes, the first to tolerations or selectors. Each pair once."""
+        found = dict[frozenset[tuple[str, tuple[str, ...]]], Change]()
+        for first, trial in self._of_pods():
+            for change in trial.changes():
+                both = frozenset((each.kind.value, each.subjects) for each in (first, change))
+                found.setdefault(both, replace(change, first=first))
+        return [*found.values()]
+
+    def _placing(self, change: Change) -> Iterator[Change]:
+        if places := self._landed(self.pods, self.room):
+            yield replace(change, places=places)
 
     def _landed(self, pods: Sequence[Pod], room: Room) -> Mapping[PodRef, str] | None:
         found = room.copy().land(pods, tell=False)
         return None if isinstance(found, Nowhere) else found
 
-    def of_pods(self) -> Iterator[Change]:
-        yield from self._tolerations()
-        keys = sorted({key for pod in self.pods for key in pod.placement.node_selector})
-        for key in keys:
-
-            def without(pod: Pod, key: str = key) -> Pod:
-                rest = {name: value for name, value in pod.placement.node_selector.items() if name != key}
-                return replace(pod, placement=replace(pod.placement, node_selector=rest))
-
-            yield from self._changed(ChangeKind.SELECT, (key,), f"Remove the node selector {key}.", without)
-        if any(pod.placement.node_terms for pod in self.pods):
-
-            def anywhere(pod: Pod) -> Pod:
-                return replace(pod, placement=replace(pod.placement, node_terms=()))
-
-            yield from self._changed(ChangeKind.SELECT, ("nodeAffinity",), "Remove the node affinity.", anywhere)
-        yield from self._less(ChangeKind.LESS_CPU)
-        yield from self._less(ChangeKind.LESS_MEMORY)
-
-    def _changed(
-        self, kind: ChangeKind, subjects: tuple[str, ...], what: str, change: Callable[[Pod], Pod]
-    ) -> Iterator[Change]:
-        if places := self._landed([change(pod) for pod in self.pods], self.room):
-            yield Change(kind=kind, what=what, subjects=subjects, lost_gpu_hours=0.0, places=places)
-
-    def _tolerations(self) -> Iterator[Change]:
-        """Of gpuwatch's and Kubernetes' own taints none: these Nodes are out of service."""
+    def _of_pods(self) -> Iterator[tuple[Change, "_Trial"]]:
+        """Changes to their placement, and the trial with each. Of gpuwatch's and Kubernetes' own taints none is
+        tolerated: these Nodes are out of service."""
         taints = {
             (taint.key, taint.value, taint.effect)
             for node in self._nodes()
             if node.name not in self.facts.out_of_service and (taint := untolerated(self.pods[0], node)) is not None
         }
+        places = [pod.placement for pod in self.pods]
         for key, value, effect in sorted(taints):
-            toleration = Toleration(key=key, value=value, effect=effect)
+            more, name = Toleration(key=key, value=value, effect=effect), f"{key}={value}:{effect}"
+            tolerant = [replace(each, tolerations=(*each.tolerations, more)) for each in places]
+            yield self._placed(
+                ChangeKind.TOLERATE, name, f"Tolerate the taint {name}, if they may run there.", tolerant
+            )
+        for key in sorted({key for each in places for key in each.node_selector}):
+            without = [
+                replace(each, node_selector={name: word for name, word in each.node_selector.items() if name != key})
+                for each in places
+            ]
+            yield self._placed(ChangeKind.SELECT, key, f"Remove the node selector {key}.", without)
+        if any(each.node_terms for each in places):
+            anywhere = [replace(each, node_terms=()) for each in places]
+            yield self._placed(ChangeKind.SELECT, "nodeAffinity", "Remove the node affinity.", anywhere)
 
-            def tolerant(pod: Pod, more: Toleration = toleration) -> Pod:
-                place = pod.placement
-                return replace(pod, placement=replace(place, tolerations=(*place.tolerations, more)))
-
-            text = f"Tolerate the taint {key}={value}:{effect}, if they may run there."
-            yield from self._changed(ChangeKind.TOLERATE, (f"{key}={value}:{effect}",), text, tolerant)
+    def _placed(self, kind: ChangeKind, subject: str, what: str, to: Sequence[Placement]) -> tuple[Change, "_Trial"]:
+        pods = [replace(pod, placement=place) for pod, place in zip(self.pods, to, strict=True)]
+        told = Change(kind=kind, what=what, subjects=(subject,), lost_gpu_hours=0.0, places={})
+        return told, replace(self, pods=pods)
 
     def _nodes(self) -> Iterator[Node]:
         return (node for node in self.facts.nodes.values() if _among(node.name, self.within))
@@ -195,7 +227,7 @@ class _Trial:
             what = f"Ask for at most {text} for each Pod, in place of {was}."
             yield Change(kind=kind, what=what, subjects=(), lost_gpu_hours=0.0, places=places, value=amount)
 
-    def of_nodes(self) -> Iterator[Change]:
+    def _of_nodes(self) -> Iterator[Change]:
         for node in self._nodes():
             if not node.unschedulable:
                 continue
@@ -212,9 +244,9 @@ class _Trial:
                     kind=ChangeKind.UNCORDON, what=what, subjects=(node.name,), lost_gpu_hours=0.0, places=places
                 )
 
-    def releases(self, items: Iterable[PlanItem]) -> Iterator[Change]:
+    def _of_releases(self) -> Iterator[Change]:
         """The least harmful idle allocations that make the room."""
-        offered = [item for item in items if item.candidate.action is ActionKind.RELEASE_GANG]
+        offered = [item for item in self.releases if item.candidate.action is ActionKind.RELEASE_GANG]
         offered = [item for item in offered if {pod.ref for pod in self.pods}.isdisjoint(item.candidate.pods)]
         offered.sort(key=lambda item: (bool(item.refusals), item.score.disrupted_gpu_hours, item.candidate.id))
         needed = needed_for(self.pods, offered, self.room)
@@ -232,7 +264,7 @@ class _Trial:
                 refused=why,
             )
 
-    def moves(self) -> Iterator[Change]:
+    def _of_moves(self) -> Iterator[Change]:
         """Pods that land elsewhere and leave the room, the least work lost first; each Pod of the gang in turn."""
         room, moved = self.room.copy(), list[Pod]()
         order = sorted(self.pods, key=lambda pod: (-sum(pod.accelerators.values()), pod.ref))
@@ -255,7 +287,22 @@ class _Trial:
                 subjects=tuple(each.ref for each in moved),
                 lost_gpu_hours=hours,
                 places=places,
+                when=self._when(moved),
             )
+
+    def _when(self, pods: Sequence[Pod]) -> str:
+        """When their move loses least, waiting aside; '' for now."""
+        refs = tuple(pod.ref for pod in pods)
+        candidate = Candidate(
+            action=ActionKind.EVICT_GANG,
+            target=Subject(SubjectKind.WORKLOAD, pods[0].workload),
+            findings=(),
+            devices=(),
+            pods=refs,
+            nodes=(),
+        )
+        _, timing = chosen(candidate, self.facts, 0.0)
+        return timing.reason if timing.kind is not TimingKind.NOW else ""
 
     def _hours(self, pods: Iterable[Pod]) -> float:
         return sum(restart_hours(pod, self.facts) * self.facts.gpu_shares([pod]) for pod in pods)
@@ -264,25 +311,36 @@ class _Trial:
         """Work lost, the Node, what leaves it, and the room afterwards with the Pod in it."""
         resource = next(iter(sorted(pod.accelerators)), "")
         ever = [name for name in room.ever(pod) if _among(name, self.within)]
+        least = math.inf
         for name in sorted(ever, key=lambda each: (-room.free(each, resource), each))[:_NODES_TRIED]:
-            leaving: list[Pod] = []
-            trial = room.copy()
-            for other in sorted(self._movable(name, room), key=lambda each: (self._hours([each]), each.ref)):
-                trial.without([other.ref])
-                leaving.append(other)
-                if not isinstance(trial.copy().land([pod], [name], tell=False), Nowhere):
+            lacks = pod.accelerators.get(resource, 0) - room.free(name, resource)
+            here = sorted(self._movable(name, room), key=lambda each: (self._hours([each]), each.ref))
+            for leaving in self._sets(here, resource, lacks):
+                hours = self._hours(leaving)
+                if hours >= least:
                     break
-            else:
-                continue
-            for other in [*leaving]:  # those that need not leave
-                trial.put(other, name)
-                if isinstance(trial.copy().land([pod], [name], tell=False), Nowhere):
-                    trial.without([other.ref])
-                else:
-                    leaving.remove(other)
-            trial.land([pod], [name], tell=False)
-            if all(not isinstance(trial.land([other], tell=False), Nowhere) for other in leaving):
-                yield self._hours(leaving), name, leaving, trial
+                trial = room.copy()
+                trial.without(each.ref for each in leaving)
+                if isinstance(trial.land([pod], [name], tell=False), Nowhere):
+                    continue
+                if not isinstance(trial.land(leaving, tell=False), Nowhere):
+                    least = hours
+                    yield hours, name, leaving, trial
+                    break
+
+    def _sets(self, pods: Sequence[Pod], resource: str, lacks: int) -> Iterator[list[Pod]]:
+        """Sets of these Pods, sorted by what their move loses, that free enough accelerators: the cheapest first."""
+        hours, tried = [self._hours([pod]) for pod in pods], 0
+        queue: list[tuple[float, tuple[int, ...]]] = [(hours[0], (0,))] if pods else []
+        while queue and tried < _SETS_TRIED:
+            lost, chosen_ = heapq.heappop(queue)
+            tried += 1
+            if sum(pods[index].accelerators.get(resource, 0) for index in chosen_) >= lacks:
+                yield [pods[index] for index in chosen_]
+            last = chosen_[-1]
+            if last + 1 < len(pods):  # each set is reached once: its last Pod is joined by the next, or gives way to it
+                heapq.heappush(queue, (lost + hours[last + 1], (*chosen_, last + 1)))
+                heapq.heappush(queue, (lost - hours[last] + hours[last + 1], (*chosen_[:-1], last + 1)))
 
     def _movable(self, node: str, room: Room) -> Iterator[Pod]:
         """Pods on the Node that may be moved one by one, and were not moved already."""

@@ -37,8 +37,10 @@ def whatif_tables(asked: str, found: WhatIf, *, rows: int = 30) -> RenderableTyp
     if found.places:
         nodes = ", ".join(f"{name} ({count})" for name, count in sorted(Counter(found.places.values()).items()))
         parts += [Text(f"{asked}: there is room now.", style="green"), Text(f"Nodes (Pods): {nodes}")]
-        return Group(*parts, *_ahead(found), Text())
-    parts += [Text(f"{asked}: there is no room now.", style="yellow"), Text(found.reason), *_ahead(found)]
+        return Group(*parts, *_others(found), Text())
+    parts += [Text(f"{asked}: there is no room now.", style="yellow"), Text(found.reason), *_others(found)]
+    if found.never:
+        parts.append(Text(f"Nor would there be if all GPUs of the Nodes in service were free. {found.never}"))
     if found.against:
         table = new_table("Why not, by the first cause of each Node", "Nodes", "cause")
         table.columns[0].justify = "right"
@@ -49,20 +51,25 @@ def whatif_tables(asked: str, found: WhatIf, *, rows: int = 30) -> RenderableTyp
     if not found.known:
         parts.append(Text("What would place it is not known."))
     elif not found.changes:
-        parts.append(Text("No single change was found that would place it: more GPUs have to become free."))
+        more = "its request or the fleet has to change" if found.never else "more GPUs have to become free"
+        parts.append(Text(f"No change was found that would place it: {more}."))
     else:
         table = new_table("Each of these would place it; the least work lost first", "change", "lost", "Nodes then")
         table.columns[1].justify = "right"
         for change in found.changes[:rows]:
-            why = f" gpuwatch does not do it: {change.refused}" if change.refused else ""
+            what = f"{change.first.what} Also: {change.what}" if change.first else change.what
+            what += f" {change.when}" if change.when else ""
+            what += f" gpuwatch does not do it: {change.refused}" if change.refused else ""
             lost = f"{change.lost_gpu_hours:.1f} GPU-h" if change.lost_gpu_hours else "none"
-            table.add_row(change.what + why, lost, FoldedName(", ".join(sorted({*change.places.values()}))))
+            table.add_row(what, lost, FoldedName(", ".join(sorted({*change.places.values()}))))
         parts += (table, *cut(len(found.changes), rows))
     return Group(*parts, Text())
 
 
-def _ahead(found: WhatIf) -> list[RenderableType]:
-    if not found.ahead:
-        return []
-    more = f" and {len(found.ahead) - 3} more" if len(found.ahead) > 3 else ""
-    return [Text(f"Before it wait: {', '.join(found.ahead[:3])}{more}.")]
+def _others(found: WhatIf) -> list[RenderableType]:
+    """Who keeps it back, and who waits before it."""
+    told = [found.held] if found.held else []
+    if found.ahead:
+        more = f" and {len(found.ahead) - 3} more" if len(found.ahead) > 3 else ""
+        told.append(f"Before it wait: {', '.join(found.ahead[:3])}{more}.")
+    return [Text(each) for each in told]

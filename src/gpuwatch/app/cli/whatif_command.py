@@ -75,7 +75,7 @@ def run_whatif(
 
 
 def _waiting(facts: PlanFacts, name: str, namespace: str) -> list[Pod]:
-    """The Pods of its gang that wait, or it alone."""
+    """The Pods of its gang that wait, or it alone; also those that a gate keeps from the scheduler."""
     wanted = name.removeprefix("pod/")
     wanted = f"{namespace}/{wanted}" if namespace and "/" not in wanted else wanted
     found = [group for group in facts.pending if any(wanted in (pod.ref, pod.name, pod.gang) for pod in group)]
@@ -86,9 +86,12 @@ def _waiting(facts: PlanFacts, name: str, namespace: str) -> list[Pod]:
         raise SourceError(
             f"{len(found)} waiting Pods are called {name}: {names}; name the Namespace, as NAMESPACE/NAME"
         )
-    held = next((each for each in facts.pods.values() if wanted in (each.ref, each.name)), None)
+    held = next((each for each in facts.pods.values() if wanted in (each.ref, each.name, each.gang)), None)
+    if held is not None and held.placement.gated and not held.node:
+        mates = facts.members.get(held.gang, [held])
+        return [each for each in mates if each.placement.gated and not each.node]
     if held is not None:
-        where = f"it is on Node {held.node}" if held.node else "a scheduling gate holds it back, such as a queue's"
+        where = f"it is on Node {held.node}" if held.node else "it has ended, or ends"
         raise SourceError(f"Pod {held.ref} does not wait for a place: {where}")
     waits = [min(pod.ref for pod in group) for group in facts.pending]
     some = "; none waits"
