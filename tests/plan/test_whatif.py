@@ -20,6 +20,7 @@ from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.whatif import Change, ChangeKind, WhatIf, what_if
 from gpuwatch.app.cli.main import cli
 from gpuwatch.facts.model.cluster import Gang, Node, NodeTerm, Placement, Pod, Requirement, Taint, Toleration
+from gpuwatch.facts.model.telemetry import Device
 from gpuwatch.say.whatif_tables import asked_words, whatif_tables
 from kube import cluster_json
 from ledger.week import AT, write_week
@@ -122,6 +123,45 @@ def test_a_cordoned_node() -> None:
     assert (change.subjects, change.places) == (("n0",), {"ml/new": "n0"})
     lost = replace(closed, conditions=())
     assert asked([lost], new()).changes == ()
+
+
+def test_a_free_gpu_to_partition() -> None:
+    slice_, other = "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"
+    mixed = node("n0", mig_strategy="mixed", allocatable={GPU: 1, other: 14}, accelerators={GPU: 1, other: 14})
+    cards = [
+        *(
+            replace(
+                device("n0", 10 * card + each),
+                uuid=f"GPU-{card}",
+                index=str(card),
+                mig_profile="1g.10gb",
+                mig_instance=str(each),
+            )
+            for card in (0, 1)
+            for each in range(7)
+        ),
+        device("n0", 2),
+    ]
+    holder = pod("ml/rest", "n0", 0, accelerators={other: 1})
+    held = [replace(cards[0], pods=("ml/rest",)), *cards[1:]]
+
+    def answer(devices: Sequence[Device], count: int = 1, **changes: object) -> WhatIf:
+        closed = replace(mixed, **changes)  # type: ignore[arg-type]
+        state = PlanFacts(snapshot=snapshot([closed], devices, [holder], [workload(holder.workload)]))
+        return what_if([new(f"x{n}", 0, accelerators={slice_: 1}) for n in range(count)], state)
+
+    change = only(answer(held), ChangeKind.REPARTITION)
+    assert change.what == "Partition GPU 1 of Node n0, which no Pod has, into 2 × 3g.40gb."
+    assert (change.subjects, change.places) == (("n0", "1"), {"ml/x0": "n0"})
+    # A second GPU, without MIG so far, where one is not enough; the one that a Pod has stays.
+    assert only(answer(held, 3), ChangeKind.REPARTITION).subjects == ("n0", "1", "2")
+    assert answer(held, 5).changes == ()
+    # What is not known to be free, or where the plugin shows no profiles of several kinds, is not partitioned.
+    assert answer([replace(each, present=False) for each in held]).changes == ()
+    assert answer(held, mig_strategy="single").changes == ()
+    full = replace(holder, accelerators={other: 14, GPU: 1})
+    state = PlanFacts(snapshot=snapshot([mixed], cards, [full], [workload(full.workload)]))
+    assert what_if([new(gpus=0, accelerators={slice_: 1})], state).changes == ()
 
 
 def test_idle_allocations_to_release_with_what_gpuwatch_says_of_them() -> None:

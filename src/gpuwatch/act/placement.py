@@ -169,7 +169,7 @@ class PlacedPods:
 
 
 class Room:
-    """Nodes and what is free on them. `without`, `put`, `avoid` and `land` change it; `copy` it for a trial."""
+    """Nodes and what is free. `without`, `put`, `avoid`, `offer` and `land` change it; `copy` it for a trial."""
 
     def __init__(
         self, nodes: Iterable[Node], pods: Iterable[Pod], out: Mapping[str, str], beside: Iterable[Pod] = ()
@@ -255,6 +255,12 @@ class Room:
     def free(self, node: str, resource: str) -> int:
         """Accelerators of the Node that no Pod has, whether or not one can land there."""
         return max(self._free[node].accelerators.get(resource, 0), 0)
+
+    def offer(self, node: str, more: Mapping[str, int]) -> None:
+        """So many more accelerators of the Node; fewer where negative."""
+        free = self._mine(node).accelerators
+        for name, count in more.items():
+            free[name] = free.get(name, 0) + count
 
     def _mine(self, node: str) -> FreeResources:
         if node not in self._own:

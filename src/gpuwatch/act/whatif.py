@@ -16,10 +16,13 @@ from gpuwatch.act.placement import Nowhere, Room, untolerated
 from gpuwatch.act.plan.demand import needed_for
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.score import chosen, restart_hours
+from gpuwatch.facts.catalog.gpus import find_gpu
+from gpuwatch.facts.catalog.mig import MigProfile, geometry
 from gpuwatch.facts.frameworks.allowed import move_refusal
 from gpuwatch.facts.model.cluster import Node, Placement, Pod, Toleration
 from gpuwatch.facts.model.decision import ActionKind, Candidate, PlanItem, Subject, SubjectKind, TimingKind
-from gpuwatch.facts.model.telemetry import PodRef
+from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.telemetry import Device, PodRef
 
 _CORDON = "node.kubernetes.io/unschedulable"
 _GIB = 2**30
@@ -35,6 +38,7 @@ class ChangeKind(StrEnum):
     LESS_CPU = "less_cpu"
     LESS_MEMORY = "less_memory"
     UNCORDON = "uncordon"
+    REPARTITION = "repartition"
     RELEASE = "release"
     MOVE = "move"
 
@@ -149,7 +153,7 @@ class _Trial:
         """Those that are enough by themselves."""
         of_pods = (change for change, trial in self._of_pods() for change in trial._placing(change))
         less = (change for kind in (ChangeKind.LESS_CPU, ChangeKind.LESS_MEMORY) for change in self._less(kind))
-        return [*of_pods, *less, *self._of_nodes(), *self._of_releases(), *self._of_moves()]
+        return [*of_pods, *less, *self._of_nodes(), *self._of_layouts(), *self._of_releases(), *self._of_moves()]
 
     def pairs(self) -> list[Change]:
         """Of two changes, the first to tolerations or selectors. Each pair once."""
@@ -243,6 +247,49 @@ class _Trial:
                 yield Change(
                     kind=ChangeKind.UNCORDON, what=what, subjects=(node.name,), lost_gpu_hours=0.0, places=places
                 )
+
+    def _of_layouts(self) -> Iterator[Change]:
+        """Free GPUs of a Node that get as many MIG instances as they take, of the profile that is asked for; on the
+        first Node on which that is enough."""
+        resource = next(iter(self.pods[0].accelerators), "")
+        offered = (node for node in self._nodes() if node.mig_strategy == "mixed" and "/mig-" in resource)
+        for node in offered:
+            gpu = find_gpu(node.gpu_product) if node.name not in self.facts.out_of_service else None
+            shape = geometry(gpu.mig_family) if gpu is not None else None
+            profile = shape.profile(resource.partition("/mig-")[2]) if shape is not None else None
+            if profile is not None and (found := self._partitioned(node.name, resource, profile)):
+                yield found
+                return
+
+    def _partitioned(self, node: str, resource: str, profile: MigProfile) -> Change | None:
+        """The fewest free GPUs of the Node that are enough."""
+        room, named = self.room.copy(), list[str]()
+        for devices in self._free_cards(node):
+            slices = (f"nvidia.com/mig-{each.mig_profile.replace('+', '.')}" for each in devices if each.mig_profile)
+            has = Counter(slices) or Counter({"nvidia.com/gpu": 1})
+            if any(room.free(node, name) < count for name, count in has.items()):
+                continue  # the cluster says that a Pod has it
+            room.offer(node, {name: -count for name, count in has.items()})
+            room.offer(node, {resource: profile.max_instances})
+            named.append(devices[0].index or devices[0].uuid)
+            if places := self._landed(self.pods, room):
+                which = f"GPU {named[0]}" if len(named) == 1 else f"each of the GPUs {', '.join(named)}"
+                into = f"{profile.max_instances} × {profile.name}"
+                return Change(
+                    kind=ChangeKind.REPARTITION,
+                    what=f"Partition {which} of Node {node}, which no Pod has, into {into}.",
+                    subjects=(node, *named),
+                    lost_gpu_hours=0.0,
+                    places=places,
+                )
+        return None
+
+    def _free_cards(self, node: str) -> Iterator[list[Device]]:
+        """The devices of each GPU that no Pod has and that is not degraded, by telemetry."""
+        cards = grouped(self.facts.devices_of_node.get(node, ()), lambda item: item.uuid)
+        for _, devices in sorted(cards.items()):
+            if not any(item.pods or not item.present or item.id in self.facts.degraded_devices for item in devices):
+                yield devices
 
     def _of_releases(self) -> Iterator[Change]:
         """The least harmful idle allocations that make the room."""
