@@ -46,6 +46,17 @@ NAMES = {
 }
 """By legend, what people read in place of a label's value."""
 
+HEADINGS = {
+    "GPU_I_ID": "MIG instance", "GPU_I_PROFILE": "MIG profile", "UUID": "GPU", "accelerator": "Resource",
+    "action": "Action", "advice": "Advice", "alertname": "Alert", "cluster": "Cluster", "currency": "Currency",
+    "detector": "Detector", "gpu_model": "GPU model", "gpu_node": "Node", "instance": "Replica", "kind": "Finding",
+    "modelName": "GPU model", "namespace": "Namespace", "node": "Node", "outcome": "Outcome", "phase": "Phase",
+    "pod": "Pod", "pool": "Pool", "reason": "Reason", "resource": "Resource", "scope": "Pool or model",
+    "severity": "Severity", "target": "Target", "task": "Task", "topology": "Within one", "verdict": "Verdict",
+    "version": "Version", "workload_namespace": "Namespace", "workload_pod": "Pod",
+}  # fmt: skip
+"""What the columns of labels are called. The label's own name stays the name by which links and colours find it."""
+
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 SERIES = re.compile(
     r"\b((?:device|gpu|gpu_kind|node|namespace|cluster):\w+:\w+|gpuwatch_\w+|kube_\w+|process_\w+|ALERTS\b)"
@@ -213,13 +224,14 @@ def _table(panel: Panel) -> Any:
     for name, options in (("merge", {}), ("organize", shown)):
         builder = builder.with_transformation(models.DataTransformerConfig(id_val=name, options=options))
     if "severity" in panel.rows_by:  # critical comes before warning
-        builder = builder.sort_by([common.TableSortByFieldState().display_name("severity")])
+        builder = builder.sort_by([common.TableSortByFieldState().display_name(HEADINGS["severity"])])
     words = {word: {"text": word, "color": colour} for word, colour in STATES.items()}
     for name in sorted({"severity", "outcome", "phase"} & set(panel.rows_by)):
         mapped = _property("mappings", [{"type": "value", "options": words}])
         builder = builder.override_by_name(name, [mapped, text])
     for name in panel.rows_by:  # an empty label is no empty panel
-        builder = builder.override_by_name(name, [_property("noValue", "–")])
+        shown_as = _property("displayName", HEADINGS[name])
+        builder = builder.override_by_name(name, [shown_as, _property("noValue", "–")])
     for name, board in panel.links.items():
         builder = builder.override_by_name(name, [_drill(name, board, panel.rows_by)])
     return builder
