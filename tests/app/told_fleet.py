@@ -96,10 +96,10 @@ RESTATED = (
 )
 
 
-def leading(analysis: Analysis) -> Metrics:
-    """As the controller tells them after a cycle, an hour's profiles and some Remediations."""
+def told_metrics() -> Metrics:
+    """Of a leader, without a fleet: its jobs, its settings and some Remediations."""
     metrics = Metrics()
-    jobs = Jobs((Job("cycle", lambda: metrics.analysed(analysis), 60, seconds=60),), metrics, ())
+    jobs = Jobs((Job("cycle", lambda: None, 60, seconds=60),), metrics, ())
     jobs.start()
     while "cycle" not in jobs.times or jobs.times["cycle"].succeeded_at is None:
         time.sleep(0.01)
@@ -107,6 +107,19 @@ def leading(analysis: Analysis) -> Metrics:
     metrics.settings(True, END)
     metrics.leads.set(1)
     metrics.inventory([Followed("pods", objects=4, age_seconds=3.0, lists=1, drifted=0)])
+    done = remediations()
+    for each in done:
+        metrics.proposed(each)
+        for index in range(len(each.history)):
+            metrics.transitioned(each, index)
+    metrics.remembered(done, Pause(), max(turn.at for each in done for turn in each.history))
+    return metrics
+
+
+def leading(analysis: Analysis) -> Metrics:
+    """As the controller tells them after a cycle, an hour's profiles and some Remediations."""
+    metrics = told_metrics()
+    metrics.analysed(analysis)
     notebook = advised(answer(profile()))
     metrics.costs(fleet_cost(analysis, PriceList(instance_types()), [notebook]))
     # As if every other Pod had ended: in a full fleet there is nothing to count.
@@ -116,11 +129,4 @@ def leading(analysis: Analysis) -> Metrics:
     metrics.room(slots(facts, labels=facts.policy.slot_labels), waiting_gpus(facts))
     metrics.accounted(END, LEDGER, "USD", RESTATED)
     metrics.advised(advice_counts([notebook], [], [], END))
-    done = remediations()
-    for each in done:
-        metrics.proposed(each)
-        for index in range(len(each.history)):
-            metrics.transitioned(each, index)
-    last = max(turn.at for each in done for turn in each.history)
-    metrics.remembered(done, Pause(), last)
     return metrics

@@ -1,5 +1,5 @@
-"""Pictures of the shipped dashboards, drawn over a real Prometheus, of the status page and of the weekly report: `make
-screenshots` writes docs/images/.
+"""Pictures of the shipped dashboards, drawn over a real Prometheus with the demo's fleet, of the status page and of the
+weekly report: `make screenshots` writes docs/images/.
 
     PYTHONPATH=tests:. python tests/dashboards/screenshots.py FOLDER [--theme light] [DASHBOARD.json …]
 
@@ -8,42 +8,25 @@ where one is broken. pngquant, a package of Debian, makes the files a third as l
 """
 
 import argparse
-import contextlib
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import timedelta
 from pathlib import Path
 
-from app.told_fleet import END
-from dashboards import fleets, rendering
+from dashboards import demo_fleet, fleets, rendering
 from parts.browser import find_browser
 from parts.browser import running as running_browser
-from parts.prometheus_server import ServerBuild, find_servers
+from parts.prometheus_server import find_servers
 from report import pictures
 
 SHIPPED = Path(__file__).parents[2] / "dashboards"
 
 
-FLEETS = (
-    "dcgm-4.8-host-exported-whole",
-    "dcgm-4.9-node-exported-mig",
-    "dcgm-4.9-node-honoured-shared",
-    "amd-exported",
-    "gaudi",
-    "stopped",
-)
-AT = END + timedelta(hours=fleets.STOPPED_HOURS)
-SPAN = (AT - timedelta(hours=5), AT)
+SPAN = (demo_fleet.END - demo_fleet.DAY, demo_fleet.END)
 SCRAPE = f"{fleets.STEP}s"
-
-
-def world(build: ServerBuild) -> contextlib.AbstractContextManager[str]:
-    """The Prometheus under the pictures: five hours of some fleets, whole, cut and shared. Yields its base URL."""
-    return fleets.running(build, round(AT.timestamp()), FLEETS, hours=5)
 
 
 def main() -> int:
@@ -63,7 +46,7 @@ def main() -> int:
     page, broken = rendering.built(npm), 0
     with (
         tempfile.TemporaryDirectory(prefix="screenshots-") as temporary,
-        world(servers[-1]) as prometheus_url,
+        demo_fleet.running(servers[-1]) as prometheus_url,
         rendering.serving(page, prometheus_url) as base_url,
         running_browser(browser_build) as browser,
     ):
