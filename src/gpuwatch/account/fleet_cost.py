@@ -199,8 +199,7 @@ def allocations(analysis: Analysis, prices: PriceList) -> tuple[Allocation, ...]
 
 
 def rates_of(analysis: Analysis, prices: PriceList) -> Rates:
-    """What a GPU costs now: by Node, by who has it, and by model."""
-    held = grouped(allocations(analysis, prices), lambda each: (each.namespace, each.gpu_model))
+    """What a GPU costs now: by Node, and by model."""
     nodes_of = grouped(
         (node for node in analysis.cluster.nodes if find_gpu(node.gpu_product) is not None),
         lambda node: model_name(node.gpu_product),
@@ -208,15 +207,8 @@ def rates_of(analysis: Analysis, prices: PriceList) -> Rates:
     of_models = {model: prices.of_nodes(nodes).price_per_gpu_hour for model, nodes in nodes_of.items()}
     return Rates(
         by_node={node.name: prices.of_node(node).price_per_gpu_hour for node in analysis.cluster.nodes},
-        by_holder={key: _mean_price(found) for key, found in held.items() if sum(each.gpus for each in found) > 0},
         by_model={model: price for model, price in of_models.items() if price is not None},
     )
-
-
-def _mean_price(held: Sequence[Allocation]) -> float | None:
-    costs = [each.cost_per_hour for each in held if each.gpus > 0]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) / sum(each.gpus for each in held) if len(known) == len(costs) else None
 
 
 def _taken(

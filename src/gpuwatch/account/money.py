@@ -165,20 +165,15 @@ class PriceList:
 class Rates:
     """Prices of one whole GPU for an hour, its host included, as the fleet stands now; None or missing where unknown.
 
-    by_node: of the Nodes. by_holder: (Namespace, Gpu.name) → mean over the GPUs that its Pods have now, '' for those
-    that no Pod has. by_model: Gpu.name → mean over the Nodes. Hours of the past are known by Namespace and model only,
-    so they cost what the Namespace pays now, else the mean of the model.
+    by_node: of the Nodes. by_model: Gpu.name → mean over the Nodes.
     """
 
     by_node: Mapping[str, float | None] = field(default_factory=dict)
-    by_holder: Mapping[tuple[str, str], float | None] = field(default_factory=dict)
     by_model: Mapping[str, float] = field(default_factory=dict)
 
-    def price(self, gpu_model: str, *, namespace: str | None = None, node: str | None = None) -> float | None:
+    def price(self, gpu_model: str, *, node: str | None = None) -> float | None:
         if node is not None and node in self.by_node:
             return self.by_node[node]
-        if namespace is not None and (namespace, gpu_model) in self.by_holder:
-            return self.by_holder[namespace, gpu_model]
         return self.by_model.get(gpu_model)
 
 
