@@ -18,10 +18,10 @@ from gpuwatch.app.settings import Settings
 from gpuwatch.app.sizing import size
 from gpuwatch.app.sources import Opened, open_sources
 from gpuwatch.app.weekly_report import week_of
-from gpuwatch.facts.model.ledger import Group, Ledger, Row
+from gpuwatch.facts.model.ledger import Group, Ledger, LossCause, Row
 from gpuwatch.facts.model.weekly import WeeklyReport
 from gpuwatch.say.weekly_machine import weekly_csvs
-from gpuwatch.say.weekly_words import parts
+from gpuwatch.say.weekly_words import CAUSES, COLUMNS, GROUPS, ROWS, parts
 from gpuwatch.sources.store.ledger import LedgerStore
 from kube.cluster_json import as_list
 from ledger.week import AT, END, START, write_week
@@ -144,3 +144,9 @@ def test_a_report_of_what_is_kept_is_the_same_and_knows_the_period_before(
     assert kept.before.capacity_gpu_hours == pytest.approx(read.before.capacity_gpu_hours, rel=0.05)
     # Of six days the six before are not there.
     assert hours_of(opened, timedelta(days=6), None, trend=True, quiet=True).before is None
+
+
+def test_every_group_row_and_cause_has_a_name() -> None:
+    assert set(GROUPS) == set(COLUMNS) == set(Group)
+    assert set(ROWS) == set(Row)
+    assert set(CAUSES) == set(LossCause)

@@ -16,7 +16,7 @@ from grafana_foundation_sdk.models import prometheus as prometheus_models
 from grafana_foundation_sdk.models import units
 
 from gpuwatch.act.slots import RoomFor
-from gpuwatch.say.ledger_words import ROWS
+from gpuwatch.say.weekly_words import ROWS
 from tools.dashboards.boards import Board, Column, Panel, Query
 from tools.generated import RUNBOOKS, runbook
 

@@ -13,9 +13,8 @@ from gpuwatch.account.ledger_sums import By, Goodput, Span, goodput, sums, total
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Loss, LossCause, Row
 from gpuwatch.say.layout import FoldedName, cut, new_table
-from gpuwatch.say.ledger_words import CAUSES, COLUMNS, GROUPS, ROWS
 from gpuwatch.say.machine import FLAG, NUMBER, TIME, Column, Columns, fields
-from gpuwatch.say.weekly_words import gpu_hours, money, percent
+from gpuwatch.say.weekly_words import CAUSES, COLUMNS, GROUPS, ROWS, gpu_hours, money, percent
 from gpuwatch.say.words import plural
 
 

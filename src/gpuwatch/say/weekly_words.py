@@ -1,4 +1,4 @@
-"""The weekly report's numbers as text, for all its forms. Unknown values are 'unknown'."""
+"""The words of the ledger and of the weekly report, and its numbers as text. Unknown values are 'unknown'."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gpuwatch.account.weekly import NOT_READ
 from gpuwatch.account.weekly_use import PROVEN_IDLE
 from gpuwatch.facts.catalog.tables import checked, packaged
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.ledger import Group, Row
+from gpuwatch.facts.model.ledger import Group, LossCause, Row
 from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.facts.model.sizing import (
     Abstention,
@@ -25,7 +25,6 @@ from gpuwatch.facts.model.sizing import (
 )
 from gpuwatch.facts.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
 from gpuwatch.facts.model.workload_profile import WorkloadKey
-from gpuwatch.say.ledger_words import GROUPS, ROWS
 from gpuwatch.say.words import plural, quantity
 
 UNKNOWN = "unknown"
@@ -44,11 +43,17 @@ class _Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     abstained: dict[AbstentionKind, tuple[str, str]]
     outcome: dict[OutcomeVerdict, str]
     became: dict[Phase, str]
+    groups: dict[Group, str]
+    columns: dict[Group, str]
+    rows: dict[Row, str]
+    causes: dict[LossCause, str]
 
 
 _FILE = "weekly_words.yaml"
 _WORDS = checked(yaml.safe_load(packaged(_FILE, "gpuwatch.say")), _Words, _FILE)
 TIER, ABSTAINED, OUTCOME, BECAME = _WORDS.tier, _WORDS.abstained, _WORDS.outcome, _WORDS.became
+GROUPS, COLUMNS, ROWS, CAUSES = _WORDS.groups, _WORDS.columns, _WORDS.rows, _WORDS.causes
+"""What the ledger's groups, columns, rows and losses are called."""
 
 
 def abstained(found: Sequence[Abstention]) -> list[tuple[str, str, list[Abstention]]]:

@@ -12,8 +12,8 @@ from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.ledger import ledger_of
 from gpuwatch.app.sources import checked_sources
 from gpuwatch.say.ledger_tables import OPENCOST, days_of_workloads, entry_columns, ledger_tables
-from gpuwatch.say.ledger_words import COLUMNS
 from gpuwatch.say.tables import gap_tables
+from gpuwatch.say.weekly_words import COLUMNS
 from gpuwatch.sources.store.ledger import DETAIL_OF_DAYS
 
 
