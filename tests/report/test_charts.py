@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from gpuwatch.facts.model.sizing import EvidenceTier, SpeedEstimate
 from gpuwatch.facts.model.weekly import UsePoint
-from gpuwatch.say.charts import amount_bar, fleet_curve, gpu_hours_parts, patterns, speed_interval, use_bar
+from gpuwatch.say.charts import fleet_curve, gpu_hours_parts, patterns, speed_interval, use_bar
 from gpuwatch.say.weekly_words import UsePart, parts
 from report.weekly_example import HOSTILE, empty_report, full_report
 
@@ -152,12 +152,6 @@ def test_a_teams_bar_is_to_scale() -> None:
     assert "busy" not in bars(use_bar(50.0, None, 50.0, 100.0), ["allocated", "busy"])
 
 
-@pytest.mark.parametrize(("value", "length"), [(10.0, 120.0), (5.0, 60.0), (None, None), (0.0, None), (-3.0, None)])
-def test_an_amount_is_to_scale_and_nothing_gained_has_no_bar(value: float | None, length: float | None) -> None:
-    found = bars(amount_bar(value, 10.0, "said"), ["busy"])
-    assert found == ({} if length is None else {"busy": (0, length)})
-
-
 @pytest.mark.parametrize(
     ("measured", "hit", "mark"), [(0.98, True, "hit"), (0.7, False, "miss"), (0.9, None, "ring"), (None, None, None)]
 )
@@ -172,8 +166,8 @@ def test_what_was_measured_is_marked_by_its_form(measured: float | None, hit: bo
 
 
 def test_names_are_escaped() -> None:
-    (svg,) = drawn(amount_bar(1.0, 1.0, HOSTILE))
-    assert svg.findtext("title") == HOSTILE
+    for svg in drawn(gpu_hours_parts([UsePart(HOSTILE, "busy", 1.0)])):
+        assert HOSTILE in (svg.findtext("title") or "")
 
 
 def test_the_same_values_give_the_same_drawing() -> None:

@@ -172,14 +172,6 @@ def use_bar(allocated: float, busy: float | None, unknown: float, most: float) -
     return _markup(svg)
 
 
-def amount_bar(value: float | None, most: float, shown: str) -> Markup:
-    """One amount against the largest of its column; no bar if it is unknown, zero or negative."""
-    svg = _image(shown)
-    if value is not None and value > 0 and most > 0:
-        _add(svg, "rect", "area busy", x=0, y=1, width=max(min(value / most, 1.0) * _MINI, 1.0), height=12)
-    return _markup(svg)
-
-
 def speed_interval(estimate: SpeedEstimate, measured_ratio: float | None = None, *, hit: bool | None = None) -> Markup:
     """Low to high with a tick at the likely speed, on a scale from 50 to 120 % of today's, with 100 % dotted; values
     outside are drawn at the edge.
