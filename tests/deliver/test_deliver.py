@@ -464,13 +464,14 @@ class TestProcessThatStays:
             run.deliver(context=DeliveryContext(now=NOW, stopping=stopping))
             assert len(server.bodies) == 1  # nothing new is begun
 
-    def test_what_is_said_of_each_success(self, tmp_path: Path) -> None:
-        with hooked(tmp_path) as (_, run):
-            told = list[str]()
-            (done,) = run.deliver(context=DeliveryContext(on_sent=told.append))
-            assert told == [done.destination]
-            run.deliver(context=DeliveryContext(on_sent=told.append))
-            assert told == [done.destination]
+    def test_how_each_turn_ended_is_said_once(self, tmp_path: Path) -> None:
+        with webhook(*[500] * turns.ATTEMPTS) as bad, webhook() as good:
+            run = Run(tmp_path, urls=(f"json://{bad.address}/", f"json://{good.address}/"))
+            told = list[bool]()
+            run.deliver(context=DeliveryContext(ended=told.append))
+            assert told == [False, True]
+            run.deliver(context=DeliveryContext(ended=told.append))
+            assert told == [False, True, True]
 
     def test_a_receiver_that_is_silent_holds_up_the_others_once(self, tmp_path: Path) -> None:
         with webhook(*[500] * 9) as bad, webhook() as good:

@@ -104,14 +104,12 @@ class Notifications:
         wanted = names_of(policy)
         tries = [each for each in waiting if any(due(item, policy, now) for item in _to(wanted, each))]
         context = DeliveryContext(
-            now=now, stopping=self._stopping, on_sent=lambda _: self._metrics.delivered("notification", True)
+            now=now, stopping=self._stopping, ended=lambda sent: self._metrics.delivered("notification", sent)
         )
         # What was never tried goes first; a destination that fails delays the others only once.
         for each in sorted(tries, key=lambda each: any(item.attempts for item in each.deliveries)):
             files = {_FILE: f"# {each.title}\n\n{each.text}".encode()}
-            for item in deliver(each, files, policy, self._sent, log.info, context):
-                if item.state is not DeliveryState.SENT and item.tried_at == now:
-                    self._metrics.delivered("notification", False)
+            deliver(each, files, policy, self._sent, log.info, context)
         found = [_to(wanted, each) for each in (self._waiting(policy) if tries else waiting)]
         self._metrics.pending("notification", sum(not over(item, policy) for items in found for item in items))
         self.undelivered = sum(_untold(items, policy) for items in found)

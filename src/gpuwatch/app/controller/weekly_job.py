@@ -111,14 +111,11 @@ class WeeklyJob:
             now=now,
             stopping=self._stopping,
             before_each=self._check_lease,
-            on_sent=lambda _: self._metrics.delivered("report", True),
+            ended=lambda sent: self._metrics.delivered("report", sent),
         )
         deliveries = deliver(sending, files, policy, self._sent, log.info, context)
         wanted = [item for item in deliveries if item.destination in names_of(policy)]
         missing = [item for item in wanted if item.state is not DeliveryState.SENT]
-        for item in missing:
-            if item.tried_at == now:
-                self._metrics.delivered("report", False)
         self._metrics.pending("report", sum(not over(item, policy) for item in missing))
         if self._stopping.is_set() and missing:
             return

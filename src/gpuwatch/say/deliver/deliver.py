@@ -134,15 +134,15 @@ class DeliveryContext:
     """How a long-running process delivers.
 
     now: a failed delivery waits for `again_after`; None tries at once. stopping: once set, no attempt begins and every
-    wait ends. before_each: called before each attempt; its exceptions end the delivery. on_sent: called with each
-    destination on success. silent: destinations that failed in this turn, and are skipped; those that fail now are
-    added.
+    wait ends. before_each: called before each attempt; its exceptions end the delivery. ended: called after each
+    destination's turn, with whether it was sent. silent: destinations that failed in this turn, and are skipped; those
+    that fail now are added.
     """
 
     now: datetime | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     before_each: Callable[[], None] = lambda: None
-    on_sent: Callable[[str], None] = lambda _: None
+    ended: Callable[[bool], None] = lambda _: None
     silent: set[str] = field(default_factory=set)
 
 
@@ -175,9 +175,8 @@ def deliver(
         elif target.name not in context.silent and (context.now is None or due(delivery, policy, context.now)):
             now = _send_to(message, sending, delivery, target, policy, sent, progress, context)
             sending = sent.note(noted(sending, now))
-            if now.state is DeliveryState.SENT:
-                context.on_sent(target.name)
-            else:
+            context.ended(now.state is DeliveryState.SENT)
+            if now.state is not DeliveryState.SENT:
                 context.silent.add(target.name)
                 if context.now is not None and over(now, policy):
                     progress(f"{sending.title}: given up for {target.name} after {now.attempts} attempts")
