@@ -322,12 +322,10 @@ class _Look:
     def _declared(self, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
         """A repair that an annotation of the Node declares, with a valid time, which has a zone and has passed."""
         node = self.fleet.nodes.get((gpu.lead.node if gpu is not None else None) or fault.node)
-        try:
-            at = datetime.fromisoformat(node.annotations.get(keys.REPAIRED_AT, "") if node is not None else "")
-        except ValueError:
+        at = keys.time_in(node.annotations, keys.REPAIRED_AT) if node is not None else None
+        if at is None or not fault.last_at < at <= self.fleet.snapshot.at:
             return None
-        said = at.tzinfo is not None and fault.last_at < at <= self.fleet.snapshot.at
-        return Repair(kind=RepairKind.DECLARED, at=at) if said else None
+        return Repair(kind=RepairKind.DECLARED, at=at)
 
     def _called_off(self, gpu: PhysicalGpu | None, fault: KnownFault) -> Repair | None:
         """The driver has asked for no action since the fault; or a missing GPU is back."""
