@@ -64,6 +64,9 @@ class Metrics:
         self.enforcement = self._counters["gpuwatch_enforcement_cycles_total"]
         self.report_due = self._gauges["gpuwatch_report_due_timestamp_seconds"]
         self.report_done = self._gauges["gpuwatch_report_done_timestamp_seconds"]
+        self.undelivered = self._gauges["gpuwatch_notifications_undelivered"]
+        self.overdue = self._gauges["gpuwatch_remediations_overdue"]
+        self.left_behind = self._gauges["gpuwatch_orphaned_objects"]
 
     def _declare(self, each: MetricDescription) -> None:
         labels = tuple(each.labels)
@@ -91,9 +94,6 @@ class Metrics:
 
     def pending(self, content: str, count: int) -> None:
         self._gauges["gpuwatch_deliveries_pending"].labels(content).set(count)
-
-    def untold(self, notifications: int) -> None:
-        self._gauges["gpuwatch_notifications_undelivered"].set(notifications)
 
     def counted(self, writer: ClusterWriter, *, rehearsal: bool) -> ClusterWriter:
         """The same writer, whose writes and failures are counted."""
@@ -254,12 +254,6 @@ class Metrics:
         ages = {(node,): max((at - began).total_seconds(), 0.0) for node, began in since.items()}
         self._replace("gpuwatch_taint_age_seconds", ages)
         self._gauges["gpuwatch_paused"].set(pause.paused)
-
-    def overdue(self, remediations: int) -> None:
-        self._gauges["gpuwatch_remediations_overdue"].set(remediations)
-
-    def left_behind(self, count: int) -> None:
-        self._gauges["gpuwatch_orphaned_objects"].set(count)
 
     def stood_down(self) -> None:
         """Clear the fleet metrics of a replica that no longer leads."""

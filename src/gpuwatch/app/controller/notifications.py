@@ -113,7 +113,7 @@ class Notifications:
         found = [_to(wanted, each) for each in (self._waiting(policy) if tries else waiting)]
         self._metrics.pending("notification", sum(not over(item, policy) for items in found for item in items))
         self.undelivered = sum(_untold(items, policy) for items in found)
-        self._metrics.untold(self.undelivered)
+        self._metrics.undelivered.set(self.undelivered)
         return bool(tries)
 
     def _waiting(self, policy: DeliveryPolicy) -> list[Sending]:

@@ -98,7 +98,7 @@ class RemediationJob:
         replica, policy = self._replica, self._replica.settings.execute
         known = self._known if replica.calls() else ()
         called = [found for each in known if (found := unheard(each, policy, now))]
-        replica.metrics.overdue(len(called) + sum(each.overdue for each in known))
+        replica.metrics.overdue.set(len(called) + sum(each.overdue for each in known))
         said = {each.id: each.steps[each.step].parameters["text"] for each in called}
         for each in called:
             if said[each.id] not in self.stopped:
@@ -132,7 +132,7 @@ class RemediationJob:
             replica.found = replace(replica.found, remediations=known, pause=pause)
             if swept is not None:
                 left, unread = swept
-                replica.metrics.left_behind(len(left) + unread)
+                replica.metrics.left_behind.set(len(left) + unread)
                 replica.found = replace(replica.found, leftovers=tuple(_leftovers(left, unread)))
 
     def _swept(self, executor: Executor, known: tuple[Remediation, ...]) -> tuple[tuple[Orphan, ...], int] | None:
