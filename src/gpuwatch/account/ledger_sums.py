@@ -1,7 +1,7 @@
 """Sums of the ledger: by row, team, workload, image, Node, model, pool or hour; and its goodput. Pure."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -67,21 +67,25 @@ _NAMES: Mapping[By, Callable[[LedgerEntry], str]] = {
 }
 
 
-def _sum(name: str, entries: Iterable[LedgerEntry]) -> LedgerSum:
-    parts: dict[tuple[Row, bool], list[float]] = {}
-    costs, hours = [], []
-    for entry in entries:
-        parts.setdefault((entry.row, entry.unknown), []).append(entry.gpu_hours)
-        hours.append(entry.gpu_hours)
-        if entry.cost is not None:
-            costs.append(entry.cost)
+def _sum(name: str, entries: Collection[LedgerEntry]) -> LedgerSum:
+    parts = grouped(entries, lambda entry: (entry.row, entry.unknown))
     return LedgerSum(
         name=name,
-        gpu_hours=math.fsum(hours),
-        known={row: math.fsum(parts[row, False]) for row in Row if (row, False) in parts},
-        unknown={row: math.fsum(parts[row, True]) for row in Row if (row, True) in parts},
-        cost=math.fsum(costs) if costs else None,
+        gpu_hours=hours_of_entries(entries),
+        known={row: hours_of_entries(parts[row, False]) for row in Row if (row, False) in parts},
+        unknown={row: hours_of_entries(parts[row, True]) for row in Row if (row, True) in parts},
+        cost=cost_of_entries(entries),
     )
+
+
+def hours_of_entries(entries: Iterable[LedgerEntry]) -> float:
+    return math.fsum(each.gpu_hours for each in entries)
+
+
+def cost_of_entries(entries: Iterable[LedgerEntry]) -> float | None:
+    """Of the priced part; None without any."""
+    costs = [each.cost for each in entries if each.cost is not None]
+    return math.fsum(costs) if costs else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,12 @@ GPU-hours and their money come from the ledger, findings and coverage from the a
 Unknown values stay None: a cost with an unpriced part is a lower bound, and `limits` says so.
 """
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpuwatch.account.ledger_sums import By, sums
+from gpuwatch.account.ledger_sums import By, hours_of_entries, sums
 from gpuwatch.account.money import Rates, cost_of
 from gpuwatch.account.weekly_savings import (
     Savings,
@@ -166,18 +165,15 @@ def _curve(entries: Iterable[LedgerEntry], start: datetime, end: datetime) -> tu
         found = by_hour.get(hour, ())
         if not any(is_known(each) for each in found):
             found = ()
-        held = [each for each in found if each.namespace]
-        allocated = math.fsum(each.gpu_hours for each in held)
-        unknown = math.fsum(each.gpu_hours for each in held if not is_known(each))
+        use = use_of(found)
+        is_measured = not use.allocated_gpu_hours or use.allocated_gpu_hours > use.unknown_gpu_hours
         offered = (each for each in found if each.row.group is not Group.OUT_OF_SERVICE)
         points.append(
             UsePoint(
                 at=hour,
-                allocatable_gpus=math.fsum(each.gpu_hours for each in offered) if found else None,
-                allocated_gpus=allocated if found else None,
-                busy_gpus=math.fsum(each.gpu_hours for each in held if is_busy(each))
-                if found and (not held or allocated > unknown)
-                else None,
+                allocatable_gpus=hours_of_entries(offered) if found else None,
+                allocated_gpus=use.allocated_gpu_hours if found else None,
+                busy_gpus=use.busy_gpu_hours if found and is_measured else None,
             )
         )
         hour += timedelta(hours=1)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from gpuwatch.account.ledger_sums import cost_of_entries
 from gpuwatch.account.money import HOURS_PER_WEEK, Rates, cost_of
-from gpuwatch.account.weekly_use import cost_of_entries, is_busy, is_known, is_proven_idle, use_of
+from gpuwatch.account.weekly_use import is_busy, is_known, is_proven_idle, use_of
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name, profile_name
 from gpuwatch.facts.model.decision import Analysis, Finding
 from gpuwatch.facts.model.grouping import grouped

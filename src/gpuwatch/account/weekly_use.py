@@ -1,8 +1,8 @@
 """What a group did in a period, from the ledger's entries. Pure."""
 
-import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
+from gpuwatch.account.ledger_sums import cost_of_entries, hours_of_entries
 from gpuwatch.facts.model.ledger import Group, LedgerEntry, Row
 from gpuwatch.facts.model.weekly import Use
 
@@ -36,22 +36,14 @@ def use_of(entries: Collection[LedgerEntry]) -> Use:
     sm_known = [each for each in busy if not each.unknown]
     return Use(
         capacity_gpu_hours=None,
-        allocated_gpu_hours=_hours(held),
-        busy_gpu_hours=_hours(busy),
-        sm_gpu_hours=_hours(each for each in sm_known if each.row is Row.USEFUL) if sm_known or quiet else None,
-        unknown_gpu_hours=_hours(unknown),
-        idle_gpu_hours=_hours(each for each in held if is_proven_idle(each)),
-        out_of_service_gpu_hours=_hours(each for each in entries if each.row.group is Group.OUT_OF_SERVICE),
+        allocated_gpu_hours=hours_of_entries(held),
+        busy_gpu_hours=hours_of_entries(busy),
+        sm_gpu_hours=hours_of_entries(each for each in sm_known if each.row is Row.USEFUL)
+        if sm_known or quiet
+        else None,
+        unknown_gpu_hours=hours_of_entries(unknown),
+        idle_gpu_hours=hours_of_entries(each for each in held if is_proven_idle(each)),
+        out_of_service_gpu_hours=hours_of_entries(each for each in entries if each.row.group is Group.OUT_OF_SERVICE),
         cost=cost,
         wasted_cost=None if cost is None else cost_of_entries(no_work) or 0.0,
     )
-
-
-def cost_of_entries(entries: Iterable[LedgerEntry]) -> float | None:
-    """Of the priced part; None without any."""
-    costs = [each.cost for each in entries if each.cost is not None]
-    return math.fsum(costs) if costs else None
-
-
-def _hours(entries: Iterable[LedgerEntry]) -> float:
-    return math.fsum(each.gpu_hours for each in entries)

@@ -9,7 +9,7 @@ from rich.console import Group as Together
 from rich.console import RenderableType
 from rich.text import Text
 
-from gpuwatch.account.ledger_sums import By, Goodput, Span, goodput, sums, total
+from gpuwatch.account.ledger_sums import By, Goodput, Span, cost_of_entries, goodput, hours_of_entries, sums, total
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Loss, LossCause, Row
 from gpuwatch.say.layout import FoldedName, cut, new_table
@@ -188,14 +188,13 @@ def days_of_workloads(ledger: Ledger) -> tuple[DayOfWorkload, ...]:
     parts = grouped(ledger.entries, lambda entry: (entry.hour.date(), entry.namespace, entry.workload))
     found = []
     for (day, namespace, workload), entries in sorted(parts.items()):
-        costs = [entry.cost for entry in entries if entry.cost is not None]
         found.append(
             DayOfWorkload(
                 day=day,
                 namespace=namespace,
                 workload=workload,
-                gpu_hours=math.fsum(entry.gpu_hours for entry in entries),
-                cost=math.fsum(costs) if costs else None,
+                gpu_hours=hours_of_entries(entries),
+                cost=cost_of_entries(entries),
             )
         )
     return tuple(found)
