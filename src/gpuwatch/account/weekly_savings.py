@@ -86,11 +86,7 @@ def workload_uses(
                     sm_active_ratio=min(use.sm_gpu_hours / of_known_sms, 1.0)
                     if use.sm_gpu_hours is not None and of_known_sms > 0
                     else None,
-                    memory_peak_bytes=max(
-                        (run.peak_bytes for run in profile.runs if run.peak_bytes is not None), default=None
-                    )
-                    if profile
-                    else None,
+                    memory_peak_bytes=profile.memory_peak_bytes if profile else None,
                     cost=None if use.cost is None else use.cost * part,
                     saving=None if saving is None else saving * part,
                     saving_gpu_hours=saved * part,

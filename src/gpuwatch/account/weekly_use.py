@@ -34,13 +34,12 @@ def use_of(entries: Collection[LedgerEntry]) -> Use:
     cost = cost_of_entries(entries)
     quiet = not busy and len(held) > len(unknown)
     sm_known = [each for each in busy if not each.unknown]
+    useful = (each for each in sm_known if each.row is Row.USEFUL)
     return Use(
         capacity_gpu_hours=None,
         allocated_gpu_hours=hours_of_entries(held),
         busy_gpu_hours=hours_of_entries(busy),
-        sm_gpu_hours=hours_of_entries(each for each in sm_known if each.row is Row.USEFUL)
-        if sm_known or quiet
-        else None,
+        sm_gpu_hours=hours_of_entries(useful) if sm_known or quiet else None,
         unknown_gpu_hours=hours_of_entries(unknown),
         idle_gpu_hours=hours_of_entries(each for each in held if is_proven_idle(each)),
         out_of_service_gpu_hours=hours_of_entries(each for each in entries if each.row.group is Group.OUT_OF_SERVICE),

@@ -49,10 +49,7 @@ PROFILES: Columns[WorkloadProfile] = {
     "observed_hours": Column(lambda item: item.observed_seconds / 3600, NUMBER),
     **fields("coverage_ratio", dtype=NUMBER),
     **{item.name: Column(methodcaller("mean", item.name), NUMBER) for item in dataclasses.fields(Cell)[1:]},
-    "memory_peak_bytes": Column(
-        lambda item: max((run.peak_bytes for run in item.runs if run.peak_bytes is not None), default=None), NUMBER
-    ),
-    **fields("cpu_cores", "host_memory_bytes", dtype=NUMBER),
+    **fields("memory_peak_bytes", "cpu_cores", "host_memory_bytes", dtype=NUMBER),
     "busy_from_utilisation": Column(lambda item: item.coarse_busy, FLAG),
 }
 GAPS: Columns[Gap] = fields("kind", "what", "detail")

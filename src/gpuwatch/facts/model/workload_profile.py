@@ -167,6 +167,11 @@ class WorkloadProfile:
         """Usable share of the allocated time; 0 where nothing was expected."""
         return min(self.observed_seconds / self.expected_seconds, 1.0) if self.expected_seconds > 0 else 0.0
 
+    @property
+    def memory_peak_bytes(self) -> float | None:
+        """The largest of any run; None where none was measured."""
+        return max((run.peak_bytes for run in self.runs if run.peak_bytes is not None), default=None)
+
     def mean(self, signal: str) -> float | None:
         """Weighted mean of one field of the cells; None where any cell lacks it."""
         total, weight = 0.0, 0.0
