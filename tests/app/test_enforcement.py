@@ -11,8 +11,7 @@ import pytest
 from gpuwatch.act.analysis import Policies
 from gpuwatch.act.plan.policy import ModeScope, PlanPolicy
 from gpuwatch.app.cli.commands import enforcement_of
-from gpuwatch.app.controller.cycle_job import CycleJob
-from gpuwatch.app.controller.enforcement import EnforcementRecord
+from gpuwatch.app.controller.cycle_job import CycleJob, EnforcementRecord
 from gpuwatch.app.controller.look import Look
 from gpuwatch.app.controller.metrics import Metrics
 from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers

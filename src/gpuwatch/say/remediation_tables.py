@@ -181,7 +181,7 @@ def pause_text(pause: Pause, now: datetime) -> str:
 
 
 def enforcement_text(hours: Mapping[datetime, Counter[str]], now: datetime) -> str:
-    """hours: of the controller's record (`app/controller/enforcement.py`)."""
+    """hours: of the controller's record (`app/controller/cycle_job.py`)."""
     week = sum((counts for hour, counts in hours.items() if now - hour < timedelta(days=7)), Counter[str]())
     if not (cycles := week[""]):
         return "Unknown: no cycle of the last 7 days was counted."

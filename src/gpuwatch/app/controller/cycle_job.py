@@ -1,16 +1,18 @@
-"""The cycle: analyse the fleet, store proposals, tell what was found."""
+"""The cycle: analyse the fleet, store proposals, tell what was found, and count in how many cycles an action could have
+been enforced, by hour, over restarts and leaders."""
 
 import logging
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from gpuwatch.account.fleet_cost import fleet_cost
 from gpuwatch.act.execute.requests import PROPOSED
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.act.slots import slots, waiting_gpus
-from gpuwatch.app.controller.enforcement import EnforcementRecord
 from gpuwatch.app.controller.look import Look
 from gpuwatch.app.controller.remediation_job import new_executor
 from gpuwatch.app.controller.replica import Replica, UnreachableError, Writers
@@ -20,8 +22,13 @@ from gpuwatch.facts.model.remediation import Pause, Remediation
 from gpuwatch.facts.model.telemetry import Gap
 from gpuwatch.say.cycle_line import cycle_fields, cycle_line
 from gpuwatch.sources.kube.writer import WriteError
+from gpuwatch.sources.store import StoreError
+from gpuwatch.sources.store.checkpoints import FAULTS
 
 log = logging.getLogger("gpuwatch.run")
+_KEPT = timedelta(days=8)
+_SAVED_EVERY = timedelta(minutes=10)
+"""A save takes six requests to the API server. A process that is killed loses the counts since its last one."""
 
 
 class CycleJob:
@@ -103,3 +110,34 @@ def _say(proposed: Remediation, writers: Writers) -> None:
         writers.plain.event(proposal.objects[0], at=datetime.now(UTC), reason=PROPOSED, action="Propose", note=note)
     except WriteError as error:
         log.warning("the proposal %s was not said on its target: %s", proposed.name, error.message)
+
+
+class EnforcementRecord:
+    """hours: the cycles by hour and name: '' for all, an action for those in which it could have been enforced, a guard
+    or brake for those in which it stopped an action."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.hours: Mapping[datetime, Counter[str]] = {}
+        self._replica, self._term, self._saved_at = replica, 0, datetime.min.replace(tzinfo=UTC)
+
+    def count(self, stops: Mapping[ActionKind, tuple[str, ...]], at: datetime) -> None:
+        """One cycle of a leader. In a new term of leadership it goes on from what is stored."""
+        replica, plan = self._replica, self._replica.settings.plan
+        modes = [*plan.modes.items(), *((scope.action, scope.mode) for scope in plan.scopes)]
+        for action, names in stops.items():
+            enforced = any(mode is Mode.ENFORCE and kind in (None, action) for kind, mode in modes)
+            replica.metrics.enforcement.labels(action, str(enforced).lower(), next(iter(names), "nothing")).inc()
+        hour = at.replace(minute=0, second=0, microsecond=0)
+        possible = (str(action) for action, names in stops.items() if not names)
+        cycle = Counter(["", *possible, *{name for names in stops.values() for name in names}])
+        try:
+            with replica.reading:  # whose job writes the known faults to the same list
+                if self._term != replica.term:
+                    self.hours, self._term = replica.store(FAULTS).load_enforcement(), replica.term
+                self.hours = {**self.hours, hour: self.hours.get(hour, Counter()) + cycle}
+                if at - self._saved_at >= _SAVED_EVERY:
+                    self.hours = {each: counts for each, counts in self.hours.items() if at - each < _KEPT}
+                    replica.store(FAULTS).save_enforcement(self.hours)
+                    self._saved_at = at
+        except StoreError as error:
+            log.warning("the record of possible enforcement was not read or not stored: %s", error)
