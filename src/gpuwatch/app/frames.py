@@ -77,9 +77,7 @@ class Frames:
     def ledger(self) -> pd.DataFrame:
         """Every GPU-hour of the period by hour, Node, holder and row; docs/ledger.md says what each row means."""
         if self.hours is None:
-            raise SourceError(
-                f"{self.source} has no ledger, which this needs: read a Prometheus or a recording of days"
-            )
+            raise self._lacks("ledger")
         ledger = self.hours().ledger
         return to_frame(entry_columns(ledger), ledger.entries)
 
@@ -91,10 +89,11 @@ class Frames:
     @cached_property
     def _profiled(self) -> tuple[Sized, WeeklyReport]:
         if self.profile is None:
-            raise SourceError(
-                f"{self.source} has no profiles, which this needs: read a Prometheus or a recording of days"
-            )
+            raise self._lacks("profiles")
         return self.profile()
+
+    def _lacks(self, what: str) -> SourceError:
+        return SourceError(f"{self.source} has no {what}, which this needs: read a Prometheus or a recording of days")
 
     @property
     def _week(self) -> WeeklyReport:
