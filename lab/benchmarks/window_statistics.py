@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gpuwatch.facts.catalog.metrics import rows_for
+from gpuwatch.facts.model.needs import statistics
 from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
 from gpuwatch.judge.health.assess import HealthPolicy, needs_of_rules
-from gpuwatch.judge.needs import statistics
 from lab.benchmarks import load
 
 WEEK = 7 * 86400

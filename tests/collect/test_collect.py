@@ -8,10 +8,9 @@ import pytest
 
 from gpuwatch.facts.model.cluster import Cluster, Node
 from gpuwatch.facts.model.decision import Finding, Snapshot
-from gpuwatch.facts.model.needs import TelemetryNeeds
+from gpuwatch.facts.model.needs import TelemetryNeeds, statistics
 from gpuwatch.judge.health import assess as health
 from gpuwatch.judge.health.policy import HealthPolicy
-from gpuwatch.judge.needs import statistics
 from gpuwatch.sources.collect.collect import collect
 from telemetry.timeline import AT, Timeline, gpu, uuid
 

@@ -24,11 +24,11 @@ from gpuwatch.facts.model.decision import (
     Subject,
     SubjectKind,
 )
+from gpuwatch.facts.model.needs import statistics
 from gpuwatch.facts.model.remediation import ObjectRef, Phase, Step, StepKind
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.judge.health.assess import needs_of_rules
 from gpuwatch.judge.health.policy import HealthPolicy
-from gpuwatch.judge.needs import statistics
 from plan.fleet import sick
 from store.remediation_stores import DAY, MINUTE, T0, proposal, remediation
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuwatch.facts.model.cluster import Cluster, Gang, Node, Pod
 from gpuwatch.facts.model.decision import Finding, FindingKind, Snapshot
+from gpuwatch.facts.model.needs import statistics
 from gpuwatch.facts.model.telemetry import (
     ActivityHistory,
     Device,
@@ -24,7 +25,6 @@ from gpuwatch.facts.model.telemetry import (
 )
 from gpuwatch.judge.fleet import REPORTING_SIGNALS
 from gpuwatch.judge.health.assess import HealthPolicy, assess_health, needs_of_rules
-from gpuwatch.judge.needs import statistics
 
 AT = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 POLICY = HealthPolicy()

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from frameworks.names import api_version
 from gpuwatch.facts.model.cluster import Cluster, Gang, Node, Pod, Workload
 from gpuwatch.facts.model.decision import Finding, Snapshot
+from gpuwatch.facts.model.needs import statistics
 from gpuwatch.facts.model.telemetry import (
     ActivityHistory,
     Device,
@@ -18,7 +19,6 @@ from gpuwatch.facts.model.telemetry import (
     WindowStat,
 )
 from gpuwatch.judge.idle.assess import IdlePolicy, assess_idle, needs_of_rules
-from gpuwatch.judge.needs import statistics
 
 STEP = 300
 AN_HOUR = 12  # steps

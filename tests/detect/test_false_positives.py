@@ -15,9 +15,9 @@ from detect.builders import (
 )
 from detect.questions import ACTION, BRAKE, HEALTH, HEAT, XIDS
 from gpuwatch.facts.model.decision import FindingKind, Verdict
+from gpuwatch.facts.model.needs import statistics
 from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
 from gpuwatch.judge.health.assess import needs_of_rules
-from gpuwatch.judge.needs import statistics
 
 
 def test_10_xid_45_on_77_healthy_nodes_is_a_jobs_teardown() -> None:

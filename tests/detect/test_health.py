@@ -10,6 +10,7 @@ from detect.builders import AT, POLICY, cluster, device, findings, healthy, mach
 from detect.questions import ECC, REMAP
 from gpuwatch.facts.catalog.metrics import metric_rows
 from gpuwatch.facts.model.decision import Advice, Family, FindingKind, Severity, Verdict
+from gpuwatch.facts.model.needs import statistics
 from gpuwatch.facts.model.telemetry import Readings, Scope, Signal, Statistic
 from gpuwatch.judge.fleet import Fleet
 from gpuwatch.judge.health.assess import (
@@ -23,7 +24,6 @@ from gpuwatch.judge.health.assess import (
 from gpuwatch.judge.health.objects import DEVICE_HEALTH, NODE_CONDITION, OPERATOR_CONFLICT
 from gpuwatch.judge.health.pod_admission import POD_ADMISSION
 from gpuwatch.judge.health.unused import NOT_RUNNING, OUT_OF_SERVICE
-from gpuwatch.judge.needs import statistics
 from gpuwatch.judge.rule import Ask, Judged, Rule
 from tools.kinds import MODEL, model
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.facts.model.decision import Finding, Snapshot, Verdict
-from gpuwatch.facts.model.needs import TelemetryNeeds
+from gpuwatch.facts.model.needs import TelemetryNeeds, statistics
 from gpuwatch.judge.health.assess import HealthPolicy, assess_health, needs_of_rules, state_signals
-from gpuwatch.judge.needs import statistics
 from gpuwatch.sources.collect.collect import collect
 from gpuwatch.sources.telemetry.recording import open_recording
 

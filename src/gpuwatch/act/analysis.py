@@ -21,7 +21,7 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.faults import FaultMemory
-from gpuwatch.facts.model.needs import TelemetryNeeds
+from gpuwatch.facts.model.needs import TelemetryNeeds, statistics
 from gpuwatch.facts.model.remediation import Remediation
 from gpuwatch.facts.model.telemetry import Device, DoubtedDevice, Schema, Signal
 from gpuwatch.judge.health import assess as health
@@ -30,7 +30,6 @@ from gpuwatch.judge.idle import assess as idle
 from gpuwatch.judge.idle.assess import IdlePolicy
 from gpuwatch.judge.misfit import assess as misfit
 from gpuwatch.judge.misfit.assess import MisfitPolicy
-from gpuwatch.judge.needs import statistics
 
 VERSION = 1
 """Version of the Analysis' JSON. Fields may be added; a removal or a change of meaning raises it."""

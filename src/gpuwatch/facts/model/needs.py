@@ -1,8 +1,10 @@
-"""What the rules need of telemetry, as one value: `act.analysis` builds it, `sources.collect` reads it."""
+"""What the rules need of telemetry: they name statistics, `act.analysis` makes one value of all, and `sources.collect`
+reads it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuwatch.facts.model.telemetry import Signal, WindowStat
+from gpuwatch.facts.model.telemetry import Signal, Statistic, WindowStat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +31,13 @@ class TelemetryNeeds:
     lost_seconds: int = 24 * 3600
     pod_runs_seconds: int = 6 * 3600
     port_stats: tuple[str, ...] = ()
+
+
+def stats(statistic: Statistic, window_seconds: int, *signals: Signal) -> tuple[WindowStat, ...]:
+    """The same statistic of several signals."""
+    return tuple(WindowStat(signal, statistic, window_seconds) for signal in signals)
+
+
+def statistics(rules: Mapping[str, tuple[WindowStat, ...]]) -> tuple[WindowStat, ...]:
+    """Every statistic that these rules read, once."""
+    return tuple(dict.fromkeys(stat for stats in rules.values() for stat in stats))

@@ -12,11 +12,11 @@ from operator import gt, le
 
 from gpuwatch.facts.catalog.gpus import find_gpu
 from gpuwatch.facts.model.decision import Evidence, Snapshot
+from gpuwatch.facts.model.needs import statistics, stats
 from gpuwatch.facts.model.telemetry import Device, Signal, Statistic, WindowStat
 from gpuwatch.judge.fleet import measured
 from gpuwatch.judge.idle.explanation import MIN_PEERS
 from gpuwatch.judge.idle.policy import IdlePolicy
-from gpuwatch.judge.needs import statistics, stats
 
 _PCIE = (Signal.PCIE_TX_BYTES_PER_SECOND, Signal.PCIE_RX_BYTES_PER_SECOND)
 _VIDEO = (Signal.ENCODER_UTIL_RATIO, Signal.DECODER_UTIL_RATIO)

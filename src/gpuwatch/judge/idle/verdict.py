@@ -17,6 +17,7 @@ from gpuwatch.facts.model.decision import (
     Subject,
     Verdict,
 )
+from gpuwatch.facts.model.needs import stats
 from gpuwatch.facts.model.telemetry import Device, PodRef, Signal, Statistic, WindowStat
 from gpuwatch.judge.fleet import conclude
 from gpuwatch.judge.idle.explanation import ExplainedBy, Explanation, confidence_in_silence, past_text, time_text
@@ -25,7 +26,6 @@ from gpuwatch.judge.idle.past import SilenceModel
 from gpuwatch.judge.idle.policy import IdlePolicy
 from gpuwatch.judge.idle.signals import DeviceSignals
 from gpuwatch.judge.idle.silence import ACTIVE, Lane, SilenceNow
-from gpuwatch.judge.needs import stats
 
 _GIB = 2**30
 HOST_BOUND_BUSY_RATIO = 0.3
