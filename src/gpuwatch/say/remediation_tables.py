@@ -67,7 +67,7 @@ def _to_decide(remediation: Remediation) -> bool:
 
 def held_up_by(remediation: Remediation) -> str:
     """What holds it up now, else the last message."""
-    step = remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
+    step = remediation.next_step
     if remediation.phase.open and step is not None and step.error:
         return step.error
     return remediation.history[-1].message if remediation.history else remediation.proposal.reason
@@ -139,7 +139,7 @@ def _what_is_next(remediation: Remediation, now: datetime) -> Iterator[tuple[str
         if released or remediation.phase is Phase.FAILED:
             yield "Take it back", f"gpuwatch undo {name}"
         return
-    step = remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
+    step = remediation.next_step
     if step is not None and step.error:
         yield "Waits", f"{step.error} (tried {plural(step.attempts, 'time')})"
     if _to_decide(remediation):

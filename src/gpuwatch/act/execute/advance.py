@@ -135,13 +135,13 @@ def held_up(remediation: Remediation, step: Step, pause: Pause) -> bool:
 
 def needs_source(remediation: Remediation) -> bool:
     """Whether the next step, or the claim before it, leads to the first write that ends Pods, which nobody approved."""
-    step, taints = _next(remediation), remediation.proposal.action is ActionKind.TAINT_NODE
+    step, taints = remediation.next_step, remediation.proposal.action is ActionKind.TAINT_NODE
     strict = step is not None and step.parameters.get("effect") == "NoExecute"
     return not remediation.approved and (strict if taints else remediation.began_at is None)
 
 
 def needs(remediation: Remediation) -> WantedInputs:
-    main, step = remediation.proposal.objects[0], _next(remediation)
+    main, step = remediation.proposal.objects[0], remediation.next_step
     match remediation.phase:
         case Phase.NOTIFIED if step is None or acts.announces(step):
             return WantedInputs(main, around=True, view=True, budgets=main.kind != "Node")
@@ -278,7 +278,7 @@ class Advance:
 
     def _notified(self) -> Transition | None:
         remediation, policy, view = self.remediation, self.policy, self.inputs.view
-        untold = _next(remediation)
+        untold = remediation.next_step
         if untold is not None:
             stuck = untold.error and untold.begun_at is None
             if stuck and self._older(_notified_at(remediation), policy.action_timeout_seconds):
@@ -345,7 +345,7 @@ class Advance:
 
     def _acting(self) -> Transition | None:
         remediation = self.remediation
-        step = _next(remediation)
+        step = remediation.next_step
         if step is None:
             end = self.after(self.policy.verification_timeout_seconds)
             return self._turn(
@@ -552,7 +552,7 @@ class Advance:
     def _verifying(self) -> Transition | None:
         remediation, state = self.remediation, self.inputs.state
         action = remediation.proposal.action
-        if _next(remediation) is not None:  # a person is called
+        if remediation.next_step is not None:  # a person is called
             return self._step()
         if action is ActionKind.TAINT_NODE:
             whole = any(step.kind is StepKind.TAINT for step in remediation.steps)
@@ -699,7 +699,7 @@ class Advance:
         return self._turn(Phase.UNDOING, why, replace(going, deadline_at=shown, undo_to=end))
 
     def _undoing(self) -> Transition | None:
-        if _next(self.remediation) is not None:
+        if self.remediation.next_step is not None:
             return self._step()
         remediation, policy = replace(self.remediation, next_at=None, deadline_at=None), self.policy
         end = remediation.undo_to or Phase.UNDONE
@@ -756,7 +756,7 @@ class Advance:
 
     def _wait(self, why: str, of: Remediation | None = None) -> Transition:
         remediation, policy = of or self.remediation, self.policy
-        step = _next(remediation)
+        step = remediation.next_step
         tries = step.attempts + 1 if step is not None else remediation.attempts + 1
         # A stopped gang is looked at often, after any number of tries.
         stopped = remediation.stopped_since is not None
@@ -941,10 +941,6 @@ def _next_rung(taints: list[Step], policy: ExecutePolicy) -> str | None:
     ladder, now = policy.ladder, taints[-1].parameters["effect"]
     at = ladder.index(now) + 1 if now in ladder else len(ladder)
     return ladder[at] if at < len(ladder) else None
-
-
-def _next(remediation: Remediation) -> Step | None:
-    return remediation.steps[remediation.step] if remediation.step < len(remediation.steps) else None
 
 
 def _unknown(remediation: Remediation) -> Step | None:

@@ -154,7 +154,7 @@ def _without_waiting(store: RemediationStore) -> None:
     """Undoing that failed before is tried at once: its cause may have been repaired, and its wait may be long. A write
     that may still be under way is waited for."""
     for each in store.all():
-        begun = each.step < len(each.steps) and each.steps[each.step].begun_at is not None
+        begun = each.next_step is not None and each.next_step.begun_at is not None
         if each.phase is Phase.UNDOING and each.next_at is not None and not begun:
             with suppress(ConflictError, RefusedError):
                 store.save(replace(each, next_at=None))

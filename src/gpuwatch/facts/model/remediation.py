@@ -235,6 +235,11 @@ class Remediation:
         return self.history[-1].at if self.history else self.proposal.created_at
 
     @property
+    def next_step(self) -> Step | None:
+        """The step at index `step`; None after the last."""
+        return self.steps[self.step] if self.step < len(self.steps) else None
+
+    @property
     def announced(self) -> bool:
         """Whether it will act without a further approval, and has not begun. Its place counts against newer proposals,
         not against older ones. A Remediation that waits for a person has no place."""
