@@ -41,6 +41,8 @@ DAY = timedelta(days=1)
 EVERY = timedelta(hours=2)
 CLUSTER = "eu-1"
 """The value of the label `cluster`."""
+TAINTED = {"n0": "l4-node-01"}
+"""The Node of the Remediations that are told, and the Node of this fleet that has a degraded GPU."""
 _PACKED = resources.files("gpuwatch.app.cli") / "demo_fleet"
 
 
@@ -105,7 +107,8 @@ def _own(opened: Opened) -> Iterator[Series]:
         for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
             for sample in family.samples:
                 if sample.name in fleets.SHOWN:
-                    key = sample.name, frozenset(sample.labels.items())
+                    labels = {name: TAINTED.get(value, value) for name, value in sample.labels.items()}
+                    key = sample.name, frozenset(labels.items())
                     found.setdefault(key, []).extend((each, _told(sample, each)) for each in times)
     target = {"cluster": CLUSTER, "job": "gpuwatch", "instance": "gpuwatch-7d9c5b7f4:8080", "namespace": "gpuwatch"}
     for (name, labels), points in found.items():
