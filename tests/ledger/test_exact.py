@@ -62,7 +62,6 @@ def hold(rng: np.random.Generator, count: int, part: Floats) -> HoldHistory:
         gang_waits=runs(rng, count, (0.0, 0.0, 1.0, np.nan)),
         worked_before=(worked := (None, True, False)[rng.integers(3)]),
         worked_since_start=worked,
-        rests=bool(rng.random() < 0.2),
         lost=tuple(lost(rng, count)),
     )
 
@@ -210,7 +209,7 @@ def test_hours_that_are_kept_are_those_of_the_whole_history() -> None:
         # What explains a silence that is not over may be over later. A hold does not pause, and ends with its GPU.
         parts = [without_pause(each.part_ratio) * whole.exists_ratio for each in whole.holds]
         holds = tuple(
-            replace(each, rests=False, part_ratio=part, engine_ratio=after_start(each))
+            replace(each, part_ratio=part, engine_ratio=after_start(each))
             for each, part in zip(whole.holds, parts, strict=True)
             if part[begin] > 0 and not np.isnan(each.started_seconds[begin])
         )

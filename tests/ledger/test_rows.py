@@ -49,7 +49,6 @@ def pod(count: int, engine: Floats | float, **facts: Any) -> HoldHistory:
         "deleting": 0.0,
         "gang_waits": 0.0,
         "worked_before": True,
-        "rests": False,
     }
     values: dict[str, Any] = {
         name: np.full(count, value) if isinstance(value, float) else value for name, value in (known | facts).items()
@@ -119,10 +118,11 @@ def test_a_long_silence_is_idle_though_work_returns(steps: int, memory: float, r
     assert held(100, engine, memory_bytes=memory)[row, False] == steps
 
 
-def test_a_silence_that_is_not_over_is_suspected_or_rests_by_its_past() -> None:
-    engine = line(20, (5, 1.0), (15, 0.0))
-    assert held(20, engine)[Row.SUSPECTED, False] == 15
-    assert held(20, engine, rests=True)[Row.RESTING, False] == 15
+@pytest.mark.parametrize(
+    ("steps", "row"), [(IDLE_SECONDS // STEP - 1, Row.SUSPECTED), (IDLE_SECONDS // STEP, Row.MODEL_LOADED)]
+)
+def test_a_silence_that_is_not_over_is_suspected_and_after_five_hours_idle(steps: int, row: Row) -> None:
+    assert held(5 + steps, line(5 + steps, (5, 1.0), (steps, 0.0)))[row, False] == steps
 
 
 def test_what_has_never_worked_starts_for_two_hours_and_is_never_used_then() -> None:

@@ -309,7 +309,6 @@ def _holds(card: _Card, fleet: FleetHistory, known: _Known, reported: _Bools) ->
             gang_waits=known.waits.get(pod, fleet.blank())[span],
             worked_before=told if worked.since_held is None else worked.since_held,
             worked_since_start=told if worked.since_start is None else worked.since_start,
-            rests=known.kinds.get(pod) is FindingKind.BURSTY,
             lost=known.lost.get(pod, ()),
             image=_image(life, known.pods.get(pod)),
             first=span.start,

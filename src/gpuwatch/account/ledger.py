@@ -50,7 +50,7 @@ class HoldHistory:
     first step to the newest start of its container by then, negative if before, infinite before its first. deleting:
     its Pod is being deleted. gang_waits: a member of its gang has not started. worked_before, worked_since_start:
     whether it worked before the span, since it has the GPU, and since its container's newest start before the span;
-    None unknown. rests: its past explains a silence that is not over. lost: steps of the span whose work was lost.
+    None unknown. lost: steps of the span whose work was lost.
     image: as in LedgerEntry.
     """
 
@@ -68,7 +68,6 @@ class HoldHistory:
     gang_waits: Floats
     worked_before: bool | None = None
     worked_since_start: bool | None = None
-    rests: bool = False
     lost: tuple[LostSpan, ...] = ()
     image: str = ""
     first: int = 0
@@ -437,11 +436,10 @@ def _kinds(
         worked |= (away < 0) & (before_worked if hold.worked_before is None else hold.worked_before)
         if begins[0] == 0 and not before_worked:
             lengths[0] = np.inf
-    is_open = ends == count
     resumed = np.concatenate((working, [False]))[ends]
     kind = np.select(
-        [~worked, lengths < PAUSE_SECONDS, is_open & hold.rests, lengths >= IDLE_SECONDS, resumed],
-        [_NEVER, _PAUSE, _RESTING, _LONG, _RESTING],
+        [~worked, lengths < PAUSE_SECONDS, lengths >= IDLE_SECONDS, resumed],
+        [_NEVER, _PAUSE, _LONG, _RESTING],
         _OPEN,
     )
     kinds[silent] = np.repeat(kind, ends - begins)
