@@ -120,6 +120,10 @@ def test_a_lost_node_and_a_degraded_gpu_are_causes() -> None:
     gone = life((0, 40), last=40)
     assert ends(gone, not_ready=span(39, 60)) == [(40, LossCause.NODE)]
     assert ends(gone, not_ready=span(42, 60)) == []
+    # A drain, and the restart of the Node in the same step; then an eviction from a Node that was lost.
+    drained = replace(gone, deleting=array("f", [*[0.0] * 39, 1.0]))
+    assert ends(drained, not_ready=span(39, 60)) == []
+    assert ends(drained, not_ready=span(38, 60)) == [(40, LossCause.NODE)]
     failed = life((0, 40), ended=[(40, ERROR)], last=50)
     assert ends(failed, degraded=span(38, 41)) == [(40, LossCause.GPU)]
     assert ends(failed, degraded=span(20, 30)) == [(40, LossCause.ERROR)]

@@ -149,9 +149,10 @@ def endings_of(
 
 
 def _drained(life: ContainerHistory, end: int, not_ready: npt.NDArray[np.bool_]) -> bool:
-    """Whether its Pod was being deleted while its Node was Ready."""
+    """Whether its Pod was being deleted while its Node was Ready. Kubernetes waits 300 s before it deletes the Pods of
+    a Node that is not, so where both began in one step, the Pod was first."""
     deleted = np.flatnonzero(np.asarray(life.deleting)[: end + 1 - life.first] == 1)
-    return bool(len(deleted)) and not not_ready[life.first + int(deleted[0])]
+    return bool(len(deleted)) and not not_ready[max(life.first + int(deleted[0]) - 1, 0)]
 
 
 def _is_listed(life: ContainerHistory, end: int, run: Run) -> bool:
