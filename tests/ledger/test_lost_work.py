@@ -163,6 +163,7 @@ def lost(endings: Sequence[Ending], own: Sequence[Run], *checkpoints: Checkpoint
         ([looked(35.5, seen=38.9)], (36, 40, True)),  # there may have been a newer one
         ([looked(35.5, seen=38.9), looked(50, seen=60)], (36, 40, True)),
         ([looked(30, seen=31), looked(35.5, seen=40), looked(50, seen=60)], (36, 40, False)),
+        ([looked(30, seen=31), looked(40.5, seen=60)], (40, 40, False)),  # while it ended
         ([looked(50, seen=60)], (10, 40, True)),  # after it
     ],
 )
@@ -186,6 +187,12 @@ def test_a_start_that_is_not_known_is_before_what_was_read() -> None:
 def test_two_failures_since_one_checkpoint_lose_each_step_once() -> None:
     runs = [ran(10, 40, 10), ran(42, 60, 42)]
     assert lost([failed(40), failed(60)], runs, looked(35, seen=61)) == [(35, 40, False), (40, 60, False)]
+
+
+def test_a_checkpoint_after_the_next_start_is_of_the_next_run() -> None:
+    runs = [ran(10, 40, 10), ran(40, None, 40.4)]
+    assert lost([failed(40)], runs, looked(35, seen=40.3), looked(40.5, seen=41)) == [(35, 40, False)]
+    assert lost([failed(40)], runs, looked(35, seen=38), looked(40.3, seen=41)) == [(40, 40, False)]
 
 
 def test_a_crash_loop_is_one_failure_and_what_follows_it_has_its_cause() -> None:

@@ -99,11 +99,13 @@ def test_the_life_of_a_container(exported: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exported", [False, True])
 def test_how_runs_of_a_container_ended(exported: bool, tmp_path: Path) -> None:
-    """While it runs again, how it ended before; else how it ended for good. Between its runs nothing is told."""
+    """While it runs again, or waits to, how it ended before; else how it ended for good. It ends, and then waits."""
     main = named(exported, namespace="ml", pod="train", container="main") | {"uid": "1"}
     timeline = there(Timeline(), exported)
     runs = lambda ago: float(int((COUNT * STEP - ago - 1) // STEP) % 2 == 0)  # noqa: E731  # every other step
     timeline.add("kube_pod_container_status_running", main, runs)
+    timeline.add("kube_pod_container_state_started", main, 9.0, until=step(3), ends=True)
+    timeline.add("kube_pod_container_state_started", main, 99.0, ago=step(4))
     before = "kube_pod_container_status_last_terminated_reason"
     timeline.add(before, main | {"reason": "OOMKilled"}, 1, ago=step(1), until=step(3), ends=True)
     timeline.add(before, main | {"reason": "Error"}, 1, ago=step(3))
@@ -111,7 +113,7 @@ def test_how_runs_of_a_container_ended(exported: bool, tmp_path: Path) -> None:
     life = history(timeline.store(tmp_path))[0].containers["ml/train", "main"]
     assert steps(life.running) == [1, 0, 1, 0, 1, 0]
     codes = [ENDINGS.index(cause) for cause in (LossCause.OUT_OF_MEMORY, LossCause.ERROR, None)]
-    assert steps(life.ended) == [UNKNOWN, UNKNOWN, codes[0], UNKNOWN, codes[1], codes[2]]
+    assert steps(life.ended) == [UNKNOWN, UNKNOWN, codes[0], codes[1], codes[1], codes[2]]
 
 
 @pytest.mark.parametrize("exported", [False, True])

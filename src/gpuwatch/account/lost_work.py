@@ -173,10 +173,12 @@ def lost_spans(
         if run is None:
             continue  # it was not there then
         before = found[-1].end if found else None
-        saved, is_newest = _saved(checkpoints, first, newest)
+        # It ended in this step at the latest, and what is saved after its next start is of the next run.
+        later = (each.start for each in own if each.begin >= failure[0].end and each.start is not None)
+        saved, is_newest = _saved(checkpoints, min([first + step_seconds, *later]), newest)
         # Of the step with the checkpoint nothing is lost, of that with the start all.
         if saved is not None:
-            at = int(np.ceil((saved - begin) / step_seconds))
+            at = min(int(np.ceil((saved - begin) / step_seconds)), end)
         else:
             at = _step(run.start, begin, step_seconds) if run.start is not None else -1
         is_known = saved is not None or run.start is not None
@@ -216,9 +218,8 @@ def _cause(failure: Sequence[Ending]) -> LossCause:
 
 def _saved(checkpoints: Sequence[Checkpoint], failed: float, since: float) -> tuple[float | None, bool]:
     """The newest checkpoint before the failure, in Unix seconds, and whether it is known that there was no newer one:
-    somebody looked in the last step before the failure, or later, and it was the newest. since, failed: begin and
-    end of that step."""
-    before = [each for each in checkpoints if each.at.timestamp() <= failed]
+    somebody looked in the last step before the failure, or later, and it was the newest. since: begin of that step."""
+    before = [each for each in checkpoints if each.at.timestamp() < failed]
     if not before:
         return None, False
     newest = max(before, key=lambda each: each.at).at

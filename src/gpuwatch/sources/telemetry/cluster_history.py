@@ -140,9 +140,7 @@ def _container_histories(
     starts, restarts = (of(metric, _container_of_pod, "uid", *of_container) for metric in told)
     unstarted = sum((asked.unknown(f"kube_pod_{metric}") for metric in told), np.zeros(asked.steps.count))
     started = _newest_starts(by_uid, starts, restarts, unstarted, asked.steps.start.timestamp())
-    running: dict[tuple[PodRef, str], FloatArray] = {}
-    for (pod, container, _), values in by_uid.items():
-        running[pod, container] = np.fmax(running.get((pod, container), np.nan), values)
+    running, begun = _by_container(by_uid), _by_container(starts)
     init, deleted = of("init_container_status_running", _pod_name), of("deletion_timestamp", _pod_name)
     blank = np.full(asked.steps.count, np.nan)
     reported: dict[PodRef, FloatArray] = {}
@@ -169,17 +167,27 @@ def _container_histories(
             init=_flags(np.fmax(init.get(pod, blank), zero + no_init)[span]),
             started=_packed(started[pod, container][span]),
             deleting=_flags(np.where(deleted.get(pod, blank) > 0, 1.0, zero + not_deleted)[span]),
-            ended=_flags(_ended(codes, (pod, container), runs)[span]),
+            ended=_flags(_ended(codes, (pod, container), runs, begun.get((pod, container), blank))[span]),
             image=image_of.get((pod, container), ""),
         )
     return found
 
 
-def _ended(codes: tuple[_OfContainer, _OfContainer], name: tuple[PodRef, str], running: FloatArray) -> FloatArray:
-    """`ContainerHistory.ended`: while it runs again, how it ended before; else how it ended for good."""
-    blank = np.full(len(running), np.nan)
-    for_good, before = (each.get(name, blank) for each in codes)
-    return np.where(running == 1, before, for_good)
+def _by_container(by_uid: "_OfContainers") -> dict[tuple[PodRef, str], FloatArray]:
+    found: dict[tuple[PodRef, str], FloatArray] = {}
+    for (pod, container, _), values in by_uid.items():
+        found[pod, container] = np.fmax(found.get((pod, container), np.nan), values)
+    return found
+
+
+def _ended(
+    codes: tuple[_OfContainer, _OfContainer], name: tuple[PodRef, str], running: FloatArray, begun: FloatArray
+) -> FloatArray:
+    """`ContainerHistory.ended`: while it runs again, or waits to, how it ended before; else how it ended for good.
+    begun: its start, which is exported unless it waits."""
+    for_good, before = (each.get(name, np.full(len(running), np.nan)) for each in codes)
+    waits = np.isnan(begun) & np.isnan(for_good)
+    return np.where((running == 1) | waits, before, for_good)
 
 
 _REASONS: Mapping[str, LossCause | None] = {"Completed": None, "OOMKilled": LossCause.OUT_OF_MEMORY}
