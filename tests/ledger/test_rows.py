@@ -94,8 +94,11 @@ def test_work_is_divided_by_engine_and_sm_activity() -> None:
     assert held(10, UNKNOWN) == {(Row.UNMEASURED, True): 10}
 
 
-@pytest.mark.parametrize(("steps", "row"), [(PAUSE_SECONDS // STEP - 1, None), (PAUSE_SECONDS // STEP, Row.RESTING)])
+@pytest.mark.parametrize(
+    ("steps", "row"), [(PAUSE_SECONDS // STEP - 2, None), (PAUSE_SECONDS // STEP - 1, Row.RESTING)]
+)
 def test_a_pause_of_work_is_no_idleness(steps: int, row: Row | None) -> None:
+    """Between two steps of work, in which a part of it lies: one step in all."""
     engine = line(40, (5, 1.0), (steps, 0.0), (1, 1.0))
     rows = held(40, engine)
     assert rows == pytest.approx(
@@ -107,10 +110,10 @@ def test_a_pause_of_work_is_no_idleness(steps: int, row: Row | None) -> None:
 @pytest.mark.parametrize(
     ("steps", "memory", "row"),
     [
-        (IDLE_SECONDS // STEP - 1, 10 * GIB, Row.RESTING),
-        (IDLE_SECONDS // STEP, 10 * GIB, Row.MODEL_LOADED),
-        (IDLE_SECONDS // STEP, GIB, Row.MODEL_LOADED),
-        (IDLE_SECONDS // STEP, GIB - 1, Row.ABANDONED),
+        (IDLE_SECONDS // STEP - 2, 10 * GIB, Row.RESTING),
+        (IDLE_SECONDS // STEP - 1, 10 * GIB, Row.MODEL_LOADED),
+        (IDLE_SECONDS // STEP - 1, GIB, Row.MODEL_LOADED),
+        (IDLE_SECONDS // STEP - 1, GIB - 1, Row.ABANDONED),
     ],
 )
 def test_a_long_silence_is_idle_though_work_returns(steps: int, memory: float, row: Row) -> None:
@@ -199,11 +202,14 @@ def test_a_restart_and_an_end_are_named_only_while_nothing_runs() -> None:
 
 def test_a_silence_with_an_unmeasured_step_is_known_where_that_does_not_matter() -> None:
     gap = (1, UNKNOWN)
-    short = held(30, line(30, (9, 1.0), (2, 0.0), gap, (2, 0.0), (1, 1.0)))
-    assert (short[Row.NO_KERNEL, False], short[Row.UNMEASURED, True]) == (4, 1)
-    # With the step 30 min long, without it twice a pause.
+    short = held(30, line(30, (9, 1.0), (2, 0.0), gap, (1, 0.0), (1, 1.0)))
+    assert (short[Row.NO_KERNEL, False], short[Row.UNMEASURED, True]) == (3, 1)
+    # With the step 35 min long, without it twice a pause.
     edge = held(30, line(30, (9, 1.0), (3, 0.0), gap, (2, 0.0), (1, 1.0)))
     assert (edge[Row.SUSPECTED, True], edge[Row.UNMEASURED, True]) == (5, 1)
+    # With the step idle for six hours, without it two rests: where a step has one scrape, a lost one costs the silence.
+    long = held(80, line(80, (5, 1.0), (36, 0.0), gap, (36, 0.0), (1, 1.0)))
+    assert (long[Row.SUSPECTED, True], long[Row.UNMEASURED, True]) == (72, 1)
     # Nobody measured whether it worked before, and it may have waited for its gang until the span began.
     early = held(80, line(80, (70, 0.0), (10, 1.0)), worked_before=None)
     assert (early[Row.LOAD, True], early[Row.SUSPECTED, True]) == (24, 46)

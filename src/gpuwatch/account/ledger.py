@@ -437,6 +437,8 @@ def _kinds(
         if begins[0] == 0 and not before_worked:
             lengths[0] = np.inf
     resumed = np.concatenate((working, [False]))[ends]
+    # A step in which a kernel ran for a part is work, so a silence loses half a step at each end, on average.
+    lengths = np.where(resumed, lengths + step_seconds, lengths)
     kind = np.select(
         [~worked, lengths < PAUSE_SECONDS, lengths >= IDLE_SECONDS, resumed],
         [_NEVER, _PAUSE, _LONG, _RESTING],
