@@ -310,7 +310,7 @@ class LedgerFleet(SimulatedFleet):
             yield self._told("kube_pod_container_resource_requests", asks, np.ones(self.plan.steps), waits)
 
 
-def ledger_fleet(seed: int, nodes: int = 16, days: float = 5.0) -> LedgerFleet:
+def ledger_fleet(seed: int, nodes: int = 16, days: float = 6.0) -> LedgerFleet:
     """A fleet of at least four Nodes of eight GPUs; the last is shared, the one before has MIG instances."""
     scheme: Literal["exported", "native"] = "exported" if seed % 2 else "native"
     plan = FleetPlan(seed=seed, end=END, gpus=8 * nodes, days=days, label_scheme=scheme)

@@ -69,7 +69,7 @@ def test_fleets_add_up() -> None:
 
 
 def test_the_command_prints_each_row() -> None:
-    result = CliRunner().invoke(main, ["--seeds", "2", "--nodes", "4", "--days", "1"])
+    result = CliRunner().invoke(main, ["--seeds", "2", "--nodes", "4", "--days", "2"])
     assert result.exit_code == 0, result.output
     assert all(row.value in result.output for row in Row)
     assert "no list of seeds" in CliRunner().invoke(main, ["--seeds", "x"]).output

@@ -357,7 +357,8 @@ class _Reader:
         past, step = past or LedgerPast(), self.opened.settings.fetch.step_seconds
         past = replace(past, checkpoints=_checkpoints(self.snapshot, past))
         start = aligned(start, step)
-        begin = aligned(start - timedelta(seconds=IDLE_SECONDS), step)
+        lead = timedelta(seconds=IDLE_SECONDS) + (timedelta() if past.gpus else _UNKNOWN_PAST)
+        begin = aligned(start - lead, step)
         read, gaps = _stretches(self.stretches, begin, end, told, later)
         end = max(read[-1].end if read else start, start)
         windows = tuple(each for stretch in read for each in stretch.windows)
@@ -477,6 +478,9 @@ def _checkpoints(snapshot: Snapshot, past: LedgerPast) -> dict[str, tuple[Checkp
     return found
 
 
+_UNKNOWN_PAST = timedelta(days=1)
+"""Read in addition where nothing is known of the time before: of a Pod that is gone, only telemetry tells whether it
+has ever worked."""
 _REMEMBERED = timedelta(days=1)
 """Longer than hours are read again."""
 
