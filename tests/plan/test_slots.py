@@ -297,6 +297,9 @@ def test_the_command_on_a_recorded_cluster(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     found = json.loads(told.stdout)["slots"]
     assert {each["gpus"] for each in found if each["whole"]} == {1, 2, 4, 8, 16, 32, 64}
+    fragments = json.loads(told.stdout)["fragmentation"]
+    assert {each["gpu_model"] for each in fragments} == {each["gpu_model"] for each in found}
+    assert all(0 <= each["unallocatable"] <= each["free"] for each in fragments)
     rows = CliRunner().invoke(cli, ["slots", *sources, "--gpus", "2", "-o", "csv"]).stdout.splitlines()
     assert rows[0].startswith("gpu_model,resource,whole,gpus,pods,")
     assert {line.split(",")[3] for line in rows[1:]} == {"1", "2"}  # slices and shares by themselves

@@ -9,7 +9,7 @@ the same simulation. Pure.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.facts.model.cluster import HOSTNAME, Node, NodeTerm, Placement, Pod, PodTerm, Spread, Taint, Toleration
@@ -145,6 +145,10 @@ class PlacedPods:
 
     def quarrel(self, node: Node) -> str:
         """Why placed Pods rule out the Node; '' for no reason."""
+        return self.unfriendly(node) or self.uneven(node)
+
+    def unfriendly(self, node: Node) -> str:
+        """Why an affinity or anti-affinity does; '' for no reason."""
         for key, names in self._away:
             if label_of(node, key) in names:
                 return f"a Pod that it must not be beside is in the same {key}"
@@ -158,6 +162,10 @@ class PlacedPods:
                 return f"it has no label {key}"
             if not first and here not in names:
                 return f"no Pod that it must be beside is known in the same {key}"
+        return ""
+
+    def uneven(self, node: Node) -> str:
+        """Why a topology spread does; '' for no reason."""
         for spread, found in self._spread:
             here = label_of(node, spread.topology_key)
             if here is None:
@@ -247,6 +255,33 @@ class Room:
                 against = "other Pods"
             least = min(bounds, key=lambda each: bounds[each])
             yield (name, 0, against) if against else (name, int(bounds[least]), least)
+
+    def first_lacks(self, pod: Pod, names: Iterable[str], gone: Pod | None = None) -> Iterator[tuple[str, str]]:
+        """Node in service, and the first that keeps the Pod from it: 'CPU', 'memory', 'Pods', 'taint or affinity', the
+        name of an accelerator, 'topology', 'unknown'; '' where it lands. gone: a Pod taken to be on none of them."""
+        others = self._placed_pods(pod) if self._choosy(pod) else None
+        unknown = "unknown" if _unknown(pod) else ""
+        for name in names:
+            if name in self._out or name not in self._nodes:
+                continue
+            node, free = self._nodes[name], self._free[name]
+            if gone is not None:
+                free = replace(free, accelerators=dict(free.accelerators))
+                free.take(gone, -1)
+            bounds = free.bounds(pod.cpu_cores, pod.memory_bytes)
+            short = next((each for each in ("CPU", "memory", "Pods") if bounds.get(each, 1) < 1), "")
+            if not short and (self._never(pod, node) or (others is not None and others.unfriendly(node))):
+                short = "taint or affinity"
+            short = short or next((each for each, n in pod.accelerators.items() if self.free(name, each) < n), "")
+            uneven = not short and others is not None and others.uneven(node)
+            yield name, short or ("topology" if uneven else unknown)
+
+    def kept_away(self) -> Callable[[Pod], tuple[bool, ...]]:
+        """Which of the anti-affinities of placed Pods mean a Pod: equal for Pods that the same Nodes rule out."""
+        terms: list[PodTerm] = []
+        for other, _ in (*(self._pods[ref] for ref in sorted(self._apart)), *self._shy):
+            terms += [each for each in other.placement.pod_anti_affinity if each not in terms]
+        return lambda pod: tuple(means(each, pod) for each in terms)
 
     def left(self, node: str) -> tuple[float, int]:
         """CPU cores and bytes of memory that no Pod has asked for."""

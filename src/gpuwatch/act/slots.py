@@ -50,13 +50,17 @@ class Slots:
 
     @property
     def unit(self) -> str:
-        """The resource; marked where its units are slices or shares, as whole GPUs of a model may have its name too."""
-        return self.resource if self.whole else f"{self.resource} (part)"
+        return unit_of(self.resource, whole=self.whole)
+
+
+def unit_of(resource: str, *, whole: bool) -> str:
+    """The resource; marked where its units are slices or shares, as whole GPUs of a model may have its name too."""
+    return resource if whole else f"{resource} (part)"
 
 
 TOO_FEW = "too few of them free on their Node"
 NO_REST = "no place for the rest of a gang"
-_WORDS = {"Pods": "no more Pods on the Node", "CPU": "too little CPU", "memory": "too little memory"}
+WORDS = {"Pods": "no more Pods on the Node", "CPU": "too little CPU", "memory": "too little memory"}
 
 RETRIED = timedelta(minutes=5)
 """kube-scheduler tries each Pod again after five minutes at most (podMaxInUnschedulablePodsDuration)."""
@@ -193,7 +197,7 @@ def _of_size(
         left: Counter[str] = Counter()
         if not topology:
             for name, (count, why) in takes.items():
-                left[_WORDS.get(why, why) if why != resource else TOO_FEW] += free[name] - count * each
+                left[WORDS.get(why, why) if why != resource else TOO_FEW] += free[name] - count * each
             left[NO_REST] += sum(count for count, _ in takes.values()) % pods * each
         yield Slots(
             gpu_model=model,

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuwatch.act.slots import ANYWHERE, Slots
+from gpuwatch.act.fragmentation import Fragmentation
+from gpuwatch.act.slots import ANYWHERE, Slots, unit_of
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.say.layout import FoldedName, cut, new_table
 from gpuwatch.say.machine import COUNT, FLAG, NUMBER, Column, Columns, fields
@@ -23,6 +24,8 @@ SLOTS: Columns[Slots] = {
 """A row per GPU model, resource, topology and size."""
 
 _GIB = 2**30
+_SHOWN = 0.05
+"""Units of a cause, and fewer round to 0.0."""
 
 
 def slots_tables(found: Sequence[Slots], by: Sequence[str] = (), *, rows: int = 30) -> RenderableType:
@@ -72,6 +75,35 @@ def _by_domain(found: Sequence[Slots], label: str, sizes: Sequence[int], rows: i
         table.add_row(FoldedName(value), FoldedName(name), *_cells(asked | counts, sizes))
     yield table
     yield from cut(len(lines), rows)
+
+
+def fragmentation_tables(found: Sequence[Fragmentation]) -> Iterable[RenderableType]:
+    """What a request of the mix cannot use, and the Pods without GPUs that hold the CPU beside it."""
+    table = new_table("Free GPUs that a request of the mix cannot use", "GPU", "pool", "free", "unusable", "", "why")
+    for column in table.columns[2:5]:
+        column.justify = "right"
+    for each in found:
+        if each.free:
+            why = "; ".join(f"{units:.1f} {cause}" for cause, units in each.causes.items() if units >= _SHOWN)
+            model = each.gpu_model or "(unknown model)"
+            name = model if each.whole else f"{model} {unit_of(each.resource, whole=False)}"
+            shares = (str(each.free), f"{each.unallocatable:.1f}", f"{each.unallocatable / each.free:.0%}")
+            table.add_row(FoldedName(name), FoldedName(each.pool), *shares, why)
+    if not table.row_count:
+        return
+    yield table
+    yield Text()
+    held = new_table(
+        "Pods without GPUs beside GPUs that lack CPU", "Pod", "Node", "CPU cores", "GPUs usable without it"
+    )
+    held.columns[2].justify = held.columns[3].justify = "right"
+    for pod in sorted({pod for each in found for pod in each.blockers}, key=lambda pod: (-pod.cpu_cores, pod.pod)):
+        held.add_row(FoldedName(pod.pod), FoldedName(pod.node), f"{pod.cpu_cores:.3g}", f"{pod.gpus:.1f}")
+    if held.row_count:
+        yield held
+        yield Text()
+    yield Text("The mix is what GPU Pods ask for that run or wait now. Only free GPUs in service count.")
+    yield Text()
 
 
 def _left(kinds: Iterable[Sequence[Slots]]) -> Iterable[RenderableType]:

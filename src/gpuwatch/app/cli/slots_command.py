@@ -1,4 +1,4 @@
-"""`slots`: how many more gangs of each size would start now. Returns its exit code."""
+"""`slots`: how many more gangs of each size would start now, and the fragmentation. Returns its exit code."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -8,13 +8,14 @@ from typing import Any
 from rich.console import Group
 
 from gpuwatch.act.analysis import assess
+from gpuwatch.act.fragmentation import Fragmentation, fragmentation
 from gpuwatch.act.slots import SIZES, Slots, slots
 from gpuwatch.app.cli.remediation_commands import plan_facts
 from gpuwatch.app.cli.terminal import print_listing
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.sources import checked_sources, take_snapshot
 from gpuwatch.facts.model.telemetry import Gap
-from gpuwatch.say.slots_tables import SLOTS, slots_tables
+from gpuwatch.say.slots_tables import SLOTS, fragmentation_tables, slots_tables
 from gpuwatch.say.tables import gap_tables
 
 VERSION = 1
@@ -28,6 +29,7 @@ class SlotsAnswer:
     version: int
     at: datetime
     slots: tuple[Slots, ...]
+    fragmentation: tuple[Fragmentation, ...]
     gaps: tuple[Gap, ...]
 
 
@@ -49,12 +51,17 @@ def run_slots(
         version=VERSION,
         at=snapshot.at,
         slots=slots(facts, gpus or SIZES, labels, tolerate),
+        fragmentation=fragmentation(facts),
         gaps=(*snapshot.gaps, *gaps),
     )
     print_listing(
         answer,
         form,
-        lambda: Group(slots_tables(answer.slots, by, rows=rows), *gap_tables(answer.gaps, wide=form == "wide")),
+        lambda: Group(
+            slots_tables(answer.slots, by, rows=rows),
+            *fragmentation_tables(answer.fragmentation if answer.slots else ()),
+            *gap_tables(answer.gaps, wide=form == "wide"),
+        ),
         (),
         SLOTS,
         answer.slots,
