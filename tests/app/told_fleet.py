@@ -11,6 +11,7 @@ from gpuwatch.account.fleet_cost import advice_counts, fleet_cost
 from gpuwatch.account.money import PriceList
 from gpuwatch.act.analysis import Policies, analyse, needs_of
 from gpuwatch.act.execute.advance import ExecutorPolicies
+from gpuwatch.act.fragmentation import fragmentation
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.slots import slots, waiting_gpus
 from gpuwatch.app.controller.jobs import Job, Jobs
@@ -126,7 +127,7 @@ def leading(analysis: Analysis) -> Metrics:
     cluster = replace(analysis.cluster, pods=analysis.cluster.pods[::2])
     state = Snapshot(at=analysis.at, devices=analysis.devices, cluster=cluster)
     facts = PlanFacts(snapshot=state, findings=analysis.findings)
-    metrics.room(slots(facts, labels=facts.policy.slot_labels), waiting_gpus(facts))
+    metrics.room(slots(facts, labels=facts.policy.slot_labels), waiting_gpus(facts), fragmentation(facts))
     metrics.accounted(END, LEDGER, "USD", RESTATED)
     metrics.advised(advice_counts([notebook], [], [], END))
     return metrics

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuwatch.account.fleet_cost import fleet_cost
 from gpuwatch.act.execute.requests import PROPOSED
+from gpuwatch.act.fragmentation import fragmentation
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.remediations import RemediationStore
 from gpuwatch.act.slots import slots, waiting_gpus
@@ -68,7 +69,8 @@ class CycleJob:
                 return
             metrics, before = replica.metrics, replica.found.analysis
             metrics.analysed(analysis)
-            metrics.room(slots(facts, labels=facts.policy.slot_labels), waiting_gpus(facts))
+            slotted = slots(facts, labels=facts.policy.slot_labels)
+            metrics.room(slotted, waiting_gpus(facts), fragmentation(facts))
             metrics.costs(fleet_cost(analysis, price_list(replica.settings), replica.found.advice))
             metrics.remembered(known, pause, datetime.now(UTC))
             replica.found = replace(replica.found, analysis=analysis, remediations=known, pause=pause)

@@ -16,7 +16,8 @@ from gpuwatch import __version__
 from gpuwatch.account.fleet_cost import FleetCost
 from gpuwatch.act.culprits import culprits, health_unknown, tainted_since, worst_first
 from gpuwatch.act.execute.precision import precision
-from gpuwatch.act.slots import RoomFor, Slots
+from gpuwatch.act.fragmentation import Fragmentation
+from gpuwatch.act.slots import RoomFor, Slots, unit_of
 from gpuwatch.app.controller.metric_table import METRICS, ExportedBy, MetricDescription, MetricType
 from gpuwatch.facts.model.cluster import FactKind
 from gpuwatch.facts.model.decision import Analysis, FindingKind, Verdict
@@ -165,7 +166,9 @@ class Metrics:
         for name, amounts in (("gpuwatch_cost_per_hour", found.cost), ("gpuwatch_saving_per_hour", found.saving)):
             self._replace(name, {(*labels, found.currency): amount for labels, amount in amounts.items()})
 
-    def room(self, found: Iterable[Slots], waiting: Mapping[RoomFor, int]) -> None:
+    def room(
+        self, found: Iterable[Slots], waiting: Mapping[RoomFor, int], fragments: Iterable[Fragmentation] = ()
+    ) -> None:
         counts: dict[tuple[str, ...], float] = {}
         left: dict[tuple[str, ...], float] = {}
         for each in found:
@@ -174,6 +177,12 @@ class Metrics:
             left |= {(*kind, why): units for why, units in each.left.items()}
         self._replace("gpuwatch_slots", counts)
         self._replace("gpuwatch_gpus_in_no_slot", left)
+        unusable = {
+            (each.gpu_model, unit_of(each.resource, whole=each.whole), each.pool, why): units
+            for each in fragments
+            for why, units in each.causes.items()
+        }
+        self._replace("gpuwatch_unusable_gpus", unusable)
         self._replace("gpuwatch_waiting_gpus", {(str(room),): gpus for room, gpus in waiting.items()})
 
     def accounted(
