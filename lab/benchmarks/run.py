@@ -16,6 +16,7 @@ RUNS = (
     ("profile_update", "fleet"),
     ("ledger",),
     ("mig_plan",),
+    ("fragmentation",),
     ("state",),
     ("guardrails",),
 )
