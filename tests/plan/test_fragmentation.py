@@ -84,6 +84,10 @@ def fleets(draw: st.DrawFn) -> tuple[list[Node], list[Pod]]:
     return nodes, pods
 
 
+CAUSES = {"too little CPU", "too little memory", "no more Pods on the Node", "taint or affinity", "topology spread"}
+CAUSES |= {TOO_FEW, OTHER_KIND, UNKNOWN}
+
+
 @given(fleets())
 def test_equal_to_asking_the_landing_for_each_node_and_request(fleet: tuple[list[Node], list[Pod]]) -> None:
     nodes, pods = fleet
@@ -110,6 +114,7 @@ def test_equal_to_asking_the_landing_for_each_node_and_request(fleet: tuple[list
         assert told.unallocatable == pytest.approx(bad[kind])
         assert told.causes.get(UNKNOWN, 0) == pytest.approx(unsure[kind])
         assert sum(told.causes.values()) == pytest.approx(bad[kind] + unsure[kind])
+        assert set(told.causes) <= CAUSES
     assert {(told.pool, told.resource) for told in fragmentation(known)} >= {kind for kind in free if free[kind]}
 
 
