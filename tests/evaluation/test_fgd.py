@@ -22,8 +22,8 @@ def record(request: pytest.FixtureRequest) -> Record:
     return read_record(request.param)
 
 
-def test_there_is_a_record() -> None:
-    assert "BestFit-42.json.gz" in [path.name for path in RECORDS]
+def test_there_are_two_records() -> None:
+    assert [path.name for path in RECORDS] == ["BestFit-42.json.gz", "Random-42.json.gz"]
 
 
 def test_our_figure_is_the_simulators_to_a_hundredth_of_a_gpu(record: Record) -> None:
