@@ -124,6 +124,16 @@ def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
 quiet = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
+def test_a_book_with_nothing_measured_knows_since_when_it_was_watched() -> None:
+    """A Pod that comes later began then: found by the test below."""
+    unmeasured = {"dram_active_ratio": [UNKNOWN], "power_watts": [50.0], "memory_used_bytes": [1.0]}
+    free = windows([UNKNOWN], device="GPU-1", pod="", **unmeasured)
+    held = windows([UNKNOWN], first=1, pod="team/a", **unmeasured)
+    whole, pieces = (played(Past((free, held), (), ()), cuts) for cuts in ((), (1,)))
+    assert [run.started for profile in whole.profiles.values() for run in profile.runs] == [at(1)]
+    assert same(whole.profiles, pieces.profiles)
+
+
 @pytest.mark.parametrize("most", [joint.MAX_CELLS, FEW_CELLS])
 @quiet
 @given(past=pasts(), cuts=st.lists(st.integers(0, COUNT), max_size=4, unique=True))

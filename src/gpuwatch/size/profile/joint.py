@@ -60,6 +60,7 @@ def update_book(
         if book is None:
             raise ValueError("there are neither windows nor a book, so the end of the book is unknown")
         return book
+    watched = book is not None
     if book is None:
         book = ProfileBook(until=windows[0].start, step_seconds=windows[0].step_seconds)
     keys = [_key(item, owners, pods) for item in windows]
@@ -68,7 +69,6 @@ def update_book(
     newest: dict[PodRef, MemoryRun] = {}
     for run in sorted(before, key=lambda run: run.last_seen, reverse=True):
         newest.setdefault(run.pod, run)
-    watched = bool(book.profiles or book.power)
     table = tabulate(windows, pods, unfit, newest, policy.start_up_seconds, watched=watched)
     until = max(book.until, _moment(float(table.time.max()) + table.step))
     # A Pod whose owner was unknown until now has no profile of its own any more.
