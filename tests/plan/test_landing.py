@@ -227,6 +227,20 @@ def test_affinity_lands_beside_a_known_pod_only() -> None:
     assert not lands([rack("n0", "r0"), rack("n1", "r1")], *group)
 
 
+def test_affinity_by_two_terms_is_to_pods_that_both_select() -> None:
+    racks, x = [rack("n0", "r0"), rack("n1", "r1")], {"app": "x", "tier": "y"}
+    both = (APART, replace(APART, match_labels={"tier": "y"}))
+    one, other = pod("ml/a", "n1", labels={"app": "x"}), pod("ml/b", "n1", labels={"tier": "y"})
+    beside = replace(placed(pod_affinity=both), labels={"app": "z"})
+    assert land(racks, beside, held=(pod("ml/a", "n1", labels=x),)) == {"ml/x": "n1"}
+    assert not lands(racks, beside, held=(one, other))
+    # A Pod on a Node without the label is in no domain, so that the Pod is still the first of its group.
+    first = replace(beside, labels=x)
+    assert lands(racks, first, held=(one, other))
+    assert lands([*racks, node("n2")], first, held=(pod("ml/a", "n2", labels=x),))
+    assert land(racks, first, held=(pod("ml/a", "n1", labels=x),)) == {"ml/x": "n1"}
+
+
 def test_topology_spread_on_both_sides() -> None:
     spread = Spread(topology_key="rack", max_skew=1, match_labels={"app": "x"})
     racks = [rack("n0", "r0"), rack("n1", "r1")]

@@ -107,21 +107,15 @@ class PlacedPods:
         self._pod = pod
         place = pod.placement
 
-        def where(term: PodTerm) -> frozenset[str]:
-            """Domains in which the term selects a Pod."""
-            found = (label_of(nodes[at], term.topology_key) for other, at in placed if means(term, other))
-            return frozenset(name for name in found if name is not None)
+        def where(key: str, *terms: PodTerm) -> frozenset[str]:
+            """Domains with a Pod that all the terms select."""
+            met = (label_of(nodes[at], key) for other, at in placed if all(means(each, other) for each in terms))
+            return frozenset(name for name in met if name is not None)
 
-        self._away = [(term.topology_key, where(term)) for term in place.pod_anti_affinity]
+        self._away = [(term.topology_key, where(term.topology_key, term)) for term in place.pod_anti_affinity]
+        self._near = [(term.topology_key, where(term.topology_key, *place.pod_affinity)) for term in place.pod_affinity]
         # The first Pod of a group with affinity to itself may be anywhere.
-        self._near = [
-            (
-                term.topology_key,
-                where(term),
-                means(term, pod) and not any(means(term, other) for other, _ in placed),
-            )
-            for term in place.pod_affinity
-        ]
+        self._first = all(means(term, pod) for term in place.pod_affinity) and not any(at for _, at in self._near)
         self._shunned: dict[str, dict[str, PodRef]] = {}
         for other, at in apart:
             for term in other.placement.pod_anti_affinity:
@@ -156,11 +150,11 @@ class PlacedPods:
             here = label_of(node, key)
             if here is not None and here in refs:
                 return f"Pod {refs[here]} must not have it in the same {key}"
-        for key, names, first in self._near:
+        for key, names in self._near:
             here = label_of(node, key)
             if here is None:
                 return f"it has no label {key}"
-            if not first and here not in names:
+            if not self._first and here not in names:
                 return f"no Pod that it must be beside is known in the same {key}"
         return ""
 
