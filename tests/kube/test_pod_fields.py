@@ -1,8 +1,11 @@
 """Each field of a Pod's spec is modelled by the landing, or irrelevant with a reason, or refuses by its name."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import kubernetes.client
@@ -11,9 +14,10 @@ import pytest
 from cluster.api import Api
 from cluster.control_plane import ControlPlane
 from gpuwatch.act.placement import Nowhere, Room
-from gpuwatch.facts.model.cluster import Node, Pod, Taint
+from gpuwatch.facts.model.cluster import HostPort, Node, Placement, Pod, Taint
 from gpuwatch.sources.kube.placement import _RULES, TABLE
 from gpuwatch.sources.kube.pods import take_pod
+from gpuwatch.sources.kube.recorded import RecordedCluster
 from kube.cluster_json import container, pod, raw
 from plan.fleet import GPU, node
 from plan.fleet import pod as running
@@ -238,6 +242,12 @@ def tolerating(**changes: str) -> dict[str, Any]:
     return {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule", **changes}]}
 
 
+def port(number: int, **more: str) -> dict[str, Any]:
+    opened = {"containerPort": 80, "hostPort": number, **more}
+    return {"containers": [{**container(limits={GPU: "1"}), "ports": [opened]}]}
+
+
+SERVES = running("ml/y", "n0", 1, placement=Placement(host_ports=(HostPort(8080, ip="10.0.0.1"),)))
 AFFINE, APART = f"affinity.podAffinity.{REQUIRED}[].", f"affinity.podAntiAffinity.{REQUIRED}[]."
 Z = {"matchLabels": {"app": "z"}}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[Node, ...], tuple[Pod, ...]]] = {
@@ -254,6 +264,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[Node, ...], tuple[P
     f"{APART}namespaceSelector": (apart(), apart(namespaceSelector={}), (PLAIN,), (FOREIGN,)),
     f"{APART}namespaces": (apart(), apart(namespaces=["ml", "web"]), (PLAIN,), (FOREIGN,)),
     f"{APART}topologyKey": (apart(topologyKey="zone"), apart(), (PLAIN,), (ALIKE,)),
+    "containers[].ports[].hostPort": (port(80), port(8080), (BARE,), (SERVES,)),
+    "containers[].ports[].hostIP": (port(8080, hostIP="10.0.0.2"), port(8080, hostIP="10.0.0.1"), (BARE,), (SERVES,)),
+    "containers[].ports[].protocol": (port(8080, protocol="UDP"), port(8080), (BARE,), (SERVES,)),
     "initContainers[].restartPolicy": (
         {"initContainers": [container("i", limits={GPU: "8"})], "containers": [container(limits={GPU: "1"})]},
         {"initContainers": [{**container("i", limits={GPU: "8"}), "restartPolicy": "Always"}]},
@@ -319,3 +332,14 @@ def test_pods_without_accelerators_count_as_others_do(
 
 def test_a_selector_of_nothing_refuses_nothing() -> None:
     assert landed(apart(labelSelector=None), PLAIN) == "n0"
+
+
+def test_few_pods_of_the_frameworks_samples_have_a_field_that_is_not_modelled() -> None:
+    """As their controllers made them. They are examples, and say little of what real fleets ask for."""
+    samples = Path(__file__).parents[1] / "fixtures" / "cluster" / "frameworks"
+    read = [RecordedCluster(each).read(datetime(2100, 1, 1, tzinfo=UTC)) for each in sorted(samples.iterdir())]
+    pods = [each for cluster in read for each in cluster.pods]
+    refused = Counter(field for each in pods for field in each.placement.unmodelled)
+    print(f"{len(pods)} Pods, not modelled: {dict(refused)}")
+    assert len(pods) > 50
+    assert sum(bool(each.placement.unmodelled) for each in pods) <= 0.05 * len(pods), refused

@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.act.placement import Nowhere, Room, waiting_groups
-from gpuwatch.facts.model.cluster import Node, NodeTerm, Placement, Pod, PodTerm, Requirement, Spread, Taint, Toleration
+from gpuwatch.facts.model.cluster import (
+    ClaimedVolume,
+    FreeVolume,
+    HostPort,
+    Node,
+    NodeTerm,
+    Placement,
+    Pod,
+    PodTerm,
+    Requirement,
+    Spread,
+    Taint,
+    Toleration,
+)
 from plan.fleet import GPU, NOW, node, pod
 
 TAINT = Taint("dedicated", "vision", "NoSchedule")
@@ -276,6 +289,109 @@ def test_unequal_pods_are_packed_and_a_first_try_that_fails_is_taken_back() -> N
 
 def test_a_claim_lands_nowhere_because_nobody_can_tell() -> None:
     assert "ResourceClaim" in said([node("n0")], new("x", accelerators={}, claims=("c",)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken", "free"),
+    [
+        (HostPort(80), HostPort(80), False),
+        (HostPort(80), HostPort(81), True),
+        (HostPort(80), HostPort(80, "UDP"), True),
+        (HostPort(80), HostPort(80, ip="10.0.0.1"), False),
+        (HostPort(80, ip="10.0.0.1"), HostPort(80), False),
+        (HostPort(80, ip="10.0.0.1"), HostPort(80, ip="10.0.0.1"), False),
+        (HostPort(80, ip="10.0.0.1"), HostPort(80, ip="10.0.0.2"), True),
+    ],
+)
+def test_a_host_port_that_a_pod_of_the_node_has_is_taken(asked: HostPort, taken: HostPort, free: bool) -> None:
+    held = pod("ml/serves", "n0", placement=Placement(host_ports=(HostPort(7), taken)))
+    assert lands([node("n0")], placed(host_ports=(asked,)), held=(held,)) is free
+    beside = Room([node("n0")], (), {}, [replace(held, accelerators={})])
+    assert isinstance(beside.copy().land([placed(host_ports=(asked,))]), Nowhere) is not free
+    if not free:
+        assert "n0: its host port 80 is taken by Pod ml/serves" in said(
+            [node("n0")], placed(host_ports=(asked,)), held=(held,)
+        )
+
+
+def test_pods_of_a_gang_with_one_host_port_land_on_a_node_each() -> None:
+    gang = [new(f"x{i}", placement=Placement(host_ports=(HostPort(80),))) for i in range(2)]
+    assert sorted(dict(land([node("n0"), node("n1")], *gang)).values()) == ["n0", "n1"]  # type: ignore[call-overload]
+    assert not lands([node("n0")], *gang)
+    (count,) = [number for _, number, _ in Room([node("n0")], (), {}).copies(gang[0])]
+    assert count == 1
+
+
+ZONE_B = (NodeTerm((Requirement("zone", "In", ("b",)),)),)
+BOUND = ClaimedVolume(claim="ml/data", terms=ZONE_B, where="is bound to a volume in zone b")
+
+
+def claiming(name: str, *volumes: ClaimedVolume) -> Pod:
+    return new(name, placement=Placement(volumes=volumes))
+
+
+def test_a_claim_that_is_bound_is_where_its_volume_is() -> None:
+    a, b = node("n0", labels={"zone": "a"}), node("n1", labels={"zone": "b"})
+    assert land([a, b], claiming("x", BOUND)) == {"ml/x": "n1"}
+    assert "n0: claim ml/data is bound to a volume in zone b." in said([a], claiming("x", BOUND))
+    assert lands([a], claiming("x", replace(BOUND, terms=None)))
+    assert not lands([a, b], claiming("x", replace(BOUND, terms=())))
+
+
+def test_a_claim_for_one_pod_alone() -> None:
+    alone = ClaimedVolume(claim="ml/data", alone=True)
+    user = pod("ml/user", "n1", placement=Placement(volumes=(ClaimedVolume(claim="ml/data"),)))
+    nodes = [node("n0"), node("n1")]
+    assert lands(nodes, claiming("x", alone))
+    assert "claim ml/data is for one Pod alone, and Pod ml/user uses it" in said(
+        nodes, claiming("x", alone), held=(user,)
+    )
+    assert lands(nodes, claiming("x", replace(alone, alone=False)), held=(user,))
+    assert lands(nodes, claiming("x", replace(alone, claim="ml/other")), held=(user,))
+    assert not lands(nodes, claiming("x", alone), claiming("y", alone))
+
+
+def local(*names: str) -> ClaimedVolume:
+    """A claim for which there are free volumes, each on the Node n of its number."""
+    free = tuple(
+        FreeVolume(each, (NodeTerm((Requirement("kubernetes.io/hostname", "In", (f"n{each[1]}",)),)),))
+        for each in names
+    )
+    return ClaimedVolume(claim="ml/data", terms=(), free=free, where="finds no free volume")
+
+
+def test_a_free_volume_is_taken_once() -> None:
+    nodes = [node("n0"), node("n1")]
+    one, two = claiming("x", local("v0", "v1")), claiming("y", replace(local("v0", "v1"), claim="ml/other"))
+    assert land(nodes, claiming("x", local("v1"))) == {"ml/x": "n1"}
+    assert sorted(dict(land(nodes, one, two)).values()) == ["n0", "n1"]  # type: ignore[call-overload]
+    assert not lands([node("n0")], one, two)
+    assert "claim ml/data finds no free volume" in said([node("n0")], claiming("x", local("v1")))
+    # A volume that can be made where there is no free one.
+    assert lands([node("n0")], claiming("x", local()), claiming("y", local())) is False
+    assert lands([node("n0")], one, claiming("y", replace(local("v0"), terms=None)))
+    # Two claims of one Pod need two volumes.
+    assert not lands([node("n0")], claiming("x", local("v0"), replace(local("v0"), claim="ml/other")))
+    assert lands([node("n0")], claiming("x", local("v0"), replace(local("v00"), claim="ml/other")))
+
+
+def test_a_free_volume_is_free_again_when_a_try_is_taken_back() -> None:
+    room = Room([node("n0")], (), {})
+    asks = claiming("x", local("v0"))
+    assert not isinstance(room.land([asks]), Nowhere)
+    assert isinstance(room.copy().land([claiming("y", local("v0"))]), Nowhere)
+    room.without([asks.ref])
+    assert not isinstance(room.land([claiming("y", local("v0"))]), Nowhere)
+
+
+def test_a_node_attaches_a_bounded_number_of_volumes_of_a_driver() -> None:
+    csi = ClaimedVolume(claim="ml/data", driver="ebs")
+    user = pod("ml/user", "n0", placement=Placement(volumes=(csi,)))
+    assert lands([node("n0", attachable={"ebs": 1})], claiming("x", csi))
+    assert "it attaches no more volumes of ebs" in said([node("n0", attachable={"ebs": 1})], claiming("x", csi, csi))
+    assert not lands([node("n0", attachable={"ebs": 1})], claiming("x", csi), held=(user,))
+    assert lands([node("n0", attachable={"ebs": 2})], claiming("x", csi), held=(user,))
+    assert lands([node("n0", attachable={"efs": 0})], claiming("x", csi), held=(user,))
 
 
 def test_nodes_that_are_out_take_nothing_and_say_why() -> None:

@@ -19,7 +19,18 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.policy import PlanPolicy
 from gpuwatch.act.whatif import Change, ChangeKind, WhatIf, what_if
 from gpuwatch.app.cli.main import cli
-from gpuwatch.facts.model.cluster import Gang, Node, NodeTerm, Placement, Pod, Requirement, Taint, Toleration
+from gpuwatch.facts.model.cluster import (
+    ClaimedVolume,
+    Gang,
+    HostPort,
+    Node,
+    NodeTerm,
+    Placement,
+    Pod,
+    Requirement,
+    Taint,
+    Toleration,
+)
 from gpuwatch.facts.model.telemetry import Device
 from gpuwatch.say.whatif_tables import asked_words, whatif_tables
 from kube import cluster_json
@@ -68,6 +79,25 @@ def test_why_they_do_not_and_who_waits_before_them() -> None:
     assert found.ahead == ("ml/first",)
     assert "would land nowhere" in found.reason
     assert found.against == {GPU: 2, "taint spot": 1, "out of service": 1}
+
+
+def test_host_ports_and_claims_are_causes_in_words() -> None:
+    port = (HostPort(8080),)
+    nodes = [node("n0", labels={"zone": "a"}), node("n1", labels={"zone": "b"}), node("n2", attachable={"ebs": 0})]
+    serves = [pod(f"ml/s{number}", f"n{number}", 1, placement=Placement(host_ports=port)) for number in range(2)]
+    found = asked(nodes[:2], new(gpus=1, placement=Placement(host_ports=port)), held=serves)
+    assert "n0: its host port 8080 is taken by Pod ml/s0" in found.reason
+    assert found.against == {"its host port 8080 is taken": 2}
+    zone = (NodeTerm(labels=(Requirement("zone", "In", ("b",)),)),)
+    data = ClaimedVolume(claim="ml/data", terms=zone, where="is bound to a volume in zone b", driver="ebs")
+    found = asked([nodes[0], nodes[2]], new(placement=Placement(volumes=(data,))))
+    assert "n0: claim ml/data is bound to a volume in zone b" in found.reason
+    assert found.against == {"claim ml/data is bound to a volume in zone b": 2}
+    found = asked(nodes[2:], new(placement=Placement(volumes=(replace(data, terms=None),))))
+    assert found.against == {"it attaches no more volumes of ebs": 1}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(whatif_tables("1 Pod", found))
+    assert "it attaches no more volumes of ebs" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_what_is_not_modelled_is_told_and_nothing_is_tried() -> None:

@@ -1,15 +1,15 @@
 """Could the scheduler place these Pods, a gang all at once, beside everything that runs?
 
 Considered: accelerators (MIG profiles are resources of their own), CPU, memory, the number of Pods, taints, node
-selector and affinity, Pod affinity and anti-affinity, topology spread. A Pod with any other field that may restrict it
-(kube/pod_fields.yaml), such as a volume claim, lands nowhere. Unknown means no. The plan's moves and the MIG plan ask
-the same simulation. Pure.
+selector and affinity, Pod affinity and anti-affinity, topology spread, host ports, volume claims. A Pod with any other
+field that may restrict it (kube/pod_fields.yaml), or with a claim of which that is not known, lands nowhere. Unknown
+means no. The plan's moves and the MIG plan ask the same simulation. Pure.
 """
 
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.facts.model.cluster import HOSTNAME, Node, NodeTerm, Placement, Pod, PodTerm, Spread, Taint, Toleration
@@ -32,12 +32,14 @@ class Nowhere:
 
 @dataclass(slots=True)
 class FreeResources:
-    """What is left of one Node. pods: None where its limit is unknown."""
+    """What is left of one Node. pods: None where its limit is unknown. volumes: by CSI driver, where it has a limit; a
+    volume of two Pods counts twice."""
 
     accelerators: dict[str, int]
     cpu_cores: float
     memory_bytes: int
     pods: int | None
+    volumes: dict[str, int]
 
     def take(self, pod: Pod, sign: int = 1) -> None:
         for name, count in pod.accelerators.items():
@@ -46,6 +48,9 @@ class FreeResources:
         self.memory_bytes -= sign * pod.memory_bytes
         if self.pods is not None:
             self.pods -= sign
+        for volume in pod.placement.volumes:
+            if volume.driver in self.volumes:
+                self.volumes[volume.driver] -= sign
 
     def lacks(self, pod: Pod) -> Iterator[tuple[float, str]]:
         """(missing share of the need, description) of each resource that is short; nothing where the Pod fits."""
@@ -63,6 +68,9 @@ class FreeResources:
             yield 1 - room / pod.memory_bytes, words
         if self.pods is not None and self.pods < 1:
             yield 1.0, "it takes no more Pods"
+        for driver, count in Counter(volume.driver for volume in pod.placement.volumes).items():
+            if self.volumes.get(driver, count) < count:
+                yield 1.0, f"it attaches no more volumes of {driver}"
 
     def bounds(self, cpu_cores: float, memory_bytes: float) -> dict[str, float]:
         """How many Pods with these requests fit, by each resource but accelerators; inf where nothing bounds them."""
@@ -90,11 +98,13 @@ def unallocated(node: Node) -> FreeResources:
         node.cpu_cores - node.other_cpu_cores,
         node.memory_bytes - node.other_memory_bytes,
         None if node.max_pods is None else node.max_pods - node.other_pods,
+        dict(node.attachable),
     )
 
 
 class PlacedPods:
-    """Affinity, anti-affinity and topology spread of one Pod against placed Pods, computed once for all Nodes."""
+    """Affinity, anti-affinity, topology spread, host ports and volumes of one Pod against placed Pods, computed once
+    for all Nodes."""
 
     def __init__(
         self,
@@ -102,9 +112,12 @@ class PlacedPods:
         nodes: Mapping[str, Node],
         placed: Collection[tuple[Pod, str]],
         apart: Iterable[tuple[Pod, str]],
+        taken: Container[str],
     ) -> None:
-        """placed: Pods and their Nodes; apart: those of them with an anti-affinity."""
+        """placed: Pods and their Nodes; apart: those of them with an anti-affinity. taken: volumes that are not free
+        any more."""
         self._pod = pod
+        self._taken = taken
         place = pod.placement
 
         def where(key: str, *terms: PodTerm) -> frozenset[str]:
@@ -122,6 +135,19 @@ class PlacedPods:
                 if means(term, pod) and (name := label_of(nodes[at], term.topology_key)) is not None:
                     self._shunned.setdefault(term.topology_key, {}).setdefault(name, other.ref)
         self._spread = [(spread, self._counted(spread, nodes, placed)) for spread in place.spread]
+        self._ports = {
+            at: (port.port, other.ref)
+            for other, at in (placed if place.host_ports else ())
+            for port in place.host_ports
+            if any(map(port.clashes, other.placement.host_ports))
+        }
+        alone = {item.claim for item in place.volumes if item.alone}
+        self._users = {
+            item.claim: other.ref
+            for other, _ in (placed if alone else ())
+            for item in other.placement.volumes
+            if item.claim in alone
+        }
 
     def _counted(
         self, spread: Spread, nodes: Mapping[str, Node], placed: Iterable[tuple[Pod, str]]
@@ -137,9 +163,18 @@ class PlacedPods:
         found.update(domains[at] for other, at in placed if at in domains and counts(spread, self._pod, other))
         return found
 
+    def occupied(self, node: Node) -> str:
+        """Why Pods with the Pod's host ports or volumes rule out the Node; '' for no reason."""
+        if node.name in self._ports:
+            port, ref = self._ports[node.name]
+            return f"its host port {port} is taken by Pod {ref}"
+        for claim, ref in self._users.items():
+            return f"claim {claim} is for one Pod alone, and Pod {ref} uses it"
+        return volumes_on(self._pod, node, self._taken)[1]
+
     def quarrel(self, node: Node) -> str:
         """Why placed Pods rule out the Node; '' for no reason."""
-        return self.unfriendly(node) or self.uneven(node)
+        return self.occupied(node) or self.unfriendly(node) or self.uneven(node)
 
     def unfriendly(self, node: Node) -> str:
         """Why an affinity or anti-affinity does; '' for no reason."""
@@ -186,6 +221,7 @@ class Room:
         self._beside = [(pod, pod.node) for pod in beside if pod.node in self._nodes]
         self._shy = [item for item in self._beside if item[0].placement.pod_anti_affinity]
         self._unfit: dict[tuple[int, str], tuple[Placement, str]] = {}
+        self._taken: dict[str, PodRef] = {}  # volumes that were free, and for which Pod here they are taken
         for pod in pods:
             if pod.node in self._nodes and pod.phase in ("Running", "Pending"):
                 self.put(pod, pod.node)
@@ -196,6 +232,7 @@ class Room:
         made._beside, made._shy = self._beside, self._shy
         made._out, made._free = dict(self._out), dict(self._free)
         made._pods, made._apart = dict(self._pods), set(self._apart)
+        made._taken = dict(self._taken)
         made._own = set()
         self._own = set()
         return made
@@ -212,11 +249,15 @@ class Room:
             self._apart.discard(ref)
             if found is not None:
                 self._mine(found[1]).take(found[0], -1)
+                for name in [name for name, user in self._taken.items() if user == ref]:
+                    del self._taken[name]
 
     def put(self, pod: Pod, node: str) -> None:
         self._pods[pod.ref] = (pod, node)
         if pod.placement.pod_anti_affinity:
             self._apart.add(pod.ref)
+        if pod.placement.volumes and pod.node != node:
+            self._taken |= dict.fromkeys(volumes_on(pod, self._nodes[node], self._taken)[0], pod.ref)
         self._mine(node).take(pod)
 
     def node_of(self, ref: PodRef) -> str | None:
@@ -229,9 +270,10 @@ class Room:
 
     def copies(self, pod: Pod) -> Iterator[tuple[str, int, str]]:
         """Node, how many more Pods like this one it takes, and what bounds them: 'out of service', 'taint KEY',
-        'labels', 'other Pods', 'Pods', 'CPU', 'memory', or the name of the accelerator. Its own affinities do not
-        count."""
-        others = self._placed_pods(pod) if self._apart or self._shy else None
+        'labels', 'other Pods', 'Pods', 'CPU', 'memory', the name of the accelerator, or words on a host port or a
+        volume. Its own affinities do not count."""
+        place = pod.placement
+        others = self._placed_pods(pod) if self._apart or self._shy or place.host_ports or place.volumes else None
         for name, node in self._nodes.items():
             free = self._free[name]
             bounds = {
@@ -245,8 +287,15 @@ class Room:
                 against = f"taint {taint.key}"
             elif unselected(pod, node):
                 against = "labels"
+            elif others is not None and (occupied := others.occupied(node)):
+                against = occupied.partition(" by Pod ")[0]
             elif others is not None and others.quarrel(node):
                 against = "other Pods"
+            if place.host_ports:
+                bounds["its host ports"] = 1.0
+            for driver, count in Counter(item.driver for item in place.volumes).items():
+                if driver in free.volumes:
+                    bounds[f"it attaches no more volumes of {driver}"] = float(max(free.volumes[driver], 0) // count)
             least = min(bounds, key=lambda each: bounds[each])
             yield (name, 0, against) if against else (name, int(bounds[least]), least)
 
@@ -294,7 +343,7 @@ class Room:
     def _mine(self, node: str) -> FreeResources:
         if node not in self._own:
             shared = self._free[node]
-            self._free[node] = replace(shared, accelerators=dict(shared.accelerators))
+            self._free[node] = replace(shared, accelerators=dict(shared.accelerators), volumes=dict(shared.volumes))
             self._own.add(node)
         return self._free[node]
 
@@ -387,11 +436,12 @@ class Room:
 
     def _choosy(self, pod: Pod) -> bool:
         place = pod.placement
-        return bool(place.pod_affinity or place.pod_anti_affinity or place.spread or self._apart or self._shy)
+        own = place.pod_affinity or place.pod_anti_affinity or place.spread or place.host_ports
+        return bool(own or self._apart or self._shy or any(item.alone or item.free for item in place.volumes))
 
     def _placed_pods(self, pod: Pod) -> PlacedPods:
         apart = [self._pods[ref] for ref in sorted(self._apart)]
-        return PlacedPods(pod, self._nodes, [*self._pods.values(), *self._beside], [*apart, *self._shy])
+        return PlacedPods(pod, self._nodes, [*self._pods.values(), *self._beside], [*apart, *self._shy], self._taken)
 
     def _nowhere(self, pod: Pod, before: int, of: int, within: Collection[str] | None) -> Nowhere:
         """The reason, with the Node that lacks the fewest resources, then the smallest share."""
@@ -405,7 +455,7 @@ class Room:
             if name in self._out:
                 words.insert(0, self._out[name])
             words += [text for text in (self._never(pod, node),) if text]
-            if others is not None and (quarrel := others.quarrel(node)):
+            if others is not None and (quarrel := others.quarrel(node)) and quarrel not in words:
                 words.append(quarrel)
             rank = (len(words), sum(share for share, _ in lacks), name)
             if words and (best is None or rank < best[0]):
@@ -499,7 +549,7 @@ def unfit(pod: Pod, node: Node) -> str:
     """Why the Pod may not run on the Node; '' where it may."""
     if taint := untolerated(pod, node):
         return f"its taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
-    return unselected(pod, node)
+    return unselected(pod, node) or volumes_on(pod, node)[1]
 
 
 def untolerated(pod: Pod, node: Node) -> Taint | None:
@@ -517,6 +567,23 @@ def unselected(pod: Pod, node: Node) -> str:
     if place.node_terms and not any(_term_holds(term, node) for term in place.node_terms):
         return "the required node affinity does not hold"
     return ""
+
+
+def volumes_on(pod: Pod, node: Node, taken: Container[str] = ()) -> tuple[Sequence[str], str]:
+    """The free volumes that the Pod's claims get on the Node, by the scheduler's choice; or why a claim gets none, ''
+    where each does. taken: no longer free."""
+    chosen: list[str] = []
+    for item in pod.placement.volumes:
+        free = (each for each in item.free if each.name not in taken and each.name not in chosen)
+        if (found := next((each.name for each in free if _one_holds(each.terms, node)), None)) is not None:
+            chosen.append(found)
+        elif not _one_holds(item.terms, node):
+            return (), f"claim {item.claim} {item.where}"
+    return chosen, ""
+
+
+def _one_holds(terms: Sequence[NodeTerm] | None, node: Node) -> bool:
+    return terms is None or any(_term_holds(term, node) for term in terms)
 
 
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:

@@ -199,7 +199,7 @@ class Kind:
 
     @property
     def plural(self) -> str:
-        return f"{self.kind.lower()}s"
+        return f"{self.kind.lower()}{'es' if self.kind.endswith('s') else 's'}"
 
     @property
     def api_version(self) -> str:

@@ -84,12 +84,51 @@ class Spread:
     selects_none: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A port of its Node that a Pod takes. ip: '' for each address of the Node."""
+
+    port: int
+    protocol: str = "TCP"
+    ip: str = ""
+
+    def clashes(self, other: "HostPort") -> bool:
+        alike = (self.port, self.protocol) == (other.port, other.protocol)
+        return alike and (self.ip == other.ip or not self.ip or not other.ip)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeVolume:
+    """A PersistentVolume without a claim. terms: as of `ClaimedVolume`."""
+
+    name: str
+    terms: tuple[NodeTerm, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedVolume:
+    """What a volume claim of a Pod asks of a Node.
+
+    claim: namespace/name. terms: where its volume is or can be made: one has to match, None for any Node, () for none.
+    free: the first that fits the Node is taken in place of a new one. where: why a Node does not fit, as the claim's
+    predicate. alone: no second Pod may use it (ReadWriteOncePod). driver: what attaches it by CSI; '' where nothing.
+    """
+
+    claim: str
+    terms: tuple[NodeTerm, ...] | None = None
+    free: tuple[FreeVolume, ...] = ()
+    where: str = ""
+    alone: bool = False
+    driver: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Hard constraints on where the scheduler may place a Pod, without preferences.
 
     node_terms: one of them has to match; () allows any Node. gated: scheduling gates hold it back, not resources.
-    unmodelled: fields of the Pod's spec that may restrict it further, each with why nothing more is known.
+    volumes: of its claims, in the order in which the scheduler serves them. unmodelled: fields of the Pod's spec that
+    may restrict it further, each with why nothing more is known.
     """
 
     tolerations: tuple[Toleration, ...] = ()
@@ -98,6 +137,8 @@ class Placement:
     pod_affinity: tuple[PodTerm, ...] = ()
     pod_anti_affinity: tuple[PodTerm, ...] = ()
     spread: tuple[Spread, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+    volumes: tuple[ClaimedVolume, ...] = ()
     gated: bool = False
     unmodelled: tuple[str, ...] = ()
 
@@ -113,7 +154,8 @@ class Node:
     """A Node. `accelerators` (capacity) and `allocatable` count extended resources by name, e.g. nvidia.com/gpu.
 
     cpu_cores, memory_bytes, max_pods: allocatable; max_pods is None where not reported. other_*: requests of the Pods
-    without accelerators, which the Cluster does not list.
+    without accelerators, which the Cluster does not list. attachable: CSI driver → how many volumes it attaches at
+    most, where there is a bound, less those of others than Pods with accelerators.
     """
 
     name: str
@@ -133,6 +175,7 @@ class Node:
     other_cpu_cores: float = 0.0
     other_memory_bytes: int = 0
     other_pods: int = 0
+    attachable: Mapping[str, int] = field(default_factory=dict)
     gpu_product: str = ""  # nvidia.com/gpu.product without its -SHARED and -MIG-… suffixes
     gpu_count: int = 0
     mig_strategy: str = ""  # none, single, mixed, '' unknown
@@ -375,7 +418,8 @@ class Cluster:
     pods: tuple[Pod, ...] = ()
     # Pods without accelerators, whose Workload also has Pods with some, or whose Node has accelerators.
     companions: tuple[Pod, ...] = ()
-    # Placed Pods without accelerators that an affinity or a spread of a Pod with some means, or that keep one away.
+    # Placed Pods without accelerators that an affinity or a spread of a Pod with some means, or that keep one away: by
+    # anti-affinity, a host port, or a volume claim that one Pod alone may use.
     bystanders: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
     # Owners and Kueue Workloads that gpuwatch has marked, with Pods or without.

@@ -40,6 +40,7 @@ from gpuwatch.sources.kube.owners import (
 )
 from gpuwatch.sources.kube.pods import HeldPod, OtherPod, companion, exporter_nodes, take_pod, with_others
 from gpuwatch.sources.kube.reader import ClusterError
+from gpuwatch.sources.kube.volumes import read_volumes
 
 T = TypeVar("T")
 
@@ -77,6 +78,14 @@ class _ReadProgress:
                 self.lose(fact, places, found.failure.detail)
         return found
 
+    def aside(self, kind: Kind, take: Take[T]) -> Listing[T]:
+        """Objects whose absence makes nothing else unknown: a failure is a gap for people alone."""
+        found = self.source.objects(kind, take)
+        self.gaps += found.bad
+        if found.failure is not None and found.failure.kind is not GapKind.NOT_SERVED:
+            self.gaps.append(found.failure)
+        return found
+
     def lose(self, fact: FactKind, places: Iterable[str], why: str) -> None:
         """places: namespace/name of missing objects, '' if unknown."""
         for place in places:
@@ -97,10 +106,12 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         raise ClusterError("; ".join(f"{gap.what}: {gap.detail}" for gap in reading.gaps))
     exporters = [taken.exporter for taken in pods.items if taken.exporter is not None]
     held = _existing_at(now, [taken.held for taken in pods.items if taken.held is not None], reading)
+    without = [taken.other for taken in pods.items if taken.other is not None]
+    volumes = read_volumes(reading.aside, held, without)
+    held = [volumes.resolved(item) for item in held] if volumes else held
     admitted = reading.objects(FactKind.GANGS, kueue.WORKLOAD, TakeOwner(kueue.WORKLOAD), optional=True)
     reading.gaps += [item.misread for item in admitted.items if item.misread]
     gpu_nodes = {item.node.name for item in nodes.items if item.offers}
-    without = [taken.other for taken in pods.items if taken.other is not None]
     others = _companions(held, without, gpu_nodes)
     index = read_owners(held, lambda kind, version, uids: source.objects(kind, TakeOwner(kind, uids), version), others)
     reading.gaps += index.gaps
@@ -123,12 +134,17 @@ def read_cluster(source: Source, now: datetime) -> Cluster:
         reading.objects(FactKind.CLAIMS, kinds.DEVICE_TAINT, take_rule, optional=True, places=()) if slices else None
     )
     gpus = published(slices or (), [rule for rule in rules.items if rule is not None] if rules else ())
+    attachable = volumes.attachable(held, without) if volumes else {}
     addresses, shared = node_names(nodes.items)
     reading.gaps += shared
     return Cluster(
         nodes=with_others(
             (
-                replace(item.node, published=None if slices is None else gpus.get(item.node.name, {}))
+                replace(
+                    item.node,
+                    published=None if slices is None else gpus.get(item.node.name, {}),
+                    attachable=attachable.get(item.node.name, {}),
+                )
                 for item in nodes.items
             ),
             without,

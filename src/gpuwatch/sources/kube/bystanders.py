@@ -1,4 +1,5 @@
-"""Pods without accelerators that decide where Pods with some may be: by affinity, anti-affinity or topology spread.
+"""Pods without accelerators that decide where Pods with some may be: by affinity, anti-affinity or topology spread, by
+a host port, or by a volume claim that one Pod alone may use.
 
 A large cluster has a hundred thousand Pods, and few of them are meant; so selectors are looked up by one of their
 labels.
@@ -24,8 +25,16 @@ def bystanders_of(held: Sequence[HeldPod], others: Sequence[OtherPod]) -> tuple[
             by_label[pod.namespace, label].append(pod)
             by_label["", label].append(pod)
     terms = _terms(pods)
+    ports = {(port.port, port.protocol) for pod in pods for port in pod.placement.host_ports}
+    alone = {volume.claim for pod in pods for volume in pod.placement.volumes if volume.alone}
     found = []
     for item in others:
+        if item.node and (
+            any((port.port, port.protocol) in ports for port in item.host_ports)
+            or any(f"{item.namespace}/{claim}" in alone for claim in item.claims)
+        ):
+            found.append(companion(item).pod)
+            continue
         if not item.node or not (terms or item.pod_anti_affinity):
             continue
         labels = [*zip(item.label_keys, item.label_values, strict=True), None]

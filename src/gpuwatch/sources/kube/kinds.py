@@ -13,6 +13,12 @@ QUOTA = Kind("", "ResourceQuota", ("v1",))
 CLAIM = Kind("resource.k8s.io", "ResourceClaim", ("v1", "v1beta2", "v1beta1"))
 SLICE = Kind("resource.k8s.io", "ResourceSlice", ("v1", "v1beta2", "v1beta1"))
 DEVICE_TAINT = Kind("resource.k8s.io", "DeviceTaintRule", ("v1", "v1beta2", "v1alpha3"))
+VOLUME_CLAIM = Kind("", "PersistentVolumeClaim", ("v1",))
+VOLUME = Kind("", "PersistentVolume", ("v1",))
+STORAGE_CLASS = Kind("storage.k8s.io", "StorageClass", ("v1",))
+CSI_DRIVER = Kind("storage.k8s.io", "CSIDriver", ("v1",))
+CSI_NODE = Kind("storage.k8s.io", "CSINode", ("v1",))
+ATTACHMENT = Kind("storage.k8s.io", "VolumeAttachment", ("v1",))
 
 LISTED_OWNERS = {key: kind for key, kind in frameworks.OWNERS.items() if kind.versions}
 """Controllers that the walk over owners lists. All others are of an unknown kind: reported, never acted on."""
@@ -26,6 +32,12 @@ LISTED = (
     CLAIM,
     SLICE,
     DEVICE_TAINT,
+    VOLUME_CLAIM,
+    VOLUME,
+    STORAGE_CLASS,
+    CSI_DRIVER,
+    CSI_NODE,
+    ATTACHMENT,
     *LISTED_OWNERS.values(),
     kueue.WORKLOAD,
     *AUTOSCALERS,

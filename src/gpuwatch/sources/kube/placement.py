@@ -13,11 +13,13 @@ import yaml
 
 from gpuwatch.facts.catalog.tables import checked, packaged
 from gpuwatch.facts.frameworks.owner import Wire
-from gpuwatch.facts.model.cluster import NodeTerm, Placement, PodTerm, Requirement, Spread, Toleration
+from gpuwatch.facts.model.cluster import HostPort, NodeTerm, Placement, PodTerm, Requirement, Spread, Toleration
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.resources import is_accelerator, quantity
 
 _ANYWHERE = Placement()
+_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 -- what a Pod may write in place of nothing
+_ports = msgspec.json.Decoder(list[wire.Port] | None)
 
 
 def placement(
@@ -40,10 +42,23 @@ def placement(
             for item in spec.topology_spread_constraints or ()
             if item.when_unsatisfiable != "ScheduleAnyway"
         ),
+        host_ports=host_ports(spec),
         gated=bool(spec.scheduling_gates),
         unmodelled=unmodelled,
     )
     return _ANYWHERE if found == _ANYWHERE else found
+
+
+def host_ports(spec: wire.PodSpec) -> tuple[HostPort, ...]:
+    """Of its containers and sidecars. With hostNetwork the API server writes each container's port as one."""
+    sidecars = (item for item in spec.init_containers or () if item.restart_policy == "Always")
+    naming = (item.ports for item in (*sidecars, *(spec.containers or ())) if b"hostPort" in bytes(item.ports))
+    return tuple(
+        HostPort(port.host_port, port.protocol or "TCP", (port.host_ip or "").replace(_EVERY_ADDRESS, ""))
+        for ports in naming
+        for port in _ports.decode(ports) or ()
+        if port.host_port
+    )
 
 
 def anti_affinity(spec: wire.PodSpec, namespace: str) -> tuple[PodTerm, ...]:

@@ -12,11 +12,20 @@ from typing import TypeVar
 import msgspec
 
 from gpuwatch.facts.frameworks.owner import OwnerRef
-from gpuwatch.facts.model.cluster import HeldDevice, Node, Placement, Pod, PodTerm, Toleration
+from gpuwatch.facts.model.cluster import (
+    ClaimedVolume,
+    HeldDevice,
+    HostPort,
+    Node,
+    Placement,
+    Pod,
+    PodTerm,
+    Toleration,
+)
 from gpuwatch.facts.model.telemetry import PodRef
 from gpuwatch.sources.kube import wire
 from gpuwatch.sources.kube.decode import own_annotations
-from gpuwatch.sources.kube.placement import anti_affinity, placement, tolerations, unmodelled_fields
+from gpuwatch.sources.kube.placement import anti_affinity, host_ports, placement, tolerations, unmodelled_fields
 from gpuwatch.sources.kube.resources import accelerator_counts, names_accelerator, pod_requests
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -42,14 +51,23 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 _Shared = TypeVar("_Shared", bound=Hashable)
 
 
+class ClaimUse(msgspec.Struct, frozen=True, gc=False):
+    """A volume of a Pod by a claim. template: of the claim that is made for the Pod, and ends with it."""
+
+    volume: str
+    claim: str
+    template: wire.VolumeClaimSpec | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class HeldPod:
-    """A Pod with accelerators, and what the owner walk and the gang recognition need beside the model."""
+    """A Pod with accelerators, and what the owner walk, the gang recognition and the landing need beside the model."""
 
     pod: Pod
     controller: OwnerRef | None
     static: bool
     scheduling_group: str  # pod.spec.schedulingGroup.podGroupName
+    claims: tuple[ClaimUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +99,8 @@ class OtherPod(msgspec.Struct, frozen=True, gc=False):
     tolerations: tuple[Toleration, ...] = ()
     scheduling_group: str = ""
     pod_anti_affinity: tuple[PodTerm, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+    claims: tuple[str, ...] = ()
 
 
 class TakenPod(msgspec.Struct, frozen=True, gc=False):
@@ -129,7 +149,22 @@ def _other(found: wire.WirePod) -> OtherPod | None:
         tolerations=tolerations(spec),
         scheduling_group=(spec.scheduling_group.pod_group_name if spec.scheduling_group else None) or "",
         pod_anti_affinity=anti_affinity(spec, meta.namespace),
+        host_ports=host_ports(spec),
+        claims=tuple(item.claim for item in _claim_uses(found)),
     )
+
+
+def _claim_uses(found: wire.WirePod) -> tuple[ClaimUse, ...]:
+    raw = bytes(found.spec.volumes)
+    if b"persistentVolumeClaim" not in raw and b"ephemeral" not in raw:
+        return ()  # most Pods: a volume with a token is all that they have
+    uses = []
+    for item in _volumes.decode(raw) or ():
+        if item.persistent_volume_claim:
+            uses.append(ClaimUse(item.name, str(item.persistent_volume_claim.get("claimName"))))
+        elif item.ephemeral and (template := item.ephemeral.get("volumeClaimTemplate")):
+            uses.append(ClaimUse(item.name, f"{found.metadata.name}-{item.name}", template.spec))
+    return tuple(uses)
 
 
 def companion(item: OtherPod) -> HeldPod:
@@ -144,7 +179,12 @@ def companion(item: OtherPod) -> HeldPod:
         cpu_cores=item.cpu_cores,
         memory_bytes=item.memory_bytes,
         priority=item.priority,
-        placement=Placement(tolerations=item.tolerations, pod_anti_affinity=item.pod_anti_affinity),
+        placement=Placement(
+            tolerations=item.tolerations,
+            pod_anti_affinity=item.pod_anti_affinity,
+            host_ports=item.host_ports,
+            volumes=tuple(ClaimedVolume(claim=f"{item.namespace}/{claim}") for claim in item.claims),
+        ),
         of_node=item.controller is not None and item.controller.kind in ("DaemonSet", "Node"),
     )
     return HeldPod(pod, item.controller, static=False, scheduling_group=item.scheduling_group)
@@ -206,6 +246,7 @@ def _held(found: wire.WirePod, unmodelled: tuple[str, ...]) -> HeldPod:
         controller=meta.controller,
         static=MIRROR in (meta.annotations or {}),
         scheduling_group=(group.pod_group_name if group else None) or "",
+        claims=_claim_uses(found),
     )
 
 

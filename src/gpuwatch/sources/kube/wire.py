@@ -145,7 +145,7 @@ class Container(Wire, frozen=True):
     image: str | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
-    ports: msgspec.Raw = msgspec.Raw(b"null")  # as list[Port] | None; decoded of exporters alone
+    ports: msgspec.Raw = msgspec.Raw(b"null")  # as list[Port] | None; decoded of exporters, and for host ports
 
 
 class PodClaim(Wire, frozen=True):
@@ -226,17 +226,36 @@ class PodSpec(Wire, frozen=True):
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
     scheduling_gates: list[msgspec.Raw] | None = None  # read only for whether there are any
-    volumes: msgspec.Raw = msgspec.Raw(b"null")  # as list[Volume] | None; decoded of exporters alone
+    volumes: msgspec.Raw = msgspec.Raw(b"null")  # as list[Volume] | None; decoded of exporters, and for claims
 
 
 class Port(Wire, frozen=True):
     container_port: int = 0
     name: str | None = None
     protocol: str | None = None
+    host_port: int | None = None
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+
+
+class VolumeClaimSpec(Wire, frozen=True):
+    volume_name: str | None = None
+    storage_class_name: str | None = None
+    access_modes: list[str] | None = None
+    resources: Resources | None = None
+    selector: LabelSelector | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+
+
+class ClaimTemplate(Wire, frozen=True):
+    spec: VolumeClaimSpec = VolumeClaimSpec()
 
 
 class Volume(Wire, frozen=True):
+    name: str = ""
     host_path: dict[str, str | None] | None = None  # path, type
+    persistent_volume_claim: dict[str, str | bool] | None = None  # claimName, readOnly
+    ephemeral: dict[str, ClaimTemplate | None] | None = None  # volumeClaimTemplate
 
 
 class ContainerState(Wire, frozen=True):
