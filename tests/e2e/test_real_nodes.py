@@ -254,7 +254,7 @@ def test_a_gang_whose_local_volume_is_on_the_broken_node_is_refused_with_that_re
     assert found is not None and found["candidate"]["target"]["name"].endswith("/tied")
     (refusal,) = found["refusals"]
     assert refusal["guard"] == "lands"
-    words = ("Pod team-a/tied-", "persistentVolumeClaim", "does not know in which zone or on which Node its volume is")
+    words = ("Pod team-a/tied-", "would land nowhere", "claim team-a/tied is bound to a volume on Node gpu-0")
     assert all(each in refusal["reason"] for each in words), refusal["reason"]
     assert installed.remediations("evict_gang", "tied") == []
     assert placed(installed, "tied") == before
