@@ -78,19 +78,21 @@ def most_frequent(found: Mapping[_T, int]) -> dict[_T, float]:
 
 def mix_of(pods: Iterable[Pod], room: Room) -> list[tuple[Pod, float]]:
     """A Pod for each of the most frequent requests, and the share of Pods that make it. Requests are equal where no
-    Node can tell them apart."""
+    Node can tell them apart. Without volumes and host ports: the next such Pod may have others."""
     kept_away, words, like = room.kept_away(), dict[int, str](), dict[object, Pod]()
     made: Counter[object] = Counter()
     for pod in sorted(pods, key=lambda each: each.ref):
         place = pod.placement
         if id(place) not in words:
-            words[id(place)] = repr(replace(place, gated=False, unmodelled=place.unmodelled[:1] and ("a field",)))
+            fields = place.unmodelled[:1] and ("a field",)
+            words[id(place)] = repr(replace(place, gated=False, unmodelled=fields, host_ports=(), volumes=()))
         asks = (*sorted(pod.accelerators.items()), pod.cpu_cores, pod.memory_bytes, bool(pod.claims))
         # Labels differ from Pod to Pod, but not in what these terms make of them.
         own = tuple(means(each, pod) for each in place.pod_affinity)
         spread = tuple((pod.namespace, counts(each, pod, pod)) for each in place.spread)
         key = (asks, words[id(place)], own, spread, kept_away(pod))
-        like.setdefault(key, pod)
+        if key not in like:
+            like[key] = replace(pod, placement=replace(place, host_ports=(), volumes=()))
         made[key] += 1
     return [(like[key], share) for key, share in most_frequent(made).items()]
 

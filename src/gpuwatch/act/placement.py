@@ -309,7 +309,7 @@ class Room:
                 continue
             node, free = self._nodes[name], self._free[name]
             if gone is not None:
-                free = replace(free, accelerators=dict(free.accelerators))
+                free = replace(free, accelerators=dict(free.accelerators), volumes=dict(free.volumes))
                 free.take(gone, -1)
             bounds = free.bounds(pod.cpu_cores, pod.memory_bytes)
             short = next((each for each in ("CPU", "memory", "Pods") if bounds.get(each, 1) < 1), "")
