@@ -15,10 +15,6 @@ DAY = 288
 """Windows."""
 
 
-def empty() -> ProfileBook:
-    return ProfileBook(until=START, step_seconds=STEP)
-
-
 # Whose profile it is
 
 
@@ -40,7 +36,7 @@ def test_a_profile_is_of_the_owner_the_container_and_the_kind_of_device() -> Non
 
 
 def test_a_pod_has_no_profile_of_its_own_once_its_owner_is_known() -> None:
-    book = update(empty(), windows(0.5, count=12), policy=AT_ONCE)
+    book = update(None, windows(0.5, count=12), policy=AT_ONCE)
     assert [key.workload for key in book.profiles] == ["Pod/team/pod"]
     book = update(book, windows(0.5, first=12, count=12), owners={"team/pod": "Job/team/train"}, policy=AT_ONCE)
     profile = only(book)
@@ -65,7 +61,7 @@ def test_a_profile_is_forgotten_when_it_was_not_seen_for_long_enough() -> None:
 
 
 def test_without_windows_the_book_stays_and_without_either_there_is_none() -> None:
-    book = empty()
+    book = ProfileBook(until=START, step_seconds=STEP)
     assert update(book) is book
     with pytest.raises(ValueError, match="neither windows nor a book"):
         update_book(None, (), {}, {}, (), AT_ONCE)
@@ -84,11 +80,11 @@ def test_start_up_is_left_out_of_the_cells_to_the_second() -> None:
 
 
 def test_a_start_that_nobody_saw_leaves_nothing_out() -> None:
-    profile = only(update(empty(), windows(0.5, count=12, memory_used_bytes=GIB)))
+    profile = only(update(None, windows(0.5, count=12, memory_used_bytes=GIB)))
     assert profile.left_out_seconds == {}
     assert (profile.runs[0].started, profile.runs[0].at_start_bytes) == (None, None)
     # Nor is it taken for one when the next update goes on.
-    once = update(empty(), windows(0.5, count=1, memory_used_bytes=GIB))
+    once = update(None, windows(0.5, count=1, memory_used_bytes=GIB))
     later = only(update(once, windows(0.5, first=1, count=1, memory_used_bytes=GIB)))
     assert later.left_out_seconds == {}
     assert later.runs[0].at_start_bytes is None
