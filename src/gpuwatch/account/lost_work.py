@@ -218,7 +218,7 @@ def _cause(failure: Sequence[Ending]) -> LossCause:
 
 def _saved(checkpoints: Sequence[Checkpoint], failed: float, since: float) -> tuple[float | None, bool]:
     """The newest checkpoint before the failure, in Unix seconds, and whether it is known that there was no newer one:
-    somebody looked in the last step before the failure, or later, and it was the newest. since: begin of that step."""
+    it was seen as the newest in the last step before the failure, or later. since: begin of that step."""
     before = [each for each in checkpoints if each.at.timestamp() < failed]
     if not before:
         return None, False

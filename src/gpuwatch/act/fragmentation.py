@@ -45,8 +45,8 @@ class Fragmentation:
     """Of one pool, GPU model and resource.
 
     free: units on Nodes in service that no Pod has. unallocatable: of them those that a request of the mix cannot use,
-    in expectation. causes: these by the first lack, and 'unknown': units of which nobody knows whether the request
-    could use them; these are not in `unallocatable`. blockers: the most CPU cores first, MOST_BLOCKERS at most.
+    in expectation. causes: these by the first lack; beside them 'unknown' has the units for which the landing cannot
+    tell, which are not in `unallocatable`. blockers: the most CPU cores first, MOST_BLOCKERS at most.
     """
 
     pool: str

@@ -2,7 +2,7 @@
 
 Considered: accelerators (MIG profiles are resources of their own), CPU, memory, the number of Pods, taints, node
 selector and affinity, Pod affinity and anti-affinity, topology spread, host ports, volume claims. A Pod with any other
-field that may restrict it (kube/pod_fields.yaml), or with a claim of which that is not known, lands nowhere. Unknown
+field that may restrict it (kube/pod_fields.yaml), or with a claim that is not wholly known, lands nowhere. Unknown
 means no. The plan's moves and the MIG plan ask the same simulation. Pure.
 """
 

@@ -47,10 +47,11 @@ class ChangeKind(StrEnum):
 class Change:
     """One change that places the Pods.
 
-    what: to do, as a sentence. subjects: a taint, the key of a label, a Node, workloads, or Pods. lost_gpu_hours: work
-    of others that is lost at most if it is done now; 0 where none is touched. places: where the Pods land then. value:
-    CPU cores or bytes of each Pod. refused: why gpuwatch would not do it itself; '' where it would, or where it never
-    does. when: the moment at which others lose least, a sentence; '' for now. first: the change that is needed as well.
+    what: to do, as a sentence. subjects: a taint, a label, a Node and perhaps its GPUs, workloads, or Pods.
+    lost_gpu_hours: work of others that is lost at most if it is done now; 0 where none is touched. places: where the
+    Pods land then. value: CPU cores or bytes of each Pod. refused: why gpuwatch would not do it itself; '' where it
+    would, or where it never does. when: the moment at which others lose least, a sentence; '' for now. first: the
+    change that is needed as well.
     """
 
     kind: ChangeKind
@@ -249,8 +250,7 @@ class _Trial:
                 )
 
     def _of_layouts(self) -> Iterator[Change]:
-        """Free GPUs of a Node that get as many MIG instances as they take, of the profile that is asked for; on the
-        first Node on which that is enough."""
+        """Partitions free GPUs into the MIG profile that is asked for, on the first Node where that places the Pods."""
         resource = next(iter(self.pods[0].accelerators), "")
         offered = (node for node in self._nodes() if node.mig_strategy == "mixed" and "/mig-" in resource)
         for node in offered:

@@ -162,7 +162,7 @@ class Volumes:
     users: Mapping[str, int]
 
     def resolved(self, item: HeldPod) -> HeldPod:
-        """The Pod with what its claims ask of Nodes. Those of which it is not known stay among its fields that are not
+        """The Pod with what its claims ask of Nodes. Claims for which that is not known stay fields that are not
         modelled."""
         place, sized = item.pod.placement, dict[str, tuple[Decimal, ClaimedVolume]]()
         unmodelled = [*place.unmodelled]
