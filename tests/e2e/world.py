@@ -231,9 +231,14 @@ class Installed:
             and asked.credential in (by or asked.credential,)
         ]
 
-    def disturbed(self, since: float = 0.0, by: str = "") -> list[str]:
-        """Of these writes those to objects that are not gpuwatch's own: 'patch nodes gpu-0 200' and so on."""
-        return [told(asked) for asked in self.writes(since, by) if asked.resource not in OWN]
+    def disturbed(self, since: float = 0.0, by: str = "", of: tuple[str, ...] = ("",)) -> list[str]:
+        """Of these writes those to objects that are not gpuwatch's own: 'patch nodes gpu-0 200' and so on. of: only
+        those whose path has one of these names in it."""
+        return [
+            told(asked)
+            for asked in self.writes(since, by)
+            if asked.resource not in OWN and any(name in asked.uri for name in of)
+        ]
 
     def out_of_turn(self) -> list[str]:
         """Writes to others' objects by a replica that was not the last one to take or renew the Lease, or later after
