@@ -28,15 +28,18 @@ DEMO := $(if $(SEED),--seed $(SEED)) $(if $(GPUS),--gpus $(GPUS)) $(if $(DAYS),-
 demo: $(STAMP)  ## A recorded fleet, or a new one (SEED=, GPUS=, DAYS=): what is found and what is missed, no cluster needed
 	$(BIN)/python -m lab.demo $(DEMO)
 
+# One more than cores: many tests wait for servers most of their time.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 # A file's tests stay on one worker, in their order: their servers are started once, and tests/deploy adds role to role.
 # Not `loadgroup`: with pytest 9.2 and pytest-xdist 3.8 it groups nothing, and says nothing (pytest-xdist #1386).
 test: parts  ## All tests; gets a real Prometheus and a Kubernetes API server first where they can be had
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/e2e -m "not npm and not image and not dist and not helm3 and not mutants and not versions and not thorough"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore=tests/e2e -m "not npm and not image and not dist and not helm3 and not mutants and not versions and not thorough"
 	$(E2E)
 
-# By itself: its processes keep to the clock, and need the machine for it. Two worlds side by side, as most of it is
+# By itself: its processes keep to the clock, and need the machine for it. Three worlds side by side, as most of it is
 # waiting; one on a cluster that is there.
-E2E := $(BIN)/python -m pytest $(if $(filter-out 0,$(E2E_EXISTING)),-n0,-n2 --dist loadfile) tests/e2e
+E2E := $(BIN)/python -m pytest $(if $(filter-out 0,$(E2E_EXISTING)),-n0,-n3 --dist loadfile) tests/e2e
 
 test-e2e: parts  ## gpuwatch as its own process in a living cluster, or with E2E_EXISTING=1 in the one of KUBECONFIG
 	$(E2E)
