@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from detect.test_contention import ALONE_A, ALONE_B, SHARED, SISTERS, A, B, dram, snapshot
+from gpuwatch.account.money import PriceList
 from gpuwatch.act.analysis import Policies, analyse, assess
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.app.cli.scope import Scope
+from gpuwatch.facts.catalog.instances import InstanceType
 from gpuwatch.facts.model.decision import (
     Analysis,
     Coverage,
@@ -25,7 +27,7 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.facts.model.telemetry import Device, Vendor
 from gpuwatch.say.explain import explain, explanation_tables
 from gpuwatch.say.tables import analysis_tables
-from plan.fleet import sick
+from plan.fleet import node, sick
 from report import terminal
 from report.terminal import analysis_of, flat
 
@@ -68,6 +70,59 @@ def shown(item: Analysis, rows: int = 30, scope: str = "") -> str:
 )
 def test_nothing_found_where_nothing_is_known_is_no_good_news(devices: int, health_unknown: int, says: str) -> None:
     assert says in shown(analysis(devices=devices, health_unknown=health_unknown))
+
+
+def idle(name: str) -> Finding:
+    return replace(unknown(f"ml/{name}"), verdict=Verdict.IDLE, devices=(name,))
+
+
+def broken(name: str) -> Finding:
+    return replace(unknown("x"), family=Family.HEALTH, verdict=Verdict.DEGRADED, devices=(name,))
+
+
+@pytest.mark.parametrize(
+    ("findings", "devices", "health_unknown", "says"),
+    [
+        ((), 0, 0, "Not known: the health of no GPU could be judged."),
+        ((), 8, 8, "Not known: the health of no GPU could be judged."),
+        ((), 8, 1, "Nothing to act on: none of 7 devices is degraded, and none of 0 Pods is proven idle, of those"),
+        ((broken("GPU-0"), broken("GPU-0")), 8, 0, "Act: 1 GPU is degraded."),
+        (
+            (broken("GPU-0"), idle("GPU-1"), idle("GPU-2")),
+            8,
+            0,
+            "Act: 1 GPU is degraded, and 2 allocated GPUs are idle.",
+        ),
+        ((replace(broken("GPU-0"), severity=Severity.CRITICAL),), 8, 8, "Act: 1 GPU is degraded (critical)."),
+    ],
+)
+def test_the_first_line_is_the_verdict(
+    findings: tuple[Finding, ...], devices: int, health_unknown: int, says: str
+) -> None:
+    assert shown(analysis(findings, devices, health_unknown)).lstrip().startswith(says)
+
+
+@pytest.mark.parametrize(("priced", "says"), [(True, "are idle, which costs 72 EUR a day."), (False, "are idle.")])
+def test_the_verdict_says_what_idle_gpus_cost_where_each_price_is_known(priced: bool, says: str) -> None:
+    """A MIG instance of two counts half: 2 EUR × 24 h for a GPU, and half of it for the instance."""
+    big = InstanceType(
+        name="big",
+        vendor="",
+        region="*",
+        gpu="A100-SXM4-80GB",
+        gpu_count=8,
+        price_per_hour=16.0,
+        currency="EUR",
+        price_date=AT.date(),
+        source="a contract",
+    )
+    labels = {"node.kubernetes.io/instance-type": "big" if priced else "small"}
+    nodes = (node("n0", labels=labels, gpu_count=8),)
+    devices = [replace(device(f"GPU-{n}"), node="n0") for n in range(2)]
+    devices.append(replace(device("MIG-1"), uuid="GPU-1", node="n0"))
+    item = analysis((idle("GPU-0"), idle("MIG-1")), 3)
+    item = replace(item, devices=tuple(devices), cluster=replace(item.cluster, nodes=nodes))
+    assert says in terminal.shown(analysis_tables(item, "a test", prices=PriceList([big], "EUR")))
 
 
 def test_findings_that_lack_the_same_are_one_line() -> None:

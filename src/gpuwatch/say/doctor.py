@@ -222,6 +222,21 @@ def installations(deployments: Iterable[Object]) -> str:
     )
 
 
+def _verdict(item: Diagnosis) -> Text:
+    """In one line: can gpuwatch judge this fleet, and what to do first."""
+    if item.unreadable:
+        lost = sorted({gap.what for gap in item.gaps if gap.kind in (GapKind.UNREACHABLE, GapKind.REFUSED)})
+        return Text(f"Not ready: {' and '.join(lost)} could not be read.\n", style="bold red")
+    blind = sum(not rule.present for rule in item.rules)
+    limited = len(item.rules) - blind
+    if not item.rules:
+        return Text("Ready: every rule has all the signals that it can use.\n", style="bold green")
+    told = [f"{plural(blind, 'rule')} can conclude nothing"] if blind else []
+    told += [f"{plural(limited, 'rule')} could know more"] if limited else []
+    lines = "`gpuwatch doctor -o wide` prints the lines that enable them."
+    return Text(f"Ready, with limits: {' and '.join(told)}. {lines}\n", style="bold yellow")
+
+
 def diagnosis_tables(item: Diagnosis, *, wide: bool = True) -> RenderableType:
     """wide: with every missing signal, and the lines that enable them."""
     grid = new_grid()
@@ -229,7 +244,7 @@ def diagnosis_tables(item: Diagnosis, *, wide: bool = True) -> RenderableType:
     grid.add_row("cluster", escape(item.cluster))
     for name, value in item.facts.items():
         grid.add_row(name, escape(value))
-    parts: list[RenderableType] = [grid, Text()]
+    parts: list[RenderableType] = [_verdict(item), grid, Text()]
     if gaps := gap_tables(item.gaps, rows=len(item.gaps), wide=wide):
         parts += [*gaps, Text()]
     if not item.rules:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from gpuwatch.account.money import PriceList
 from gpuwatch.facts.model.decision import (
     Analysis,
     Evidence,
@@ -35,15 +36,23 @@ def shown(of: Analysis | Snapshot) -> tuple[Device, ...]:
 
 
 def analysis_tables(
-    analysis: Analysis, source: str, *, scope: str = "", rows: int = 30, wide: bool = True
+    analysis: Analysis,
+    source: str,
+    *,
+    scope: str = "",
+    rows: int = 30,
+    wide: bool = True,
+    prices: PriceList | None = None,
 ) -> RenderableType:
-    """The most urgent first; tables are cut at `rows` lines, with a note. wide: with all reasons and evidence; else two
-    lines a row at most, for 80 columns. scope: what the analysis is about, where that is not all."""
+    """A line of verdict, then the most urgent first; tables are cut at `rows` lines, with a note. wide: with all
+    reasons and evidence; else two lines a row at most, for 80 columns. scope: what the analysis is about, where that is
+    not all. prices: for what idle GPUs cost."""
     by_verdict = grouped(analysis.findings, lambda finding: (finding.family, finding.verdict))
     devices = {device.id: device for device in analysis.devices}
     suspected = [item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE]
     unknown = [item for item in analysis.findings if item.verdict is Verdict.UNKNOWN and item not in suspected]
     parts: list[RenderableType] = [
+        _verdict(analysis, prices),
         _head(analysis, source, scope),
         _degraded(by_verdict[Family.HEALTH, Verdict.DEGRADED], analysis, devices, rows, wide),
         _idle(by_verdict[Family.IDLE, Verdict.IDLE], analysis, rows, wide),
@@ -67,6 +76,53 @@ def plan_tables(
     """What would be done now and what not, with the reasons, and the budgets in use; compact: a row for each."""
     shown = plan_parts(analysis, rows) if wide else plan_summary(analysis, rows, wide=False)
     return Group(_head(analysis, source, scope), *shown, *gap_tables(analysis.gaps, rows=rows, wide=wide))
+
+
+def _verdict(analysis: Analysis, prices: PriceList | None) -> RenderableType:
+    """What to act on, and what it costs, in one line; nothing found is no good news where nothing could be judged."""
+    coverage, devices = analysis.coverage, {device.id: device for device in analysis.devices}
+    broken = [item for item in analysis.findings if (item.family, item.verdict) == (Family.HEALTH, Verdict.DEGRADED)]
+    idle = [item for item in analysis.findings if (item.family, item.verdict) == (Family.IDLE, Verdict.IDLE)]
+
+    def gpus(findings: Iterable[Finding]) -> set[str]:
+        return {devices[name].uuid for item in findings for name in item.devices if name in devices}
+
+    told = []
+    if broken:
+        grave = sum(item.severity is Severity.CRITICAL for item in broken)
+        count = len(gpus(broken)) or len(broken)
+        told.append(f"{plural(count, 'GPU')} {'is' if count == 1 else 'are'} degraded{' (critical)' if grave else ''}")
+    if idle:
+        count = len(gpus(idle))
+        cost = _cost_per_day({name for item in idle for name in item.devices}, analysis, prices)
+        costs = f", which costs {cost:,.0f} {prices.currency} a day" if cost is not None and prices else ""
+        told.append(f"{plural(count, 'allocated GPU')} {'is' if count == 1 else 'are'} idle{costs}")
+    if told:
+        return Text(f"Act: {', and '.join(told)}.\n", style="bold red" if broken else "bold yellow")
+    judged = coverage.devices - coverage.health_unknown
+    if judged <= 0:
+        return Text("Not known: the health of no GPU could be judged.\n", style="bold magenta")
+    pods = {ref for device in shown(analysis) if device.present for ref in device.pods}
+    used = len(pods) - coverage.idle_unknown
+    return Text(
+        f"Nothing to act on: none of {plural(judged, 'device')} is degraded, and none of {plural(used, 'Pod')} is "
+        "proven idle, of those that could be judged.\n",
+        style="bold green",
+    )
+
+
+def _cost_per_day(names: Collection[str], analysis: Analysis, prices: PriceList | None) -> float | None:
+    """Of these devices, a MIG instance as an equal part of its GPU; None where the price of one is not known."""
+    nodes = {node.name: node for node in analysis.cluster.nodes}
+    parts = Counter(device.uuid for device in analysis.devices)
+    total = 0.0
+    for device in (device for device in analysis.devices if device.id in names):
+        node = nodes.get(device.node or "")
+        price = prices.of_node(node).price_per_gpu_hour if prices is not None and node is not None else None
+        if price is None:
+            return None
+        total += 24 * price / parts[device.uuid]
+    return total
 
 
 def _head(analysis: Analysis, source: str, scope: str) -> RenderableType:

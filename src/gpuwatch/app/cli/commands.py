@@ -46,9 +46,12 @@ def run_analyze(
     selector: str,
     **options: Any,
 ) -> int:
+    from gpuwatch.app.sizing import price_list
+
     scope = Scope(namespace, selector)
     opened = checked_sources(options)
     snapshot = take_snapshot(opened)
+    prices = price_list(opened.settings)
     analysis = analyse(PlanFacts(snapshot=snapshot), opened.policies, known_faults(state, opened, snapshot))
     check_namespace(scope.namespace, snapshot)
     analysis = scope.of(analysis)
@@ -56,7 +59,9 @@ def run_analyze(
     print_listing(
         analysis,
         form,
-        lambda: analysis_tables(analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide"),
+        lambda: analysis_tables(
+            analysis, opened.description, scope=str(scope), rows=rows, wide=form == "wide", prices=prices
+        ),
         (shown_name(name, scope.namespace, snapshot.cluster) for name in named),
         FINDINGS,
         analysis.findings,

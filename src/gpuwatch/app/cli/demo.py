@@ -65,7 +65,7 @@ def show(folder: Path) -> Collection[str]:
     writes report/. Returns the Workload.ids that get advice. Raises OSError."""
     from gpuwatch.app.ledger import hours_of
     from gpuwatch.app.settings import Settings
-    from gpuwatch.app.sizing import size
+    from gpuwatch.app.sizing import price_list, size
     from gpuwatch.app.sources import open_sources
     from gpuwatch.app.weekly_report import report_files, week_of
     from gpuwatch.say.sizing_tables import recommend_tables
@@ -80,7 +80,7 @@ def show(folder: Path) -> Collection[str]:
     snapshot = collect(open_recording([telemetry]), RecordedCluster(cluster), fleet.at, needs_of(policies))
     analysis = analyse(PlanFacts(snapshot=snapshot), policies)
     console.rule("[bold]What gpuwatch says at the end[/]")
-    console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS, wide=False))
+    console.print(analysis_tables(analysis, "simulated fleet", rows=_ROWS, wide=False, prices=price_list(Settings())))
     console.rule("[bold]What runs on more GPU than it needs[/]")
     options: dict[str, object] = dict.fromkeys(("prometheus", "kubeconfig", "context", "at", "config"))
     options |= {"telemetry": (telemetry,), "cluster": cluster, "no_cluster": False}
