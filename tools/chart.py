@@ -31,6 +31,7 @@ OBJECTS = {
     "roles/suggest": ["roles/suggest.yaml"],
     "roles/taint": ["roles/enforce-taint.yaml"],
     "roles/evict": ["roles/enforce-evict.yaml"],
+    "roles/makeRoom": ["roles/enforce-make-room.yaml"],
     "roles/release": ["roles/enforce-release.yaml"],
     "roles/people": ["roles/people.yaml"],
 }

@@ -91,6 +91,7 @@ def definitions() -> list[dict[str, Any]]:
 _ACTIONS = {
     ActionKind.TAINT_NODE: "TaintNode keeps new Pods off a Node.",
     ActionKind.EVICT_GANG: "EvictGang moves Pods elsewhere.",
+    ActionKind.MAKE_ROOM: "MakeRoom moves Pods elsewhere, so that a Pod that waits is placed.",
     ActionKind.RELEASE_GANG: "ReleaseGang suspends an idle workload or scales it to zero.",
 }
 

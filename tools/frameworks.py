@@ -26,6 +26,7 @@ def files() -> dict[Path, str]:
         DEPLOY / "base" / "controller-role.yaml": rules(listed("watch")),
         DEPLOY / "roles" / "enforce-release.yaml": "".join(writer(released)),
         DEPLOY / "roles" / "enforce-evict.yaml": "".join(writer(moved)),
+        DEPLOY / "roles" / "enforce-make-room.yaml": "".join(writer(moved)),
     }
     made = {path: between(path, [part]) for path, part in parts.items()}
     made[PAGE] = between(PAGE, [reported_only(), deleted(released)])

@@ -195,7 +195,12 @@ def _short(moment: Moment) -> str:
     return "; ".join(", ".join((str(each.verdict), *_done(each))) for each in moment.expect)
 
 
-_ACTS = {ActionKind.TAINT_NODE: "taints", ActionKind.EVICT_GANG: "moves", ActionKind.RELEASE_GANG: "releases"}
+_ACTS = {
+    ActionKind.TAINT_NODE: "taints",
+    ActionKind.EVICT_GANG: "moves",
+    ActionKind.MAKE_ROOM: "makes room",
+    ActionKind.RELEASE_GANG: "releases",
+}
 
 
 def _finding(each: Expect) -> str:

@@ -29,9 +29,10 @@ from kube.memory_cluster import MemoryCluster
 
 AT = datetime(2026, 11, 21, 3, 5, tzinfo=UTC)
 TAINT, MOVE, RELEASE = ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG
-FREE: dict[ActionKind, tuple[str, ...]] = {TAINT: (), MOVE: (), RELEASE: ()}
+ROOM = ActionKind.MAKE_ROOM
+FREE: dict[ActionKind, tuple[str, ...]] = dict.fromkeys(ActionKind, ())
 PAUSED = dict.fromkeys(FREE, ("paused",))
-UNREAD = {TAINT: (), MOVE: ("cluster_known",), RELEASE: ("cluster_known",)}
+UNREAD = {each: () if each is TAINT else ("cluster_known",) for each in ActionKind}
 
 
 def process(folder: Path, cluster: ClusterWriter | None = None, plan: PlanPolicy = PlanPolicy()) -> Replica:  # noqa: B008 - frozen
@@ -54,8 +55,8 @@ def test_a_restart_and_another_leader_go_on_from_what_is_stored(place: str, tmp_
     other.count(FREE, AT + timedelta(hours=1))
     hour = AT.replace(minute=0)
     expected = {
-        hour: Counter({"": 3, TAINT: 2, MOVE: 1, RELEASE: 1, "paused": 1, "cluster_known": 1}),
-        hour + timedelta(hours=1): Counter({"": 1, TAINT: 1, MOVE: 1, RELEASE: 1}),
+        hour: Counter({"": 3, TAINT: 2, MOVE: 1, ROOM: 1, RELEASE: 1, "paused": 1, "cluster_known": 1}),
+        hour + timedelta(hours=1): Counter({"": 1, TAINT: 1, MOVE: 1, ROOM: 1, RELEASE: 1}),
     }
     assert other.hours == replica.store(FAULTS).load_enforcement() == expected
     replica.term += 1  # it led before and leads again: what it counted since its last save is another leader's to count
@@ -86,7 +87,7 @@ def test_a_state_that_cannot_be_read_is_not_written_over(tmp_path: Path, monkeyp
         record.count(FREE, AT)
     record.count(FREE, AT)
     assert replica.store(FAULTS).load_enforcement() == {
-        AT.replace(minute=0): Counter({"": 2, "paused": 1, TAINT: 1, MOVE: 1, RELEASE: 1})
+        AT.replace(minute=0): Counter({"": 2, "paused": 1, TAINT: 1, MOVE: 1, ROOM: 1, RELEASE: 1})
     }
 
 
@@ -96,7 +97,7 @@ def test_a_state_that_cannot_be_read_is_not_written_over(tmp_path: Path, monkeyp
         (PlanPolicy(), ()),
         (PlanPolicy(modes={MOVE: Mode.ENFORCE, TAINT: Mode.SUGGEST}), (MOVE,)),
         (PlanPolicy(scopes=(ModeScope(mode=Mode.ENFORCE, action=TAINT, pool="spot"),)), (TAINT,)),
-        (PlanPolicy(scopes=(ModeScope(mode=Mode.ENFORCE, namespace="ml"),)), (TAINT, MOVE, RELEASE)),
+        (PlanPolicy(scopes=(ModeScope(mode=Mode.ENFORCE, namespace="ml"),)), tuple(ActionKind)),
     ],
 )
 def test_the_metric_says_what_is_enforced_and_what_stopped_it(
@@ -156,7 +157,7 @@ def test_a_cycle_without_any_source_counts_as_stopped(tmp_path: Path) -> None:
         ({}, "Unknown: no cycle of the last 7 days was counted."),
         ({AT - timedelta(days=7): Counter({"": 60})}, "Unknown: no cycle of the last 7 days was counted."),
         (
-            {AT: Counter({"": 1200, TAINT: 1200, MOVE: 1200, RELEASE: 1200})},
+            {AT: Counter({"": 1200} | dict.fromkeys(ActionKind, 1200))},
             "In the last 7 days enforcement was possible in 100 % of the cycles (1,200 counted).",
         ),
         (
@@ -164,8 +165,9 @@ def test_a_cycle_without_any_source_counts_as_stopped(tmp_path: Path) -> None:
                 AT - timedelta(days=6): Counter({"": 100, "brake": 100, "cool_down": 1}),
                 AT: Counter({"": 100, TAINT: 99, MOVE: 0, RELEASE: 99, "cluster_known": 100}),
             },
-            "In the last 7 days enforcement was possible in 49 % (taint_node), 0 % (evict_gang), 49 % (release_gang) "
-            "of the cycles (200 counted); stopped by cluster_known in 100, brake in 100, cool_down in 1.",
+            "In the last 7 days enforcement was possible in 49 % (taint_node), 0 % (evict_gang), 0 % (make_room), "
+            "49 % (release_gang) of the cycles (200 counted); stopped by cluster_known in 100, brake in 100, "
+            "cool_down in 1.",
         ),
     ],
 )

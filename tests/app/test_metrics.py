@@ -134,7 +134,7 @@ def test_a_target_label_of_prometheus_stays_the_targets(leader: Metrics) -> None
     assert used & TARGET_LABELS == set()
 
 
-ACTIONS = ("taint_node", "evict_gang", "release_gang")
+ACTIONS = ("taint_node", "evict_gang", "make_room", "release_gang")
 BOTH = ("true", "false")
 FROM_THE_START: Mapping[str, Iterable[tuple[str, ...]]] = {
     "gpuwatch_proposals_total": product(ACTIONS),

@@ -52,7 +52,7 @@ def plane(control_plane_build: ControlPlaneBuild) -> Iterator[ControlPlane]:
     with running(control_plane_build) as started:
         api = Api(started.administrator)
         apply(api, [each for each in documents(DEPLOY / "base") if each["kind"] not in ("Deployment",)])
-        for role in ("suggest", "enforce-taint", "enforce-release", "enforce-evict"):
+        for role in ("suggest", "enforce-taint", "enforce-release", "enforce-evict", "enforce-make-room"):
             apply(api, documents(DEPLOY / "roles" / f"{role}.yaml"))
         apply(api, [namespace(TEAM)])
         yield started

@@ -136,7 +136,7 @@ def test_helm_3_renders_the_same(values: str, helm_chart: Chart, helm_3: Path) -
 
 PLACES: dict[str, dict[str, Any]] = {
     "base": {},
-    "roles": {"mode": "enforce", "enforce": {"taint": True, "evict": True, "release": True}},
+    "roles": {"mode": "enforce", "enforce": {"taint": True, "evict": True, "makeRoom": True, "release": True}},
     "report": {"report": {"enabled": True}},
     "optional": {
         "serviceMonitor": {"enabled": True},
@@ -256,7 +256,7 @@ def test_every_value_is_explained_and_no_other_is_taken(helm_chart: Chart) -> No
         ({"service": {"port": "http"}}, "/service/port"),
         # By the templates.
         ({"prometheus": {"url": ""}}, "kubectl get services -A | grep"),
-        ({"mode": "enforce"}, "set enforce.taint, enforce.evict or enforce.release"),
+        ({"mode": "enforce"}, "set enforce.taint, enforce.evict, enforce.makeRoom or enforce.release"),
         ({"persistence": {"enabled": True}}, "persistence.enabled needs replicas: 1"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name"),
         ({"terminationGracePeriodSeconds": 25}, "settings.run.shutdown_timeout_seconds"),
@@ -512,8 +512,9 @@ def test_the_removal_needs_no_right_that_stays(helm_chart: Chart) -> None:
         assert annotations["helm.sh/hook"] == "pre-delete", name
         assert ("hook-failed" in annotations["helm.sh/hook-delete-policy"]) is (kind != "Job"), name
     assert GROUP in str(made["ClusterRole", "", "gpuwatch-uninstall"]["rules"])
-    every = helm_chart.few({"mode": "enforce", "enforce": {"taint": True, "evict": True, "release": True}})
-    for name in ("suggest", "enforce-taint", "enforce-evict", "enforce-release"):
+    acts = {"taint": True, "evict": True, "makeRoom": True, "release": True}
+    every = helm_chart.few({"mode": "enforce", "enforce": acts})
+    for name in ("suggest", "enforce-taint", "enforce-evict", "enforce-make-room", "enforce-release"):
         assert (
             removal["ClusterRole", "", f"gpuwatch-undo-{name}"]["rules"]
             == (every["ClusterRole", "", f"gpuwatch-{name}"]["rules"])

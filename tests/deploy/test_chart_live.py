@@ -327,15 +327,15 @@ def test_rolled_back_it_may_what_it_might_before_and_is_still_paused(helm: Helm,
 
 @pytest.mark.parametrize(
     ("action", "more"),
-    [("evict", EVICT), ("release", RELEASE_IDLE), ("taint", TAINT)],
-    ids=["evict", "release", "taint"],
+    [("evict", EVICT), ("makeRoom", EVICT), ("release", RELEASE_IDLE), ("taint", TAINT)],
+    ids=["evict", "make_room", "release", "taint"],
 )
 def test_each_action_has_its_rights_and_no_others(
     action: str, more: tuple[Right, ...], helm: Helm, living: Installed, quick: Path
 ) -> None:
     helm("upgrade", RELEASE, CHART, "--values", quick, "--set", f"mode=enforce,enforce.{action}=true")
     overlap = (("patch", "batch", "jobs", "team-a"), ("patch", "apps", "deployments", "team-a"))
-    rights(living.api, OBSERVE, SUGGEST, more, overlap if action == "evict" else ())
+    rights(living.api, OBSERVE, SUGGEST, more, overlap if more == EVICT else ())
 
 
 def test_what_a_person_approved_is_done(helm: Helm, living: Installed, quick: Path) -> None:

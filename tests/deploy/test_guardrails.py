@@ -21,7 +21,8 @@ GUARDRAILS, ADMISSION = DEPLOY / "base" / "guardrails.yaml", DEPLOY / "base" / "
 OPERATIONS = {"create": "CREATE", "patch": "UPDATE", "update": "UPDATE", "delete": "DELETE"}
 OF_GPUWATCH = (
     "base",
-    *(f"roles/{name}.yaml" for name in ("suggest", "enforce-taint", "enforce-evict", "enforce-release")),
+    "roles/suggest.yaml",
+    *(f"roles/enforce-{name}.yaml" for name in ("taint", "evict", "make-room", "release")),
 )
 
 Operations = set[tuple[str, str, str]]
@@ -99,7 +100,7 @@ def test_only_the_kinds_that_roll_out_may_have_their_pods_restarted() -> None:
 def test_every_key_of_ours_is_a_mark_or_a_persons_word() -> None:
     people = {keys.OPT_OUT, keys.SNOOZE_UNTIL, keys.OBJECTION, keys.MODE, keys.POOL}
     people |= {keys.LAST_CHECKPOINT, keys.EXPECTED_END, keys.GPU_MEMORY_NEED, keys.COMPUTE_CAPABILITIES}
-    people |= {keys.REPAIRED_AT, keys.TARGET_SPEED}
+    people |= {keys.REPAIRED_AT, keys.TARGET_SPEED, keys.MAY_MOVE}
     # A taint's key; a label on bindings; one on the Lease; the finalizer of our own records.
     elsewhere = {keys.PREFIX, keys.DEGRADED, keys.ACCOUNT, keys.LAST_STORM, keys.FINALIZER}
     every = {value for name, value in vars(keys).items() if name.isupper() and str(value).startswith(keys.PREFIX)}

@@ -70,6 +70,7 @@ def test_release_patches_what_has_a_release() -> None:
 def test_evict_patches_what_has_a_move_and_evicts() -> None:
     moved = [kind for kind in WRITTEN.values() if isinstance(kind.move, MoveRule)]
     evictions = {("", "pods/eviction", "create"), ("", "pods", "patch")}
+    assert rights(DEPLOY / "roles" / "enforce-make-room.yaml") == rights(DEPLOY / "roles" / "enforce-evict.yaml")
     assert rights(DEPLOY / "roles" / "enforce-evict.yaml") == written(moved) | SURROUNDINGS | evictions
 
 

@@ -107,6 +107,10 @@ class Fleet:
     carries_out: timedelta = timedelta()
     frees: timedelta = timedelta()
     quota: int = 1_000
+    waited: timedelta = timedelta()
+    """Before the start, by Pods that wait; 0 where it is not known."""
+    may_move: set[str] = field(default_factory=set)
+    """Owners who allow that their working Pods are moved for others."""
     notices: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """Successful writes to the cluster but Events, which may be said twice."""
@@ -147,7 +151,9 @@ class Fleet:
         """kind: as in the API, 'Volcano' for its Job. node: '' where its Pods wait."""
         api = next((version for known, version in _KINDS if known == kind), VOLCANO)
         self.size[name] = (gpus, pods)
-        metadata = {"name": name, "namespace": "ml", "uid": f"uid-{name}"}
+        metadata: Object = {"name": name, "namespace": "ml", "uid": f"uid-{name}"}
+        if name in self.may_move:
+            metadata["annotations"] = {keys.MAY_MOVE: "true"}
         status: Object = {}
         if kind == "Volcano":
             whole = {"minAvailable": pods, "maxRetry": 5, **spec}
@@ -516,6 +522,7 @@ class Fleet:
             uid=pod["metadata"]["uid"],
             phase=phase,
             ready=phase == "Running",
+            created=START - self.waited if self.waited and phase == "Pending" else None,
             labels=pod["metadata"]["labels"],
             unscheduled=": ".join(each.get(key, "") for each in words for key in ("reason", "message")),
             gang=name if owner["kind"] == "Job" else "",
@@ -799,7 +806,8 @@ class Scene:
     def marked(self) -> list[str]:
         """Owners, and the first Node, with an annotation of gpuwatch."""
         found = {name: self.fleet.find(name) for name in self.before} | {"n0": self.fleet.node("n0")}
-        return [name for name, each in found.items() if any(key.startswith(keys.PREFIX) for key in annotated(each))]
+        ours = {name: [key for key in annotated(each) if key.startswith(keys.PREFIX)] for name, each in found.items()}
+        return [name for name, here in ours.items() if set(here) - {keys.MAY_MOVE}]
 
     def running(self) -> dict[str, int]:
         counts = {name: self.fleet.pods(name) for name in self.fleet.size}

@@ -69,6 +69,7 @@ COURSES = {
     "kueue": Course(_of("kueue_late"), ActionKind.RELEASE_GANG, 0.6, _undo, 0.5, Phase.UNDONE),
     "cycle": Course(_of("fenced"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
     "evict": Course(_of("replicas"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
+    "make_room": Course(_of("blocked"), ActionKind.MAKE_ROOM, 1.2, _nothing, 0, Phase.SUCCEEDED),
     "rollout": Course(_of("lone_fenced"), ActionKind.EVICT_GANG, 1.2, _nothing, 0, Phase.SUCCEEDED),
 }
 SHOWN = [

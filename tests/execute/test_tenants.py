@@ -153,4 +153,8 @@ def test_what_a_tenant_writes_changes_nothing_for_others(what: str) -> None:
     fleet = world()
     before = others(fleet)
     fleet.cluster.put(WRITES[what])
-    assert others(fleet) == before
+    after = others(fleet)
+    # Who waits may have others moved that do no work, or whose owners allow it, once it has waited for long.
+    asked = [item for item in after if item.candidate.action is ActionKind.MAKE_ROOM]
+    assert not [item for item in asked if item.admitted]
+    assert [item for item in after if item not in asked] == before

@@ -73,5 +73,7 @@ def test_each_sentence_fails_without_its_mechanisms() -> None:
 
 def test_every_guard_and_brake_is_taken_out_by_name() -> None:
     named = {guard for each in MECHANISMS.values() for guard in each.guards}
-    assert named == set(Guard)
+    # In no town does a Pod wait for which others could be moved: tests/plan/test_making_room.py and courses.yaml hold
+    # this guard.
+    assert named | {Guard.ALLOWED} == set(Guard)
     assert set(BRAKES) <= named

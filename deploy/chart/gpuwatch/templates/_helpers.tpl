@@ -119,17 +119,17 @@ them. `keepNames`: under their own, as there is one set in a cluster; `prefix`: 
 {{- end }}
 {{- end }}
 
-{{/* The roles that are bound: of suggest, taint, evict, release. */}}
+{{/* The roles that are bound: of suggest, taint, evict, makeRoom, release. */}}
 {{- define "gpuwatch.roles" -}}
 {{- $roles := .Values.rbac.roles -}}
 {{- if ne .Values.mode "observe" -}}
 {{- $roles = append $roles "suggest" -}}
 {{- end -}}
 {{- if eq .Values.mode "enforce" -}}
-{{- if not (or .Values.enforce.taint .Values.enforce.evict .Values.enforce.release) -}}
-{{- fail "mode is enforce, and nothing is to be enforced: set enforce.taint, enforce.evict or enforce.release to true, or mode: suggest" -}}
+{{- if not (or .Values.enforce.taint .Values.enforce.evict .Values.enforce.makeRoom .Values.enforce.release) -}}
+{{- fail "mode is enforce, and nothing is to be enforced: set enforce.taint, enforce.evict, enforce.makeRoom or enforce.release to true, or mode: suggest" -}}
 {{- end -}}
-{{- range $kind := list "taint" "evict" "release" -}}
+{{- range $kind := list "taint" "evict" "makeRoom" "release" -}}
 {{- if get $.Values.enforce $kind -}}
 {{- $roles = append $roles $kind -}}
 {{- end -}}
@@ -157,7 +157,7 @@ them. `keepNames`: under their own, as there is one set in a cluster; `prefix`: 
 {{- $modes := dict -}}
 {{- $rolesBound := splitList "," (include "gpuwatch.roles" .) -}}
 {{- $mildest := eq .Values.mode "observe" | ternary "observe" "suggest" -}}
-{{- range $role, $kind := dict "taint" "taint_node" "evict" "evict_gang" "release" "release_gang" -}}
+{{- range $role, $kind := dict "taint" "taint_node" "evict" "evict_gang" "makeRoom" "make_room" "release" "release_gang" -}}
 {{- $enforced := and (eq $.Values.mode "enforce") (get $.Values.enforce $role) -}}
 {{- $_ := set $modes $kind ($enforced | ternary "enforce" $mildest) -}}
 {{- range $scope := $plan.scopes -}}

@@ -48,11 +48,12 @@ from gpuwatch.facts.frameworks.release import (
     resumes_early,
     still_holds,
 )
-from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.decision import MOVES, ActionKind, Mode
 from gpuwatch.facts.model.remediation import (
     ASKED_BACK,
     ENDED,
     RUNNING_ELSEWHERE,
+    WAITER_STARTED,
     ObjectRef,
     Pause,
     Phase,
@@ -68,14 +69,11 @@ from gpuwatch.sources.kube.writer import Failure, WriteError
 
 _INSTEAD = "It is read again later. A person may approve the action instead (`gpuwatch approve`)."
 
-WAITER_STARTED = "waiter_started"
-"""In `Remediation.verified`: whether the Pod that the release was for was placed in time. Absent if it is gone."""
-
 
 @dataclass(frozen=True, slots=True)
 class WantedInputs:
     """What `Advance` needs. target: the object to read, with its surroundings if `around`. sent: the step's Command.
-    waiter: the Pod that the release is for. view: fresh facts. budgets: PodDisruptionBudgets, with `around`. latest:
+    waiter: the Pod that the action is for. view: fresh facts. budgets: PodDisruptionBudgets, with `around`. latest:
     all other Remediations as they are now, else as they were when the run began."""
 
     target: ObjectRef | None = None
@@ -149,6 +147,7 @@ def needs(remediation: Remediation) -> WantedInputs:
             asks = step.kind.disrupts
             return WantedInputs(
                 step.target,
+                waiter=_waiting_pod(remediation) if step.kind is StepKind.RESTORE else None,
                 around=asks or step.kind is StepKind.RESTORE,
                 sent=acts.command_of(step),
                 view=asks,
@@ -158,10 +157,7 @@ def needs(remediation: Remediation) -> WantedInputs:
         case Phase.NOTIFIED | Phase.VERIFYING | Phase.UNDOING if step is not None:
             return WantedInputs(step.target, sent=acts.command_of(step))
         case Phase.VERIFYING:
-            waiter = _waiter(remediation)
-            namespace, _, name = waiter.partition("/")
-            pod = ObjectRef("v1", "Pod", name, namespace) if waiter else None
-            return WantedInputs(_verified_on(remediation), around=True, waiter=pod)
+            return WantedInputs(_verified_on(remediation), around=True, waiter=_waiting_pod(remediation))
         case Phase.IN_EFFECT:
             tainted = remediation.proposal.action is ActionKind.TAINT_NODE
             return WantedInputs(_verified_on(remediation), view=tainted)
@@ -301,6 +297,7 @@ class Advance:
         check = self._cleared()
         if check.answer is not Clearance.GO:
             return self._not_now(check)
+        # A move for a waiting Pod has no devices: what it leaves is what that Pod then takes.
         devices = (view.devices[name].node for name in remediation.proposal.devices if name in view.devices)
         avoid = tuple(sorted({node for node in devices if node}))
         found = acts.act_steps(remediation, self.inputs.state, view.snapshot.cluster.claims, avoid, policy)
@@ -310,7 +307,7 @@ class Advance:
         if check.waiter:
             waits = {"waiter": check.waiter}
             found = tuple(
-                replace(step, parameters={**step.parameters, **waits}) if step.kind is StepKind.RELEASE else step
+                replace(step, parameters={**step.parameters, **waits}) if step.kind in _FOR_WAITER else step
                 for step in found
             )
         whole = {StepKind.RELEASE, StepKind.RESTART}.intersection(step.kind for step in found)
@@ -401,9 +398,9 @@ class Advance:
         """Why a move would lose its place in a queue, or why the release that comes may not be written, as just read;
         None for neither. step: None before the first one."""
         state, action = self.inputs.state, self.remediation.proposal.action
-        if action is ActionKind.EVICT_GANG and (queued := self._queued()):
+        if action in MOVES and (queued := self._queued()):
             return queued
-        if step is None and action is ActionKind.EVICT_GANG:
+        if step is None and action in MOVES:
             found = acts.act_steps(self.remediation, state, (), (), self.policy)
             comes = not isinstance(found, Blocked) and any(each.kind is StepKind.RELEASE for each in found)
         else:
@@ -490,6 +487,11 @@ class Advance:
             early = state.object is not None and resumes_early(state.object)
             if not early or not self._older(remediation.stopped_since, self.policy.stopped_gang_seconds // 2):
                 return "It is resumed once all of its Pods are gone."
+        if step.kind is StepKind.RESTORE and first and remediation.proposal.action is ActionKind.MAKE_ROOM:
+            # Resumed before, it could take the room again. A person is called for what stays stopped for twice as long.
+            waits = _started(self.inputs.waiter) is False
+            if waits and not self._older(remediation.stopped_since, self.policy.stopped_gang_seconds // 2):
+                return f"It is resumed once {_waiter(remediation)} is placed."
         evictions = sum(other.kind is StepKind.EVICT for other in remediation.steps)
         if step.kind is StepKind.EVICT and evictions > 1 and state.object is not None:
             if state.pods is None or state.owner is None:
@@ -559,11 +561,15 @@ class Advance:
             tainted = "The Node is tainted." if whole else "The degraded devices are tainted; the Node is not."
             return self._turn(Phase.IN_EFFECT, tainted, self._held(remediation))
         held = _release_held(state) if action is ActionKind.RELEASE_GANG else _moved(remediation, state)
+        started = _started(self.inputs.waiter) if action is ActionKind.MAKE_ROOM else None
+        if started is not None:
+            held = {**held, WAITER_STARTED: started}
         seen = replace(remediation, verified={**remediation.verified, **held})
         if all(held.values()):
             if action is ActionKind.RELEASE_GANG:
                 return self._freed(seen)
-            return self._turn(Phase.SUCCEEDED, "Its Pods run on other Nodes.", replace(seen, next_at=None))
+            told = f"{_waiter(seen)} is placed, and the moved Pods run" if started else "Its Pods run on other Nodes"
+            return self._turn(Phase.SUCCEEDED, f"{told}.", replace(seen, next_at=None))
         missing = ", ".join(name for name, right in held.items() if not right)
         if self.overdue:
             against = still_holds(state.object) if state.object is not None else ""
@@ -794,6 +800,8 @@ class Advance:
 
 
 _TAINTS = (StepKind.TAINT, StepKind.DEVICE_TAINT)
+_FOR_WAITER = (StepKind.RELEASE, StepKind.RESTART, StepKind.EVICT)
+"""Steps that free what a waiting Pod takes."""
 
 
 def _notified_at(remediation: Remediation) -> datetime | None:
@@ -863,8 +871,13 @@ def _verified_on(remediation: Remediation) -> ObjectRef:
 
 
 def _waiter(remediation: Remediation) -> PodRef:
-    """The Pod that the release is for; '' if none."""
+    """The Pod that the release or the move is for; '' if none."""
     return next((step.parameters["waiter"] for step in remediation.steps if "waiter" in step.parameters), "")
+
+
+def _waiting_pod(remediation: Remediation) -> ObjectRef | None:
+    namespace, _, name = _waiter(remediation).partition("/")
+    return ObjectRef("v1", "Pod", name, namespace) if name else None
 
 
 def _started(pod: Object | None) -> bool | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuwatch.facts.model.decision import ActionKind
-from gpuwatch.facts.model.remediation import Phase, Remediation
+from gpuwatch.facts.model.remediation import WAITER_STARTED, Phase, Remediation
 
 _Z = 1.959964
 """Quantile of the normal distribution at 97.5 %, for 95 % intervals."""
@@ -77,7 +77,8 @@ def precision_by_place(history: Iterable[Remediation]) -> Mapping[Place, Precisi
 
     Right: the action was verified and not undone while it was open, or a person who rejected or undid it said that the
     finding was right. Wrong: a person or an owner rejected or undid it without saying so, or an idle target became busy
-    before its release. Nothing else counts: no failed write, no expired proposal, no expired taint.
+    before its release; or the Pod for which others were moved was not placed. Nothing else counts: no failed write, no
+    expired proposal, no expired taint.
     """
     counts: dict[Place, list[int]] = {}
     for each in history:
@@ -93,6 +94,10 @@ def _right(remediation: Remediation) -> bool | None:
         return remediation.finding_correct
     if remediation.phase is Phase.OBSOLETE and remediation.verified.get(BUSY_AGAIN):
         return False
+    if remediation.proposal.action is ActionKind.MAKE_ROOM:
+        # A Pod that was deleted meanwhile proves nothing.
+        over = remediation.phase in (Phase.SUCCEEDED, Phase.FAILED)
+        return remediation.verified.get(WAITER_STARTED) if over else None
     # A gang that runs elsewhere proves that the move works, not that its GPU was degraded.
     if remediation.phase is Phase.SUCCEEDED and remediation.proposal.action is not ActionKind.EVICT_GANG:
         return True

@@ -115,7 +115,9 @@ def recheck(
         return Check(Clearance.OBJECTED, "A person rejected it.")
     if stopped := stopped_by(facts, now):
         return Check(Clearance.WAIT, stopped)
-    plan = draw_plan(replace(facts, precision=poor(precision_by_place(others), MIN_PRECISION_RATIO)))
+    measured = poor(precision_by_place(others), MIN_PRECISION_RATIO)
+    going = (proposal,) if proposal.action is ActionKind.MAKE_ROOM else ()
+    plan = draw_plan(replace(facts, precision=measured, rechecked=going))
     asked = (proposal.action, proposal.target)
     item = next((each for each in plan.items if (each.candidate.action, str(each.candidate.target)) == asked), None)
     if item is None:
@@ -199,6 +201,8 @@ def _gone(proposal: Proposal, view: PlanFacts) -> Check:
         # A partly placed gang that is complete now was no false positive.
         wrong = {BUSY_AGAIN: True} if proposal.detectors != (FindingKind.PARTIAL_GANG,) else None
         return Check(Clearance.GONE, f"It works again ({busy[0]}).", wrong)
+    if proposal.action is ActionKind.MAKE_ROOM:
+        return Check(Clearance.GONE, f"{proposal.waiter} waits no more, or the Pods to move are gone.")
     unseen = _unseen(proposal, view)
     return Check(Clearance.WAIT, unseen) if unseen else Check(Clearance.GONE, "No finding calls for it any more.")
 

@@ -114,6 +114,7 @@ def notify_steps(remediation: Remediation, now: datetime, policy: ExecutePolicy)
     what = {
         ActionKind.TAINT_NODE: "taint this Node",
         ActionKind.EVICT_GANG: f"move {len(proposal.pods)} Pods elsewhere",
+        ActionKind.MAKE_ROOM: f"move {len(proposal.pods)} Pods elsewhere",
         ActionKind.RELEASE_GANG: f"release its {proposal.gpus} idle GPUs, which ends its Pods,",
     }[proposal.action]
     text = (
@@ -180,6 +181,8 @@ def act_steps(
     how = move(state.object if workload is None else workload, state.pods, proposal.pod_uids)
     if isinstance(how, Refused):
         return Blocked(how.reason, passing=True)
+    if proposal.action is ActionKind.MAKE_ROOM and len(how.pods) > 1:
+        return Blocked(f"{main} starts a new Pod before all of the old ones have left, and it may take the room.")
     # The move is proven by as many ready Pods on other Nodes.
     moved = {pod.uid for pod in how.pods} or set(proposal.pod_uids)
     live = [pod for pod in state.pods if value_at(pod, "/status/phase") not in ("Succeeded", "Failed")]

@@ -15,7 +15,7 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.guards import Guard
 from gpuwatch.act.plan.policy import SMALL_POOL_NODES
 from gpuwatch.facts.model.cluster import Node
-from gpuwatch.facts.model.decision import ActionKind, BudgetUse, Candidate, Refusal, Severity
+from gpuwatch.facts.model.decision import MOVES, ActionKind, BudgetUse, Candidate, Refusal, Severity
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.remediation import ENDED, Phase, Proposal, Remediation
 from gpuwatch.facts.model.telemetry import PodRef
@@ -88,7 +88,7 @@ def _moving(facts: PlanFacts) -> Counter[str]:
     found: Counter[str] = Counter()
     for item in facts.disruptive:
         proposal = item.proposal
-        if proposal.action is ActionKind.EVICT_GANG:
+        if proposal.action in MOVES:
             known = [facts.nodes[name] for name in proposal.nodes if name in facts.nodes]
             for node in (each for each in known if not facts.closed(each)):
                 found.update(dict.fromkeys(_of(node, facts), math.ceil(proposal.gpus / len(proposal.nodes))))
@@ -159,7 +159,7 @@ class Ledger:
         refusals, moved = [*self._too_fast(candidate)], Counter[str]()
         if candidate.action is ActionKind.TAINT_NODE:
             refusals = [*self._last_nodes(candidate), *self._out_of_service(candidate), *refusals]
-        elif candidate.action is ActionKind.EVICT_GANG:
+        elif candidate.action in MOVES:
             moved = self._moved(candidate)
             refusals = [*self._disturbed(moved), *refusals]
         if refusals:

@@ -1,4 +1,4 @@
-"""Actions that findings call for: one candidate per Node to taint and per gang to move or release."""
+"""Actions that findings or waiting Pods call for: one candidate per Node to taint and per gang to move or release."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, gathering, misfits
+from gpuwatch.act.plan.moves import making_room
 from gpuwatch.act.plan.topology import consequence
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import (
@@ -29,13 +30,14 @@ _MOVING = frozenset({Advice.RESET, Advice.REBOOT, Advice.REPLACE})
 
 
 def candidates(facts: PlanFacts) -> list[Candidate]:
-    """Every action that a finding calls for, before guards; each target once."""
+    """Every action that a finding or a waiting Pod calls for, before guards; each target once."""
     found = [
         *_tainting(facts),
         *_moving(facts),
         *_releasing(facts),
         *_rebalancing(facts),
         *_gathering(facts),
+        *making_room(facts),
     ]
     # The first candidate for an action and target wins: a move off a degraded GPU before other reasons.
     return list({item.id: item for item in reversed(found)}.values())[::-1]

@@ -29,6 +29,7 @@ from gpuwatch.act.plan.topology import sent_back
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.model.cluster import FactKind, Pod
 from gpuwatch.facts.model.decision import (
+    MOVES,
     ActionKind,
     Candidate,
     HeldRoom,
@@ -143,14 +144,17 @@ def _demanded(items: list[PlanItem], facts: PlanFacts) -> list[PlanItem]:
     left = [item for item in items if not item.refusals]
     observed = waiters(left, facts) if any(item.mode is Mode.OBSERVE for item in left) else {}
     acted_on = waiters([item for item in left if item.mode is not Mode.OBSERVE], facts)
-    return [
-        _with_demand(item, (observed if item.mode is Mode.OBSERVE else acted_on).get(item.candidate.id, ""), facts)
-        for item in items
-    ]
+    return [_with_demand(item, observed if item.mode is Mode.OBSERVE else acted_on, facts) for item in items]
 
 
-def _with_demand(item: PlanItem, waiter: PodRef, facts: PlanFacts) -> PlanItem:
-    if waiter:
+def _with_demand(item: PlanItem, waiting: Mapping[str, PodRef], facts: PlanFacts) -> PlanItem:
+    """waiting: Candidate.id of a release → the Pod that waits for it."""
+    if item.candidate.action is ActionKind.MAKE_ROOM:
+        first = next((name for name, waiter in waiting.items() if waiter == item.candidate.waiter), "")
+        reason = f"{first} makes the room for {item.candidate.waiter}, and ends no work."
+        helps = "Nothing: the release goes first."
+        return replace(item, refusals=(*item.refusals, Guard.DEMAND.refuses(reason, helps))) if first else item
+    if waiter := waiting.get(item.candidate.id, ""):
         return replace(item, candidate=replace(item.candidate, waiter=waiter))
     if item.candidate.action is ActionKind.RELEASE_GANG and on_demand(item.candidate.detectors, facts.policy):
         reason = "No pending Pod could be scheduled on the GPUs that it frees, or other releases do less harm."
@@ -175,7 +179,7 @@ class _Grants:
         candidate = item.candidate
         refusals = (*self._against(candidate), *self._returning(item))
         trial: Room | None = None
-        if not refusals and candidate.action is ActionKind.EVICT_GANG:
+        if not refusals and candidate.action in MOVES:
             trial = self._room.copy()
             places = place(candidate, trial, self._facts)
             if isinstance(places, Nowhere):

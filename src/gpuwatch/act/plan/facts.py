@@ -15,7 +15,7 @@ from gpuwatch.facts.frameworks.framework import Kind
 from gpuwatch.facts.model.cluster import DisruptionBudget, Gang, Node, Pod, Workload
 from gpuwatch.facts.model.decision import ActionKind, Advice, Candidate, Finding, Snapshot, Verdict
 from gpuwatch.facts.model.grouping import grouped
-from gpuwatch.facts.model.remediation import Pause, Phase, Remediation
+from gpuwatch.facts.model.remediation import Pause, Phase, Proposal, Remediation
 from gpuwatch.facts.model.telemetry import Device, DeviceId, PodRef
 from gpuwatch.judge.reclaim import reclaimed
 
@@ -45,6 +45,7 @@ class PlanFacts:
     history: at least the Remediations that are open or of the last hour. alerts: names of firing alerts; None: unknown.
     precision: (Namespace, '' for Nodes; detector) → its lower bound. last_storm: `Plan.last_storm` of the plan before.
     first_seen: Finding.id → since when a finding that may call for an action has been there, as far as is remembered.
+    rechecked: the move for a waiting Pod that is checked again: no other one is looked for in its place.
     """
 
     snapshot: Snapshot
@@ -56,6 +57,7 @@ class PlanFacts:
     precision: Mapping[tuple[str, str], float] = field(default_factory=dict)
     last_storm: datetime | None = None
     first_seen: Mapping[str, datetime] = field(default_factory=dict)
+    rechecked: tuple[Proposal, ...] = ()
 
     @cached_property
     def devices(self) -> dict[DeviceId, Device]:
@@ -131,7 +133,7 @@ class PlanFacts:
     def ended_by(self, candidate: Candidate) -> list[Pod]:
         """All Pods that it ends, with accelerators or without, counted from the object that is written. A release stops
         the whole owner, and so does a move, unless the owner's Pods are independent of each other."""
-        if candidate.action not in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG):
+        if candidate.action is ActionKind.TAINT_NODE:
             return []
         pods = self.pods_of(candidate)
         more: list[Pod] = []

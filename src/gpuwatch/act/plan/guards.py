@@ -14,10 +14,21 @@ from enum import StrEnum
 from gpuwatch.act.placement import Nowhere, tolerates
 from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.plan.misfit import CONTENTION, place
+from gpuwatch.act.plan.moves import not_allowed
 from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.allowed import move_refusal, release_refusal
 from gpuwatch.facts.model.cluster import DisruptionBudget, FactKind, Node, OwnerStatus, Pod, Requirement, Taint
-from gpuwatch.facts.model.decision import ActionKind, Candidate, Family, FindingKind, Mode, Refusal, Score, Verdict
+from gpuwatch.facts.model.decision import (
+    MOVES,
+    ActionKind,
+    Candidate,
+    Family,
+    FindingKind,
+    Mode,
+    Refusal,
+    Score,
+    Verdict,
+)
 from gpuwatch.facts.model.remediation import Phase
 from gpuwatch.facts.model.selectors import labels_match
 from gpuwatch.judge.reclaim import remediated
@@ -44,7 +55,10 @@ class Clearance(StrEnum):
 Against = str | tuple[str, str] | None
 """The reason; or the reason and what helps in this case, in place of what `Guard` says of all cases."""
 
-_TAINT, _MOVE, _RELEASE = ({ActionKind.TAINT_NODE}, {ActionKind.EVICT_GANG}, {ActionKind.RELEASE_GANG})
+_TAINT, _MOVE, _RELEASE = ({ActionKind.TAINT_NODE}, MOVES, {ActionKind.RELEASE_GANG})
+_ROOM = {ActionKind.MAKE_ROOM}
+_FOUND = frozenset(ActionKind) - {ActionKind.MAKE_ROOM}
+"""Actions that rest on findings."""
 
 
 _FOREIGN_OPT_OUTS = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
@@ -335,6 +349,11 @@ def _tainted_first(case: GuardCase) -> Against:
     return None
 
 
+def _allowed(case: GuardCase) -> str | None:
+    """Of a move for others: each Pod does no work, has saved it, or has an owner who allows it."""
+    return not_allowed(case.facts.pods_of(case.candidate), case.facts) or None
+
+
 def _lands(case: GuardCase) -> str | None:
     """Pending Pods are placed before it."""
     candidate, facts = case.candidate, case.facts
@@ -438,7 +457,7 @@ class Guard(StrEnum):
     CLUSTER_KNOWN = "cluster_known", Clearance.WAIT, "Let gpuwatch read what the reason names.", _cluster_known
     NODE_KNOWN = "node_known", Clearance.WAIT, "Name the Node in a label `node`, by relabelling.", _node_known
     TELEMETRY_TRUSTED = "telemetry_trusted", Clearance.WAIT, "Set `prometheus.trusted_targets`.", _telemetry_trusted
-    EVIDENCE = "evidence", Clearance.REFUSED, "Export what `gpuwatch doctor` lists for its rules.", _evidence
+    EVIDENCE = "evidence", Clearance.REFUSED, "Export what `gpuwatch doctor` lists for its rules.", _evidence, _FOUND
     # What is left of an action that has begun has a lower score.
     WORTH_IT = "worth_it", Clearance.REFUSED, _LOSS, _worth_it, frozenset(ActionKind), False
     OPTED_OUT = "opted_out", Clearance.OBJECTED, "Ask the owner of the object that the reason names.", _opted_out
@@ -456,6 +475,7 @@ class Guard(StrEnum):
     OTHER_REMEDIATOR = "other_remediator", Clearance.WAIT, _OTHER, _other_remediator, _TAINT | _MOVE
     ALREADY_OPEN = "already_open", Clearance.WAIT, "Wait until the Remediation ends.", _already_open
     TAINTED_FIRST = "tainted_first", Clearance.WAIT, "Set `plan.modes.taint_node`, or cordon the Node.", _tainted_first
+    ALLOWED = "allowed", Clearance.REFUSED, f"Ask its owner to annotate it with {keys.MAY_MOVE}=true.", _allowed, _ROOM
     LANDS = "lands", Clearance.WAIT, "Make room for its Pods, or move them yourself.", _lands, _MOVE
     # By what else is planned.
     POOL_NODES = "pool_nodes", None, "Bring another Node of the pool into service."
@@ -488,6 +508,7 @@ INDIFFERENT: Mapping[tuple[FactKind, ActionKind], str] = {
     (FactKind.QUOTAS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.AUTOSCALERS, ActionKind.TAINT_NODE): _NO_POD_ENDS,
     (FactKind.AUTOSCALERS, ActionKind.EVICT_GANG): "Most moves change no replicas. One that does waits for the list.",
+    (FactKind.AUTOSCALERS, ActionKind.MAKE_ROOM): "Most moves change no replicas. One that does waits for the list.",
     (FactKind.QUOTAS, ActionKind.RELEASE_GANG): "A release ends Pods and lets others have their place and their quota.",
     (
         FactKind.NAMESPACES,

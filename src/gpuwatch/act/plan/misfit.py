@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from gpuwatch.act.placement import Nowhere, Room
 from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.moves import place_for_waiter
 from gpuwatch.facts.model.cluster import Pod, Sharing
-from gpuwatch.facts.model.decision import Candidate, Finding, FindingKind, Verdict
+from gpuwatch.facts.model.decision import ActionKind, Candidate, Finding, FindingKind, Verdict
 from gpuwatch.facts.model.telemetry import PodRef
 
 CONTENTION = frozenset({FindingKind.HBM_CONTENTION, FindingKind.PCIE_CONTENTION})
@@ -30,8 +31,10 @@ def gathering(facts: PlanFacts) -> Iterable[tuple[Finding, str]]:
 
 def place(candidate: Candidate, room: Room, facts: PlanFacts) -> Mapping[PodRef, str] | Nowhere:
     """Where the Pods of a move would land; moves them in this room. A scattered gang must land in one domain, a
-    contending workload on its own GPUs, others in no more domains."""
+    contending workload on its own GPUs, others in no more domains; after a move for a Pod that waits, that one too."""
     pods = facts.pods_of(candidate)
+    if candidate.action is ActionKind.MAKE_ROOM:
+        return place_for_waiter(candidate, room, facts)
     room.without(candidate.pods)
     if candidate.detectors == (FindingKind.SCATTERED,):
         found = _one_domain(pods, room, facts)

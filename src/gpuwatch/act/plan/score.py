@@ -131,7 +131,7 @@ def stopped_work(held: Iterable[Pod], findings: Iterable[Finding], facts: PlanFa
 
 def _unsaved(held: Iterable[Pod], facts: PlanFacts) -> str:
     """From when on the work of these Pods counts as lost, and what would change that."""
-    saved = [_saved(pod, facts) for pod in held]
+    saved = [saved_at(pod, facts) for pod in held]
     known = [at for at in saved if at is not None]
     if len(known) == len(saved):
         return f"since its checkpoint at {min(known):%Y-%m-%d %H:%M %Z}"
@@ -141,14 +141,14 @@ def _unsaved(held: Iterable[Pod], facts: PlanFacts) -> str:
 
 def restart_hours(pod: Pod, facts: PlanFacts, until: datetime | None = None) -> float:
     """Hours of work that a restart of this Pod loses, capped: from its last checkpoint or start to `until` or now."""
-    started = _saved(pod, facts) or pod.started or pod.created
+    started = saved_at(pod, facts) or pod.started or pod.created
     if started is None:
         return _RESTART_COST_CAP_HOURS
     age_hours = ((until or facts.snapshot.at) - started).total_seconds() / 3600
     return min(max(age_hours, 0.0), _RESTART_COST_CAP_HOURS)
 
 
-def _saved(pod: Pod, facts: PlanFacts) -> datetime | None:
+def saved_at(pod: Pod, facts: PlanFacts) -> datetime | None:
     """When this Pod last saved its work, since it started; None where that is not known."""
     started, told = pod.started or pod.created, _annotated_time(pod, keys.LAST_CHECKPOINT, facts)
     if told is None or told > facts.snapshot.at or (started is not None and told < started):
@@ -196,6 +196,19 @@ def _next_quiet(pods: list[Pod], facts: PlanFacts) -> float | None:
     return None
 
 
+def waited_hours(candidate: Candidate, facts: PlanFacts) -> float:
+    """How long the Pod that the move is for has waited, at most the horizon; 0 where that is not known.
+
+    A wait is taken to last as long again as it has. So a move is worth its cost once the waiting has cost as much, and
+    both together are at most twice what the better one alone would have cost (the ski rental problem; Karlin, Manasse,
+    Rudolph and Sleator, 1988): nobody knows when a running job ends.
+    """
+    waiter = facts.pods.get(candidate.waiter)
+    if waiter is None or waiter.created is None:
+        return 0.0
+    return min(max((facts.snapshot.at - waiter.created).total_seconds() / 3600, 0.0), HORIZON_HOURS)
+
+
 HORIZON_HOURS = 24.0
 """Over which gain and disruption are added up. A day: long enough that a repair pays, short enough to need no
 forecast."""
@@ -221,7 +234,10 @@ def weigh(candidate: Candidate, facts: PlanFacts) -> tuple[Score, Timing]:
     loss = max((_LOSS[finding.severity] for finding in findings), default=0.0)
     confidence = max((finding.confidence_ratio for finding in findings), default=0.0)
     pods = facts.pods_of(candidate)
-    if any(finding.family is Family.MISFIT for finding in findings):
+    if candidate.action is ActionKind.MAKE_ROOM:
+        # Who waits, and where there is room, are facts of the API server.
+        rate, confidence = candidate.relief_gpus or 0.0, 1.0
+    elif any(finding.family is Family.MISFIT for finding in findings):
         rate = candidate.relief_gpus or 0.0
     else:
         rate = facts.gpu_shares(pods) * loss
@@ -231,6 +247,10 @@ def weigh(candidate: Candidate, facts: PlanFacts) -> tuple[Score, Timing]:
         freed = facts.gpu_shares(pods) if pods else candidate.gpus
         gain = _Term(freed, horizon, "GPUs that the release frees")
         harm = _restart(candidate, moment, freed)
+    elif candidate.action is ActionKind.MAKE_ROOM:
+        what = "GPUs for which a Pod waits, which is expected to wait as long again as it has"
+        gain = _Term(rate, waited_hours(candidate, facts), what)
+        harm = _restart(candidate, moment, facts.gpu_shares(pods))
     elif candidate.action is ActionKind.EVICT_GANG:
         gain = _moved(candidate, rate, loss, max(horizon - moment.wait_hours, 0.0))
         harm = _restart(candidate, moment, facts.gpu_shares(pods))

@@ -8,9 +8,9 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from gpuwatch.app.controller.metrics import Metrics
-from gpuwatch.facts.model.decision import ActionKind, Mode
+from gpuwatch.facts.model.decision import Mode
 from gpuwatch.facts.model.delivery import Delivery, DeliveryState, Sending
-from gpuwatch.facts.model.remediation import Remediation
+from gpuwatch.facts.model.remediation import OF_WORKLOADS, Remediation
 from gpuwatch.say.deliver.deliver import (
     DeliveryContext,
     Sent,
@@ -41,11 +41,7 @@ def must_be_told(remediation: Remediation) -> bool:
     """Must the action wait until a receiver accepted its notification? Yes if it ends or moves Pods, unless a person
     approved it. A taint ends no Pod, and while it waits more Pods are placed on the GPU."""
     proposal = remediation.proposal
-    return (
-        proposal.mode is Mode.ENFORCE
-        and not remediation.approved
-        and proposal.action in (ActionKind.RELEASE_GANG, ActionKind.EVICT_GANG)
-    )
+    return proposal.mode is Mode.ENFORCE and not remediation.approved and proposal.action in OF_WORKLOADS
 
 
 class Notifications:

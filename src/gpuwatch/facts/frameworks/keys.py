@@ -48,6 +48,10 @@ CONDITION = "GPUDegraded"
 SAVED_STATE = f"{PREFIX}saved-state"
 """Annotation on a released owner or a Node that was handed off: former values of what was changed, as JSON."""
 
+MAY_MOVE = f"{PREFIX}may-move"
+"""Annotation on a Pod, its owner or its Namespace: 'true' allows gpuwatch to move its working Pods elsewhere, so that a
+Pod that waits is placed; 'false' forbids it for idle ones and for those that save their work too."""
+
 LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
 """Annotation on a Pod or its owner: time of the job's last checkpoint, such as 2026-01-31T18:00:00Z."""
 

@@ -245,7 +245,12 @@ class Finding:
 class ActionKind(StrEnum):
     TAINT_NODE = "taint_node"  # keep new Pods off a degraded Node (or device)
     EVICT_GANG = "evict_gang"  # move a gang elsewhere
+    MAKE_ROOM = "make_room"  # move Pods elsewhere, so that a Pod that waits is placed
     RELEASE_GANG = "release_gang"  # suspend an idle workload, or scale it to zero
+
+
+MOVES = frozenset({ActionKind.EVICT_GANG, ActionKind.MAKE_ROOM})
+"""Actions that end Pods which then run elsewhere."""
 
 
 class Mode(StrEnum):

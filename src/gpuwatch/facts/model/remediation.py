@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from itertools import takewhile
 
-from gpuwatch.facts.model.decision import ActionKind, Evidence, HeldRoom, Mode, Score
+from gpuwatch.facts.model.decision import MOVES, ActionKind, Evidence, HeldRoom, Mode, Score
 from gpuwatch.facts.model.telemetry import DeviceId, PodRef
 
 
@@ -31,8 +31,11 @@ class ObjectRef:
 OF_NODES = frozenset({ActionKind.TAINT_NODE})
 """Actions on Nodes: a NodeRemediation, which platform administrators approve."""
 
-OF_WORKLOADS = frozenset({ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG})
+OF_WORKLOADS = frozenset({*MOVES, ActionKind.RELEASE_GANG})
 """Actions on workloads: a Remediation in their Namespace, which the Namespace's users approve."""
+
+WAITER_STARTED = "waiter_started"
+"""In `Remediation.verified`: whether the Pod that the action was for was placed in time. Absent if it is gone."""
 
 RUNNING_ELSEWHERE = "running_elsewhere"
 """In `Remediation.verified`: as many Pods as were moved are ready on other Nodes."""
@@ -162,8 +165,8 @@ class Proposal:
 
     target: Subject as text. findings: Finding.id, strongest first. detectors: their kinds; the outcome counts for their
     precision. objects: those that steps may write to, with uids. waiter: the pending Pod for which idle GPUs are
-    reclaimed. room: where its Pods are to land, held until they run again. budgets: PodDisruptionBudget → how many of
-    its Pods it selects, which is unknown once they are gone.
+    reclaimed, or Pods are moved. room: where its Pods are to land, held until they run again. budgets:
+    PodDisruptionBudget → how many of its Pods it selects, which is unknown once they are gone.
     """
 
     action: ActionKind
@@ -279,7 +282,7 @@ class Remediation:
     def stopped_since(self) -> datetime | None:
         """Since when a gang that is to run again has been stopped; None where there is none, as after a release. The
         undo lasts until the gang runs again."""
-        moved = self.proposal.action is ActionKind.EVICT_GANG and self.verified.get(RUNNING_ELSEWHERE)
+        moved = self.proposal.action in MOVES and self.verified.get(RUNNING_ELSEWHERE)
         stopped = any(step.kind in _STOPPED and step.begun_at is not None for step in self.steps)
         restores = any(step.kind is StepKind.RESTORE for step in self.steps[self.step :])
         if self.phase is Phase.UNDOING and (stopped or restores) and not moved:
@@ -287,7 +290,7 @@ class Remediation:
             undoing = min((turn.at for turn in turns), default=self.proposal.created_at)
         else:
             undoing = None
-        if self.proposal.action is not ActionKind.EVICT_GANG:
+        if self.proposal.action not in MOVES:
             return undoing
         if self.phase is Phase.VERIFYING and self.verified.get(RUNNING_ELSEWHERE):
             return None  # though Pods of it may still be terminating

@@ -1,0 +1,175 @@
+"""Moves that make room for Pods that wait: which owner's Pods can leave and land elsewhere, at the least cost. Pure.
+
+One move is of one owner: a single Pod whose siblings do not need it, or all Pods of an owner that is stopped as a whole
+and resumed. `score.waited_hours` says when one is worth its cost.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gpuwatch.act.placement import Nowhere, Room, unlike
+from gpuwatch.act.plan.facts import PlanFacts
+from gpuwatch.act.plan.score import restart_hours, saved_at
+from gpuwatch.facts.frameworks import keys
+from gpuwatch.facts.frameworks.allowed import move_refusal
+from gpuwatch.facts.model.cluster import Pod
+from gpuwatch.facts.model.decision import ActionKind, Candidate, Subject, SubjectKind
+from gpuwatch.facts.model.remediation import Proposal
+from gpuwatch.facts.model.telemetry import PodRef
+
+WAITING_POD = "waiting_pod"
+"""What a move for a Pod that waits rests on, in the place of a detector: its outcomes count for it."""
+
+_WAITERS = 8
+"""Waiting groups for which moves are looked for in a plan, in the scheduler's order; equal ones count once."""
+
+_TRIALS = 64
+"""Moves that are tried for one waiting group, the cheapest first."""
+
+
+def making_room(facts: PlanFacts) -> Iterator[Candidate]:
+    """The moves under way, then the cheapest move for each group that waits and fits nowhere: one whose owner allows
+    it, else one that the guard `allowed` refuses, so that its owner can be asked."""
+    room, served, moved = facts.ground.room.copy(), set[PodRef](), set[PodRef]()
+    for proposal in (*facts.rechecked, *(item.proposal for item in facts.open)):
+        served |= {proposal.waiter} - {""}
+        moved.update(proposal.pods)
+        if proposal.action is ActionKind.MAKE_ROOM and (found := _kept(proposal, facts)):
+            yield found
+    tried = set[tuple[tuple[str, str, float, int], ...]]()
+    for group in facts.ground.unsettled:
+        shape = tuple(sorted(map(_asks, group)))
+        if shape in tried or served.intersection(pod.ref for pod in group):
+            continue
+        if len(tried) == _WAITERS:
+            return
+        tried.add(shape)
+        units = [unit for unit in _units(group, room, facts) if moved.isdisjoint(pod.ref for pod in unit)]
+        willing = [unit for unit in units if not not_allowed(unit, facts)]
+        found_ = _cheapest(group, willing, room) or _cheapest(group, units, room)
+        if found_ is not None:
+            unit, room = found_
+            moved.update(pod.ref for pod in unit)
+            yield _candidate(unit, group, facts)
+
+
+def _asks(pod: Pod) -> tuple[str, str, float, int]:
+    return repr(pod.placement), repr(sorted(pod.accelerators.items())), pod.cpu_cores, pod.memory_bytes
+
+
+def _kept(proposal: Proposal, facts: PlanFacts) -> Candidate | None:
+    """The move that was proposed, with those of its Pods that are left; None once its Pod waits no more."""
+    group, known = _waiting(proposal.waiter, facts), set(proposal.pod_uids)
+    unit = [pod for ref in proposal.pods if (pod := facts.live.get(ref)) is not None and pod.uid in known]
+    return _candidate(unit, group, facts) if unit and group else None
+
+
+def _waiting(waiter: PodRef, facts: PlanFacts) -> Sequence[Pod]:
+    return next((group for group in facts.pending if any(pod.ref == waiter for pod in group)), ())
+
+
+def _units(group: Sequence[Pod], room: Room, facts: PlanFacts) -> list[list[Pod]]:
+    """What can leave at once, the least work lost first: it leaves a Node on which one of the group then has as many
+    accelerators as it asks for."""
+    asking = [(pod, room.ever(pod)) for pod in unlike(group)]
+    mine = {pod.workload for pod in group}
+
+    def helps(unit: Iterable[Pod]) -> bool:
+        freed: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for pod in unit:
+            if room.node_of(pod.ref) == pod.node:
+                freed[pod.node].update(pod.accelerators)
+        return any(
+            name in ever
+            and all(room.free(name, each) + more[each] >= count for each, count in pod.accelerators.items())
+            for name, more in freed.items()
+            for pod, ever in asking
+        )
+
+    found: list[list[Pod]] = []
+    for key, pods in facts.members.items():
+        kind, alone = facts.kind_of(pods[0].workload), key not in facts.gangs
+        units = [[pod] for pod in pods] if alone and kind is not None and kind.independent else [pods]
+        found += [unit for unit in units if unit[0].workload not in mine and helps(unit) and not _stays(unit, facts)]
+    return sorted(found, key=lambda unit: (hours_lost(unit, facts), unit[0].ref))
+
+
+def _stays(unit: Sequence[Pod], facts: PlanFacts) -> str:
+    """Why these Pods cannot be moved at once; '' where they can."""
+    owner, siblings = facts.workloads.get(unit[0].workload), facts.owned.get(unit[0].workload, [])
+    if any(pod.deleting or not pod.node for pod in unit) or len({pod.workload for pod in unit}) > 1:
+        return "Some of its Pods end or wait, or have another owner."
+    return move_refusal(facts.gangs.get(unit[0].gang), owner, list(unit), siblings)
+
+
+def _cheapest(group: Sequence[Pod], units: Iterable[Sequence[Pod]], room: Room) -> tuple[Sequence[Pod], Room] | None:
+    """The first whose leaving places the group and itself, and the room afterwards."""
+    for _, unit in zip(range(_TRIALS), units, strict=False):
+        trial = room.copy()
+        if not isinstance(beside(group, unit, trial), Nowhere):
+            return unit, trial
+    return None
+
+
+def beside(group: Sequence[Pod], unit: Sequence[Pod], room: Room) -> Mapping[PodRef, str] | Nowhere:
+    """Where the unit lands once it has left and the group is placed; changes this room."""
+    room.without(pod.ref for pod in unit)
+    placed = room.land(group)
+    if isinstance(placed, Nowhere):
+        return Nowhere(f"Pod {group[0].ref}, which waits, would find no place: {placed.reason}", placed.known)
+    return room.land(unit)
+
+
+def place_for_waiter(candidate: Candidate, room: Room, facts: PlanFacts) -> Mapping[PodRef, str] | Nowhere:
+    """As `beside`, for a candidate."""
+    group = _waiting(candidate.waiter, facts)
+    return beside(group, facts.pods_of(candidate), room) if group else Nowhere(f"{candidate.waiter} waits no more.")
+
+
+def hours_lost(unit: Iterable[Pod], facts: PlanFacts) -> float:
+    """GPU-hours of work that a restart of these Pods loses."""
+    return sum(restart_hours(pod, facts) * facts.gpu_shares([pod]) for pod in unit)
+
+
+def not_allowed(unit: Iterable[Pod], facts: PlanFacts) -> str:
+    """Why these Pods must not be moved for others; '' where each does no work, has saved its work since it started, or
+    has an owner who allows it."""
+    for pod in unit:
+        owner = facts.workloads.get(pod.workload)
+        told = [pod.annotations, owner.annotations if owner else {}, facts.namespaces.get(pod.namespace, {})]
+        said = next((texts[keys.MAY_MOVE] for texts in told if keys.MAY_MOVE in texts), "")
+        idle = pod.ref in facts.idle_pods
+        if said.lower() == "false" or not (idle or said.lower() == "true" or saved_at(pod, facts)):
+            why = f"forbids it with {keys.MAY_MOVE}=false" if said.lower() == "false" else "does not allow it"
+            return f"Pod {pod.ref} works, and its owner {why}."
+    return ""
+
+
+def _candidate(unit: Sequence[Pod], group: Sequence[Pod], facts: PlanFacts) -> Candidate:
+    first, waiter = unit[0], min(pod.ref for pod in group)
+    gang = first.gang if first.gang in facts.gangs else ""
+    asked = sum(sum(pod.accelerators.values()) for pod in group)
+    node = facts.nodes.get(first.node)
+    also = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return Candidate(
+        action=ActionKind.MAKE_ROOM,
+        target=Subject(SubjectKind.GANG if gang else SubjectKind.WORKLOAD, gang or first.workload),
+        findings=(),
+        devices=(),
+        pods=tuple(sorted(pod.ref for pod in unit)),
+        nodes=tuple(sorted({pod.node for pod in unit})),
+        namespace=first.namespace,
+        pool=facts.pool(node),
+        gpu_model=node.gpu_product if node else "",
+        gpus=facts.gpus(unit),
+        detectors=(WAITING_POD,),
+        reason=(
+            f"Pod {waiter}{also} waits for {asked} accelerators. It is placed once "
+            f"{'this Pod leaves' if len(unit) == 1 else f'these {len(unit)} Pods leave'} "
+            f"{first.node if len({pod.node for pod in unit}) == 1 else 'their Nodes'}, and they have a place elsewhere."
+        ),
+        waiter=waiter,
+        # A slice counts as it does on the Nodes that the Pods leave.
+        relief_gpus=facts.gpu_shares(replace(pod, node=first.node) for pod in group),
+    )
