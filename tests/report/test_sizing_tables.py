@@ -169,6 +169,7 @@ def test_gpus_that_are_emptied_where_the_host_is_full_are_told_apart() -> None:
 def test_the_mig_plan_says_how_many_gpus_in_which_order_and_with_which_files() -> None:
     plan = mig_plan()
     text = shown(mig_plan_tables(plan))
+    assert text.lstrip().startswith("It frees ")
     assert "14 now → 5 after; no packing needs fewer than 4" in text
     assert "7 × 1g.10gb" in text
     assert "MIG off or unknown" in text
@@ -179,8 +180,24 @@ def test_the_mig_plan_says_how_many_gpus_in_which_order_and_with_which_files() -
     assert yaml.safe_load(text.partition("Configuration for mig-parted\n")[2]) == plan.mig_parted
 
 
+@pytest.mark.parametrize(
+    ("freed", "gain", "says"),
+    [
+        (("GPU-a", "GPU-b"), 336.4, "It frees 2 GPUs, worth 336 USD a week: "),
+        (("GPU-a",), None, "It frees 1 GPU: "),
+        ((), None, "It frees no GPU: "),
+    ],
+)
+def test_the_mig_plan_says_first_what_it_gains(freed: tuple[str, ...], gain: float | None, says: str) -> None:
+    plan = replace(mig_plan(), freed=freed)
+    text = shown(mig_plan_tables(plan, gain_per_week=gain, currency="USD"))
+    assert text.lstrip().startswith(says)
+    leave = {ref for change in plan.changes for ref in change.displaced} | {*plan.moved}
+    assert f"{len(plan.changes)} GPUs are cut anew, and {len(leave)} Pods leave first." in text
+
+
 def test_a_plan_without_changes_says_so() -> None:
     plan = replace(mig_plan(), changes=(), order=(), mig_parted={}, node_labels={}, unplaced=())
     text = shown(mig_plan_tables(plan))
-    assert "No GPU has to be cut anew." in text
+    assert text.lstrip().startswith("Nothing to cut: the layouts of today need no more GPUs.")
     assert "mig-parted" not in text

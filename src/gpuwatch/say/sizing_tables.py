@@ -77,8 +77,11 @@ def workload_detail(item: Recommendation | Abstention) -> RenderableType:
     return Group(*parts)
 
 
-def mig_plan_tables(plan: MigPlan, *, rows: int = 30, wide: bool = True) -> RenderableType:
-    """GPUs needed before and after, the new partitions in the order of draining, and their files."""
+def mig_plan_tables(
+    plan: MigPlan, *, rows: int = 30, wide: bool = True, gain_per_week: float | None = None, currency: str = ""
+) -> RenderableType:
+    """What it gains, GPUs needed before and after, the new partitions in the order of draining, and their files.
+    gain_per_week: money for the GPUs that it frees; None where a price is not known."""
     grid = new_grid()
     grid.add_row(
         "GPUs", f"{plan.gpus_before} now → {plan.gpus_after} after; no packing needs fewer than {plan.lower_bound_gpus}"
@@ -88,7 +91,7 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30, wide: bool = True) -> Rend
     if plan.freed_without_host:
         names = escape(listed([short_uuid(name) for name in plan.freed_without_host], rows))
         grid.add_row("Emptied", f"{names}: their Nodes have no CPU or memory for a further Pod")
-    parts: list[RenderableType] = [grid, Text()]
+    parts: list[RenderableType] = [_gain(plan, gain_per_week, currency), grid, Text()]
     if plan.changes:
         table = new_table(
             f"GPUs to cut anew ({len(plan.changes)}), Nodes in the order of draining",
@@ -103,8 +106,6 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30, wide: bool = True) -> Rend
                 Group(*map(FoldedName, change.displaced)) if change.displaced else Text("none", style="dim"),
             )
         parts += [table, *cut(len(plan.changes), rows), Text()]
-    else:
-        parts.append(Text("No GPU has to be cut anew.\n"))
     if plan.moved:
         names = listed(plan.moved, rows)
         parts += [Text(f"Move although they need no change ({len(plan.moved)}): {names}", overflow="fold"), Text()]
@@ -122,6 +123,17 @@ def mig_plan_tables(plan: MigPlan, *, rows: int = 30, wide: bool = True) -> Rend
     elif plan.mig_parted:
         parts += [Text("Configuration for mig-parted", style="bold"), Text(_yaml(plan.mig_parted), overflow="fold")]
     return Group(*parts)
+
+
+def _gain(plan: MigPlan, gain_per_week: float | None, currency: str) -> Text:
+    if not plan.changes:
+        return Text("Nothing to cut: the layouts of today need no more GPUs.\n", style="bold green")
+    leave = len({ref for change in plan.changes for ref in change.displaced} | {*plan.moved})
+    costs = f"{plural(len(plan.changes), 'GPU')} {'is' if len(plan.changes) == 1 else 'are'} cut anew"
+    costs += f", and {plural(leave, 'Pod')} {'leaves' if leave == 1 else 'leave'} first." if leave else "."
+    worth = f", worth {gain_per_week:,.0f} {currency} a week" if gain_per_week else ""
+    what = f"{plural(len(plan.freed), 'GPU')}{worth}" if plan.freed else "no GPU"
+    return Text(f"It frees {what}: {costs}\n", style="bold")
 
 
 def _yaml(value: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 
+from gpuwatch.account.money import HOURS_PER_WEEK
 from gpuwatch.app.cli.remediation_commands import kept_of
 from gpuwatch.app.cli.scope import check_namespace, shown_name
 from gpuwatch.app.cli.terminal import output as console
@@ -17,7 +18,7 @@ from gpuwatch.app.cli.terminal import print_answer, print_listing, remark, write
 from gpuwatch.app.errors import OptionsError, SourceError
 from gpuwatch.app.exit_code import ExitCode
 from gpuwatch.app.ledger import hours_of
-from gpuwatch.app.sizing import Sized, size
+from gpuwatch.app.sizing import Sized, price_list, size
 from gpuwatch.app.sources import Opened, checked_sources
 from gpuwatch.app.weekly_report import report_files, week_of
 from gpuwatch.facts.model.decision import Verdict
@@ -136,7 +137,14 @@ def run_mig_plan(form: str, rows: int, state: Path | None, days: float, **option
         write(to_yaml(dict(plan.mig_parted)))
     else:
         wide = form == "wide"
-        tables = Group(mig_plan_tables(plan, rows=rows, wide=wide), *gap_tables(gaps, wide=wide))
+        prices, nodes = price_list(opened.settings), {node.name: node for node in cluster.nodes}
+        places = {device.uuid: nodes.get(device.node or "") for device in devices}
+        freed = [node for name in plan.freed if (node := places.get(name)) is not None]
+        paid = [prices.of_node(node).price_per_gpu_hour for node in freed]
+        known = [price for price in paid if price is not None]
+        gain = HOURS_PER_WEEK * sum(known) if len(known) == len(plan.freed) else None
+        told = mig_plan_tables(plan, rows=rows, wide=wide, gain_per_week=gain, currency=prices.currency)
+        tables = Group(told, *gap_tables(gaps, wide=wide))
         print_answer(plan, form, lambda: tables)
     return _code(sized)
 
