@@ -27,7 +27,7 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.facts.model.telemetry import Device, Vendor
 from gpuwatch.say.explain import explain, explanation_tables
 from gpuwatch.say.tables import analysis_tables
-from plan.fleet import node, sick
+from plan.fleet import node, pod, sick
 from report import terminal
 from report.terminal import analysis_of, flat
 
@@ -130,6 +130,31 @@ def test_findings_that_lack_the_same_are_one_line() -> None:
     assert "Not known (5)" in text
     assert text.count("which Pod's work it is") == 1
     assert "and 3 more" in text
+
+
+def test_all_that_is_wrong_with_a_gpu_is_one_row() -> None:
+    first = replace(broken("GPU-0"), subject=Subject(SubjectKind.DEVICE, "GPU-0"), kind=FindingKind.ROW_REMAP)
+    second = replace(first, kind=FindingKind.XID, summary="XID 64")
+    other = replace(first, subject=Subject(SubjectKind.DEVICE, "GPU-1"), devices=("GPU-1",))
+    text = shown(analysis((first, second, other), 2))
+    assert "Degraded (2, 3 findings)" in text
+    assert text.count("row remap") == 2
+    assert "XID 64" in text
+    assert "Degraded (1)" in shown(analysis((first,), 1))
+
+
+def test_pods_of_one_owner_that_are_idle_for_one_reason_are_one_row() -> None:
+    found = [
+        replace(idle(f"GPU-{n}"), subject=Subject(SubjectKind.POD, f"ml/web-{n}"), gpu_hours=2.0) for n in range(20)
+    ]
+    other = replace(found[0], subject=Subject(SubjectKind.POD, "ml/desk"), devices=("GPU-20",), gpu_hours=5.0)
+    pods = tuple(pod(f"ml/web-{n}", "n0", owner="Deployment/ml/web") for n in range(20))
+    item = analysis((*found, other), 21)
+    text = shown(replace(item, cluster=replace(item.cluster, pods=pods)))
+    assert "Idle allocations (21): 21 devices, 45 GPU-hours so far" in text
+    (row,) = [line for line in text.splitlines() if "20 Pods of Deployment/ml/web" in line]
+    assert "40.0" in row
+    assert text.count("pod ml/desk") == 1
 
 
 def test_what_is_suspected_has_a_table_of_its_own() -> None:

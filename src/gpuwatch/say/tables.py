@@ -200,16 +200,21 @@ def _degraded(
     if not findings:
         known = analysis.coverage.devices - analysis.coverage.health_unknown
         return Text.from_markup("[bold]Degraded[/]  " + _none("found", known, "device") + "\n")
-    table = new_table(f"Degraded ({len(findings)})", "where", "what", "since", *(("evidence",) if wide else ()), "do")
-    for finding in findings[:rows]:
+    # All that is wrong with one GPU is one row, the gravest first.
+    places = list(grouped(findings, lambda item: item.subject).values())
+    more = f", {len(findings)} findings" if len(findings) > len(places) else ""
+    columns = ("where", "what", "since", *(("evidence",) if wide else ()), "do")
+    table = new_table(f"Degraded ({len(places)}{more})", *columns)
+    for here in places[:rows]:
+        facts = [evidence_line(fact) for item in here for fact in item.evidence[:2]]
         table.add_row(
-            _where(finding, devices),
-            _what(finding, wide, _COLOUR[finding.severity]),
-            lasted(finding, analysis.at) or "not known",
-            *((escape("\n".join(evidence_line(item) for item in finding.evidence[:2])),) if wide else ()),
-            Group(Text(finding.advice.replace("_", " ")), _sure(finding)),
+            _where(here[0], devices),
+            Group(*(_what(item, wide, _COLOUR[item.severity]) for item in here)),
+            lasted(here[0], analysis.at) or "not known",
+            *((escape("\n".join(facts)),) if wide else ()),
+            Group(Text(here[0].advice.replace("_", " ")), _sure(here[0])),
         )
-    return Group(table, *cut(len(findings), rows), Text())
+    return Group(table, *cut(len(places), rows), Text())
 
 
 def _what(finding: Finding, wide: bool, colour: str = "") -> RenderableType:
@@ -237,10 +242,23 @@ def _allocations(what: str, findings: list[Finding], analysis: Analysis, rows: i
     gpus = len({device for finding in findings for device in finding.devices})
     title = f"{what} ({len(findings)}): {plural(gpus, 'device')}, {hours:,.0f} GPU-hours so far"
     table = new_table(title, "who", "devices", "idle for", "GPU-hours", "what")
-    for finding in findings[:rows]:
-        numbers = (str(len(finding.devices)), ago(finding.since, analysis.at), f"{finding.gpu_hours:,.1f}")
-        table.add_row(FoldedName(f"{finding.subject.kind} {called(finding.subject)}"), *numbers, _what(finding, wide))
-    return Group(table, *cut(len(findings), rows), Text())
+    owner = {pod.ref: pod.workload for pod in analysis.cluster.pods}
+    # One owner's Pods that are idle for one reason are one row; who has no known owner has a row of their own.
+    alike = grouped(findings, lambda item: (item.kind, owner.get(item.subject.name, "") or item.subject.name))
+    for (_, name), group in list(alike.items())[:rows]:
+        first = max(group, key=lambda item: item.gpu_hours)
+        table.add_row(
+            FoldedName(f"{plural(len(group), 'Pod')} of {name}" if len(group) > 1 else _who(first)),
+            str(len({device for item in group for device in item.devices})),
+            ago(first.since, analysis.at),
+            f"{sum(item.gpu_hours for item in group):,.1f}",
+            _what(first, wide),
+        )
+    return Group(table, *cut(len(alike), rows), Text())
+
+
+def _who(finding: Finding) -> str:
+    return f"{finding.subject.kind} {called(finding.subject)}"
 
 
 def _misfit(findings: list[Finding], devices: dict[str, Device], rows: int, wide: bool) -> RenderableType:
@@ -257,7 +275,7 @@ def _unknown(findings: list[Finding], rows: int, wide: bool) -> RenderableType:
     table = new_table(f"Not known ({len(findings)}): neither healthy nor idle, never acted on", *columns)
     for (rule, missing), group in list(alike.items())[:rows]:
         named = group[: 2 if wide else 1]
-        who = [FoldedName(f"{item.subject.kind} {called(item.subject)}") for item in named]
+        who = [FoldedName(_who(item)) for item in named]
         rest = len(group) - len(named)
         more: list[RenderableType] = [Text(f"and {rest} more", style="dim")] if rest else []
         example = "such as: " if len({item.summary for item in group}) > 1 else ""
