@@ -146,7 +146,7 @@ schema: $(STAMP)  ## Write the published JSON Schemas of the analysis and of the
 	$(BIN)/gpuwatch schema > docs/analysis-v1.schema.json
 	$(BIN)/python -c 'from gpuwatch.say.machine import to_json; from gpuwatch.say.weekly_machine import weekly_schema; print(to_json(weekly_schema()))' > docs/weekly-v1.schema.json
 
-names: $(STAMP)  ## Write docs/names.md, docs/settings.md, tables of docs/rules.md, the kinds of findings, and deploy/base/crds.yaml
+names: $(STAMP)  ## Write docs/names.md, docs/settings.md, tables of docs/rules.md and docs/rules/, the kinds of findings, and deploy/base/crds.yaml
 	$(BIN)/python -m tools.kinds
 	$(BIN)/python -m tools.names
 

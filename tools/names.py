@@ -1,5 +1,6 @@
 """Writes docs/names.md and docs/settings.md below what is said there by hand: every public word of gpuwatch, taken from
-where the product itself has it. In docs/rules.md it writes the rows of tables, and the definitions of `tools.crds`.
+where the product itself has it. In docs/rules.md and docs/rules/ it writes the rows of tables, and the definitions of
+`tools.crds`.
 
 python -m tools.names [--check]: writes the files, or compares them and exits with 1 where one differs.
 """
@@ -264,14 +265,14 @@ def vocabulary() -> Iterator[str]:
     yield "[rules.md](rules.md) says which evidence each needs.\n"
     yield from table(("kind", "meaning"), words(FindingKind))
     yield "### Guards\n"
-    yield "[rules.md](rules.md#guards-budget-brake) says in full what each refuses, its bounds, and what helps.\n"
+    yield "The page on [guards](rules/guards.md) says in full what each refuses, its bounds, and what helps.\n"
     # The first sentence of each guard's section.
     heads = re.findall(
-        r"^### (\w+)\n\n- \*\*Refuses\*\* (.*?\.)(?=\s)",
-        (DOCS / "rules.md").read_text(encoding="utf-8"),
+        r"^## (\w+)\n\n- \*\*Refuses\*\* (.*?\.)(?=\s)",
+        (DOCS / "rules" / "guards.md").read_text(encoding="utf-8"),
         re.M | re.S,
     )
-    rows = ((code(name), text, Guard[name.upper()].helps) for name, text in heads)
+    rows = ((code(name), text.replace("](../", "]("), Guard[name.upper()].helps) for name, text in heads)
     yield from table(("guard", "refuses", "what helps"), rows)
 
 
@@ -308,6 +309,11 @@ def overview() -> Iterator[str]:
     exported, spoken = {each.signal for each in found}, {row.signal for row in rows}
     missing = missing_signals(Schema(vocabularies=("dcgm",), signals=found), Policies())
     signals_of = rule_signals(Policies())
+    pages = {
+        heading.partition(":")[0]: page.name
+        for page in (DOCS / "rules").glob("*.md")
+        for heading in re.findall(r"^## (.*)$", page.read_text(encoding="utf-8"), re.M)
+    }
     for rule in RULES:
         signals = set(signals_of[rule.name])
         state = "limited" if signals & exported else "blind"
@@ -316,7 +322,8 @@ def overview() -> Iterator[str]:
         name = rule.name
         for told in rule.tells:
             advice = told.advice.replace(":", " →")
-            anchor = f"#{rule.name.replace('.', '')}" + (f"-{told.kind}" if len(rule.tells) > 1 else "")
+            heading = rule.name.replace(".", "") + (f"-{told.kind}" if len(rule.tells) > 1 else "")
+            anchor = f"rules/{pages[rule.name]}#{heading}"
             kind = f"[`{told.kind}`]({anchor})" if len(rule.tells) > 1 else f"`{told.kind}`"
             acts = re.search("reset|reboot|inspect|replace", told.advice)
             shown = (f"no: {rule.unshown}" if rule.unshown else "yes") if acts else "never acted on"
@@ -339,20 +346,22 @@ def metric_names() -> Iterator[str]:
 
 
 def rules_page() -> str:
-    """docs/rules.md with those rows; the rest of the page is written by hand."""
+    """docs/rules.md with the rows of the health rules; the rest of the page is written by hand."""
     lines = (DOCS / "rules.md").read_text(encoding="utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("| [health."))
     last = next(number for number, line in enumerate(lines) if line.startswith("| [idle."))
     lines[first:last] = overview()
-    first = 2 + next(number for number, line in enumerate(lines) if line.startswith("| signal |"))
-    last = next((number for number, line in enumerate(lines) if number > first and line[:1] != "|"), len(lines))
-    lines[first:last] = metric_names()
     return "\n".join(lines) + "\n"
 
 
+def metric_names_page() -> str:
+    return "\n".join([*_by_hand("rules/metric-names", "| `").splitlines(), *metric_names()]) + "\n"
+
+
 def files() -> dict[Path, str]:
-    pages = {DOCS / "names.md": names_page(), DOCS / "settings.md": settings_page(), DOCS / "rules.md": rules_page()}
-    return {crds.FILE: crds.page(), **pages}
+    pages = {"names": names_page(), "settings": settings_page(), "rules": rules_page()}
+    pages["rules/metric-names"] = metric_names_page()
+    return {crds.FILE: crds.page(), **{DOCS / f"{name}.md": text for name, text in pages.items()}}
 
 
 if __name__ == "__main__":

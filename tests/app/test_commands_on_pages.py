@@ -13,7 +13,7 @@ from gpuwatch.app.cli.main import cli
 from gpuwatch.app.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]
-PAGES = [page for at in ("*.md", "docs/*.md", "docs/runbooks/*.md", "deploy/**/*.md") for page in ROOT.glob(at)]
+PAGES = [page for at in ("*.md", "docs/**/*.md", "deploy/**/*.md") for page in ROOT.glob(at)]
 SETTINGS = set(Settings.model_fields)
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 

@@ -60,7 +60,7 @@ def workload(kind: str, name: str, template: Object, **spec: Any) -> Object:
 
 
 def test_the_mildest_taint_sends_a_gang_to_the_other_node_though_that_is_fuller(living: Api) -> None:
-    """docs/rules.md, tainted_first: the scheduler prefers another Node. A move waits for NoSchedule all the same."""
+    """docs/rules/guards.md, tainted_first: the scheduler prefers another Node. A move waits for NoSchedule anyway."""
     size = {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"}
     for name, taints in (
         ("sick", [{"key": "gpuwatch.dev/degraded", "value": "xid", "effect": "PreferNoSchedule"}]),

@@ -1,6 +1,7 @@
 """How often health.pod_failures is wrong: drawn fleets without a fault, and with one Node that kills.
 
-`python tests/detect/test_pod_failures_chance.py` measures what docs/rules.md says, with 100 fleets of each kind.
+`python tests/detect/test_pod_failures_chance.py` measures what docs/rules/nodes-and-pods.md says, with
+100 fleets of each kind.
 """
 
 from collections import Counter

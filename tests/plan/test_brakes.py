@@ -373,8 +373,8 @@ def test_freezes_that_mean_nothing_are_refused_by_name(given: dict[str, object],
 def test_the_holidays_of_the_documents_refuse_a_release_and_the_days_beside_them_do_not(
     moment: str, refused: bool, tmp_path: Path
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
-    text = page.partition("### freeze\n")[2].partition("```yaml\n")[2].partition("```")[0]
+    page = (Path(__file__).parents[2] / "docs/rules/guards.md").read_text(encoding="utf-8")
+    text = page.partition("## freeze\n")[2].partition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "gpuwatch.yaml").write_text(text, encoding="utf-8")
     policy = load_settings(tmp_path / "gpuwatch.yaml", {}).plan
     assert len(policy.freezes) == 2

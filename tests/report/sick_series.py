@@ -1,6 +1,6 @@
 """A few hours of dcgm-exporter's metrics in which each rule has a GPU or Pod to find, beside some just short of it.
 
-They are in `sick_series.yaml`. SHOWN: section of docs/rules.md → names of all that its query has to show.
+They are in `sick_series.yaml`. SHOWN: section of docs/rules/ → names of all that its query has to show.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""docs/rules.md says what the code does: its names, defaults, metrics, XIDs, confidences and queries."""
+"""docs/rules.md and docs/rules/ say what the code does: its names, defaults, metrics, XIDs, confidences and queries."""
 
 import ast
 import inspect
@@ -42,8 +42,10 @@ from parts.prometheus_server import ServerBuild, running
 from report.sick_series import NOW, SHOWN, openmetrics
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "rules.md"
-TEXT = DOCS.read_text(encoding="utf-8")
+PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "rules").glob("*.md"))}
+INDEX = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+TEXT = "\n".join([INDEX, *PAGES.values()])
+RUNBOOKS = {page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "runbooks").glob("G*.md")}
 POLICIES: dict[str, HealthPolicy | IdlePolicy | MisfitPolicy | PlanPolicy] = {
     "health": HealthPolicy(),
     "idle": IdlePolicy(),
@@ -65,6 +67,7 @@ SHARED = (fleet, capacity, xid_events)
 """What several rules use."""
 HEADINGS = [
     "What it says.",
+    "What to do.",
     "What it looks at.",
     "When.",
     "What it does not do.",
@@ -86,19 +89,20 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
 FIXED = (silence, explanation, past, signals, idle_verdict, contention)
 
 
-def _sections(level: str) -> dict[str, str]:
-    """Heading → text up to the next heading of this or a higher level."""
-    found = {}
-    for part in re.split(rf"^(?=#{{1,{len(level)}}} )", TEXT, flags=re.MULTILINE):
-        head, _, body = part.partition("\n")
-        if head.startswith(f"{level} "):
-            found[head.removeprefix(f"{level} ")] = body
-    return found
+def _sections(page: str) -> dict[str, str]:
+    """Heading → text up to the next heading of its level."""
+    return dict(re.findall(r"^## (.*)\n([\s\S]*?)(?=^## |\Z)", page, flags=re.MULTILINE))
 
 
-SECTIONS = {name: text for name, text in _sections("##").items() if re.match(r"(health|idle|misfit)\.", name)}
-GUARD_SECTIONS = _sections("###")
-IDLE_COMMON = _sections("##")["Common to the idle rules"]
+SECTIONS = {
+    name: text
+    for page in PAGES.values()
+    for name, text in _sections(page).items()
+    if re.match(r"(health|idle|misfit)\.", name)
+}
+GUARD_SECTIONS = _sections(PAGES["guards"])
+IDLE_COMMON = _sections(PAGES["idle"])["Common to the idle rules"]
+HEALTH_COMMON = _sections(INDEX)["Common to the health rules"]
 
 
 def _rule(section: str) -> str:
@@ -131,7 +135,7 @@ def _table(text: str, first: str) -> list[list[str]]:
 def _overview() -> Iterator[tuple[str, str, str, str]]:
     """(rule, kind, severity → advice, state on the default list) of the table on top."""
     rule = ""
-    for name, kinds, advice, state, _ in _table(TEXT, "rule"):
+    for name, kinds, advice, state, _ in _table(INDEX, "rule"):
         rule = name or rule
         for kind in kinds.split(", "):
             yield rule, kind, advice, state
@@ -219,7 +223,7 @@ def test_the_overview_says_what_the_doctor_says_of_the_default_list() -> None:
 
 
 def test_the_overview_says_of_each_kind_that_may_end_pods_whether_one_read_shows_it() -> None:
-    told = {kind: cells[4] for cells in _table(TEXT, "rule") for kind in cells[1].split(", ")}
+    told = {kind: cells[4] for cells in _table(INDEX, "rule") for kind in cells[1].split(", ")}
     acting = {kind: text for kind, text in told.items() if text != "never acted on"}
     assert acting == {kind: f"no: {UNSHOWN[kind]}" if kind in UNSHOWN else "yes" for kind in map(FindingKind, acting)}
     idle_kinds = {FindingKind.NEVER_USED, FindingKind.ABANDONED, FindingKind.MODEL_LOADED, FindingKind.PARTIAL_GANG}
@@ -231,6 +235,21 @@ def test_sections_have_the_same_headings_in_the_same_order(section: str) -> None
     assert re.findall(r"^\*\*([A-Z][^*]*\.)\*\*", SECTIONS[section], flags=re.MULTILINE) == HEADINGS
     for heading in HEADINGS:
         assert _paragraph(section, heading).strip(), heading
+
+
+def test_what_to_do_leads_to_every_runbook_that_names_the_rule() -> None:
+    """A runbook that leads to a rule's section is among what that section says to do."""
+    anchors = {re.sub(r"[^\w -]", "", name).replace(" ", "-"): name for name in SECTIONS}
+    named = [
+        (alert, anchors[anchor])
+        for alert, text in RUNBOOKS.items()
+        for anchor in re.findall(r"\.\./rules/\w[\w-]*\.md#((?:health|idle|misfit)\w[\w-]*)", text)
+    ]
+    assert len(named) > 20
+    missing = [
+        (alert, rule) for alert, rule in named if f"](../runbooks/{alert}.md)" not in _paragraph(rule, "What to do.")
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize("guard", sorted(GUARD_NAMES))
@@ -312,7 +331,7 @@ def test_the_table_of_names_is_the_catalog() -> None:
         if old:
             names = (", ".join(dict.fromkeys(row.metric for row in rows)) for rows in (old, new))
             expected.append([str(signal), *names, "yes" if any(row.default_exported for row in old) else "no"])
-    assert _table(TEXT, "signal") == expected
+    assert _table(PAGES["metric-names"], "signal") == expected
 
 
 def test_xids_are_in_their_class() -> None:
@@ -361,7 +380,9 @@ def test_fixed_bounds_are_constants_of_the_rules_module(rule: str) -> None:
 
 
 def test_fixed_bounds_of_all_health_rules_are_constants() -> None:
-    shown = {float(number) for number in re.findall(r"\*\*([\d.]+)\*\*", _sections("##")["Common to the health rules"])}
+    shown = {
+        float(number) for number in re.findall(r"\*\*([\d.]+)\*\*", _sections(INDEX)["Common to the health rules"])
+    }
     assert shown == {fleet.MIN_COVERAGE_RATIO, fleet.PEER_SPREAD_RATIO, fleet.PEER_DEVIATIONS}
 
 

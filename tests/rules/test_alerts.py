@@ -220,9 +220,9 @@ def test_the_runbook_says_what_a_person_needs(alert: str) -> None:
     assert listed.optional_because in page
     for link in re.findall(r"\]\(([^)#]+?)(?:#[\w-]+)?\)", page):
         assert (RUNBOOKS / link).exists(), link
-    headings = {re.sub(r"[^\w-]", "", line.lower()) for line in (ROOT / "docs" / "rules.md").read_text().splitlines()}
-    for anchor in re.findall(r"\.\./rules\.md#([\w-]+)", page):
-        assert anchor in headings | {each.replace("healthpresence", "healthpresence-") for each in headings}, anchor
+    for target, anchor in re.findall(r"\.\./(rules(?:/[\w-]+)?\.md)#([\w-]+)", page):
+        headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / target).read_text(), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, anchor
 
 
 def test_every_page_belongs_to_an_alert_and_stands_in_the_index() -> None:

@@ -122,7 +122,7 @@ class Rule(Generic[NeedsT]):
 
     @property
     def name(self) -> str:
-        """`Finding.rule`, and its section in docs/rules.md."""
+        """`Finding.rule`, and its section in docs/rules/."""
         return self.tells[0].of_rule
 
     def asked(self, policy: HealthPolicy) -> Ask:
