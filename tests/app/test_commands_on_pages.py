@@ -83,5 +83,16 @@ def test_settings_that_are_shown_are_taken(tmp_path: Path, monkeypatch: pytest.M
     assert shown >= {("settings.md", "delivery"), ("telemetry.md", "prometheus"), ("remediation.md", "execute")}
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/platforms/*.md")), ids=lambda page: page.stem)
+def test_each_block_of_a_platforms_page_is_settings(page: Path, tmp_path: Path) -> None:
+    """None is skipped because it has a key that settings do not have."""
+    file = tmp_path / "settings.yaml"
+    blocks = [text for where, language, text in _blocks() if where == page and language == "yaml"]
+    assert blocks
+    for text in blocks:
+        file.write_text(text, encoding="utf-8")
+        load_settings(file, {"GPUWATCH_PROMETHEUS__URL": "http://prometheus:9090"} if "url:" not in text else {})
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
