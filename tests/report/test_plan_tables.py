@@ -93,7 +93,7 @@ def test_in_the_mode_observe_it_is_said_that_nothing_is_done() -> None:
     text = flat(shown(plan_tables(analysis(), "test")))
     assert "(mode observe: nothing is done)" in text
     assert "advisory (mode observe)" in text
-    assert "mode observe. Settings for everything." in text
+    assert "mode observe. The default mode." in text
     assert "gpuwatch pause" not in text
 
 

@@ -97,7 +97,8 @@ def mode_of(candidate: Candidate, facts: PlanFacts) -> tuple[Mode, str]:
     pools = sorted({facts.pool(node) for node in nodes}) or [candidate.pool]
     scopes = [facts.policy.scope(candidate.action, candidate.namespace, pool) for pool in pools]
     scope = min(scopes, key=lambda each: MILDEST_FIRST.index(each.mode))
-    offers = [(scope.mode, f"Settings for {scope}.")]
+    named = scope.action or scope.namespace or scope.pool
+    offers = [(scope.mode, f"Settings for {scope}." if named else "The default mode.")]
     offers += [
         (Mode.OBSERVE, f"The mode of Namespace {candidate.namespace} was not read: {each.why}")
         for each in facts.snapshot.cluster.unread
