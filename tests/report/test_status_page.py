@@ -215,11 +215,11 @@ def test_the_fleet_is_a_picture_of_every_node_and_gpu() -> None:
     assert [cell.state for cell in rows["n0"].cells] == ["degraded", *["tainted"] * 7]
     assert "gpuwatch.dev/degraded" in rows["n0"].notes
     assert [cell.state for cell in rows["n1"].cells][:3] == ["idle", "idle", "free"]
-    assert {cell.state for cell in rows["n7"].cells} == {"busy"}
+    assert {cell.state for cell in rows["n7"].cells} == {"allocated"}
     html = status_html(full())
     assert '<a href="#finding-1">0 degraded</a>' in html
     assert 'id="finding-1">GPU-n0' in html
-    assert "degraded 1 idle 2 busy 8 tainted 7 free 46" in text_of(html)
+    assert "degraded 1 idle 2 allocated 8 tainted 7 free 46" in text_of(html)
 
 
 def test_a_gpu_that_telemetry_does_not_tell_is_unknown_and_never_free() -> None:

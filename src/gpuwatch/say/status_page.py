@@ -72,7 +72,7 @@ class ReportFiles:
     files: tuple[str, ...]
 
 
-STATES = ("degraded", "idle", "unknown", "busy", "tainted", "free")
+STATES = ("degraded", "idle", "unknown", "allocated", "tainted", "free")
 """States of a GPU on the page; the first that applies is shown."""
 _VERDICTS = (Verdict.DEGRADED, Verdict.IDLE, Verdict.UNKNOWN, Verdict.MISFIT)
 """Of the findings of one GPU, the first of these decides its state."""
@@ -175,8 +175,8 @@ def _node_row(
 
 
 def _urgency(row: NodeRow) -> int:
-    """Of its worst GPU; 'busy' and what comes after it are alike."""
-    alike = STATES.index("busy")
+    """Of its worst GPU; 'allocated' and what comes after it are alike."""
+    alike = STATES.index("allocated")
     return min((STATES.index(each.state) for each in row.cells if STATES.index(each.state) < alike), default=alike)
 
 
@@ -192,7 +192,7 @@ def _cell(device: Device, finding: Finding | None, anchor: str, doubt: str, barr
     elif not device.present or doubt:
         state, reason = "unknown", f"It is not trusted: {doubt}." if doubt else "It reports no samples now."
     elif device.pods:
-        state, reason = "busy", f"Used by {listed(device.pods, 3)}."
+        state, reason = "allocated", f"Allocated to {listed(device.pods, 3)}."
     elif barred:
         state, reason = "tainted", f"{', '.join(barred)}: takes no new Pods."
     else:

@@ -309,7 +309,7 @@ def no_execute_refused(remediation: Remediation, facts: PlanFacts) -> str:
     taints = [Taint(keys.DEGRADED, name, "NoExecute") for name in proposal.detectors]
     for pod in facts.snapshot.cluster.companions:
         if pod.node in proposal.nodes and not all(stays(pod.placement.tolerations, each) for each in taints):
-            return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint for ever and would end with it."
+            return f"Pod {pod.ref}, which has no GPU, does not tolerate the taint without a time limit. It would end."
     # Its own taint is an action too.
     ledger = Ledger(replace(facts, history=(*facts.history, remediation)))
     for candidate in ended_by_no_execute(proposal, facts):

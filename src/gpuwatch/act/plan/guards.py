@@ -100,7 +100,7 @@ def _evidence(case: GuardCase) -> str | None:
 
 def _worth_it(case: GuardCase) -> Against:
     if not math.isfinite(case.score.value):
-        return "The score is not a finite number.", "Name the Node of its GPUs in telemetry."
+        return "The score is not a finite number.", "Give its GPUs in telemetry the name of their Node."
     if case.score.value <= 0:
         findings = case.facts.findings_of(case.candidate)
         if case.candidate.relief_gpus is None and any(item.family is Family.MISFIT for item in findings):

@@ -55,7 +55,7 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def _format(*forms: str, text: str = "For people or for machines.") -> Callable[[F], F]:
+def _format(*forms: str, text: str = "The form of the output: for people, or for machines.") -> Callable[[F], F]:
     """-o; the first is the default."""
     kinds = click.Choice(forms)
     # Eager, as other options are checked against it.

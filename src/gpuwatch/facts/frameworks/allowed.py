@@ -60,7 +60,7 @@ def _loses(owner: Workload | None) -> str:
 def _held(owner: Workload | None) -> str:
     """Why a release of it would not be written, or would not last: what `fights.may_release` says of it as read."""
     if owner is None or owner.unreleasable is None:
-        return "It was not read whether its owner could be released and restored."
+        return "gpuwatch could not read whether its owner can be released and restored."
     return owner.unreleasable
 
 
