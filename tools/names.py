@@ -134,7 +134,7 @@ def fields_of(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
             kind = "list"
         if "enum" in inner:
             kind = "one of " + ", ".join(code(value) for value in inner["enum"])
-        elif "pattern" in inner:
+        elif re.search(inner.get("pattern", "$^"), "1.5"):
             kind = "quantity"
         elif inner.get("format"):
             kind = f"{kind}, {inner['format']}"

@@ -114,6 +114,9 @@ def test_a_namespace_a_workload_and_csv(sources: tuple[str, ...], state: Path, a
     assert keys
     assert {key.split("/")[1] for key in keys} == {namespace}
     detail = gpuwatch("recommend", *sources, "--state", state, "--workload", one["key"]["workload"])
+    as_the_table_has_it = one["key"]["workload"].partition("/")[2]
+    same = gpuwatch("recommend", *sources, "--state", state, "--workload", as_the_table_has_it)
+    assert (same.exit_code, same.output) == (0, detail.output)
     assert one["key"]["workload"].rpartition("/")[2] in detail.stdout
     assert "Options" in detail.stdout
     rows = list(csv.DictReader(io.StringIO(gpuwatch("recommend", *sources, "--state", state, "-o", "csv").stdout)))

@@ -469,9 +469,7 @@ def test_an_unusable_kubeconfig_is_a_clear_error(
     assert str(file) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("host", "said"), [("", "--kubeconfig FILE, or --cluster DIR"), ("10.0.0.1", "service account")]
-)
+@pytest.mark.parametrize(("host", "said"), [("", "use --kubeconfig FILE."), ("10.0.0.1", "service account")])
 def test_without_kubeconfig_the_error_says_what_to_give_or_what_of_the_pod_is_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, said: str
 ) -> None:

@@ -194,6 +194,16 @@ def test_the_head_counts_what_is_shown_and_says_so() -> None:
     assert "use of 0 of 1 Pod" in text
 
 
+def test_pods_of_unknown_use_that_no_device_shows_are_among_those_that_are_counted() -> None:
+    """As before the first sample: without this the head said that the use of -2 of 0 Pods is known."""
+    hidden = tuple(replace(unknown(pod), pods=(pod,)) for pod in ("ml/a", "ml/b"))
+    nothing = replace(analysis(hidden), coverage=Coverage(idle_unknown=2))
+    assert "use of 0 of 2 Pods" in shown(nothing)
+    assert "0 allocated to 0 Pods\n" in "\n".join(line.rstrip() for line in shown(nothing).splitlines())
+    seen = replace(analysis(hidden), devices=(device("GPU-0", "ml/a"), device("GPU-1", "web/c")))
+    assert "use of 1 of 3 Pods" in shown(seen)
+
+
 def test_a_table_that_is_cut_says_so() -> None:
     findings = tuple(sick(device(f"GPU-{n}")) for n in range(4))
     assert "and 2 more" in shown(analysis(findings, devices=4), rows=2)

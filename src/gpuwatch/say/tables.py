@@ -131,6 +131,7 @@ def _head(analysis: Analysis, source: str, scope: str) -> RenderableType:
     nodes = {device.node or device.node_label for device in devices}
     pods = {ref for device in devices if device.present for ref in device.pods}
     models = Counter(device.model or "unknown model" for device in devices)
+    known, asked = _uses(analysis)
     cut_up = {device.uuid for device in devices if device.mig_instance is not None}
     instances = f" (MIG instances of {plural(len(cut_up), 'GPU')} among them)" if cut_up else ""
     grid = new_grid()
@@ -142,14 +143,15 @@ def _head(analysis: Analysis, source: str, scope: str) -> RenderableType:
         "Shown" if scope else "Fleet",
         f"{plural(coverage.devices, 'device')}{instances} on {plural(len(nodes), 'node')}"
         + (f", [red]{missing} not reporting now[/]" if missing else "")
-        + f" · {coverage.devices_allocated} allocated to {plural(len(pods), 'Pod')} · "
+        + f" · {coverage.devices_allocated} allocated to {plural(len(pods), 'Pod')}"
+        + (" · " if models else "")
         + ", ".join(f"{count} × {escape(name)}" for name, count in models.most_common(4))
         + (" …" if len(models) > 4 else ""),
     )
     grid.add_row(
         "Known",
         f"health of {coverage.devices - coverage.health_unknown} of {coverage.devices} devices · "
-        f"use of {len(pods) - coverage.idle_unknown} of {plural(len(pods), 'Pod')} · "
+        f"use of {known} of {plural(asked, 'Pod')} · "
         f"Node of {coverage.devices_resolved} of {coverage.devices}"
         + (f" · {plural(coverage.devices_shared, 'shared device')}" if coverage.devices_shared else "")
         + (f" · [yellow]{plural(len(analysis.doubted), 'device')} not trusted[/]" if analysis.doubted else ""),
@@ -229,11 +231,21 @@ def _sure(finding: Finding) -> Text:
     return Text(f"{percent(finding.confidence_ratio)} sure", style="dim")
 
 
+def _uses(analysis: Analysis) -> tuple[int, int]:
+    """Pods whose use is known, of all that have a device or of which a finding says that their use is unknown."""
+    having = {ref for device in shown(analysis) if device.present for ref in device.pods}
+    unknown = {
+        ref
+        for finding in analysis.findings
+        if finding.family is Family.IDLE and finding.verdict is Verdict.UNKNOWN
+        for ref in finding.pods
+    }
+    return len(having - unknown), len(having | unknown)
+
+
 def _idle(findings: list[Finding], analysis: Analysis, rows: int, wide: bool) -> RenderableType:
     if not findings:
-        pods = {ref for device in shown(analysis) if device.present for ref in device.pods}
-        known = len(pods) - analysis.coverage.idle_unknown
-        return Text.from_markup("[bold]Idle allocations[/]  " + _none("proven", known, "Pod") + "\n")
+        return Text.from_markup("[bold]Idle allocations[/]  " + _none("proven", _uses(analysis)[0], "Pod") + "\n")
     return _allocations("Idle allocations", findings, analysis, rows, wide)
 
 

@@ -241,7 +241,9 @@ def explain() -> None:
 @_sources
 @_profiles
 @_in_namespace("Only workloads of this Namespace.")
-@click.option("--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; its name alone will do.")
+@click.option(
+    "--workload", metavar="KIND/NAMESPACE/NAME", help="One workload in full; NAMESPACE/NAME or its name will do."
+)
 @_format("table", "wide", "json", "yaml", "csv", "name", "parquet", "patch", text="'patch': YAML for owners to apply.")
 @_output_file
 @_rows
@@ -379,8 +381,8 @@ def report() -> None:
 def doctor() -> None:
     """What is connected, and which rule lacks which signal.
 
-    Prints the lines of the exporter's configuration that enable what is missing. Exit code: 0 all rules have what
-    they can use, 1 a source cannot be read, 4 a rule lacks signals.
+    -o wide prints the lines of the exporter's configuration that enable what is missing. Exit code: 0 all rules have
+    what they can use, 1 a source cannot be read, 4 a rule lacks signals.
     """
 
 

@@ -79,9 +79,8 @@ def run_recommend(
 
     def wanted(item: Recommendation | Abstention | Outcome) -> bool:
         key = item.key
-        return namespace in ("", key.namespace) and (
-            workload is None or key.workload == workload or key.workload.rpartition("/")[2] == workload
-        )
+        named = workload is None or f"/{key.workload}".endswith(f"/{workload}")
+        return named and namespace in ("", key.namespace)
 
     advice = tuple(item for item in sized.recommendations if wanted(item))
     abstained = tuple(item for item in sized.abstentions if wanted(item))

@@ -189,10 +189,7 @@ def api_client(kubeconfig: Path | None = None, context: str | None = None) -> Ap
     load: Any = config
     paths = str(kubeconfig) if kubeconfig is not None else _default_kubeconfig()
     if not paths and "KUBERNETES_SERVICE_HOST" not in os.environ:
-        raise ClusterError(
-            "No kubeconfig was found, and this is not a Pod: use --kubeconfig FILE, or --cluster DIR for a recorded "
-            "cluster."
-        )
+        raise ClusterError("No kubeconfig was found, and this is not a Pod: use --kubeconfig FILE.")
     try:
         if paths:
             load.load_kube_config(paths, context, settings, persist_config=False)
