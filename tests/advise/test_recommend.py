@@ -555,6 +555,7 @@ def test_whatever_the_fleet_what_is_advised_keeps_its_promises():
             assert way.speed.low_ratio <= way.speed.likely_ratio <= way.speed.high_ratio
             assert all(veto.reason.endswith(".") for veto in way.vetoes)
         assert found.reason.strip()
+        assert not ("would be fast enough" in found.reason and "of today's speed" in found.reason)
 
 
 def test_a_live_pod_that_restarted_near_the_cards_limit_needs_more() -> None:

@@ -27,7 +27,7 @@ from gpuwatch.facts.model.decision import (
     Verdict,
 )
 from gpuwatch.facts.model.remediation import Pause
-from gpuwatch.facts.model.telemetry import DoubtedDevice, Gap, GapKind
+from gpuwatch.facts.model.telemetry import Device, DoubtedDevice, Gap, GapKind, Vendor
 from gpuwatch.say.status_page import JobTimes, ReportFiles, Status, fleet_rows, reports_html, status_html
 from parts.browser import page
 from parts.http_server import QuietHandler, served
@@ -207,6 +207,17 @@ def test_it_says_what_helps_and_how_often_enforcement_was_possible() -> None:
     text = text_of(status_html(full()))
     assert "Enforcement In the last 7 days enforcement was possible in 97 % of the cycles (9 counted)" in text
     assert all(item.helps and item.helps in text for item in analysis().plan.items if not item.admitted)
+
+
+def test_instances_stand_in_the_order_of_their_numbers() -> None:
+    instances = (
+        Device(
+            id=f"GPU-a/{number}", uuid="GPU-a", vendor=Vendor.NVIDIA, vocabulary="dcgm", index="0", mig_instance=number
+        )
+        for number in ("10", "7", "13")
+    )
+    (row,) = fleet_rows(analysis_of((), at=START, devices=(replace(each, node="n0") for each in instances)))
+    assert [cell.name for cell in row.cells] == ["0/7", "0/10", "0/13"]
 
 
 def test_the_fleet_is_a_picture_of_every_node_and_gpu() -> None:

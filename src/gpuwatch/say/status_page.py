@@ -165,7 +165,8 @@ def _node_row(
 ) -> NodeRow:
     barred = [taint.key for taint in node.taints if taint.key.startswith(_OWN_TAINTS)] if node is not None else []
     barred += ["cordoned"] if node is not None and node.unschedulable else []
-    in_order = sorted(devices, key=lambda each: (each.index.zfill(4), each.id))  # 2 before 10
+    # GPU 2 before 10, and instance 7 before 10.
+    in_order = sorted(devices, key=lambda each: (each.index.zfill(4), (each.mig_instance or "").zfill(4), each.id))
     cells = [_cell(each, *deciding.get(each.id, (None, "")), doubts.get(each.id, ""), barred) for each in in_order]
     if not cells and node is not None:
         silent = Cell(name="", state="unknown", reason="No telemetry shows this GPU.")

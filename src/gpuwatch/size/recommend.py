@@ -212,10 +212,12 @@ def abstention(item: Ready, facts: Facts) -> Abstention:
     )
     if barred is not None:
         rules = ", ".join(dict.fromkeys(one.rule for one in barred.vetoes))
-        cheaper = " and cheaper" if (barred.projected_saving_per_week or 0.0) > 0 else ""
+        merits = [] if {"latency", "target_speed"} & {veto.rule for veto in barred.vetoes} else ["fast enough"]
+        merits += ["cheaper"] if (barred.projected_saving_per_week or 0.0) > 0 else []
         return answer(
             AbstentionKind.VETOED,
-            f"{barred.target.name} would be fast enough{cheaper}, but: {' '.join(v.reason for v in barred.vetoes)}",
+            f"{barred.target.name} would be {' and '.join(merits) or 'possible'}, but: "
+            + " ".join(veto.reason for veto in barred.vetoes),
             f"Resolve the vetoes ({rules}) if you can; otherwise keep the present GPU.",
             barred,
         )

@@ -133,8 +133,8 @@ class PlanPolicy:
     storm_ratio: when so large a share of a pool's Nodes, and at least two, became degraded within an hour, the
         monitoring is more likely at fault than the GPUs (karpenter #2811: 'inadvertently marked healthy nodes as
         unhealthy'): everything is refused. 1: only when all Nodes of a pool did.
-    idle_storm_ratio: when a larger share of the held GPUs, on at least two Nodes, looks idle, nothing is released; a
-        broken exporter looks like idleness. 1: never.
+    idle_storm_ratio: when a larger share of the allocated GPUs, on at least two Nodes, looks idle, nothing is released;
+        a broken exporter looks like idleness. 1: never.
     storm_cooldown_seconds: how long a storm is remembered. Half an hour: twice the 15 minutes over which levels are
         judged, so that no sample of the storm decides anything.
     brake_alerts: names of alerts that stop everything while they fire.
