@@ -245,6 +245,12 @@ def test_the_numbers_of_the_fleet_agree_with_each_other(leader: Metrics, fleet: 
     assert {*free} == {free[0]} != {0.0}
     assert total("gpuwatch_slots", gpus="1", **h100) > total("gpuwatch_slots", gpus="8", **h100)
     assert 0 < total("gpuwatch_unusable_gpus", gpu_model="H100-SXM5-80GB") < free[0]
+    by_row = {
+        row: total("gpuwatch_free_gpus", gpu_model="H100-SXM5-80GB", row=row)
+        for row in ("usable", "waited_for", "unreachable", "unknown")
+    }
+    assert 0 < by_row["unreachable"] < sum(by_row.values()) == total("gpuwatch_free_gpus", gpu_model="H100-SXM5-80GB")
+    assert sum(by_row.values()) <= total("gpuwatch_allocatable_gpus", gpu_model="H100-SXM5-80GB")
     assert {labels["room"] for labels, _ in series(leader, "gpuwatch_waiting_gpus")} == {
         "fits",
         "none",

@@ -114,6 +114,10 @@ def test_equal_to_asking_the_landing_for_each_node_and_request(fleet: tuple[list
         assert told.unallocatable == pytest.approx(bad[kind])
         assert told.causes.get(UNKNOWN, 0) == pytest.approx(unsure[kind])
         assert sum(told.causes.values()) == pytest.approx(bad[kind] + unsure[kind])
+        assert {UNKNOWN: told.gpus[UNKNOWN], "unreachable": told.gpus["unreachable"]} == pytest.approx(
+            {UNKNOWN: unsure[kind], "unreachable": bad[kind]}
+        )
+        assert sum(told.gpus.values()) == pytest.approx(told.free)
         assert set(told.causes) <= CAUSES
     assert {(told.pool, told.resource) for told in fragmentation(known)} >= {kind for kind in free if free[kind]}
 
@@ -205,7 +209,23 @@ def test_pods_that_hold_the_cpu_of_gpu_nodes_by_name() -> None:
 def test_waiting_pods_take_their_room_first() -> None:
     waits = pod("ml/w", "", 8, phase="Pending", created=NOW - timedelta(hours=1))
     (told,) = fragmentation(facts([node("n0"), node("n1")], [waits]))
-    assert told.free == 8
+    assert (told.free, told.gpus) == (8, {"usable": 8, "waited_for": 8, "unreachable": 0, "unknown": 0})
+
+
+def test_slices_and_shares_count_with_their_part_of_a_gpu() -> None:
+    """Eight GPUs with four shares each, and one with a slice of two eighths and one of four."""
+    share, slices = f"{GPU}.shared", {"nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-3g.40gb": 1}
+    shared = node("n0", 0, accelerators={share: 32}, allocatable={share: 32}, gpu_count=8, replicas=4)
+    cut = node("n1", 0, accelerators=slices, allocatable=slices, gpu_count=1, mig_layout={"2g.20gb": 1, "3g.40gb": 1})
+    asks = wants("ml/a", accelerators={share: 1})
+    found = {each.resource: each for each in fragmentation(facts([shared, cut], [asks]))}
+    assert (found[share].free, found[share].gpus["usable"]) == (32, 8)
+    gpus = {resource: each.gpus["unreachable"] for resource, each in found.items()}
+    assert gpus == {
+        share: 0,
+        "nvidia.com/mig-2g.20gb": pytest.approx(1 / 3),
+        "nvidia.com/mig-3g.40gb": pytest.approx(2 / 3),
+    }
 
 
 def shown(found: Sequence[Fragmentation]) -> list[str]:

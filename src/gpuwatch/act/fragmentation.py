@@ -16,6 +16,7 @@ from gpuwatch.act.plan.facts import PlanFacts
 from gpuwatch.act.slots import TOO_FEW, WORDS, kinds_of
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.grouping import grouped
+from gpuwatch.facts.model.ledger import Row
 from gpuwatch.facts.model.selectors import counts, means
 from gpuwatch.facts.model.telemetry import PodRef
 
@@ -26,6 +27,7 @@ MOST_BLOCKERS = 10
 OTHER_KIND = "another MIG profile or kind of GPU"
 UNKNOWN = "unknown"
 _WORDS = {**WORDS, "topology": "topology spread"}
+_ROWS = {"": Row.USABLE, UNKNOWN: UNKNOWN}
 _T = TypeVar("_T")
 
 
@@ -44,9 +46,10 @@ class Blocker:
 class Fragmentation:
     """Of one pool, GPU model and resource.
 
-    free: units on Nodes in service that no Pod has. unallocatable: of them those that a request of the mix cannot use,
-    in expectation. causes: these by the first lack; beside them 'unknown' has the units for which the landing cannot
-    tell, which are not in `unallocatable`. blockers: the most CPU cores first, MOST_BLOCKERS at most.
+    free: units on Nodes in service that no Pod has, and no waiting Pod is about to get. unallocatable: of them those
+    that a request of the mix cannot use, in expectation. causes: these by the first lack; beside them 'unknown' has the
+    units for which the landing cannot tell, which are not in `unallocatable`. blockers: the most CPU cores first,
+    MOST_BLOCKERS at most. gpus: physical GPUs by the rows of the ledger and 'unknown', with what waiting Pods get.
     """
 
     pool: str
@@ -57,6 +60,7 @@ class Fragmentation:
     unallocatable: float
     causes: Mapping[str, float] = field(default_factory=dict)
     blockers: tuple[Blocker, ...] = ()
+    gpus: Mapping[str, float] = field(default_factory=dict)
 
 
 def most_frequent(found: Mapping[_T, int]) -> dict[_T, float]:
@@ -117,9 +121,14 @@ def fragmentation(facts: PlanFacts) -> tuple[Fragmentation, ...]:
         causes: defaultdict[str, float] = defaultdict(float)
         starved: dict[str, int] = {}
         free = {name: room.free(name, resource) for name in names if name in service}
+        worth = {name: facts.unit_gpus(facts.nodes[name]).get(resource, 1.0) for name in free}
+        gpus = dict.fromkeys((Row.USABLE, Row.UNREACHABLE, UNKNOWN), 0.0)
+        gpus[Row.WAITED_FOR] = sum(worth[name] * (facts.bare_room.free(name, resource) - free[name]) for name in free)
         for name, units in ((name, units) for name, units in free.items() if units):
             for (pod, share), lack in zip(mix, lacks[name], strict=True):
-                causes[_cause(pod, resource, units, lack)] += share * units
+                cause = _cause(pod, resource, units, lack)
+                causes[cause] += share * units
+                gpus[_ROWS.get(cause, Row.UNREACHABLE)] += worth[name] * share * units
             starved |= {name: units} if "CPU" in lacks[name] else {}
         usable, unknown = causes.pop("", 0.0), causes.get(UNKNOWN, 0.0)
         found.append(
@@ -132,6 +141,7 @@ def fragmentation(facts: PlanFacts) -> tuple[Fragmentation, ...]:
                 unallocatable=max(sum(free.values()) - usable - unknown, 0.0),
                 causes=dict(sorted(causes.items(), key=lambda each: (-each[1], each[0]))),
                 blockers=_blockers(facts, room, mix, resource, starved, lacks),
+                gpus=gpus,
             )
         )
     return tuple(found)

@@ -256,7 +256,7 @@ class PlanFacts:
         units = sum(node.accelerators.values())
         return node.gpu_count or (seen or units if node.cut else units or seen)
 
-    def _units(self, node: Node) -> dict[str, float]:
+    def unit_gpus(self, node: Node) -> dict[str, float]:
         """Accelerator resource → physical GPUs per unit, so that all units of the Node are its GPUs."""
         if not node.cut:
             return {}
@@ -417,7 +417,7 @@ class PlanFacts:
         total = 0.0
         for pod in (pod for pod in pods if pod.node):
             node = self.nodes.get(pod.node)
-            worth = self._units(node) if node is not None else {}
+            worth = self.unit_gpus(node) if node is not None else {}
             total += sum(count * worth.get(name, 1.0) for name, count in pod.accelerators.items())
             total += self._devices_claimed(pod)
         return total

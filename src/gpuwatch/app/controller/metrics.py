@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -167,7 +167,7 @@ class Metrics:
             self._replace(name, {(*labels, found.currency): amount for labels, amount in amounts.items()})
 
     def room(
-        self, found: Iterable[Slots], waiting: Mapping[RoomFor, int], fragments: Iterable[Fragmentation] = ()
+        self, found: Iterable[Slots], waiting: Mapping[RoomFor, int], fragments: Collection[Fragmentation] = ()
     ) -> None:
         counts: dict[tuple[str, ...], float] = {}
         left: dict[tuple[str, ...], float] = {}
@@ -183,6 +183,10 @@ class Metrics:
             for why, units in each.causes.items()
         }
         self._replace("gpuwatch_unusable_gpus", unusable)
+        free: dict[tuple[str, ...], float] = {}
+        for labels, gpus in (((of.gpu_model, of.pool, row), gpus) for of in fragments for row, gpus in of.gpus.items()):
+            free[labels] = free.get(labels, 0.0) + gpus
+        self._replace("gpuwatch_free_gpus", free)
         self._replace("gpuwatch_waiting_gpus", {(str(room),): gpus for room, gpus in waiting.items()})
 
     def accounted(
